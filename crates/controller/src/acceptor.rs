@@ -164,7 +164,7 @@ impl Acceptor {
                     Ok(()) => "by the kernel".to_owned(),
                     Err(why) => format!("in this process ({why})"),
                 };
-                log::info!("TLS records are sealed and opened {how}");
+                log::info!("TLS records are sealed {how}, and opened in this process");
                 if tls == TlsMode::Required && !config.has_tls_keys() {
                     log::warn!(
                         "TLS is required, and no [[host]] rule has a tls-psk: nobody can connect"

@@ -1,6 +1,6 @@
 //! TLS handshakes, beside the reactors: each on a thread of its own, for as long as Connect may take.
 
-use crate::access::{Handshaken, Reason};
+use crate::access::{Handshaken, Reason, Rules};
 use crate::command_log::StrangersLog;
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
@@ -8,8 +8,8 @@ use crate::hosts::AddressSlot;
 use crate::limits::{CONNECT_TIMEOUT_NS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS};
 use crate::registry::Registry;
 use crate::transport::secure::Secure;
-use bpfof_tls::ktls::{self, KtlsError};
-use bpfof_tls::{HandshakeError, Psk, PskHash, PskStore, Secured};
+use crate::worker::step_aside;
+use bpfof_tls::{HandshakeError, Psk, PskHash, PskStore, Secured, ktls};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Shutdown, TcpStream};
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Stack of a thread, in bytes: the library's handshake takes some tens of KiB.
 const STACK_BYTES: usize = 256 << 10;
+/// A handshake that takes longer goes first where there are too many: most take some milliseconds.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// A connection that has been accepted: its socket, where it came from, and its place in the count.
 pub(crate) type Accepted = (OwnedFd, Endpoints, AddressSlot);
@@ -29,11 +31,12 @@ pub(crate) type Deliver = Arc<dyn Fn(Accepted, Option<Box<Secure>>) + Send + Syn
 /// Shakes hands.
 pub(crate) struct Handshakes {
     registry: Arc<Registry>,
-    store: Arc<dyn PskStore>,
     /// Connections without TLS are refused.
     is_required: bool,
-    /// The kernel takes the records, if it can.
+    /// The kernel seals the records, if it can.
     by_kernel: bool,
+    /// Where reactors run.
+    cores: Arc<[usize]>,
     running: Arc<Running>,
     log: Arc<StrangersLog>,
     deliver: Deliver,
@@ -46,10 +49,17 @@ struct Running(Mutex<Begun>);
 #[derive(Debug, Default)]
 struct Begun {
     last_number: u64,
-    /// By address the number of each that goes on, and its socket, the oldest first.
-    of_address: HashMap<IpAddr, VecDeque<(u64, Arc<TcpStream>)>>,
+    /// By address those that go on, the oldest first.
+    of_address: HashMap<IpAddr, VecDeque<One>>,
     /// All that have a thread, also those that had to go.
     threads: usize,
+}
+
+#[derive(Debug)]
+struct One {
+    number: u64,
+    since: Instant,
+    socket: Arc<TcpStream>,
 }
 
 impl Begun {
@@ -57,9 +67,10 @@ impl Begun {
         self.of_address.values().map(VecDeque::len).sum()
     }
 
-    /// The address that has to give one up for another of `address`, if there are too many: the one with
-    /// most, and of those with as many the one whose first has begun before.
-    fn greediest(&self, address: IpAddr) -> Option<IpAddr> {
+    /// The address that has to give its first up for another of `address`, if there are too many: the one whose
+    /// first is the oldest, if that is slow; else the one with most, and of those with as many the one whose
+    /// first has begun before.
+    fn gives_way(&self, address: IpAddr, now: Instant) -> Option<IpAddr> {
         let its = self.of_address.get(&address).map_or(0, VecDeque::len);
         if its >= MAX_HANDSHAKES_OF_ADDRESS {
             return Some(address);
@@ -67,9 +78,12 @@ impl Begun {
         if self.count() < MAX_HANDSHAKES {
             return None;
         }
-        let key = |all: &VecDeque<(u64, _)>| (all.len(), Reverse(all.front().map(|first| first.0)));
-        let greediest = self.of_address.iter().max_by_key(|(_, all)| key(all));
-        greediest.map(|(address, _)| *address)
+        let firsts =
+            || self.of_address.iter().filter_map(|(at, all)| Some((at, all.front()?, all.len())));
+        let oldest = firsts().min_by_key(|(_, first, _)| first.number);
+        let slow = oldest.filter(|(_, first, _)| now.saturating_duration_since(first.since) > SLOW);
+        let most = || firsts().max_by_key(|(_, first, count)| (*count, Reverse(first.number)));
+        slow.or_else(most).map(|(address, ..)| *address)
     }
 }
 
@@ -79,23 +93,24 @@ impl Running {
     }
 
     /// Counts one, and gives its number; none if threads have not ended yet that had to. Whoever only begins
-    /// handshakes keeps nobody out: if there are too many, one of those who have most is given up.
-    fn begin(&self, address: IpAddr, socket: &Arc<TcpStream>) -> Option<u64> {
+    /// handshakes keeps nobody out: if there are too many, a slow one, or one of those who have most, is given up.
+    fn begin(&self, address: IpAddr, socket: &Arc<TcpStream>, now: Instant) -> Option<u64> {
         let mut begun = self.begun();
         if begun.threads >= 2 * MAX_HANDSHAKES {
             return None;
         }
-        if let Some(greediest) = begun.greediest(address)
-            && let Some(its) = begun.of_address.get_mut(&greediest)
-            && let Some((_, goes)) = its.pop_front()
+        if let Some(gives_way) = begun.gives_way(address, now)
+            && let Some(its) = begun.of_address.get_mut(&gives_way)
+            && let Some(goes) = its.pop_front()
         {
             // Its thread sees that, and ends.
-            let _ = goes.shutdown(Shutdown::Both);
+            let _ = goes.socket.shutdown(Shutdown::Both);
         }
         begun.threads += 1;
         begun.last_number += 1;
         let number = begun.last_number;
-        begun.of_address.entry(address).or_default().push_back((number, Arc::clone(socket)));
+        let one = One { number, since: now, socket: Arc::clone(socket) };
+        begun.of_address.entry(address).or_default().push_back(one);
         begun.of_address.retain(|_, its| !its.is_empty());
         Some(number)
     }
@@ -104,7 +119,7 @@ impl Running {
         let mut begun = self.begun();
         begun.threads -= 1;
         if let Some(its) = begun.of_address.get_mut(&address) {
-            its.retain(|(other, _)| *other != number);
+            its.retain(|other| other.number != number);
             if its.is_empty() {
                 begun.of_address.remove(&address);
             }
@@ -115,16 +130,16 @@ impl Running {
     fn had_to_go(&self, address: IpAddr, number: u64) -> bool {
         let begun = self.begun();
         let its = begun.of_address.get(&address);
-        !its.is_some_and(|its| its.iter().any(|(other, _)| *other == number))
+        !its.is_some_and(|its| its.iter().any(|other| other.number == number))
     }
 }
 
-/// The keys of the rules as they are when a host comes.
-struct Keys(Arc<Registry>);
+/// The keys of the rules as they were when a handshake began.
+struct Keys(Arc<Rules>);
 
 impl PskStore for Keys {
     fn find(&self, identity: &[u8], _binder: PskHash) -> Option<Psk> {
-        self.0.rules().psk(std::str::from_utf8(identity).ok()?)
+        self.0.psk(std::str::from_utf8(identity).ok()?)
     }
 }
 
@@ -136,9 +151,9 @@ impl Handshakes {
     ) -> Handshakes {
         Handshakes {
             registry: Arc::clone(registry),
-            store: Arc::new(Keys(Arc::clone(registry))),
             is_required: config.tls() == TlsMode::Required,
             by_kernel: config.kernel_tls,
+            cores: config.cores.as_slice().into(),
             running: Arc::default(),
             log: Arc::default(),
             deliver,
@@ -149,26 +164,29 @@ impl Handshakes {
     pub(crate) fn begin(&self, (socket, ends, slot): Accepted) {
         let address = ends.peer.ip();
         let socket = Arc::new(TcpStream::from(socket));
-        let Some(number) = self.running.begin(address, &socket) else {
-            self.registry.denials.count(Reason::Handshake);
-            self.registry.handshakes.count(Handshaken::Refused);
-            let what = "refused: as many TLS handshakes as may be have had to go and not ended";
-            self.log.warn(address, format_args!("{what}"));
-            return;
+        let Some(number) = self.running.begin(address, &socket, Instant::now()) else {
+            let what = "as many TLS handshakes as may be have had to go and not ended";
+            return self.refuse(address, format_args!("{what}"));
         };
         let handshake = Handshake {
             registry: Arc::clone(&self.registry),
-            store: Arc::clone(&self.store),
             is_required: self.is_required,
             by_kernel: self.by_kernel,
+            cores: Arc::clone(&self.cores),
             deliver: Arc::clone(&self.deliver),
             log: Arc::clone(&self.log),
             counted: Counted { running: Arc::clone(&self.running), address, number },
         };
         let thread = std::thread::Builder::new().name("handshake".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(move || handshake.run(socket, ends, slot)) {
-            log::error!("{address}: refused: no thread for its TLS handshake: {error}");
+            self.refuse(address, format_args!("no thread for its TLS handshake: {error}"));
         }
+    }
+
+    fn refuse(&self, address: IpAddr, why: std::fmt::Arguments<'_>) {
+        self.registry.denials.count(Reason::Handshake);
+        self.registry.handshakes.count(Handshaken::Refused);
+        self.log.warn(address, format_args!("refused: {why}"));
     }
 }
 
@@ -193,9 +211,9 @@ impl Drop for Counted {
 
 struct Handshake {
     registry: Arc<Registry>,
-    store: Arc<dyn PskStore>,
     is_required: bool,
     by_kernel: bool,
+    cores: Arc<[usize]>,
     deliver: Deliver,
     log: Arc<StrangersLog>,
     counted: Counted,
@@ -203,12 +221,16 @@ struct Handshake {
 
 impl Handshake {
     fn run(self, socket: Arc<TcpStream>, ends: Endpoints, slot: AddressSlot) {
+        step_aside(&self.cores);
         let deadline = Instant::now() + Duration::from_nanos(CONNECT_TIMEOUT_NS);
-        let outcome = match bpfof_tls::accept(&socket, &self.store, deadline) {
-            Ok(secured) => self.secure(&socket, secured).map(Some),
+        let rules = self.registry.rules();
+        let store: Arc<dyn PskStore> = Arc::new(Keys(Arc::clone(&rules)));
+        let outcome = match bpfof_tls::accept(&socket, &store, deadline) {
+            Ok(secured) => self.secure(&socket, secured, &rules).map(Some),
             Err(HandshakeError::NotTls { .. }) if !self.is_required => Ok(None),
             Err(_) if self.counted.had_to_go() => {
-                Err("others came, and its address had most TLS handshakes".to_owned())
+                Err("others came, and it was slow or its address had most TLS handshakes"
+                    .to_owned())
             }
             // Who only looks whether somebody listens is no attacker.
             Err(error @ HandshakeError::NothingSent) => {
@@ -219,7 +241,7 @@ impl Handshake {
         let had_to_go = self.counted.had_to_go();
         drop(self.counted);
         self.registry.handshakes.count(match &outcome {
-            Ok(Some(secure)) if secure.is_by_kernel() => Handshaken::Kernel,
+            Ok(Some(secure)) if secure.is_sealed_by_kernel() => Handshaken::Kernel,
             Ok(Some(_)) => Handshaken::Process,
             Ok(None) => Handshaken::Plain,
             Err(_) if had_to_go => Handshaken::Refused,
@@ -238,23 +260,23 @@ impl Handshake {
         }
     }
 
-    /// Hands the keys over to the kernel, or to records of our own.
-    fn secure(&self, socket: &TcpStream, secured: Secured) -> Result<Secure, String> {
-        let rules = self.registry.rules();
-        // Its key may just have been taken away.
-        let identity = rules.identity(&secured.identity).cloned();
+    /// Hands the key of what is sent over to the kernel, or to records of our own. `rules` are those with which
+    /// the handshake began.
+    fn secure(
+        &self,
+        socket: &TcpStream,
+        secured: Secured,
+        rules: &Rules,
+    ) -> Result<Secure, String> {
+        // Its key may just have been taken away, or replaced.
+        let identity = self.registry.rules().still_stands_for(&secured.identity, rules);
         let identity = identity.ok_or("its key has been removed from the rules")?;
         let (host, suite) = (identity.host_nqn.clone(), secured.suite.name());
-        let taken = self.by_kernel.then(|| ktls::enable(socket.as_fd(), &secured));
-        let (how, secure) = match taken {
-            Some(Ok(())) => ("by the kernel", Secure::by_kernel(identity)),
-            Some(Err(KtlsError::Unavailable(_))) | None => {
-                let here = Secure::here(identity, secured).map_err(|error| error.to_string())?;
-                ("in this process", here)
-            }
-            Some(Err(half @ KtlsError::Half(_))) => return Err(half.to_string()),
-        };
-        log::debug!("{host}: TLS with {suite}, records {how}");
+        let by_kernel = self.by_kernel && ktls::enable(socket.as_fd(), &secured.write).is_ok();
+        let secure =
+            Secure::new(identity, secured, by_kernel).map_err(|error| error.to_string())?;
+        let how = if by_kernel { "by the kernel" } else { "in this process" };
+        log::debug!("{host}: TLS with {suite}, records sealed {how}");
         Ok(secure)
     }
 }
@@ -264,48 +286,37 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
 
-    /// Of an address.
-    struct Host(IpAddr);
-
-    impl Host {
-        fn new(number: u16) -> Host {
-            let [high, low] = number.to_be_bytes();
-            Host(Ipv4Addr::new(10, 0, high, low).into())
-        }
-
-        fn begin(&self, running: &Running, socket: &Arc<TcpStream>) -> u64 {
-            running.begin(self.0, socket).expect("its thread has room")
-        }
-    }
-
+    /// Strangers of as many addresses as there may be handshakes stand still. A host comes with several at once.
     #[test]
-    fn who_only_begins_handshakes_keeps_nobody_out() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    fn slow_handshakes_give_way_before_those_of_who_has_several() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let socket = Arc::new(TcpStream::connect(address).expect("it listens"));
-        let running = Running::default();
-        let [greedy, other] = [1, 2].map(Host::new);
-        let first = other.begin(&running, &socket);
-        let its = |host: &Host| host.begin(&running, &socket);
-        let greedys: Vec<u64> = (0..=MAX_HANDSHAKES_OF_ADDRESS).map(|_| its(&greedy)).collect();
-        // Beyond its own limit it loses its own.
-        let gone = |host: &Host, number| running.had_to_go(host.0, number);
-        assert!(gone(&greedy, greedys[0]) && !gone(&greedy, greedys[1]) && !gone(&other, first));
-        running.end(greedy.0, greedys[0]);
-        let many: Vec<Host> = (3..).map(Host::new).take(MAX_HANDSHAKES).collect();
-        let room = MAX_HANDSHAKES - MAX_HANDSHAKES_OF_ADDRESS - 1;
-        many.iter().take(room).for_each(|host| _ = its(host));
-        // Beyond that of all the one with most does.
-        let newest = its(&many[room]);
-        assert!(gone(&greedy, greedys[1]) && !gone(&many[room], newest) && !gone(&other, first));
-        assert_eq!(running.begun().count(), MAX_HANDSHAKES);
-        // Those that had to go have threads until they see it.
-        let more = |running: &Running| running.begin(other.0, &socket).is_some();
-        while running.begun().threads < 2 * MAX_HANDSHAKES {
-            assert!(more(&running));
+        let socket = || Arc::new(TcpStream::connect(address).expect("it connects"));
+        let strange = socket();
+        let (running, then) = (Running::default(), Instant::now());
+        let stranger = |number: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + number));
+        let strangers: Vec<u64> = (0..MAX_HANDSHAKES as u32)
+            .map(|number| running.begin(stranger(number), &strange, then).expect("room"))
+            .collect();
+        let host = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let its = |now| -> Vec<u64> {
+            (0..8).map(|_| running.begin(host, &socket(), now).expect("room")).collect()
+        };
+        let go = |address, numbers: &[u64]| {
+            numbers.iter().filter(|number| running.had_to_go(address, **number)).count()
+        };
+        let first = its(then + SLOW + Duration::from_millis(1));
+        assert_eq!(go(host, &first), 0);
+        for (number, stranger_of) in strangers.iter().zip((0..).map(stranger)) {
+            assert_eq!(running.had_to_go(stranger_of, *number), *number <= 8);
         }
-        assert!(!more(&running));
-        running.end(greedy.0, greedys[1]);
-        assert!(more(&running));
+        first.iter().for_each(|number| running.end(host, *number));
+        // While nobody is slow yet, who has most gives way.
+        let (running, strange) = (Running::default(), socket());
+        for number in 0..MAX_HANDSHAKES as u32 {
+            running.begin(stranger(number % 4), &strange, then).expect("room");
+        }
+        let number = running.begin(host, &socket(), then).expect("room");
+        assert!(!running.had_to_go(host, number) && running.had_to_go(stranger(0), 1));
     }
 }

@@ -509,8 +509,13 @@ impl Subsystem {
         }
     }
 
-    pub(crate) fn remove_controller(&self, id: u16) {
-        self.controllers().by_id.remove(&id);
+    /// Forgets a controller, but not another that has its id by now.
+    pub(crate) fn remove_controller(&self, controller: &Arc<Controller>) {
+        let mut controllers = self.controllers();
+        let known = controllers.by_id.get(&controller.id);
+        if known.is_some_and(|known| Arc::ptr_eq(known, controller)) {
+            controllers.by_id.remove(&controller.id);
+        }
     }
 }
 
@@ -520,6 +525,7 @@ mod tests {
     use crate::hosts::HostLimits;
     use crate::limits::LAST_CONTROLLER_ID;
     use std::net::{Ipv4Addr, SocketAddr};
+    use std::ops::RangeInclusive;
 
     /// Where one came from that had to go, and its id.
     type Gone = Option<(IpAddr, u16)>;
@@ -531,13 +537,16 @@ mod tests {
 
     impl Full {
         fn new() -> Full {
+            Full::with_ids(1..=LAST_CONTROLLER_ID)
+        }
+
+        fn with_ids(ids: RangeInclusive<u16>) -> Full {
             let limits = HostLimits {
                 associations_per_address: MAX_CONTROLLERS as u32,
                 associations_per_host: MAX_CONTROLLERS as u32,
                 ..HostLimits::default()
             };
-            let cntlids = (1..=LAST_CONTROLLER_ID, 0);
-            let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), cntlids);
+            let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), (ids, 0));
             Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
         }
 
@@ -582,6 +591,20 @@ mod tests {
         gone.sort_unstable();
         let [one, two] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
         assert_eq!(gone, [(one, 1), (two, 1 + MAX_CONTROLLERS as u16 / 2)]);
+    }
+
+    /// The connection of one that had to go may end when another has its id.
+    #[test]
+    fn a_controller_is_not_forgotten_for_another() {
+        let full = Full::with_ids(1..=1);
+        let (first, _) = full.connect(1, false, 0).expect("room");
+        full.subsystem.remove_controller(&first);
+        let (second, _) = full.connect(1, false, 0).expect("room");
+        assert_eq!(first.id, second.id);
+        full.subsystem.remove_controller(&first);
+        assert!(full.subsystem.controllers().by_id.contains_key(&second.id));
+        full.subsystem.remove_controller(&second);
+        assert!(full.subsystem.controllers().by_id.is_empty());
     }
 
     #[test]

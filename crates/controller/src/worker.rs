@@ -84,14 +84,9 @@ impl<W: Waiting> Worker<W> {
         let state = State { waiting: W::default(), has_ended: false };
         let queue = Arc::new(Queue { state: Mutex::new(state), changed: Condvar::new() });
         let works = Arc::clone(&queue);
-        let others = others_than(reactors);
+        let reactors = reactors.to_vec();
         std::thread::Builder::new().name(name.into()).spawn(move || {
-            if let Some(others) = others {
-                // Where it cannot be kept it shares a processor, and gives way.
-                let _ = sched_setaffinity(None, &others);
-            }
-            // Of the calling thread, on Linux. It is only a little slower or faster without.
-            let _ = rustix::process::setpriority_process(None, NICENESS);
+            step_aside(&reactors);
             while let Some(work) = works.take() {
                 if catch_unwind(AssertUnwindSafe(|| serve(work, &works))).is_err() {
                     log::error!("{name}: a work was given up, which is a defect of the target");
@@ -112,6 +107,16 @@ impl<W: Waiting> Worker<W> {
     pub(crate) fn cancel(&self, cancel: impl FnOnce(&mut W)) {
         self.0.0.with(cancel);
     }
+}
+
+/// Lets the calling thread run where `reactors` do not, if the process may run there, and else give way to them.
+/// Where it cannot be kept it shares a processor.
+pub(crate) fn step_aside(reactors: &[usize]) {
+    if let Some(others) = others_than(reactors) {
+        let _ = sched_setaffinity(None, &others);
+    }
+    // Of the calling thread, on Linux. It is only a little slower or faster without.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
 }
 
 /// The processors that the process may run on without these; none if that is no processor.

@@ -406,18 +406,26 @@ fn hosts_and_targets_authenticate_each_other() {
 #[test]
 fn a_host_whose_secret_was_dropped_opens_queues() {
     let keys = Keys::new();
-    let secret = keys.dhchap("secret", Hash::Sha256);
+    let (psk, secret) = (keys.psk("psk", PskHash::Sha256), keys.dhchap("secret", Hash::Sha256));
     let base = config(vec![memory(MIB, 512)]);
     let with = |secrets: &[&PathBuf]| {
         let dhchap_key = secrets.iter().map(|path| (*path).clone()).collect();
-        vec![rule(HOST, HostKeys { dhchap_key, ..HostKeys::default() })]
+        let tls_psk = vec![psk.clone()];
+        vec![rule(HOST, HostKeys { tls_psk, dhchap_key, ..HostKeys::default() })]
     };
     let server = Server::start(&TargetConfig { rules: with(&[&secret]), ..base.clone() });
     let server = server.expect("the target starts");
-    let controller = connect(&url(&server, HOST, &[("dhchap-key", &secret)])).expect("connected");
-    server.reload(&TargetConfig { rules: with(&[]), ..base }).expect("taken over");
+    let both = url(&server, HOST, &[("tls-psk", &psk), ("dhchap-key", &secret)]);
+    let controller = connect(&both).expect("connected");
+    server.reload(&TargetConfig { rules: with(&[]), ..base.clone() }).expect("taken over");
     use_it(&controller);
-    use_it(&connect(&url(&server, HOST, &[])).expect("it connects"));
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &psk)])).expect("it connects"));
+    // Without any key anybody could come in its name.
+    let open = vec![rule(HOST, HostKeys::default())];
+    let error = server.reload(&TargetConfig { rules: open, ..base }).expect_err("it opens a name");
+    assert!(error.to_string().contains("anybody in its name"), "{error}");
+    assert!(connect(&url(&server, HOST, &[])).is_err());
+    use_it(&controller);
 }
 
 #[test]

@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         let suite = Suite::from_number(suite).ok_or(Error::NoLane("an unknown cipher"))?;
         let keys = Keys { write: self.key(suite)?, read: self.key(suite)? };
         // A lane with a worn key is not handed over.
-        match keys.write.sequence() < KEY_RECORDS_MAX {
+        match keys.write.sequence().max(keys.read.sequence()) < KEY_RECORDS_MAX {
             true => Ok(Some(keys)),
             false => Err(Error::NoLane("its key is worn")),
         }

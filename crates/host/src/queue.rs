@@ -178,7 +178,7 @@ impl Queue {
         self.port.wait_ready(false, Duration::ZERO) != Ok(false)
     }
 
-    /// Whether the connection's key has sealed as many records as it should.
+    /// Whether a key of the connection has sealed as many records as it should.
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
         self.port.records_left().is_some_and(|left| left <= KEY_RECORDS_MAX - KEY_LASTS_RECORDS)

@@ -1,21 +1,21 @@
-//! Records by the kernel (Documentation/networking/tls.rst of Linux).
+//! Records sealed by the kernel (Documentation/networking/tls.rst of Linux).
 //!
-//! The socket is then used as if it were plain, with these differences:
+//! The socket then takes what is to be sent as if it were plain, with these differences:
 //!
 //! - A send with MSG_WAITALL fails with EOPNOTSUPP.
-//! - A receive fails with EIO when an alert or a handshake message is next; `recvmsg` with a
-//!   control buffer tells which. A peer that closes in order sends an alert.
-//! - Whoever holds the descriptor holds the keys.
+//! - Whoever holds the descriptor holds the key.
+//!
+//! Received records are not left to the kernel: one receive of its opens records without end as long as they
+//! are empty and come fast enough, and so the peer would decide how long a thread is away.
 
 // The options of sockets are set by a call that reads memory.
 #![allow(unsafe_code)]
 
-use crate::keys::{IV_BYTES, Secured, Suite, TrafficKey};
-use libc::{SOL_TCP, SOL_TLS, TCP_ULP, TLS_RX, TLS_TX, c_int};
+use crate::keys::{IV_BYTES, Suite, TrafficKey};
+use libc::{SOL_TCP, SOL_TLS, TCP_ULP, TLS_TX, c_int};
 use rustix::net::{AddressFamily, SocketType};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use thiserror::Error;
 use zeroize::Zeroizing;
 
 const NAME: &str = "tls";
@@ -24,31 +24,18 @@ const VERSION: u16 = 0x0304;
 /// The first bytes of an initialization vector, which the kernel calls salt for AES-GCM.
 const SALT_BYTES: usize = 4;
 
-/// Why the kernel does not take a connection.
-#[derive(Debug, Error)]
-pub enum KtlsError {
-    /// It does none of the connection. The socket is as before, so that records can be sealed and
-    /// opened by this program.
-    #[error("the kernel does not take the connection's TLS: {0}")]
-    Unavailable(io::Error),
-    /// It took one direction, but not the other. The connection is over.
-    #[error("the kernel took only one direction of the connection's TLS: {0}")]
-    Half(io::Error),
-}
-
-/// Lets the kernel seal and open the records of `socket`, in both directions. On success drop
-/// `secured`: the kernel counts the records from here on.
+/// Lets the kernel seal what `socket` sends, by the key of that direction. On success drop the key: the kernel
+/// counts the records from here on.
 ///
-/// The socket must be connected, and its records must not have been used otherwise.
+/// The socket must be connected.
 ///
 /// # Errors
-/// A kernel that lacks TLS (see [`is_available`]), or knows not this suite.
-pub fn enable(socket: BorrowedFd<'_>, secured: &Secured) -> Result<(), KtlsError> {
-    let (write, read) = (CryptoInfo::new(&secured.write), CryptoInfo::new(&secured.read));
+/// A kernel that lacks TLS (see [`is_available`]), or does not know this suite. The socket is as before.
+pub fn enable(socket: BorrowedFd<'_>, write: &TrafficKey) -> io::Result<()> {
+    let write = CryptoInfo::new(write);
     // By itself this option changes nothing of what is sent and received.
-    set_option(socket, SOL_TCP, TCP_ULP, NAME.as_bytes()).map_err(KtlsError::Unavailable)?;
-    set_option(socket, SOL_TLS, TLS_TX, write.bytes()).map_err(KtlsError::Unavailable)?;
-    set_option(socket, SOL_TLS, TLS_RX, read.bytes()).map_err(KtlsError::Half)
+    set_option(socket, SOL_TCP, TCP_ULP, NAME.as_bytes())?;
+    set_option(socket, SOL_TLS, TLS_TX, write.bytes())
 }
 
 /// Whether the kernel can be asked for TLS now. It loads the module if this process may have it do so

@@ -12,7 +12,7 @@
 //! cipher suite, and a [`TrafficKey`] for each direction, while the socket has not been read a byte
 //! too far. Then one of the two:
 //!
-//! - [`ktls::enable`]: the kernel seals and opens, and the socket is used as if it were plain.
+//! - [`ktls::enable`]: the kernel seals what is sent; what is received is for an [`Opener`].
 //! - [`Sealer`]: plaintext → records at the end of a send buffer. [`Opener`]: records in a receive
 //!   buffer → plaintext in the same buffer. Both without I/O.
 //!

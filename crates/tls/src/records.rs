@@ -293,6 +293,12 @@ impl Opener {
         Ok(Self { cipher, side, messages, closed: false, failed: None })
     }
 
+    /// Records that the peer should still seal, as [`Sealer::records_left`].
+    #[must_use]
+    pub const fn records_left(&self) -> u64 {
+        KEY_RECORDS_MAX.saturating_sub(self.cipher.sequence())
+    }
+
     /// Whether somebody else could go on here: behind a whole message that is not the last one.
     #[must_use]
     pub const fn goes_on(&self) -> bool {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Most bytes that a peer may send in a handshake. A Linux host sends less than 1,000, and the
 /// longest handshake message that s2n-tls takes has 65,536.
-const HANDSHAKE_MAX_BYTES: usize = 1 << 17;
+const HANDSHAKE_MAX_BYTES: usize = 1 << 15;
 
 /// Longest single wait for the socket. Another follows until the deadline has passed.
 const WAIT_MAX: Duration = Duration::from_secs(3600);

@@ -50,7 +50,7 @@ impl HostKeys {
 
 impl HostRule {
     /// Whether it is about this host in this subsystem.
-    fn is_about(&self, host_nqn: &str, subsystem: &str) -> bool {
+    pub(crate) fn is_about(&self, host_nqn: &str, subsystem: &str) -> bool {
         let is_host = self.nqn == "*" || self.nqn == host_nqn;
         let is_in = |subsystems: &Vec<String>| subsystems.iter().any(|known| known == subsystem);
         is_host && self.subsystems.as_ref().is_none_or(is_in)
@@ -222,9 +222,10 @@ impl Rules {
         Psk::new(identity, key.secret.expose(), key.hash).ok()
     }
 
-    /// Whom an identity stands for.
-    pub(crate) fn identity(&self, identity: &str) -> Option<&Identity> {
-        self.tls.get(identity).map(|key| &key.names)
+    /// Whom an identity stands for, if its key is the one that it had by the rules `before`.
+    pub(crate) fn still_stands_for(&self, identity: &str, before: &Rules) -> Option<Identity> {
+        let key = self.tls.get(identity)?;
+        (before.tls.get(identity) == Some(key)).then(|| key.names.clone())
     }
 
     /// What a host may do in a subsystem: by the first rule that is about it, in the order of the file.

@@ -246,7 +246,7 @@ fn new_controller(
     cx.executor.outbox.evicted.extend(evicted);
     // Who took over other rules may have looked for controllers before this one was there.
     if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
-        subsystem.remove_controller(controller.id);
+        subsystem.remove_controller(&controller);
         let cause = "the rules have changed meanwhile";
         return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
     }

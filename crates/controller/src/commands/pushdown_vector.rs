@@ -159,11 +159,12 @@ fn answer_if_over(cx: &mut Context<'_>, place: u32) {
     cx.fetch_more();
 }
 
-/// The connection closes: chains that rest or have not begun are forgotten, and with the last of a vector
-/// the vector. Those that run come back.
-pub(crate) fn abandon(cx: &mut Context<'_>) {
+/// The connection closes: chains that have not begun are forgotten, those that rest as well if chains are cut short,
+/// and with the last of a vector the vector. Others come back.
+pub(crate) fn abandon(cx: &mut Context<'_>, cuts_chains: bool) {
     let Context { connection, executor } = cx;
-    for resting in std::mem::take(&mut connection.waiters.resting) {
+    let forgotten = if cuts_chains { connection.waiters.resting.len() } else { 0 };
+    for resting in connection.waiters.resting.drain(..forgotten).collect::<Vec<_>>() {
         match (&connection.queue.slot(resting.slot).state, resting.entry) {
             (State::Vector { vector, .. }, Some(entry)) => {
                 connection.vectors.give_up_resting(*vector, entry);

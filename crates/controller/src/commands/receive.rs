@@ -43,6 +43,11 @@ pub(crate) fn receive(
         has_ended |= !matches!(arrival, Arrival::Data { fetched: None, .. });
         arrived(cx, arrival, (input, used))?;
         used += length;
+        // It has a host and an association now, whose shares count what comes behind Connect.
+        if cx.connection.asks.connected {
+            cx.connection.has_more = true;
+            break;
+        }
     }
     let connection = &mut *cx.connection;
     // The command stays where it was received, with all that came after it.

@@ -242,11 +242,37 @@ impl TargetConfig {
         all.map(|(listener, id)| (listener.address, listener.transport, id)).collect()
     }
 
+    /// A host that has to prove its name to the running target, and would not have to any more.
+    fn unproved<'a>(&self, running: &'a TargetConfig) -> Option<&'a str> {
+        let comes_in_unproved = |config: &TargetConfig, nqn: &str, subsystem: &str| {
+            let first = config.rules.iter().find(|rule| rule.is_about(nqn, subsystem));
+            let keys = first.map(|rule| &rule.keys);
+            let has_none =
+                keys.is_some_and(|keys| keys.tls_psk.is_empty() && keys.dhchap_key.is_empty());
+            (config.rules.is_empty() || has_none) && config.tls != TlsMode::Required
+        };
+        let subsystems = self.subsystems();
+        let is_unproved = |rule: &&HostRule| {
+            subsystems.iter().any(|subsystem| {
+                rule.is_about(&rule.nqn, subsystem)
+                    && !comes_in_unproved(running, &rule.nqn, subsystem)
+                    && comes_in_unproved(self, &rule.nqn, subsystem)
+            })
+        };
+        let with_keys = running.rules.iter().filter(|rule| !rule.keys.is_empty());
+        with_keys.filter(is_unproved).map(|rule| rule.nqn.as_str()).next()
+    }
+
     /// Checks that a running target can go on with this configuration instead of `running`: only
     /// namespaces may differ.
     pub(crate) fn check_change(&self, running: &TargetConfig) -> Result<(), ConfigError> {
         self.check()?;
-        // The last key may be taken away: nobody gets in with it then.
+        if let Some(nqn) = self.unproved(running) {
+            let why = "it proves who it is by keys now, and would come in without any, and so would anybody in \
+                       its name: remove what lets it in, or restart the target if that is wanted";
+            return Err(ConfigError::Rule { nqn: nqn.to_owned(), why: why.to_owned() });
+        }
+        // The last key may be taken away.
         let is_revoked = self.tls() == TlsMode::Off;
         let tls_stays = self.tls == running.tls && (self.tls() == running.tls() || is_revoked);
         let fixed = [
@@ -343,5 +369,38 @@ mod tests {
         assert!(with(&["", ""]).check_change(&config).is_ok());
         let nqn = TargetConfig { nqn: "disk".into(), ..config };
         assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
+    }
+
+    #[test]
+    fn a_host_with_keys_does_not_lose_them_and_come_in() {
+        let config = |rules: &str| {
+            let text = format!("namespaces = [\"mem:size=1M\"]\n{rules}");
+            TargetConfig::from_toml(&text).expect("good")
+        };
+        let rule = |keys: &str| format!("[[host]]\nnqn = \"nqn.2026-01.org:a\"\n{keys}\n");
+        let (tls, secret) = (rule("tls-psk = [\"a\"]"), rule("dhchap-key = [\"b\"]"));
+        let everybody = "[[host]]\nnqn = \"*\"\n";
+        let other = rule("").replace(":a", ":b");
+        for before in [&tls, &secret] {
+            let running = config(before);
+            for after in [rule(""), everybody.to_owned(), String::new(), rule("") + before] {
+                let refused = config(&after).check_change(&running).expect_err("it opens a name");
+                assert!(refused.to_string().contains("anybody in its name"), "{refused}");
+            }
+            for after in [tls.clone() + &secret, other.clone(), before.clone() + everybody] {
+                let change = config(&after).check_change(&running);
+                assert!(
+                    !change.is_err_and(|error| error.to_string().contains("its name")),
+                    "{after}"
+                );
+            }
+        }
+        let required = |rules: &str| TargetConfig { tls: TlsMode::Required, ..config(rules) };
+        assert!(required(&rule("")).check_change(&required(&tls)).is_ok());
+        for key in ["tls-psk", "dhchap-key"] {
+            let text = format!("[[host]]\nnqn = \"nqn.2026-01.org:a\"\n{key} = []");
+            let error = TargetConfig::from_toml(&text).expect_err("no keys");
+            assert!(error.contains("name a file"), "{error}");
+        }
     }
 }

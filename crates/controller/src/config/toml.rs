@@ -92,13 +92,23 @@ struct HostForm {
     subsystems: Option<Vec<String>>,
     namespaces: Option<Vec<u32>>,
     rights: Option<Vec<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "keys")]
     tls_psk: Vec<PathBuf>,
     #[serde(default)]
     tls_compat: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "keys")]
     dhchap_key: Vec<PathBuf>,
     dhchap_ctrl_key: Option<PathBuf>,
+}
+
+/// Files with keys, of which there is one at least: who empties a list means nobody, and would get everybody.
+fn keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    let files = Vec::deserialize(deserializer)?;
+    if files.is_empty() {
+        let what = "no key: name a file, or remove the rule; without the line the host comes in without a key";
+        return Err(D::Error::custom(what));
+    }
+    Ok(files)
 }
 
 impl HostForm {

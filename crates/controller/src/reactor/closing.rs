@@ -71,7 +71,14 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     connection.waiters.command_since_ns = None;
     core.executor.admission.stop_waiting(index);
     connection.waiters.vector_since_ns = None;
-    pushdown_vector::abandon(&mut Context { connection, executor: &mut core.executor });
+    let cuts_chains = entry.cuts_chains;
+    pushdown_vector::abandon(
+        &mut Context { connection, executor: &mut core.executor },
+        cuts_chains,
+    );
+    if !connection.waiters.resting.is_empty() {
+        core.executor.admission.wait(index);
+    }
     connection.queue.forget_pending();
     connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
     core.io.cancel(connection.serial);
@@ -86,7 +93,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     if let Some(association) = connection.phase.association() {
         let controller = &association.controller;
         if connection.phase.is_admin() {
-            association.subsystem.remove_controller(controller.id);
+            association.subsystem.remove_controller(controller);
             core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
         } else if association.is_registered {
             controller.remove_queue(connection.queue.id(), association.resets);

@@ -125,6 +125,10 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = table.get_mut(index) else { return };
     let connection = &mut entry.connection;
     if entry.closing || !connection.has_more || connection.is_full() {
+        // What it was granted for its next command is for others, if it does not take commands.
+        if !connection.waiters.want_arena() {
+            executor.admission.let_go(index);
+        }
         return;
     }
     // By the clock of now: the process may have been stopped since it was last looked at.
@@ -142,7 +146,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
             Ok(more) => used += more,
             Err(close) => break Err(close),
         }
-        let goes_on = connection.has_more && !connection.is_paused();
+        let goes_on = connection.has_more && !connection.is_paused() && !connection.asks.connected;
         if !goes_on || connection.phase.is_admin() || executor.spent() >= until {
             break Ok(());
         }

@@ -132,6 +132,32 @@ fn chains_are_shared() {
     rig.finish();
 }
 
+/// Commands in one piece with Connect are those of the queue that it makes: their chains count, and wait.
+#[test]
+fn chains_behind_connect_count_and_wait() {
+    let mut rig = Rig::new(Limits { hops: 2000, chains: 2, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    let (sqe, data) = pushdown(&call(function));
+    let mut host = Peer::hello(&mut rig);
+    let (connect, whom) = connect_command(1, 63, 0);
+    let mut bytes = capsule(connect, &whom, Digests::default());
+    for cid in 1..=4 {
+        bytes.extend(capsule(Sqe { cid, ..sqe }, &data, Digests::default()));
+    }
+    rig.feed(host.line, &bytes);
+    (0..3).for_each(|_| {
+        rig.step();
+    });
+    let index = rig.index(host.line);
+    assert_eq!(rig.core.executor.admission.running(index), 2);
+    rig.work();
+    assert_eq!(host.hear(&mut rig).len(), 5, "each command is answered");
+    assert_eq!(rig.core.executor.admission.running(index), 0);
+    rig.finish();
+}
+
 #[test]
 fn malformed_requests_name_the_field() {
     let (mut rig, mut admin, mut io) = rig();

@@ -86,13 +86,19 @@ impl Peer {
         peer.enabled(rig, 0)
     }
 
-    fn begin(rig: &mut Rig, (sqe, data): (Sqe, Vec<u8>)) -> (Peer, Cqe) {
+    /// One that has not connected a queue yet.
+    pub(super) fn hello(rig: &mut Rig) -> Peer {
         let mut peer =
             Peer { line: rig.open(), digests: Digests::default(), ear: Ear::new(), next_cid: 0 };
         let mut request = Vec::new();
         IcReq::default().encode_into(&mut request);
         rig.feed(peer.line, &request);
         assert_eq!(peer.hear(rig), [Said::IcResp]);
+        peer
+    }
+
+    fn begin(rig: &mut Rig, (sqe, data): (Sqe, Vec<u8>)) -> (Peer, Cqe) {
+        let mut peer = Peer::hello(rig);
         let answer = peer.call(rig, sqe, &data);
         (peer, answer)
     }

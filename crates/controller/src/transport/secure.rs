@@ -1,5 +1,5 @@
-//! TLS below the framing: what a handshake has left behind, and records sealed and opened here where the
-//! kernel does not do it.
+//! TLS below the framing: what a handshake has left behind. Records are opened here, and sealed where the kernel
+//! does not do it.
 
 use super::arrival::Violation;
 use crate::limits::{RECORD_BYTES_PER_UNIT, RECORD_UNITS};
@@ -13,16 +13,10 @@ pub(crate) struct Identity {
 }
 
 /// A connection that TLS protects.
-#[derive(Debug)]
 pub(crate) struct Secure {
     pub(crate) identity: Identity,
-    /// None where the kernel seals and opens.
-    records: Option<Records>,
-}
-
-/// Keys of both directions, with the records that were sealed and opened.
-struct Records {
-    sealer: Sealer,
+    /// None where the kernel seals.
+    sealer: Option<Sealer>,
     opener: Opener,
     failed: Option<RecordError>,
     /// The peer has said that it sends no more.
@@ -31,9 +25,12 @@ struct Records {
     spent: u64,
 }
 
-impl std::fmt::Debug for Records {
+impl std::fmt::Debug for Secure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Records").field("failed", &self.failed).finish_non_exhaustive()
+        f.debug_struct("Secure")
+            .field("identity", &self.identity)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -45,25 +42,24 @@ fn cost(sealed_bytes: usize, plain_bytes: usize) -> u64 {
 }
 
 impl Secure {
-    /// The kernel seals and opens.
-    pub(crate) const fn by_kernel(identity: Identity) -> Secure {
-        Secure { identity, records: None }
-    }
-
-    /// Records are sealed and opened here.
+    /// What a handshake has left behind; records are sealed here unless the kernel does it.
     ///
     /// # Errors
     /// The cryptographic library refuses a key.
-    pub(crate) fn here(identity: Identity, secured: Secured) -> Result<Secure, RecordError> {
+    pub(crate) fn new(
+        identity: Identity,
+        secured: Secured,
+        by_kernel: bool,
+    ) -> Result<Secure, RecordError> {
         let Secured { side, write, read, .. } = secured;
-        let (sealer, opener) = (Sealer::new(write)?, Opener::new(read, side)?);
-        let records = Records { sealer, opener, failed: None, is_closed: false, spent: 0 };
-        Ok(Secure { identity, records: Some(records) })
+        let sealer = if by_kernel { None } else { Some(Sealer::new(write)?) };
+        let opener = Opener::new(read, side)?;
+        Ok(Secure { identity, sealer, opener, failed: None, is_closed: false, spent: 0 })
     }
 
-    /// Whether the kernel seals and opens: its sockets take no send that waits for all.
-    pub(crate) const fn is_by_kernel(&self) -> bool {
-        self.records.is_none()
+    /// Whether the kernel seals: its sockets take no send that waits for all.
+    pub(crate) const fn is_sealed_by_kernel(&self) -> bool {
+        self.sealer.is_none()
     }
 
     /// Opens the records in `buffer[plain..filled]`, behind plaintext. Returns where the plaintext ends
@@ -74,11 +70,10 @@ impl Secure {
         buffer: &mut [u8],
         (plain, filled): (usize, usize),
     ) -> (usize, usize) {
-        let Some(records) = &mut self.records else { return (filled, filled) };
-        match records.opener.open(&mut buffer[plain..filled]) {
+        match self.opener.open(&mut buffer[plain..filled]) {
             Ok(opened) => {
-                records.is_closed |= opened.closed;
-                records.spent += cost(opened.consumed_bytes, opened.plaintext_bytes);
+                self.is_closed |= opened.closed;
+                self.spent += cost(opened.consumed_bytes, opened.plaintext_bytes);
                 let end = plain + opened.plaintext_bytes;
                 let rest = plain + opened.consumed_bytes..filled;
                 let filled = end + rest.len();
@@ -86,7 +81,7 @@ impl Secure {
                 (end, filled)
             }
             Err(error) => {
-                records.failed = Some(error);
+                self.failed = Some(error);
                 (plain, plain)
             }
         }
@@ -94,17 +89,17 @@ impl Secure {
 
     /// Appends `bytes` to `out`, sealed.
     pub(crate) fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        let Some(records) = &mut self.records else { return out.extend_from_slice(bytes) };
+        let Some(sealer) = &mut self.sealer else { return out.extend_from_slice(bytes) };
         let before = out.len();
-        if let Err(error) = records.sealer.seal([bytes], out) {
-            records.failed = Some(error);
+        if let Err(error) = sealer.seal([bytes], out) {
+            self.failed = Some(error);
         }
-        records.spent += cost(out.len() - before, bytes.len());
+        self.spent += cost(out.len() - before, bytes.len());
     }
 
     /// What opening and sealing has cost since the last call, in units.
     pub(crate) fn take_spent(&mut self) -> u64 {
-        self.records.as_mut().map_or(0, |records| std::mem::take(&mut records.spent))
+        std::mem::take(&mut self.spent)
     }
 
     /// Whether the connection goes on.
@@ -112,10 +107,9 @@ impl Secure {
     /// # Errors
     /// A record that was not the peer's, or the peer's end.
     pub(crate) fn check(&self) -> Result<(), Violation> {
-        let Some(records) = &self.records else { return Ok(()) };
-        match records.failed {
+        match self.failed {
             Some(error) => Err(Violation(format!("TLS: {error}"))),
-            None if records.is_closed => {
+            None if self.is_closed => {
                 Err(Violation("TLS: the peer has closed the connection".to_owned()))
             }
             None => Ok(()),

@@ -337,7 +337,7 @@ impl TcpPort {
         let mut spare = self.spare_tx.take()?;
         let full = match &mut self.secure {
             None => std::mem::replace(&mut self.tx, spare),
-            Some(secure) if secure.is_by_kernel() => std::mem::replace(&mut self.tx, spare),
+            Some(secure) if secure.is_sealed_by_kernel() => std::mem::replace(&mut self.tx, spare),
             Some(secure) => {
                 secure.seal(self.tx.own(), spare.own());
                 self.tx.clear(RX_BYTES, |_| ());
@@ -350,7 +350,7 @@ impl TcpPort {
 
     /// Whether a send may take a part of what it is given.
     pub(crate) fn sends_in_parts(&self) -> bool {
-        self.secure.as_ref().is_some_and(|secure| secure.is_by_kernel())
+        self.secure.as_ref().is_some_and(|secure| secure.is_sealed_by_kernel())
     }
 
     /// So many bytes of what is being sent are left.

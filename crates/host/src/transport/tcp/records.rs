@@ -85,8 +85,9 @@ impl Records {
         Keys { write: self.sealer.into_key(), read: self.opener.into_key() }
     }
 
-    pub(super) const fn left(&self) -> u64 {
-        self.sealer.records_left()
+    /// Records that the keys of both directions should still be used for, the smaller number.
+    pub(super) fn left(&self) -> u64 {
+        self.sealer.records_left().min(self.opener.records_left())
     }
 
     pub(super) const fn has_unsent(&self) -> bool {
