@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow import fs
 
 from bpfof import _bpfof
 from bpfof._expressions import Condition
@@ -18,8 +20,14 @@ from bpfof.errors import DataError, QuestionError
 
 #: Columns that one query of stages can look at.
 _COLUMNS_MAX = 16
+#: Of these columns of text in Arrow files.
+_ARROW_TEXTS_MAX = 7
+#: Columns that cannot be read, in a message.
+_REASONS_MAX = 5
 #: Aggregates that stages, or this package, compute.
 _MEASURES = ("count", "count_all", "max", "mean", "min", "stddev", "sum", "variance")
+#: Those that are refused of dates and times, as pyarrow does.
+_OF_NUMBERS = ("mean", "stddev", "sum", "variance")
 
 
 def dataset(
@@ -37,7 +45,8 @@ def dataset(
 ) -> Dataset:
     """Files as a dataset: filtered and reduced where they lie.
 
-    ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns. ``format`` is
+    ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns, and a file that is
+    named twice is there twice. The dataset keeps absolute paths. ``format`` is
     ``"csv"``, ``"npy"``, ``"arrow"`` (IPC, uncompressed) or ``"records"``; names tell otherwise, and a ``schema`` alone means records. ``schema`` has
     the fields of records, as in ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a
     :class:`pyarrow.Schema`; of CSV the kinds of columns that are not to be inferred.
@@ -52,6 +61,8 @@ def dataset(
     if isinstance(schema, pa.Schema):
         schema = _fields_of(schema)
     device = None if device is None else os.fspath(device)
+    if not 1 <= chains <= 256:
+        raise QuestionError("chains is 1 to 256")
     source = _bpfof.Source([os.fspath(path) for path in paths], schema, format, delimiter, header)
     reach = Reach(target, device, here, fallback, chains)
     session_of(reach)  # Tells what is wrong with the arguments.
@@ -119,7 +130,17 @@ class Explanation:
     __repr__ = __str__
 
 
-class Dataset(ds.Dataset):
+def _unreadable(schema: pa.Schema) -> ds.Dataset:
+    """What pyarrow's C++ finds where it looks for the rows itself, which it cannot: a file that does not exist, whose
+    name tells in the error what to do."""
+    name = "bpfof.dataset(): give pyarrow its to_table() or scanner().to_reader()"
+    file_format, local = ds.IpcFileFormat(), fs.LocalFileSystem()
+    return ds.FileSystemDataset([file_format.make_fragment(name, local)], schema, file_format, local)
+
+
+# It is no union, but one can be made. Behind an object of pyarrow's Dataset there is nothing, and pyarrow's functions
+# that look there end the process.
+class Dataset(ds.UnionDataset):
     """Files with rows. Made by :func:`bpfof.dataset`.
 
     It is a :class:`pyarrow.dataset.Dataset`: DuckDB, Polars, pandas, DataFusion and others push filters and columns
@@ -138,12 +159,13 @@ class Dataset(ds.Dataset):
         self._reach = reach
         self._conditions = conditions
         self._schema = pa.record_batch(source.empty()).schema
+        super().__init__(self._schema, [_unreadable(self._schema)])
         # What the last query has cost, of this dataset and those that were made of it.
         self._told: list[dict] = [] if told is None else told
 
     def __reduce__(self):
         expressions = [condition.expression for condition in self._conditions]
-        return _restore, (self._source.to_bytes(), self._reach, expressions)
+        return _restore, (type(self), self._source.to_bytes(), self._reach, expressions)
 
     def __repr__(self) -> str:
         return f"<bpfof.Dataset of {len(self.files)} files: {', '.join(self.schema.names)}>"
@@ -210,7 +232,8 @@ class Dataset(ds.Dataset):
 
     def count_rows(self, filter: pc.Expression | None = None, **kwargs) -> int:
         """How many rows there are."""
-        return self.scanner(filter=filter).count_rows()
+        rows = self if filter is None else self.filter(filter)
+        return rows._count()
 
     def sort_by(self, sorting, **kwargs) -> ds.InMemoryDataset:
         """All rows in an order, in memory."""
@@ -257,6 +280,9 @@ class Dataset(ds.Dataset):
         """How many values lie in each of ``bins`` intervals of equal width from ``low`` to ``high``: columns low,
         high, count. Intervals are half-open but the last one, as numpy's; values outside, NaN and missing ones are
         left out."""
+        self._names([column])
+        if not 1 <= bins < 2**32:
+            raise QuestionError("a histogram has 1 interval at least")
         plan = _bpfof.Plan.histogram(self._source, self._pushed(), column, float(low), float(high), bins)
         return self._reduced(plan, _HISTOGRAM, [column])
 
@@ -306,11 +332,26 @@ class Dataset(ds.Dataset):
     # How they are made.
 
     def _names(self, columns: Sequence[str] | None) -> list[str]:
-        names = self._schema.names if columns is None else list(columns)
+        known = self._schema.names
+        if columns is None:
+            if unread := self._unread():
+                raise QuestionError(f"not all columns can be read, so name those that you want ({unread})")
+            return known
+        names, there, refused = list(columns), set(known), dict(self._source.others)
         for name in names:
-            if name not in self._schema.names:
-                raise QuestionError(f"there is no column {name}; there are {', '.join(self._schema.names)}")
+            if name in refused:
+                raise QuestionError(f"column {name}: {refused[name]}")
+            if name not in there:
+                raise QuestionError(f"there is no column {name}; there are {', '.join(known)}")
         return names
+
+    def _unread(self) -> str:
+        """Which columns cannot be read, and why; nothing if all can."""
+        others = self._source.others
+        reasons = [f"{name}: {why}" for name, why in others[:_REASONS_MAX]]
+        if len(others) > _REASONS_MAX:
+            reasons.append(f"and {len(others) - _REASONS_MAX} more")
+        return "; ".join(reasons)
 
     def _pushed(self) -> list[_bpfof.Filter]:
         return [condition.pushed for condition in self._conditions]
@@ -345,10 +386,7 @@ class Dataset(ds.Dataset):
         """Why rows must come before they are reduced."""
         for condition in self._residual():
             return f"the filter is applied by pyarrow: {condition.why[0]}"
-        looked_at = {*needed, *(name for condition in self._conditions for name in condition.columns)}
-        if len(looked_at) > _COLUMNS_MAX:
-            return f"stages look at {_COLUMNS_MAX} columns at most, and not at {len(looked_at)}"
-        return None
+        return _too_many({*needed, *self._filtered()}, self._texts())
 
     def _reduced(
         self, plan: _bpfof.Plan, schema: pa.Schema, needed: list[str], order: Sequence[str] = ()
@@ -368,15 +406,18 @@ class Dataset(ds.Dataset):
     def _rows(self, names: list[str], limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """These columns of the rows, with all conditions applied."""
         residual = self._residual()
-        needed = dict.fromkeys(name for condition in residual for name in condition.columns)
-        fetched = [*dict.fromkeys([*names, *needed])]
+        wanted = {*names, *(name for condition in residual for name in condition.needed)}
+        if residual and not wanted:
+            # Something must say how many rows there are.
+            wanted = {self._schema.names[0]}
+        # In the order of the schema, in which positions count.
+        fetched = [name for name in self._schema.names if name in wanted]
         if not fetched:
             yield _without_columns(self._count() if limit is None else min(limit, self._count()))
             return
         session, pushed = session_of(self._reach), self._pushed()
-        filtered = {name for condition in self._conditions for name in condition.columns}
         streams = []
-        for some in _in_groups(fetched, filtered):
+        for some in _in_groups(fetched, self._filtered(), self._texts()):
             plan = _bpfof.Plan.rows(self._source, pushed, some, None if residual else limit)
             streams.append(session.rows(self._source, plan))
         for batches in zip(*streams, strict=True):
@@ -390,8 +431,19 @@ class Dataset(ds.Dataset):
     def _count(self) -> int:
         if self._residual():
             return sum(batch.num_rows for batch in self._rows([]))
-        plan = _bpfof.Plan.groups(self._source, self._pushed(), [], [("count_all", 0, None)], ["count"])
-        return self._run(plan, _COUNT).column(0)[0].as_py()
+        return self._run(self._counting(), _COUNT).column(0)[0].as_py()
+
+    def _counting(self) -> _bpfof.Plan:
+        return _bpfof.Plan.groups(self._source, self._pushed(), [], [("count_all", 0, None)], ["count"])
+
+    def _filtered(self) -> set[str]:
+        """Columns that stages look at to filter."""
+        return set(self._counting().looks_at())
+
+    def _texts(self) -> set[str]:
+        """Columns of text, if there is a limit of their own to them."""
+        texts = (field.name for field in self._schema if field.type in (pa.string(), pa.large_string()))
+        return set(texts) if self._source.is_arrow else set()
 
 
 _COUNT = pa.schema([("count", pa.int64())])
@@ -411,22 +463,31 @@ class Fragment(Dataset):
         return super().scanner(columns, filter, **kwargs)
 
 
-def _restore(source: bytes, reach: Reach, expressions: list[pc.Expression]) -> Dataset:
-    dataset = Dataset(_bpfof.Source.from_bytes(source), Reach(*reach))
+def _restore(made: type[Dataset], source: bytes, reach: Reach, expressions: list[pc.Expression]) -> Dataset:
+    rows = Dataset(_bpfof.Source.from_bytes(source), Reach(*reach))
     for expression in expressions:
-        dataset = dataset.filter(expression)
-    return dataset
+        rows = rows.filter(expression)
+    return made(rows._source, rows._reach, rows._conditions)
 
 
 def _in_memory(dataset):
     return ds.dataset(dataset.to_table()) if isinstance(dataset, Dataset) else dataset
 
 
-def _in_groups(names: list[str], filtered: set[str]) -> Iterator[list[str]]:
+def _too_many(looked_at: set[str], texts: set[str]) -> str | None:
+    """Why one query of stages cannot look at these columns."""
+    if len(looked_at) > _COLUMNS_MAX:
+        return f"stages look at {_COLUMNS_MAX} columns at most, and not at {len(looked_at)}"
+    if (count := len(looked_at & texts)) > _ARROW_TEXTS_MAX:
+        return f"stages look at {_ARROW_TEXTS_MAX} columns of text at most in Arrow files, and not at {count}"
+    return None
+
+
+def _in_groups(names: list[str], filtered: set[str], texts: set[str]) -> Iterator[list[str]]:
     """Columns for one scan each: with those of the filter not more than stages can look at."""
     some: list[str] = []
     for name in names:
-        if some and len(filtered | {*some, name}) > _COLUMNS_MAX:
+        if some and _too_many({*filtered, *some, name}, texts) is not None:
             yield some
             some = []
         some.append(name)
@@ -438,7 +499,7 @@ def _beside(batches: list[pa.RecordBatch], files: list[str]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     if any(batch.num_rows != batches[0].num_rows for batch in batches):
-        raise DataError(f"a file changed while it was read, of {', '.join(files[:3])}: ask again")
+        raise DataError(f"a file changed while it was read, of {', '.join(files[:3])}: make the dataset anew")
     arrays = [array for batch in batches for array in batch.columns]
     names = [name for batch in batches for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -459,11 +520,16 @@ class Scanner:
         if isinstance(columns, Mapping):
             self._computed = dict(columns)
             wanted = [Condition(rows._source, rows.schema, one) for one in columns.values()]
-            self._names = [*dict.fromkeys(name for one in wanted for name in one.columns)]
+            needed = {name for one in wanted for name in one.needed}
+            # In the order of the schema, in which positions count.
+            self._names = [name for name in rows.schema.names if name in needed]
             empty = pa.schema([rows.schema.field(name) for name in self._names]).empty_table()
             self._schema = ds.dataset(empty).to_table(columns=self._computed).schema
         else:
-            self._names = rows._names(columns)
+            if columns is None and (unread := rows._unread()):
+                # Engines ask for all columns of the schema in this way too, so it is no error.
+                warnings.warn(f"columns that cannot be read are left out: {unread}", stacklevel=4)
+            self._names = rows._names(rows.schema.names if columns is None else columns)
             self._schema = pa.schema([rows.schema.field(name) for name in self._names])
 
     @property
@@ -579,11 +645,15 @@ class Grouped:
         self._rows._names(self._needed(aggregations))
         for aggregation in aggregations:
             try:
-                _measure(aggregation)
+                name, _ = _measure(aggregation)
             except QuestionError:
                 raise
             except ValueError as why:
                 return str(why)
+            for of in _columns_of(aggregation):
+                kind = self._rows.schema.field(of).type
+                if name in _OF_NUMBERS and pa.types.is_temporal(kind):
+                    raise QuestionError(f"{name} is of numbers, and column {of} is a {kind}")
         return None
 
     def _planned(self, aggregations: Sequence[tuple]) -> tuple[_bpfof.Plan, pa.Schema]:
@@ -608,8 +678,10 @@ def _type_of(name: str, of: list[str], schema: pa.Schema) -> pa.DataType:
     kind = schema.field(of[0]).type
     if name in ("min", "max"):
         return kind
+    if name == "sum" and (pa.types.is_unsigned_integer(kind) or pa.types.is_boolean(kind)):
+        return pa.uint64()
     if name == "sum" and pa.types.is_integer(kind):
-        return pa.uint64() if pa.types.is_unsigned_integer(kind) else pa.int64()
+        return pa.int64()
     return pa.float64()
 
 

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bpfof import _bpfof
+from bpfof.errors import QuestionError
+
+#: A type that can be written, and that pyarrow compares with nothing.
+_NOT_COMPARED = pa.list_(pa.bool_())
+
+
+@functools.cache
+def _can_be_written(kind: pa.DataType) -> bool:
+    """Whether Substrait has this type."""
+    try:
+        pc.field("x").is_valid().to_substrait(pa.schema([("x", kind)]), allow_arrow_extensions=True)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _writable(schema: pa.Schema) -> pa.Schema:
+    """The same columns. One that cannot be written, such as a duration, does not keep the others from it."""
+    kinds = [field.type if _can_be_written(field.type) else _NOT_COMPARED for field in schema]
+    return pa.schema(list(zip(schema.names, kinds, strict=True)))
 
 
 def _widened(schema: pa.Schema, integers: pa.DataType) -> pa.Schema:
@@ -27,7 +50,11 @@ class Condition:
             raise TypeError(f"a filter is a pyarrow expression, as pc.field('x') > 1, and not {expression!r}")
         self.expression = expression
         substrait, self._unwritten = _to_substrait(expression, schema)
+        for name, why in source.others:
+            if f"FieldRef.Name({name})" in (self._unwritten or ""):
+                raise QuestionError(f"column {name}: {why}")
         self.pushed = _bpfof.Filter.of_substrait(source, substrait)
+        self._all = schema.names
 
     @property
     def residual(self) -> pc.Expression | None:
@@ -44,6 +71,11 @@ class Condition:
         """What it looks at."""
         return self.pushed.columns
 
+    @property
+    def needed(self) -> list[str]:
+        """What pyarrow needs to apply it. Positions, as in pc.field(0), are those among all columns."""
+        return self._all if "FieldPath(" in str(self.expression) else self.pushed.columns
+
 
 #: What pyarrow writes doubles with each level that conditions are nested.
 _DEPTH_MAX = 12
@@ -58,6 +90,21 @@ def _depth(expression: pc.Expression) -> int:
     return deepest
 
 
+#: How pyarrow shows `and` and `or` that are not Kleene's: those stand between their operands.
+_NOT_KLEENE = re.compile(r"(?<![A-Za-z0-9_])(and|or)\(")
+
+
+def _unlike(expression: pc.Expression) -> str | None:
+    """Why stages would take it for another one, which has the same name in Substrait. Texts and names in it may look
+    like that as well, and pyarrow then applies the expression."""
+    text = str(expression)
+    if found := _NOT_KLEENE.search(text):
+        return f"stages know {found[1]}_kleene, and not {found[1]}"
+    if "starts_with(" in text and "ignore_case=true" in text:
+        return "stages do not ignore case"
+    return None
+
+
 def _to_substrait(expression: pc.Expression, schema: pa.Schema) -> tuple[bytes, str | None]:
     """The expression, or nothing and why not."""
     # Substrait refuses what Arrow's implicit casts make of a comparison of two types. Stages compare all numbers
@@ -65,7 +112,9 @@ def _to_substrait(expression: pc.Expression, schema: pa.Schema) -> tuple[bytes, 
     # pyarrow apply the expression, and tell what is wrong with it.
     if _depth(expression) > _DEPTH_MAX:
         return b"", "it is nested too deep: give its conditions by several calls of filter()"
-    why = None
+    if why := _unlike(expression):
+        return b"", why
+    schema = _writable(schema)
     for known in (schema, _widened(schema, pa.int64()), _widened(schema, pa.float64())):
         try:
             return bytes(expression.to_substrait(known, allow_arrow_extensions=True)), None

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bpfof import _bpfof
+from bpfof._fork import Native
+from bpfof.errors import Error, QuestionError
 
 #: Bytes of scratch, unless a call says otherwise.
 SCRATCH_BYTES = 4096
+
+
+@contextlib.contextmanager
+def _in_range() -> Iterator[None]:
+    """A number that the native part has no room for is a mistake of who asks."""
+    try:
+        yield
+    except Error:
+        raise
+    except OverflowError as error:
+        raise QuestionError(f"a number is negative or too large ({error})") from error
 
 
 class Function:
     """A storage function, loaded at the target and on this machine. Made by :meth:`File.load`."""
 
     def __init__(self, native: _bpfof.Function) -> None:
-        self._native = native
+        self._opened = Native(native)
+
+    @property
+    def _native(self) -> _bpfof.Function:
+        return self._opened.get()
 
 
 class Chain(NamedTuple):
@@ -51,17 +69,18 @@ class File:
     their calls wait for each other."""
 
     def __init__(self, native: _bpfof.Files) -> None:
-        self._opened: _bpfof.Files | None = native
+        self._opened: Native | None = Native(native)
 
     @property
     def _native(self) -> _bpfof.Files:
         if self._opened is None:
             raise ValueError("I/O operation on closed file")
-        return self._opened
+        return self._opened.get()
 
     def read(self, offset: int, size: int, *, file: int = 0) -> bytes:
         """Reads as ``pread`` does: fewer bytes only at the end of the file."""
-        return self._native.read(offset, size, file)
+        with _in_range():
+            return self._native.read(offset, size, file)
 
     def load(self, function: str | os.PathLike[str] | bytes, entry: str | None = None) -> Function:
         """Loads a storage function: an object as ``clang -target bpf`` writes it, or its path. ``entry`` is the name
@@ -90,7 +109,9 @@ class File:
     ) -> list[Answer]:
         """Runs many chains at a time: few round trips for all of them. Raises the error of the first that failed."""
         wanted = [tuple(Chain(*chain)) for chain in chains]
-        return [Answer(*end) for end in self._native.read_pushdown(function._native, wanted, scratch)]
+        with _in_range():
+            ends = self._native.read_pushdown(function._native, wanted, scratch)
+        return [Answer(*end) for end in ends]
 
     def wait_mapped(self, timeout: float = 5.0) -> bool:
         """Waits until the target knows where the files lie; whether it does. Need not be called."""
@@ -143,7 +164,7 @@ class KeyValueStore:
     """A BPF-KV database. Made by :func:`bpfof.open_kv`."""
 
     def __init__(self, native: _bpfof.KeyValue) -> None:
-        self._native = native
+        self._opened = Native(native)
 
     def get(self, key: int) -> bytes | None:
         """The 64 bytes of a key, or None. One round trip, however deep the tree is."""
@@ -151,12 +172,13 @@ class KeyValueStore:
 
     def get_many(self, keys: Sequence[int]) -> list[bytes | None]:
         """The values of keys, in their order; None for those that are not there."""
-        return self._native.get_many(list(keys))
+        with _in_range():
+            return self._opened.get().get_many(list(keys))
 
 
 def open_kv(place: str | os.PathLike[str], **how) -> KeyValueStore:
-    """Opens a BPF-KV database: on the namespace of a target, by its address (``nvme-tcp://…``), or in a file, with the
-    options of :func:`bpfof.open`."""
-    if isinstance(place, str) and place.startswith("nvme-tcp://"):
+    """Opens a BPF-KV database: on the namespace of a target, by its address (``nvme-tcp://…``, ``nvme-rdma://…``), or
+    in a file, with the options of :func:`bpfof.open`."""
+    if isinstance(place, str) and "://" in place:
         return KeyValueStore(_bpfof.KeyValue.on_target(place))
     return KeyValueStore(_bpfof.KeyValue.in_file(open(place, **how)._native))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bpfof import _bpfof
+from bpfof._fork import Native
 from bpfof.errors import QuestionError
 
 #: Bytes of a part, unless :meth:`Plan.parts` is told otherwise.
@@ -27,7 +28,7 @@ class Reach(NamedTuple):
     chains: int
 
 
-_sessions: dict[tuple[int, Reach], _bpfof.Session] = {}
+_sessions: dict[tuple[int, Reach], Native] = {}
 
 
 def session_of(reach: Reach) -> _bpfof.Session:
@@ -35,8 +36,8 @@ def session_of(reach: Reach) -> _bpfof.Session:
     key = (os.getpid(), reach)
     session = _sessions.get(key)
     if session is None:
-        session = _sessions[key] = _bpfof.Session(*reach)
-    return session
+        session = _sessions[key] = Native(_bpfof.Session(*reach))
+    return session.get()
 
 
 class Part(NamedTuple):

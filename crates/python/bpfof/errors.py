@@ -20,7 +20,11 @@ class Error(Exception):
         self.offset = offset
 
     def __reduce__(self):
-        return _restore, (type(self), str(self), self.__dict__.copy())
+        details = self.__dict__.copy()
+        if isinstance(self, OSError):
+            # It is none of the dict's.
+            details["errno"] = self.errno
+        return _restore, (type(self), str(self), details)
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -28,7 +32,8 @@ class Error(Exception):
 
 def _restore(cls: type[Error], message: str, details: dict) -> Error:
     error = cls(message)
-    error.__dict__.update(details)
+    for name, value in details.items():
+        setattr(error, name, value)
     return error
 
 

@@ -14,6 +14,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 /// Batches that are made ahead.
 const AHEAD: usize = 2;
@@ -23,6 +24,8 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Rows {
     batches: Mutex<Receiver<Message>>,
+    /// Who makes them; None when it has ended.
+    maker: Mutex<Option<JoinHandle<()>>>,
     stop: Arc<AtomicBool>,
     spent: Mutex<Option<Spent>>,
 }
@@ -107,7 +110,7 @@ impl Rows {
         let (plan, names) = (plan.plan.clone(), plan.names.clone());
         let stops = Arc::clone(&stop);
         let maker = Maker { session, source, plan, names, settings, to, stop: stops };
-        std::thread::spawn(move || {
+        let worker = std::thread::spawn(move || {
             let last = match maker.make() {
                 Ok(stats) => {
                     let (places, lost) = told(&maker.session);
@@ -119,7 +122,8 @@ impl Rows {
             // Nobody may wait for it any more.
             let _ = maker.to.send(last);
         });
-        Self { batches: Mutex::new(batches), stop, spent: Mutex::new(None) }
+        let maker = Mutex::new(Some(worker));
+        Self { batches: Mutex::new(batches), maker, stop, spent: Mutex::new(None) }
     }
 }
 
@@ -148,7 +152,13 @@ impl Rows {
                     *self.spent.lock().unwrap_or_else(PoisonError::into_inner) = Some(spent);
                     return Ok(None);
                 }
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    return match py.detach(|| maker.map(JoinHandle::join)) {
+                        Some(Err(panic)) => std::panic::resume_unwind(panic),
+                        Some(Ok(())) | None => Ok(None),
+                    };
+                }
                 Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             }
         }

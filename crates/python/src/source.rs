@@ -60,7 +60,13 @@ impl Source {
             Some(_) => return Err(Failure::question("a delimiter is one ASCII character")),
         };
         let hints = Hints { schema, format, delimiter, no_header: !header };
-        Ok(Self(py.detach(|| infer::Source::find(&patterns, &hints))?))
+        let mut source = py.detach(|| infer::Source::find(&patterns, &hints))?;
+        // Whoever asks later may have another working directory.
+        for file in &mut source.files {
+            let absolute = std::path::absolute(&file.path);
+            file.path = absolute.map_err(|error| Failure::file(&error, &file.path, &error))?;
+        }
+        Ok(Self(source))
     }
 
     /// What `to_bytes` gave.
@@ -84,11 +90,29 @@ impl Source {
         self.0.files.iter().map(|file| (file.path.clone(), file.bytes)).collect()
     }
 
-    /// A part of the files.
+    /// Columns that cannot be asked for, each with why not.
+    #[getter]
+    fn others(&self) -> Vec<(String, String)> {
+        match &self.0.format {
+            Format::Columns { others, .. } => {
+                others.iter().map(|other| (other.name.clone(), other.why.clone())).collect()
+            }
+            Format::Fixed { .. } | Format::Csv { .. } => Vec::new(),
+        }
+    }
+
+    /// Whether they are Arrow files.
+    #[getter]
+    fn is_arrow(&self) -> bool {
+        matches!(self.0.format, Format::Columns { .. })
+    }
+
+    /// A part of the files, each once for each path, though they may be named twice here.
     fn only(&self, paths: Vec<PathBuf>) -> Self {
-        let mut source = self.0.clone();
-        source.files.retain(|file| paths.contains(&file.path));
-        Self(source)
+        let infer::Source { files, schema, format } = &self.0;
+        let file = |path: &PathBuf| files.iter().find(|file| file.path == *path).cloned();
+        let files = paths.iter().filter_map(file).collect();
+        Self(infer::Source { files, schema: schema.clone(), format: format.clone() })
     }
 
     /// No rows, with all columns.

@@ -1,5 +1,8 @@
 """Pushdown reads and BPF-KV: what C reaches."""
 
+import gc
+import os
+import signal
 import struct
 import subprocess
 
@@ -40,11 +43,46 @@ def check(file: bpfof.File, find, at_target: bool) -> None:
     assert raised.value.value == 1 and raised.value.status
     with pytest.raises(bpfof.QuestionError):
         file.read_pushdown(function, 0, 64, bytes(5000))
+    for offset, size in ((-1, 64), (0, -1), (1 << 64, 64)):
+        with pytest.raises(bpfof.QuestionError, match="negative or too large"):
+            file.read(offset, size)
+        with pytest.raises(bpfof.QuestionError, match="negative or too large"):
+            file.read_pushdown(function, offset, size, key)
+
+
+def in_a_child(what) -> int:
+    """The status of a child of this process that does this. One that hangs is ended."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(20)
+            what()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def check_child(file: bpfof.File, function: bpfof.Function) -> None:
+    """A child opens its own, and what it does to its parent's has no effect."""
+
+    def use():
+        nonlocal function
+        for call in (lambda: file.read(0, 1), lambda: file.read_pushdown(function, 0, 64)):
+            with pytest.raises(bpfof.QuestionError, match="before fork"):
+                call()
+        file.close()
+        function = None
+        gc.collect()
+
+    assert in_a_child(use) == 0
 
 
 def test_here(tmp_path, find):
     with bpfof.open(write(tmp_path / "records", records(1000)), here=True) as file:
         check(file, find, False)
+        check_child(file, file.load(find))
         with bpfof.open(tmp_path / "records", here=True) as other, pytest.raises(bpfof.QuestionError):
             other.read_pushdown(file.load(find, "find"), 0, 64)
         with pytest.raises(bpfof.QuestionError, match="the object has find"):
@@ -63,6 +101,22 @@ def test_at_a_target(disk, find):
     with bpfof.open(path, fallback=False, **disk.how) as file:
         assert file.wait_mapped() and file.is_connected and disk.url in file.place
         check(file, find, True)
+        function = file.load(find)
+        check_child(file, function)
+        # The connection is there, and the function at the target.
+        key = struct.pack("<Q", 3)
+        assert file.read_pushdown(function, 3 * 64, 64, key, scratch=56).at_target
+        check(file, find, True)
+
+
+def refused_after_fork(store: bpfof.KeyValueStore) -> None:
+    with pytest.raises(bpfof.QuestionError, match="before fork"):
+        store.get(42)
+
+
+def test_addresses_of_key_value():
+    with pytest.raises(bpfof.QuestionError, match="nvme-rdma://"):
+        bpfof.open_kv("nvme-rdma://nowhere")
 
 
 def test_key_value(disk, tmp_path):
@@ -80,6 +134,10 @@ def test_key_value(disk, tmp_path):
         import json
 
         stores.append(bpfof.open_kv(json.loads(process.stdout.readline())["url"]))
+        for store in stores:
+            with pytest.raises(bpfof.QuestionError, match="negative or too large"):
+                store.get_many([-1])
+            assert in_a_child(lambda: refused_after_fork(store)) == 0
         values = [store.get_many([0, 42, 10**12, 7]) for store in stores]
     finally:
         process.kill()
