@@ -382,7 +382,7 @@ impl Server {
         let registry = Arc::clone(&self.registry);
         move || {
             let all = registry.served();
-            all.iter().try_for_each(|(_, namespace)| namespace.lock_files(false))
+            all.iter().map(|(_, namespace)| namespace.lock_files(false)).fold(Ok(()), Result::and)
         }
     }
 

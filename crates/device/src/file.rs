@@ -198,7 +198,7 @@ impl FileNamespace {
     /// # Errors
     /// [`FileError::Locked`].
     pub fn lock(&self, how: Lock) -> Result<(), FileError> {
-        lock(&self.file, how).map_err(|_| FileError::Locked { path: self.path.clone() })
+        relock(&self.file, how).map_err(|_| FileError::Locked { path: self.path.clone() })
     }
 
     /// Its size in bytes when it was opened, whole blocks.
@@ -319,6 +319,27 @@ pub(crate) fn lock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
     }
 }
 
+/// Locks a file in another way that is locked already. If somebody else has it as well, it stays locked as shared:
+/// a conversion that fails gives the old lock up (flock(2)), which is taken back at once.
+pub(crate) fn relock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
+    if how == Lock::Shared {
+        return lock(fd, how);
+    }
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                rustix::fs::flock(fd, rustix::fs::FlockOperation::NonBlockingLockShared)?;
+            }
+            outcome => return outcome,
+        }
+        if begun.elapsed() >= LOCK_PATIENCE {
+            return Err(rustix::io::Errno::WOULDBLOCK);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn settle_size(
     file: &File,
     path: &Path,
@@ -346,8 +367,8 @@ fn settle_size(
     Ok(want)
 }
 
-/// Whether holes of whole blocks of `block_bytes` can be made. Asks for one behind the end of a file,
-/// which changes nothing; of a block device its queue tells.
+/// Whether holes of whole blocks of `block_bytes` can be made. Asks for one far behind the end of a file, where
+/// nobody appends meanwhile, which changes nothing; of a block device its queue tells.
 fn can_punch_holes(file: &File, kind: FileType, block_bytes: u32) -> bool {
     let Ok(stat) = fstat(file) else { return false };
     if kind == FileType::BlockDevice {
@@ -365,7 +386,9 @@ fn can_punch_holes(file: &File, kind: FileType, block_bytes: u32) -> bool {
         });
     }
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(file, flags, (stat.st_size as u64).next_multiple_of(4096), 4096).is_ok()
+    let end = (stat.st_size as u64).next_multiple_of(4096);
+    // The largest size that a file may have is that of its file system.
+    [1 << 40, 1 << 30].iter().any(|far| fallocate(file, flags, end + far, 4096).is_ok())
 }
 
 /// What the memory of chains is aligned to.

@@ -147,6 +147,10 @@ impl Outgoing {
 
     /// Goes on behind its first `sent` bytes with bytes of its own, and gives its buffers back.
     pub fn copy_rest(&mut self, sent: usize, give_back: impl FnMut(IoBuffer)) {
+        if self.is_own() {
+            self.own.drain(..sent);
+            return;
+        }
         let bytes = self.to_bytes();
         self.clear(usize::MAX, give_back);
         self.own.extend_from_slice(&bytes[sent..]);

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::delay::LatencyModel;
-use crate::file::{FileError, Lock, lock, open_in_memory};
+use crate::file::{FileError, Lock, open_in_memory, relock};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fs::File;
@@ -53,7 +53,7 @@ impl MemoryNamespace {
     /// # Errors
     /// It is locked.
     pub fn lock(&self, how: Lock) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| Ok(lock(file, how)?))
+        self.file.as_ref().map_or(Ok(()), |file| Ok(relock(file, how)?))
     }
 
     /// The memory of the file `path` on tmpfs, all of it: what any process writes to the file is

@@ -593,10 +593,12 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
             self.free.push(entry.get_user_data() as u32);
         }
         let cancel = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
-        // SAFETY: a cancel refers to no memory.
-        let _ = unsafe { self.uring.submission().push(&cancel.user_data(CANCEL).into()) };
-        let mut left = self.in_flight();
+        let cancel: S = cancel.user_data(CANCEL).into();
+        let (mut left, mut is_cancelled) = (self.in_flight(), false);
         while left > 0 {
+            // There is room for it when what is queued has been submitted.
+            // SAFETY: a cancel refers to no memory.
+            is_cancelled = is_cancelled || unsafe { self.uring.submission().push(&cancel) }.is_ok();
             if self.submit(Some(Duration::from_millis(100))).is_err() {
                 // The kernel gives no completions any more; free nothing it may still write to.
                 std::mem::forget(std::mem::take(&mut self.in_flight));

@@ -438,6 +438,20 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compressed
 }
 
+/// A frame of 33 equal literals, and a match that begins before them. The library copies literals in larger pieces,
+/// from a buffer that has those of the frame before.
+#[test]
+fn a_frame_that_fails_shows_nothing_of_another() {
+    let secret: Vec<u8> =
+        (0..4096u32).map(|at| b'a' + (at.wrapping_mul(2_654_435_761) >> 28) as u8).collect();
+    let other = decompress(7, &zstd(&secret), secret.len(), 1_000_000);
+    assert_eq!(result(&other), secret.len() as i64);
+    let frame = bytes("28b52ffd00385500001502410154160a000120");
+    let run = decompress(7, &frame, 128, 1_000_000);
+    assert_eq!(result(&run), EINVAL);
+    assert!(run.workspace[..128].iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn decompression_stays_in_its_ranges() {
     let end = abi::DATA + 512;

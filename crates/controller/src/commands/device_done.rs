@@ -119,7 +119,8 @@ fn file_error(cx: &mut Context<'_>, cid: u16, state: &State, result: i32) -> Sta
     let now_ns = cx.executor.now_ns;
     cx.connection.note(Level::Error, now_ns, format_args!("{what} of {where_} failed: {cause}"));
     cx.connection.remember_error(cid, status, nsid, lba);
-    if let Some(association) = cx.connection.phase.association() {
+    let is_media_error = !status.same_code(Status::INVALID_OPCODE);
+    if let Some(association) = cx.connection.phase.association().filter(|_| is_media_error) {
         association.subsystem.health.media_error();
     }
     status
@@ -127,12 +128,16 @@ fn file_error(cx: &mut Context<'_>, cid: u16, state: &State, result: i32) -> Sta
 
 /// The status for a system call's error.
 fn failure(is_read: bool, is_write: bool, kind: io::ErrorKind) -> Status {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    use io::ErrorKind::{
+        FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull, Unsupported,
+    };
     match kind {
         _ if is_read => Status::UNRECOVERED_READ_ERROR,
         StorageFull | QuotaExceeded | FileTooLarge => Status::CAPACITY_EXCEEDED.with_dnr(),
         ReadOnlyFilesystem => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
         _ if is_write => Status::WRITE_FAULT,
+        // Some devices find out when they are asked that they write no zeroes; the host writes them then.
+        Unsupported => Status::INVALID_OPCODE.with_dnr(),
         // A second flush would succeed, although what the first one lost is not there: the kernel
         // tells of each lost write once. So the host must not try again.
         _ => Status::WRITE_FAULT.with_dnr(),
@@ -157,6 +162,7 @@ mod tests {
         assert_eq!(write(Errno::ROFS), Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         assert_eq!(write(Errno::IO), Status::WRITE_FAULT);
         assert_eq!(flush(Errno::IO), Status::WRITE_FAULT.with_dnr());
+        assert_eq!(flush(Errno::OPNOTSUPP), Status::INVALID_OPCODE.with_dnr());
         let read = failure(true, false, io::Error::from(Errno::IO).kind());
         assert_eq!(read, Status::UNRECOVERED_READ_ERROR);
     }

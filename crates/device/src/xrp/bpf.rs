@@ -89,7 +89,11 @@ pub(super) fn module_types(name: &str) -> io::Result<OwnedFd> {
         unsafe { next.call(BTF_GET_NEXT_ID)? };
         id = (next.0[0] >> 32) as u32;
         // SAFETY: it points to nothing.
-        let types = unsafe { Attributes::new().u32(0, id).open(BTF_GET_FD_BY_ID)? };
+        let types = match unsafe { Attributes::new().u32(0, id).open(BTF_GET_FD_BY_ID) } {
+            // Another process has just let it go.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            types => types?,
+        };
         let mut found = [0u8; 64];
         // struct bpf_btf_info: the name is a pointer at 16, its length at 24.
         let mut info = [0u64; 4];

@@ -61,7 +61,13 @@ pub(super) fn decompress(
     let size = match format {
         1 => snap::raw::Decoder::new().decompress(from, to).ok(),
         4 | 5 => lz4_flex::block::decompress_into(from, to).ok(),
-        7 => ZSTD.with_borrow_mut(|context| context.decompress(to, &from[..frame]).ok()),
+        7 => {
+            let size = ZSTD.with_borrow_mut(|context| context.decompress(to, &from[..frame]).ok());
+            // The library copies more than it should at first, and what is behind may be left in its context of
+            // another host's frame.
+            to[size.unwrap_or(0)..].fill(0);
+            size
+        }
         _ => None,
     };
     Ok(size.map_or(EINVAL as u64, |size| size as u64))

@@ -419,7 +419,10 @@ impl<'a> Translator<'a> {
     fn jump(&mut self, pc: u32, target: u32, place: &Place) {
         let live = self.liveness.before(target);
         if let Some(cost) = self.program.jump_cost(pc, target) {
-            self.charge(pc, Source::Imm(cost as i32), live);
+            let left = self.program.crossing(pc, target).and_then(|crossing| crossing.left);
+            // What a scan costs that is left here is told by its register.
+            let scanned = left.map_or(0, |scan| bit(reg(scan.register)));
+            self.charge(pc, Source::Imm(cost as i32), live | scanned);
         }
         self.cross(pc, pc, target, live);
         if target <= pc {

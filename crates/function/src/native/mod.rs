@@ -164,7 +164,8 @@ fn is_long(program: &Program) -> bool {
 fn isa(is_long: bool) -> Result<OwnedTargetIsa, CompileError> {
     let mut flags = settings::builder();
     for (name, value) in [
-        ("opt_level", "speed"),
+        // Nothing is moved to where it is executed more often than it was paid for, nor copied to many places.
+        ("opt_level", "none"),
         ("regalloc_algorithm", if is_long { "single_pass" } else { "backtracking" }),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),
