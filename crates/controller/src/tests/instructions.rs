@@ -54,12 +54,12 @@ impl Kind {
 
 /// Kinds with the instructions that one may take on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 6] = [
-    (Kind::Read512, 1020, 1750),
-    (Kind::Read4096, 1360, 1680),
-    (Kind::Write4096, 1480, 3610),
-    (Kind::Chain, 1070, 7380),
-    (Kind::Vector1, 1160, 8220),
-    (Kind::Vector32, 1330, 204_500),
+    (Kind::Read512, 1020, 1760),
+    (Kind::Read4096, 1360, 1690),
+    (Kind::Write4096, 1480, 3620),
+    (Kind::Chain, 1070, 7440),
+    (Kind::Vector1, 1160, 8285),
+    (Kind::Vector32, 1330, 206_500),
 ];
 
 /// A host's queue and the target.
