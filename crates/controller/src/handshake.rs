@@ -286,37 +286,68 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
 
+    /// Of an address.
+    struct Host(IpAddr);
+
+    impl Host {
+        fn new(number: u16) -> Host {
+            let [high, low] = number.to_be_bytes();
+            Host(Ipv4Addr::new(10, 0, high, low).into())
+        }
+
+        fn begin(&self, running: &Running, socket: &Arc<TcpStream>, now: Instant) -> u64 {
+            running.begin(self.0, socket, now).expect("its thread has room")
+        }
+    }
+
+    fn socket() -> Arc<TcpStream> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        Arc::new(TcpStream::connect(address).expect("it listens"))
+    }
+
+    #[test]
+    fn who_only_begins_handshakes_keeps_nobody_out() {
+        let (socket, now) = (socket(), Instant::now());
+        let running = Running::default();
+        let [greedy, other] = [1, 2].map(Host::new);
+        let first = other.begin(&running, &socket, now);
+        let its = |host: &Host| host.begin(&running, &socket, now);
+        let greedys: Vec<u64> = (0..=MAX_HANDSHAKES_OF_ADDRESS).map(|_| its(&greedy)).collect();
+        // Beyond its own limit it loses its own.
+        let gone = |host: &Host, number| running.had_to_go(host.0, number);
+        assert!(gone(&greedy, greedys[0]) && !gone(&greedy, greedys[1]) && !gone(&other, first));
+        running.end(greedy.0, greedys[0]);
+        let many: Vec<Host> = (3..).map(Host::new).take(MAX_HANDSHAKES).collect();
+        let room = MAX_HANDSHAKES - MAX_HANDSHAKES_OF_ADDRESS - 1;
+        many.iter().take(room).for_each(|host| _ = its(host));
+        // Beyond that of all the one with most does.
+        let newest = its(&many[room]);
+        assert!(gone(&greedy, greedys[1]) && !gone(&many[room], newest) && !gone(&other, first));
+        assert_eq!(running.begun().count(), MAX_HANDSHAKES);
+        // Those that had to go have threads until they see it.
+        let more = |running: &Running| running.begin(other.0, &socket, now).is_some();
+        while running.begun().threads < 2 * MAX_HANDSHAKES {
+            assert!(more(&running));
+        }
+        assert!(!more(&running));
+        running.end(greedy.0, greedys[1]);
+        assert!(more(&running));
+    }
+
     /// Strangers of as many addresses as there may be handshakes stand still. A host comes with several at once.
     #[test]
-    fn slow_handshakes_give_way_before_those_of_who_has_several() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let socket = || Arc::new(TcpStream::connect(address).expect("it connects"));
-        let strange = socket();
-        let (running, then) = (Running::default(), Instant::now());
-        let stranger = |number: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + number));
-        let strangers: Vec<u64> = (0..MAX_HANDSHAKES as u32)
-            .map(|number| running.begin(stranger(number), &strange, then).expect("room"))
-            .collect();
-        let host = IpAddr::from(Ipv4Addr::LOCALHOST);
-        let its = |now| -> Vec<u64> {
-            (0..8).map(|_| running.begin(host, &socket(), now).expect("room")).collect()
-        };
-        let go = |address, numbers: &[u64]| {
-            numbers.iter().filter(|number| running.had_to_go(address, **number)).count()
-        };
-        let first = its(then + SLOW + Duration::from_millis(1));
-        assert_eq!(go(host, &first), 0);
-        for (number, stranger_of) in strangers.iter().zip((0..).map(stranger)) {
-            assert_eq!(running.had_to_go(stranger_of, *number), *number <= 8);
+    fn slow_handshakes_go_before_those_of_who_has_several() {
+        let (socket, then) = (socket(), Instant::now());
+        let running = Running::default();
+        let strangers: Vec<Host> = (2..).map(Host::new).take(MAX_HANDSHAKES).collect();
+        let begin = |host: &Host, now| host.begin(&running, &socket, now);
+        let theirs: Vec<u64> = strangers.iter().map(|stranger| begin(stranger, then)).collect();
+        let (host, now) = (Host::new(1), then + SLOW + Duration::from_millis(1));
+        for number in (0..8).map(|_| begin(&host, now)).collect::<Vec<_>>() {
+            assert!(!running.had_to_go(host.0, number));
         }
-        first.iter().for_each(|number| running.end(host, *number));
-        // While nobody is slow yet, who has most gives way.
-        let (running, strange) = (Running::default(), socket());
-        for number in 0..MAX_HANDSHAKES as u32 {
-            running.begin(stranger(number % 4), &strange, then).expect("room");
-        }
-        let number = running.begin(host, &socket(), then).expect("room");
-        assert!(!running.had_to_go(host, number) && running.had_to_go(stranger(0), 1));
+        let gone = |(stranger, number): &(&Host, &u64)| running.had_to_go(stranger.0, **number);
+        assert_eq!(strangers.iter().zip(&theirs).take_while(gone).count(), 8);
     }
 }

@@ -3,6 +3,8 @@
 use super::peer::{Peer, Said, pushdown};
 use crate::connection::Connection;
 use crate::hosts::{Host, HostLimits};
+use crate::reactor::Message;
+use crate::reactor::completions::message;
 use crate::rig::{NQN, Rig, capsule, connect_command, h2c_data};
 use bpfof_chain::Limits;
 use bpfof_function::memory::Charge;
@@ -98,16 +100,20 @@ fn nobody_waits_behind_the_dead() {
     rig.finish();
 }
 
+/// A target with nine arenas, two of its I/O queues, and a chain that takes 2,000 hops.
+fn two_hosts() -> (Rig, [Peer; 2], (Sqe, Vec<u8>)) {
+    let mut rig = Rig::new(Limits { hops: 2000, chains: 9, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let hosts = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 63));
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    (rig, hosts, pushdown(&call(function)))
+}
+
 /// Who has more chains than others gives some up for them, and all are answered in the end.
 #[test]
 fn chains_are_shared() {
-    const CHAINS: usize = 9;
-    let mut rig = Rig::new(Limits { hops: 2000, chains: CHAINS, ..Limits::default() });
-    let mut admin = Peer::connect(&mut rig, 0, 31);
-    let mut hosts = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 63));
-    let function = load_get(&mut rig, &mut admin);
-    store_cycle(&rig, 0);
-    let (sqe, data) = pushdown(&call(function));
+    let (mut rig, mut hosts, (sqe, data)) = two_hosts();
     let indices = [0, 1].map(|at| rig.index(hosts[at].line));
     let running = |rig: &Rig| indices.map(|index| rig.core.executor.admission.running(index));
     for _ in 0..40 {
@@ -129,6 +135,26 @@ fn chains_are_shared() {
         let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.same_code(Status::HOP_BUDGET_EXHAUSTED));
         assert_eq!(said.iter().filter(|said| ended(said)).count(), 40, "each command is answered");
     }
+    rig.finish();
+}
+
+/// A target that stops lets chains end as they would, also those that have given way.
+#[test]
+fn chains_that_rest_end_when_the_target_stops() {
+    let (mut rig, mut hosts, (sqe, data)) = two_hosts();
+    for host in &mut hosts {
+        (0..7).for_each(|_| _ = host.send(&mut rig, sqe, &data));
+    }
+    while rig.connection(hosts[0].line).waiters.resting.is_empty() {
+        assert!(rig.step(), "a chain gives way");
+    }
+    let first = rig.index(hosts[0].line);
+    let resting = rig.connection(hosts[0].line).waiters.resting.len();
+    let begun = rig.core.executor.admission.running(first) as usize + resting;
+    message(&mut rig.core, Message::Stop);
+    rig.work();
+    let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.same_code(Status::HOP_BUDGET_EXHAUSTED));
+    assert_eq!(hosts[0].hear(&mut rig).iter().filter(|said| ended(said)).count(), begun);
     rig.finish();
 }
 
