@@ -367,11 +367,10 @@ fn code_is_not_multiplied() {
     assert!(native.code_bytes() < 64 * slots.len(), "{native:?} of {} slots", slots.len());
 }
 
-/// The same in front of a loop that is entered in two places: it is not executed in each turn.
-#[test]
-fn arithmetic_stays_in_front_of_a_loop_with_two_entries() {
+/// The least time that a loop with two entries takes until its budget is used up, behind so much arithmetic.
+fn time_of_turns(steps: usize) -> std::time::Duration {
     let mut slots = vec![mov(0, 0), mov(6, 0), slot(0x79, 2, 1, 0, 0), slot(0x79, 3, 1, 24, 0)];
-    for _ in 0..1000 {
+    for _ in 0..steps {
         slots.extend([slot(0x2f, 2, 3, 0, 0), slot(0xaf, 2, 3, 0, 0)]);
     }
     slots.extend([
@@ -384,20 +383,25 @@ fn arithmetic_stays_in_front_of_a_loop_with_two_entries() {
     ]);
     let program = Program::parse(slots.as_flattened()).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("translates");
-    let cost = |budget: i64| {
+    let run = |_| {
         let mut arena = Arena::new();
         arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
         arena.begin_hop(0);
         let limit = arena.begin_call(0..512, 0, 0, 0);
-        let begun = std::time::Instant::now();
-        let mut left = budget;
+        let (begun, mut left) = (std::time::Instant::now(), 1_000_000);
         let end = native.call(&mut arena, limit, &mut left, &mut Alone);
         assert!(end.is_err_and(|fault| fault.kind == FaultKind::Budget));
         begun.elapsed()
     };
-    // 110,000 turns: a millisecond, or with the arithmetic in each some 400.
-    let least = (0..5).map(|_| cost(1_000_000)).min().expect("a run");
-    assert!(least < std::time::Duration::from_millis(50), "{least:?}");
+    (0..5).map(run).min().expect("a run")
+}
+
+/// The same in front of a loop: it is executed once, and not in each of 100,000 turns, which would take hundreds of
+/// times as long.
+#[test]
+fn arithmetic_stays_in_front_of_a_loop_with_two_entries() {
+    let (little, much) = (time_of_turns(1), time_of_turns(1000));
+    assert!(much < 30 * little, "{much:?} in place of {little:?}");
 }
 
 #[test]
