@@ -3,7 +3,7 @@
 use crate::figures::{Figures, TABLES};
 use crate::report::Report;
 use crate::table::{Order, Row, Table};
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::VecDeque;
 
 /// Rates that the line at the top has room for.

@@ -245,9 +245,9 @@ fn draw_dialog(frame: &mut Frame<'_>, title: &str, lines: &[String]) {
 mod tests {
     use super::*;
     use crate::report::Report;
+    use crossterm::event::{KeyCode, KeyEvent};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use ratatui::crossterm::event::{KeyCode, KeyEvent};
     use serde_json::json;
 
     const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff";
