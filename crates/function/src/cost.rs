@@ -22,7 +22,7 @@
 
 use crate::abi;
 use crate::arena::Limit;
-use crate::instruction::{AluOp, Instruction};
+use crate::instruction::{AluOp, Instruction, Register, Width};
 use std::ops::Range;
 
 /// Time that a unit stands for, in picoseconds.
@@ -44,7 +44,7 @@ pub(crate) const SCAN_UNITS_PER_BYTE: i64 = 26;
 pub(crate) fn scan_slack(limit: Limit) -> i64 {
     let reach = (abi::WORKSPACE_BYTES + limit.bytes() + 2 * (1 << 15)) as i64;
     // One turn more, whatever its step.
-    reach * SCAN_UNITS_PER_BYTE + 64 * DIVIDE
+    reach * SCAN_UNITS_PER_BYTE + 64 * (ATOMIC + STORE_ACROSS + MEETING)
 }
 
 /// If it cannot be predicted, every other one costs 6 ns.
@@ -52,25 +52,50 @@ const BRANCH: i64 = 6;
 /// The latency of the second-level cache, which the arena fits: each address may depend on the load
 /// before.
 const LOAD: i64 = 12;
+/// One that crosses no boundary of a page.
 const STORE: i64 = 2;
+/// What crossing a boundary of a page adds to a store: 9 ns, each time.
+const STORE_ACROSS: i64 = 22;
 const ATOMIC: i64 = 10;
 const MULTIPLY: i64 = 3;
 /// Microcoded on many processors.
 const DIVIDE: i64 = 12;
 /// Frame, registers, the check of the depth, the return.
 const CALL: i64 = 8;
+/// Two instructions, of which the second waits for the first.
+const SWAP_16: i64 = 2;
+/// Where several ways meet, registers allocated in one pass come and go by memory.
+const MEETING: i64 = 16;
+
+/// Instructions up to which registers are allocated with all care; calls count several times. The time
+/// that takes grows with the square of their number. In longer programs registers are allocated in one
+/// pass; all take less than 0.3 s.
+const MAX_OPTIMISED: usize = 5120;
+/// What a call counts beside itself.
+const CALL_EFFORT: usize = 3;
+
+/// Whether allocating the registers of a program with all care would take too long.
+pub(crate) fn is_long(instructions: &[Instruction]) -> bool {
+    let calls = instructions.iter().filter(|instruction| instruction.is_call()).count();
+    instructions.len() + CALL_EFFORT * calls > MAX_OPTIMISED
+}
 
 impl Instruction {
     /// What executing it once costs, without what a function or helper that it calls costs.
-    pub(crate) fn cost(&self) -> i64 {
+    fn cost(&self) -> i64 {
         use AluOp::{Div, Mod, Mul, SignedDiv, SignedMod};
-        match self {
+        match *self {
             Instruction::ConstantTail => 0,
             Instruction::Alu { op: Mul, .. } => MULTIPLY,
             Instruction::Alu { op: Div | SignedDiv | Mod | SignedMod, .. } => DIVIDE,
             Instruction::Load { .. } => LOAD,
-            Instruction::Store { .. } => STORE,
-            Instruction::Atomic { .. } => ATOMIC,
+            Instruction::Endian { swap: true, width: Width::Bits16, .. } => SWAP_16,
+            Instruction::Store { width, base, offset, .. } => {
+                STORE + across(width.bytes(), base, offset)
+            }
+            Instruction::Atomic { wide, base, offset, .. } => {
+                ATOMIC + across(if wide { 8 } else { 4 }, base, offset)
+            }
             Instruction::Branch { .. } => BRANCH,
             Instruction::CallLocal { .. } => CALL,
             _ => 1,
@@ -78,9 +103,18 @@ impl Instruction {
     }
 }
 
+/// What a write may take because it crosses a boundary of a page. A byte does not, and no number in its
+/// place in a frame.
+fn across(bytes: u64, base: Register, offset: i16) -> i64 {
+    let in_place = base == Register::FRAME && i64::from(offset) % bytes as i64 == 0;
+    if in_place || bytes == 1 { 0 } else { STORE_ACROSS }
+}
+
 /// The dearest way forward to each instruction of a program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
+    /// By slot: what executing it once costs, without what a function or helper that it calls costs.
+    own: Vec<u8>,
     /// By slot: what the dearest way from the start of its function costs, without jumps backwards
     /// and without the slot itself.
     before: Vec<i64>,
@@ -91,7 +125,11 @@ pub(crate) struct Costs {
 impl Costs {
     /// Those of checked instructions.
     pub(crate) fn of(instructions: &[Instruction], functions: &[Range<u32>]) -> Costs {
-        let mut costs = Costs { before: vec![0; instructions.len()], whole: Vec::new() };
+        let mut costs = Costs {
+            own: own(instructions),
+            before: vec![0; instructions.len()],
+            whole: Vec::new(),
+        };
         // What no jump forward leads to counts as if the slot before ran on into it: that keeps the
         // body of a loop that is entered at its end as cheap as it is.
         for function in functions {
@@ -102,7 +140,7 @@ impl Costs {
                 let before = reached[at].unwrap_or(last);
                 costs.before[pc as usize] = before;
                 let instruction = &instructions[pc as usize];
-                let after = before + instruction.cost();
+                let after = before + costs.own(pc);
                 let mut reach = |target: u32| {
                     let slot = &mut reached[(target - function.start) as usize];
                     *slot = (*slot).max(Some(after));
@@ -120,6 +158,11 @@ impl Costs {
         costs
     }
 
+    /// What executing a slot once costs, without what a function or helper that it calls costs.
+    pub(crate) fn own(&self, pc: u32) -> i64 {
+        self.own[pc as usize].into()
+    }
+
     /// What the dearest way forward to a slot costs, without the slot itself.
     pub(crate) fn before(&self, pc: u32) -> i64 {
         self.before[pc as usize]
@@ -131,8 +174,83 @@ impl Costs {
     }
 
     /// What a jump backwards from `pc` to `target` pays.
-    pub(crate) fn jump(&self, pc: u32, target: u32, instruction: &Instruction) -> i64 {
+    pub(crate) fn jump(&self, pc: u32, target: u32) -> i64 {
         let way = self.before[pc as usize] - self.before[target as usize];
-        (way + instruction.cost()).max(1)
+        (way + self.own(pc)).max(1)
+    }
+}
+
+/// What executing each slot once costs.
+fn own(instructions: &[Instruction]) -> Vec<u8> {
+    let mut own: Vec<i64> = instructions.iter().map(Instruction::cost).collect();
+    if is_long(instructions) {
+        let mut meets = vec![false; instructions.len()];
+        for target in instructions.iter().filter_map(Instruction::jump_target) {
+            meets[target as usize] = true;
+        }
+        for (own, _) in own.iter_mut().zip(meets).filter(|(_, meets)| *meets) {
+            *own += MEETING;
+        }
+    }
+    own.into_iter().map(|cost| u8::try_from(cost).expect("prices are small")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::helper::Helper;
+    use crate::program::Program;
+
+    const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+
+    /// `mov r0, 0`.
+    const MOVE: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
+
+    fn program(slots: &[[u8; 8]]) -> Program {
+        Program::parse(slots.as_flattened()).expect("valid")
+    }
+
+    /// What an access of this opcode, registers and offset costs.
+    fn cost(opcode: u8, registers: u8, offset: i16) -> i64 {
+        let [low, high] = offset.to_le_bytes();
+        program(&[[opcode, registers, low, high, 0, 0, 0, 0], EXIT]).cost(0)
+    }
+
+    #[test]
+    fn writes_that_may_cross_a_page_pay_for_it() {
+        let (frame, pointer) = (0x0a, 0x01);
+        for (store, bytes) in [(0x6b, 2), (0x63, 4), (0x7b, 8)] {
+            assert_eq!(cost(store, frame, -8 * bytes), STORE);
+            assert_eq!(cost(store, frame, 1 - 8 * bytes), STORE + STORE_ACROSS);
+            assert_eq!(cost(store, pointer, 0), STORE + STORE_ACROSS);
+        }
+        assert_eq!(cost(0x73, pointer, 1), STORE);
+        assert_eq!(cost(0xdb, frame, -8), ATOMIC);
+        assert_eq!(cost(0xc3, frame, -4), ATOMIC);
+        assert_eq!(cost(0xdb, frame, -4), ATOMIC + STORE_ACROSS);
+        assert_eq!(cost(0xc3, pointer, 0), ATOMIC + STORE_ACROSS);
+    }
+
+    /// So many slots, the first of which jumps to the third, and so many of which are calls of
+    /// `workspace`.
+    fn long(slots: usize, calls: usize) -> Program {
+        let jump = [0x05, 0, 1, 0, 0, 0, 0, 0];
+        let call = [0x85, 0, 0, 0, Helper::Workspace as u8, 0, 0, 0];
+        let mut code = vec![jump, EXIT];
+        code.resize(slots - calls - 1, MOVE);
+        code.resize(slots - 1, call);
+        code.push(EXIT);
+        program(&code)
+    }
+
+    #[test]
+    fn where_ways_meet_in_long_programs_registers_pay_for_memory() {
+        let calls = (MAX_OPTIMISED - 4096) / CALL_EFFORT;
+        for (calls, meeting) in [(calls, 0), (calls + 1, MEETING)] {
+            let program = long(4096, calls);
+            assert_eq!(is_long(program.instructions()), meeting > 0);
+            let costs = [0, 1, 2, 3].map(|pc| program.cost(pc));
+            assert_eq!(costs, [1, 1, 1 + meeting, 1]);
+        }
     }
 }

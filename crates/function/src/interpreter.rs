@@ -107,7 +107,7 @@ impl Machine<'_> {
     fn step(&mut self, program: &Program) -> Result<Option<u64>, Stop> {
         let pc = self.pc;
         self.pc += 1;
-        self.executed += program.instructions()[pc as usize].cost();
+        self.executed += program.cost(pc);
         match program.instructions()[pc as usize] {
             Instruction::Alu { wide, op, dst, src } => {
                 let (a, b) = (self.get(dst), self.operand(src));

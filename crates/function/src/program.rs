@@ -155,7 +155,7 @@ impl Program {
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         let slots =
-            self.instructions.capacity() * (size_of::<Instruction>() + 2 * size_of::<u64>());
+            self.instructions.capacity() * (size_of::<Instruction>() + 2 * size_of::<u64>() + 1);
         let functions = self.functions.len() * 2 * size_of::<Range<u32>>();
         let maps = self.maps.len() * size_of::<MapDefinition>();
         slots + functions + maps + self.statics.bytes() + self.sources.memory_bytes()
@@ -184,13 +184,18 @@ impl Program {
             .map_or(0, |index| self.costs.call(index))
     }
 
+    /// What executing a slot once costs, in [units](crate::cost), without what a function or helper that
+    /// it calls costs.
+    pub(crate) fn cost(&self, pc: u32) -> i64 {
+        self.costs.own(pc)
+    }
+
     /// What a jump from `pc` to `target` costs, in [units](crate::cost), if it goes backwards: the
     /// dearest way from there to here. Any cycle goes back as far as it goes forward, so the sum
     /// bounds what is executed. Nothing in a scan, which is paid for when it is left.
     pub fn jump_cost(&self, pc: u32, target: u32) -> Option<i64> {
         let in_scan = self.scans.at(pc).is_some_and(|scan| self.scans.at(target) == Some(scan));
-        let instruction = &self.instructions[pc as usize];
-        (target <= pc && !in_scan).then(|| self.costs.jump(pc, target, instruction))
+        (target <= pc && !in_scan).then(|| self.costs.jump(pc, target))
     }
 
     /// The scan that a function is in when it begins, if its first instruction is one of a scan's.

@@ -71,7 +71,7 @@ impl Scans {
                 .collect();
             spans.sort_by_key(|(first, last)| Reverse(last - first));
             for (first, last) in spans {
-                scans.add(first, &instructions[first..=last]);
+                scans.add(first, &instructions[first..=last], costs);
             }
         }
         scans.set_tolls(instructions, functions, costs);
@@ -115,20 +115,20 @@ impl Scans {
     }
 
     /// Adds the loop of these slots, if it is a scan and shares no slot with another.
-    fn add(&mut self, first: usize, span: &[Instruction]) {
+    fn add(&mut self, first: usize, span: &[Instruction], costs: &Costs) {
         let graph = Graph::new(first, span);
         let members = graph.members();
         let slots = || (0..span.len()).filter(|slot| members >> slot & 1 != 0);
         if slots().any(|slot| self.by_slot[first + slot] != 0) {
             return;
         }
+        let turn = slots().map(|slot| costs.own((first + slot) as u32)).sum();
         let Some((register, step)) = (0..10)
             .filter_map(Register::new)
-            .find_map(|register| Some((register, graph.step(members, span, register)?)))
+            .find_map(|register| Some((register, graph.step(members, span, register, turn)?)))
         else {
             return;
         };
-        let turn = slots().map(|slot| span[slot].cost()).sum();
         self.scans.push(Scan { register, step, turn, toll: 0 });
         for slot in slots() {
             self.by_slot[first + slot] = self.scans.len() as u16;
@@ -188,14 +188,19 @@ impl Graph {
         }
     }
 
-    /// What each turn adds to the register, if the members are a scan by it.
-    fn step(&self, members: u64, span: &[Instruction], register: Register) -> Option<i32> {
-        let (mut steps, mut accesses, mut step, mut turn) = (0, 0, None, 0);
+    /// What each turn adds to the register, if the members are a scan by it. A turn costs `turn`.
+    fn step(
+        &self,
+        members: u64,
+        span: &[Instruction],
+        register: Register,
+        turn: i64,
+    ) -> Option<i32> {
+        let (mut steps, mut accesses, mut step) = (0, 0, None);
         for (slot, instruction) in span.iter().enumerate() {
             if members >> slot & 1 == 0 {
                 continue;
             }
-            turn += instruction.cost();
             match *instruction {
                 Instruction::Alu {
                     wide: true,

@@ -55,7 +55,10 @@ impl NativeFunction {
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let failed = |error: &dyn std::fmt::Display| CompileError(error.to_string());
-        let mut builder = JITBuilder::with_isa(isa(is_long(program))?, default_libcall_names());
+        let mut builder = JITBuilder::with_isa(
+            isa(cost::is_long(program.instructions()))?,
+            default_libcall_names(),
+        );
         let staging = Staging::new().map_err(|error| failed(&error))?;
         builder.memory_provider(staging.provider());
         let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 7] = [
@@ -145,20 +148,6 @@ impl NativeFunction {
     pub fn program(&self) -> &Program {
         &self.program
     }
-}
-
-/// Instructions up to which registers are allocated with all care; calls count several times. The time
-/// that takes grows with the square of their number. In longer programs registers are allocated in one
-/// pass; all take less than 0.3 s.
-const MAX_OPTIMISED: usize = 5120;
-/// What a call counts beside itself.
-const CALL_EFFORT: usize = 3;
-
-/// Whether allocating the registers of a program with all care would take too long.
-fn is_long(program: &Program) -> bool {
-    let instructions = program.instructions();
-    let calls = instructions.iter().filter(|instruction| instruction.is_call()).count();
-    instructions.len() + CALL_EFFORT * calls > MAX_OPTIMISED
 }
 
 fn isa(is_long: bool) -> Result<OwnedTargetIsa, CompileError> {
