@@ -10,6 +10,7 @@
 //! `interop/guest/rdma` runs both.
 
 use bpfof_host::{Controller, Error, Lane, Options, TargetUrl};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
@@ -19,8 +20,10 @@ const BLOCKS: u64 = 64;
 /// How long a target may be away.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections after which libraries have what they keep.
-const WARM_UP: u32 = 10;
+/// Connections after which libraries have what they keep: of each thread.
+const WARM_UP: u32 = 3;
+/// Threads that connect at the same time.
+const THREADS: u32 = 8;
 
 fn options() -> Options {
     Options {
@@ -116,30 +119,40 @@ fn held() -> Result<(usize, String), Failure> {
     Ok((std::fs::read_dir("/proc/self/fd")?.count(), locked.to_owned()))
 }
 
+/// Several at a time: most of a connection is waiting.
 fn connect(url: &TargetUrl, times: u32) -> Result<(), Failure> {
-    let mut before = None;
-    let mut data = vec![0; BLOCK_BYTES];
     let begun = Instant::now();
-    for time in 0..times {
-        let controller = Controller::connect(url, options())?;
-        let mut lane = controller.open_lane()?;
-        lane.read(url.nsid, 0, &mut data)?;
-        // Every other one goes without a word.
-        if time % 2 == 0 {
-            drop(lane);
-            controller.disconnect()?;
-        } else {
-            drop((lane, controller));
-        }
-        if time == WARM_UP {
-            before = Some(held()?);
-        }
-    }
-    let (before, after) = (before.ok_or("too few times")?, held()?);
+    connect_each(url, THREADS * WARM_UP)?;
+    let before = held()?;
+    connect_each(url, times)?;
+    let after = held()?;
     println!(
         "{} connections in {} ms; descriptors and locked memory {before:?}, now {after:?}",
-        2 * times,
+        2 * (THREADS * WARM_UP + times),
         begun.elapsed().as_millis()
     );
     if before == after { Ok(()) } else { Err("something was not given back".into()) }
+}
+
+fn connect_each(url: &TargetUrl, times: u32) -> Result<(), Error> {
+    let left = AtomicU32::new(times);
+    let take = || left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).ok();
+    let work = || {
+        let mut data = vec![0; BLOCK_BYTES];
+        while let Some(time) = take() {
+            let controller = Controller::connect(url, options())?;
+            let mut lane = controller.open_lane()?;
+            lane.read(url.nsid, 0, &mut data)?;
+            // Every other one goes without a word.
+            if time % 2 == 0 {
+                drop(lane);
+                controller.disconnect()?;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
 }
