@@ -132,9 +132,20 @@ impl World {
         let unexpected = || Err(format!("{status}"));
         match what {
             What::Connect if self.may_refuse(link) => self.started(link, what, false, 0),
+            What::Connect
+                if self.lacks_memory() && status.same_code(Status::CONNECT_CONTROLLER_BUSY) =>
+            {
+                self.started(link, what, false, 0)
+            }
+            What::Map { .. } if self.lacks_memory() && status.same_code(Status::RESOURCE_LIMIT) => {
+                Ok(())
+            }
             What::Spin if status.same_code(Status::HOP_BUDGET_EXHAUSTED) => Ok(()),
             What::BehindEnd if status.same_code(Status::LBA_OUT_OF_RANGE) => Ok(()),
-            What::NoFunction if status.same_code(Status::FUNCTION_REJECTED) => {
+            What::NoFunction
+                if status.same_code(Status::FUNCTION_REJECTED)
+                    || self.lacks_memory() && status.same_code(Status::RESOURCE_LIMIT) =>
+            {
                 if let Some(host) = host {
                     self.hosts[host].loads = false;
                 }

@@ -341,6 +341,8 @@ impl World {
                 call.file != 0 && in_force.iter().any(other)
             }
             _ if status.same_code(Status::UNKNOWN_FILE) => call.file != 0 && in_force.contains(&0),
+            // It gave way, and there was no memory for what it was at.
+            _ if self.lacks_memory() && status.same_code(Status::COMMAND_INTERRUPTED) => true,
             // The latter of a vector's chain that had not begun.
             _ if status.same_code(Status::ABORTED_SQ_DELETION)
                 || status.same_code(Status::COMMAND_INTERRUPTED) =>

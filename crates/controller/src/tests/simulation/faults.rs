@@ -3,13 +3,15 @@
 use super::Plant;
 use super::disk::{Action, Data};
 use super::machine::Machine;
-use super::network::{MILLISECOND, SECOND, Trouble};
+use super::network::{MILLISECOND, SECOND, Time, Trouble};
 use super::world::{Event, OnDisk, Phase, World};
 use super::{Checked, disk::Operation};
 use crate::operation::FileOperation;
 use bpfof_device::IoBuffer;
 
 const EIO: i32 = 5;
+/// How late a host hears at the most that the target has given its connection up: what it was sent before comes before.
+const LATE: Time = 8 * SECOND;
 
 impl World {
     /// One fault, and the time of the next.
@@ -45,7 +47,7 @@ impl World {
         self.trace(|| format!("link {index}: cut"));
         self.done.cuts += 1;
         let link = &mut self.links[index];
-        (link.excused, link.was_troubled) = (true, true);
+        link.breaks();
         link.to_target.cut(&mut self.random);
         link.to_host.cut(&mut self.random);
         self.deliver_soon(index, true);
@@ -65,7 +67,10 @@ impl World {
         self.done.cuts += 1;
         let link = &mut self.links[index];
         link.trouble = trouble;
-        (link.excused, link.was_troubled) = (true, true);
+        match trouble {
+            Trouble::Stalled(until) => link.is_silent_until(until, LATE),
+            _ => link.breaks(),
+        }
     }
 
     /// A host does nothing for longer than its keep-alive timeout, if it has one.
@@ -76,7 +81,7 @@ impl World {
         self.hosts[host].sleeps_until = until;
         for (link, client) in self.clients.iter().enumerate() {
             if client.as_ref().is_some_and(|client| client.host == host) {
-                (self.links[link].excused, self.links[link].was_troubled) = (true, true);
+                self.links[link].is_silent_until(until, LATE);
             }
         }
     }

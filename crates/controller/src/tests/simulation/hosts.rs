@@ -455,7 +455,10 @@ impl World {
     fn lost(&mut self, index: usize, reason: LostReason) -> Checked {
         let Some(mut client) = self.clients[index].take() else { return Ok(()) };
         self.trace(|| format!("link {index}: over for host {}: {reason}", client.host));
-        if !self.may_close(index, client.host) {
+        // Without memory for all, those go first that have not connected.
+        let gives_way =
+            self.lacks_memory() && matches!(client.stage, Stage::Opening | Stage::Starting);
+        if !gives_way && !self.may_close(index, client.host) {
             return Err(format!("link {index}: the target closes it for no reason"));
         }
         let mut answers: Answers = Vec::new();
@@ -486,7 +489,8 @@ impl World {
     /// association's end before the host does.
     pub(super) fn may_close(&self, link: usize, host: usize) -> bool {
         let admin = self.hosts[host].admin;
-        self.links[link].excused || admin.is_some_and(|admin| self.links[admin].excused)
+        let is_excused = |link: usize| self.links[link].is_excused(self.now);
+        is_excused(link) || admin.is_some_and(is_excused)
     }
 
     fn forget_link(&mut self, host: usize, link: usize) -> Checked {
@@ -535,7 +539,10 @@ impl World {
         let Some(reason) = late.or(waits_long.then_some(LostReason::HungUp)) else {
             return Ok(());
         };
-        if !self.links[link].was_troubled {
+        if self.links[link]
+            .healthy_since
+            .is_some_and(|since| self.now.saturating_sub(since) > TIMEOUT)
+        {
             let stage = client.stage;
             return Err(format!("link {link} ({stage:?}): nothing is wrong with it, but {reason}"));
         }

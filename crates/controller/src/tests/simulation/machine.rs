@@ -33,8 +33,6 @@ use tempfile::TempDir;
 pub(super) const NQN: &str = "nqn.2026-01.io.bpf-of:simulation";
 /// Chains of one core: fewer than its hosts have queue entries, so that they wait for each other.
 const CHAINS: usize = 6;
-/// Memory of all hosts in bytes: more than enough.
-const MEMORY_BYTES: usize = 256 << 20;
 /// Most bytes a connection may have to send: all that one queue of a host can ask for.
 const TX_MAX_BYTES: usize = 1 << 20;
 /// Most connections at a time: those of all hosts, and some that are not known to be dead.
@@ -65,6 +63,8 @@ pub(super) struct Build {
     pub(super) slowness: u64,
     /// Room of a socket for what is to be sent, in bytes.
     pub(super) send_buffer_bytes: usize,
+    /// Memory of all hosts.
+    pub(super) memory_bytes: usize,
     pub(super) plant: Option<Plant>,
     pub(super) seed: u64,
 }
@@ -380,7 +380,7 @@ impl Machine {
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let listeners = vec![Arc::new(Listener::new(1, at, &at.into()))];
         let limits = Limits { hops: 64, chains: CHAINS, ..Limits::default() };
-        let hosts = Hosts::new(HostLimits::default(), MEMORY_BYTES);
+        let hosts = Hosts::new(HostLimits::default(), build.memory_bytes);
         let registry = Arc::new(Registry::new(
             limits,
             hosts,

@@ -91,10 +91,13 @@ pub(super) struct Link {
     pub(super) to_target: Pipe,
     pub(super) to_host: Pipe,
     pub(super) trouble: Trouble,
-    /// There has been trouble, so timeouts are in order.
-    pub(super) was_troubled: bool,
+    /// Since when nothing is wrong with it, after which timeouts are no longer in order; None if it will
+    /// never be well again.
+    pub(super) healthy_since: Option<Time>,
     /// There is a reason for the target to close it.
     pub(super) excused: bool,
+    /// There was one, a silence, until this time.
+    pub(super) excused_until: Time,
     /// The core that serves it at the target.
     pub(super) server: Option<usize>,
     /// The last byte of the address that it comes from.
@@ -114,8 +117,9 @@ impl Link {
             to_target: Pipe::default(),
             to_host: Pipe::default(),
             trouble: Trouble::None,
-            was_troubled: false,
+            healthy_since: Some(0),
             excused: false,
+            excused_until: 0,
             server: None,
             address,
             asked_at: 0,
@@ -123,6 +127,22 @@ impl Link {
             client: true,
             reported: false,
         }
+    }
+
+    /// It will never be well again.
+    pub(super) fn breaks(&mut self) {
+        (self.healthy_since, self.excused) = (None, true);
+    }
+
+    /// One of its ends does not hear of the other, or does not answer, until this time. The target may give it up for
+    /// that, of which the host hears `late` after it has happened at the most.
+    pub(super) fn is_silent_until(&mut self, until: Time, late: Time) {
+        self.healthy_since = self.healthy_since.map(|since| since.max(until));
+        self.excused_until = self.excused_until.max(until + late);
+    }
+
+    pub(super) fn is_excused(&self, now: Time) -> bool {
+        self.excused || now <= self.excused_until
     }
 
     pub(super) fn pipe(&mut self, to_target: bool) -> &mut Pipe {

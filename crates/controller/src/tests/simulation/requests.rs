@@ -142,10 +142,14 @@ impl World {
     fn range(&mut self) -> (usize, usize, usize) {
         let space = self.random.pick(&[0, 0, 0, 1, 2]);
         let blocks = self.shapes[space].blocks;
-        let count = if self.random.one_in(2) { 1 } else { self.random.within(1, BLOCKS_MAX) };
+        let count = match self.random.below(16) {
+            0 => self.random.within(1, blocks),
+            1..=7 => self.random.within(1, BLOCKS_MAX),
+            _ => 1,
+        };
         let end = if self.random.one_in(3) { blocks } else { blocks.min(12) };
-        let count = count.min(end - 1);
-        let first = self.random.below(end - count);
+        let count = count.min(end);
+        let first = self.random.below(end - count + 1);
         (space, first as usize, count as usize)
     }
 

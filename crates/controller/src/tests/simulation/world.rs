@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// Events after which a seed is given up: many times what the longest needs.
 const EVENTS_MAX: u64 = 400_000;
 
+/// Memory of all hosts in bytes, where there is enough.
+const MEMORY_BYTES: usize = 256 << 20;
+
 /// Blocks that one request of the last look at everything reads.
 const VERIFIED_BLOCKS: usize = 8;
 
@@ -200,6 +203,11 @@ impl World {
             cores,
             slowness: if settings.greedy { 1 } else { random.pick(&[1, 10, 100]) },
             send_buffer_bytes: random.pick(&[1 << 10, 8 << 10, 1 << 20]),
+            memory_bytes: if settings.greedy {
+                MEMORY_BYTES
+            } else {
+                random.pick(&[MEMORY_BYTES, 8 << 20])
+            },
             plant: settings.plant,
             seed,
         };
@@ -496,10 +504,10 @@ impl World {
 
     /// The target's end of a connection is closed.
     pub(super) fn server_gone(&mut self, index: usize) {
-        let link = &mut self.links[index];
+        let (now, link) = (self.now, &mut self.links[index]);
         link.server = None;
-        // It may have been given up for its silence.
-        link.excused |= link.was_troubled;
+        // It has been given up for its silence, whenever the host hears of it.
+        link.excused |= link.is_excused(now);
         link.to_target.drop_all();
         match self.random.one_in(8) {
             // What has not been read resets the connection, and answers on their way are lost.
@@ -592,6 +600,11 @@ impl World {
         Ok(())
     }
 
+    /// Whether hosts may be told that there is no memory.
+    pub(super) fn lacks_memory(&self) -> bool {
+        self.build.memory_bytes < MEMORY_BYTES
+    }
+
     /// Whether a bug of this kind is planted.
     pub(super) fn has(&self, plant: Plant) -> bool {
         self.settings.plant == Some(plant)
@@ -621,9 +634,11 @@ impl Event {
 /// Two disks with blocks of different sizes, and memory.
 fn shapes(settings: Settings, random: &mut Random) -> Vec<Shape> {
     let latency_us = if settings.greedy || random.one_in(2) { 0 } else { random.within(1, 300) };
+    // Room for transfers that fill what a connection may hold, in some seeds.
+    let large = !settings.greedy && random.one_in(8);
     vec![
         Shape { block_bytes: 512, blocks: 32, memory_latency_us: None },
-        Shape { block_bytes: 4096, blocks: 6, memory_latency_us: None },
+        Shape { block_bytes: 4096, blocks: if large { 32 } else { 6 }, memory_latency_us: None },
         Shape { block_bytes: 512, blocks: 24, memory_latency_us: Some(latency_us) },
     ]
 }
