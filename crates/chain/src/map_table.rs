@@ -7,10 +7,13 @@
 use crate::bucket_index::Directory;
 use crate::file_map::FileMap;
 use bpfof_function::memory::Charge;
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 
 /// Entries of a chunk at most. Two neighbours have more than half as many together.
 const CHUNK: usize = 128;
+/// Chunks that a table which is dropped frees at once.
+const FREED_AT_ONCE: usize = 4;
 /// Bits of a [`Position`] that count entries of a chunk.
 const CHUNK_BITS: u32 = CHUNK.ilog2();
 
@@ -35,13 +38,33 @@ struct Chunk {
     directory: Directory,
     /// Of all its maps.
     extents: usize,
+    /// The least and the greatest namespace of its maps.
+    namespaces: (u32, u32),
 }
 
 impl Chunk {
     fn new(entries: Vec<MapEntry>) -> Arc<Chunk> {
         let directory = directory_of(&entries, |entry| entry.file);
         let extents = entries.iter().map(|entry| entry.map.extent_count()).sum();
-        Arc::new(Chunk { entries, directory, extents })
+        let namespaces = || entries.iter().map(|entry| entry.namespace);
+        let namespaces = (namespaces().min().unwrap_or(0), namespaces().max().unwrap_or(0));
+        Arc::new(Chunk { entries, directory, extents, namespaces })
+    }
+
+    /// This chunk without the maps of a namespace that do not stay.
+    fn retaining(
+        self: &Arc<Chunk>,
+        namespace: u32,
+        stays: &impl Fn(&MapEntry) -> bool,
+    ) -> Arc<Chunk> {
+        let (least, greatest) = self.namespaces;
+        let stays = |entry: &&MapEntry| entry.namespace != namespace || stays(entry);
+        if !(least..=greatest).contains(&namespace)
+            || self.entries.iter().all(|entry| stays(&entry))
+        {
+            return Arc::clone(self);
+        }
+        Chunk::new(self.entries.iter().filter(stays).cloned().collect())
     }
 
     fn place_of(&self, file: u32) -> Result<usize, usize> {
@@ -68,14 +91,40 @@ pub(crate) struct MapTable {
     extents: usize,
 }
 
-impl MapTable {
-    /// Of entries that ascend by file.
-    pub(crate) fn new(entries: Vec<MapEntry>) -> MapTable {
-        let mut table = MapTable::default();
-        let mut entries = entries.into_iter().peekable();
-        while entries.peek().is_some() {
-            table.chunks.push(Chunk::new(entries.by_ref().take(CHUNK).collect()));
+/// Whoever drops a table has no time to free many maps, which takes 0.3 µs each.
+impl Drop for MapTable {
+    fn drop(&mut self) {
+        let is_last = |chunk: &&Arc<Chunk>| Arc::strong_count(chunk) == 1;
+        if self.chunks.len() > FREED_AT_ONCE
+            && self.chunks.iter().filter(is_last).take(FREED_AT_ONCE + 1).count() > FREED_AT_ONCE
+        {
+            free_elsewhere(std::mem::take(&mut self.chunks));
         }
+    }
+}
+
+/// Gives chunks to a thread that drops them. Their memory is counted until then.
+fn free_elsewhere(chunks: Vec<Arc<Chunk>>) {
+    static THREAD: OnceLock<Option<Sender<Vec<Arc<Chunk>>>>> = OnceLock::new();
+    let start = || {
+        let (sender, receiver) = channel::<Vec<Arc<Chunk>>>();
+        let free = move || receiver.into_iter().for_each(drop);
+        let thread = std::thread::Builder::new().name("map frees".into()).spawn(free);
+        thread.is_ok().then_some(sender)
+    };
+    if let Some(thread) = THREAD.get_or_init(start) {
+        // If it has ended, they are freed here.
+        let _ = thread.send(chunks);
+    }
+}
+
+impl MapTable {
+    /// This table without the maps of a namespace that do not stay. Chunks that lose nothing are shared.
+    pub(crate) fn retaining(&self, namespace: u32, stays: impl Fn(&MapEntry) -> bool) -> MapTable {
+        let mut table = self.clone();
+        table.chunks = self.chunks.iter().map(|chunk| chunk.retaining(namespace, &stays)).collect();
+        table.chunks.retain(|chunk| !chunk.entries.is_empty());
+        (0..table.chunks.len()).rev().for_each(|number| table.merge(number));
         table.index()
     }
 
@@ -114,6 +163,7 @@ impl MapTable {
     }
 
     /// All entries, by file.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &MapEntry> {
         self.chunks.iter().flat_map(|chunk| &chunk.entries)
     }
@@ -195,6 +245,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::time::{Duration, Instant};
 
     fn entry(file: u32, version: u64) -> MapEntry {
         let map = Arc::new(FileMap::whole_namespace(1, 512));
@@ -250,7 +301,57 @@ mod tests {
         check(&empty, &BTreeMap::new(), &[0]);
     }
 
+    fn of_namespace(file: u32, namespace: u32) -> MapEntry {
+        MapEntry { namespace, ..entry(file, u64::from(file)) }
+    }
+
+    #[test]
+    fn chunks_without_a_namespace_are_shared_when_its_maps_go() {
+        let namespace = |file| if file == 200 { 3 } else { 1 + u32::from(file > 640) };
+        let table = (0..1000).fold(MapTable::default(), |table, file| {
+            table.with(of_namespace(file, namespace(file)))
+        });
+        let shared = |other: &MapTable| {
+            table.chunks.iter().zip(&other.chunks).filter(|(a, b)| Arc::ptr_eq(a, b)).count()
+        };
+        assert_eq!(shared(&table.retaining(4, |_| false)), 8);
+        assert_eq!(shared(&table.retaining(3, |_| true)), 8);
+        assert_eq!(shared(&table.retaining(3, |_| false)), 7);
+        assert_eq!(shared(&table.retaining(2, |_| false)), 5);
+    }
+
+    /// Whoever lets go of the last table waits for none of its maps, and all are freed.
+    #[test]
+    fn many_maps_are_freed_by_another_thread() {
+        let table = (0..10_000).fold(MapTable::default(), |table, file| table.with(entry(file, 1)));
+        let maps: Vec<_> = table.iter().map(|entry| Arc::downgrade(&entry.map)).collect();
+        let other = table.clone();
+        drop(table);
+        assert!(maps.iter().all(|map| map.strong_count() == 1), "another table has them");
+        drop(other);
+        let until = Instant::now() + Duration::from_secs(10);
+        while maps.iter().any(|map| map.strong_count() > 0) {
+            assert!(Instant::now() < until, "maps are kept");
+            std::thread::yield_now();
+        }
+    }
+
     proptest! {
+        #[test]
+        fn maps_of_a_namespace_go_and_others_stay(
+            files in proptest::collection::btree_map(0..2000_u32, 1..4_u32, 0..600),
+            namespace in 1..5_u32,
+            least in 0..2000_u32,
+        ) {
+            let table = files.iter().fold(MapTable::default(), |table, (file, namespace)| {
+                table.with(of_namespace(*file, *namespace))
+            });
+            let table = table.retaining(namespace, |entry| entry.file >= least);
+            let stays = |(file, of): &(&u32, &u32)| **of != namespace || **file >= least;
+            let model = files.iter().filter(stays).map(|(file, _)| (*file, u64::from(*file)));
+            check(&table, &model.collect(), &[0, least]);
+        }
+
         #[test]
         fn it_is_a_sorted_map(
             steps in proptest::collection::vec((any::<u32>(), 0..4_u32), 0..600),

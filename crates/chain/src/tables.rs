@@ -317,8 +317,7 @@ impl Tables {
     pub fn with_whole_namespace(&self, whole: FileMap) -> Tables {
         let mut tables = self.successor();
         let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
-        let fits = |entry: &MapEntry| entry.map.device_end() <= bytes;
-        tables.maps = self.maps_if(|entry| entry.namespace != namespace || fits(entry));
+        tables.maps = self.maps.retaining(namespace, |entry| entry.map.device_end() <= bytes);
         let known = tables.whole_namespaces.iter_mut().find(|map| map.namespace() == namespace);
         match known {
             Some(known) => *known = Arc::new(whole),
@@ -331,7 +330,7 @@ impl Tables {
     /// These tables without a namespace and the maps of files in it.
     pub fn without_namespace(&self, namespace: u32) -> Tables {
         let mut tables = self.successor();
-        tables.maps = self.maps_if(|entry| entry.namespace != namespace);
+        tables.maps = self.maps.retaining(namespace, |_| false);
         tables.whole_namespaces.retain(|map| map.namespace() != namespace);
         tables
     }
@@ -356,10 +355,6 @@ impl Tables {
         let mut tables = self.successor();
         tables.maps = self.maps.without(file);
         tables
-    }
-
-    fn maps_if(&self, stays: impl Fn(&MapEntry) -> bool) -> MapTable {
-        MapTable::new(self.maps.iter().filter(|entry| stays(entry)).cloned().collect())
     }
 }
 

@@ -1,29 +1,76 @@
 //! What commands, and connections of strangers, lead to in the operator's log: some lines a second.
 
-use crate::limits::{LOG_LINES_PER_SECOND, STRANGERS_LOG_LINES_PER_SECOND};
+use crate::limits::{
+    HOSTS_LOG_LINES_PER_SECOND, LOG_LINES_PER_SECOND, STRANGERS_LOG_LINES_PER_SECOND,
+};
 use log::Level;
+use std::cmp::Ordering;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Lines of one connection, or of all that have not got through Connect.
+/// Lines of one connection, or of all that have not got through Connect or not authenticated.
 #[derive(Debug)]
 pub(crate) struct CommandLog {
     second: u64,
     lines: u32,
     per_second: u32,
+    /// Whether they count among those of all hosts: who connects again and again begins anew here.
+    is_of_host: bool,
 }
 
 impl Default for CommandLog {
     fn default() -> Self {
-        CommandLog { second: 0, lines: 0, per_second: LOG_LINES_PER_SECOND }
+        let per_second = LOG_LINES_PER_SECOND;
+        CommandLog { second: 0, lines: 0, per_second, is_of_host: true }
+    }
+}
+
+/// Lines of all hosts of the process.
+static HOSTS: HostsLog = HostsLog(AtomicU64::new(0));
+
+/// The second of the last line, modulo 2^32, and how many lines there were in it.
+struct HostsLog(AtomicU64);
+
+impl HostsLog {
+    /// Counts a line that is asked for.
+    fn count(&self, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
+        let second = now_ns / 1_000_000_000 << 32;
+        let next = |last: u64| if last >> 32 << 32 == second { last + 1 } else { second + 1 };
+        let last = self.0.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
+        let lines = next(last.unwrap_or_else(|last| last)) as u32;
+        words(lines, HOSTS_LOG_LINES_PER_SECOND)
+    }
+}
+
+/// What is said in the place of the line with this number: nothing else, that there are too many, or nothing.
+fn words(line: u32, per_second: u32) -> Option<Option<fmt::Arguments<'static>>> {
+    match line.cmp(&(per_second + 1)) {
+        Ordering::Less => Some(None),
+        Ordering::Equal => Some(Some(format_args!("what more happens this second is not logged"))),
+        Ordering::Greater => None,
+    }
+}
+
+/// Logs how a host comes and goes, unless there were too many lines about hosts this second.
+pub(crate) fn note_of_host(
+    (level, now_ns): (Level, u64),
+    who: impl fmt::Display,
+    what: fmt::Arguments<'_>,
+) {
+    if log::log_enabled!(level)
+        && let Some(words) = HOSTS.count(now_ns)
+    {
+        log::log!(level, "{who}: {}", words.unwrap_or(what));
     }
 }
 
 impl CommandLog {
     /// Lines of all who have not said who they are: anybody can cause them.
     pub(crate) fn of_strangers() -> CommandLog {
-        CommandLog { per_second: STRANGERS_LOG_LINES_PER_SECOND, ..CommandLog::default() }
+        let per_second = STRANGERS_LOG_LINES_PER_SECOND;
+        CommandLog { per_second, is_of_host: false, ..CommandLog::default() }
     }
 
     /// Whether a line may be logged now; with other words if it is the first one too many. Disabled
@@ -33,7 +80,9 @@ impl CommandLog {
         level: Level,
         now_ns: u64,
     ) -> Option<Option<fmt::Arguments<'static>>> {
-        log::log_enabled!(level).then(|| self.count(now_ns)).flatten()
+        let own = log::log_enabled!(level).then(|| self.count(now_ns)).flatten()?;
+        let all = if self.is_of_host { HOSTS.count(now_ns)? } else { None };
+        Some(own.or(all))
     }
 
     /// Logs something about `who`, unless there were too many lines this second.
@@ -55,13 +104,7 @@ impl CommandLog {
             (self.second, self.lines) = (second, 0);
         }
         self.lines = self.lines.saturating_add(1);
-        match self.lines.cmp(&(self.per_second + 1)) {
-            std::cmp::Ordering::Less => Some(None),
-            std::cmp::Ordering::Equal => {
-                Some(Some(format_args!("what more happens this second is not logged")))
-            }
-            std::cmp::Ordering::Greater => None,
-        }
+        words(self.lines, self.per_second)
     }
 }
 
@@ -101,5 +144,16 @@ mod tests {
         // With the one that says so.
         let most = STRANGERS_LOG_LINES_PER_SECOND + 1;
         assert_eq!([count(&mut lines, 0), count(&mut lines, 1)], [most, most]);
+    }
+
+    #[test]
+    fn so_are_those_of_all_hosts() {
+        let hosts = HostsLog(AtomicU64::new(0));
+        let count = |second: u64| {
+            let all = (0..1000).filter_map(|at| hosts.count(second * 1_000_000_000 + at));
+            all.count() as u32
+        };
+        let most = HOSTS_LOG_LINES_PER_SECOND + 1;
+        assert_eq!([count(1), count(2), count(1 << 33)], [most; 3]);
     }
 }

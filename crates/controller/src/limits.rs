@@ -225,7 +225,11 @@ pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 pub(crate) const MAX_NSID: u32 = 1024;
 /// Log lines that the commands of one connection may cause in a second.
 pub(crate) const LOG_LINES_PER_SECOND: u32 = 10;
-/// The same of all connections of a reactor that have not got through Connect, and of all TLS handshakes.
+/// The same of all hosts of the target together, with those about how they come and go: who connects again
+/// and again has a new connection each time.
+pub(crate) const HOSTS_LOG_LINES_PER_SECOND: u32 = 200;
+/// The same of all connections of a reactor that have not got through Connect or have not
+/// authenticated as their rule asks, and of all TLS handshakes.
 pub(crate) const STRANGERS_LOG_LINES_PER_SECOND: u32 = 50;
 
 const _: () = assert!(IN_CAPSULE_BYTES as usize + 512 <= SMALL_RX_BYTES, "a capsule fits");

@@ -1,6 +1,7 @@
 //! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
 
 use crate::access::Access;
+use crate::command_log::note_of_host;
 use crate::controller::{Controller, CounterTable, Party};
 use crate::declared_maps::{self, DeclaredMap};
 use crate::health::Health;
@@ -16,6 +17,7 @@ use bpfof_chain::{Function, Tables};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::vendor_specific::MapAddress;
+use log::Level;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -82,7 +84,7 @@ impl Controllers {
     /// Chooses an association that has to go for another of `host`, if there are too many: the one that
     /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
     /// If the subsystem is full of others, one goes of the address that has most, if that has more than
-    /// the newcomer's will have. For one who has yet to show who it is only such a one goes.
+    /// the newcomer's will have. For one who has yet to show who it is only such ones go, and count.
     fn make_room(
         &self,
         newcomer: &Newcomer,
@@ -91,6 +93,10 @@ impl Controllers {
     ) -> Result<Option<Arc<Controller>>, HostFull> {
         let HostLimits { associations_per_host, associations_per_address, idle_timeout_s, .. } =
             hosts.limits;
+        let least = associations_per_host.min(associations_per_address) as usize;
+        if self.by_id.len() < least.min(MAX_CONTROLLERS) {
+            return Ok(None);
+        }
         type Which<'a> = &'a dyn Fn(&Controller) -> bool;
         let of_host = |other: &Controller| other.host().serial == newcomer.host.serial;
         let of_address = |other: &Controller| other.address() == newcomer.address;
@@ -124,27 +130,31 @@ impl Controllers {
         };
         let longest = |which: &&Arc<Controller>| silent_ns(which);
         let goes = self.by_id.values().filter(is_useless).max_by_key(longest).or_else(|| {
-            let may_take = !newcomer.is_stranger && matches!(full, HostFull::Controllers(_));
-            let greedy = self.greediest().filter(|_| may_take);
-            let (address, _) = greedy.filter(|(_, has)| *has > count(&of_address) + 1)?;
-            let its = self.by_id.values().filter(|other| other.address() == address);
-            its.max_by_key(longest)
+            if !matches!(full, HostFull::Controllers(_)) {
+                return None;
+            }
+            // Those who have yet to show who they are compete among themselves only.
+            let may_go = |other: &&Arc<Controller>| other.is_stranger() || !newcomer.is_stranger;
+            let all = || self.by_id.values().filter(may_go);
+            let (address, has) = greediest(all())?;
+            let own = all().filter(|other| of_address(other)).count();
+            let its = || all().filter(|other| other.address() == address);
+            (has > own + 1).then(|| its().max_by_key(longest)).flatten()
         });
         let Some(goes) = goes else { return Err(full) };
-        log::warn!("{}: its association {} goes for another: {full}", goes.host().nqn, goes.id);
+        let what = format_args!("its association {} goes for another: {full}", goes.id);
+        note_of_host((Level::Warn, now_ns), &goes.host().nqn, what);
         Ok(Some(Arc::clone(goes)))
     }
 }
 
-impl Controllers {
-    /// The address with most associations, and how many it has.
-    fn greediest(&self) -> Option<(IpAddr, usize)> {
-        let mut counts = HashMap::new();
-        for controller in self.by_id.values() {
-            *counts.entry(controller.address()).or_insert(0) += 1;
-        }
-        counts.into_iter().max_by_key(|(_, count)| *count)
+/// The address with most of these associations, and how many it has.
+fn greediest<'a>(all: impl Iterator<Item = &'a Arc<Controller>>) -> Option<(IpAddr, usize)> {
+    let mut counts = HashMap::new();
+    for controller in all {
+        *counts.entry(controller.address()).or_insert(0) += 1;
     }
+    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 /// A function that every association has, each with maps of its own and lines that it has traced.
@@ -624,5 +634,19 @@ mod tests {
             "idle ones stay for strangers"
         );
         assert!(full.connect(2, false, late_ns).expect("and go for others").1.is_some());
+    }
+
+    /// Whoever comes in the name of hosts that authenticate, again and again from several addresses, keeps out
+    /// nobody who comes from elsewhere.
+    #[test]
+    fn strangers_share_what_they_have_by_address() {
+        let full = Full::new();
+        for number in 0..MAX_CONTROLLERS {
+            full.connect(1 + (number % 8) as u8, true, 0).expect("room");
+        }
+        let ninth = full.connect(9, true, USELESS_AFTER_NS / 2);
+        assert!(ninth.expect("room is made").1.is_some());
+        let busy = Some(HostFull::Controllers(MAX_CONTROLLERS));
+        assert_eq!(full.connect(1, true, USELESS_AFTER_NS / 2).err(), busy);
     }
 }

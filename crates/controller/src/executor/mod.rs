@@ -12,7 +12,7 @@ pub(crate) use buffers::BufferPool;
 
 use crate::authenticator::Authentication;
 use crate::backend::Backend;
-use crate::chain_admission::{Admission, DISPLACED_PER_TURN};
+use crate::chain_admission::{Admission, DISPLACED_PER_TURN, GRANTS_PER_TURN};
 use crate::command_log::CommandLog;
 use crate::controller::Controller;
 use crate::limits::{BYTES_PER_UNIT, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
@@ -541,9 +541,11 @@ impl Executor {
         if self.admission.waiting().is_empty() {
             return;
         }
-        while self.arenas.has_arena(self.admission.granted() + 1)
-            && let Some(connection) = self.admission.grant(self.arenas.free())
-        {
+        for _ in 0..GRANTS_PER_TURN {
+            if !self.arenas.has_arena(self.admission.granted() + 1) {
+                break;
+            }
+            let Some(connection) = self.admission.grant(self.arenas.free()) else { break };
             wake(connection);
         }
         if !self.admission.is_to_look(self.now_ns) {

@@ -4,6 +4,7 @@ use super::io::{Io, Message, Shut};
 use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
+use crate::command_log::note_of_host;
 use crate::commands::{Context, pushdown_vector};
 use crate::connection::Phase;
 use crate::controller::Controller;
@@ -58,9 +59,10 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         core.executor.registry.denials.count(Reason::NotAuthenticated);
         let what =
             format_args!("closed: {reason}; it has not authenticated itself, as its rule asks");
-        connection.note(Level::Warn, entry.closed_ns, what);
+        core.executor.strangers.note((Level::Warn, entry.closed_ns), &*connection, what);
     } else if connection.phase.association().is_some() {
-        log::info!("{connection}: closed: {reason}");
+        let when = (Level::Info, entry.closed_ns);
+        note_of_host(when, &*connection, format_args!("closed: {reason}"));
     } else {
         let when = (Level::Info, entry.closed_ns);
         core.executor.strangers.note(when, &*connection, format_args!("closed: {reason}"));
@@ -71,11 +73,9 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     connection.waiters.command_since_ns = None;
     core.executor.admission.stop_waiting(index);
     connection.waiters.vector_since_ns = None;
-    let cuts_chains = entry.cuts_chains;
-    pushdown_vector::abandon(
-        &mut Context { connection, executor: &mut core.executor },
-        cuts_chains,
-    );
+    abandon_chains(core, index);
+    let Some(entry) = core.table.get_mut(index) else { return };
+    let connection = &mut entry.connection;
     if !connection.waiters.resting.is_empty() {
         core.executor.admission.wait(index);
     }
@@ -100,6 +100,22 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         }
     }
     core.mark_dirty(index);
+    remove_if_done(core, index);
+}
+
+/// What has not begun is forgotten, and what rests if chains are cut short.
+fn abandon_chains<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some(entry) = core.table.get_mut(index) else { return };
+    let mut cx = Context { connection: &mut entry.connection, executor: &mut core.executor };
+    pushdown_vector::abandon(&mut cx, entry.cuts_chains);
+}
+
+/// A connection that closes has had its time: nobody gets what its chains find any more.
+pub(super) fn forget_chains<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some(entry) = core.table.get_mut(index).filter(|entry| !entry.cuts_chains) else { return };
+    entry.cuts_chains = true;
+    core.executor.admission.stop_waiting(index);
+    abandon_chains(core, index);
     remove_if_done(core, index);
 }
 

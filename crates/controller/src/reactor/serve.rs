@@ -6,6 +6,7 @@ use super::io::{Io, Message};
 use super::state::Core;
 use super::table::Entry;
 use super::upkeep::connected;
+use crate::command_log::note_of_host;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
 use crate::limits::{
     BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
@@ -193,9 +194,12 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
 #[cold]
 fn warn(cx: &mut Context<'_>, violation: fmt::Arguments<'_>) {
     let Context { connection, executor } = cx;
+    let when = (Level::Warn, executor.now_ns);
     match connection.phase.association() {
-        Some(_) => log::warn!("{connection}: {violation}"),
-        None => executor.strangers.note((Level::Warn, executor.now_ns), &*connection, violation),
+        Some(association) if !association.awaits_authentication() => {
+            note_of_host(when, &*connection, violation);
+        }
+        _ => executor.strangers.note(when, &*connection, violation),
     }
 }
 

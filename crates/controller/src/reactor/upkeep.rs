@@ -1,6 +1,6 @@
 //! How connections come, and what is done about them now and then.
 
-use super::closing::{close, resume};
+use super::closing::{close, forget_chains, resume};
 use super::io::{Io, Shut};
 use super::state::Core;
 use crate::connection::{Connection, Endpoints};
@@ -127,6 +127,7 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
     if entry.closing {
         if now_ns.saturating_sub(entry.closed_ns) > LINGER_NS {
             io.shut(index, Shut::Both);
+            forget_chains(core, index);
         }
         return;
     }

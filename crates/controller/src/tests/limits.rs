@@ -3,6 +3,7 @@
 use super::peer::{Peer, Said, pushdown};
 use crate::connection::Connection;
 use crate::hosts::{Host, HostLimits};
+use crate::limits::LINGER_NS;
 use crate::reactor::Message;
 use crate::reactor::completions::message;
 use crate::rig::{NQN, Rig, capsule, connect_command, h2c_data};
@@ -17,6 +18,7 @@ use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcod
 use std::sync::Arc;
 
 const TRANSFER_BYTES: u32 = 128 << 10;
+const SECOND_NS: u64 = 1_000_000_000;
 
 fn rig() -> (Rig, Peer, Peer) {
     let mut rig = Rig::new(Limits { hops: 2000, ..Limits::default() });
@@ -155,6 +157,32 @@ fn chains_that_rest_end_when_the_target_stops() {
     rig.work();
     let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.same_code(Status::HOP_BUDGET_EXHAUSTED));
     assert_eq!(hosts[0].hear(&mut rig).iter().filter(|said| ended(said)).count(), begun);
+    rig.finish();
+}
+
+/// A host whose connection an operator closes gets the answers of its chains, if they come within the time that it
+/// has to take them. Longer they do not run: nobody would get what they find.
+#[test]
+fn chains_of_a_closed_connection_end_with_its_time() {
+    let mut rig = Rig::new(Limits { hops: 1 << 24, chains: 9, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut hosts = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 63));
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    let (sqe, data) = pushdown(&call(function));
+    for host in &mut hosts {
+        (0..7).for_each(|_| _ = host.send(&mut rig, sqe, &data));
+    }
+    while rig.connection(hosts[0].line).waiters.resting.is_empty() {
+        assert!(rig.step(), "a chain gives way");
+    }
+    let listener = rig.connection(hosts[0].line).ends.listener;
+    message(&mut rig.core, Message::EndListener(listener));
+    (0..100).for_each(|_| assert!(rig.step(), "chains go on"));
+    assert_ne!(rig.core.executor.arenas.engine.running(), 0);
+    rig.core.io.now_ns += LINGER_NS + 2 * SECOND_NS;
+    rig.work();
+    assert_eq!(rig.core.executor.arenas.engine.running(), 0);
     rig.finish();
 }
 
