@@ -45,6 +45,7 @@ pub(super) fn dismiss<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
 }
 
 fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
+    core.table.closes(index);
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing {
         return;

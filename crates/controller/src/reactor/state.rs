@@ -68,6 +68,8 @@ pub(super) struct Ticks {
     pub(super) next_ns: u64,
     /// When connections are looked at, which is not at every tick.
     pub(super) next_slow_ns: u64,
+    /// Since when namespaces are removed that commands still work on.
+    pub(super) leaving_since_ns: Option<u64>,
     /// Those in a row without chains.
     pub(super) quiet: u32,
 }

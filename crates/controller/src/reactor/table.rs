@@ -7,7 +7,8 @@ use crate::hosts::{AddressSlot, Host};
 use crate::limits::{MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS};
 use crate::schedule::{HostIndex, Schedule};
 use crate::transport::Port;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// How many connections a reactor takes.
@@ -48,10 +49,6 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn is_pending(&self) -> bool {
-        !self.closing && self.connection.phase.association().is_none()
-    }
-
     /// Whether something is being sent.
     pub(super) fn is_sending(&self) -> bool {
         match &self.connection.port {
@@ -129,9 +126,58 @@ impl Parties {
     }
 }
 
+/// The connections that have not got through Connect and do not close: whoever connects again and again makes
+/// nobody look through all.
+#[derive(Debug, Default)]
+struct Pending {
+    /// By serial number, which is by age: the index.
+    all: BTreeMap<u64, u32>,
+    /// By address as well.
+    by_address: BTreeMap<(IpAddr, u64), u32>,
+    /// How many each address has.
+    counts: HashMap<IpAddr, usize>,
+}
+
+impl Pending {
+    fn insert(&mut self, connection: &Connection) {
+        let (address, serial) = (connection.ends.peer.ip(), connection.serial);
+        self.all.insert(serial, connection.index);
+        self.by_address.insert((address, serial), connection.index);
+        *self.counts.entry(address).or_insert(0) += 1;
+    }
+
+    /// It has got through, closes, or is gone; any of these may have been told before.
+    fn remove(&mut self, connection: &Connection) {
+        let (address, serial) = (connection.ends.peer.ip(), connection.serial);
+        if self.all.remove(&serial).is_none() {
+            return;
+        }
+        self.by_address.remove(&(address, serial));
+        if let Some(count) = self.counts.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&address);
+            }
+        }
+    }
+
+    /// How many there are of an address.
+    fn count_of(&self, address: IpAddr) -> usize {
+        self.counts.get(&address).copied().unwrap_or(0)
+    }
+
+    /// Those of an address, the oldest first.
+    fn of(&self, address: IpAddr) -> impl Iterator<Item = u32> {
+        self.by_address.range((address, 0)..=(address, u64::MAX)).map(|(_, index)| *index)
+    }
+}
+
 /// See the module. Connections are named by their index.
 pub(crate) struct Table {
     entries: Vec<Option<Entry>>,
+    /// Indices that nobody has.
+    free: Vec<u32>,
+    unconnected: Pending,
     next_serial: u64,
     parties: Parties,
     /// The share of connections that have not got through Connect.
@@ -142,12 +188,19 @@ pub(crate) struct Table {
 impl Table {
     /// No connections; the first gets this serial.
     pub(super) fn new(pending: HostIndex, next_serial: u64) -> Table {
-        let (entries, parties) = (Vec::new(), Parties::default());
-        Table { entries, next_serial, parties, pending, room: Room::default() }
+        Table {
+            entries: Vec::new(),
+            free: Vec::new(),
+            unconnected: Pending::default(),
+            next_serial,
+            parties: Parties::default(),
+            pending,
+            room: Room::default(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.iter().all(Option::is_none)
+        self.free.len() == self.entries.len()
     }
 
     #[inline]
@@ -169,17 +222,14 @@ impl Table {
         self.entries.iter().flatten()
     }
 
-    /// A free index; none if the reactor has as many connections as it takes.
+    /// A free index; none if the reactor has as many connections as it takes. It stays free until a connection
+    /// [takes](Self::insert) it.
     pub(super) fn free_index(&mut self) -> Option<u32> {
-        let free = self.entries.iter().position(Option::is_none);
-        let free = free.or_else(|| {
-            let is_new = self.entries.len() < self.room.connections;
-            is_new.then(|| {
-                self.entries.push(None);
-                self.entries.len() - 1
-            })
-        });
-        free.map(|free| free as u32)
+        if self.free.is_empty() && self.entries.len() < self.room.connections {
+            self.free.push(self.entries.len() as u32);
+            self.entries.push(None);
+        }
+        self.free.last().copied()
     }
 
     /// A serial number that no other connection has or gets.
@@ -188,9 +238,13 @@ impl Table {
         self.next_serial - 1
     }
 
-    /// A connection takes its place.
+    /// A connection takes the [free index](Self::free_index).
     pub(super) fn insert(&mut self, connection: Connection, address: Option<AddressSlot>) {
         let index = connection.index as usize;
+        // The last, unless another became free meanwhile.
+        let free = self.free.iter().rposition(|free| *free == connection.index);
+        self.free.swap_remove(free.expect("the index is free"));
+        self.unconnected.insert(&connection);
         self.entries[index] = Some(Entry {
             connection,
             sends: 0,
@@ -206,9 +260,18 @@ impl Table {
 
     /// A connection is gone.
     pub(super) fn remove(&mut self, index: u32) {
-        let entry = self.entries[index as usize].take();
-        if let Some(party) = entry.and_then(|entry| entry.party) {
+        let Some(entry) = self.entries[index as usize].take() else { return };
+        self.free.push(index);
+        self.unconnected.remove(&entry.connection);
+        if let Some(party) = entry.party {
             self.parties.leave(party);
+        }
+    }
+
+    /// A connection begins to close.
+    pub(super) fn closes(&mut self, index: u32) {
+        if let Some(Some(entry)) = self.entries.get(index as usize) {
+            self.unconnected.remove(&entry.connection);
         }
     }
 
@@ -218,9 +281,10 @@ impl Table {
         index: u32,
         schedule: &mut Schedule,
     ) -> Option<(HostIndex, Party)> {
-        let Table { entries, parties, .. } = self;
+        let Table { entries, parties, unconnected, .. } = self;
         let entry = entries.get_mut(index as usize)?.as_mut()?;
         let association = entry.connection.phase.association()?;
+        unconnected.remove(&entry.connection);
         let party = parties.join(association.host(), &association.controller, schedule);
         entry.party = Some(party);
         let PartyIndex { host, association } = party;
@@ -230,35 +294,36 @@ impl Table {
     /// The connection that has to go for one more at these ends, if there are too many that have not got
     /// through Connect, or too many of the same address: the oldest of these.
     pub(super) fn oldest_pending(&self, ends: &Endpoints) -> Option<u32> {
-        let pending = || self.entries().filter(|entry| entry.is_pending());
-        let is_here = |entry: &&Entry| entry.connection.ends.peer.ip() == ends.peer.ip();
-        let serial = |entry: &&Entry| entry.connection.serial;
-        let oldest = match () {
-            () if pending().filter(is_here).count() >= self.room.pending_of_address => {
-                pending().filter(is_here).min_by_key(serial)
+        let address = ends.peer.ip();
+        match () {
+            () if self.unconnected.count_of(address) >= self.room.pending_of_address => {
+                self.unconnected.of(address).next()
             }
-            () if pending().count() >= self.room.pending => pending().min_by_key(serial),
+            () if self.unconnected.all.len() >= self.room.pending => {
+                self.unconnected.all.values().next().copied()
+            }
             () => None,
-        };
-        oldest.map(|entry| entry.connection.index)
+        }
     }
 
     /// The connection that goes when there is no memory for one more that has not got through Connect, at
     /// these ends and by the same transport: the oldest of the same address, or of all.
     pub(super) fn oldest_stranger(&self, ends: &Endpoints, port: &Port) -> Option<u32> {
-        let is_alike = |entry: &&Entry| {
-            entry.connection.port.asked_qid().is_some() == port.asked_qid().is_some()
+        let is_message = |port: &Port| port.asked_qid().is_some();
+        let is_alike = |index: &u32| {
+            let known = self.get(*index).map(|entry| is_message(&entry.connection.port));
+            known == Some(is_message(port))
         };
-        let strangers = || self.entries().filter(|entry| entry.is_pending()).filter(is_alike);
-        let is_here = |entry: &&Entry| entry.connection.ends.peer.ip() == ends.peer.ip();
-        let serial = |entry: &&Entry| entry.connection.serial;
-        let here = strangers().filter(is_here).min_by_key(serial);
-        here.or_else(|| strangers().min_by_key(serial)).map(|entry| entry.connection.index)
+        let here = self.unconnected.of(ends.peer.ip()).find(is_alike);
+        here.or_else(|| self.unconnected.all.values().copied().find(is_alike))
     }
 
     /// The connection that has been idle longest of the host with most of them, if there are so many
     /// that those who want to connect would find no room.
     pub(super) fn idlest_of_greediest(&self) -> Option<u32> {
+        if self.entries.len() - self.free.len() <= self.room.connections - self.room.pending {
+            return None;
+        }
         let served = || self.entries().filter(|entry| !entry.closing && entry.party.is_some());
         if served().count() <= self.room.connections - self.room.pending {
             return None;
@@ -268,5 +333,67 @@ impl Table {
         let idle =
             served().filter(of_host).min_by_key(|entry| entry.connection.arrivals.command_ns);
         idle.map(|entry| entry.connection.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_function::memory::Memory;
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    fn ends(last: u8) -> Endpoints {
+        let peer = SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 1));
+        Endpoints { peer, local: peer, discovery_only: false, listener: 0 }
+    }
+
+    /// A table for eight connections, four of which may not have connected, three of an address.
+    fn table() -> Table {
+        let mut table = Table::new(Schedule::default().new_host(), 1);
+        table.room = Room { connections: 8, pending: 4, pending_of_address: 3 };
+        table
+    }
+
+    fn come(table: &mut Table, last: u8) -> Option<u32> {
+        let index = table.free_index()?;
+        let account = Memory::new(1 << 30).account();
+        let charge = account.charge(1).expect("there is room");
+        let name = (index, table.take_serial());
+        let port = Port::Tcp(crate::transport::tcp::TcpPort::default());
+        table.insert(Connection::new(name, ends(last), port, charge, 0), None);
+        Some(index)
+    }
+
+    #[test]
+    fn the_oldest_of_the_fullest_goes() {
+        let mut table = table();
+        let [first, _, _, other] = [1, 1, 1, 2].map(|last| come(&mut table, last).expect("room"));
+        assert_eq!(table.oldest_pending(&ends(1)), Some(first));
+        assert_eq!(table.oldest_pending(&ends(3)), Some(first), "four are too many");
+        table.closes(first);
+        assert_eq!(table.oldest_pending(&ends(1)), None);
+        let port = Port::Tcp(crate::transport::tcp::TcpPort::default());
+        assert_eq!(table.oldest_stranger(&ends(2), &port), Some(other));
+        assert_eq!(table.oldest_stranger(&ends(3), &port), Some(1));
+        // One that has closed and goes leaves no trace.
+        table.remove(first);
+        assert_eq!(come(&mut table, 4), Some(first));
+        assert_eq!(table.oldest_pending(&ends(4)), Some(1), "the oldest of four");
+    }
+
+    #[test]
+    fn indices_are_used_again_and_bounded() {
+        let mut table = table();
+        let all: Vec<u32> = (0..8).map(|last| come(&mut table, last).expect("room")).collect();
+        assert_eq!(all, (0..8).collect::<Vec<_>>());
+        assert_eq!(come(&mut table, 9), None);
+        table.remove(5);
+        // What becomes free between the question and the answer does not matter.
+        assert_eq!(table.free_index(), Some(5));
+        table.remove(2);
+        let again = [come(&mut table, 9), come(&mut table, 9), come(&mut table, 9)];
+        assert_eq!(again, [Some(2), Some(5), None]);
+        (0..8).for_each(|index| table.remove(index));
+        assert!(table.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use super::io::{Io, Shut};
 use super::state::Core;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
-use crate::limits::{KEPT_ARENAS, LINGER_NS};
+use crate::limits::{DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS};
 use crate::transport::Port;
 use log::Level;
 use std::sync::Arc;
@@ -98,14 +98,24 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     if now_ns < core.ticks.next_ns {
         return;
     }
-    if core.executor.namespaces.has_leaving() {
-        let_namespaces_go(core);
-    }
     core.ticks.next_ns = now_ns + interval_ns(core);
+    if core.executor.namespaces.has_leaving() {
+        core.ticks.leaving_since_ns.get_or_insert(now_ns);
+        let_namespaces_go(core);
+        // Looking through many queues takes no more than a tenth of the time.
+        let looked_ns = core.io.now_ns();
+        let took_ns = looked_ns.saturating_sub(now_ns);
+        core.ticks.next_ns = core.ticks.next_ns.max(looked_ns + 10 * took_ns);
+    } else {
+        core.ticks.leaving_since_ns = None;
+    }
     if now_ns < core.ticks.next_slow_ns {
         return;
     }
     core.ticks.next_slow_ns = now_ns + TICK_NS;
+    if core.ticks.leaving_since_ns.is_some_and(|since_ns| now_ns - since_ns > DATA_TIMEOUT_NS) {
+        end_transfers(core);
+    }
     for index in core.table.indices() {
         look_at(core, index);
     }
@@ -117,6 +127,20 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     if core.ticks.quiet == QUIET_TICKS {
         executor.arenas.trim(KEPT_ARENAS);
         executor.observer.trim(executor.arenas.engine.arenas());
+    }
+}
+
+/// Closes connections that take their time to send what is to be written to a namespace that was removed: each
+/// piece is in time, but all of it keeps the namespace.
+fn end_transfers<I: Io>(core: &mut Core<I>) {
+    for index in core.table.indices() {
+        let Some(entry) = core.table.get(index).filter(|entry| !entry.closing) else { continue };
+        let (queue, namespaces) = (&entry.connection.queue, &core.executor.namespaces);
+        let keeps = |place: usize| namespaces.is_leaving(place);
+        if queue.is_fetching() && queue.slots().filter_map(|slot| slot.state.namespace()).any(keeps)
+        {
+            close(core, index, "it sends data for a namespace that was removed, too slowly");
+        }
     }
 }
 
@@ -159,7 +183,8 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
 /// Lets namespaces go that were removed and that no command works on any more.
 pub(super) fn let_namespaces_go<I: Io>(core: &mut Core<I>) {
     let connections = core.table.entries().map(|entry| &entry.connection);
-    let slots = connections.flat_map(|connection| connection.queue.slots());
+    let busy = connections.filter(|connection| !connection.is_idle());
+    let slots = busy.flat_map(|connection| connection.queue.slots());
     core.executor.namespaces.release_unused(slots.filter_map(|slot| slot.state.namespace()));
     // Else it would come only after the sleep that is being prepared now.
     let soon_ns = core.executor.now_ns + interval_ns(core);

@@ -187,6 +187,38 @@ fn a_host_that_does_not_send_its_data_is_given_up() {
     }
 }
 
+/// Pieces that each come in time do not keep a namespace that was removed.
+#[test]
+fn slow_data_does_not_keep_a_removed_namespace() {
+    let mut rig = Rig::new(Limits::default());
+    let _admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let write = Rw { slba: 0, blocks: 32, fua: false }.to_sqe(opcode::nvm::WRITE, 2);
+    io.send(&mut rig, Sqe { sgl: Sgl::transport(128 << 10), ..write }, &[]);
+    let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
+    rig.replace_namespace(0);
+    rig.work();
+    let mut sent = 0;
+    while rig.is_open(io.line) {
+        assert!(sent < 16, "the namespace is kept");
+        rig.core.io.now_ns += 20 * SECOND_NS;
+        let pdu = H2cData {
+            cccid: r2t.cccid,
+            ttag: r2t.ttag,
+            data_offset_bytes: sent * 512,
+            data_length_bytes: 512,
+            last: false,
+        };
+        rig.feed(io.line, &h2c_data(pdu, &[1; 512], Digests::default()));
+        rig.work();
+        sent += 1;
+    }
+    rig.work();
+    rig.core.io.now_ns += SECOND_NS;
+    rig.work();
+    assert!(!rig.core.executor.namespaces.has_leaving());
+}
+
 /// Linux sends no Keep Alive while there is traffic on any queue (CTRATT, bit 6).
 #[test]
 fn traffic_of_an_io_queue_keeps_the_association_alive() {
