@@ -6,6 +6,7 @@ use bpfof_host::files::{
     Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     ReadError, ReadInfo, StorageFunction,
 };
+use bpfof_nvme::Status;
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
 use disk::{Disk, KINDS, cannot_mount, run};
 use rustix::fs::OFlags;
@@ -192,6 +193,36 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
         let mut scratch = get_argument(7, &[root]).expect("one table");
         let ended = fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch);
         assert!(matches!(ended, Err(ReadError::Command(_))), "{kind}: {ended:?}");
+    }
+}
+
+/// Its last block stays where it is, but the bytes behind the end are no longer the file's.
+#[test]
+fn a_file_that_was_cut_within_a_block_has_another_map() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let mut fixture = Fixture::new(kind, size_bytes);
+        let (bytes, root) = table(0);
+        write(&fixture.written, &bytes, 0);
+        write(&fixture.written, &[1; BLOCK], ROOM);
+        let file = fixture.add();
+        let mut read_last = |offset_bytes| {
+            let first = FirstRead { file: 0, offset_bytes, size_bytes: 512 };
+            let mut scratch = get_argument(7, &[root]).expect("one table");
+            let files = std::slice::from_ref(&file);
+            fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch).map(|_| ())
+        };
+        let last = ROOM + BLOCK as u64 - 512;
+        let is_outside = |ended: &Result<(), ReadError>| matches!(ended, Err(ReadError::Command(error)) if error.status.same_code(Status::READ_OUTSIDE_FILE));
+        let before = read_last(last);
+        assert!(!is_outside(&before), "{kind}: {before:?}");
+        fixture.written.set_len(ROOM + 2048).expect("cut");
+        let after = read_last(last);
+        assert!(is_outside(&after), "{kind}: {after:?}");
+        let (found, _) = fixture.find(&file, (root, 0), 7).expect("it counts");
+        assert_eq!(found, value(7, 0), "{kind}");
     }
 }
 

@@ -36,11 +36,20 @@ pub(crate) fn identity(fd: c_int) -> Result<Identity, Failure> {
     }
 }
 
-/// The file of `fd`, opened again for reading only, and what it is called.
+/// A file that was opened again.
+pub(crate) struct Reopened {
+    pub(crate) file: File,
+    /// What it is called.
+    pub(crate) path: PathBuf,
+    /// Whether the caller has the same open file.
+    pub(crate) is_duplicate: bool,
+}
+
+/// The file of `fd`, opened again for reading only.
 ///
 /// An open file of its own, so that a lease is possible although the caller may have it open for
 /// writing later, and that reads are not bound by the caller's O_DIRECT.
-pub(crate) fn reopen(fd: c_int, identity: Identity) -> Result<(File, PathBuf), Failure> {
+pub(crate) fn reopen(fd: c_int, identity: Identity) -> Result<Reopened, Failure> {
     // SAFETY: takes no memory of ours; the kernel looks whether the descriptor is open.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     let writes_only = flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0;
@@ -52,7 +61,9 @@ pub(crate) fn reopen(fd: c_int, identity: Identity) -> Result<(File, PathBuf), F
     let path = std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(&link));
     // Without /proc, or where the caller was given a descriptor of a file that it may not open:
     // shared with the caller then, but open for as long as we need it.
-    let file = File::open(&link).or_else(|_| duplicate(fd)).map_err(|error| {
+    let opened = File::open(&link).map(|file| (file, false));
+    let opened = opened.or_else(|_| duplicate(fd).map(|file| (file, true)));
+    let (file, is_duplicate) = opened.map_err(|error| {
         Failure::io(&format!("cannot open {} (descriptor {fd}) again", path.display()), &error)
     })?;
     let found = file.metadata().map_err(|error| {
@@ -62,7 +73,7 @@ pub(crate) fn reopen(fd: c_int, identity: Identity) -> Result<(File, PathBuf), F
         let why = format!("descriptor {fd} became another file during the call");
         return Err(Failure::new(libc::EBADF, why));
     }
-    Ok((file, path))
+    Ok(Reopened { file, path, is_duplicate })
 }
 
 fn duplicate(fd: c_int) -> io::Result<File> {

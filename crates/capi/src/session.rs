@@ -1,6 +1,6 @@
 //! A `struct bpfof`: a target, or none, and the files of the caller's descriptors.
 
-use crate::descriptor::{self, Identity};
+use crate::descriptor::{self, Identity, Reopened};
 use crate::failure::Failure;
 use crate::options::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
 use bpfof_host::files::{FileMaps, NamespaceDevice, NvmeNamespace, Policy, PushdownFile};
@@ -146,13 +146,16 @@ impl Session {
             return Ok(file);
         }
         drop(files);
-        let (file, path) = descriptor::reopen(fd, identity)?;
+        let Reopened { file, path, is_duplicate } = descriptor::reopen(fd, identity)?;
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been faster.
         if let Some(file) = known(&files) {
             return Ok(file);
         }
-        let file = self.maps.add(file, path);
+        let file = match is_duplicate {
+            true => self.maps.add_duplicate(file, path),
+            false => self.maps.add(file, path),
+        };
         files.insert(fd, (identity, file.clone()));
         Ok(file)
     }
@@ -165,7 +168,7 @@ impl Session {
             let why = "is known already; bpfof_forget() it before";
             return Err(Failure::new(libc::EEXIST, format!("descriptor {fd} {why}")));
         }
-        let (file, path) = descriptor::reopen(fd, identity)?;
+        let Reopened { file, path, .. } = descriptor::reopen(fd, identity)?;
         files.insert(fd, (identity, self.maps.add_own(file, path)));
         Ok(())
     }

@@ -363,6 +363,38 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
     }
 }
 
+/// An open file that two have has one lease, whose end only one of them would hear of: who has a duplicate takes
+/// none, and does not end that of the other.
+#[test]
+fn duplicates_of_a_descriptor_are_compared() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let path = disk.mount().join("table-0");
+        fs::write(&path, table(0, 0).0).expect("written");
+        let opened = fs::File::open(&path).expect("opens");
+        let duplicate = opened.try_clone().expect("duplicated");
+        let (mut owner, mut other) = (Set::new(&disk, 0, PATIENT), Set::new(&disk, 0, PATIENT));
+        owner.files.push(owner.maps.add(opened, path.clone()));
+        assert!(owner.mapped() && owner.leased(), "{kind}");
+        other.files.push(other.maps.add_duplicate(duplicate, path.clone()));
+        assert!(other.mapped() && !other.files[0].is_leased(), "{kind}");
+        for generation in 1..6 {
+            fs::write(&path, vec![generation; 64 << 10]).expect("written");
+            for set in [&mut owner, &mut other] {
+                let end = Instant::now() + PATIENCE;
+                while set.byte_at(0).0 != generation {
+                    assert!(Instant::now() < end, "{kind}");
+                }
+            }
+            assert!(owner.mapped() && owner.leased(), "{kind}");
+            assert!(other.mapped() && !other.files[0].is_leased(), "{kind}");
+        }
+    }
+}
+
 /// Submits a lookup of key 2, which the target gets only with the next `wait`.
 fn submit(set: &mut Set) {
     let scratch = get_argument(2, &set.roots).expect("tables");

@@ -292,7 +292,7 @@ impl<'a> Keeper<'a> {
                 if mapping.lease().is_some() {
                     let leased = (Arc::clone(entry), Arc::clone(&mapping), None);
                     self.leased.insert(entry.id, leased);
-                } else if self.shared.checks && !entry.is_own {
+                } else if self.shared.checks && !entry.is_own && !entry.is_duplicate {
                     let (entry, mapping) = (Arc::clone(entry), Arc::clone(&mapping));
                     let (next, pause) = (Instant::now() + LEASE_AGAIN, LEASE_AGAIN);
                     self.unleased.push(Unleased { entry, mapping, next, pause });
@@ -327,7 +327,7 @@ impl<'a> Keeper<'a> {
             let has_gaps = layout.has_gaps();
             Ok((version, layout, has_gaps))
         });
-        if lease.is_none() || made.is_err() {
+        if (lease.is_none() || made.is_err()) && !entry.is_duplicate {
             // Also where there is none: then nothing happens.
             let _ = sys::release_lease(&file);
         }
@@ -342,7 +342,7 @@ impl<'a> Keeper<'a> {
 
     /// A read lease, which needs that nobody has the file open for writing, and to own the file.
     fn lease(&self, entry: &MappedFile, file: &File) -> Option<Lease> {
-        if entry.is_own {
+        if entry.is_own || entry.is_duplicate {
             return None;
         }
         let break_time = lease::break_time().filter(|_| self.shared.checks)?;

@@ -103,13 +103,16 @@ impl FileLayout {
         same && mark(file).is_ok_and(|mark| mark == self.mark) && self.is_in_place()
     }
 
-    /// Whether all bytes that it has of `file` still are where they were. The file may have grown.
+    /// Whether all bytes that it has of `file` still are the file's, where they were. The file may have grown.
     pub(crate) fn has_kept(&self, file: &File) -> bool {
         let (extents, base_bytes) = match self.placement.base() {
             Some(base_bytes) => (&self.extents, base_bytes),
             None => (&self.on_volume, 0),
         };
-        extents::has_kept(file, extents, base_bytes).is_ok_and(|kept| kept) && self.is_in_place()
+        let is_whole = sys::length_bytes(file).is_ok_and(|now| now >= self.length_bytes());
+        is_whole
+            && extents::has_kept(file, extents, base_bytes).is_ok_and(|kept| kept)
+            && self.is_in_place()
     }
 
     /// Whether the file system's device still lies where it lay: volumes are moved while they are used.

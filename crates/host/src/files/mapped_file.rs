@@ -88,6 +88,8 @@ pub(crate) struct MappedFile {
     pub(crate) is_whole_namespace: bool,
     /// Only this process writes it, and past the page cache.
     pub(crate) is_own: bool,
+    /// Somebody else may have the same open file, which has one lease at the most.
+    pub(crate) is_duplicate: bool,
 }
 
 /// What kind of file is added.
@@ -97,6 +99,8 @@ pub(crate) enum Kind {
     Shared,
     /// Only this process writes it.
     Own,
+    /// Others may write it, and have this open file as well.
+    Duplicate,
     /// The namespace itself.
     Namespace,
 }
@@ -115,6 +119,7 @@ impl MappedFile {
             direct: OnceLock::new(),
             is_whole_namespace: kind == Kind::Namespace,
             is_own: kind == Kind::Own,
+            is_duplicate: kind == Kind::Duplicate,
         }
     }
 

@@ -170,6 +170,14 @@ impl FileMaps {
         self.add_as(if is_whole { Kind::Namespace } else { Kind::Shared }, access, name)
     }
 
+    /// The same for an open file that others may have as well: a duplicate of a descriptor that was inherited or
+    /// received, of a file that this process may not open itself. It is used without a lease, because an open file
+    /// has one at the most, whose end only one of those who have it hears of.
+    #[must_use]
+    pub fn add_duplicate(&self, file: File, name: PathBuf) -> PushdownFile {
+        self.add_as(Kind::Duplicate, Access::Open(Arc::new(file)), name)
+    }
+
     /// The same for a file that is opened by its path when it is needed, so that no descriptor is taken as
     /// long as it is known: where a target knows where the file lies, a mapping of memory
     /// (`vm.max_map_count`, of which half are used at most) keeps its inode and its lease. For many files,

@@ -266,7 +266,8 @@ impl PushdownReader {
     }
 
     /// Sends what was submitted, and waits until a chain has ended or `timeout` passed. Chains
-    /// that fall back run in this call. Returns how many have ended.
+    /// that fall back run in this call. Returns how many have ended. Connecting again may take longer, as
+    /// [`Lane::wait`](crate::Lane::wait) says.
     pub fn wait(
         &mut self,
         timeout: Duration,
