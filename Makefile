@@ -93,6 +93,7 @@ lint: setup ## formatting, clippy, import cycles, and the dependencies' versions
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo fmt --check --manifest-path integrations/rocksdb/rust/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo update --workspace --locked --quiet --manifest-path integrations/rocksdb/rust/Cargo.toml
 	python3 scripts/import_cycles.py
 	cargo deny check --hide-inclusion-graph $(DENY_CHECKS)
 	cargo deny --manifest-path fuzz/Cargo.toml check --hide-inclusion-graph $(DENY_CHECKS)
