@@ -359,8 +359,11 @@ int bpfof_submit_many(struct bpfof_reader *reader, struct bpfof_chain *chains, s
  * endless. Returns how many have ended and stores them, in the order of their
  * ends, at most max; 0 if none are in flight or none has ended in time. Whether
  * a chain succeeded is in its result. Chains that run on this machine do so
- * during this call, whatever the timeout; and so does connecting by another path
- * when one is lost, for at most connect_timeout_ms.
+ * during this call, whatever the timeout. So does connecting again: by another path
+ * when one is lost, or for fresh keys when those of TLS have been used enough, which
+ * bpfof_submit() may do as well. It takes a few round trips, but up to three times
+ * connect_timeout_ms where a target does not answer, and threads that share the
+ * connection wait for it, too.
  */
 int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
 	       int timeout_ms);
@@ -431,7 +434,8 @@ int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads,
 /*
  * The same, but waits for the target at most so long, in microseconds, and then
  * fails with ETIMEDOUT. A connection that is not shared is given up with that. A
- * negative timeout is endless.
+ * negative timeout is endless. Connecting again may take longer, as bpfof_poll()
+ * says.
  */
 int bpfof_read_files_within(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count,
 			    int64_t timeout_us);

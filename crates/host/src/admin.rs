@@ -14,6 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+/// Receives of one look whether the connection is open: what else has come is received later.
+const LOOKS_MAX: u32 = 64;
+
 /// An admin queue. Dropping it closes the connection and ends the thread.
 ///
 /// Where there are several paths, their own threads do what this one would, and more
@@ -131,7 +134,10 @@ impl Admin {
     pub(crate) fn check_connected(&self) -> bool {
         let mut queue = self.shared.queue();
         // The answer to a Keep Alive may have come before the end.
-        while queue.is_connected() && queue.has_completions() {
+        for _ in 0..LOOKS_MAX {
+            if !queue.is_connected() || !queue.has_completions() {
+                break;
+            }
             // Who uses it next notices by itself.
             let _ = queue.poll(&mut |_| {});
         }

@@ -6,8 +6,13 @@ use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEn
 
 /// Bytes of entries that are asked for at a time.
 const PAGE_BYTES: u32 = 64 << 10;
-/// What a map takes at most (protocol.md, "Function maps").
-const MAP_MAX_BYTES: usize = 16 << 20;
+/// What maps, keys and values take at most, and the keys of arrays (protocol.md, "Function maps").
+const MAP_MAX_BYTES: u64 = 16 << 20;
+const KEY_MAX_BYTES: u32 = 256;
+const VALUE_MAX_BYTES: u32 = 4096;
+const ARRAY_KEY_BYTES: u32 = 4;
+/// What a hash map takes for each entry beside its key and its value, at least: a link and a bucket.
+const LINKS_BYTES: u64 = 8;
 
 /// A map of storage functions at the target (protocol.md, "Function maps").
 ///
@@ -39,8 +44,9 @@ pub struct FunctionMap {
 pub type MapEntry = (Vec<u8>, Vec<u8>);
 
 impl FunctionMap {
-    fn from_report(entry: &MapReportEntry) -> Self {
-        Self {
+    /// Its sizes are those of a map that can be: who reads it believes them.
+    fn from_report(entry: &MapReportEntry) -> Result<Self, Error> {
+        let map = Self {
             address: MapAddress { controller: entry.controller, map: entry.map },
             name: entry.name.to_string(),
             is_array: entry.kind == 2,
@@ -49,7 +55,22 @@ impl FunctionMap {
             max_entries: entry.max_entries,
             entries: entry.entries,
             memory_bytes: entry.memory_bytes,
+        };
+        let has_sizes = (1..=KEY_MAX_BYTES).contains(&map.key_bytes)
+            && (1..=VALUE_MAX_BYTES).contains(&map.value_bytes)
+            && (!map.is_array || map.key_bytes == ARRAY_KEY_BYTES);
+        if !has_sizes || u64::from(map.max_entries) > map.most_entries() {
+            return Err(Error::BadAnswer("Map Report tells of a map that is larger than maps are"));
         }
+        Ok(map)
+    }
+
+    /// Entries that a map with its sizes can have. Of an array the keys take no memory.
+    fn most_entries(&self) -> u64 {
+        let (key_bytes, value_bytes) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
+        let kept_bytes =
+            if self.is_array { value_bytes.max(1) } else { key_bytes + value_bytes + LINKS_BYTES };
+        MAP_MAX_BYTES / kept_bytes
     }
 
     fn check(&self, part: &'static str, bytes: usize, expected_bytes: u32) -> Result<(), Error> {
@@ -87,7 +108,7 @@ impl Controller {
             |length_bytes| -> Sqe { MapCommand::Report { controller, length_bytes }.to_sqe() };
         let report = self.whole_answer(command)?;
         let maps = MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry));
-        let mut maps: Vec<FunctionMap> = maps.collect();
+        let mut maps: Vec<FunctionMap> = maps.collect::<Result<_, _>>()?;
         if self.paths.is_some() && controller == MapAddress::OWN {
             // Each association has it; which one is asked is found out when it is.
             maps.iter_mut().for_each(|map| map.address.controller = MapAddress::OWN);
@@ -191,9 +212,8 @@ impl Controller {
         let map = &self.where_it_is(map)?;
         let entry_bytes = (map.key_bytes as usize).saturating_add(map.value_bytes as usize).max(1);
         let length_bytes = PAGE_BYTES.min(self.max_transfer_bytes()).max(entry_bytes as u32);
-        // Of an array the keys take no memory.
-        let kept_bytes = if map.is_array { map.value_bytes.max(1) as usize } else { entry_bytes };
-        let most = MAP_MAX_BYTES / kept_bytes;
+        // An entry takes far more memory here than there.
+        let most = u64::from(map.max_entries).min(map.most_entries());
         let mut entries = Vec::new();
         let mut first_slot = 0;
         loop {
@@ -204,16 +224,17 @@ impl Controller {
                 let (key, value) = entry.split_at_checked(map.key_bytes as usize)?;
                 Some((key.to_vec(), value.to_vec()))
             }));
-            if entries.len() > most {
+            if entries.len() as u64 > most {
                 return Err(Error::BadAnswer("Map Read returned more entries than a map can have"));
             }
             match answer.dw0 {
                 0 => return Ok(entries),
-                _ if answer.dw1 == 0 => {
-                    return Err(Error::BadAnswer("Map Read returned a page without entries"));
+                // There may be no entry in a page where many were removed.
+                next if next > first_slot && u64::from(next) < most => first_slot = next,
+                _ => {
+                    let what = "Map Read goes on where it has been, or where nothing can be";
+                    return Err(Error::BadAnswer(what));
                 }
-                next if next > first_slot => first_slot = next,
-                _ => return Err(Error::BadAnswer("Map Read goes on where it has been")),
             }
         }
     }

@@ -2,13 +2,22 @@
 
 use crate::{Controller, Error, PushdownLimits, Status};
 use bpfof_nvme::vendor_specific::{FunctionReportEntry, PROTOCOL_VERSION};
-use bpfof_nvme::{AdminCommand, Installation, NulPadded, Sqe, Upload};
-use std::fmt;
+use bpfof_nvme::{AdminCommand, Installation, NulPadded, Sqe, Upload, is_unprintable};
+use std::collections::BTreeSet;
+use std::{fmt, mem};
 
 /// First buffer for a report or message, in bytes; the answer says if more is needed.
 const REPORT_BYTES: u32 = 4096;
 /// Longest report or message fetched, in bytes: more functions than an association holds.
 const REPORT_MAX_BYTES: u32 = 256 << 10;
+/// Longest text about one function, in bytes. A trace has 3 KiB, a fault one line of a source file.
+const TEXT_MAX_BYTES: usize = 16 << 10;
+/// Lines of a trace: a target keeps 32 and says how many there were besides (protocol.md, Function Report).
+/// Each costs more than its text.
+const TRACE_MAX_LINES: usize = 64;
+/// Memory that functions of other programs take, in bytes: 128 associations of 64 functions, each with a
+/// fault and a whole trace, take some 40 MiB.
+const FOREIGN_MAX_BYTES: usize = 64 << 20;
 
 /// A function that is loaded in an association, or installed for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +42,14 @@ pub struct ForeignFunction {
     pub last_fault: Option<String>,
     /// What it has said by `bpfof_trace`, oldest line first.
     pub trace: Vec<String>,
+}
+
+impl ForeignFunction {
+    fn memory_bytes(&self) -> usize {
+        let lines = self.trace.iter().map(|line| mem::size_of::<String>() + line.len());
+        let fault = self.last_fault.as_ref().map_or(0, String::len);
+        mem::size_of::<Self>() + fault + lines.sum::<usize>()
+    }
 }
 
 impl fmt::Display for FunctionId {
@@ -221,7 +238,7 @@ impl Controller {
     }
 
     /// The last fault of a function in words: source line, instruction, and what it missed. None
-    /// if it has not faulted.
+    /// if it has not faulted. At most 16 KiB of printable text, whatever the target sends.
     ///
     /// # Errors
     /// As the target answered.
@@ -237,7 +254,9 @@ impl Controller {
         let command = |length| {
             AdminCommand::report_of(controller, AdminCommand::last_fault(function.0, length))
         };
-        let text = text(&self.whole_answer(command)?);
+        let mut answer = self.whole_answer(command)?;
+        answer.truncate(TEXT_MAX_BYTES);
+        let text = text(&answer);
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 
@@ -261,8 +280,15 @@ impl Controller {
             }
             answer => answer?,
         };
-        let printable = |line: &str| line.replace(|c: char| !matches!(c, ' '..='~'), "?");
-        Ok(text(&answer).lines().map(printable).collect())
+        let lines = || up_to_padding(&answer).split(|byte| *byte == b'\n');
+        // The last line ends in a line feed, too.
+        if answer.len() > TEXT_MAX_BYTES || lines().count() > TRACE_MAX_LINES + 1 {
+            return Err(Error::BadAnswer("a trace is longer than targets keep"));
+        }
+        let printable = |line: &[u8]| text(line).replace(|c: char| !c.is_ascii(), "?");
+        let mut trace: Vec<String> = lines().map(printable).collect();
+        trace.pop_if(|line| line.is_empty());
+        Ok(trace)
     }
 
     /// The functions that other programs of this host have loaded for themselves: those that connected with
@@ -270,7 +296,8 @@ impl Controller {
     /// not tell.
     ///
     /// # Errors
-    /// As the target answered.
+    /// As the target answered. [`Error::BadAnswer`]: it names one twice, or says more of them than targets
+    /// have to say.
     pub fn foreign_functions(&mut self) -> Result<Vec<ForeignFunction>, Error> {
         let associations = match self.whole_answer(AdminCommand::associations) {
             Err(Error::Command { source, .. })
@@ -281,11 +308,18 @@ impl Controller {
             answer => answer?,
         };
         let ids = associations.as_chunks().0.iter().map(|id| u16::from_le_bytes(*id));
-        let mut found = Vec::new();
-        // Its own comes first.
-        for controller in ids.skip(1) {
-            match self.functions_of(controller) {
-                Ok(functions) => found.extend(functions),
+        let (mut found, mut left_bytes) = (Vec::new(), FOREIGN_MAX_BYTES);
+        let mut known = BTreeSet::new();
+        for (index, controller) in ids.enumerate() {
+            if !known.insert(controller) {
+                return Err(Error::BadAnswer("an association is named twice"));
+            }
+            // Its own comes first.
+            if index == 0 {
+                continue;
+            }
+            match self.functions_of(controller, &mut found, &mut left_bytes) {
+                Ok(()) => {}
                 // It has ended meanwhile.
                 Err(Error::Command { source, .. })
                     if source.status.same_code(Status::UNKNOWN_FUNCTION) => {}
@@ -295,7 +329,13 @@ impl Controller {
         Ok(found)
     }
 
-    fn functions_of(&mut self, controller: u16) -> Result<Vec<ForeignFunction>, Error> {
+    /// Adds the functions of an association to `found`, whose memory may grow by `left_bytes`.
+    fn functions_of(
+        &mut self,
+        controller: u16,
+        found: &mut Vec<ForeignFunction>,
+        left_bytes: &mut usize,
+    ) -> Result<(), Error> {
         let all = AdminCommand::ALL_FUNCTIONS;
         let command = |length| {
             AdminCommand::report_of(controller, AdminCommand::function_report(all, length))
@@ -303,13 +343,21 @@ impl Controller {
         let report = self.whole_answer(command)?;
         let entries = FunctionReportEntry::list(&report);
         let own = entries.filter(|entry| !FunctionId(entry.function).is_installed());
-        own.map(|report| {
+        let mut known = BTreeSet::new();
+        for report in own {
             let id = FunctionId(report.function);
+            if !known.insert(id.0) {
+                return Err(Error::BadAnswer("a function is named twice"));
+            }
             let last_fault = self.last_fault_of(controller, id)?;
             let trace = self.trace_of(controller, id)?;
-            Ok(ForeignFunction { controller, report, last_fault, trace })
-        })
-        .collect()
+            let function = ForeignFunction { controller, report, last_fault, trace };
+            *left_bytes = left_bytes
+                .checked_sub(function.memory_bytes())
+                .ok_or(Error::BadAnswer("more about functions than a target can have"))?;
+            found.push(function);
+        }
+        Ok(())
     }
 
     /// Why the last Function Load was refused.
@@ -364,8 +412,12 @@ impl Controller {
     }
 }
 
-/// A message of the target: up to its padding.
+fn up_to_padding(message: &[u8]) -> &[u8] {
+    message.split(|&byte| byte == 0).next().unwrap_or(&[])
+}
+
+/// A message of the target: up to its padding, and without what a terminal or a log would take for more than
+/// text.
 fn text(message: &[u8]) -> String {
-    let text = message.split(|&byte| byte == 0).next().unwrap_or(&[]);
-    String::from_utf8_lossy(text).into_owned()
+    String::from_utf8_lossy(up_to_padding(message)).replace(is_unprintable, "?")
 }

@@ -87,10 +87,10 @@ fn check(completion: &Completion<'_>) {
 }
 
 /// A target that sends anything: no panic, no memory beyond what the requests need, and each
-/// request ends exactly once.
+/// request ends exactly once, and not with an answer before it was sent.
 ///
-/// Byte 0: bits 0 and 1 digests, bit 2 start with a good ICResp. Byte 1: length of the pieces in
-/// which the rest is received.
+/// Byte 0: bits 0 and 1 digests, bit 2 start with a good ICResp, bit 3 the target takes half of what
+/// waits at a time. Byte 1: length of the pieces in which the rest is received.
 pub fn initiator(data: &[u8]) {
     let Some((&[settings, piece], rest)) = data.split_first_chunk() else { return };
     let digests = Digests::from_bits(settings);
@@ -110,21 +110,26 @@ pub fn initiator(data: &[u8]) {
     }
     stream.extend_from_slice(rest);
 
+    // With where the command ends in the bytes to send.
     let mut open = BTreeMap::new();
     let mut next_tag = 0;
+    let mut sent = 0;
     let mut buffer = Vec::new();
     for piece in stream.chunks(usize::from(piece).max(1)) {
         while initiator.submit(next_tag, &request(next_tag)).is_ok() {
-            open.insert(next_tag, ());
+            open.insert(next_tag, sent + initiator.outgoing().len());
             next_tag += 1;
         }
         let waiting = initiator.outgoing().len();
         assert!(waiting <= 64 << 10, "{waiting} bytes wait to be sent");
-        initiator.sent(waiting, 0);
+        let taken = if settings & 8 == 0 { waiting } else { waiting.div_ceil(2) };
+        initiator.sent(taken, 0);
+        sent += taken;
         buffer.extend_from_slice(piece);
         let received = initiator.receive(&buffer, &mut |completion| {
             check(&completion);
-            assert!(open.remove(&completion.tag).is_some(), "completed twice");
+            let end = open.remove(&completion.tag).expect("completed twice");
+            assert!(end <= sent, "answered before it was sent");
         });
         let Ok(used) = received else { break };
         buffer.drain(..used);

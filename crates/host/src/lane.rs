@@ -195,6 +195,11 @@ impl Lane {
     /// (then 0): spins at first where that has paid, then sleeps, unless
     /// [`Options::poll`](crate::Options::poll) forbids it.
     ///
+    /// Connecting again takes its own time: by another path, where there are several, or for fresh keys when
+    /// those of TLS have been used enough, which [`submit`](Self::submit) does as well. That is a few round
+    /// trips, but up to three times [`Options::connect_timeout`](crate::Options::connect_timeout) where a
+    /// target does not answer; threads that share the lane wait for it, too.
+    ///
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
     pub fn wait(
@@ -216,6 +221,12 @@ impl Lane {
             Some(on_paths) => on_paths.in_flight(),
             None => self.queue.requests().in_flight(),
         }
+    }
+
+    /// Whether no request is taken before those in flight have ended: then another connection takes the
+    /// place of this one.
+    pub(crate) fn empties(&self) -> bool {
+        self.is_worn && self.on_paths.is_none() && self.requests_in_flight() > 0
     }
 
     /// Requests that may be in flight.
@@ -495,6 +506,7 @@ impl Drop for Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::LaneShare;
     use crate::{Caravan, Controller, Options, SharedLane};
     use bpfof_auth::{ConfiguredPsk, PskHash};
     use bpfof_controller::{
@@ -599,5 +611,32 @@ mod tests {
             }
         });
         assert!(lane.renewals() > 0);
+    }
+
+    #[test]
+    fn who_finds_a_worn_lane_busy_waits_for_the_requests_of_others() {
+        let (_server, controller) = association();
+        let lane = controller.open_lane().expect("a lane");
+        let lane = Arc::new(SharedLane::new(lane, Caravan::default()).expect("shared"));
+        let [mut first, mut second] = [(); 2].map(|()| LaneShare::new(Arc::clone(&lane)));
+        let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 };
+        let mut refusals = 0;
+        for _ in 0..3 * crate::queue::KEY_LASTS_RECORDS {
+            first.submit(1, &read).expect("room");
+            first.wait(Duration::ZERO, &mut |_| {}).expect("connected");
+            let mut tries = 0;
+            while let Err(error) = second.submit(2, &read) {
+                assert_eq!(error, SubmitError::QueueFull);
+                assert_eq!(second.wait(WAIT, &mut |_| {}).expect("connected"), 0);
+                (tries, refusals) = (tries + 1, refusals + 1);
+                assert!(tries <= 2, "it has not waited for the others");
+            }
+            for share in [&mut first, &mut second] {
+                while share.requests_in_flight() > 0 {
+                    share.wait(WAIT, &mut |_| {}).expect("connected");
+                }
+            }
+        }
+        assert!(refusals > 0 && lane.renewals() > 0, "{refusals} refusals");
     }
 }

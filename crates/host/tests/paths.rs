@@ -3,7 +3,8 @@
 mod fake_target;
 
 use bpfof_host::{
-    Controller, Error, Lane, LostReason, Options, PathState, Request, RequestError, Status,
+    Controller, Error, FunctionId, Lane, LostReason, Options, PathState, Request, RequestError,
+    Status,
 };
 use fake_target::{NQN, Shared};
 use std::sync::Arc;
@@ -145,4 +146,57 @@ fn a_write_that_a_target_may_carry_out_for_ever_ends_as_unknown() {
     };
     assert!(matches!(reason, LostReason::Closed | LostReason::Io(_)), "{reason}");
     assert_eq!(first_byte(&targets[1]), 0, "it was not sent again");
+}
+
+/// Their admin queues work, so that each is the best path again soon after it was lost.
+#[test]
+fn requests_end_although_there_is_always_a_path_that_cannot_be_used() {
+    let (connect_timeout, command_timeout) = (Duration::from_secs(1), Duration::from_millis(100));
+    let options = Options { connect_timeout, command_timeout, ..Options::default() };
+    let (_controller, mut lane, targets) = connect(options);
+    for target in &targets {
+        set(&target.no_lanes, true);
+        set(&target.hang_up, true);
+    }
+    let begun = Instant::now();
+    let error = lane.read(1, 0, &mut [0; 512]).unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    let waited = begun.elapsed();
+    assert!(waited < connect_timeout * 3, "{waited:?}");
+    for target in &targets {
+        set(&target.no_lanes, false);
+        set(&target.hang_up, false);
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = lane.read(1, 0, &mut [0; 512]) {
+        assert!(Instant::now() < end, "{error}");
+    }
+}
+
+#[test]
+fn commands_end_although_there_is_always_a_path_that_does_not_answer_them() {
+    let timeout = Duration::from_millis(500);
+    let options =
+        Options { connect_timeout: timeout, command_timeout: timeout, ..Options::default() };
+    let (mut controller, _lane, targets) = connect(options);
+    for target in &targets {
+        set(&target.no_pushdown, false);
+        set(&target.no_functions, true);
+    }
+    for loads in [false, true] {
+        let begun = Instant::now();
+        let error = if loads {
+            controller.load_function(b"object", 0).unwrap_err()
+        } else {
+            controller.last_fault(FunctionId(1)).unwrap_err()
+        };
+        // Each path was tried.
+        let is_timeout = matches!(error, Error::Lost(LostReason::Timeout { .. }));
+        assert!(is_timeout, "{error}");
+        let waited = begun.elapsed();
+        assert!((timeout * 2..timeout * 5).contains(&waited), "{waited:?}");
+        for path in 0..2 {
+            is_in(&controller, path, PathState::Optimized);
+        }
+    }
 }

@@ -69,26 +69,36 @@ macro_rules! text_field {
 
 text_field! {
     /// ASCII text padded with spaces (NVMe Base 2.0 §5.17.2.1, SN). `to_string` gives the
-    /// text without its padding; bytes that are no UTF-8 are shown as U+FFFD.
+    /// text without its padding; bytes that are no UTF-8 are shown as U+FFFD, and so are characters that
+    /// [must not reach a terminal](is_unprintable).
     SpacePadded, b' '
 }
 text_field! {
     /// UTF-8 text padded with zeroes, such as an NQN (NVMe Base 2.0 §4.5). `to_string` gives the
-    /// text before the first zero; bytes that are no UTF-8 are shown as U+FFFD.
+    /// text before the first zero; bytes that are no UTF-8 are shown as U+FFFD, and so are characters that
+    /// [must not reach a terminal](is_unprintable).
     NulPadded, 0
 }
 
 impl<const N: usize> fmt::Display for SpacePadded<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(String::from_utf8_lossy(&self.0).trim_end_matches([' ', '\0']))
+        let text = String::from_utf8_lossy(&self.0);
+        write_printable(f, text.trim_end_matches([' ', '\0']))
     }
 }
 
 impl<const N: usize> fmt::Display for NulPadded<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.split(|&byte| byte == 0).next().unwrap_or(&[]);
-        f.write_str(&String::from_utf8_lossy(text))
+        write_printable(f, &String::from_utf8_lossy(text))
     }
+}
+
+fn write_printable(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    if text.contains(is_unprintable) {
+        return f.write_str(&text.replace(is_unprintable, "\u{fffd}"));
+    }
+    f.write_str(text)
 }
 
 /// Whether a character of a peer's text must not reach a log or a terminal: it is a control character, ends a
@@ -102,7 +112,16 @@ pub fn is_unprintable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_unprintable;
+    use super::{NulPadded, SpacePadded, is_unprintable};
+
+    #[test]
+    fn fields_are_shown_without_what_a_terminal_obeys() {
+        let text = "a\u{1b}]0;b\u{202e}ä";
+        let shown = "a\u{fffd}]0;b\u{fffd}ä";
+        assert_eq!(NulPadded::<32>::new(text).to_string(), shown);
+        assert_eq!(SpacePadded::<32>::new(text).to_string(), shown);
+        assert_eq!(SpacePadded([0; 4]).to_string(), "");
+    }
 
     #[test]
     fn text_that_lies_is_told_from_text_of_any_language() {

@@ -157,7 +157,7 @@ impl Paths {
     }
 
     /// Carries out an admin command by the best path; again by another if that is lost and the command
-    /// changes nothing.
+    /// changes nothing, as often as there are paths and, within the connect timeout, more often.
     pub(crate) fn call(
         &self,
         sqe: Sqe,
@@ -165,13 +165,17 @@ impl Paths {
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
         let end = deadline(self.options.connect_timeout);
+        let mut tries = 0;
         loop {
             let link = self.wait_best(end)?;
             let answer = link.association.call(sqe, data_out, data_in_max_bytes);
             let Err(error) = &answer else { return answer };
             let Some(reason) = error.lost() else { return answer };
             self.lost(&link, &reason);
-            if !changes_nothing(sqe.opcode) {
+            tries += 1;
+            // Paths come back, so that there may always be a best one.
+            let is_over = tries >= self.count() && Instant::now() >= end;
+            if is_over || !changes_nothing(sqe.opcode) {
                 return answer;
             }
         }

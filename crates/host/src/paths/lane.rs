@@ -200,6 +200,7 @@ impl OnPaths {
             return;
         }
         self.next_try = None;
+        let end = deadline(self.paths.options().connect_timeout);
         while !self.uses(queue) && (!queue.is_connected() || queue.requests().in_flight() == 0) {
             let seen = self.paths.generation();
             let Some(link) = self.paths.best() else { break };
@@ -225,6 +226,12 @@ impl OnPaths {
                 }
                 Err(error) => {
                     self.paths.lost(&link, &error);
+                    // A path that was lost may be the best again when the other is: requests must end
+                    // some time, and those of other threads get their turn, where they share the lane.
+                    if Instant::now() >= end {
+                        self.next_try = Some(Instant::now() + LOOK);
+                        break;
+                    }
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::{
 };
 use bpfof_nvme::{Cqe, Installation, Sqe};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The shortest keep-alive timeout that paths have.
 const PATH_TIMEOUT_MIN: Duration = Duration::from_millis(100);
@@ -58,23 +58,33 @@ impl Owner {
         mut act: impl FnMut(&mut Intent, &Arc<Association>, Option<T>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let end = deadline(self.paths.options().connect_timeout);
+        let mut tries = 0;
         loop {
             // Before the intent is locked: who brings a path to life has to lock it.
             self.paths.wait_best(end)?;
             let mut intent = self.intents.lock();
             let links: Vec<Link> = self.paths.connected();
-            let mut done = None;
+            let (mut done, mut why) = (None, None);
             for link in &links {
                 match act(&mut intent, &link.association, done) {
                     Ok(result) => done = done.or(Some(result)),
                     Err(error) if error.lost().is_none() && done.is_none() => return Err(error),
                     Err(error) => {
                         self.paths.lost(link, &error);
+                        why = Some(error);
                     }
                 }
             }
             if let Some(done) = done {
                 return Ok(done);
+            }
+            tries += links.len();
+            // Paths come back, so that there may always be some.
+            if let Some(why) = why
+                && tries >= self.paths.count()
+                && Instant::now() >= end
+            {
+                return Err(why);
             }
         }
     }

@@ -258,6 +258,14 @@ impl Requests {
         Ok(slot)
     }
 
+    /// The capsule of the request that has just [taken](Self::take) a slot ends there.
+    #[inline]
+    pub(crate) fn leaves_at(&mut self, cid: u16, position: u64) {
+        if let Some(slot) = self.slots.get_mut(usize::from(Slot::index_of(cid))) {
+            slot.leaves_at = position;
+        }
+    }
+
     /// The slot in flight that `cid` names.
     #[inline]
     pub(crate) fn find(&mut self, cid: u16) -> Option<(u16, &mut Slot)> {

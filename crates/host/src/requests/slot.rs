@@ -30,6 +30,8 @@ pub(crate) struct Slot {
     pub(crate) fctype: u8,
     /// When the request was sent, in µs of the lane's clock; `None` until then.
     pub(crate) sent_us: Option<u64>,
+    /// Where in the bytes of a TCP connection its capsule ends: it has left when so many were sent.
+    pub(crate) leaves_at: u64,
     pub(crate) returns: Returns,
     /// Data to receive.
     pub(crate) expected_bytes: u32,

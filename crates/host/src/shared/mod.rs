@@ -523,7 +523,8 @@ impl SharedLane {
 impl State {
     /// Whether the lane takes no request before one has ended.
     fn is_full(&self) -> bool {
-        self.lane.requests_in_flight() >= usize::from(self.lane.depth())
+        let is_full = self.lane.requests_in_flight() >= usize::from(self.lane.depth());
+        is_full || self.lane.empties()
     }
 
     fn load(&self) -> Load {

@@ -9,7 +9,7 @@ use bpfof_nvme::tcp::{
     C2hData, CapsuleResp, Digests, IcResp, Pdu, PduEvent, PduReceiver, R2t, data_digest,
 };
 use bpfof_nvme::vendor_specific::{PushdownLimits, PushdownRequest};
-use bpfof_nvme::{AdminCommand, Cqe, NvmCommand, Rw, Sgl, Sqe, Status, features};
+use bpfof_nvme::{AdminCommand, Cqe, NvmCommand, ReportContent, Rw, Sgl, Sqe, Status, features};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -29,6 +29,10 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     /// Never answer I/O commands.
     pub(crate) silent: AtomicBool,
+    /// Never answer Connect for I/O queues.
+    pub(crate) no_lanes: AtomicBool,
+    /// Never answer Function Load, and questions about faults of functions.
+    pub(crate) no_functions: AtomicBool,
     /// Close the connection upon an I/O command.
     pub(crate) hang_up: AtomicBool,
     /// End I/O commands as a path does whose namespace is inaccessible by it.
@@ -39,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) parked: Mutex<Vec<(TcpStream, u16)>>,
     /// Be an ordinary target.
     pub(crate) no_pushdown: AtomicBool,
+    /// Give answers of its own to admin commands.
+    pub(crate) says: Mutex<Option<Says>>,
     /// Refuse functions.
     pub(crate) reject: AtomicBool,
     /// Have a keep-alive timer, as Identify says (KAS).
@@ -103,7 +109,10 @@ struct Connection<'s> {
 }
 
 /// A command's end: status, dwords 0 and 1, data.
-type Answer = (Status, u32, u32, Vec<u8>);
+pub(crate) type Answer = (Status, u32, u32, Vec<u8>);
+
+/// An answer to an admin command, or none for the usual one.
+pub(crate) type Says = Box<dyn Fn(AdminCommand) -> Option<Answer> + Send>;
 
 const fn ok(dw0: u32, dw1: u32) -> Answer {
     (Status::SUCCESS, dw0, dw1, Vec::new())
@@ -155,7 +164,11 @@ impl<'s> Connection<'s> {
                 if self.qid != 0 && self.shared.hang_up.load(Ordering::SeqCst) {
                     return false;
                 }
-                let is_silent = self.qid != 0 && self.shared.silent.load(Ordering::SeqCst);
+                let is_silent = if self.qid == 0 {
+                    self.is_silent_about(&sqe)
+                } else {
+                    self.shared.silent.load(Ordering::SeqCst)
+                };
                 if is_silent || self.shared.deaf.load(Ordering::SeqCst) {
                     return true;
                 }
@@ -187,6 +200,21 @@ impl<'s> Connection<'s> {
             other => panic!("{other:?}"),
         }
         true
+    }
+
+    /// Whether it never answers this command, the first of a connection or one of an admin queue.
+    fn is_silent_about(&self, sqe: &Sqe) -> bool {
+        let flag = match AdminCommand::parse(sqe) {
+            Ok(AdminCommand::Fabrics(FabricsCommand::Connect { qid: 1.., .. })) => {
+                &self.shared.no_lanes
+            }
+            Ok(
+                AdminCommand::FunctionLoad(..)
+                | AdminCommand::FunctionReport { content: ReportContent::LastFault, .. },
+            ) => &self.shared.no_functions,
+            _ => return false,
+        };
+        flag.load(Ordering::SeqCst)
     }
 
     /// Asks for the next 6000 bytes, more than one H2CData PDU may carry.
@@ -300,7 +328,13 @@ impl<'s> Connection<'s> {
 
     fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         let plain = self.shared.no_pushdown.load(Ordering::SeqCst);
-        match AdminCommand::parse(sqe).unwrap() {
+        let command = AdminCommand::parse(sqe).unwrap();
+        if let Some(says) = &*self.shared.says.lock().unwrap()
+            && let Some(answer) = says(command)
+        {
+            return answer;
+        }
+        match command {
             AdminCommand::Fabrics(command) => self.fabrics(command, data),
             AdminCommand::Identify { cns, nsid, .. } => self.identify(cns, nsid),
             AdminCommand::SetFeatures { .. } => ok(features::number_of_queues(2), 0),
@@ -323,6 +357,7 @@ impl<'s> Connection<'s> {
                     protocol_version: 1,
                     object_bytes: 30_000,
                     extents: 10,
+                    map_bytes: 1 << 20,
                     ..Default::default()
                 };
                 (Status::SUCCESS, 0, 0, limits.to_bytes().to_vec())

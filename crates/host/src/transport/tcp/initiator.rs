@@ -1,7 +1,7 @@
 //! The host's end of one queue over NVMe/TCP, without a socket: requests and received bytes in, bytes
 //! to send and completions out.
 
-use crate::requests::{DataOut, OnCompletion, Plan, Requests, Returns};
+use crate::requests::{DataOut, OnCompletion, Plan, Requests, Returns, Slot};
 use crate::{Done, InitiatorConfig, LostReason, Request, SubmitError, Violation};
 use bpfof_nvme::opcode::FABRICS;
 use bpfof_nvme::tcp::{
@@ -29,6 +29,8 @@ pub struct Initiator {
     maxh2cdata_bytes: u32,
     outgoing: Vec<u8>,
     outgoing_sent: usize,
+    /// Bytes of the connection before `outgoing`.
+    outgoing_from: u64,
     /// Whether the doorbell was rung, or `outgoing` has what the target waits for.
     urgent: bool,
 }
@@ -42,6 +44,7 @@ enum End {
 /// The shortest piece of data that a target asks for, but for the last, in bytes.
 const R2T_MIN_BYTES: usize = 512;
 const NOT_IN_FLIGHT: PduError = PduError::sequence("a command identifier that is not in flight");
+const NOT_SENT: PduError = PduError::sequence("an answer to a command that was not sent");
 
 impl From<PduError> for LostReason {
     fn from(error: PduError) -> LostReason {
@@ -65,6 +68,7 @@ impl Initiator {
             maxh2cdata_bytes: MAXH2CDATA_MIN_BYTES,
             outgoing,
             outgoing_sent: 0,
+            outgoing_from: 0,
             urgent: true,
         }
     }
@@ -150,11 +154,13 @@ impl Initiator {
         self.requests.sent(now_us);
         self.outgoing_sent += bytes;
         if self.outgoing_sent >= self.outgoing.len() {
+            self.outgoing_from += self.outgoing.len() as u64;
             self.outgoing.clear();
             self.outgoing.shrink_to(OUTGOING_KEEP_BYTES);
             self.outgoing_sent = 0;
             self.urgent = false;
         } else if self.outgoing_sent >= OUTGOING_KEEP_BYTES {
+            self.outgoing_from += self.outgoing_sent as u64;
             self.outgoing.drain(..self.outgoing_sent);
             self.outgoing_sent = 0;
             // What remains is still the rest of something begun.
@@ -168,6 +174,16 @@ impl Initiator {
     /// See [`SubmitError`]; nothing is queued then.
     #[inline]
     pub fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
+        let cid = self.queue(tag, request)?;
+        let leaves_at = self.outgoing_from + self.outgoing.len() as u64;
+        self.requests.leaves_at(cid, leaves_at);
+        Ok(())
+    }
+
+    /// Takes a slot for a request, puts its capsule behind those queued before, and returns its command
+    /// identifier.
+    #[inline]
+    fn queue(&mut self, tag: u64, request: &Request<'_>) -> Result<u16, SubmitError> {
         let Plan { mut sqe, data_out, returns, expected_bytes } = self.requests.plan(request)?;
         let data = match data_out {
             DataOut::None => {
@@ -180,21 +196,21 @@ impl Initiator {
                     self.digests,
                     self.cpda,
                 );
-                return Ok(());
+                return Ok(sqe.cid);
             }
             DataOut::Pushdown(parts) => {
                 let bytes = parts.encoded_bytes() as u32;
                 sqe.sgl = Sgl::in_capsule(bytes);
                 self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
                 self.encode_capsule(&sqe, bytes, |out| parts.encode_into(out));
-                return Ok(());
+                return Ok(sqe.cid);
             }
             DataOut::PushdownVector(call) => {
                 let bytes = call.encoded_bytes() as u32;
                 sqe.sgl = Sgl::in_capsule(bytes);
                 self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
                 self.encode_capsule(&sqe, bytes, |out| call.parts().encode_into(out));
-                return Ok(());
+                return Ok(sqe.cid);
             }
             DataOut::Bytes(data) => data,
         };
@@ -209,13 +225,13 @@ impl Initiator {
             self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
             let capsule = CapsuleCmd { sqe, data };
             capsule.encode_into(&mut self.outgoing, self.digests, self.cpda);
-            return Ok(());
+            return Ok(sqe.cid);
         }
         sqe.sgl = Sgl::transport(length_bytes);
         let slot = self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
         slot.data_out.extend_from_slice(data);
         CapsuleCmd::encode_header_into(&sqe, 0, &mut self.outgoing, self.digests, self.cpda);
-        Ok(())
+        Ok(sqe.cid)
     }
 
     /// Queues a command whose data in the capsule, of so many bytes, `encode` appends.
@@ -323,6 +339,11 @@ impl Initiator {
         Ok(())
     }
 
+    /// Bytes of the connection that were sent.
+    const fn sent_bytes(&self) -> u64 {
+        self.outgoing_from + self.outgoing_sent as u64
+    }
+
     /// A piece of the data of a command. `ends`: the PDU ends here, and whether its digest is
     /// right.
     #[inline]
@@ -334,7 +355,8 @@ impl Initiator {
         ends: Option<bool>,
         on_completion: &mut OnCompletion<'_>,
     ) -> Result<(), PduError> {
-        let (index, slot) = self.requests.find(pdu.cccid).ok_or(NOT_IN_FLIGHT)?;
+        let sent = self.sent_bytes();
+        let (index, slot) = find(&mut self.requests, pdu.cccid, sent)?;
         if offset_bytes == pdu.data_offset_bytes {
             let room = slot.expected_bytes - slot.received_bytes;
             if slot.data_ended || pdu.data_length_bytes > room {
@@ -374,7 +396,8 @@ impl Initiator {
         cqe: &Cqe,
         on_completion: &mut OnCompletion<'_>,
     ) -> Result<(), PduError> {
-        let (index, _) = self.requests.find(cqe.cid).ok_or(NOT_IN_FLIGHT)?;
+        let sent = self.sent_bytes();
+        let (index, _) = find(&mut self.requests, cqe.cid, sent)?;
         match self.requests.respond(index, cqe, on_completion) {
             true => Ok(()),
             false => Err(PduError::sequence("success before all data was transferred")),
@@ -383,7 +406,8 @@ impl Initiator {
 
     /// The target asks for data: queues it in PDUs that it can take.
     fn r2t(&mut self, r2t: R2t) -> Result<(), PduError> {
-        let (_, slot) = self.requests.find(r2t.cccid).ok_or(NOT_IN_FLIGHT)?;
+        let sent = self.sent_bytes();
+        let (_, slot) = find(&mut self.requests, r2t.cccid, sent)?;
         if r2t.offset_bytes != slot.data_out_sent_bytes {
             let reason = "data asked for out of order";
             return Err(PduError::new(Fes::DataTransferOutOfRange, 12, reason));
@@ -439,4 +463,13 @@ impl Initiator {
     pub fn lost(&mut self, on_completion: &mut OnCompletion<'_>) {
         self.requests.lost(on_completion);
     }
+}
+
+/// The slot of a command that the target may speak of, because it is among the bytes that were sent. As long
+/// as these stay the same, nothing that is queued behind them can be answered, so that a target that does not
+/// read cannot make `outgoing` grow: it holds one capsule and the data of one command for each slot at most.
+#[inline]
+fn find(requests: &mut Requests, cid: u16, sent_bytes: u64) -> Result<(u16, &mut Slot), PduError> {
+    let (index, slot) = requests.find(cid).ok_or(NOT_IN_FLIGHT)?;
+    if slot.leaves_at > sent_bytes { Err(NOT_SENT) } else { Ok((index, slot)) }
 }
