@@ -91,6 +91,34 @@ fn a_store_both_ways() {
     }
 }
 
+/// A part of a database over a whole one: what the whole one had elsewhere is an error, not an answer.
+#[test]
+fn a_part_of_a_store_has_no_answers_of_the_former_one() {
+    let target = Target::start(&["mem:size=80MiB"]);
+    let url = &*target.url;
+    good(&["kv", "create", "--levels", "4", "--target", url, "--text"]);
+    good(&["kv", "create", "--levels", "4", "--target", url, "--subtrees", "1"]);
+    let (last, next, far) = ("29790", "29791", "900000");
+    for way in [&["--cache", "0"][..], &["--plain"], &["--cache", "2"]] {
+        let ask = |told: fn(&[&str]) -> String, words: &[&str]| {
+            told(&[&["kv", words[0], "--target", url], way, &words[1..]].concat())
+        };
+        assert_eq!(ask(good, &["get", last]), "29790 29790\n");
+        assert_eq!(ask(good, &["range", last, next]), "29790 29790\n");
+        for words in [
+            &["get", next][..],
+            &["get", far],
+            &["range", last, "29800"],
+            &["range", far, "900010"],
+            &["aggregate", "sum", last, "29800"],
+            &["aggregate", "count", "0", far],
+        ] {
+            let told = ask(bad, words);
+            assert!(told.contains("corrupt") || told.contains("damaged"), "{words:?}: {told}");
+        }
+    }
+}
+
 /// Many keys, of the command line and of standard input, in their order, as they come.
 #[test]
 fn keys_are_looked_up_as_they_come() {

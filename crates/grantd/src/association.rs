@@ -5,14 +5,19 @@ use crate::{COMMAND_TIMEOUT, KEEP_ALIVE};
 use bpfof_host::files::FileLayout;
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use bpfof_host::{
-    Controller, Error, FileMapObject, FunctionId, HandedLane, NamespaceInfo, Options,
-    PushdownLimits,
+    Controller, Error, FileMapObject, FunctionId, FunctionReportEntry, HandedLane, NamespaceInfo,
+    Options, PushdownLimits, Status,
 };
+use bpfof_nvme::{AdminCommand, Installation, Upload};
 use std::time::Duration;
 
 /// Longest time to connect. No Keep Alive is sent while a lane is, and the last was sent at most half of the
 /// timeout before.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most data of one command, which every transport carries.
+const TRANSFER_BYTES: u32 = 128 << 10;
+/// The same of a message of the target, which is shorter.
+const MESSAGE_BYTES: u32 = 4096;
 
 /// A restricted association at a target.
 #[derive(Debug)]
@@ -20,6 +25,7 @@ pub(crate) struct Association {
     controller: Controller,
     info: NamespaceInfo,
     limits: PushdownLimits,
+    transfer_bytes: u32,
     last_version: u64,
     lanes: usize,
 }
@@ -30,7 +36,24 @@ pub(crate) enum Failed {
     /// The target, or the state of the association, does not allow it.
     Refused(Refusal),
     /// The association is over, or will be when the target has not heard of it for long enough.
-    Lost(Error),
+    Lost(Lost),
+}
+
+/// Why an association is given up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Lost {
+    /// The target does not answer, or not as it must.
+    #[error(transparent)]
+    Host(#[from] Error),
+    /// Somebody may have waited for a lease for so long that one more command could end too late.
+    #[error("the target answers too slowly to give files back in time")]
+    Late,
+}
+
+impl From<Lost> for Failed {
+    fn from(lost: Lost) -> Self {
+        Failed::Lost(lost)
+    }
 }
 
 /// What an error means that came from the target.
@@ -42,8 +65,16 @@ fn failed(error: Error) -> Failed {
         | Error::ObjectTooLarge { .. }
         | Error::NoQueueLeft { .. }
         | Error::HandOver(_) => Failed::Refused(Refusal::new(Cause::Target, error)),
-        error => Failed::Lost(error),
+        error => Failed::Lost(error.into()),
     }
+}
+
+/// The commands that one object takes.
+fn chunks(object: &[u8], chunk_bytes: u32) -> impl Iterator<Item = (Upload, &[u8])> {
+    let total_bytes = object.len() as u32;
+    let offsets = (0..total_bytes).step_by(chunk_bytes as usize);
+    let uploads = offsets.map(move |offset_bytes| Upload { total_bytes, offset_bytes });
+    uploads.zip(object.chunks(chunk_bytes as usize))
 }
 
 impl Association {
@@ -60,7 +91,10 @@ impl Association {
         let mut controller = Controller::connect(&served.url, options)?;
         let info = controller.identify_namespace(served.url.nsid)?;
         let limits = controller.pushdown_limits()?;
-        Ok(Self { controller, info, limits, last_version: 0, lanes: 0 })
+        // Of the smallest memory pages.
+        let most = controller.identify_controller()?.max_transfer_bytes(0).unwrap_or(u64::MAX);
+        let transfer_bytes = most.min(TRANSFER_BYTES.into()) as u32;
+        Ok(Self { controller, info, limits, transfer_bytes, last_version: 0, lanes: 0 })
     }
 
     /// The namespace with the files.
@@ -88,8 +122,14 @@ impl Association {
         self.controller.keep_alive()
     }
 
-    /// Tells the target where a file lies, as its next version.
-    pub(crate) fn set_map(&mut self, file: u32, layout: &FileLayout) -> Result<u64, Failed> {
+    /// Tells the target where a file lies, as its next version. If that takes several commands, `between` is
+    /// called between them; when it fails the target has no new map.
+    pub(crate) fn set_map(
+        &mut self,
+        file: u32,
+        layout: &FileLayout,
+        between: &mut dyn FnMut() -> Result<(), Failed>,
+    ) -> Result<u64, Failed> {
         // Used up even if the target refuses it: a version never names two maps.
         self.last_version += 1;
         let map = FileMapObject {
@@ -99,33 +139,97 @@ impl Association {
             length_bytes: layout.length_bytes(),
             extents: layout.extents().to_vec(),
         };
-        self.controller.set_file_map(&map).map_err(failed)?;
+        let mut object = Vec::new();
+        map.encode_into(&mut object);
+        for (upload, chunk) in chunks(&object, self.transfer_bytes) {
+            if upload.offset_bytes > 0 {
+                between()?;
+            }
+            let command = AdminCommand::file_map_set(upload);
+            self.controller.admin_command(command, chunk, 0).map_err(failed)?;
+        }
         Ok(self.last_version)
     }
 
     /// Takes the map of a file away. When it returns, no chain reads by it any more.
-    pub(crate) fn remove_map(&mut self, file: u32) -> Result<(), Error> {
-        self.controller.remove_file_map(self.info.nsid, file)
+    pub(crate) fn remove_map(&mut self, file: u32) -> Result<(), Lost> {
+        Ok(self.controller.remove_file_map(self.info.nsid, file)?)
     }
 
-    /// A function that the target keeps for everybody.
+    /// A function that the target keeps for everybody. This is one command.
     pub(crate) fn kept_function(
         &mut self,
         name: &str,
         instructions: u32,
     ) -> Result<Option<FunctionId>, Failed> {
-        let report = self.controller.function_report().map_err(failed)?;
-        let is_it = |entry: &&bpfof_host::FunctionReportEntry| {
+        let report = self.report(AdminCommand::ALL_FUNCTIONS, self.transfer_bytes)?;
+        let is_it = |entry: &FunctionReportEntry| {
             FunctionId(entry.function).is_installed()
                 && entry.instructions == instructions
                 && entry.name.to_string() == name
         };
-        Ok(report.iter().find(is_it).map(|entry| FunctionId(entry.function)))
+        let mut entries = FunctionReportEntry::list(&report);
+        Ok(entries.find(is_it).map(|entry| FunctionId(entry.function)))
     }
 
-    /// Loads a function for this association.
-    pub(crate) fn load(&mut self, object: &[u8], entry: u32) -> Result<FunctionId, Failed> {
-        self.controller.load_function(object, entry).map_err(failed)
+    /// What Function Report says of a function, as far as `length_bytes` have room for it.
+    fn report(&mut self, function: u32, length_bytes: u32) -> Result<Vec<u8>, Failed> {
+        let command = AdminCommand::function_report(function, length_bytes);
+        let answered = self.controller.admin_command(command, &[], length_bytes);
+        let (answer, mut report) = answered.map_err(failed)?;
+        report.truncate(answer.dw0 as usize);
+        Ok(report)
+    }
+
+    /// Loads a function for this association. `between` is called between the commands that this takes.
+    pub(crate) fn load(
+        &mut self,
+        object: &[u8],
+        entry: u32,
+        between: &mut dyn FnMut(&mut Self) -> Result<(), Lost>,
+    ) -> Result<FunctionId, Failed> {
+        if object.is_empty() {
+            return Err(failed(Error::FunctionRejected("the object is empty".to_owned())));
+        }
+        let installation = Installation { entry, ..Installation::default() };
+        let mut function = 0;
+        for (upload, chunk) in chunks(object, self.transfer_bytes) {
+            if upload.offset_bytes > 0 {
+                between(self)?;
+            }
+            let command = AdminCommand::function_load(upload, installation);
+            match self.controller.admin_command(command, chunk, 0) {
+                Ok((answer, _)) => function = answer.dw0,
+                Err(Error::Command { command, source }) => {
+                    let is = |status| source.status.same_code(status);
+                    let error = if is(Status::FUNCTION_REJECTED) {
+                        between(self)?;
+                        Error::FunctionRejected(self.load_message()?)
+                    } else if is(Status::RESOURCE_LIMIT) {
+                        between(self)?;
+                        Error::NoRoomForFunction(self.load_message()?)
+                    } else {
+                        Error::Command { command, source }
+                    };
+                    return Err(failed(error));
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        match function {
+            0 => Err(failed(Error::BadAnswer("Function Load answered with function 0"))),
+            function => Ok(FunctionId(function)),
+        }
+    }
+
+    /// Why the target has refused a function.
+    fn load_message(&mut self) -> Result<String, Failed> {
+        let message = self.report(AdminCommand::LAST_LOAD_MESSAGE, MESSAGE_BYTES)?;
+        let text = message.split(|byte| *byte == 0).next().unwrap_or_default();
+        match text {
+            [] => Ok("it gave no reason".to_owned()),
+            text => Ok(String::from_utf8_lossy(text).into_owned()),
+        }
     }
 
     /// A connected lane, of which a client gets so many in all.

@@ -10,7 +10,7 @@ use bpfof_host::files::{MapRefusal, NamespaceDevice};
 use bpfof_host::grant::PacketSocket;
 use bpfof_host::grant::protocol::{Answer, Cause, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, chmodat, chownat};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, chmodat, chownat, lstat};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -68,6 +68,8 @@ pub struct Daemon {
     wake: Arc<Wake>,
     stopping: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
+    /// The socket's file.
+    bound: Stat,
 }
 
 impl Daemon {
@@ -85,7 +87,7 @@ impl Daemon {
         let keepsake = Keepsake::new(&config.holder)
             .map_err(cannot("cannot start who holds the leases if this process dies"))?;
         let keepsake = Arc::new(keepsake);
-        let listener = open_socket(&config)?;
+        let (listener, bound) = open_socket(&config)?;
         let wake = Arc::new(Wake::new().map_err(cannot("cannot make an eventfd"))?);
         let shared = Arc::new(Shared {
             quotas: Quotas::new(config.limits),
@@ -110,7 +112,7 @@ impl Daemon {
         };
         let thread = std::thread::Builder::new().name("accept".into());
         let thread = thread.spawn(move || acceptor.run()).map_err(cannot("no thread"))?;
-        Ok(Self { shared, wake, stopping, acceptor: Some(thread) })
+        Ok(Self { shared, wake, stopping, acceptor: Some(thread), bound })
     }
 
     /// Accepts no more clients, takes all grants back and waits until that is done: as long as a target
@@ -122,12 +124,26 @@ impl Daemon {
     fn end(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.shared.keepsake.notify("STOPPING=1");
+        // Before another daemon can take it for one that nobody listens at.
+        self.remove_socket();
         self.stopping.store(true, Ordering::SeqCst);
         self.wake.wake();
         let _ = acceptor.join();
         self.shared.end_all();
-        if let Err(error) = fs::remove_file(&self.shared.config.socket) {
-            log::warn!("{}: {error}", self.shared.config.socket.display());
+    }
+
+    /// Removes the socket's file, unless another one has its name by now.
+    fn remove_socket(&self) {
+        let path = &self.shared.config.socket;
+        let is_own =
+            |found: Stat| (found.st_dev, found.st_ino) == (self.bound.st_dev, self.bound.st_ino);
+        let removed = match lstat(path) {
+            Ok(found) if is_own(found) => fs::remove_file(path),
+            Ok(_) => return log::warn!("{}: another socket has its name", path.display()),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = removed {
+            log::warn!("{}: {error}", path.display());
         }
     }
 }
@@ -211,9 +227,9 @@ fn turn_away(socket: &PacketSocket, peer: Peer, refusal: Refusal) {
     let _ = socket.send(&packet, &[]);
 }
 
-/// A socket that listens at the configured path, with its permissions. One that a dead daemon has left is
-/// replaced.
-fn open_socket(config: &Config) -> Result<OwnedFd, StartError> {
+/// A socket that listens at the configured path, with its permissions, and its file. One that a dead daemon has
+/// left is replaced.
+fn open_socket(config: &Config) -> Result<(OwnedFd, Stat), StartError> {
     let path = &config.socket;
     let named = || path.display().to_string();
     let gid = config.group.as_deref().map(group).transpose()?;
@@ -236,6 +252,7 @@ fn open_socket(config: &Config) -> Result<OwnedFd, StartError> {
     }
     // Nobody connects before it listens, and it listens when its permissions are set.
     bind(&listener, &address).map_err(|e| cannot(named())(e.into()))?;
+    let bound = lstat(path).map_err(|e| cannot(named())(e.into()))?;
     let mode = Mode::from_raw_mode(config.mode);
     chmodat(CWD, path, mode, AtFlags::empty()).map_err(|e| cannot(named())(e.into()))?;
     if gid.is_some() {
@@ -243,7 +260,7 @@ fn open_socket(config: &Config) -> Result<OwnedFd, StartError> {
             .map_err(|e| cannot(named())(e.into()))?;
     }
     listen(&listener, BACKLOG).map_err(|e| cannot(named())(e.into()))?;
-    Ok(listener)
+    Ok((listener, bound))
 }
 
 fn is_socket(path: &Path) -> bool {

@@ -1,16 +1,24 @@
 //! The files of one client, and the grants that it has.
 
-use crate::association::{Association, Failed};
+use crate::association::{Association, Failed, Lost};
 use crate::examine::{Examined, Found, Subject, check_break_time, is_settled};
 use crate::keepsake::{Keepsake, Key};
 use crate::quota::{Exceeded, Kind, Quotas, Share};
-use bpfof_host::Error;
+use crate::{COMMAND_TIMEOUT, EXPIRED, LEASE_BREAK_TIME_MIN, LOOK_EVERY};
 use bpfof_host::files::{FileSystem, LeasedFile};
 use bpfof_host::grant::PageWriter;
 use bpfof_host::grant::protocol::{Cause, Grant, Refusal};
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// No command begins so long after the last look at the leases while somebody waits for one: if it fails,
+/// the association must have expired before the kernel breaks the lease by force.
+const LATE: Duration = LEASE_BREAK_TIME_MIN.saturating_sub(COMMAND_TIMEOUT).saturating_sub(EXPIRED);
+/// The leases are looked at before a command unless they were within this time: a look at many takes some ms.
+/// This and one slow command must not be too late.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// A file under an id that the client has chosen.
 #[derive(Debug)]
@@ -42,6 +50,8 @@ pub(crate) struct Grants {
     /// As [`is_settled`] has it.
     trusts_owners: bool,
     uid: u32,
+    /// Whoever waits for a lease since before has it, or is about to get it.
+    looked: Instant,
 }
 
 fn exceeded(error: Exceeded) -> Refusal {
@@ -56,7 +66,8 @@ impl Grants {
         trusts_owners: bool,
         uid: u32,
     ) -> Self {
-        Self { entries: HashMap::new(), page, keepsake, quotas, trusts_owners, uid }
+        let looked = Instant::now();
+        Self { entries: HashMap::new(), page, keepsake, quotas, trusts_owners, uid, looked }
     }
 
     pub(crate) const fn page(&self) -> &PageWriter {
@@ -117,22 +128,26 @@ impl Grants {
         let grant = Grant { version: 0, has_gaps: layout.has_gaps() };
         // From here on the map may be at the target, whatever goes wrong.
         entry.granted = Some(Granted { lease, key, grant, file_system, _extents: share });
-        let version = match self.set(id, &layout, association) {
+        let set = match self.set(id, &layout, association) {
+            Err(Failed::Lost(lost)) => return Err(lost.into()),
+            answered => answered,
+        };
+        self.keep_up(association)?;
+        let version = match set {
             Ok(version) => version,
-            Err(Failed::Refused(refusal)) => {
-                self.revoke(id, association).map_err(Failed::Lost)?;
-                return Err(Failed::Refused(refusal));
+            Err(refused) => {
+                self.revoke(id, association)?;
+                return Err(refused);
             }
-            lost => lost?,
         };
         let grant = Grant { version, ..grant };
         if let Some(granted) = self.entries.get_mut(&id).and_then(|entry| entry.granted.as_mut()) {
             granted.grant = grant;
+            self.page.set(id, version);
         }
-        self.page.set(id, version);
         // A break that began before its lease was looked after here.
         if !self.is_good(id) {
-            self.revoke(id, association).map_err(Failed::Lost)?;
+            self.revoke(id, association)?;
             return Err(refused(Cause::BeingWritten, "somebody is about to write it"));
         }
         Ok(grant)
@@ -140,17 +155,18 @@ impl Grants {
 
     /// Sets the map of a file, of which the lease must stand now: a break that begins later has to wait.
     fn set(
-        &self,
+        &mut self,
         id: u32,
         layout: &bpfof_host::files::FileLayout,
         association: &mut Association,
     ) -> Result<u64, Failed> {
+        self.keep_up(association)?;
         check_break_time().map_err(Failed::Refused)?;
         if !self.is_good(id) {
             let why = "somebody is about to write it";
             return Err(Failed::Refused(Refusal::new(Cause::BeingWritten, why)));
         }
-        association.set_map(id, layout)
+        association.set_map(id, layout, &mut || self.look_between())
     }
 
     /// Whether what a grant relies on still stands.
@@ -163,19 +179,65 @@ impl Grants {
     }
 
     /// Grants that somebody waits for.
-    pub(crate) fn broken(&self) -> Vec<u32> {
+    fn broken(&self) -> Vec<u32> {
         let granted = self.entries.iter().filter(|(_, entry)| entry.granted.is_some());
         granted.map(|(id, _)| *id).filter(|id| !self.is_good(*id)).collect()
+    }
+
+    /// Looks at the leases if they were not looked at for a while, and gives back what somebody waits for. To be
+    /// called before each command: the target may take long for the one before.
+    ///
+    /// # Errors
+    /// The association is lost.
+    pub(crate) fn keep_up(&mut self, association: &mut Association) -> Result<(), Lost> {
+        if self.looked.elapsed() < LOOK_AGAIN { Ok(()) } else { self.give_back(association) }
+    }
+
+    /// Gives back what somebody waits for, until nobody does.
+    ///
+    /// # Errors
+    /// The association is lost.
+    pub(crate) fn give_back(&mut self, association: &mut Association) -> Result<(), Lost> {
+        loop {
+            let looking = Instant::now();
+            let broken = self.broken();
+            broken.iter().for_each(|id| self.page.set(*id, 0));
+            for id in &broken {
+                log::debug!("file {id} of uid {} is taken back", self.uid);
+                self.revoke(*id, association)?;
+            }
+            self.looked = looking;
+            if broken.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The same while a map is being sent, which the removal of another one would interrupt.
+    fn look_between(&mut self) -> Result<(), Failed> {
+        if self.looked.elapsed() < LOOK_AGAIN {
+            return Ok(());
+        }
+        let looking = Instant::now();
+        if self.broken().is_empty() {
+            self.looked = looking;
+            return Ok(());
+        }
+        let why = "somebody is about to write another file, which comes first";
+        Err(Failed::Refused(Refusal::new(Cause::BeingWritten, why)))
     }
 
     /// Takes a grant back. Its lease is released when no chain reads by the map any more.
     ///
     /// # Errors
     /// The association is lost; the lease is kept.
-    pub(crate) fn revoke(&mut self, id: u32, association: &mut Association) -> Result<(), Error> {
+    fn revoke(&mut self, id: u32, association: &mut Association) -> Result<(), Lost> {
         let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
         if entry.granted.is_some() {
             self.page.set(id, 0);
+            if self.looked.elapsed() > LATE {
+                return Err(Lost::Late);
+            }
             association.remove_map(id)?;
         }
         if let Some(Granted { lease, key, .. }) = entry.granted.take() {
@@ -187,14 +249,15 @@ impl Grants {
     }
 
     /// Takes a file back.
-    pub(crate) fn remove(&mut self, id: u32, association: &mut Association) -> Result<(), Error> {
+    pub(crate) fn remove(&mut self, id: u32, association: &mut Association) -> Result<(), Lost> {
+        self.keep_up(association)?;
         self.revoke(id, association)?;
         self.entries.remove(&id);
         Ok(())
     }
 
     /// Takes all files back.
-    pub(crate) fn remove_all(&mut self, association: &mut Association) -> Result<(), Error> {
+    pub(crate) fn remove_all(&mut self, association: &mut Association) -> Result<(), Lost> {
         let ids: Vec<u32> = self.entries.keys().copied().collect();
         ids.into_iter().try_for_each(|id| self.remove(id, association))
     }
@@ -227,3 +290,5 @@ impl Drop for Grants {
         }
     }
 }
+
+const _: () = assert!(LOOK_EVERY.as_millis() + LOOK_AGAIN.as_millis() < LATE.as_millis());

@@ -47,8 +47,10 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// After this no target has an association any more that this daemon was cut off from, clocks that tick
 /// differently and commands under way included.
 const EXPIRED: Duration = Duration::from_secs(2 * KEEP_ALIVE.as_secs());
-/// `fs.lease-break-time` must be so long: a break that begins while a command is under way, which fails
-/// the time limit of a command later, is answered after the time in which an association expires.
+/// All leases are looked at so often, even if no signal has come.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// `fs.lease-break-time` must be so long: the leases are looked at, a command begins soon after, fails its
+/// time limit later, and the association expires; a break may have begun right after the look.
 pub const LEASE_BREAK_TIME_MIN: Duration = Duration::from_secs(4 * KEEP_ALIVE.as_secs());
 /// Longest wait for an answer of a target.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);

@@ -1,6 +1,6 @@
 //! One client: its requests, its association, and the breaks of its leases, on a thread of its own.
 
-use crate::association::{Association, Failed};
+use crate::association::{Association, Failed, Lost};
 use crate::config::Served;
 
 use crate::examine::{Examined, Examiner, Subject};
@@ -8,8 +8,7 @@ use crate::foreign::{Closer, Foreign};
 use crate::grants::Grants;
 use crate::quota::Share;
 use crate::shared::{Peer, Shared, Wake};
-use crate::{EXPIRED, KEEP_ALIVE};
-use bpfof_host::Error;
+use crate::{EXPIRED, KEEP_ALIVE, LOOK_EVERY};
 use bpfof_host::files::BreakSignal;
 use bpfof_host::grant::protocol::{
     Answer, Cause, FileAnswer, Grant, Opened, PROTOCOL, Refusal, Request,
@@ -27,8 +26,6 @@ use std::time::{Duration, Instant};
 
 /// A client that connects must say what it wants within this time.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// All leases are looked at so often, even if no signal has come.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a client is served no longer.
 enum End {
@@ -39,7 +36,7 @@ enum End {
     /// It breaks the protocol.
     Hostile(String),
     /// The association is lost.
-    Lost(Error),
+    Lost(Lost),
     /// The kernel does not do what it must.
     Failed(io::Error),
 }
@@ -50,6 +47,12 @@ impl From<io::Error> for End {
             ErrorKind::WouldBlock | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => End::Gone,
             _ => End::Failed(error),
         }
+    }
+}
+
+impl From<Lost> for End {
+    fn from(lost: Lost) -> Self {
+        End::Lost(lost)
     }
 }
 
@@ -119,7 +122,6 @@ pub(crate) fn serve(
 impl Session<'_> {
     fn run(&mut self) -> End {
         let started = Instant::now();
-        let mut looked = Instant::now();
         loop {
             if self.shared.is_stopping() {
                 return End::Stopping;
@@ -130,18 +132,14 @@ impl Session<'_> {
             let beat = match self.open.as_mut().map(|open| open.association.keep_alive()) {
                 None => LOOK_EVERY,
                 Some(Ok(next)) => next,
-                Some(Err(error)) => return End::Lost(error),
+                Some(Err(error)) => return End::Lost(error.into()),
             };
             let ready = match self.wait(beat.min(LOOK_EVERY)) {
                 Ok(ready) => ready,
                 Err(error) => return error.into(),
             };
-            if ready.breaks || looked.elapsed() >= LOOK_EVERY {
-                self.signal.take();
-                looked = Instant::now();
-                if let Err(error) = self.give_back() {
-                    return End::Lost(error);
-                }
+            if let Err(lost) = self.give_back(ready.breaks) {
+                return lost.into();
             }
             if let Err(end) = self.take_examined() {
                 return end;
@@ -181,14 +179,16 @@ impl Session<'_> {
         Ok(Ready { packet, closed: socket.intersects(ends), breaks: !breaks.is_empty() })
     }
 
-    /// Gives back what somebody waits for.
-    fn give_back(&mut self) -> Result<(), Error> {
-        let Some(open) = &mut self.open else { return Ok(()) };
-        for id in open.grants.broken() {
-            log::debug!("{}: file {id} is taken back", self.peer);
-            open.grants.revoke(id, &mut open.association)?;
+    /// Gives back what somebody waits for; at once if a signal has come.
+    fn give_back(&mut self, at_once: bool) -> Result<(), Lost> {
+        if at_once {
+            self.signal.take();
         }
-        Ok(())
+        let Some(open) = &mut self.open else { return Ok(()) };
+        match at_once {
+            true => open.grants.give_back(&mut open.association),
+            false => open.grants.keep_up(&mut open.association),
+        }
     }
 
     fn request(&mut self) -> Result<(), End> {
@@ -211,7 +211,7 @@ impl Session<'_> {
             Request::Remove { ids } => {
                 let open = opened(&mut self.open)?;
                 for id in ids {
-                    open.grants.remove(id, &mut open.association).map_err(End::Lost)?;
+                    open.grants.remove(id, &mut open.association)?;
                 }
                 Ok(Answer::Done)
             }
@@ -231,7 +231,7 @@ impl Session<'_> {
                 self.note(&refusal);
                 self.send(&Answer::Refused(refusal), &[])
             }
-            Err(Failed::Lost(error)) => Err(End::Lost(error)),
+            Err(Failed::Lost(lost)) => Err(lost.into()),
         }
     }
 
@@ -289,9 +289,10 @@ impl Session<'_> {
         descriptors: Vec<Foreign>,
     ) -> Result<Answer, Failed> {
         let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
-        let Some(Open { association, .. }) = &mut self.open else {
+        let Some(Open { association, grants, .. }) = &mut self.open else {
             return Err(refused(Cause::Malformed, "nothing is open"));
         };
+        grants.keep_up(association)?;
         if let Some(kept) = association.kept_function(name, instructions)? {
             return Ok(Answer::Loaded { function: kept.0 });
         }
@@ -307,13 +308,17 @@ impl Session<'_> {
         let object = object.and_then(|object| read_sealed(object.get()?, max));
         let object =
             object.map_err(|error| refused(Cause::Malformed, &format!("the object: {error}")))?;
-        let function = association.load(&object, entry)?;
+        grants.keep_up(association)?;
+        let mut keep_up = |association: &mut Association| grants.keep_up(association);
+        let function = association.load(&object, entry, &mut keep_up)?;
         Ok(Answer::Loaded { function: function.0 })
     }
 
     fn lane(&mut self) -> Result<(), End> {
         let max = self.shared.config.limits.lanes_per_client;
-        match opened(&mut self.open)?.association.lane(max) {
+        let open = opened(&mut self.open)?;
+        open.grants.keep_up(&mut open.association)?;
+        match open.association.lane(max) {
             Ok(lane) => {
                 let answer = Answer::Lane { state: lane.state().to_vec() };
                 self.send(&answer, &[lane.socket.as_fd()])
@@ -340,7 +345,7 @@ impl Session<'_> {
 
     fn refresh(&mut self, ids: &[u32]) -> Result<(), End> {
         // One that has a grant, which somebody waits for, is to be given back first.
-        self.give_back().map_err(End::Lost)?;
+        self.give_back(true)?;
         let open = opened(&mut self.open)?;
         let (mut subjects, mut answers) = (Vec::new(), Vec::new());
         for id in ids {
@@ -396,7 +401,7 @@ impl Session<'_> {
                     refusals.push(refusal.clone());
                     Err(refusal)
                 }
-                Err(Failed::Lost(error)) => return Err(End::Lost(error)),
+                Err(Failed::Lost(lost)) => return Err(lost.into()),
             };
             let answer = job.answers.iter_mut().find(|(of, answer)| *of == id && answer.is_none());
             if let Some((_, answer)) = answer {

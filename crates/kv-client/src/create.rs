@@ -4,10 +4,12 @@ use crate::error::WriteError;
 use crate::session::connect;
 use bpfkv::create::{Extent, Progress, write_database};
 use bpfof_host::{Options, TargetUrl};
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// Writes a database to a file that does not exist yet. Until it is whole, and if this process ends before,
 /// it is PATH.partial, which another attempt replaces; after an error there is no file.
@@ -17,20 +19,99 @@ use std::path::Path;
 pub fn create_file(path: &Path, extent: &Extent, progress: Progress<'_>) -> Result<(), WriteError> {
     let named = |source| WriteError::File { path: path.to_owned(), source };
     if path.exists() {
-        return Err(named(io::ErrorKind::AlreadyExists.into()));
+        return Err(named(ErrorKind::AlreadyExists.into()));
     }
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&partial);
-    let file = file.map_err(named)?;
-    // Held by nobody if it is of a creation that was killed.
-    file.try_lock().map_err(|error| named(error.into()))?;
-    file.set_len(0).map_err(named)?;
+    let partial = PathBuf::from(partial);
+    let file = open_partial(&partial).map_err(named)?;
     let written = write_file(&file, extent, progress, &named);
-    // Not over a file that somebody has made meanwhile.
-    let whole = written.and_then(|()| std::fs::hard_link(&partial, path).map_err(named));
-    let _ = std::fs::remove_file(&partial);
+    let whole = written.and_then(|()| publish(&partial, path).map_err(named));
+    if whole.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
     whole
+}
+
+/// Opens an empty file under the name of one that is not whole, and locks it. What it finds there is replaced
+/// unless somebody is writing it, and is never written: it may be whole already, under another name.
+fn open_partial(partial: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Of something that is no file it is told at once.
+    options.write(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    loop {
+        let left = match options.open(partial) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                let why = format!("{} is a symbolic link", partial.display());
+                return Err(io::Error::new(error.kind(), why));
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(left) = left {
+            lock(&left, partial)?;
+            if is_at(&left, partial)? {
+                std::fs::remove_file(partial)?;
+            }
+        }
+        let file = match options.clone().create_new(true).open(partial) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        };
+        lock(&file, partial)?;
+        if is_at(&file, partial)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Held by nobody if the file is of a creation that was killed.
+fn lock(file: &File, partial: &Path) -> io::Result<()> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            let why = format!("another process is writing {}", partial.display());
+            io::Error::new(ErrorKind::ResourceBusy, why)
+        }
+        TryLockError::Error(error) => error,
+    })
+}
+
+/// Whether the file has this name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a whole file its name, but not that of a file that somebody has made meanwhile.
+fn publish(partial: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        // Not every file system knows it.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            std::fs::hard_link(partial, path)?;
+            std::fs::remove_file(partial)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // A folder that only takes files, or of a file system that does not sync folders.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 fn write_file(
@@ -66,10 +147,16 @@ pub fn create_on_target(
     let mut root = Vec::new();
     let mut send = |offset, bytes: &[u8]| match offset {
         0 => {
-            let mut rest = bytes.to_vec();
-            root = rest[..info.block_bytes as usize].to_vec();
-            rest[..root.len()].fill(0);
-            lane.write(nsid, 0, &rest).map_err(io::Error::other)
+            let (first, rest) = bytes.split_at(info.block_bytes as usize);
+            root = first.to_vec();
+            // What a former database has below its root is overwritten only when that is gone for good.
+            lane.write(nsid, 0, &vec![0; root.len()])
+                .and_then(|()| lane.flush(nsid))
+                .and_then(|()| match rest {
+                    [] => Ok(()),
+                    rest => lane.write(nsid, root.len() as u64, rest),
+                })
+                .map_err(io::Error::other)
         }
         _ => lane.write(nsid, offset, bytes).map_err(io::Error::other),
     };
@@ -125,6 +212,65 @@ impl WholeBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::ops::ControlFlow;
+
+    /// In a folder of its own, of which the name of the database that is not whole is the second part.
+    fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, partial] = ["db", "db.partial"].map(|name| folder.path().join(name));
+        (folder, path, partial)
+    }
+
+    fn create(path: &Path) -> Result<(), WriteError> {
+        let extent = Extent::full(2).expect("two levels");
+        create_file(path, &extent, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    #[test]
+    fn what_is_left_under_the_partial_name_is_never_written() {
+        let (folder, path, partial) = place();
+        let published = folder.path().join("published");
+        fs::write(&published, "whole").expect("written");
+        fs::hard_link(&published, &partial).expect("linked");
+        create(&path).expect("created");
+        assert_eq!(fs::read(&published).expect("read"), b"whole");
+        assert_eq!(fs::metadata(&path).expect("there").nlink(), 1);
+        assert!(!partial.exists());
+
+        let second = folder.path().join("second");
+        std::os::unix::fs::symlink(&published, folder.path().join("second.partial")).expect("made");
+        let refused = create(&second).expect_err("it is a link").to_string();
+        assert!(refused.contains("second.partial is a symbolic link"), "{refused}");
+        assert_eq!(fs::read(&published).expect("read"), b"whole");
+        assert!(!second.exists());
+    }
+
+    #[test]
+    fn a_creation_that_runs_is_told_as_such() {
+        let (_folder, path, partial) = place();
+        let running = File::create(&partial).expect("made");
+        running.lock().expect("nobody has it");
+        let refused = create(&path).expect_err("it is being written").to_string();
+        assert!(refused.contains("another process is writing"), "{refused}");
+        assert!(!path.exists() && partial.exists());
+    }
+
+    /// A file that somebody makes meanwhile is kept.
+    #[test]
+    fn no_file_is_replaced() {
+        let (_folder, path, partial) = place();
+        let extent = Extent::full(2).expect("two levels");
+        let failed = create_file(&path, &extent, &mut |_, _| {
+            fs::write(&path, "other").expect("written");
+            ControlFlow::Continue(())
+        });
+        assert!(failed.expect_err("there is another").to_string().contains("exists"));
+        assert_eq!(fs::read(&path).expect("read"), b"other");
+        assert!(!partial.exists());
+        fs::remove_file(&path).expect("removed");
+        create(&path).expect("created");
+    }
 
     #[test]
     fn unaligned_writes_become_whole_blocks() {

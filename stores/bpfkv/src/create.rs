@@ -66,7 +66,8 @@ impl Extent {
 
     /// The root, its first `subtrees` children with all below them, and their values, each where
     /// the whole database has it. The rest of the file is a hole: keys there are reported as
-    /// corruption, because the node that should lead to them reads as zeroes.
+    /// corruption, because the nodes that lead into it are zeroes. These are written, because a former
+    /// database may be there.
     ///
     /// # Errors
     /// [`ExtentError`].
@@ -100,12 +101,24 @@ impl Extent {
 
     /// Bytes that are written.
     pub fn written_bytes(&self) -> u64 {
-        let nodes: u64 = (0..self.layout.levels()).map(|level| self.nodes(level)).sum();
+        let nodes = |level| self.nodes(level) + self.blank_nodes(level);
+        let nodes: u64 = (0..self.layout.levels()).map(nodes).sum();
         (nodes + self.log_blocks()) * BLOCK_BYTES
     }
 
     fn nodes(&self, level: u32) -> u64 {
         if level == 0 { 1 } else { self.subtrees * self.layout.nodes_in_level(level - 1) }
+    }
+
+    /// Nodes that follow those of a level, are not part of what is written, and are pointed to from there: by
+    /// the root, and by the last leaf.
+    fn blank_nodes(&self, level: u32) -> u64 {
+        let missing = FANOUT as u64 - self.subtrees;
+        match level {
+            1 => missing,
+            _ if level + 1 == self.layout.levels() => missing.min(1),
+            _ => 0,
+        }
     }
 
     /// The last block is written whole, as in the whole database.
@@ -158,6 +171,10 @@ fn write_level(extent: &Extent, level: u32, writer: &mut Writer<'_>) -> Result<(
         write_node(writer.block(), next, leaf, key, pointer);
         writer.advance()?;
         target += FANOUT as u64 * target_bytes;
+    }
+    for _ in 0..extent.blank_nodes(level) {
+        writer.block().fill(0);
+        writer.advance()?;
     }
     writer.flush()
 }

@@ -374,6 +374,102 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     drop(victim);
 }
 
+/// More than one command of the daemon's takes to its target.
+#[test]
+fn large_maps_and_functions_reach_the_target() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    let path = world.folder.join("holes");
+    let file = File::create(&path).expect("made");
+    for piece in 0..6000 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], piece << 13).expect("written");
+    }
+    drop(file);
+    let mut client = grant(&world, &path);
+    assert_ne!(client.page().version(1), 0);
+    let refused = client.load(&[7; 200 << 10], 0, "peek", 1).expect_err("it is no function");
+    let refused = refused.to_string();
+    assert!(refused.contains("ELF") || refused.contains("object"), "{refused}");
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_the_socket_of_another_one() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let mut world = World::new("ext4", 96 << 20);
+    let socket = world.socket().to_owned();
+    fs::remove_file(&socket).expect("removed");
+    let _other = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+    world.grantd.take().expect("it runs").stop();
+    assert!(socket.exists(), "another daemon's socket is removed");
+}
+
+/// A target that takes its time for each command: a file that somebody waits for comes before the rest of a
+/// request, and of what a client has left.
+#[test]
+fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
+    let mut url = disk.url.clone();
+    url.port = relay.port;
+    let world = World::at(disk, &url.to_string());
+    let ids: Vec<u32> = (1..=16).collect();
+    let path = |id: u32| world.folder.join(format!("file-{id}"));
+    for id in &ids {
+        fs::write(path(*id), filled(MINE, 4096)).expect("written");
+    }
+    let opened: Vec<File> = ids.iter().map(|id| File::open(path(*id)).expect("opened")).collect();
+    let files: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
+    let write = |id: u32| {
+        let asked = Instant::now();
+        OpenOptions::new().write(true).open(path(id)).expect("opened");
+        asked.elapsed()
+    };
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    relay.delay_admin_answers(Duration::from_millis(700));
+    let page = std::sync::Arc::clone(client.page());
+    let answers = std::thread::scope(|scope| {
+        let adding = scope.spawn(|| client.add(&ids, &files));
+        while page.version(1) == 0 {
+            assert!(!adding.is_finished(), "the first file has no grant");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let waited = write(1);
+        assert!(waited < Duration::from_secs(5), "a writer has waited for {waited:?}");
+        adding.join().expect("no panic").expect("answered")
+    });
+    let granted = |page: &bpfof_host::grant::PageReader| {
+        ids.iter().filter(|id| page.version(**id) != 0).count()
+    };
+    assert_eq!((answers.len(), granted(&page)), (16, 15), "{answers:?}");
+    drop(client);
+    for id in [16, 9, 4, 2] {
+        let waited = write(id);
+        assert!(waited < Duration::from_secs(5), "a writer has waited for {waited:?}");
+    }
+
+    // So slow that the next command could take too long: the association is given up instead.
+    relay.delay_admin_answers(Duration::ZERO);
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    client.add(&ids, &files).expect("answered");
+    assert_eq!(granted(client.page()), 16);
+    relay.delay_admin_answers(Duration::from_secs(4));
+    drop(client);
+    std::thread::sleep(Duration::from_secs(1));
+    let waits: Vec<Duration> = std::thread::scope(|scope| {
+        let writers: Vec<_> = [5, 9, 14].map(|id| scope.spawn(move || write(id))).into();
+        writers.into_iter().map(|writer| writer.join().expect("no panic")).collect()
+    });
+    // The shortest time after which the kernel may break a lease by force.
+    assert!(waits.iter().all(|wait| *wait < 4 * KEEP_ALIVE), "{waits:?}");
+}
+
 #[test]
 fn kv_get_needs_no_privileges() {
     if cannot_mount().is_some() {

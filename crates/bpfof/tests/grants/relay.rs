@@ -1,8 +1,9 @@
-//! A relay between a daemon and its target, which can stop carrying what the daemon sends.
+//! A relay between a daemon and its target, which can stop carrying what the daemon sends, and delay what the
+//! target answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ struct Connection {
 pub(crate) struct Relay {
     pub(crate) port: u16,
     connections: Arc<Mutex<Vec<Arc<Connection>>>>,
+    answer_delay_ms: Arc<AtomicU64>,
 }
 
 impl Relay {
@@ -28,17 +30,40 @@ impl Relay {
         let port = listener.local_addr().expect("an address").port();
         let connections = Arc::<Mutex<Vec<Arc<Connection>>>>::default();
         let (target, all) = (target.to_owned(), Arc::clone(&connections));
+        let answer_delay_ms = Arc::<AtomicU64>::default();
+        let delay_ms = Arc::clone(&answer_delay_ms);
         std::thread::spawn(move || {
             for host in listener.incoming().flatten() {
                 let Ok(to) = TcpStream::connect(&target) else { continue };
                 let of = Arc::new(Connection::default());
                 all.lock().expect("no panic").push(Arc::clone(&of));
                 let back = to.try_clone().expect("a descriptor");
-                carry(back, host.try_clone().expect("a descriptor"), None);
-                carry(host, to, Some(of));
+                let (answered, delay_ms) = (Arc::clone(&of), Arc::clone(&delay_ms));
+                carry(back, host.try_clone().expect("a descriptor"), move |_| {
+                    if answered.is_admin.load(Ordering::SeqCst) {
+                        let delay_ms = delay_ms.load(Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_millis(delay_ms));
+                    }
+                });
+                let mut start = Vec::new();
+                carry(host, to, move |bytes| {
+                    if start.len() < QID_AT + 2 {
+                        start.extend_from_slice(bytes);
+                        let is_admin = start.get(QID_AT..QID_AT + 2) == Some(&[0, 0]);
+                        of.is_admin.store(is_admin, Ordering::SeqCst);
+                    }
+                    while of.cut.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                });
             }
         });
-        Relay { port, connections }
+        Relay { port, connections, answer_delay_ms }
+    }
+
+    /// From now on each answer to a command of an admin queue takes so much longer.
+    pub(crate) fn delay_admin_answers(&self, delay: Duration) {
+        self.answer_delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// Carries no more of what is sent on admin queues, as if a cable were cut; the connections stay open.
@@ -49,11 +74,11 @@ impl Relay {
     }
 }
 
-/// Carries bytes one way; those of a host until it is cut off.
-fn carry(mut from: TcpStream, mut to: TcpStream, of: Option<Arc<Connection>>) {
+/// Carries bytes one way, each time after `before`, which sees them.
+fn carry(mut from: TcpStream, mut to: TcpStream, mut before: impl FnMut(&[u8]) + Send + 'static) {
     to.set_nodelay(true).expect("set");
     std::thread::spawn(move || {
-        let (mut buffer, mut start) = (vec![0; 64 << 10], Vec::new());
+        let mut buffer = vec![0; 64 << 10];
         loop {
             let length = match from.read(&mut buffer) {
                 Ok(0) => break,
@@ -61,16 +86,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, of: Option<Arc<Connection>>) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
-            if let Some(of) = &of {
-                if start.len() < QID_AT + 2 {
-                    start.extend_from_slice(&buffer[..length]);
-                    let is_admin = start.get(QID_AT..QID_AT + 2) == Some(&[0, 0]);
-                    of.is_admin.store(is_admin, Ordering::SeqCst);
-                }
-                while of.cut.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            }
+            before(&buffer[..length]);
             if to.write_all(&buffer[..length]).is_err() {
                 break;
             }

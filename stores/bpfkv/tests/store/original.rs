@@ -1,10 +1,11 @@
 //! Ours and an independent implementation of the original layout, byte for byte.
 
 use crate::support::{Random, plain_get, plain_range, stock};
-use bpfkv::create::Extent;
+use bpfkv::create::{Extent, write_database};
 use bpfkv::detect::{DetectError, Detected, detect};
-use bpfkv::format::value_text;
+use bpfkv::format::{value_number, value_text};
 use bpfkv::{Corrupt, Defect, KeyRange};
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::{fs, io};
 
@@ -53,12 +54,14 @@ fn a_part_is_the_whole_with_a_hole() {
         let extent = Extent::part(3, subtrees).unwrap();
         let part = stock(&extent);
         assert_eq!(part.len(), full.len());
-        let mut written = 0;
+        let mut same_bytes = 0;
         for (ours, whole) in part.chunks(512).zip(full.chunks(512)) {
             assert!(ours == whole || ours == [0; 512]);
-            written += u64::from(ours == whole) * 512;
+            same_bytes += u64::from(ours == whole) * 512;
         }
-        assert_eq!(written, extent.written_bytes());
+        // The root's other children and the next leaf are zeroes that are written.
+        let blank_bytes = (31 - u64::from(subtrees) + 1) * 512;
+        assert_eq!(same_bytes + blank_bytes, extent.written_bytes());
         assert_eq!(detect_in(&part).unwrap(), Detected { levels: 3, stock: true });
         let keys = extent.keys();
         assert_eq!(keys, u64::from(subtrees) * 961);
@@ -88,4 +91,30 @@ fn other_files_are_refused_with_a_reason() {
     cycle[264..272].copy_from_slice(&(1u64 << 63).to_le_bytes());
     let error = detect_in(&cycle).unwrap_err();
     assert!(error.to_string().starts_with("this is not a BPF-KV database"), "{error}");
+}
+
+#[test]
+fn nothing_of_a_former_database_is_reached_from_a_part() {
+    for levels in 2..=4 {
+        let mut file = stock(&Extent::full(levels).unwrap());
+        let extent = Extent::part(levels, 2).unwrap().with_numbers();
+        let mut over = |offset: u64, bytes: &[u8]| {
+            file[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        };
+        write_database(&extent, &mut over, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let (keys, all) = (extent.keys(), extent.layout().keys());
+        for key in [0, keys - 1] {
+            assert_eq!(plain_get(&file, key, 0), Ok(Some(value_number(key))));
+        }
+        for key in [keys, keys + 31, (keys + all) / 2, all - 1, all] {
+            assert!(plain_get(&file, key, 0).is_err(), "{levels} levels, key {key}");
+        }
+        for (begin, end) in [(keys - 3, keys + 3), (keys, keys + 1), (keys - 3, all)] {
+            let range = KeyRange::new(begin, end).unwrap();
+            assert!(plain_range(&file, &range, 0, &mut Random(0)).is_err(), "{levels}: {begin}");
+        }
+        let range = KeyRange::new(keys - 3, keys).unwrap();
+        assert_eq!(plain_range(&file, &range, 0, &mut Random(0)).unwrap().0.len(), 3);
+    }
 }
