@@ -36,8 +36,8 @@ struct HostsLog(AtomicU64);
 impl HostsLog {
     /// Counts a line that is asked for.
     fn count(&self, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
-        let second = now_ns / 1_000_000_000 << 32;
-        let next = |last: u64| if last >> 32 << 32 == second { last + 1 } else { second + 1 };
+        let second = (now_ns / 1_000_000_000) << 32;
+        let next = |last: u64| if (last >> 32) << 32 == second { last + 1 } else { second + 1 };
         let last = self.0.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
         let lines = next(last.unwrap_or_else(|last| last)) as u32;
         words(lines, HOSTS_LOG_LINES_PER_SECOND)
