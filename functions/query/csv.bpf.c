@@ -149,7 +149,8 @@ RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *c
 		field->size--;
 	if (parse(column, field, bits))
 		return 0;
-	if (field->size <= 8 && column->nullable) {
+	/* Behind the last byte all that is packed is 0: a text that ends with one is none of them. */
+	if (field->size <= 8 && column->nullable && (!field->size || field->at[field->size - 1])) {
 		packed = pack(field->at, field->size);
 		for (__u32 i = 0; i < query->nulls; i++) {
 			if (null[i] == packed)
@@ -159,17 +160,18 @@ RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *c
 	return column->kind == BPFOF_FLOAT_COLUMN && parse_infinity(field, bits) ? 0 : 2;
 }
 
-/* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column. The fields behind
- * them are gone through if there are quotes: one that does not end is of a line that ends in them. */
+/* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column or the number of
+ * fields. If `all`, the fields behind them are gone through as well: they are not yet counted, or there are
+ * quotes, and one that does not end is of a line that ends in them. */
 static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			     struct bpfof_batch *batch, __u8 *at, __u8 *end, __u32 row,
-			     __u32 has_quotes, __u32 *bad)
+			     __u32 all, __u32 *bad)
 {
 	const struct bpfof_column *column = query->column, *last = column + query->columns;
-	__u32 delimiter = query->delimiter;
+	__u32 delimiter = query->delimiter, index;
 	struct field field;
 
-	for (__u32 index = 0; column < last || has_quotes; index++) {
+	for (index = 0; column < last || all; index++) {
 		__u8 *behind = take_field(at, end, ctx->data_end, delimiter, &field);
 
 		if (!behind) {
@@ -189,7 +191,12 @@ static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *qu
 			break;
 	}
 	*bad = column - query->column;
-	return column < last ? BPFOF_QUERY_SHORT_ROW : 0;
+	if (column < last)
+		return BPFOF_QUERY_SHORT_ROW;
+	if (!all || !query->columns || index + 1 == query->fields)
+		return 0;
+	*bad = index + 1;
+	return BPFOF_QUERY_BAD_FIELDS;
 }
 
 /* The field of a row, from where its number will be. */
@@ -376,7 +383,7 @@ struct listed {
 	__u32 base;
 	__u32 count;
 	__u32 next;
-	/* how many the last row had */
+	/* how many a row has */
 	__u32 fields;
 };
 
@@ -401,7 +408,7 @@ RARE void list_fields(const struct bpfof_ctx *ctx, struct listed *listed, __u32 
 	listed->next = 0;
 }
 
-/* Takes those of the next `lines` that have as many fields as the last row, and no quotes. */
+/* Takes those of the next `lines` that have as many fields as a row, and no quotes. */
 RARE void take_alike(const struct bpfof_ctx *ctx, struct listed *listed, struct place *place,
 		     __u32 lines, __u32 start)
 {
@@ -461,7 +468,7 @@ RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *co
 }
 
 /* Takes the columns of a line that is not listed or has quotes: 0, or what is wrong. The row is in the lower
- * 16 bits of `row`, and whether there are quotes above. */
+ * 16 bits of `row`, and whether all fields are gone through above. */
 RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
 {
 	return take_row(ctx, bpfof_query(ctx), bpfof_batch(), ctx->data + at, ctx->data + end,
@@ -470,8 +477,8 @@ RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 ro
 
 /*
  * The rows of lines from `*at` on, up to the last that is whole: how many, or ~what is wrong. First all
- * ends of lines are listed, and then those of fields, as many at a time as there is room for. Most rows
- * have as many fields as the last: where their columns are is then in the list, at steps of that.
+ * ends of lines are listed, and then those of fields, as many at a time as there is room for. Where the
+ * columns of rows without quotes are is then in the list, at steps of the number of fields.
  */
 static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			      struct bpfof_batch *batch, __u32 *at, int is_last, __u32 *bad)
@@ -483,7 +490,7 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 	__u32 needed = query->columns ? query->column[query->columns - 1].place + 1 : 0;
 	__u64 left = query->end > ctx->offset ? query->end - ctx->offset : 0;
 	__u32 lines = list_all(ctx, bpfof_at(batch, query->selection_at), start, '\n');
-	struct listed listed = { bpfof_at(batch, query->chosen_at), start, 0, 0, 0 };
+	struct listed listed = { bpfof_at(batch, query->chosen_at), start, 0, 0, query->fields };
 	struct place place = { start, 0, 0, find_quote(ctx, start) };
 
 	if (!needed) {
@@ -496,7 +503,7 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 
 		if (place.index == lines && (!is_last || lines == rows_max))
 			break;
-		if (listed.next + (listed.fields ? listed.fields : 1) > listed.count && needed)
+		if (listed.next + listed.fields > listed.count && needed)
 			list_fields(ctx, &listed, line);
 		list = listed.list + listed.next;
 		if (listed.fields && listed.fields >= needed)
@@ -515,15 +522,21 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 		listed.next += fields;
 		if (text_end > line) {
 			__u32 has_quotes = place.quote < text_end;
+			/* The end of the line is in the list as well. */
+			__u32 counted = !has_quotes && fields &&
+					listed.list[listed.next - 1] + listed.base == end;
 
 			error = needed || has_quotes ?
-				take_other(ctx, line, text_end, place.row | has_quotes << 16, bad) : 0;
+				take_other(ctx, line, text_end, place.row | !counted << 16, bad) : 0;
+			if (!error && counted && fields != listed.fields) {
+				*bad = fields;
+				error = BPFOF_QUERY_BAD_FIELDS;
+			}
 			if (error) {
 				*at = line;
 				return ~error;
 			}
 			rows_at[place.row++] = line;
-			listed.fields = fields;
 		}
 		place.line = end + (end < size);
 		place.index++;

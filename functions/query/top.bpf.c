@@ -66,6 +66,12 @@ int query_top(struct bpfof_ctx *ctx)
 		if ((column->nullable && !valid[row]) ||
 		    (column->kind == BPFOF_FLOAT_COLUMN && values[row] == BPFOF_ORDER_NAN))
 			continue;
+		/* -0.0 and 0.0 are equal. The worst key is never that of -0.0: it was right to look first. */
+		if (column->kind == BPFOF_FLOAT_COLUMN && values[row] == BPFOF_SIGN - 1) {
+			entry.key = BPFOF_SIGN ^ turn;
+			if (entries == top->entries_max && entry.key >= worst)
+				continue;
+		}
 		entry.offset = bpfof_row_offset(ctx, query, batch, row);
 		if (entries < top->entries_max)
 			rise(heap, entries++, entry);

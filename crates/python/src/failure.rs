@@ -114,6 +114,9 @@ impl From<RunError> for Failure {
             }
             RunError::OwnAnswer { .. } => Self::new("FunctionError", message),
             RunError::Overflow(error) => error.into(),
+            RunError::OverflowIn { path, offset_bytes, .. } => {
+                Self::new("TooLargeError", message).at(&path, Some(offset_bytes))
+            }
         }
     }
 }

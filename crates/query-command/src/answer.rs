@@ -1,6 +1,7 @@
 //! The answer, from the parts of the files to where it is written.
 
 use crate::Failure;
+use crate::arrow_file::ArrowFile;
 use bpfof_query::ask::Session;
 use bpfof_query::infer::Source;
 use bpfof_query::output::{Output, Style};
@@ -10,8 +11,7 @@ use bpfof_terminal::progress;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use tempfile::NamedTempFile;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is asked of which files.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Asked<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Destination<'a> {
     Print(Style),
-    /// A file, which is there only once it is whole.
+    /// A file, which is there only once it is whole; or a pipe or a device.
     Arrow(&'a Path),
 }
 
@@ -37,20 +37,54 @@ pub(crate) fn answer(
 ) -> Result<Stats, Failure> {
     let path = match destination {
         Destination::Print(style) => {
-            return write(asked, settings, style, BufWriter::new(io::stdout().lock()), stop);
+            return write(asked, settings, style, io::stdout().lock(), stop);
         }
         Destination::Arrow(path) => path,
     };
     let failed =
         |error: io::Error| Failure::Other(format!("cannot write {}: {error}", path.display()));
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let file = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(failed)?;
-    let stats = write(asked, settings, Style::Arrow, BufWriter::new(file.as_file()), stop)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    let file = ArrowFile::open(path).map_err(failed)?;
+    let stats = write(asked, settings, Style::Arrow, file.as_file(), stop)?;
+    file.finish().map_err(failed)?;
     Ok(stats)
 }
 
+/// Writes no more once `stop` is set.
+struct Stoppable<'a, W> {
+    out: W,
+    stop: &'a AtomicBool,
+}
+
+impl<W: Write> Write for Stoppable<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Not of the kind `Interrupted`, after which writing goes on.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 fn write(
+    asked: Asked<'_>,
+    settings: Settings,
+    style: Style,
+    out: impl Write,
+    stop: &AtomicBool,
+) -> Result<Stats, Failure> {
+    let out = BufWriter::new(Stoppable { out, stop });
+    write_all(asked, settings, style, out, stop).map_err(|failure| match failure {
+        // Whatever the writer makes of it.
+        Failure::Other(_) if stop.load(Ordering::Relaxed) => Failure::Interrupted,
+        other => other,
+    })
+}
+
+fn write_all(
     asked: Asked<'_>,
     settings: Settings,
     style: Style,

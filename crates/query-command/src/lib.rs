@@ -5,6 +5,7 @@
 //! them, and [`main`], so that the Python package has the command too; the work is in `bpfof-query`, the library.
 
 mod answer;
+mod arrow_file;
 mod explain;
 mod failure;
 
@@ -76,7 +77,7 @@ pub struct Options {
     /// Print JSON: an array of objects; with --explain and --stats theirs as well.
     #[arg(long, group = "style")]
     json: bool,
-    /// Write an Arrow file (IPC), once all of the answer is there; - prints it.
+    /// Write an Arrow file (IPC), once all of the answer is there; - prints it. Pipes and devices get it at once.
     #[arg(long, value_name = "FILE", group = "style")]
     arrow: Option<PathBuf>,
     /// Tell what would be done where, and why, and do not do it.

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const FIELDS: &str = "id u64, zone i32, fare f64, name char(8)";
@@ -199,6 +201,103 @@ fn a_signal_ends_it() {
     let (child, mut answer) = begun(folder.path());
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    io::copy(&mut answer, &mut io::sink()).expect("the rest");
+    let output = child.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*errors), (Some(130), "bpfof: interrupted\n"));
+}
+
+/// The same schema, but a name with a comma that has no quotes.
+#[test]
+fn rows_of_further_files_that_do_not_fit_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.csv"), "id,name,zip\n1,Ann,a\n").expect("written");
+    fs::write(folder.path().join("b.csv"), "id,name,zip\n2,Smith, John,b\n").expect("written");
+    let late = "id,name,zip\n".to_owned() + &"1,Ann,a\n".repeat(200_000) + "2,Smith, John,b\n";
+    fs::write(folder.path().join("late.csv"), late).expect("written");
+    for (files, place) in
+        [("[ab].csv", "b.csv, at byte 12"), ("late.csv", "late.csv, at byte 1600012")]
+    {
+        for what in ["zip", "id", "count(id)", "min(name)"] {
+            let output = output(folder.path(), &[&format!("SELECT {what} FROM '{files}'")]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{what}: {errors}");
+            let why = format!("{place}: the row has 4 fields in place of 3");
+            assert!(errors.contains(&why), "{what}: {errors}");
+        }
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o7777
+}
+
+fn arrow_to(folder: &Path, path: &str) -> Command {
+    command(folder, &["--schema", FIELDS, "--arrow", path, "SELECT zone FROM 'rows.bin'"])
+}
+
+#[test]
+fn arrow_files_keep_what_is_there() {
+    let folder = records();
+    let path = |name: &str| folder.path().join(name);
+    let is_arrow = |bytes: &[u8]| bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1");
+    let write = |name: &str| {
+        // The mode of new files is not that of this process.
+        let command = arrow_to(folder.path(), name);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "umask 027; exec \"$0\" \"$@\""]).arg(command.get_program());
+        shell.args(command.get_args()).current_dir(folder.path()).env_remove("BPFOF_TARGETS");
+        let output = shell.output().expect("it starts");
+        assert!(output.status.success(), "{name}: {output:?}");
+    };
+    write("new");
+    assert!(is_arrow(&fs::read(path("new")).expect("a file")));
+    assert_eq!(mode(&path("new")), 0o640);
+
+    fs::write(path("old"), "old").expect("written");
+    fs::set_permissions(path("old"), fs::Permissions::from_mode(0o604)).expect("a mode");
+    fs::create_dir(path("links")).expect("a folder");
+    symlink("../old", path("links/to-old")).expect("a link");
+    symlink("links/to-old", path("link")).expect("a link");
+    write("link");
+    assert!(is_arrow(&fs::read(path("old")).expect("a file")));
+    assert_eq!(mode(&path("old")), 0o604);
+    for link in ["link", "links/to-old"] {
+        assert!(path(link).is_symlink(), "{link}");
+    }
+    symlink("../none", path("links/to-none")).expect("a link");
+    write("links/to-none");
+    assert!(
+        path("links/to-none").is_symlink() && is_arrow(&fs::read(path("none")).expect("a file"))
+    );
+
+    let made = Command::new("mkfifo").arg(path("pipe")).status().expect("it starts");
+    assert!(made.success());
+    let pipe = path("pipe");
+    let reader = std::thread::spawn(move || fs::read(pipe).expect("an answer"));
+    write("pipe");
+    assert!(fs::metadata(path("pipe")).expect("it is there").file_type().is_fifo());
+    assert!(reader.join().expect("it ends") == fs::read(path("new")).expect("a file"));
+}
+
+/// An answer that is not told bit by bit.
+#[test]
+fn a_signal_ends_the_writing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.csv"), "a\n".to_owned() + &"12345\n".repeat(200_000))
+        .expect("written");
+    let sql = "SELECT a FROM 'a.csv' ORDER BY a";
+    let mut child = command(folder.path(), &["--here", "--csv", sql])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut answer = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    answer.read_line(&mut line).expect("a line");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    std::thread::sleep(Duration::from_millis(100));
     io::copy(&mut answer, &mut io::sink()).expect("the rest");
     let output = child.wait_with_output().expect("it ends");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -2,11 +2,13 @@
 
 use crate::columns::Batches;
 use crate::error::RunError;
+use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::parts::Range;
 use crate::plan::{Format, Plan};
 use crate::settings::{Settings, Stats};
 use crate::stages::{Answer, BadRow, Numbers, Program, Stage, Status};
+use crate::wire::Damaged;
 use bpfof_host::files::{
     Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,
     StorageFunction,
@@ -18,7 +20,7 @@ use std::time::Duration;
 /// How often to tell of progress.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
 /// Text costs more of a call's budget for a byte than records do, so begin with less.
-const CSV_BLOCK_BYTES: u32 = 24 << 10;
+const CSV_BLOCK_BYTES: u32 = 16 << 10;
 /// Smallest block of text. Lines may be longer: the stage reads more at a time if it must.
 const CSV_BLOCK_MIN_BYTES: u32 = 256;
 /// Chains at a time.
@@ -63,7 +65,35 @@ pub(crate) struct Opened {
 
 /// Gets each answer, with the index of its range, and what of the range the chain was for.
 type OnAnswer<'a> =
-    &'a mut dyn FnMut(&Program, usize, &Range, &Answer<'_>) -> Result<Next, RunError>;
+    &'a mut dyn FnMut(&Program, usize, &Range, &Answer<'_>) -> Result<Next, AnswerError>;
+
+/// Why an answer is of no use.
+pub(crate) enum AnswerError {
+    Run(RunError),
+    /// Of what its rows say.
+    Overflow(Overflow),
+}
+
+impl From<RunError> for AnswerError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Overflow(overflow) => Self::Overflow(overflow),
+            other => Self::Run(other),
+        }
+    }
+}
+
+impl From<Overflow> for AnswerError {
+    fn from(error: Overflow) -> Self {
+        Self::Overflow(error)
+    }
+}
+
+impl From<Damaged> for AnswerError {
+    fn from(error: Damaged) -> Self {
+        Self::Run(error.into())
+    }
+}
 
 /// Runs chains that begin with one source.
 #[derive(Debug)]
@@ -267,7 +297,14 @@ impl Run<'_> {
                 self.done_bytes += done;
             }
         }
-        let next = on_answer(&self.loaded.program, index, &range, &answer)?;
+        let next = on_answer(&self.loaded.program, index, &range, &answer);
+        let next = next.map_err(|error| match error {
+            AnswerError::Run(error) => error,
+            AnswerError::Overflow(source) => {
+                let path = self.opened.file.path().to_owned();
+                RunError::OverflowIn { path, offset_bytes: self.offset(range.start), source }
+            }
+        })?;
         let has_more = answer.status == Status::More && answer.next < range.end;
         let rest = Range { start: answer.next, skips: false, ..range };
         match next {
@@ -334,6 +371,10 @@ impl Run<'_> {
                  of several"
                     .to_owned()
             }
+            BadRow::Fields(found) => format!(
+                "the row has {found} fields in place of {}: a value with a delimiter in it needs quotes",
+                self.plan.file_columns()
+            ),
             BadRow::Text => {
                 format!("the texts of column {name} are not where its offsets say: it is damaged")
             }

@@ -43,9 +43,19 @@ pub enum RunError {
         /// What is wrong, and what to do.
         what: String,
     },
-    /// A number has no room.
+    /// A number of several parts together has no room.
     #[error(transparent)]
     Overflow(#[from] Overflow),
+    /// A number has no room.
+    #[error("{path}, from byte {offset_bytes} on: {source}")]
+    OverflowIn {
+        /// The file.
+        path: PathBuf,
+        /// Behind which byte.
+        offset_bytes: u64,
+        /// Which number.
+        source: Overflow,
+    },
     /// A stage has answered what no stage answers.
     #[error("an answer that makes no sense: is another version of a stage installed?")]
     Damaged,

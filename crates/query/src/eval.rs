@@ -90,6 +90,54 @@ impl Value {
     }
 }
 
+impl Value {
+    /// Bytes as text that compares, and begins, as they do: each is a character.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self::Text(bytes.iter().copied().map(char::from).collect())
+    }
+
+    /// Text by its bytes; the same value if it is none.
+    pub(crate) fn by_bytes(&self) -> Self {
+        match self {
+            Self::Text(text) => Self::of_bytes(text.as_bytes()),
+            other => other.clone(),
+        }
+    }
+}
+
+impl Scalar {
+    fn by_bytes(&self) -> Self {
+        match self {
+            Self::Literal(value) => Self::Literal(value.by_bytes()),
+            // Of numbers.
+            other => other.clone(),
+        }
+    }
+}
+
+impl Predicate {
+    /// The same condition on rows whose texts are [by their bytes](Value::by_bytes).
+    pub(crate) fn by_bytes(&self) -> Self {
+        let each = |all: &[Self]| all.iter().map(Self::by_bytes).collect();
+        match self {
+            Self::Compare(compare, left, right) => {
+                Self::Compare(*compare, left.by_bytes(), right.by_bytes())
+            }
+            Self::In(of, values) => {
+                Self::In(of.by_bytes(), values.iter().map(Value::by_bytes).collect())
+            }
+            Self::StartsWith(of, prefix) => {
+                let prefix = prefix.bytes().map(char::from).collect();
+                Self::StartsWith(of.by_bytes(), prefix)
+            }
+            Self::And(all) => Self::And(each(all)),
+            Self::Or(all) => Self::Or(each(all)),
+            Self::Not(not) => Self::Not(Box::new(not.by_bytes())),
+            other => other.clone(),
+        }
+    }
+}
+
 /// 2^127, which no integer here reaches.
 const BEYOND: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
 

@@ -88,7 +88,7 @@ pub fn answer(bytes: &[u8]) {
             if let Ok(partial) = program.partial(&answer) {
                 let _ = merge(&mut all, plan, partial);
             }
-            let _ = program.top(&answer);
+            let _ = program.top(&answer, &range);
         }
         let _ = all.finish(plan);
     }

@@ -242,7 +242,7 @@ fn cut(plan: &Plan, rows: &mut Vec<(Value, Vec<Value>)>) {
     rows.truncate(count as usize);
 }
 
-/// NaN comes behind all numbers, and what is missing last.
+/// Both zeroes are equal, NaN comes behind all numbers, and what is missing last.
 pub(crate) fn top_order(one: &Value, other: &Value, descending: bool) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Null => 2,
@@ -250,8 +250,10 @@ pub(crate) fn top_order(one: &Value, other: &Value, descending: bool) -> Orderin
         _ => 0,
     };
     match (rank(one), rank(other)) {
-        (0, 0) if descending => measures::order(other, one),
-        (0, 0) => measures::order(one, other),
+        (0, 0) => {
+            let order = one.compare(other).unwrap_or(Ordering::Equal);
+            if descending { order.reverse() } else { order }
+        }
         (one, other) => one.cmp(&other),
     }
 }
@@ -303,6 +305,19 @@ impl<'a> Reducer<'a> {
             _ => Vec::new(),
         };
         Self { plan, narrow: measures::narrow(plan, &wanted), wanted, edges }
+    }
+
+    /// Whether rows come to the same in any order.
+    pub(crate) fn takes_any_order(&self) -> bool {
+        match self.plan.reduction {
+            Reduction::Rows { .. } | Reduction::Top { .. } => false,
+            // A variance of floating point numbers is rounded as they come.
+            Reduction::Groups { .. } => {
+                let mut all = self.wanted.iter().zip(&self.narrow);
+                all.all(|(wanted, narrow)| *narrow || !wanted.variance)
+            }
+            Reduction::Histogram { .. } => true,
+        }
     }
 
     /// Adds a row, which has a value for each column of the schema.

@@ -1,6 +1,6 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
-use crate::chains::{Chains, Loaded, Next, Opened};
+use crate::chains::{AnswerError, Chains, Loaded, Next, Opened};
 use crate::columns::{Batches, FileError};
 use crate::error::RunError;
 use crate::eval::Overflow;
@@ -12,7 +12,7 @@ use crate::parts::{Part, Range, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Value};
 use crate::settings::{Settings, Stats};
 use crate::split::{PlanError, Split, columns_of, columns_of_answers, split};
-use crate::stages::{Answer, Program, Status};
+use crate::stages::{Answer, Program, RawText, Status};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -121,6 +121,20 @@ impl<'a> Runner<'a> {
         part: &Part,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
+        self.run_here_or_there(part, on_progress).map_err(|error| match error {
+            RunError::Overflow(source) => {
+                let (path, offset_bytes) = (part.path.clone(), part.start_bytes);
+                RunError::OverflowIn { path, offset_bytes, source }
+            }
+            other => other,
+        })
+    }
+
+    fn run_here_or_there(
+        &mut self,
+        part: &Part,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Partial, RunError> {
         match self.run_once(part, on_progress) {
             Err(RunError::Host(error)) if self.settings.falls_back && self.lost.is_none() => {
                 let here = Self::with(self.given, self.given.here(), &self.plan, self.settings)?;
@@ -182,8 +196,10 @@ impl<'a> Runner<'a> {
                 let wanted = wanted.into_iter().collect();
                 match Batches::read(&opened, part, columns, wanted) {
                     Ok(batches) => batches,
-                    Err(FileError::Read(error)) => return Err(failed(error)),
-                    Err(FileError::Contents(what)) => return bad(part.start_bytes, what),
+                    Err((_, FileError::Read(error))) => return Err(failed(error)),
+                    Err((offset_bytes, FileError::Contents(what))) => {
+                        return bad(offset_bytes, what);
+                    }
                 }
             }
             _ => Batches::default(),
@@ -294,17 +310,22 @@ impl<'a> Runner<'a> {
         let Reduction::Top { by, descending, count, columns } = &plan.reduction else {
             return Ok(Partial::empty(plan));
         };
-        let (mut found, mut passed) = (Vec::new(), 0);
+        let (mut found, mut passed, mut done_bytes) = (Vec::new(), 0, 0);
         self.chains.run(
             (plan, &mut self.main),
             (file, ranges.clone(), false),
-            &mut |program, _, _, answer| {
+            &mut |program, _, range, answer| {
                 passed += answer.passed;
-                found.append(&mut program.top(answer)?);
+                found.append(&mut program.top(answer, range)?);
                 Ok(Next::AsAnswered)
             },
-            on_progress,
+            &mut |bytes| {
+                done_bytes = bytes;
+                on_progress(bytes)
+            },
         )?;
+        // What follows looks at the same bytes.
+        let on_progress = &mut |_| on_progress(done_bytes);
         found.sort_by(|(one, at), (other, other_at)| {
             top_order(one, other, *descending).then(at.cmp(other_at))
         });
@@ -316,12 +337,13 @@ impl<'a> Runner<'a> {
         let absent = nan.into_iter().chain([Predicate::IsNull(by.clone())]);
         let mut wanted = BTreeSet::new();
         columns.iter().chain([by]).for_each(|of| columns_of(of, &mut wanted));
-        let mut all = self.rows_at(file, &ranges, &found, &wanted)?;
+        let mut all = self.rows_at(file, &ranges, &found, &wanted, on_progress)?;
         for absent in absent {
             if left == 0 {
                 break;
             }
-            let (rows, count) = self.rows_without(file, &ranges, absent, left, &wanted)?;
+            let (rows, count) =
+                self.rows_without(file, &ranges, (absent, left), &wanted, on_progress)?;
             left = left.saturating_sub(count);
             merge(&mut all, &self.plan, rows)?;
         }
@@ -335,6 +357,7 @@ impl<'a> Runner<'a> {
         ranges: &[Range],
         found: &[(Value, u64)],
         wanted: &BTreeSet<usize>,
+        on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
         let plan = &self.plan;
         let row_bytes = match plan.format {
@@ -361,7 +384,7 @@ impl<'a> Runner<'a> {
                 collected.add(program, index, range, answer)?;
                 Ok(Next::AsAnswered)
             },
-            &mut |_| true,
+            on_progress,
         )?;
         collected.finish()
     }
@@ -371,9 +394,9 @@ impl<'a> Runner<'a> {
         &mut self,
         file: &Opened,
         ranges: &[Range],
-        absent: Predicate,
-        rows: u64,
+        (absent, rows): (Predicate, u64),
         wanted: &BTreeSet<usize>,
+        on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(Partial, u64), RunError> {
         let plan = &self.plan;
         let filter = flat(Predicate::And(vec![self.split.pushed.clone(), absent]));
@@ -391,7 +414,7 @@ impl<'a> Runner<'a> {
                 let enough = collected.first_rows() >= rows;
                 Ok(if enough { Next::Enough } else { Next::AsAnswered })
             },
-            &mut |_| true,
+            on_progress,
         )?;
         let found = collected.first_rows();
         Ok((collected.finish()?, found))
@@ -420,12 +443,24 @@ pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<
     }
 }
 
+/// A row as [`Predicate::by_bytes`] looks at it.
+fn row_by_bytes(row: &[Value], raw: &[RawText<'_>]) -> Vec<Value> {
+    let mut row: Vec<Value> = row.iter().map(Value::by_bytes).collect();
+    for RawText { column, bytes } in raw {
+        row[*column] = Value::of_bytes(bytes);
+    }
+    row
+}
+
 /// What rows come to, range by range.
 pub(crate) struct Collected<'a> {
     plan: &'a Plan,
     /// What rows must meet that the stages have not tested.
     rest: &'a Predicate,
+    /// The same for rows with texts that are no UTF-8, once there are some.
+    by_bytes: Option<Predicate>,
     reducer: Reducer<'a>,
+    /// What each comes to; or all of them, if their order does not matter: groups of each are many.
     ranges: Vec<Partial>,
     /// Rows of each, and whether all of it is there.
     rows: Vec<(u64, bool)>,
@@ -433,11 +468,14 @@ pub(crate) struct Collected<'a> {
 
 impl<'a> Collected<'a> {
     pub(crate) fn new(plan: &'a Plan, rest: &'a Predicate, ranges: usize) -> Self {
+        let reducer = Reducer::new(plan);
+        let partials = if reducer.takes_any_order() { 1 } else { ranges };
         Self {
             plan,
             rest,
-            reducer: Reducer::new(plan),
-            ranges: vec![Partial::empty(plan); ranges],
+            by_bytes: None,
+            reducer,
+            ranges: vec![Partial::empty(plan); partials],
             rows: vec![(0, false); ranges],
         }
     }
@@ -448,24 +486,32 @@ impl<'a> Collected<'a> {
         index: usize,
         range: &Range,
         answer: &Answer<'_>,
-    ) -> Result<(), RunError> {
-        let Self { plan, rest, reducer, ranges, rows } = self;
+    ) -> Result<(), AnswerError> {
+        let Self { plan, rest, by_bytes, reducer, ranges, rows } = self;
         program.check_own(answer)?;
         // Each row has a byte at least, if only the end of its line.
         if plan.own.reduction.is_none() && u64::from(answer.count) > range.end - range.start {
-            return Err(RunError::Damaged);
+            return Err(RunError::Damaged.into());
         }
+        let partial = if ranges.len() == 1 { &mut ranges[0] } else { &mut ranges[index] };
         let mut result = Ok(());
-        let mut add = |row: &[Value]| {
-            if rest.holds(row)? == Some(true) {
-                reducer.add(&mut ranges[index], row)?;
+        let mut add = |row: &[Value], raw: &[RawText<'_>]| {
+            let holds = match raw {
+                [] => rest.holds(row)?,
+                raw => {
+                    let rest = by_bytes.get_or_insert_with(|| rest.by_bytes());
+                    rest.holds(&row_by_bytes(row, raw))?
+                }
+            };
+            if holds == Some(true) {
+                reducer.add(partial, row)?;
                 rows[index].0 += 1;
             }
             Ok::<_, Overflow>(())
         };
-        program.each_row(answer, plan.schema.columns.len(), &mut |row| {
+        program.each_row(answer, plan.schema.columns.len(), &mut |row, raw| {
             if result.is_ok() {
-                result = add(row);
+                result = add(row, raw);
             }
         })?;
         result?;
@@ -500,5 +546,38 @@ impl<'a> Collected<'a> {
             merge(&mut all, self.plan, partial)?;
         }
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Aggregate, Column, Kind, Measure, OwnStages, Scalar, Schema};
+
+    #[test]
+    fn groups_are_kept_once() {
+        let column = |(name, kind): (&str, _)| Column { name: name.into(), kind, nullable: true };
+        let kept = |reduction| {
+            let plan = Plan {
+                schema: Schema {
+                    columns: [("n", Kind::I32), ("x", Kind::F64)].map(column).to_vec(),
+                },
+                format: Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() },
+                filter: Predicate::Constant(true),
+                reduction,
+                own: OwnStages::default(),
+            };
+            Collected::new(&plan, &ALWAYS, 1000).ranges.len()
+        };
+        let groups = |measure, of| {
+            let aggregates = vec![Aggregate { measure, of: Scalar::Column(of) }];
+            Reduction::Groups { keys: vec![Scalar::Column(0)], aggregates }
+        };
+        assert_eq!(kept(groups(Measure::Sum, 1)), 1);
+        assert_eq!(kept(groups(Measure::Variance { ddof: 0 }, 0)), 1);
+        assert_eq!(kept(groups(Measure::Variance { ddof: 0 }, 1)), 1000);
+        let of = Scalar::Column(1);
+        assert_eq!(kept(Reduction::Histogram { of, low: 0.0, high: 1.0, bins: 4 }), 1);
+        assert_eq!(kept(Reduction::Rows { columns: Vec::new(), limit: None }), 1000);
     }
 }

@@ -498,7 +498,11 @@ impl Program {
             }
         }
         to.u16(source_at as u16).u16(map_at as u16).u16(self.steps.len() as u16).u32(map);
-        to.u32(own_filter).u16(own_filter_at as u16).u16(0).u16(0).u16(0);
+        let fields = match plan.format {
+            Format::Csv { .. } => plan.file_columns() as u16,
+            Format::Fixed { .. } | Format::Columns { .. } => 0,
+        };
+        to.u32(own_filter).u16(own_filter_at as u16).u16(fields).u16(0).u16(0);
         for (at, (index, kind)) in self.columns.iter().zip(&self.kinds).enumerate() {
             let room = usize::from(self.nullable[at]);
             let (offset, width) = match &plan.format {
@@ -601,7 +605,7 @@ fn order_edges(kind: Kind, edges: &[f64]) -> Vec<u64> {
 
 mod answers;
 
-pub(crate) use answers::{Answer, BadRow, Status};
+pub(crate) use answers::{Answer, BadRow, RawText, Status};
 
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,12 @@ mod world;
 
 use bpfof_host::files::FileMaps;
 use bpfof_query::{
-    Aggregate, CSV_NULLS, Column, Field, Format, Kind, Measure, OwnStages, Plan, Predicate,
-    Reduction, Scalar, Schema, Settings, Stages, Value,
+    Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages, Plan,
+    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, SourceFile, Stages, Table,
+    Value, parts,
 };
 use proptest::prelude::*;
+use std::cmp::Ordering;
 use world::{Dice, World};
 
 thread_local! {
@@ -167,6 +169,11 @@ fn rows_that_are_not_as_the_schema_says_are_told() {
     refuses(&[Kind::U8], "-1\n", "column c0 is no u8");
     refuses(&[Kind::U64], "18446744073709551616\n", "column c0 is no u64");
     refuses(&[Kind::F64], "1e999\n", "column c0 is no f64");
+    for kind in [Kind::I64, Kind::F64] {
+        for text in ["\0", "\0\0\0\0\0\0\0\0", "NA\0", "null\0\0\0\0"] {
+            refuses(&[kind], &format!("1\nNA\n{text}\n"), "at byte 5: column c0 is no");
+        }
+    }
     refuses(&[Kind::I64, Kind::I64], "1,2\n3\n", "at byte 4: the row has no column c1");
     refuses(&[Kind::Utf8], "a\n\"b\nc\"\n", "at byte 2: a quote that does not end");
     refuses(&[Kind::Utf8], "\"b\"c\n", "at byte 0: a quote that does not end");
@@ -182,6 +189,175 @@ fn rows_that_are_not_as_the_schema_says_are_told() {
     };
     let error = all_of(fixed, &[Kind::I32], b"h12345").expect_err("one byte too many");
     assert!(error.contains("at byte 5: 1 bytes, no record of 4"), "{error}");
+}
+
+/// Asks lines of a number, a text and a number.
+fn of_three(filter: Predicate, reduction: Reduction, text: &[u8]) -> Result<Table, String> {
+    let plan = Plan {
+        schema: Schema {
+            columns: [("id", Kind::I64), ("name", Kind::Utf8), ("zip", Kind::I64)]
+                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: true })
+                .to_vec(),
+        },
+        format: csv(),
+        filter,
+        reduction,
+        own: OwnStages::default(),
+    };
+    let world = World { plan, rows: Vec::new(), bytes: text.to_vec() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, &world.bytes).expect("room");
+    let run = LOCAL.with(|stages| world.run(stages, &path, Settings::default(), u64::MAX));
+    run.map(|(table, _)| table).map_err(|error| error.to_string())
+}
+
+/// Whichever columns are looked at, behind rows without quotes and with them.
+#[test]
+fn rows_with_another_number_of_fields_are_told() {
+    let good = "1,\"a, b\",5\n2,x,\r\n\n3,\"y\",4\n4,,\n".repeat(3000);
+    for column in 0..3 {
+        let sum = |text: &str| {
+            let of = Scalar::Column(column);
+            let measure = if column == 1 { Measure::Count } else { Measure::Sum };
+            let aggregates = vec![Aggregate { measure, of }];
+            let reduction = Reduction::Groups { keys: Vec::new(), aggregates };
+            let table = of_three(Predicate::Constant(true), reduction, text.as_bytes())?;
+            Ok::<_, String>(table.rows[0][0].clone())
+        };
+        let expected = [30_000, 12_000, 27_000][column];
+        assert_eq!(sum(&good), Ok(Value::Int(expected)), "{column}");
+        for (line, found) in [
+            ("7,Smith, John,8", 4),
+            ("7,\"Smith\", John,8", 4),
+            ("7,\"Smith, John\",8,", 4),
+            ("7,x,8,9,10", 5),
+            ("7,x", 2),
+            ("7,\"x\"", 2),
+            ("7", 1),
+            (" ", 1),
+        ] {
+            for before in ["", "1,x,2\n", "1,\"x\",2\n", &good] {
+                for behind in ["", "\n", "\r\n", "\n1,x,2\n", "\n1,\"x\",2\n"] {
+                    let error = sum(&format!("{before}{line}{behind}"));
+                    let error = error.expect_err(line);
+                    let names = ["id", "name", "zip"];
+                    let why = match names.get(found).filter(|_| column >= found) {
+                        Some(_) => format!("the row has no column {}", names[column]),
+                        None => format!("the row has {found} fields in place of 3"),
+                    };
+                    let why = format!("at byte {}: {why}", before.len());
+                    assert!(error.contains(&why), "{line:?} {behind:?}: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of texts are compared, by stages and here.
+#[test]
+fn conditions_on_texts_that_are_no_utf8() {
+    let texts: [&[u8]; 9] = [
+        b"a",
+        b"a\xfe",
+        b"a\xff",
+        b"a\xff\xfe",
+        b"\xff",
+        b"\xc3",
+        "ä".as_bytes(),
+        "a\u{fffd}".as_bytes(),
+        b"b",
+    ];
+    let mut bytes = Vec::new();
+    for (number, text) in texts.iter().enumerate() {
+        bytes.extend([number.to_string().as_bytes(), b",", text, b",0\n"].concat());
+    }
+    let numbers = |filter| {
+        let reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None };
+        of_three(filter, reduction, &bytes).expect("good rows").rows
+    };
+    type Holds<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
+    // Stages compare no column with itself.
+    let never = || Predicate::Compare(Compare::NotEqual, Scalar::Column(2), Scalar::Column(2));
+    let here = |filter| numbers(Predicate::Or(vec![filter, never()]));
+    for literal in
+        ["", "a", "a\u{fffd}", "a\u{fffd}\u{fffd}", "\u{fffd}", "Ã", "ä", "b", "\u{10ffff}"]
+    {
+        let value = || Value::Text(literal.to_owned());
+        let compares = [
+            (Compare::Equal, Ordering::is_eq as fn(Ordering) -> bool),
+            (Compare::NotEqual, Ordering::is_ne),
+            (Compare::Less, Ordering::is_lt),
+            (Compare::AtMost, Ordering::is_le),
+            (Compare::Greater, Ordering::is_gt),
+            (Compare::AtLeast, Ordering::is_ge),
+        ];
+        let compares = compares.map(|(compare, holds)| {
+            let filter = Predicate::Compare(compare, Scalar::Column(1), Scalar::Literal(value()));
+            let holds = move |text: &[u8]| holds(text.cmp(literal.as_bytes()));
+            (filter, Box::new(holds) as Holds<'_>)
+        });
+        let begins = Predicate::StartsWith(Scalar::Column(1), literal.to_owned());
+        let is_in = Predicate::In(Scalar::Column(1), vec![Value::Text("x".to_owned()), value()]);
+        let others: [(_, Holds<'_>); 2] = [
+            (begins, Box::new(|text| text.starts_with(literal.as_bytes()))),
+            (is_in, Box::new(|text| text == literal.as_bytes())),
+        ];
+        for (filter, holds) in compares.into_iter().chain(others) {
+            let found = (0..).zip(texts).filter(|(_, text)| holds(text));
+            let expected: Vec<_> = found.map(|(number, _)| vec![Value::Int(number)]).collect();
+            assert_eq!(numbers(filter.clone()), expected, "{filter:?}");
+            assert_eq!(here(filter.clone()), expected, "{filter:?}");
+        }
+    }
+}
+
+/// Also while the rows are read that come first.
+#[test]
+fn a_top_can_be_stopped_at_any_time() {
+    let number = |row: usize| (row as f64, f64::NAN);
+    let bytes: Vec<u8> = (0..20)
+        .flat_map(|row| [number(row).0.to_le_bytes(), number(row).1.to_le_bytes()].concat())
+        .collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, &bytes).expect("room");
+    // One chain at a time, of one row.
+    let settings = Settings { chains: 1, range_max_bytes: Some(1), ..Settings::default() };
+    for by in 0..2 {
+        let plan = Plan {
+            schema: Schema {
+                columns: ["x", "nan"]
+                    .map(|name| Column { name: name.to_owned(), kind: Kind::F64, nullable: false })
+                    .to_vec(),
+            },
+            format: Format::Fixed {
+                header_bytes: 0,
+                record_bytes: 16,
+                fields: [0, 8].map(|at| Field { offset_bytes: at, width_bytes: 8 }).to_vec(),
+            },
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Top {
+                by: Scalar::Column(by),
+                descending: true,
+                count: 10,
+                columns: vec![Scalar::Column(0)],
+            },
+            own: OwnStages::default(),
+        };
+        let files = [SourceFile::at(&path).expect("the file")];
+        let part = &parts(&plan, &files, u64::MAX)[0];
+        LOCAL.with(|stages| {
+            let mut runner = Runner::new(stages, &plan, settings).expect("a plan");
+            let mut calls = 0;
+            // All 20 chains that look for them have then ended.
+            let stopped = runner.run(part, &mut |_| {
+                calls += 1;
+                calls <= 20
+            });
+            assert!(matches!(stopped, Err(RunError::Stopped)), "{by}: {stopped:?}");
+        });
+    }
 }
 
 /// Whichever columns are looked at.

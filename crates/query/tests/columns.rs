@@ -3,10 +3,11 @@
 use arrow_array::types::Int64Type;
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch,
-    StringArray, TimestampMillisecondArray,
+    StringArray, TimestampMillisecondArray, UnionArray,
 };
-use arrow_ipc::writer::{FileWriter, StreamWriter};
-use arrow_schema::Schema as ArrowSchema;
+use arrow_ipc::MetadataVersion;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_schema::{DataType, Field, Schema as ArrowSchema, UnionFields};
 use bpfof_host::files::FileMaps;
 use bpfof_query::infer::{Hints, Source};
 use bpfof_query::output::schema;
@@ -178,6 +179,7 @@ fn the_first_rows_begin_the_order_of_all() {
     let number = |row: i64| match row % 5 {
         0 => None,
         1 => Some(f64::NAN),
+        2 => Some(if row % 2 == 0 { 0.0 } else { -0.0 }),
         _ => Some((row * 7 % 11) as f64 - 5.5),
     };
     let integer = |row: i64| (row % 3 > 0).then_some(row * 5 % 13);
@@ -204,7 +206,7 @@ fn the_first_rows_begin_the_order_of_all() {
             };
             let all = answer("");
             // This machine keeps the first 600.
-            for limit in [0, 1, 24, 25, 36, 37, 42, 48, 49, 59, 600] {
+            for limit in [0, 1, 15, 18, 21, 24, 25, 36, 37, 42, 48, 49, 59, 600] {
                 let first = answer(&format!("LIMIT {limit}"));
                 let expected = &all[..limit.min(all.len())];
                 // As text, in which NaN is NaN.
@@ -276,6 +278,89 @@ fn sums_of_booleans_are_integers() {
         let table = ask(&path, "sum(ok)", &format!("HAVING {having}"), Settings::default());
         assert_eq!(table.expect("a number").rows, [[Value::Int(2)]], "{having}");
     }
+}
+
+/// As pyarrow writes them.
+#[test]
+fn values_are_missing_whatever_the_schema_declares() {
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("n", Arc::new(Int64Array::from(vec![Some(1), None, Some(3), None]))),
+        ("t", Arc::new(StringArray::from(vec![Some("a"), None, None, Some("b")]))),
+        ("k", Arc::new(Int64Array::from(vec![5, 6, 7, 8]))),
+    ];
+    let all = RecordBatch::try_from_iter(columns).expect("of one length");
+    let declared = all
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| field.as_ref().clone().with_nullable(false))
+        .collect::<Vec<_>>();
+    let (_folder, path) = folder();
+    let file = std::fs::File::create(&path).expect("room");
+    let mut writer = FileWriter::try_new(file, &ArrowSchema::new(declared)).expect("room");
+    writer.write(&all).expect("room");
+    writer.finish().expect("room");
+    let int = Value::Int;
+    for (select, rest, expected) in [
+        (
+            "count(n), sum(n), min(n), count(t), count(k)",
+            "",
+            vec![int(2), int(4), int(1), int(2), int(4)],
+        ),
+        ("count(*)", "WHERE n < 3", vec![int(1)]),
+        ("count(*)", "WHERE t IS NULL", vec![int(2)]),
+        ("sum(k)", "WHERE n IS NULL", vec![int(14)]),
+    ] {
+        let table = ask(&path, select, rest, Settings::default());
+        assert_eq!(table.expect("an answer").rows, [expected], "{select} {rest}");
+    }
+}
+
+/// Up to V4 of the format they have a buffer more.
+#[test]
+fn columns_behind_unions_are_found() {
+    let fields = UnionFields::from_fields([Field::new("i", DataType::Int64, true)]);
+    let values = || -> Vec<ArrayRef> { vec![Arc::new(Int64Array::from(vec![70, 71, 72]))] };
+    let kinds = || vec![0_i8; 3].into();
+    let sparse = UnionArray::try_new(fields.clone(), kinds(), None, values()).expect("a union");
+    let offsets = Some(vec![0, 1, 2].into());
+    let dense = UnionArray::try_new(fields, kinds(), offsets, values()).expect("a union");
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("s", Arc::new(sparse)),
+        ("a", Arc::new(Int64Array::from(vec![1, 2, 3]))),
+        ("d", Arc::new(dense)),
+        ("b", Arc::new(StringArray::from(vec![Some("x"), None, Some("y")]))),
+    ];
+    let all = RecordBatch::try_from_iter(columns).expect("of one length");
+    let text = |text: &str| Value::Text(text.to_owned());
+    let expected =
+        [[Value::Int(1), text("x")], [Value::Int(2), Value::Null], [Value::Int(3), text("y")]];
+    for version in [MetadataVersion::V4, MetadataVersion::V5] {
+        let (_folder, path) = folder();
+        let file = std::fs::File::create(&path).expect("room");
+        let options = IpcWriteOptions::try_new(64, false, version).expect("options");
+        let mut writer =
+            FileWriter::try_new_with_options(file, &all.schema(), options).expect("room");
+        writer.write(&all).expect("room");
+        writer.finish().expect("room");
+        let table = ask(&path, "a, b", "", Settings::default());
+        assert_eq!(table.expect("an answer").rows, expected, "{version:?}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_damaged_is_told() {
+    let (_folder, path) = folder();
+    let mut bytes = good_file();
+    let end = bytes.len() - 10;
+    let length = u32::from_le_bytes(bytes[end..end + 4].try_into().expect("4 bytes")) as usize;
+    let footer = arrow_ipc::root_as_footer(&bytes[end - length..end]).expect("a footer");
+    let batches = footer.recordBatches().expect("batches");
+    let at = batches.get(1).offset() as usize;
+    bytes[at + 8..at + 24].fill(0xff);
+    std::fs::write(&path, bytes).expect("room");
+    let error = ask(&path, "sum(n)", "", Settings::default()).expect_err("a damaged batch");
+    assert!(error.contains(&format!("rows.arrow, at byte {at}: ")), "{error}");
 }
 
 /// A small file with all that is read.
@@ -419,4 +504,5 @@ fn parts_of_times_and_casts() {
     let error =
         ask(&path, "CAST(x / 2 AS BIGINT)", "", Settings::default()).expect_err("a fraction");
     assert!(error.contains("CAST AS BIGINT of a number with a fraction"), "{error}");
+    assert!(error.contains("rows.arrow, from byte "), "{error}");
 }

@@ -118,7 +118,9 @@ struct bpfof_query {
 	__u32 own_filter;
 	/* offset in scratch of struct bpfof_own; that of a reduction is at reduction_at */
 	__u16 own_filter_at;
-	__u16 reserved[3];
+	/* of text: fields of a line */
+	__u16 fields;
+	__u16 reserved[2];
 	struct bpfof_column column[BPFOF_COLUMNS_MAX];
 };
 
@@ -160,6 +162,8 @@ struct bpfof_batch {
 #define BPFOF_QUERY_BAD_QUOTES 5
 /* Its text in column `count` is not where texts are. */
 #define BPFOF_QUERY_BAD_TEXT 6
+/* It has `count` fields, and should have another number. */
+#define BPFOF_QUERY_BAD_FIELDS 7
 
 /* The answer begins with this; the reduction's follows. */
 struct bpfof_query_answer {

@@ -36,17 +36,17 @@ pub(crate) struct Batches {
 
 impl Batches {
     /// Reads where these columns are in the batches of a part. Of a batch those rows are the part's whose share
-    /// of its bytes begins there.
+    /// of its bytes begins there. An error comes with the file offset of the batch, or 0.
     pub(crate) fn read(
         file: &File,
         part: &Part,
         known: &[ColumnBuffers],
         columns: Vec<usize>,
-    ) -> Result<Self, FileError> {
-        let contents = ArrowFile::read(file, part.file_bytes)?;
+    ) -> Result<Self, (u64, FileError)> {
+        let contents = ArrowFile::read(file, part.file_bytes).map_err(|error| (0, error))?;
         if contents.columns != known {
             let what = "its columns are others than when it was looked at: ask again";
-            return Err(FileError::Contents(what.to_owned()));
+            return Err((0, FileError::Contents(what.to_owned())));
         }
         let wanted: Vec<&ColumnBuffers> = columns.iter().map(|index| &known[*index]).collect();
         let mut all = Self {
@@ -59,7 +59,8 @@ impl Batches {
         let is_here = |block: &&Block| block.end() > start && block.offset < end;
         for block in contents.blocks.iter().filter(is_here) {
             let mut add = |place| all.places.push(place);
-            let rows = read_batch(file, block, &wanted, &mut metadata, &mut add)?;
+            let rows = read_batch(file, block, &wanted, &mut metadata, &mut add)
+                .map_err(|error| (block.offset, error))?;
             let (from, to) = (row_at(block, rows, start), row_at(block, rows, end));
             if from == to {
                 all.places.truncate(all.batches.len() * all.columns.len());

@@ -126,7 +126,7 @@ impl ArrowFile {
         if schema.endianness() != Endianness::Little {
             return contents("its numbers are big-endian: write it on a little-endian machine");
         }
-        let mut walk = Walk::default();
+        let mut walk = Walk::new(footer.version());
         for field in schema.fields().iter().flatten() {
             walk.column(field).map_err(FileError::Contents)?;
         }

@@ -1,7 +1,9 @@
 //! What fields of Arrow are here, and where their buffers are among those of a batch.
 
 use crate::plan::{Column, ColumnBuffers, Kind, OtherColumn, Schema};
-use arrow_ipc::{DateUnit, Field, Precision, TimeUnit as IpcUnit, Type, UnionMode};
+use arrow_ipc::{
+    DateUnit, Field, MetadataVersion, Precision, TimeUnit as IpcUnit, Type, UnionMode,
+};
 use arrow_schema::{DataType, TimeUnit};
 
 /// Most columns.
@@ -17,9 +19,16 @@ pub(super) struct Walk {
     /// If views have two each.
     buffers: u32,
     views: u32,
+    /// Up to V4 of the format unions have a bit for each row, too.
+    unions_have_bits: bool,
 }
 
 impl Walk {
+    /// Of a file of this version of the format.
+    pub(super) fn new(version: MetadataVersion) -> Self {
+        Self { unions_have_bits: version < MetadataVersion::V5, ..Self::default() }
+    }
+
     /// Takes a column: one that can be asked for, or another.
     pub(super) fn column(&mut self, field: Field<'_>) -> Result<(), String> {
         let name = field.name().unwrap_or_default().to_owned();
@@ -34,7 +43,8 @@ impl Walk {
             Ok((kind, data_type)) => {
                 let (node, buffer, views_before) = (self.nodes, self.buffers, self.views);
                 self.columns.push(ColumnBuffers { data_type, node, buffer, views_before });
-                self.schema.columns.push(Column { name, kind, nullable: field.nullable() });
+                // Whatever the field says, batches tell by their counts whether values are missing.
+                self.schema.columns.push(Column { name, kind, nullable: true });
             }
             Err(why) => self.others.push(OtherColumn { name, why }),
         }
@@ -50,10 +60,13 @@ impl Walk {
             Type::Utf8 | Type::Binary | Type::LargeUtf8 | Type::LargeBinary => (1, 3),
             Type::ListView | Type::LargeListView => (1, 3),
             Type::RunEndEncoded => (1, 0),
-            Type::Union => match field.type_as_union().map(|union| union.mode()) {
-                Some(UnionMode::Dense) => (1, 2),
-                _ => (1, 1),
-            },
+            Type::Union => {
+                let bits = u32::from(self.unions_have_bits);
+                match field.type_as_union().map(|union| union.mode()) {
+                    Some(UnionMode::Dense) => (1, 2 + bits),
+                    _ => (1, 1 + bits),
+                }
+            }
             Type::Utf8View | Type::BinaryView => {
                 self.views += 1;
                 (1, 2)

@@ -22,6 +22,11 @@ const SUM_DIGITS: u8 = 38;
 /// What has room in so many.
 const SUM_MAX: u128 = 99_999_999_999_999_999_999_999_999_999_999_999_999;
 
+/// Bytes of text that a column of Arrow's utf8 has room for: offsets have 31 bits.
+const TEXTS_MAX_BYTES: usize = i32::MAX as usize;
+/// Bytes of text in a batch of a file: far less, because it is in memory twice.
+const BATCH_TEXTS_BYTES: usize = 256 << 20;
+
 /// Arrow's types of an answer. Sums of integers have 64 bits if all of `table` fit, else 38 decimal digits.
 pub fn schema(names: &[&str], table: &Table) -> Schema {
     let fields = names.iter().zip(&table.kinds).enumerate().map(|(at, (name, kind))| {
@@ -65,9 +70,13 @@ fn data_type(kind: Kind) -> DataType {
 /// The rows of a table as a batch.
 ///
 /// # Errors
-/// A value has no room in the type of its column.
+/// A value has no room in the type of its column, or the texts of a column have none together.
 pub fn batch(schema: &Arc<Schema>, table: &Table) -> Result<RecordBatch, OutputError> {
-    let column = |(at, field): (usize, &Arc<Field>)| column(field, at, &table.rows);
+    batch_of(schema, &table.rows)
+}
+
+fn batch_of(schema: &Arc<Schema>, rows: &[Vec<Value>]) -> Result<RecordBatch, OutputError> {
+    let column = |(at, field): (usize, &Arc<Field>)| column(field, at, rows);
     let arrays = schema.fields().iter().enumerate().map(column).collect::<Result<_, _>>()?;
     Ok(RecordBatch::try_new(Arc::clone(schema), arrays)?)
 }
@@ -103,7 +112,10 @@ fn column(field: &Field, at: usize, rows: &[Vec<Value>]) -> Result<ArrayRef, Out
             Ok(Arc::new(builder.finish()))
         }
         DataType::LargeUtf8 => Ok(texts::<i64>(at, rows)),
-        DataType::Utf8 => Ok(texts::<i32>(at, rows)),
+        DataType::Utf8 => {
+            check_texts(field, at, rows, TEXTS_MAX_BYTES)?;
+            Ok(texts::<i32>(at, rows))
+        }
         _ => times(field, at, rows),
     }
 }
@@ -131,6 +143,39 @@ fn times(field: &Field, at: usize, rows: &[Vec<Value>]) -> Result<ArrayRef, Outp
         DataType::Duration(Nanosecond) => integers::<DurationNanosecondType>(field, at, rows),
         other => Err(ArrowError::NotYetImplemented(other.to_string()).into()),
     }
+}
+
+fn text_bytes(value: &Value) -> usize {
+    if let Value::Text(text) = value { text.len() } else { 0 }
+}
+
+/// Whether the texts of a column have room in one batch.
+pub(super) fn check_texts(
+    field: &Field,
+    at: usize,
+    rows: &[Vec<Value>],
+    most: usize,
+) -> Result<(), OutputError> {
+    let bytes = rows.iter().map(|row| text_bytes(&row[at])).sum();
+    if bytes > most {
+        return Err(OutputError::TooMuchText { column: field.name().clone(), bytes, most });
+    }
+    Ok(())
+}
+
+/// Rows in pieces, whose texts have at most so many bytes if it is more than one row.
+fn pieces(mut rows: &[Vec<Value>], most: usize) -> impl Iterator<Item = &[Vec<Value>]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0_usize;
+        let mut fits = |row: &Vec<Value>| {
+            bytes = bytes.saturating_add(row.iter().map(text_bytes).sum());
+            bytes <= most
+        };
+        let fitting = rows.iter().take_while(|row| fits(row)).count();
+        let (piece, rest) = rows.split_at(fitting.max(1).min(rows.len()));
+        rows = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 fn texts<O: OffsetSizeTrait>(at: usize, rows: &[Vec<Value>]) -> ArrayRef {
@@ -184,6 +229,8 @@ fn numbers<T: ArrowPrimitiveType>(
 pub(super) struct Arrow<W: Write> {
     names: Vec<String>,
     state: State<W>,
+    /// Bytes of text in a batch.
+    texts_max_bytes: usize,
 }
 
 enum State<W: Write> {
@@ -193,7 +240,12 @@ enum State<W: Write> {
 
 impl<W: Write> Arrow<W> {
     pub(super) fn new(names: Vec<String>, out: W) -> Self {
-        Self { names, state: State::Waiting(Some(out)) }
+        Self::with(names, out, BATCH_TEXTS_BYTES)
+    }
+
+    /// Writes batches that have at most so many bytes of text.
+    pub(super) fn with(names: Vec<String>, out: W, texts_max_bytes: usize) -> Self {
+        Self { names, state: State::Waiting(Some(out)), texts_max_bytes }
     }
 
     pub(super) fn write(&mut self, table: &Table) -> Result<(), OutputError> {
@@ -204,10 +256,10 @@ impl<W: Write> Arrow<W> {
             let schema = Arc::new(schema(&names, table));
             self.state = State::Open(Box::new(FileWriter::try_new(out, &schema)?), schema);
         }
-        if let State::Open(writer, schema) = &mut self.state
-            && !table.rows.is_empty()
-        {
-            writer.write(&batch(schema, table)?)?;
+        if let State::Open(writer, schema) = &mut self.state {
+            for rows in pieces(&table.rows, self.texts_max_bytes) {
+                writer.write(&batch_of(schema, rows)?)?;
+            }
         }
         Ok(())
     }

@@ -21,6 +21,19 @@ pub enum OutputError {
         /// The type.
         kind: String,
     },
+    /// The texts of a column are too long together for one batch of Arrow.
+    #[error(
+        "{column} has {bytes} bytes of text, and Arrow's utf8 has room for {most} in one batch: ask for fewer rows, or \
+         for parts of the files"
+    )]
+    TooMuchText {
+        /// The column.
+        column: String,
+        /// Bytes of all its texts.
+        bytes: usize,
+        /// Bytes that there is room for.
+        most: usize,
+    },
     /// Arrow's own refusal.
     #[error(transparent)]
     Arrow(ArrowError),

@@ -1,12 +1,13 @@
 //! One answer in each style.
 
+use super::arrow::{Arrow, check_texts};
 use super::{Output, OutputError, Style};
 use crate::plan::{AnswerKind, Kind, Table, Value};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float32Type, Int64Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
 use arrow_ipc::reader::FileReader;
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 use std::io::Cursor;
 
 const NAMES: [&str; 4] = ["id", "vendor", "f", "sum(x)"];
@@ -94,4 +95,34 @@ fn sums_beyond_64_bits_are_decimal_and_never_cut() {
     output.write(&table(1)).expect("written");
     let refused = output.write(&table(large)).expect_err("no room");
     assert!(matches!(refused, OutputError::TooLarge { value, .. } if value == large), "{refused}");
+}
+
+#[test]
+fn much_text_is_several_batches() {
+    let table = table(-7);
+    let rows = table.rows.iter().cycle().take(9).cloned().collect();
+    let many = Table { rows, ..table };
+    // Every other text has 9 bytes, and those between none.
+    for (most, sizes) in [(1 << 20, &[9][..]), (18, &[4, 4, 1]), (3, &[1, 1, 1, 1, 1, 1, 1, 1, 1])]
+    {
+        let mut bytes = Vec::new();
+        let names = NAMES.map(str::to_owned).to_vec();
+        let mut arrow = Arrow::with(names, &mut bytes, most);
+        arrow.write(&many).expect("written");
+        arrow.finish().expect("finished");
+        let batches = batches(bytes);
+        let found: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
+        assert_eq!(found, sizes, "{most}");
+        let texts: Vec<&str> =
+            batches.iter().flat_map(|batch| batch.column(1).as_string::<i32>()).flatten().collect();
+        let expected = many.rows.iter().map(|row| match &row[1] {
+            Value::Text(text) => &**text,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(texts, expected.collect::<Vec<_>>());
+    }
+    let field = Field::new("vendor", DataType::Utf8, true);
+    assert!(check_texts(&field, 1, &many.rows, 45).is_ok());
+    let refused = check_texts(&field, 1, &many.rows, 44).expect_err("no room");
+    assert!(matches!(refused, OutputError::TooMuchText { bytes: 45, .. }), "{refused}");
 }

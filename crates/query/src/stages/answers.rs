@@ -8,6 +8,7 @@ use crate::partial::{Group, Key, Partial, State, add_group};
 use crate::parts::Range;
 use crate::plan::{Kind, Value};
 use crate::wire::{Damaged, Reader};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops;
 
@@ -38,6 +39,16 @@ pub(crate) enum BadRow {
     Long,
     Quotes,
     Text,
+    /// It has so many.
+    Fields(u32),
+}
+
+/// A text of a row as it is in the file, which is no UTF-8.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawText<'a> {
+    /// By its index in the schema.
+    pub(crate) column: usize,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl Answer<'_> {
@@ -63,6 +74,7 @@ impl Program {
             4 => Status::Bad(BadRow::Long, None),
             5 => Status::Bad(BadRow::Quotes, None),
             6 => Status::Bad(BadRow::Text, column),
+            7 => Status::Bad(BadRow::Fields(count), None),
             _ => return Err(Damaged),
         };
         Ok(Answer { next, status, count, rows: from.u64()?, passed: from.u64()?, body: from.0 })
@@ -84,7 +96,7 @@ impl Program {
         &self,
         answer: &Answer<'_>,
         answered: &ops::Range<usize>,
-        on_row: &mut dyn FnMut(&[Value]),
+        on_row: &mut dyn FnMut(&[Value], &[RawText<'_>]),
     ) -> Result<(), Damaged> {
         let mut from = Reader(answer.body);
         let mut row = vec![Value::Null; answered.end];
@@ -97,17 +109,18 @@ impl Program {
                     _ => Value::Int(word.into()),
                 };
             }
-            on_row(&row);
+            on_row(&row, &[]);
         }
         Ok(())
     }
 
-    /// Rows of the schema's width, of an answer of the stage for rows, or of a reduction of the user's own.
+    /// Rows of the schema's width, of an answer of the stage for rows, or of a reduction of the user's own. With
+    /// each come the texts of it that are no UTF-8.
     pub(crate) fn each_row(
         &self,
         answer: &Answer<'_>,
         columns: usize,
-        on_row: &mut dyn FnMut(&[Value]),
+        on_row: &mut dyn FnMut(&[Value], &[RawText<'_>]),
     ) -> Result<(), Damaged> {
         let answered = match &self.told {
             Told::Rows { answered, .. } => answered,
@@ -117,25 +130,36 @@ impl Program {
         let mut from = Reader(answer.body);
         from.skip(8)?;
         let mut row = vec![Value::Null; columns];
+        let mut raw = Vec::new();
         for _ in 0..answer.count {
+            raw.clear();
             for place in answered {
                 let (kind, nullable) = (&self.kinds[*place], self.nullable[*place]);
                 row[self.columns[*place]] = match (nullable && from.u8()? == 0, kind) {
                     (true, _) => Value::Null,
                     (false, Kind::Utf8) => {
                         let length = from.u16()?;
-                        text(from.take(usize::from(length))?)
+                        let bytes = from.take(usize::from(length))?;
+                        let shown = String::from_utf8_lossy(bytes);
+                        if matches!(shown, Cow::Owned(_)) {
+                            raw.push(RawText { column: self.columns[*place], bytes });
+                        }
+                        Value::Text(shown.into_owned())
                     }
                     (false, kind) => order_form::to_value(*kind, from.u64()?),
                 };
             }
-            on_row(&row);
+            on_row(&row, &raw);
         }
         Ok(())
     }
 
-    /// Keys and file offsets of a top's rows.
-    pub(crate) fn top(&self, answer: &Answer<'_>) -> Result<Vec<(Value, u64)>, Damaged> {
+    /// Keys and file offsets of a top's rows, which begin in the range that the answer is of.
+    pub(crate) fn top(
+        &self,
+        answer: &Answer<'_>,
+        range: &Range,
+    ) -> Result<Vec<(Value, u64)>, Damaged> {
         let Told::Top { by, descending, .. } = self.told else { return Err(Damaged) };
         let kind = self.kinds[self.place(by)];
         let mut from = Reader(answer.body);
@@ -146,6 +170,9 @@ impl Program {
         let mut rows = Vec::new();
         for _ in 0..answer.count {
             let (key, offset) = (from.u64()?, from.u64()?);
+            if !(range.start..range.end).contains(&offset) {
+                return Err(Damaged);
+            }
             rows.push((order_form::to_value(kind, if descending { !key } else { key }), offset));
         }
         Ok(rows)

@@ -114,7 +114,10 @@ pub(super) fn file(schema: &Schema, rows: &mut [Vec<Value>], dice: &mut Dice) ->
     let fields = fields.map(|(of, data_type)| Field::new(&of.name, data_type.clone(), of.nullable));
     let arrow_schema = Arc::new(ArrowSchema::new(fields.collect::<Vec<_>>()));
     let all = RecordBatch::try_new(Arc::clone(&arrow_schema), arrays).expect("as the schema says");
-    let mut writer = FileWriter::try_new(Vec::new(), &arrow_schema).expect("memory");
+    let declared = arrow_schema.fields().iter();
+    let declared = declared.map(|field| field.as_ref().clone().with_nullable(dice.one_in(2)));
+    let declared = ArrowSchema::new(declared.collect::<Vec<_>>());
+    let mut writer = FileWriter::try_new(Vec::new(), &declared).expect("memory");
     let most = if dice.one_in(2) { 10 } else { 3000 };
     let mut at = 0;
     while at < rows.len() {

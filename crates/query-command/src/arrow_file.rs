@@ -1,0 +1,73 @@
+//! The file that an Arrow answer is written to.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::{Builder, NamedTempFile};
+
+/// Symbolic links that are followed, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// Where an answer is written.
+#[derive(Debug)]
+pub(crate) enum ArrowFile {
+    /// In a file beside that of this path, whose place it takes in the end.
+    Beside(NamedTempFile, PathBuf),
+    /// A pipe or a device, which gets it byte by byte.
+    Direct(File),
+}
+
+impl ArrowFile {
+    /// Opens the file for this path, behind symbolic links. A regular file keeps its contents until
+    /// [`finish`](Self::finish), and its mode.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let (path, known) = match fs::metadata(path) {
+            Ok(known) if known.is_file() => (fs::canonicalize(path)?, Some(known)),
+            Ok(_) => return File::options().write(true).open(path).map(Self::Direct),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (behind_links(path)?, None),
+            Err(error) => return Err(error),
+        };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        // The kernel takes off what the umask forbids.
+        let file = Builder::new()
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        if let Some(known) = known {
+            file.as_file().set_permissions(Permissions::from_mode(mode(&known)))?;
+        }
+        Ok(Self::Beside(file, path))
+    }
+
+    pub(crate) fn as_file(&self) -> &File {
+        match self {
+            Self::Beside(file, _) => file.as_file(),
+            Self::Direct(file) => file,
+        }
+    }
+
+    /// All of the answer is there.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Beside(file, path) => file.persist(path).map(drop).map_err(|failed| failed.error),
+            Self::Direct(_) => Ok(()),
+        }
+    }
+}
+
+/// Without the bits that give a file's rights to who executes it.
+fn mode(of: &Metadata) -> u32 {
+    of.permissions().mode() & 0o777
+}
+
+/// The path that a path names behind symbolic links; nothing needs to be there.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&path) {
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many symbolic links"))
+}
