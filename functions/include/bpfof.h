@@ -100,7 +100,9 @@ struct bpfof_ctx {
  *
  * What a call of one costs is in units of 0.2 ns (docs/tenants.md, Cost is time),
  * as is what instructions cost: 1, but a load 12, a store 2, a branch 6, a
- * multiplication 3, a division 12, an atomic operation 10, a call of a function 8.
+ * multiplication 3, a division 12, an atomic operation 10, a call of a function 8;
+ * stores and atomic operations of more than a byte 22 more, unless they are of
+ * variables on the stack.
  * A call of the function may cost 1000000 together (200 us), unless the target is
  * configured otherwise; what costs more than is left faults.
  */

@@ -36,6 +36,7 @@ pub use chain::{
 };
 pub use engine::Engine;
 pub use file_map::{Extent, FileMap, MapError};
+pub use map_table::free_maps_elsewhere;
 pub use suspended::Suspended;
 pub use tables::{Function, FunctionMap, FunctionMaps, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

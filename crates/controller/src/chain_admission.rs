@@ -14,8 +14,7 @@
 use crate::limits::ARENA_SLICE_NS;
 use bpfof_chain::ChainId;
 
-/// Arenas that a turn grants at most: for each, all that wait are compared. Those who get one keep the reactor
-/// awake for the others.
+/// Arenas that a turn grants at most: for each, all that wait are compared.
 pub(crate) const GRANTS_PER_TURN: usize = 16;
 /// Chains that may be asked to give way in one turn.
 pub(crate) const DISPLACED_PER_TURN: usize = 16;

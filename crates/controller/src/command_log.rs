@@ -16,39 +16,44 @@ pub(crate) struct CommandLog {
     second: u64,
     lines: u32,
     per_second: u32,
-    /// Whether they count among those of all hosts: who connects again and again begins anew here.
-    is_of_host: bool,
 }
 
 impl Default for CommandLog {
     fn default() -> Self {
         let per_second = LOG_LINES_PER_SECOND;
-        CommandLog { second: 0, lines: 0, per_second, is_of_host: true }
+        CommandLog { second: 0, lines: 0, per_second }
     }
 }
 
 /// Lines of all hosts of the process.
 static HOSTS: HostsLog = HostsLog(AtomicU64::new(0));
 
-/// The second of the last line, modulo 2^32, and how many lines there were in it.
+/// The latest second of a line, in the upper half, and how many lines there were in it.
 struct HostsLog(AtomicU64);
 
 impl HostsLog {
     /// Counts a line that is asked for.
     fn count(&self, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
         let second = (now_ns / 1_000_000_000) << 32;
-        let next = |last: u64| if (last >> 32) << 32 == second { last + 1 } else { second + 1 };
+        // A reactor whose clock is a little behind does not begin a second again.
+        let next = |last: u64| if last < second { second + 1 } else { last + 1 };
         let last = self.0.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
         let lines = next(last.unwrap_or_else(|last| last)) as u32;
-        words(lines, HOSTS_LOG_LINES_PER_SECOND)
+        let words = format_args!("what more happens this second to any host is not logged");
+        instead(words, lines, HOSTS_LOG_LINES_PER_SECOND)
     }
 }
 
-/// What is said in the place of the line with this number: nothing else, that there are too many, or nothing.
-fn words(line: u32, per_second: u32) -> Option<Option<fmt::Arguments<'static>>> {
+/// What is said in the place of the line with this number: nothing else, these words if it is the first of too many,
+/// or nothing.
+fn instead(
+    words: fmt::Arguments<'static>,
+    line: u32,
+    per_second: u32,
+) -> Option<Option<fmt::Arguments<'static>>> {
     match line.cmp(&(per_second + 1)) {
         Ordering::Less => Some(None),
-        Ordering::Equal => Some(Some(format_args!("what more happens this second is not logged"))),
+        Ordering::Equal => Some(Some(words)),
         Ordering::Greater => None,
     }
 }
@@ -70,7 +75,7 @@ impl CommandLog {
     /// Lines of all who have not said who they are: anybody can cause them.
     pub(crate) fn of_strangers() -> CommandLog {
         let per_second = STRANGERS_LOG_LINES_PER_SECOND;
-        CommandLog { per_second, is_of_host: false, ..CommandLog::default() }
+        CommandLog { per_second, ..CommandLog::default() }
     }
 
     /// Whether a line may be logged now; with other words if it is the first one too many. Disabled
@@ -80,9 +85,18 @@ impl CommandLog {
         level: Level,
         now_ns: u64,
     ) -> Option<Option<fmt::Arguments<'static>>> {
-        let own = log::log_enabled!(level).then(|| self.count(now_ns)).flatten()?;
-        let all = if self.is_of_host { HOSTS.count(now_ns)? } else { None };
-        Some(own.or(all))
+        log::log_enabled!(level).then(|| self.count(now_ns)).flatten()
+    }
+
+    /// The same for a line about a host, which counts among those of all: who connects again and again begins
+    /// anew here.
+    pub(crate) fn admit_of_host(
+        &mut self,
+        level: Level,
+        now_ns: u64,
+    ) -> Option<Option<fmt::Arguments<'static>>> {
+        let own = self.admit(level, now_ns)?;
+        Some(own.or(HOSTS.count(now_ns)?))
     }
 
     /// Logs something about `who`, unless there were too many lines this second.
@@ -104,7 +118,8 @@ impl CommandLog {
             (self.second, self.lines) = (second, 0);
         }
         self.lines = self.lines.saturating_add(1);
-        words(self.lines, self.per_second)
+        let words = format_args!("what more happens this second is not logged");
+        instead(words, self.lines, self.per_second)
     }
 }
 
@@ -154,6 +169,10 @@ mod tests {
             all.count() as u32
         };
         let most = HOSTS_LOG_LINES_PER_SECOND + 1;
-        assert_eq!([count(1), count(2), count(1 << 33)], [most; 3]);
+        assert_eq!(
+            [count(1), count(2), count(1)],
+            [most, most, 0],
+            "an older second is no new one"
+        );
     }
 }

@@ -502,9 +502,18 @@ impl Connection {
         }
     }
 
+    /// Whether nobody has shown yet whose it is, although that is asked for.
+    pub(crate) fn is_of_stranger(&self) -> bool {
+        self.phase.association().is_none_or(Association::awaits_authentication)
+    }
+
     /// Logs what a command has led to, unless there were too many of these this second.
     pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
-        if let Some(words) = self.log.admit(level, now_ns) {
+        let admitted = match self.is_of_stranger() {
+            true => self.log.admit(level, now_ns),
+            false => self.log.admit_of_host(level, now_ns),
+        };
+        if let Some(words) = admitted {
             log::log!(level, "{self}: {}", words.unwrap_or(what));
         }
     }

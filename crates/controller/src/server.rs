@@ -21,6 +21,7 @@ use crate::registry::Registry;
 use crate::reload::{self, Plan};
 use crate::report::{NoReport, TargetReport};
 use crate::reporting;
+use crate::worker::step_aside;
 use bpfof_device::fabric::Endpoint;
 use bpfof_function::memory::Memory;
 use rustix::event::{EventfdFlags, eventfd};
@@ -213,6 +214,9 @@ impl Server {
         };
         let loader = Loader::start(&config.cores).map_err(ServerError::Start)?;
         let authenticator = Authenticator::start(&config.cores).map_err(ServerError::Start)?;
+        let reactors = config.cores.clone();
+        bpfof_chain::free_maps_elsewhere(move || step_aside(&reactors))
+            .map_err(ServerError::Start)?;
         for core in cores {
             server.start_reactor(core, config, (&registry, &loader, &authenticator), clock)?;
         }

@@ -166,5 +166,6 @@ fn failed(cx: &mut Context<'_>, why: &str) {
     }
     cx.executor.registry.denials.count(Reason::NotAuthenticated);
     let now_ns = cx.executor.now_ns;
-    cx.connection.note(Level::Warn, now_ns, format_args!("authentication failed: {why}"));
+    let what = format_args!("authentication failed: {why}");
+    cx.executor.strangers.note((Level::Warn, now_ns), &*cx.connection, what);
 }

@@ -331,7 +331,7 @@ impl Context<'_> {
         let Context { connection, executor } = self;
         let now_ns = executor.now_ns;
         // Anybody can cause these.
-        let is_strangers = matches!(connection.phase, Phase::Connecting);
+        let is_strangers = connection.is_of_stranger();
         match is_strangers.then(|| executor.strangers.admit(Level::Info, now_ns)) {
             None | Some(Some(None)) => connection.refuse(sqe, refusal, now_ns),
             Some(Some(Some(words))) => {

@@ -83,6 +83,8 @@ pub(crate) struct Executor {
     pub(crate) functions: FunctionLatencies,
     /// Lines of the log about connections that have not got through Connect.
     pub(crate) strangers: CommandLog,
+    /// There are arenas to grant that this turn had no time for.
+    pub(crate) grants_wait: bool,
     /// Units of work that is not of an operation, since they were last taken.
     spent: u64,
     /// For each place the operations that are not due: the connection, whether it goes on with something,
@@ -109,6 +111,7 @@ impl Executor {
             observer: Observer::default(),
             functions: FunctionLatencies::default(),
             strangers: CommandLog::of_strangers(),
+            grants_wait: false,
             spent: 0,
             delayed: Vec::new(),
             is_modelled: false,
@@ -538,15 +541,19 @@ impl Executor {
     /// Grants what is free to connections that wait, and asks chains to give way where there is
     /// nothing; `wake` is told who has been granted an arena.
     pub(crate) fn grant_arenas(&mut self, mut wake: impl FnMut(u32)) {
+        self.grants_wait = false;
         if self.admission.waiting().is_empty() {
             return;
         }
-        for _ in 0..GRANTS_PER_TURN {
-            if !self.arenas.has_arena(self.admission.granted() + 1) {
-                break;
+        let mut grants = 0;
+        while self.arenas.has_arena(self.admission.granted() + 1) {
+            if grants == GRANTS_PER_TURN {
+                self.grants_wait = true;
+                return;
             }
             let Some(connection) = self.admission.grant(self.arenas.free()) else { break };
             wake(connection);
+            grants += 1;
         }
         if !self.admission.is_to_look(self.now_ns) {
             return;

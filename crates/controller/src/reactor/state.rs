@@ -68,8 +68,6 @@ pub(super) struct Ticks {
     pub(super) next_ns: u64,
     /// When connections are looked at, which is not at every tick.
     pub(super) next_slow_ns: u64,
-    /// Since when namespaces are removed that commands still work on.
-    pub(super) leaving_since_ns: Option<u64>,
     /// Those in a row without chains.
     pub(super) quiet: u32,
 }
@@ -121,7 +119,10 @@ impl<I: Io> Core<I> {
 
     /// Whether there is work that needs no further event.
     pub(crate) fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.ended.is_empty() || self.executor.schedule.has_work()
+        !self.dirty.is_empty()
+            || !self.ended.is_empty()
+            || self.executor.schedule.has_work()
+            || self.executor.grants_wait
     }
 
     /// Whether connections have something to send, or may receive again.

@@ -6,6 +6,7 @@ use super::state::Core;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
 use crate::limits::{DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS};
+use crate::queue::{Slot, Stage};
 use crate::transport::Port;
 use log::Level;
 use std::sync::Arc;
@@ -100,20 +101,18 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     }
     core.ticks.next_ns = now_ns + interval_ns(core);
     if core.executor.namespaces.has_leaving() {
-        core.ticks.leaving_since_ns.get_or_insert(now_ns);
+        let begun_ns = core.io.now_ns();
         let_namespaces_go(core);
         // Looking through many queues takes no more than a tenth of the time.
         let looked_ns = core.io.now_ns();
-        let took_ns = looked_ns.saturating_sub(now_ns);
-        core.ticks.next_ns = core.ticks.next_ns.max(looked_ns + 10 * took_ns);
-    } else {
-        core.ticks.leaving_since_ns = None;
+        let pause_ns = (10 * looked_ns.saturating_sub(begun_ns)).min(TICK_NS);
+        core.ticks.next_ns = core.ticks.next_ns.max(looked_ns + pause_ns);
     }
     if now_ns < core.ticks.next_slow_ns {
         return;
     }
     core.ticks.next_slow_ns = now_ns + TICK_NS;
-    if core.ticks.leaving_since_ns.is_some_and(|since_ns| now_ns - since_ns > DATA_TIMEOUT_NS) {
+    if core.executor.namespaces.has_leaving() {
         end_transfers(core);
     }
     for index in core.table.indices() {
@@ -135,10 +134,13 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
 fn end_transfers<I: Io>(core: &mut Core<I>) {
     for index in core.table.indices() {
         let Some(entry) = core.table.get(index).filter(|entry| !entry.closing) else { continue };
-        let (queue, namespaces) = (&entry.connection.queue, &core.executor.namespaces);
-        let keeps = |place: usize| namespaces.is_leaving(place);
-        if queue.is_fetching() && queue.slots().filter_map(|slot| slot.state.namespace()).any(keeps)
-        {
+        let (queue, executor) = (&entry.connection.queue, &core.executor);
+        let keeps = |slot: &Slot| {
+            matches!(slot.transfer.stage, Stage::Waits | Stage::Fetching)
+                && executor.now_ns.saturating_sub(slot.begun_ns) > DATA_TIMEOUT_NS
+                && slot.state.namespace().is_some_and(|place| executor.namespaces.is_leaving(place))
+        };
+        if queue.is_fetching() && queue.slots().any(keeps) {
             close(core, index, "it sends data for a namespace that was removed, too slowly");
         }
     }

@@ -327,7 +327,7 @@ impl<'a> Keeper<'a> {
             let has_gaps = layout.has_gaps();
             Ok((version, layout, has_gaps))
         });
-        if (lease.is_none() || made.is_err()) && !entry.is_duplicate {
+        if (lease.is_none() || made.is_err()) && !entry.is_duplicate && !entry.is_own {
             // Also where there is none: then nothing happens.
             let _ = sys::release_lease(&file);
         }
