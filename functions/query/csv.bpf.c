@@ -9,6 +9,9 @@
 #define LINE_WINDOW 256
 #define FIELD_WINDOW 48
 #define QUOTE_WINDOW 1024
+/* Lines with more fields that are not listed and have no quotes are gone through up to the last that is needed:
+ * each field costs 390 units, and a call has a million. */
+#define WALKED_FIELDS 256
 
 /* A field: its text, without the quotes. */
 struct field {
@@ -525,9 +528,10 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 			/* The end of the line is in the list as well. */
 			__u32 counted = !has_quotes && fields &&
 					listed.list[listed.next - 1] + listed.base == end;
+			__u32 walks = has_quotes || (!counted && listed.fields <= WALKED_FIELDS);
 
 			error = needed || has_quotes ?
-				take_other(ctx, line, text_end, place.row | !counted << 16, bad) : 0;
+				take_other(ctx, line, text_end, place.row | walks << 16, bad) : 0;
 			if (!error && counted && fields != listed.fields) {
 				*bad = fields;
 				error = BPFOF_QUERY_BAD_FIELDS;

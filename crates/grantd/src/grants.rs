@@ -4,7 +4,7 @@ use crate::association::{Association, Failed, Lost};
 use crate::examine::{Examined, Found, Subject, check_break_time, is_settled};
 use crate::keepsake::{Keepsake, Key};
 use crate::quota::{Exceeded, Kind, Quotas, Share};
-use crate::{COMMAND_TIMEOUT, EXPIRED, LEASE_BREAK_TIME_MIN, LOOK_EVERY};
+use crate::{ANSWERED, EXPIRED, LEASE_BREAK_TIME_MIN, LOOK_EVERY};
 use bpfof_host::files::{FileSystem, LeasedFile};
 use bpfof_host::grant::PageWriter;
 use bpfof_host::grant::protocol::{Cause, Grant, Refusal};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// No command begins so long after the last look at the leases while somebody waits for one: if it fails,
 /// the association must have expired before the kernel breaks the lease by force.
-const LATE: Duration = LEASE_BREAK_TIME_MIN.saturating_sub(COMMAND_TIMEOUT).saturating_sub(EXPIRED);
+const LATE: Duration = LEASE_BREAK_TIME_MIN.saturating_sub(ANSWERED).saturating_sub(EXPIRED);
 /// The leases are looked at before a command unless they were within this time: a look at many takes some ms.
 /// This and one slow command must not be too late.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);

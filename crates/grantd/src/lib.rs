@@ -52,5 +52,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// `fs.lease-break-time` must be so long: the leases are looked at, a command begins soon after, fails its
 /// time limit later, and the association expires; a break may have begun right after the look.
 pub const LEASE_BREAK_TIME_MIN: Duration = Duration::from_secs(4 * KEEP_ALIVE.as_secs());
-/// Longest wait for an answer of a target.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);
+/// After this a command that a target does not answer is given up.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(7);
+/// Longest wait for an answer of a target: the library notices an eighth late that the time is over.
+const ANSWERED: Duration = Duration::from_millis(COMMAND_TIMEOUT.as_millis() as u64 * 9 / 8);

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
@@ -29,12 +29,17 @@ impl ArrowFile {
             Err(error) => return Err(error),
         };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // The kernel takes off what the umask forbids.
+        // Never more than the file had, not even for a moment. The kernel takes off what the umask forbids.
+        let first = known.as_ref().map_or(0o666, |known| mode(known) & 0o600);
         let file = Builder::new()
-            .permissions(Permissions::from_mode(0o666))
+            .permissions(Permissions::from_mode(first))
             .tempfile_in(folder.unwrap_or(Path::new(".")))?;
         if let Some(known) = known {
-            file.as_file().set_permissions(Permissions::from_mode(mode(&known)))?;
+            // Another group gets none of its rights.
+            let of_group =
+                if file.as_file().metadata()?.gid() == known.gid() { 0o777 } else { 0o707 };
+            let kept = Permissions::from_mode(mode(&known) & of_group);
+            file.as_file().set_permissions(kept)?;
         }
         Ok(Self::Beside(file, path))
     }
