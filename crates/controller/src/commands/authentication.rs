@@ -165,7 +165,6 @@ fn failed(cx: &mut Context<'_>, why: &str) {
         return;
     }
     cx.executor.registry.denials.count(Reason::NotAuthenticated);
-    let now_ns = cx.executor.now_ns;
     let what = format_args!("authentication failed: {why}");
-    cx.executor.strangers.note((Level::Warn, now_ns), &*cx.connection, what);
+    cx.executor.note(cx.connection, Level::Warn, what);
 }

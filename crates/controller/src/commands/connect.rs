@@ -3,7 +3,6 @@
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
 use crate::access::{Access, Reason, Rules};
 use crate::association::{AdminState, Association};
-use crate::command_log::note_of_host;
 use crate::connection::{Connection, ConnectionMemory, Phase};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull};
@@ -33,20 +32,13 @@ pub(super) fn before_connect(cx: &mut Context<'_>, command: &Command<'_>) {
     let outcome = carry_out(cx, command, connect);
     match &outcome {
         Ok(Outcome::Reply(reply)) => {
-            let when = (Level::Info, cx.executor.now_ns);
             let what = format_args!("connected to controller {}", reply.dw0 as u16);
-            let association = cx.connection.phase.association();
-            if association.is_some_and(Association::awaits_authentication) {
-                cx.executor.strangers.note(when, &*cx.connection, what);
-            } else {
-                note_of_host(when, &*cx.connection, what);
-            }
+            cx.executor.note(cx.connection, Level::Info, what);
         }
         Ok(_) => {}
         Err(refusal) => {
-            let when = (Level::Warn, cx.executor.now_ns);
             let what = format_args!("Connect refused: {refusal}");
-            cx.executor.strangers.note(when, &*cx.connection, what);
+            cx.executor.note(cx.connection, Level::Warn, what);
             return cx.connection.complete(command.sqe.cid, refusal.reply);
         }
     }

@@ -13,7 +13,8 @@ pub(crate) use buffers::BufferPool;
 use crate::authenticator::Authentication;
 use crate::backend::Backend;
 use crate::chain_admission::{Admission, DISPLACED_PER_TURN, GRANTS_PER_TURN};
-use crate::command_log::CommandLog;
+use crate::command_log::{CommandLog, note_of_host};
+use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{BYTES_PER_UNIT, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
 use crate::loader::Load;
@@ -28,6 +29,8 @@ use crate::registry::Registry;
 use crate::schedule::{Run, Schedule};
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
+use log::Level;
+use std::fmt;
 use std::sync::Arc;
 
 /// What commands ask of others than the executor; the reactor takes it from here.
@@ -81,7 +84,7 @@ pub(crate) struct Executor {
     pub(crate) namespaces: NamespaceTable,
     pub(crate) observer: Observer,
     pub(crate) functions: FunctionLatencies,
-    /// Lines of the log about connections that have not got through Connect.
+    /// Lines of the log about connections that have not got through Connect, or not authenticated.
     pub(crate) strangers: CommandLog,
     /// There are arenas to grant that this turn had no time for.
     pub(crate) grants_wait: bool,
@@ -536,6 +539,16 @@ impl Executor {
     #[inline]
     pub(crate) fn may_start_chain(&mut self, connection: u32) -> bool {
         self.admission.may_start(connection, self.arenas.free()) && self.arenas.has_arena(1)
+    }
+
+    /// Logs something about a connection, unless there were too many lines this second about hosts, or about
+    /// strangers.
+    pub(crate) fn note(&mut self, connection: &Connection, level: Level, what: fmt::Arguments<'_>) {
+        let when = (level, self.now_ns);
+        match connection.is_of_stranger() {
+            true => self.strangers.note(when, connection, what),
+            false => note_of_host(when, connection, what),
+        }
     }
 
     /// Grants what is free to connections that wait, and asks chains to give way where there is

@@ -4,7 +4,6 @@ use super::io::{Io, Message, Shut};
 use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
-use crate::command_log::note_of_host;
 use crate::commands::{Context, pushdown_vector};
 use crate::connection::Phase;
 use crate::controller::Controller;
@@ -60,13 +59,9 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         core.executor.registry.denials.count(Reason::NotAuthenticated);
         let what =
             format_args!("closed: {reason}; it has not authenticated itself, as its rule asks");
-        core.executor.strangers.note((Level::Warn, entry.closed_ns), &*connection, what);
-    } else if connection.phase.association().is_some() {
-        let when = (Level::Info, entry.closed_ns);
-        note_of_host(when, &*connection, format_args!("closed: {reason}"));
+        core.executor.note(connection, Level::Warn, what);
     } else {
-        let when = (Level::Info, entry.closed_ns);
-        core.executor.strangers.note(when, &*connection, format_args!("closed: {reason}"));
+        core.executor.note(connection, Level::Info, format_args!("closed: {reason}"));
     }
     // The commands that wait for the peer's data or for a compiler are forgotten. What is left is with
     // a device or a chain and must come back.

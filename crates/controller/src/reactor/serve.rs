@@ -6,7 +6,6 @@ use super::io::{Io, Message};
 use super::state::Core;
 use super::table::Entry;
 use super::upkeep::connected;
-use crate::command_log::note_of_host;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
 use crate::limits::{
     BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
@@ -193,14 +192,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
 /// Tells the operator of a violation. Anybody can cause those of a connection that has not got through Connect.
 #[cold]
 fn warn(cx: &mut Context<'_>, violation: fmt::Arguments<'_>) {
-    let Context { connection, executor } = cx;
-    let when = (Level::Warn, executor.now_ns);
-    match connection.phase.association() {
-        Some(association) if !association.awaits_authentication() => {
-            note_of_host(when, &*connection, violation);
-        }
-        _ => executor.strangers.note(when, &*connection, violation),
-    }
+    cx.executor.note(cx.connection, Level::Warn, violation);
 }
 
 /// What commands asked for beyond the executor: of other threads, and of other reactors.

@@ -129,7 +129,7 @@ impl Parties {
 /// The connections that have not got through Connect and do not close: whoever connects again and again makes
 /// nobody look through all.
 #[derive(Debug, Default)]
-struct Pending {
+struct Unconnected {
     /// By serial number, which is by age: the index.
     all: BTreeMap<u64, u32>,
     /// By address as well.
@@ -138,7 +138,7 @@ struct Pending {
     counts: HashMap<IpAddr, usize>,
 }
 
-impl Pending {
+impl Unconnected {
     fn insert(&mut self, connection: &Connection) {
         let (address, serial) = (connection.ends.peer.ip(), connection.serial);
         self.all.insert(serial, connection.index);
@@ -177,7 +177,7 @@ pub(crate) struct Table {
     entries: Vec<Option<Entry>>,
     /// Indices that nobody has.
     free: Vec<u32>,
-    unconnected: Pending,
+    unconnected: Unconnected,
     next_serial: u64,
     parties: Parties,
     /// The share of connections that have not got through Connect.
@@ -191,7 +191,7 @@ impl Table {
         Table {
             entries: Vec::new(),
             free: Vec::new(),
-            unconnected: Pending::default(),
+            unconnected: Unconnected::default(),
             next_serial,
             parties: Parties::default(),
             pending,
