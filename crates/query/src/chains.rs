@@ -2,13 +2,11 @@
 
 use crate::columns::Batches;
 use crate::error::RunError;
-use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::parts::Range;
 use crate::plan::{Format, Plan};
 use crate::settings::{Settings, Stats};
 use crate::stages::{Answer, BadRow, Numbers, Program, Stage, Status};
-use crate::wire::Damaged;
 use bpfof_host::files::{
     Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,
     StorageFunction,
@@ -65,35 +63,7 @@ pub(crate) struct Opened {
 
 /// Gets each answer, with the index of its range, and what of the range the chain was for.
 type OnAnswer<'a> =
-    &'a mut dyn FnMut(&Program, usize, &Range, &Answer<'_>) -> Result<Next, AnswerError>;
-
-/// Why an answer is of no use.
-pub(crate) enum AnswerError {
-    Run(RunError),
-    /// Of what its rows say.
-    Overflow(Overflow),
-}
-
-impl From<RunError> for AnswerError {
-    fn from(error: RunError) -> Self {
-        match error {
-            RunError::Overflow(overflow) => Self::Overflow(overflow),
-            other => Self::Run(other),
-        }
-    }
-}
-
-impl From<Overflow> for AnswerError {
-    fn from(error: Overflow) -> Self {
-        Self::Overflow(error)
-    }
-}
-
-impl From<Damaged> for AnswerError {
-    fn from(error: Damaged) -> Self {
-        Self::Run(error.into())
-    }
-}
+    &'a mut dyn FnMut(&Program, usize, &Range, &Answer<'_>) -> Result<Next, RunError>;
 
 /// Runs chains that begin with one source.
 #[derive(Debug)]
@@ -299,11 +269,11 @@ impl Run<'_> {
         }
         let next = on_answer(&self.loaded.program, index, &range, &answer);
         let next = next.map_err(|error| match error {
-            AnswerError::Run(error) => error,
-            AnswerError::Overflow(source) => {
+            RunError::Overflow(source) => {
                 let path = self.opened.file.path().to_owned();
                 RunError::OverflowIn { path, offset_bytes: self.offset(range.start), source }
             }
+            other => other,
         })?;
         let has_more = answer.status == Status::More && answer.next < range.end;
         let rest = Range { start: answer.next, skips: false, ..range };

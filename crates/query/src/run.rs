@@ -1,6 +1,6 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
-use crate::chains::{AnswerError, Chains, Loaded, Next, Opened};
+use crate::chains::{Chains, Loaded, Next, Opened};
 use crate::columns::{Batches, FileError};
 use crate::error::RunError;
 use crate::eval::Overflow;
@@ -486,12 +486,12 @@ impl<'a> Collected<'a> {
         index: usize,
         range: &Range,
         answer: &Answer<'_>,
-    ) -> Result<(), AnswerError> {
+    ) -> Result<(), RunError> {
         let Self { plan, rest, by_bytes, reducer, ranges, rows } = self;
         program.check_own(answer)?;
         // Each row has a byte at least, if only the end of its line.
         if plan.own.reduction.is_none() && u64::from(answer.count) > range.end - range.start {
-            return Err(RunError::Damaged.into());
+            return Err(RunError::Damaged);
         }
         let partial = if ranges.len() == 1 { &mut ranges[0] } else { &mut ranges[index] };
         let mut result = Ok(());
