@@ -6,7 +6,7 @@ use bpfof_host::files::FileLayout;
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use bpfof_host::{
     Controller, Error, FileMapObject, FunctionId, FunctionReportEntry, HandedLane, NamespaceInfo,
-    Options, PushdownLimits, Status,
+    Options, PushdownLimits,
 };
 use bpfof_nvme::{AdminCommand, Installation, Upload};
 use std::time::Duration;
@@ -14,10 +14,8 @@ use std::time::Duration;
 /// Longest time to connect. No Keep Alive is sent while a lane is, and the last was sent at most half of the
 /// timeout before.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most data of one command, which every transport carries.
+/// Most data of one command: one that takes long keeps the leases from being looked at.
 const TRANSFER_BYTES: u32 = 128 << 10;
-/// The same of a message of the target, which is shorter.
-const MESSAGE_BYTES: u32 = 4096;
 
 /// A restricted association at a target.
 #[derive(Debug)]
@@ -69,14 +67,6 @@ fn failed(error: Error) -> Failed {
     }
 }
 
-/// The commands that one object takes.
-fn chunks(object: &[u8], chunk_bytes: u32) -> impl Iterator<Item = (Upload, &[u8])> {
-    let total_bytes = object.len() as u32;
-    let offsets = (0..total_bytes).step_by(chunk_bytes as usize);
-    let uploads = offsets.map(move |offset_bytes| Upload { total_bytes, offset_bytes });
-    uploads.zip(object.chunks(chunk_bytes as usize))
-}
-
 impl Association {
     /// Connects to a target and restricts what is connected.
     pub(crate) fn open(served: &Served) -> Result<Self, Error> {
@@ -91,9 +81,7 @@ impl Association {
         let mut controller = Controller::connect(&served.url, options)?;
         let info = controller.identify_namespace(served.url.nsid)?;
         let limits = controller.pushdown_limits()?;
-        // Of the smallest memory pages.
-        let most = controller.identify_controller()?.max_transfer_bytes(0).unwrap_or(u64::MAX);
-        let transfer_bytes = most.min(TRANSFER_BYTES.into()) as u32;
+        let transfer_bytes = controller.max_transfer_bytes().min(TRANSFER_BYTES);
         Ok(Self { controller, info, limits, transfer_bytes, last_version: 0, lanes: 0 })
     }
 
@@ -141,7 +129,7 @@ impl Association {
         };
         let mut object = Vec::new();
         map.encode_into(&mut object);
-        for (upload, chunk) in chunks(&object, self.transfer_bytes) {
+        for (upload, chunk) in Upload::chunks(&object, self.transfer_bytes) {
             if upload.offset_bytes > 0 {
                 between()?;
             }
@@ -162,7 +150,11 @@ impl Association {
         name: &str,
         instructions: u32,
     ) -> Result<Option<FunctionId>, Failed> {
-        let report = self.report(AdminCommand::ALL_FUNCTIONS, self.transfer_bytes)?;
+        let most = self.transfer_bytes;
+        let command = AdminCommand::function_report(AdminCommand::ALL_FUNCTIONS, most);
+        let answered = self.controller.admin_command(command, &[], most);
+        let (answer, mut report) = answered.map_err(failed)?;
+        report.truncate(answer.dw0 as usize);
         let is_it = |entry: &FunctionReportEntry| {
             FunctionId(entry.function).is_installed()
                 && entry.instructions == instructions
@@ -170,15 +162,6 @@ impl Association {
         };
         let mut entries = FunctionReportEntry::list(&report);
         Ok(entries.find(is_it).map(|entry| FunctionId(entry.function)))
-    }
-
-    /// What Function Report says of a function, as far as `length_bytes` have room for it.
-    fn report(&mut self, function: u32, length_bytes: u32) -> Result<Vec<u8>, Failed> {
-        let command = AdminCommand::function_report(function, length_bytes);
-        let answered = self.controller.admin_command(command, &[], length_bytes);
-        let (answer, mut report) = answered.map_err(failed)?;
-        report.truncate(answer.dw0 as usize);
-        Ok(report)
     }
 
     /// Loads a function for this association. `between` is called between the commands that this takes.
@@ -193,42 +176,23 @@ impl Association {
         }
         let installation = Installation { entry, ..Installation::default() };
         let mut function = 0;
-        for (upload, chunk) in chunks(object, self.transfer_bytes) {
+        for (upload, chunk) in Upload::chunks(object, self.transfer_bytes) {
             if upload.offset_bytes > 0 {
                 between(self)?;
             }
             let command = AdminCommand::function_load(upload, installation);
             match self.controller.admin_command(command, chunk, 0) {
                 Ok((answer, _)) => function = answer.dw0,
-                Err(Error::Command { command, source }) => {
-                    let is = |status| source.status.same_code(status);
-                    let error = if is(Status::FUNCTION_REJECTED) {
-                        between(self)?;
-                        Error::FunctionRejected(self.load_message()?)
-                    } else if is(Status::RESOURCE_LIMIT) {
-                        between(self)?;
-                        Error::NoRoomForFunction(self.load_message()?)
-                    } else {
-                        Error::Command { command, source }
-                    };
-                    return Err(failed(error));
+                Err(error) => {
+                    // It asks the target, too.
+                    between(self)?;
+                    return Err(failed(self.controller.load_error(error).map_err(failed)?));
                 }
-                Err(error) => return Err(failed(error)),
             }
         }
         match function {
             0 => Err(failed(Error::BadAnswer("Function Load answered with function 0"))),
             function => Ok(FunctionId(function)),
-        }
-    }
-
-    /// Why the target has refused a function.
-    fn load_message(&mut self) -> Result<String, Failed> {
-        let message = self.report(AdminCommand::LAST_LOAD_MESSAGE, MESSAGE_BYTES)?;
-        let text = message.split(|byte| *byte == 0).next().unwrap_or_default();
-        match text {
-            [] => Ok("it gave no reason".to_owned()),
-            text => Ok(String::from_utf8_lossy(text).into_owned()),
         }
     }
 

@@ -193,7 +193,8 @@ impl Controller {
     }
 
     /// Most data of one command in bytes.
-    pub(crate) fn max_transfer_bytes(&self) -> u32 {
+    #[must_use]
+    pub fn max_transfer_bytes(&self) -> u32 {
         self.association.max_transfer_bytes()
     }
 

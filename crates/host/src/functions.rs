@@ -203,18 +203,24 @@ impl Controller {
         match loaded {
             Ok(0) => Err(Error::BadAnswer("Function Load answered with function 0")),
             Ok(function) => Ok(FunctionId(function)),
-            Err(Error::Command { source, .. })
-                if source.status.same_code(Status::FUNCTION_REJECTED) =>
-            {
-                Err(Error::FunctionRejected(self.load_message()?))
-            }
-            Err(Error::Command { source, .. })
-                if source.status.same_code(Status::RESOURCE_LIMIT) =>
-            {
-                Err(Error::NoRoomForFunction(self.load_message()?))
-            }
-            Err(error) => Err(error),
+            Err(error) => Err(self.load_error(error)?),
         }
+    }
+
+    /// An error of a Function Load, of which the target says more if it is asked: [`Error::FunctionRejected`] and
+    /// [`Error::NoRoomForFunction`] with its words, in the place of their statuses. For those who send the command
+    /// themselves.
+    ///
+    /// # Errors
+    /// Asking has failed.
+    pub fn load_error(&mut self, error: Error) -> Result<Error, Error> {
+        let Error::Command { source, .. } = &error else { return Ok(error) };
+        let is = |status| source.status.same_code(status);
+        Ok(match () {
+            () if is(Status::FUNCTION_REJECTED) => Error::FunctionRejected(self.load_message()?),
+            () if is(Status::RESOURCE_LIMIT) => Error::NoRoomForFunction(self.load_message()?),
+            () => error,
+        })
     }
 
     /// Unloads a function; chains that run it end with Unknown Function.
@@ -401,12 +407,9 @@ impl Controller {
         if bytes > max_bytes {
             return Err(Error::ObjectTooLarge { bytes, max_bytes });
         }
-        let chunk_bytes = (self.max_transfer_bytes() as usize).max(1);
         let mut last = 0;
-        for (index, chunk) in object.chunks(chunk_bytes).enumerate() {
-            let offset_bytes = (index * chunk_bytes) as u32;
-            let sqe = command(Upload { total_bytes: bytes as u32, offset_bytes });
-            last = self.admin_command(sqe, chunk, 0)?.0.dw0;
+        for (upload, chunk) in Upload::chunks(object, self.max_transfer_bytes().max(1)) {
+            last = self.admin_command(command(upload), chunk, 0)?.0.dw0;
         }
         Ok(last)
     }

@@ -14,6 +14,16 @@ pub struct Upload {
     pub offset_bytes: u32,
 }
 
+impl Upload {
+    /// The commands that an object of less than 4 GiB takes, each with its data, of at most `chunk_bytes` (not 0).
+    pub fn chunks(object: &[u8], chunk_bytes: u32) -> impl Iterator<Item = (Upload, &[u8])> {
+        let total_bytes = object.len() as u32;
+        let offsets = (0..total_bytes).step_by(chunk_bytes as usize);
+        let uploads = offsets.map(move |offset_bytes| Upload { total_bytes, offset_bytes });
+        uploads.zip(object.chunks(chunk_bytes as usize))
+    }
+}
+
 /// What Function Load installs (protocol.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Installation {
@@ -360,5 +370,26 @@ impl AdminCommand {
             sgl: Sgl::transport(length_bytes),
             ..Sqe::new(admin::PUSHDOWN_IDENTIFY, 0)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Upload;
+
+    #[test]
+    fn an_object_is_in_its_chunks() {
+        let object: Vec<u8> = (0..10).collect();
+        for (chunk_bytes, lengths) in
+            [(3, &[3, 3, 3, 1][..]), (5, &[5, 5]), (10, &[10]), (1 << 20, &[10])]
+        {
+            let all: Vec<_> = Upload::chunks(&object, chunk_bytes).collect();
+            assert!(all.iter().map(|(_, chunk)| chunk.len()).eq(lengths.iter().copied()));
+            for (upload, chunk) in all {
+                assert_eq!(upload.total_bytes, 10);
+                assert_eq!(object[upload.offset_bytes as usize..][..chunk.len()], *chunk);
+            }
+        }
+        assert_eq!(Upload::chunks(&[], 3).count(), 0);
     }
 }
