@@ -82,6 +82,19 @@ impl Fixture {
         file
     }
 
+    /// How a chain ends whose first read is of 512 bytes there, whatever it finds.
+    fn read_at(
+        &mut self,
+        file: &PushdownFile,
+        root: Root,
+        offset_bytes: u64,
+    ) -> Result<ReadInfo, ReadError> {
+        let first = FirstRead { file: 0, offset_bytes, size_bytes: 512 };
+        let mut scratch = get_argument(7, &[root]).expect("one table");
+        let files = std::slice::from_ref(file);
+        self.reader.read_pushdown(files, first, &self.get, &mut scratch)
+    }
+
     /// What a chain finds in the table at byte `at` of the file.
     fn find(
         &mut self,
@@ -189,9 +202,7 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
         let ended = fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch);
         assert!(ended.is_ok_and(|info| info.executor == Executor::Target), "{kind}");
         // Behind the end of the file is an error, and not a wait.
-        let first = FirstRead { file: 0, offset_bytes: 1 << 30, size_bytes: 512 };
-        let mut scratch = get_argument(7, &[root]).expect("one table");
-        let ended = fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch);
+        let ended = fixture.read_at(&file, root, 1 << 30);
         assert!(matches!(ended, Err(ReadError::Command(_))), "{kind}: {ended:?}");
     }
 }
@@ -208,18 +219,15 @@ fn a_file_that_was_cut_within_a_block_has_another_map() {
         write(&fixture.written, &bytes, 0);
         write(&fixture.written, &[1; BLOCK], ROOM);
         let file = fixture.add();
-        let mut read_last = |offset_bytes| {
-            let first = FirstRead { file: 0, offset_bytes, size_bytes: 512 };
-            let mut scratch = get_argument(7, &[root]).expect("one table");
-            let files = std::slice::from_ref(&file);
-            fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch).map(|_| ())
+        let is_outside = |ended: &Result<_, ReadError>| {
+            let Err(ReadError::Command(error)) = ended else { return false };
+            error.status.same_code(Status::READ_OUTSIDE_FILE)
         };
         let last = ROOM + BLOCK as u64 - 512;
-        let is_outside = |ended: &Result<(), ReadError>| matches!(ended, Err(ReadError::Command(error)) if error.status.same_code(Status::READ_OUTSIDE_FILE));
-        let before = read_last(last);
+        let before = fixture.read_at(&file, root, last);
         assert!(!is_outside(&before), "{kind}: {before:?}");
         fixture.written.set_len(ROOM + 2048).expect("cut");
-        let after = read_last(last);
+        let after = fixture.read_at(&file, root, last);
         assert!(is_outside(&after), "{kind}: {after:?}");
         let (found, _) = fixture.find(&file, (root, 0), 7).expect("it counts");
         assert_eq!(found, value(7, 0), "{kind}");

@@ -168,13 +168,13 @@ fn explain_tells_the_steps_and_stats_the_cost() {
     assert_eq!((&stats["scanned_bytes"], &stats["rows"]), (&(ROWS * 28).into(), &ROWS.into()));
 }
 
-/// Asks for more than a pipe takes, of two files, and reads the first line.
-fn begun(folder: &Path) -> (Child, BufReader<ChildStdout>) {
+/// Asks two files for more than a pipe takes, and reads the first line.
+fn begun(folder: &Path, sql: &str) -> (Child, BufReader<ChildStdout>) {
     for name in ["a.csv", "b.csv"] {
         fs::write(folder.join(name), "a\n".to_owned() + &"12345\n".repeat(200_000))
             .expect("written");
     }
-    let mut child = command(folder, &["--here", "--csv", "SELECT a FROM '*.csv'"])
+    let mut child = command(folder, &["--here", "--csv", sql])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -189,7 +189,7 @@ fn begun(folder: &Path) -> (Child, BufReader<ChildStdout>) {
 #[test]
 fn a_reader_that_leaves_is_no_failure() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (child, answer) = begun(folder.path());
+    let (child, answer) = begun(folder.path(), "SELECT a FROM '*.csv'");
     drop(answer);
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -198,7 +198,7 @@ fn a_reader_that_leaves_is_no_failure() {
 #[test]
 fn a_signal_ends_it() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (child, mut answer) = begun(folder.path());
+    let (child, mut answer) = begun(folder.path(), "SELECT a FROM '*.csv'");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     io::copy(&mut answer, &mut io::sink()).expect("the rest");
@@ -284,17 +284,7 @@ fn arrow_files_keep_what_is_there() {
 #[test]
 fn a_signal_ends_the_writing() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("a.csv"), "a\n".to_owned() + &"12345\n".repeat(200_000))
-        .expect("written");
-    let sql = "SELECT a FROM 'a.csv' ORDER BY a";
-    let mut child = command(folder.path(), &["--here", "--csv", sql])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut answer = BufReader::new(child.stdout.take().expect("piped"));
-    let mut line = String::new();
-    answer.read_line(&mut line).expect("a line");
+    let (child, mut answer) = begun(folder.path(), "SELECT a FROM 'a.csv' ORDER BY a");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     std::thread::sleep(Duration::from_millis(100));

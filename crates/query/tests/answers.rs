@@ -324,18 +324,11 @@ fn a_top_can_be_stopped_at_any_time() {
     std::fs::write(&path, &bytes).expect("room");
     // One chain at a time, of one row.
     let settings = Settings { chains: 1, range_max_bytes: Some(1), ..Settings::default() };
+    let (schema, format) = pairs([("x", Kind::F64), ("nan", Kind::F64)]);
     for by in 0..2 {
         let plan = Plan {
-            schema: Schema {
-                columns: ["x", "nan"]
-                    .map(|name| Column { name: name.to_owned(), kind: Kind::F64, nullable: false })
-                    .to_vec(),
-            },
-            format: Format::Fixed {
-                header_bytes: 0,
-                record_bytes: 16,
-                fields: [0, 8].map(|at| Field { offset_bytes: at, width_bytes: 8 }).to_vec(),
-            },
+            schema: schema.clone(),
+            format: format.clone(),
             filter: Predicate::Constant(true),
             reduction: Reduction::Top {
                 by: Scalar::Column(by),
@@ -449,6 +442,14 @@ fn lines_of_all_lengths_are_rows() {
 }
 
 /// More groups than stages have room for are all there, and so is each row once.
+/// Records of two numbers of eight bytes.
+fn pairs(columns: [(&str, Kind); 2]) -> (Schema, Format) {
+    let column = |(name, kind): (&str, _)| Column { name: name.to_owned(), kind, nullable: false };
+    let fields = [0, 8].map(|at| Field { offset_bytes: at, width_bytes: 8 }).to_vec();
+    let format = Format::Fixed { header_bytes: 0, record_bytes: 16, fields };
+    (Schema { columns: columns.map(column).to_vec() }, format)
+}
+
 #[test]
 fn groups_are_not_limited() {
     let rows = 30_000_u32;
@@ -456,17 +457,10 @@ fn groups_are_not_limited() {
     let bytes: Vec<u8> = (0..rows)
         .flat_map(|row| [group(row).to_le_bytes(), f64::from(row).to_le_bytes()].concat())
         .collect();
+    let (schema, format) = pairs([("group", Kind::U64), ("value", Kind::F64)]);
     let plan = Plan {
-        schema: Schema {
-            columns: [("group", Kind::U64), ("value", Kind::F64)]
-                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
-                .to_vec(),
-        },
-        format: Format::Fixed {
-            header_bytes: 0,
-            record_bytes: 16,
-            fields: [0, 8].map(|at| Field { offset_bytes: at, width_bytes: 8 }).to_vec(),
-        },
+        schema,
+        format,
         filter: Predicate::Constant(true),
         reduction: Reduction::Groups {
             keys: vec![Scalar::Column(0)],

@@ -77,6 +77,15 @@ impl World {
         World { folder, secrets, object, file_system, grantd: Some(grantd), disk }
     }
 
+    /// With a daemon whose connections to the target the relay can delay and cut.
+    fn behind_relay() -> (World, relay::Relay) {
+        let disk = Disk::new("ext4", 96 << 20);
+        let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
+        let mut url = disk.url.clone();
+        url.port = relay.port;
+        (World::at(disk, &url.to_string()), relay)
+    }
+
     /// Its daemon is another one from now on.
     fn replace_daemon(&mut self, arguments: &[&str], variables: &[(&str, &str)]) {
         drop(self.grantd.take());
@@ -351,11 +360,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     if cannot_mount().is_some() {
         return;
     }
-    let disk = Disk::new("ext4", 96 << 20);
-    let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
-    let mut url = disk.url.clone();
-    url.port = relay.port;
-    let world = World::at(disk, &url.to_string());
+    let (world, relay) = World::behind_relay();
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -414,11 +419,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
     if cannot_mount().is_some() {
         return;
     }
-    let disk = Disk::new("ext4", 96 << 20);
-    let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
-    let mut url = disk.url.clone();
-    url.port = relay.port;
-    let world = World::at(disk, &url.to_string());
+    let (world, relay) = World::behind_relay();
     let ids: Vec<u32> = (1..=16).collect();
     let path = |id: u32| world.folder.join(format!("file-{id}"));
     for id in &ids {
