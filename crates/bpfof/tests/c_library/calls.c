@@ -531,7 +531,8 @@ static void stable_descriptors(void)
 	CHECK(scratch[0] == 1000 % 251);
 	CHECK(bpfof_forget(b, fd) == 0);
 	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, NULL) == -1);
-	CHECK(errno == EBADF);
+	/* The number may be that of a connection by now. */
+	CHECK(errno == EBADF || errno == EINVAL);
 	bpfof_function_unload(fill);
 	bpfof_reader_close(reader);
 	bpfof_close(b);
@@ -647,7 +648,9 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 	struct bpfof_function *fill = bpfof_function_load_file(strict, object, "fill");
 	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
 	struct bpfof_read first = { 0, 8, 0 };
+	struct bpfof_reader *late;
 	char scratch[8], line[8];
+	int tries;
 
 	map(strict, fds[0]);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == 8);
@@ -657,8 +660,12 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
 	CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == ESTALE);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
-	/* The kernel may still be closing the target's port. */
-	CHECK(bpfof_reader_open(strict) == NULL);
+	/* The kernel may still be closing the target's port, and connections that nobody has used lately. */
+	for (tries = 0; (late = bpfof_reader_open(strict)) && tries < 10; tries++) {
+		bpfof_reader_close(late);
+		sleep(1);
+	}
+	CHECK(!late);
 	CHECK(errno == ECONNREFUSED || errno == ECONNRESET || errno == ENOTCONN);
 	executor = BPFOF_HERE;
 	sum_chain(reader, sum, fds, 10, 0);

@@ -2,6 +2,7 @@
 
 use crate::{Caravan, Error, Lane, SharedLane};
 use rustix::thread::sched_getcpu;
+use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,11 +47,10 @@ impl SharedLanes {
         sched_getcpu() % self.places
     }
 
-    /// The lane at a place, if it is connected.
+    /// The lane at a place, if it is connected: also one that nobody has used for long.
     pub(crate) fn known(&self, place: usize) -> Option<Arc<SharedLane>> {
-        let lanes = self.lanes();
-        let lane = lanes.get(place)?.as_ref().filter(|lane| lane.is_connected());
-        lane.map(Arc::clone)
+        let lane = self.lanes().get(place)?.clone();
+        lane.filter(|lane| lane.look())
     }
 
     /// A lane, and its place: the one at `place`, or else any that is connected. If none is, `open` connects
@@ -113,12 +113,8 @@ impl SharedLanes {
     }
 
     fn find(&self, place: usize) -> Option<(Arc<SharedLane>, usize)> {
-        let lanes = self.lanes();
-        let own = lanes.iter().enumerate().skip(place).take(1);
-        let mut good = own.chain(lanes.iter().enumerate()).filter_map(|(at, lane)| {
-            lane.as_ref().filter(|lane| lane.is_connected()).map(|lane| (Arc::clone(lane), at))
-        });
-        good.next()
+        let mut places = iter::once(place).chain(0..self.places);
+        places.find_map(|at| self.known(at).map(|lane| (lane, at)))
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedLane>>>> {

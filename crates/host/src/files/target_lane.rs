@@ -296,6 +296,18 @@ mod tests {
         assert_eq!(take(&mut lane, LONG), 1, "there is room once the others have ended");
     }
 
+    /// Nobody uses the lane, so that nobody has learnt that it is lost.
+    #[test]
+    fn an_idle_lane_that_is_lost_is_given_to_nobody() {
+        let (server, maps) = association(0, 1);
+        let mut idle = open(&maps);
+        submit(&mut idle, 1);
+        assert_eq!(take(&mut idle, LONG), 1);
+        assert!(idle.is_connected());
+        drop(server);
+        assert!(TargetLane::open(&maps.shared).is_err(), "there is no target");
+    }
+
     #[test]
     fn a_lost_lane_is_told_to_all_and_given_to_nobody() {
         let (server, maps) = association(200_000, 1);

@@ -188,6 +188,19 @@ impl SharedLane {
         !self.lost.load(Ordering::Relaxed)
     }
 
+    /// As [`is_connected`](Self::is_connected), but looks at the connection first if nobody uses it: otherwise
+    /// only its next user would learn that it is lost.
+    pub(crate) fn look(&self) -> bool {
+        if let Ok(mut state) = self.state.try_lock()
+            && !state.driven
+            && state.lane.requests_in_flight() == 0
+            && wait_ready(&state.socket, false, Duration::ZERO) != Ok(false)
+        {
+            self.receive(&mut state);
+        }
+        self.is_connected()
+    }
+
     /// Sends `request` and waits for its end. `data` gets what it returns, in place of its contents.
     /// Nothing is sent again: a chain may end as one that the target has interrupted
     /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)).
