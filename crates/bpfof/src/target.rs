@@ -380,6 +380,7 @@ fn serve_operators(
         change: Box::new(change),
         paths: server.paths(),
         hand_over: Box::new(hand_over),
+        take_back: Box::new(server.lock_files()),
         claims: Claims::default(),
         retire: Box::new(server.stop_accepting()),
         stop: Box::new(|| _ = signal_hook::low_level::raise(SIGTERM)),

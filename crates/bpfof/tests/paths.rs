@@ -4,6 +4,7 @@ mod command;
 
 use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
 use command::{BPFOF, Target, bad, good, json};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -384,6 +385,27 @@ fn a_take_over_that_cannot_be_is_refused() {
     load.go_on(10);
     assert_eq!(load.end().moved, 0);
     assert!(place.asked("control", &["version"]).is_string());
+}
+
+/// Who asks for the sockets, and for the files, and gives up: the files are one target's again.
+#[test]
+fn a_take_over_that_is_given_up_leaves_files_locked() {
+    let place = Place::alone();
+    let (_target, ..) = run(place.command("control", &["--listen", "127.0.0.1:0"]));
+    let mut successor = UnixStream::connect(place.path("control")).expect("it answers");
+    let hand_over = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hand-over\"}\n";
+    successor.write_all(hand_over.as_bytes()).expect("sent");
+    let mut answer = [0; 256];
+    assert!(successor.read(&mut answer).expect("an answer") > 0);
+    drop(successor);
+    // Who would share the file is refused by who has it alone.
+    let file = fs::File::open(place.path("disk")).expect("it is there");
+    let begun = Instant::now();
+    while flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        assert!(begun.elapsed() < PATIENCE, "others may still share it");
+        flock(&file, FlockOperation::Unlock).expect("unlocked");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Two targets on one file: one is drained, stopped, killed; the other goes on.

@@ -113,6 +113,8 @@ impl Registry {
             }));
         }
         *current = Arc::new(rules);
+        // What hosts find may be other subsystems now.
+        self.discovery.next_log_generation();
         fewer
     }
 

@@ -380,9 +380,12 @@ impl Server {
         }
     }
 
-    /// The other process, in whose place this server goes on, is gone: files of namespaces are locked against
-    /// other targets again. The call may be made from any thread.
-    pub fn lock_files(&self) -> impl Fn() -> io::Result<()> + Send + 'static {
+    /// The other process, in whose place this server goes on, or that was to go on in this one's, is gone: files
+    /// of namespaces are locked against other targets again. The call may be made from any thread.
+    ///
+    /// # Errors
+    /// Another target still has some of them.
+    pub fn lock_files(&self) -> impl Fn() -> io::Result<()> + Send + Sync + 'static {
         let registry = Arc::clone(&self.registry);
         move || {
             let all = registry.served();

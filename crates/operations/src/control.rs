@@ -39,12 +39,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 /// Requests at a time.
 const MAX_CONNECTIONS: usize = 16;
 /// How long an operator may be silent, or take nothing.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How often, and after what time, it is tried again to lock files that a process which has given up still has.
+const TAKE_BACK_TRIES: u32 = 20;
+const TAKE_BACK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a target does for operators.
 pub struct Operations {
@@ -60,6 +64,8 @@ pub struct Operations {
     pub paths: Paths,
     /// What another process needs to go on in this one's place.
     pub hand_over: Box<dyn Fn() -> Result<Sockets, String> + Send + Sync>,
+    /// Undoes what that has changed here: who asked for it is gone.
+    pub take_back: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     /// Who has asked for that.
     pub claims: Claims,
     /// Lets no more hosts in: another process does.
@@ -192,8 +198,9 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     let mut reader = BufReader::new(stream);
-    let mut successor = Successor { operations, has_retired: false };
+    // Nobody else takes over before all is as it was.
     let mut claim = None;
+    let mut successor = Successor { operations, has_sockets: false, has_retired: false };
     loop {
         let mut line = String::new();
         let length = (&mut reader).take(MAX_REQUEST_BYTES).read_line(&mut line)?;
@@ -214,6 +221,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
                 let taken = "another process takes over, or has";
                 let taken = || Failure::new(Failure::FAILED, taken);
                 claim = Some(operations.claims.claim().ok_or_else(taken)?);
+                successor.has_sockets = true;
                 hand_over::offer(&*operations.hand_over, &mut sockets)
             }
             _ => {
@@ -236,6 +244,8 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
 /// Another process, which goes on in this one's place.
 struct Successor<'a> {
     operations: &'a Operations,
+    /// It has been given the sockets.
+    has_sockets: bool,
     /// This one accepts nobody any more, and waits for the word that it may stop.
     has_retired: bool,
 }
@@ -248,6 +258,19 @@ impl Successor<'_> {
             _ => {}
         }
     }
+
+    /// It may take a moment to end, and what it has open as long.
+    fn take_back(&self) {
+        log::warn!("the process that was to go on in this one's place has given up");
+        for _ in 0..TAKE_BACK_TRIES {
+            match (self.operations.take_back)() {
+                Ok(()) => return,
+                Err(error) => log::debug!("it still has files of namespaces: {error}"),
+            }
+            thread::sleep(TAKE_BACK_PAUSE);
+        }
+        log::error!("files of namespaces stay open to other targets until this one starts again");
+    }
 }
 
 impl Drop for Successor<'_> {
@@ -256,6 +279,8 @@ impl Drop for Successor<'_> {
             // Nobody reaches this process any more, and no other may listen while it holds the sockets.
             log::error!("the process that was to go on in this one's place is gone: stopping");
             (self.operations.stop)();
+        } else if self.has_sockets && !self.operations.claims.are_retired() {
+            self.take_back();
         }
     }
 }

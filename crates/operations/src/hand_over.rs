@@ -49,6 +49,10 @@ impl Claims {
     pub(crate) fn retire(&self) {
         self.0.store(RETIRED, Ordering::Release);
     }
+
+    pub(crate) fn are_retired(&self) -> bool {
+        self.0.load(Ordering::Acquire) == RETIRED
+    }
 }
 
 /// A process has been given the sockets.

@@ -50,6 +50,9 @@ pub(crate) trait Io {
     /// Posts works, in this order.
     fn post(&mut self, connection: u32, works: Vec<Work>);
 
+    /// A connection goes on when what was posted has ended.
+    fn tell_next(&mut self, _connection: u32) {}
+
     /// Begins an operation on a file, or a read of a chain into its arena.
     fn file(&mut self, executor: &mut Executor, operation: FileOperation);
 

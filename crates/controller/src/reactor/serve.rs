@@ -164,8 +164,10 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
             if !connection.waiters.want_arena() {
                 executor.admission.let_go(index);
             }
-            if has_more && !connection.is_paused() {
-                executor.schedule.wake(index);
+            match connection.is_paused() {
+                true if has_more => io.tell_next(index),
+                false if has_more => executor.schedule.wake(index),
+                _ => {}
             }
             after_commands(core, index);
             let is_answered =

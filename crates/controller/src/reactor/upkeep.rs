@@ -15,6 +15,8 @@ use std::sync::Arc;
 const TICK_NS: u64 = 1_000_000_000;
 /// The same while removed namespaces wait for the last of their commands, or connections for an arena.
 const SHORT_TICK_NS: u64 = 10_000_000;
+/// Connections that have not connected yet and go for the memory of one that comes, at most.
+const EVICTED_MAX: usize = 8;
 /// Ticks without a busy moment after which arenas that nobody uses are dropped.
 const QUIET_TICKS: u32 = 10;
 
@@ -43,14 +45,18 @@ pub(crate) fn adopt<I: Io>(
     let hosts = &core.executor.registry.hosts;
     let account = if port.asked_qid().is_some() { &hosts.pending_rdma } else { &hosts.pending };
     let account = Arc::clone(account);
-    let charge = account.charge(bytes).or_else(|full| {
-        let goes = core.table.oldest_stranger(&ends, &port).ok_or(full)?;
+    let mut charge = account.charge(bytes);
+    for _ in 0..EVICTED_MAX {
+        if charge.is_ok() {
+            break;
+        }
+        let Some(goes) = core.table.oldest_stranger(&ends, &port) else { break };
         close(core, goes, "others came, there is no memory for more, and it had not connected yet");
         if let Some(entry) = core.table.get_mut(goes) {
             entry.connection.memory.let_go();
         }
-        account.charge(bytes)
-    });
+        charge = account.charge(bytes);
+    }
     let charge = match charge {
         Ok(charge) => charge,
         Err(full) => {

@@ -245,9 +245,14 @@ impl Reactor {
     /// Takes what the ring has completed, as much as a turn has time for.
     fn take_completions(&mut self) -> std::io::Result<()> {
         let mut taken = 0;
-        for index in std::mem::take(&mut self.core.io.over) {
+        let mut over = std::mem::take(&mut self.core.io.over).into_iter();
+        for index in over.by_ref() {
             self.take_events(index);
+            if !self.core.takes_more(taken) {
+                break;
+            }
         }
+        self.core.io.over.splice(0..0, over);
         while let Some(completion) = self.next_completion()? {
             self.completed(completion);
             taken += 1;
@@ -313,12 +318,15 @@ impl Reactor {
     /// Takes what has happened at an endpoint, as long as it is there, and as much as a turn has time for.
     fn take_events(&mut self, index: u32) {
         let number = self.core.io.number_of(index);
-        for _ in 0..EVENTS_PER_TURN {
+        for taken in 1..=EVENTS_PER_TURN {
             if self.core.io.number_of(index) != number {
                 return;
             }
             let Some(event) = self.core.io.poll(index) else { return };
             completions::happened(&mut self.core, index, event);
+            if !self.core.takes_more(taken) {
+                break;
+            }
         }
         self.core.io.over.push(index);
     }
@@ -661,6 +669,15 @@ impl Io for Uring {
                 }
             }
             Link::Socket(..) | Link::Asked(_) => unreachable!("its port has bytes"),
+        }
+    }
+
+    fn tell_next(&mut self, connection: u32) {
+        if let Link::Rdma(endpoint) = self.link_mut(connection) {
+            endpoint.tell_next();
+            if endpoint.has_events() {
+                self.over.push(connection);
+            }
         }
     }
 

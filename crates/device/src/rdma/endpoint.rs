@@ -102,6 +102,8 @@ pub struct Endpoint {
     /// Whether the next end of a receive, and of a work, makes the signal readable.
     is_armed: [bool; 2],
     tells_all: bool,
+    /// Whether the end of the next work is waited for, whatever it is.
+    tells_next: bool,
     is_closed: bool,
     taken_bytes: u64,
 }
@@ -168,6 +170,7 @@ impl Endpoint {
             ended: Vec::with_capacity(BATCH),
             is_armed: [false; 2],
             tells_all: false,
+            tells_next: false,
             is_closed: false,
             taken_bytes: 0,
         }
@@ -282,15 +285,25 @@ impl Endpoint {
         self.take_done();
     }
 
-    /// Takes the ends of works, also of those that nobody waits for.
+    /// From now on the end of the next work is waited for.
+    pub fn tell_next(&mut self) {
+        self.tells_next = true;
+        self.arm_works();
+        // What had ended before is not told.
+        self.take_done();
+    }
+
+    /// Takes the ends of works, also of those that nobody waits for, and posts what there is room for then.
     pub fn take_done(&mut self) {
         while self.take(Of::Works) > 0 {}
+        self.submit();
     }
 
     /// Whether the end of a work is waited for.
     fn awaits_works(&self) -> bool {
         self.is_closed
             || self.tells_all
+            || self.tells_next && !self.posted.is_empty()
             || self.reads > 0
             || !self.waiting.is_empty()
             || self.posted_bytes >= QUIET_BYTES
@@ -383,8 +396,11 @@ impl Endpoint {
     fn submit(&mut self) {
         loop {
             self.submit_once();
-            // What has ended until now nobody tells, and it makes room.
-            if self.waiting.is_empty() || self.is_closed || self.take(Of::Works) == 0 {
+            if self.waiting.is_empty() || self.is_closed {
+                return;
+            }
+            // What has ended until now nobody tells, and it makes room; what ends later must be told.
+            if self.take(Of::Works) == 0 && !self.arm_works() {
                 return;
             }
         }
@@ -462,7 +478,8 @@ impl Endpoint {
 
     /// Turns what has ended into events; returns how much that was.
     fn take_ended(&mut self) -> usize {
-        self.take(Of::Works) + self.take(Of::Receives)
+        // What has come counts, even if what was posted since has failed.
+        self.take(Of::Receives) + self.take(Of::Works)
     }
 
     /// Turns these ends into events; returns how many those were.
@@ -512,6 +529,7 @@ impl Endpoint {
                 _ => Event::Done { bytes },
             };
             self.memory.give_back(piece, next);
+            self.tells_next = false;
             self.taken_bytes += if is_done { bytes as u64 } else { 0 };
             self.events.push_back(event);
         }
