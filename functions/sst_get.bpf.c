@@ -12,6 +12,7 @@
 #include "prefix_block.h"
 
 _Static_assert(SST_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "sst_get.h gives the number to hosts");
+_Static_assert(SST_DECOMPRESSED_BYTES_MAX == BPFOF_WORKSPACE_SIZE, "sst_get.h gives the number to hosts");
 _Static_assert(SST_TRAILER_BYTES == PREFIX_TRAILER_BYTES, "sst_get.h gives the number to hosts");
 
 /* By which XXH3 sums of blocks differ that differ only in how they are compressed. */
@@ -69,7 +70,7 @@ static inline int decompress(__u8 type, struct bpfof_cursor *contents)
 
 	if (type != BPFOF_SNAPPY && type != BPFOF_LZ4 && type != BPFOF_LZ4HC && type != BPFOF_ZSTD)
 		return DAMAGE_COMPRESSED;
-	if (bpfof_failed(&from) || size > BPFOF_WORKSPACE_SIZE)
+	if (bpfof_failed(&from) || size > SST_DECOMPRESSED_BYTES_MAX)
 		return DAMAGE_SIZE;
 	if (type == BPFOF_SNAPPY)
 		from = *contents;

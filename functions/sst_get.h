@@ -42,7 +42,7 @@
  * searches the index, a key whose operands reach the end of a block is SST_OTHER.
  *
  * What does not look like this aborts the chain with a code of damage.h: DAMAGE_CHECKSUM first of
- * all; DAMAGE_SIZE also for what cannot be decompressed, or not into BPFOF_WORKSPACE_SIZE bytes;
+ * all; DAMAGE_SIZE also for what cannot be decompressed, or not into SST_DECOMPRESSED_BYTES_MAX bytes;
  * DAMAGE_KEY_TOO_LONG if scratch has no room for the argument and, behind it, the longest key that
  * is passed on the way.
  */
@@ -59,6 +59,8 @@
 #define SST_TRAILER_BYTES 5
 /* The largest block that is read, compressed, with its trailer: BPFOF_READ_MAX. */
 #define SST_BLOCK_BYTES_MAX 57344
+/* The largest that is made of a compressed one: BPFOF_WORKSPACE_SIZE. */
+#define SST_DECOMPRESSED_BYTES_MAX 65536
 
 /* Tables of a request, and files. */
 #define SST_TABLES_MAX 16

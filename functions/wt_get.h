@@ -56,7 +56,7 @@ struct wt_get_request {
 	__u8 compressor;
 	/* bytes that the function has used behind this structure: 0 */
 	__u32 used_bytes;
-	/* checksum of the next page by the address that led there, and whether there is one: 0 */
+	/* checksum of the next page by the address that led there, and whether it is known */
 	__u32 checksum;
 	__u8 has_checksum;
 	/* levels of the tree at most */

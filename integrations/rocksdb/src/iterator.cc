@@ -177,12 +177,12 @@ class PushdownIterator final : public rocksdb::Iterator {
 		/* Bytes too many cost less than another round trip. */
 		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
 				     2 * scans_->deviation_bytes.load(std::memory_order_relaxed);
-		const std::vector<FileRange> blocks =
+		std::vector<FileRange> blocks =
 			scan_blocks(*view, key, upper_bound_, std::min(usual, AHEAD_BYTES_MAX), file);
 
 		if (blocks.empty())
 			return Fetched::kNot;
-		const Fetched fetched = stage_.fetch(*files_, blocks, timeout_us);
+		const Fetched fetched = stage_.fetch(*files_, std::move(blocks), timeout_us);
 
 		if (fetched == Fetched::kAll)
 			scans_->staged.fetch_add(1, std::memory_order_relaxed);

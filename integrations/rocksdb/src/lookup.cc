@@ -131,6 +131,8 @@ static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rock
 	return bytes.empty();
 }
 
+static constexpr char CUT_OFF[] = "the answer of the storage function is cut off";
+
 ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error)
 {
 	const struct bpfof_result &result = chain.result;
@@ -143,13 +145,15 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 			return ReadPath::kTimedOut;
 		if (met_long_key(chain))
 			return ReadPath::kDeclined;
-		/* RocksDB has deleted a table that the target does not know: there is another version. */
-		return result.error == ENOENT ? ReadPath::kStale : ReadPath::kFailed;
+		/* RocksDB has deleted a table that the target does not know: there is another version. That the
+		 * target knows no such function it says by a status. */
+		return result.error == ENOENT && result.status == 0 ? ReadPath::kStale : ReadPath::kFailed;
 	}
-	*error = "the answer of the storage function is cut off";
 	/* It comes from another machine. */
-	if (result.length < static_cast<ssize_t>(sizeof(answer)))
+	if (result.length < static_cast<ssize_t>(sizeof(answer))) {
+		*error = CUT_OFF;
 		return ReadPath::kFailed;
+	}
 	std::memcpy(&answer, bytes, sizeof(answer));
 	found->blocks = answer.blocks;
 	if (answer.status == SST_OTHER || answer.status == SST_TOO_LONG || answer.status > SST_BLOB)
@@ -161,8 +165,10 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 	found->has_value = answer.status == SST_FOUND || found->is_blob;
 	if (answer.value_size > size ||
 		!take_operands({bytes + answer.value_size, size - answer.value_size}, answer.operands,
-			&found->operands))
+			&found->operands)) {
+		*error = CUT_OFF;
 		return ReadPath::kFailed;
+	}
 	found->value = rocksdb::Slice(bytes, answer.value_size);
 	return result.executor == BPFOF_AT_TARGET ? ReadPath::kTarget : ReadPath::kHere;
 }

@@ -246,7 +246,7 @@ class PushdownDB::ManyGets {
 			else if (wanted.size() > KEY_BYTES_MAX)
 				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(*family.live, at_))
-				plainly(key, ReadPath::kSampled);
+				sampled_.push_back(key);
 			else if (!make_plan(*family.view, wanted, newest_tag_, family.live->merge(), end, &plan, &why))
 				plainly(key, why);
 			else if (plan.tables > 0)
@@ -267,6 +267,7 @@ class PushdownDB::ManyGets {
 		plan([&](const Missing &missing, const Plan &plan) {
 			pending.emplace_back(missing.key, plan);
 		});
+		read_sampled();
 		if (pending.empty())
 			return;
 		for (const auto &[key, plan] : pending)
@@ -310,12 +311,23 @@ class PushdownDB::ManyGets {
 			if (chains && !are_single)
 				chains->poll(*reader);
 		}
+		if (chains)
+			chains->leave(*reader);
+		/* While the target works. */
+		read_sampled();
 		if (!chains)
 			return;
-		chains->leave(*reader);
 		chains->wait(*reader, limit_);
 		reader.reset();
 		take_answers(pending, *chains);
+	}
+
+	/* Leaves keys to RocksDB for its cache. */
+	void read_sampled()
+	{
+		for (const size_t key : sampled_)
+			plainly_together(key, ReadPath::kSampled);
+		sampled_.clear();
 	}
 
 	KeyRead read_of(const Missing &missing) const
@@ -340,6 +352,8 @@ class PushdownDB::ManyGets {
 
 			if (reads[i].is_good() || way == ReadPath::kTimedOut)
 				state_.count(way);
+			else if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
+				plainly_together(pending[i].key, way);
 			else
 				plainly(pending[i].key, way);
 		}
@@ -383,6 +397,15 @@ class PushdownDB::ManyGets {
 		statuses_[key] = db_->Get(at_, handles_[key], keys_[key], &values_[key]);
 	}
 
+	void plainly_together(size_t key, ReadPath why)
+	{
+		const Family &family = families_[family_of_[key]];
+
+		state_.count(why);
+		statuses_[key] = state_.get_together(db_, at_, family.handle, *family.live, family.view.get(),
+			keys_[key], &values_[key]);
+	}
+
 	void time_out(size_t key)
 	{
 		state_.count(ReadPath::kTimedOut);
@@ -417,6 +440,7 @@ class PushdownDB::ManyGets {
 	/* Of those that were searched last. */
 	std::vector<Missing> missing_;
 	std::vector<size_t> stale_;
+	std::vector<size_t> sampled_;
 };
 
 /* Whether such a MultiGet() is all RocksDB's, and why. */

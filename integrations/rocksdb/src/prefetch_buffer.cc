@@ -1,17 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "prefetch_buffer.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace bpf_of {
 
-Fetched PrefetchBuffer::fetch(
-	const TableFiles &files, const std::vector<FileRange> &ranges, int64_t timeout_us)
+/* As far as the file goes. */
+static void align(FileRange *range)
+{
+	const uint64_t alignment = range->file->alignment(), length = range->file->size_bytes();
+	const uint64_t end = range->offset + range->size;
+
+	if (alignment == 1 || range->offset >= length)
+		return;
+	range->offset -= range->offset % alignment;
+	range->size = std::min((end + alignment - 1) / alignment * alignment, length) - range->offset;
+}
+
+Fetched PrefetchBuffer::fetch(const TableFiles &files, std::vector<FileRange> ranges, int64_t timeout_us)
 {
 	size_t size = 0;
 
-	for (const FileRange &range : ranges)
+	for (FileRange &range : ranges) {
+		align(&range);
 		size += range.size;
+	}
 	/* Not cleared: all of it is written. */
 	std::unique_ptr<char[]> buffer(new char[size]);
 
@@ -21,9 +35,11 @@ Fetched PrefetchBuffer::fetch(
 		return fetched;
 	const char *bytes = buffer.get();
 
-	for (const FileRange &range : ranges) {
-		staged_.push_back({range, bytes});
+	for (FileRange &range : ranges) {
+		const char *const its = bytes;
+
 		bytes += range.size;
+		staged_.push_back({std::move(range), its});
 	}
 	buffers_.push_back(std::move(buffer));
 	size_bytes_ += size;
@@ -33,6 +49,9 @@ Fetched PrefetchBuffer::fetch(
 bool PrefetchBuffer::serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
 	rocksdb::Slice *result) const
 {
+	/* Direct I/O asks for more than there is at the end of the file. */
+	if (file.alignment() > 1 && offset <= file.size_bytes())
+		size = std::min<uint64_t>(size, file.size_bytes() - offset);
 	for (const Staged &staged : staged_) {
 		const FileRange &range = staged.range;
 

@@ -5,13 +5,15 @@
 
 #include "table_file.h"
 
+#include <functional>
+
 namespace bpf_of {
 
 class PrefetchBuffer {
     public:
-	/* Reads ranges in one round trip, in addition to what is here, as TableFiles::read(). Unless all is
-	 * read nothing is added. */
-	Fetched fetch(const TableFiles &files, const std::vector<FileRange> &ranges, int64_t timeout_us);
+	/* Reads ranges in one round trip, in addition to what is here, as TableFiles::read(); of files that RocksDB
+	 * reads by direct I/O all that it will ask for. Unless all is read nothing is added. */
+	Fetched fetch(const TableFiles &files, std::vector<FileRange> ranges, int64_t timeout_us);
 
 	/* Serves a read of RocksDB, if all of it is here. */
 	bool serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
@@ -47,6 +49,35 @@ class ReadPrefetched final : public ReadScope {
 
     private:
 	const PrefetchBuffer &stage_;
+};
+
+/*
+ * RocksDB's own Get, whose blocks are fetched together: when it needs one of a table of the view, those of all
+ * tables behind that may have the key come with it. The answer is RocksDB's, whatever the view has.
+ */
+class FetchTogether final : public ReadScope {
+    public:
+	using Fetch = std::function<Fetched(const TableFile &missing, int64_t timeout_us, PrefetchBuffer *stage)>;
+
+	explicit FetchTogether(Fetch fetch) : fetch_(std::move(fetch)) {}
+
+	bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
+		rocksdb::Slice *result, rocksdb::IOStatus *status) override
+	{
+		*status = rocksdb::IOStatus::OK();
+		const Fetched fetched =
+			stage_.size_bytes() == 0 ? fetch_(file, timeout_us, &stage_) : Fetched::kAll;
+
+		if (fetched == Fetched::kTimedOut)
+			*status = timed_out();
+		if (fetched != Fetched::kAll)
+			return fetched == Fetched::kTimedOut;
+		return stage_.serve(file, offset, size, scratch, result);
+	}
+
+    private:
+	const Fetch fetch_;
+	PrefetchBuffer stage_;
 };
 
 } /* namespace bpf_of */

@@ -158,39 +158,6 @@ Status PushdownDB::Get(
 }
 #endif
 
-namespace {
-
-/*
- * RocksDB's own Get, whose blocks are fetched together: when it needs one of a table of the view, those of all
- * tables behind that may have the key come with it. The answer is RocksDB's, whatever the view has.
- */
-class FetchTogether final : public ReadScope {
-    public:
-	using Fetch = std::function<Fetched(const TableFile &missing, int64_t timeout_us, PrefetchBuffer *stage)>;
-
-	explicit FetchTogether(Fetch fetch) : fetch_(std::move(fetch)) {}
-
-	bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
-		Slice *result, rocksdb::IOStatus *status) override
-	{
-		*status = rocksdb::IOStatus::OK();
-		const Fetched fetched =
-			stage_.size_bytes() == 0 ? fetch_(file, timeout_us, &stage_) : Fetched::kAll;
-
-		if (fetched == Fetched::kTimedOut)
-			*status = timed_out();
-		if (fetched != Fetched::kAll)
-			return fetched == Fetched::kTimedOut;
-		return stage_.serve(file, offset, size, scratch, result);
-	}
-
-    private:
-	const Fetch fetch_;
-	PrefetchBuffer stage_;
-};
-
-} /* namespace */
-
 Status PushdownDB::get(
 	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
@@ -221,14 +188,8 @@ Status PushdownDB::get(
 		return status;
 	}
 	const auto together = [&](ReadPath why) {
-		if (!view || !state_->files->target().session()->has_target())
-			return plainly(why);
-		FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
-			return state_->stage_from(first, *view, live->merge(), key,
-				State::newest_tag(db_, options), timeout_us, stage);
-		});
-
-		return plainly(why);
+		state_->count(why);
+		return state_->get_together(db_, options, family, *live, view.get(), key, value);
 	};
 
 	if (!state_->is_current(db_, live, family, view.get()))
@@ -250,6 +211,9 @@ Status PushdownDB::get(
 	if (mode == Mode::kBlocks && plan.tables > 0)
 		return state_->search_blocks(plan, limit, plainly);
 	way = state_->run_chain(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
+	/* The blocks that the chain has read, or some that it could not read. */
+	if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
+		return together(way);
 	if (way != ReadPath::kTarget && way != ReadPath::kHere && way != ReadPath::kNoTable &&
 		way != ReadPath::kTimedOut)
 		return plainly(way);
@@ -257,6 +221,20 @@ Status PushdownDB::get(
 	if (way == ReadPath::kTarget || way == ReadPath::kHere)
 		read.end(Sampling::Kind::kChain);
 	return status;
+}
+
+Status PushdownDB::State::get_together(rocksdb::DB *db, const ReadOptions &options, ColumnFamilyHandle *family,
+	const VersionTracker &live, const View *view, const Slice &key, PinnableSlice *value) const
+{
+	value->Reset();
+	if (!view || !files->target().session()->has_target())
+		return db->Get(options, family, key, value);
+	FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
+		return stage_from(
+			first, *view, live.merge(), key, newest_tag(db, options), timeout_us, stage);
+	});
+
+	return db->Get(options, family, key, value);
 }
 
 Status PushdownDB::State::search_blocks(
@@ -407,7 +385,7 @@ Fetched PushdownDB::State::stage(
 					start.size + SST_TRAILER_BYTES});
 		}
 	}
-	return stage->fetch(*files, ranges, timeout_us);
+	return stage->fetch(*files, std::move(ranges), timeout_us);
 }
 
 Fetched PushdownDB::State::stage_from(const TableFile &first, const View &view, bool merges, const Slice &key,

@@ -56,93 +56,104 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 
 Session::~Session()
 {
-	for (const PooledReader &reader : idle_)
-		bpfof_reader_close(reader.reader);
+	for (size_t i = 0; i < idle_.count(); i++) {
+		for (struct bpfof_reader *reader : idle_[i].readers)
+			bpfof_reader_close(reader);
+	}
 	bpfof_function_unload(function_);
 	bpfof_close(bpfof_);
 }
 
-PooledReader Session::take()
+struct bpfof_reader *Session::take_idle(Idle &idle)
+{
+	std::lock_guard<std::mutex> lock(idle.mutex);
+
+	if (idle.readers.empty())
+		return nullptr;
+	struct bpfof_reader *const reader = idle.readers.back();
+
+	idle.readers.pop_back();
+	return reader;
+}
+
+struct bpfof_reader *Session::take()
 {
 	/* Who tried to connect might wait for long. */
 	if (is_lost())
-		return {};
-	{
-		std::lock_guard<std::mutex> lock(mutex_);
+		return nullptr;
+	const size_t here = idle_.here();
 
-		if (!idle_.empty()) {
-			const PooledReader reader = idle_.back();
-
-			idle_.pop_back();
+	for (size_t i = 0; i < idle_.count(); i++) {
+		if (struct bpfof_reader *const reader = take_idle(idle_[(here + i) % idle_.count()]))
 			return reader;
-		}
-		if (readers_ == readers_max_)
-			return {};
-		readers_++;
 	}
-	/* Not under the lock: it connects. */
-	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0};
+	if (readers_.fetch_add(1) >= readers_max_) {
+		readers_--;
+		return nullptr;
+	}
+	struct bpfof_reader *const reader = bpfof_reader_open(bpfof_);
 
-	if (!reader.reader) {
+	if (!reader) {
 		/* A target that is full says so; one that is gone does not answer. */
 		if (has_target_ && errno != EAGAIN)
 			lost_ = true;
-		std::lock_guard<std::mutex> lock(mutex_);
-
 		readers_--;
 	}
 	return reader;
 }
 
-void Session::give_back(PooledReader reader)
+void Session::give_back(struct bpfof_reader *reader)
 {
-	const uint64_t sent = reader.sent, received = reader.received;
-	const bool lost = has_target_ && !bpfof_reader_is_connected(reader.reader);
-
-	bpfof_reader_traffic(reader.reader, &reader.sent, &reader.received);
-	if (lost)
-		bpfof_reader_close(reader.reader);
-	std::lock_guard<std::mutex> lock(mutex_);
-
-	sent_ += reader.sent - sent;
-	received_ += reader.received - received;
-	if (lost) {
-		readers_--;
+	if (has_target_ && !bpfof_reader_is_connected(reader)) {
+		give_away(reader);
 		lost_ = true;
-	} else {
-		idle_.push_back(reader);
+		return;
 	}
+	Idle &idle = idle_[idle_.here()];
+	std::lock_guard<std::mutex> lock(idle.mutex);
+
+	idle.readers.push_back(reader);
 }
 
-void Session::give_away(PooledReader reader)
+void Session::give_away(struct bpfof_reader *reader)
 {
-	const uint64_t sent = reader.sent, received = reader.received;
+	uint64_t sent = 0, received = 0;
 
-	bpfof_reader_traffic(reader.reader, &reader.sent, &reader.received);
+	bpfof_reader_traffic(reader, &sent, &received);
 	/* Chains that have not ended do not touch their memory after this. */
-	bpfof_reader_close(reader.reader);
-	std::lock_guard<std::mutex> lock(mutex_);
-
-	sent_ += reader.sent - sent;
-	received_ += reader.received - received;
+	bpfof_reader_close(reader);
+	sent_ += sent;
+	received_ += received;
 	readers_--;
 }
 
 void Session::count(PushdownStats *stats) const
 {
-	std::lock_guard<std::mutex> lock(mutex_);
-
 	stats->sent_bytes += sent_;
 	stats->received_bytes += received_;
+	for (size_t i = 0; i < idle_.count(); i++) {
+		std::lock_guard<std::mutex> lock(idle_[i].mutex);
+
+		for (struct bpfof_reader *reader : idle_[i].readers) {
+			uint64_t sent = 0, received = 0;
+
+			bpfof_reader_traffic(reader, &sent, &received);
+			stats->sent_bytes += sent;
+			stats->received_bytes += received;
+		}
+	}
 }
 
 rocksdb::Status Target::open(const PushdownOptions &options, std::shared_ptr<Target> *target)
 {
 	std::shared_ptr<Target> opened(new Target(options));
-	const rocksdb::Status status = Session::open(options, &opened->session_);
+	std::shared_ptr<Session> session;
+	const rocksdb::Status status = Session::open(options, &session);
 
-	if (status.ok())
-		*target = std::move(opened);
+	if (!status.ok())
+		return status;
+	opened->session_.store(session);
+	*target = std::move(opened);
 	return status;
 }
 
@@ -162,7 +173,7 @@ bool Target::reconnect(const std::function<std::shared_ptr<void>(const Session &
 		return false;
 	const std::shared_ptr<void> prepared = prepare(*made);
 
-	std::atomic_store(&session_, std::move(made));
+	session_.store(made);
 	PushdownStats past;
 
 	/* What its last users add after this is not counted. */

@@ -7,19 +7,14 @@
 
 #include <bpfof.h>
 
+#include "per_processor.h"
+
 #include <atomic>
 #include <functional>
 #include <mutex>
 #include <vector>
 
 namespace bpf_of {
-
-/* A reader, and what of its traffic was counted. */
-struct PooledReader {
-	struct bpfof_reader *reader;
-	uint64_t sent;
-	uint64_t received;
-};
 
 class Session {
     public:
@@ -36,9 +31,9 @@ class Session {
 
 	/* One of at most readers_max readers, or one without reader. To be given back, or away if something is
 	 * still in flight on it, or its connection was given up. */
-	PooledReader take();
-	void give_back(PooledReader reader);
-	void give_away(PooledReader reader);
+	struct bpfof_reader *take();
+	void give_back(struct bpfof_reader *reader);
+	void give_away(struct bpfof_reader *reader);
 
 	/* Whether a reader has lost its connection to the target. */
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
@@ -54,12 +49,22 @@ class Session {
 	struct bpfof_function *function_ = nullptr;
 	std::atomic<bool> lost_{false};
 
-	mutable std::mutex mutex_;
-	/* Those that nobody uses, and how many there are in all. */
-	std::vector<PooledReader> idle_;
-	size_t readers_ = 0;
-	uint64_t sent_ = 0;
-	uint64_t received_ = 0;
+	/* Readers that nobody uses, of a processor: a reader's connection is that of the processor that has used it
+	 * last. */
+	struct Idle {
+		std::mutex mutex;
+		std::vector<struct bpfof_reader *> readers;
+	};
+
+	/* One of them, or null. */
+	static struct bpfof_reader *take_idle(Idle &idle);
+
+	const PerProcessor<Idle> idle_;
+	/* How many there are in all. */
+	std::atomic<size_t> readers_{0};
+	/* Traffic of those that were closed. */
+	std::atomic<uint64_t> sent_{0};
+	std::atomic<uint64_t> received_{0};
 };
 
 /* A reader for as long as this lives. */
@@ -71,11 +76,11 @@ class Reader {
 	}
 	~Reader()
 	{
-		if (!reader_.reader)
+		if (!reader_)
 			return;
-		const bool gave_lane_up = gave_up_ && !bpfof_reader_is_connected(reader_.reader);
+		const bool gave_lane_up = gave_up_ && !bpfof_reader_is_connected(reader_);
 
-		if (bpfof_in_flight(reader_.reader) == 0 && !gave_lane_up)
+		if (bpfof_in_flight(reader_) == 0 && !gave_lane_up)
 			session_->give_back(reader_);
 		else
 			session_->give_away(reader_);
@@ -84,14 +89,14 @@ class Reader {
 	Reader &operator=(const Reader &) = delete;
 
 	/* Null if all are in use, or the target grants no more. */
-	struct bpfof_reader *get() const { return reader_.reader; }
+	struct bpfof_reader *get() const { return reader_; }
 	/* A read has timed out. If the connection went with it, the target is not lost. */
 	void give_up() { gave_up_ = true; }
 	const Session &session() const { return *session_; }
 
     private:
 	const std::shared_ptr<Session> session_;
-	const PooledReader reader_;
+	struct bpfof_reader *const reader_;
 	bool gave_up_ = false;
 };
 
@@ -100,7 +105,7 @@ class Target {
     public:
 	static rocksdb::Status open(const PushdownOptions &options, std::shared_ptr<Target> *target);
 
-	std::shared_ptr<Session> session() const { return std::atomic_load(&session_); }
+	std::shared_ptr<Session> session() const { return session_.load(); }
 	/* Makes a new session if this one was lost. False if that does not succeed, or none was. */
 	/* `prepare` is called with it before anybody uses it; what that returns goes when all use it. */
 	bool reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare);
@@ -112,8 +117,7 @@ class Target {
 	const PushdownOptions options_;
 	/* One thread at a time makes a new session. */
 	std::mutex reconnecting_;
-	/* By std::atomic_load() and std::atomic_store(). */
-	std::shared_ptr<Session> session_;
+	SharedPerProcessor<Session> session_;
 	/* Traffic of sessions that are over. */
 	std::atomic<uint64_t> sent_{0};
 	std::atomic<uint64_t> received_{0};

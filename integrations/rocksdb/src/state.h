@@ -49,7 +49,8 @@ struct PushdownDB::State {
 	const bool read_only;
 	Sampling sampling;
 	std::atomic<Mode> mode{Mode::kChains};
-	std::array<std::atomic<uint64_t>, WAYS> gets{};
+	/* Not in the cache line of what each Get only reads. */
+	alignas(CACHE_LINE_BYTES) std::array<std::atomic<uint64_t>, WAYS> gets{};
 	std::atomic<uint64_t> blocks{0};
 	std::atomic<uint64_t> blobs{0};
 	mutable std::mutex mutex;
@@ -110,6 +111,11 @@ struct PushdownDB::State {
 			return BPFOF_SCRATCH_MAX;
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}
+	/* RocksDB's own Get. What it needs of tables of the view it fetches in one round trip, where there is a
+	 * target. */
+	rocksdb::Status get_together(rocksdb::DB *db, const rocksdb::ReadOptions &options,
+		rocksdb::ColumnFamilyHandle *family, const VersionTracker &live, const View *view,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) const;
 	/* Fetches the blocks of a plan, and then has RocksDB read by `plainly`, which is told the way. */
 	rocksdb::Status search_blocks(const Plan &plan, const TimeLimit &limit,
 		const std::function<rocksdb::Status(ReadPath)> &plainly);

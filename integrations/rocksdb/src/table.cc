@@ -54,6 +54,33 @@ bool has_own_compression(const std::string &name)
 	return false;
 }
 
+/* Whether blocks are compressed by what the storage function does not know. Indices may not be compressed at all,
+ * and tell nothing of it. */
+bool is_unknown_compression(const std::string &name)
+{
+	const size_t first = name.find(';');
+	const size_t second = first == std::string::npos ? first : name.find(';', first + 1);
+
+	if (second == std::string::npos)
+		return name == "Zlib" || name == "BZip2" || name == "Xpress";
+	for (size_t at = first + 1; at + 1 < second; at += 2) {
+		const std::string kind = name.substr(at, 2);
+
+		if (kind == "02" || kind == "03" || kind == "06")
+			return true;
+	}
+	return false;
+}
+
+/* Whether blocks are larger than what the storage function decompresses them into, on average. */
+bool has_large_compressed_blocks(const rocksdb::TableProperties &properties)
+{
+	const uint64_t bytes = properties.raw_key_size + properties.raw_value_size;
+
+	return properties.data_size < bytes && properties.num_data_blocks > 0 &&
+	       bytes / properties.num_data_blocks > SST_DECOMPRESSED_BYTES_MAX;
+}
+
 /* Whether data blocks have values apart from keys, which RocksDB before 11 does not know. */
 template <typename Properties>
 auto has_values_apart(const Properties &properties, int)
@@ -94,6 +121,11 @@ std::string refuse(const rocksdb::TableProperties &properties)
 		return "it is compressed with a dictionary";
 	if (has_own_compression(properties.compression_name))
 		return "it is compressed by the program's own " + properties.compression_name;
+	if (is_unknown_compression(properties.compression_name))
+		return "it is compressed by " + properties.compression_name + ", which no storage function knows";
+	if (has_large_compressed_blocks(properties))
+		return "its blocks have more than " + std::to_string(SST_DECOMPRESSED_BYTES_MAX >> 10) +
+		       " KiB each when they are decompressed";
 	if (has_values_apart(properties, 0))
 		return "its data blocks have values apart from keys";
 	if (type != Options::kBinarySearch && type != Options::kHashSearch &&

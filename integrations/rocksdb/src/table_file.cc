@@ -170,6 +170,8 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 		if (handle_->file(&plain).ok()) {
 			is_direct_ = plain->use_direct_io();
 			alignment_ = plain->GetRequiredBufferAlignment();
+			if (use_direct_io())
+				file_->read_in(alignment_);
 		}
 	}
 

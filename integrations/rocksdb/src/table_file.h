@@ -28,6 +28,9 @@ class TableFile : public std::enable_shared_from_this<TableFile> {
 	int number() const { return number_; }
 	const std::string &path() const { return path_; }
 	uint64_t size_bytes() const { return size_bytes_; }
+	/* RocksDB reads it by direct I/O, and so asks for multiples of so many bytes; 1 if it does not. */
+	size_t alignment() const { return alignment_.load(std::memory_order_relaxed); }
+	void read_in(size_t alignment) const { alignment_.store(alignment, std::memory_order_relaxed); }
 	/* Or a blob file. */
 	bool is_table() const;
 
@@ -43,6 +46,7 @@ class TableFile : public std::enable_shared_from_this<TableFile> {
 	const std::string path_;
 	const int number_;
 	const uint64_t size_bytes_;
+	mutable std::atomic<size_t> alignment_{1};
 };
 
 /* A range of a file, in bytes. */

@@ -71,7 +71,7 @@ void VersionTracker::stop()
 	}
 	if (thread_.joinable())
 		thread_.join();
-	std::atomic_store(&view_, std::shared_ptr<const View>());
+	view_.store(nullptr);
 	tables_.clear();
 	ahead_.clear();
 	{
@@ -193,8 +193,15 @@ void VersionTracker::open_created(const std::vector<Created> &created)
 
 void VersionTracker::refresh()
 {
+	const std::shared_ptr<const View> now = this->view();
 	std::shared_ptr<View> view;
 	Tables tables;
+	uint64_t version;
+
+	/* A table of another family was deleted, or a read has asked for what came meanwhile: to list the tables
+	 * takes RocksDB's mutex. */
+	if (now && current_version(db_, handle_, &version) && version == now->version)
+		return;
 	const rocksdb::Status status = make_view(&view, &tables);
 
 	if (!status.ok())
@@ -209,7 +216,7 @@ void VersionTracker::refresh()
 		}
 		ahead_.erase(entry.first);
 	}
-	std::atomic_store(&view_, std::shared_ptr<const View>(std::move(view)));
+	view_.store(std::move(view));
 	tables_.swap(tables);
 	std::lock_guard<std::mutex> lock(mutex_);
 

@@ -39,7 +39,7 @@ class VersionTracker {
 	uint64_t number() const { return number_; }
 
 	/* The newest view; null before the first. */
-	std::shared_ptr<const View> view() const { return std::atomic_load(&view_); }
+	std::shared_ptr<const View> view() const { return view_.load(); }
 
 	/* Whether RocksDB keeps data blocks in a cache. */
 	bool has_block_cache() const { return has_block_cache_; }
@@ -108,8 +108,7 @@ class VersionTracker {
 	std::mutex stop_mutex_;
 	std::thread thread_;
 
-	/* By std::atomic_load() and std::atomic_store(). */
-	std::shared_ptr<const View> view_;
+	SharedPerProcessor<const View> view_;
 
 	/* The thread's own: the tables of the view, and those that were created since. */
 	Tables tables_;

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -211,6 +212,56 @@ void read_only(const Place &where, const rocksdb::DBOptions &options, const bpf_
 	delete db;
 }
 
+/* Bytes that this process has read from devices. */
+uint64_t device_bytes()
+{
+	std::ifstream counters("/proc/self/io");
+	std::string name;
+	uint64_t value = 0;
+
+	while (counters >> name >> value) {
+		if (name == "read_bytes:")
+			return value;
+	}
+	CHECK(false, "%s", "/proc/self/io has no read_bytes");
+	return 0;
+}
+
+/* RocksDB asks for whole pages, of which blocks that came together have all. */
+void seek_with_direct_reads(const Place &where, rocksdb::DBOptions options,
+	const bpf_of::PushdownOptions &pushdown,
+	const std::vector<rocksdb::ColumnFamilyDescriptor> &families, size_t seeks)
+{
+	std::vector<rocksdb::ColumnFamilyHandle *> handles;
+	PushdownDB *db;
+
+	options.use_direct_reads = true;
+	check_ok(PushdownDB::OpenForReadOnly(options, pushdown, where.directory, families, &handles, &db),
+		"opening for direct reads");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	const std::vector<std::string> all = all_keys(db->GetBaseDB());
+	std::unique_ptr<rocksdb::Iterator> iterator(db->NewIterator(ReadOptions()));
+	Random random(12);
+	const uint64_t before = device_bytes();
+
+	for (size_t i = 0; i < seeks; i++) {
+		const std::string &key = all[random.below(all.size())];
+
+		iterator->Seek(key);
+		CHECK(iterator->Valid() && iterator->key() == key, "%s: %s", key.c_str(),
+			iterator->status().ToString().c_str());
+	}
+	const uint64_t read = device_bytes() - before;
+
+	CHECK(db->stats().seeks > seeks / 2 && read < seeks * 512,
+		"%zu seeks, of which %llu came together, have read %llu bytes here", seeks,
+		static_cast<unsigned long long>(db->stats().seeks), static_cast<unsigned long long>(read));
+	iterator.reset();
+	for (rocksdb::ColumnFamilyHandle *handle : handles)
+		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
+	delete db;
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
@@ -239,6 +290,8 @@ int main(int argc, char **argv)
 	pushdown.url = where.url;
 	pushdown.device = where.device;
 	read_only(where, options, pushdown, families, reads / 4);
+	if (!where.url.empty())
+		seek_with_direct_reads(where, options, pushdown, families, reads / 4);
 	check_ok(PushdownDB::Open(options, pushdown, where.directory, families, &handles, &db),
 		"opening");
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
