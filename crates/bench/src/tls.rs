@@ -9,12 +9,15 @@ use crate::measurement::{CpuTimes, Figures, Run, Samples, thousands};
 use crate::steal::{self, undisturbed};
 use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_host::{KeyFiles, TargetUrl};
+use bpfof_terminal::stop_on_signal;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -49,6 +52,8 @@ pub(crate) struct Targets {
     kernel: Option<ChildTarget>,
     psk: PathBuf,
     _folder: TempDir,
+    /// Set by Ctrl-C and SIGTERM: the key is to be removed.
+    stop: Arc<AtomicBool>,
 }
 
 impl Targets {
@@ -62,6 +67,7 @@ impl Targets {
         namespace: &str,
         poll: bool,
     ) -> Result<Targets, Box<dyn std::error::Error>> {
+        let stop = stop_on_signal()?;
         let folder = tempfile::tempdir()?;
         let (psk, config) = (folder.path().join("psk"), folder.path().join("target.toml"));
         let key = ConfiguredPsk::generate(PskHash::Sha256)?;
@@ -74,7 +80,7 @@ impl Targets {
         };
         let own = start(&["--no-kernel-tls"])?;
         let kernel = if Self::count() > 1 { Some(start(&[])?) } else { None };
-        Ok(Targets { own, kernel, psk, _folder: folder })
+        Ok(Targets { own, kernel, psk, _folder: folder, stop })
     }
 
     /// The ways that there are, plain first.
@@ -99,6 +105,31 @@ impl Targets {
         let tls_psk = (!is_plain).then(|| self.psk.clone());
         url.keys = KeyFiles { tls_psk, ..KeyFiles::default() };
         url
+    }
+
+    /// Measures the ways in turn, again and again, after a round to warm up that is not counted.
+    pub(crate) fn in_turn(
+        &self,
+        repetitions: u32,
+        time: Duration,
+        mut run: impl FnMut(Way, Duration) -> Result<(Run, CpuTimes), String>,
+    ) -> Result<Vec<WayFigures>, String> {
+        let mut samples: Vec<(Way, Samples)> =
+            self.ways().into_iter().map(|way| (way, Samples::default())).collect();
+        for repetition in 0..=repetitions {
+            let warm_up = repetition == 0;
+            let time = if warm_up { time / 5 } else { time };
+            for (way, samples) in &mut samples {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err("interrupted".to_owned());
+                }
+                let (run, spent) = undisturbed(warm_up, || run(*way, time))?;
+                if !warm_up {
+                    samples.add(&run, spent);
+                }
+            }
+        }
+        Ok(figures(&samples))
     }
 }
 
@@ -141,25 +172,8 @@ pub(crate) struct WayFigures {
     pub(crate) over_plain: Option<OverPlain>,
 }
 
-/// Measures the ways in turn, again and again, after a round to warm up that is not counted.
-pub(crate) fn in_turn(
-    ways: &[Way],
-    repetitions: u32,
-    time: Duration,
-    mut run: impl FnMut(Way, Duration) -> Result<(Run, CpuTimes), String>,
-) -> Result<Vec<WayFigures>, String> {
-    let mut samples: Vec<(Way, Samples)> =
-        ways.iter().map(|way| (*way, Samples::default())).collect();
-    for repetition in 0..=repetitions {
-        let warm_up = repetition == 0;
-        let time = if warm_up { time / 5 } else { time };
-        for (way, samples) in &mut samples {
-            let (run, spent) = undisturbed(warm_up, || run(*way, time))?;
-            if !warm_up {
-                samples.add(&run, spent);
-            }
-        }
-    }
+/// The figures of each way, those of TLS over those of plain.
+fn figures(samples: &[(Way, Samples)]) -> Vec<WayFigures> {
     let figures: Vec<_> = samples.iter().map(|(way, samples)| (*way, samples.figures())).collect();
     let plain =
         figures.iter().find(|(way, _)| *way == Way::Plain).map(|(_, figures)| figures.clone());
@@ -168,7 +182,7 @@ pub(crate) fn in_turn(
         let over_plain = plain.map(|plain| OverPlain::of(plain, &figures));
         WayFigures { way, figures, over_plain }
     });
-    Ok(measured.collect())
+    measured.collect()
 }
 
 /// One case, as tables have it.

@@ -64,7 +64,6 @@ fn parse_us(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
-    let mut chrome = options.chrome.as_deref().map(ChromeFile::create).transpose()?;
     let mut client = Client::connect(&options.socket)?;
     let is_enough = end_on_time_or_signal(&client, options.seconds)?;
     let request = TraceRequest {
@@ -74,6 +73,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         function: options.function.clone(),
     };
     client.call("trace", serde_json::to_value(&request)?)?;
+    // What the file holds is lost only to a trace that has begun.
+    let mut chrome = options.chrome.as_deref().map(ChromeFile::create).transpose()?;
     let (mut told, mut skipped, mut lost) = (0, 0, None);
     while options.count.is_none_or(|count| told < count) {
         let Some(notified) = client.notified()? else {

@@ -119,7 +119,9 @@ fn check(check: &Check) -> Outcome {
     for path in &check.objects {
         let read = std::fs::read(path);
         let bytes = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        for entry in Object::parse(&bytes)?.entries() {
+        let object =
+            Object::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        for entry in object.entries() {
             match load_into_kernel(&mut domain, &entry.program) {
                 Ok(number) => {
                     domain.remove_function(number);

@@ -25,10 +25,26 @@ fn options_that_make_no_sense_are_named_with_their_value() {
     }
     refused(&["bench", "kv", "--levels", "3", "--cached", "5"], &["--cached 5", "3 levels"]);
     refused(&["bench", "kv", "--ranges", "0"], &["'0'", "--ranges"]);
+    refused(&["bench", "net", "--milliseconds", "0"], &["'0'", "--milliseconds"]);
+    let wiredtiger = ["bench", "wiredtiger", "--workloads", "uniform,other"];
+    refused(&wiredtiger, &["--workloads other", "uniform, zipf"]);
     let memory = ["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=900TiB"];
     refused(&memory, &["make them smaller, serve files, or give --overcommit-memory"]);
     let source = "../../functions/bpfkv_get.bpf.c";
     refused(&["function", "check", source], &["is C source", "clang -O2 -g -target bpf"]);
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let target = "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:target";
+    for option in ["--latency-us", "--iops"] {
+        refused(
+            &["bench", "kv", "--target", target, option, "7"],
+            &["cannot be used with", option],
+        );
+    }
+    let parts = ["bench", "function", "--only", "node", "--parts", "loading"];
+    refused(&parts, &["--only", "--parts"]);
 }
 
 #[test]
@@ -177,6 +193,36 @@ fn an_interrupted_benchmark_leaves_no_empty_results() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
     assert!(!child.wait().expect("ended").success());
     assert!(!results.exists());
+}
+
+/// The key for TLS.
+#[test]
+fn an_interrupted_benchmark_leaves_no_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let is_empty = || std::fs::read_dir(folder.path()).expect("it is there").next().is_none();
+    let mut bench = Command::new(BPFOF);
+    bench.args(["bench", "net", "--tls"]).env("TMPDIR", folder.path());
+    bench.stderr(Stdio::null()).stdout(Stdio::null());
+    let mut child = bench.spawn().expect("it starts");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while is_empty() {
+        assert!(Instant::now() < deadline && child.try_wait().expect("waits").is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    assert!(!child.wait().expect("ended").success());
+    assert!(is_empty());
+}
+
+/// Nobody is there to trace.
+#[test]
+fn a_trace_that_does_not_begin_keeps_its_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (socket, file) = (folder.path().join("none"), folder.path().join("trace.json"));
+    std::fs::write(&file, "[]").expect("written");
+    let [socket, path] = [&socket, &file].map(|path| path.to_str().expect("UTF-8"));
+    bad(&["trace", "--socket", socket, "--chrome", path]);
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "[]");
 }
 
 #[test]

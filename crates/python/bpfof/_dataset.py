@@ -326,7 +326,8 @@ class Dataset(ds.UnionDataset):
     def last_stats(self) -> dict | None:
         """What the last query over this dataset, filtered or not, has cost: bytes and rows scanned, rows that passed, bytes sent to
         targets and received, chains, hops; ``places`` where stages ran; ``lost``, which says what did not run at its
-        target as it should have, and why."""
+        target as it should have, and why. None before the first one, and while the rows of the last have not all been
+        taken."""
         return self._told[0] if self._told else None
 
     # How they are made.
@@ -416,6 +417,8 @@ class Dataset(ds.UnionDataset):
             yield _without_columns(self._count() if limit is None else min(limit, self._count()))
             return
         session, pushed = session_of(self._reach), self._pushed()
+        # Whoever stops early is told nothing, and not what an earlier query has cost.
+        self._told.clear()
         streams = []
         for some in _in_groups(fetched, self._filtered(), self._texts()):
             plan = _bpfof.Plan.rows(self._source, pushed, some, None if residual else limit)
@@ -577,7 +580,8 @@ class Scanner:
             for batch in self._batches(num_rows):
                 batches.append(batch.slice(0, left))
                 left -= batches[-1].num_rows
-                if left == 0:
+                # Otherwise the rows end by themselves, and what they have cost is known.
+                if left == 0 and self._rows._residual():
                     break
         return pa.Table.from_batches(batches, schema=self._schema)
 

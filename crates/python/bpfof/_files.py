@@ -180,5 +180,7 @@ def open_kv(place: str | os.PathLike[str], **how) -> KeyValueStore:
     """Opens a BPF-KV database: on the namespace of a target, by its address (``nvme-tcp://…``, ``nvme-rdma://…``), or
     in a file, with the options of :func:`bpfof.open`."""
     if isinstance(place, str) and "://" in place:
+        if how:
+            raise TypeError(f"{', '.join(how)}: options are of files, and {place} is the address of a target")
         return KeyValueStore(_bpfof.KeyValue.on_target(place))
     return KeyValueStore(_bpfof.KeyValue.in_file(open(place, **how)._native))

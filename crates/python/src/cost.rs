@@ -1,17 +1,12 @@
 //! What queries have cost, for Python.
 
-use bpfof_query::Stats;
-use bpfof_query::ask;
+use bpfof_query::ask::Cost;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// What was spent, for Python.
-pub(crate) fn cost_of<'py>(
-    py: Python<'py>,
-    stats: Stats,
-    places: Vec<String>,
-    lost: Vec<String>,
-) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn cost_of(py: Python<'_>, cost: Cost) -> PyResult<Bound<'_, PyDict>> {
+    let Cost { stats, places, lost } = cost;
     let cost = PyDict::new(py);
     cost.set_item("scanned_bytes", stats.scanned_bytes)?;
     cost.set_item("rows", stats.rows)?;
@@ -25,9 +20,4 @@ pub(crate) fn cost_of<'py>(
     cost.set_item("places", places)?;
     cost.set_item("lost", lost)?;
     Ok(cost)
-}
-
-/// Where the stages ran, and what was lost.
-pub(crate) fn told(session: &ask::Session) -> (Vec<String>, Vec<String>) {
-    (session.places().map(ToString::to_string).collect(), session.warnings())
 }

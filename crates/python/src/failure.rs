@@ -201,7 +201,9 @@ impl From<SessionError> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match &error {
-            Error::Command { source, .. } => Self::of_command(source, &error),
+            Error::Command { command: "Pushdown" | "Pushdown Vector", source } => {
+                Self::of_command(source, &error)
+            }
             Error::FunctionRejected(_) => Self::question(error),
             _ => Self::target(error),
         }
@@ -220,7 +222,10 @@ impl From<KeyValueError> for Failure {
         match error {
             KeyValueError::Host(error) => error.into(),
             KeyValueError::Detect(_) | KeyValueError::Corrupt(_) => Self::new("DataError", message),
-            _ => Self::new("FunctionError", message),
+            KeyValueError::Aborted(_) | KeyValueError::Answer(_) => {
+                Self::new("FunctionError", message)
+            }
+            KeyValueError::Cache(_) | KeyValueError::Read(_) => Self::target(message),
         }
     }
 }

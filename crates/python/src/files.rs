@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::session::reach;
+use crate::watch::{Unlocked, watched};
 use bpfof_function::Object;
 use bpfof_function::abi::{MAX_READS, MAX_SCRATCH_BYTES};
 use bpfof_host::files::{
@@ -18,13 +19,15 @@ use std::time::Duration;
 
 /// Longest file that `read` answers at once, in bytes.
 const READ_MAX_BYTES: usize = 1 << 30;
+/// Chains of one call between two looks for Ctrl-C.
+pub(crate) const CHAINS_UNWATCHED: usize = 4096;
 
 /// Files on one namespace, and a connection to its target or none.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Debug)]
 pub(crate) struct Files {
-    opened: Opened,
-    reader: Mutex<PushdownReader>,
+    opened: Unlocked<Opened>,
+    reader: Unlocked<Mutex<PushdownReader>>,
     /// Where chains run.
     #[pyo3(get)]
     place: String,
@@ -43,14 +46,17 @@ pub(crate) struct Opened {
 /// A storage function, loaded at the target and here.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Debug)]
-pub(crate) struct Function {
+pub(crate) struct Function(Unlocked<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
     maps: Arc<FileMaps>,
-    pub(crate) loaded: StorageFunction,
+    function: StorageFunction,
 }
 
-impl Drop for Function {
+impl Drop for Loaded {
     fn drop(&mut self) {
-        if let Some(id) = self.loaded.id() {
+        if let Some(id) = self.function.id() {
             // A target that is gone has forgotten it as well.
             self.maps.with_controller(|target| target.unload_function(id));
         }
@@ -125,12 +131,13 @@ impl Files {
         device: Option<PathBuf>,
         here: bool,
         fallback: bool,
-    ) -> Result<Self, Failure> {
+    ) -> PyResult<Self> {
         if paths.is_empty() || paths.len() > MAX_READS {
-            return Err(Failure::question(format!("chains read 1 to {MAX_READS} files")));
+            let what = format!("chains read 1 to {MAX_READS} files");
+            return Err(Failure::question(what).into());
         }
         let reach = reach(target, device, here)?;
-        py.detach(|| {
+        let work = watched(py, move |_| {
             let mut places = Vec::new();
             for path in &paths {
                 places.push(reach.place(path)?);
@@ -152,9 +159,10 @@ impl Files {
             };
             let files = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
             let opened = Opened { maps: Arc::new(maps), files };
-            let place = places[0].to_string();
-            Ok(Self { opened, reader: Mutex::new(reader), place, lost })
-        })
+            Ok((opened, Mutex::new(reader), places[0].to_string(), lost))
+        });
+        let (opened, reader, place, lost) = work?;
+        Ok(Self { opened: Unlocked::new(opened), reader: Unlocked::new(reader), place, lost })
     }
 
     /// Whether there is a connection to a target.
@@ -164,28 +172,28 @@ impl Files {
     }
 
     /// Waits until the target knows where the files lie; whether it does.
-    fn wait_mapped(&self, py: Python<'_>, timeout_seconds: f64) -> Result<bool, Failure> {
+    fn wait_mapped(&self, py: Python<'_>, timeout_seconds: f64) -> PyResult<bool> {
         let timeout = Duration::try_from_secs_f64(timeout_seconds);
         let timeout = timeout.map_err(|_| Failure::question("a timeout is 0 seconds or more"))?;
-        let Opened { maps, files } = &self.opened;
-        Ok(py.detach(|| files.iter().all(|file| maps.wait_mapped(file, timeout))))
+        let Opened { maps, files } = self.opened.clone();
+        watched(py, move |_| {
+            Ok::<_, Failure>(files.iter().all(|file| maps.wait_mapped(file, timeout)))
+        })
     }
 
     /// Loads a storage function from an object as clang writes it.
     #[pyo3(signature = (object, entry=None))]
-    fn load(
-        &self,
-        py: Python<'_>,
-        object: &[u8],
-        entry: Option<&str>,
-    ) -> Result<Function, Failure> {
+    fn load(&self, py: Python<'_>, object: &[u8], entry: Option<&str>) -> PyResult<Function> {
         let parsed = Object::parse(object)
             .map_err(|error| Failure::question(format!("cannot load the function: {error}")))?;
         let entries = parsed.entries();
         let names = || entries.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
         let index = match entry {
             None if entries.len() == 1 => 0,
-            None => return Err(Failure::question(format!("give entry: one of {}", names()))),
+            None => {
+                let what = format!("give entry: one of {}", names());
+                return Err(Failure::question(what).into());
+            }
             Some(wanted) => {
                 let found = entries.iter().position(|one| one.name == wanted);
                 found.ok_or_else(|| {
@@ -193,9 +201,12 @@ impl Files {
                 })?
             }
         };
-        let maps = &self.opened.maps;
-        let loaded = py.detach(|| maps.load_function(object, index as u32))?;
-        Ok(Function { maps: Arc::clone(maps), loaded })
+        let (maps, object) = (Arc::clone(&self.opened.maps), object.to_vec());
+        let work = watched(py, move |_| {
+            let function = maps.load_function(&object, index as u32)?;
+            Ok::<_, Failure>(Loaded { maps, function })
+        });
+        Ok(Function(Unlocked::new(work?)))
     }
 
     /// Reads a file as it is; less than `size` bytes only at its end.
@@ -239,7 +250,7 @@ impl Files {
         chains: Vec<ChainTuple<'py>>,
         scratch_bytes: u32,
     ) -> PyResult<Vec<EndTuple<'py>>> {
-        if !Arc::ptr_eq(&function.maps, &self.opened.maps) {
+        if !Arc::ptr_eq(&function.0.maps, &self.opened.maps) {
             let what = "the function was loaded by another bpfof.open(): load it by this one";
             return Err(Failure::question(what).into());
         }
@@ -259,7 +270,11 @@ impl Files {
             let first_read = FirstRead { file, offset_bytes, size_bytes };
             entries.push(ReadEntry { first_read, scratch: argument });
         }
-        let ends = py.detach(|| self.run(&function.loaded, &entries, scratch_bytes))?;
+        let mut ends = Vec::with_capacity(entries.len());
+        for some in entries.chunks(CHAINS_UNWATCHED) {
+            py.check_signals()?;
+            ends.extend(py.detach(|| self.run(&function.0.function, some, scratch_bytes))?);
+        }
         let end = |end: Result<End, Failure>| {
             let (answer, is_remote, hops, stale) = end?;
             Ok((PyBytes::new(py, &answer), is_remote, hops, stale))

@@ -1,8 +1,9 @@
 //! BPF-KV, the papers' store: lookups by pushdown.
 
 use crate::failure::Failure;
-use crate::files::Files;
+use crate::files::{CHAINS_UNWATCHED, Files};
 use crate::session::address;
+use crate::watch::{Unlocked, watched};
 use bpfkv::pushdown::{
     FIRST_READ_BYTES, GET_ARGUMENT_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument,
 };
@@ -20,7 +21,7 @@ pub(crate) struct KeyValue(Place);
 
 #[expect(clippy::large_enum_variant, reason = "there is one of it, in memory of Python's")]
 enum Place {
-    Namespace(Mutex<Session>),
+    Namespace(Unlocked<Mutex<Session>>),
     File(Py<Files>, StorageFunction),
 }
 
@@ -50,17 +51,18 @@ fn found_in_file(
 impl KeyValue {
     /// The database on the namespace of a target.
     #[staticmethod]
-    fn on_target(py: Python<'_>, url: &str) -> Result<Self, Failure> {
+    fn on_target(py: Python<'_>, url: &str) -> PyResult<Self> {
         let url = address(url).map_err(Failure::question)?;
-        let session = py.detach(|| Session::open(&url, Options::default(), 0))?;
-        Ok(Self(Place::Namespace(Mutex::new(session))))
+        let open = move |_: &_| Session::open(&url, Options::default(), 0).map_err(Failure::from);
+        let session = watched(py, open)?;
+        Ok(Self(Place::Namespace(Unlocked::new(Mutex::new(session)))))
     }
 
     /// The database in a file that was opened.
     #[staticmethod]
-    fn in_file(py: Python<'_>, files: Py<Files>) -> Result<Self, Failure> {
+    fn in_file(py: Python<'_>, files: Py<Files>) -> PyResult<Self> {
         let opened = files.get().opened().clone();
-        let function = py.detach(|| {
+        let function = watched(py, move |_| {
             let failed = |error| Failure::file(&error, opened.files[0].path(), &error);
             let file = opened.files[0].file().map_err(failed)?;
             let length = file.metadata().map_err(failed)?.len();
@@ -76,19 +78,23 @@ impl KeyValue {
         &self,
         py: Python<'py>,
         keys: Vec<u64>,
-    ) -> Result<Vec<Option<Bound<'py, PyBytes>>>, Failure> {
-        let found: Found = match &self.0 {
-            Place::Namespace(session) => py.detach(|| {
-                let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
-                let values = session.get_many(&keys, false)?;
-                let bytes = values.into_iter().map(|value| value.map(|value| value.to_vec()));
-                Ok::<_, Failure>(bytes.collect())
-            })?,
-            Place::File(files, function) => {
-                let files = files.get();
-                py.detach(|| found_in_file(files, function, &keys))?
-            }
-        };
+    ) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        let mut found = Found::with_capacity(keys.len());
+        for keys in keys.chunks(CHAINS_UNWATCHED) {
+            py.check_signals()?;
+            found.extend(match &self.0 {
+                Place::Namespace(session) => py.detach(|| {
+                    let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+                    let values = session.get_many(keys, false)?;
+                    let bytes = values.into_iter().map(|value| value.map(|value| value.to_vec()));
+                    Ok::<_, Failure>(bytes.collect())
+                })?,
+                Place::File(files, function) => {
+                    let files = files.get();
+                    py.detach(|| found_in_file(files, function, keys))?
+                }
+            });
+        }
         Ok(found.into_iter().map(|value| value.map(|value| PyBytes::new(py, &value))).collect())
     }
 }

@@ -1,13 +1,13 @@
 //! Rows bit by bit: a thread makes them, a little ahead of who takes them.
 
 use crate::batch::Batch;
-use crate::cost::{cost_of, told};
+use crate::cost::cost_of;
 use crate::failure::Failure;
 use crate::plan::Plan;
 use crate::watch::LOOK_AGAIN;
-use bpfof_query::ask::Session;
+use bpfof_query::ask::{Cost, Session};
 use bpfof_query::infer::Source;
-use bpfof_query::{self as query, Partial, Reduction, RunError, Settings, Stats};
+use bpfof_query::{self as query, Partial, Reduction, RunError, Settings};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ops::ControlFlow;
@@ -27,21 +27,16 @@ pub(crate) struct Rows {
     /// Who makes them; None when it has ended.
     maker: Mutex<Option<JoinHandle<()>>>,
     stop: Arc<AtomicBool>,
-    spent: Mutex<Option<Spent>>,
+    cost: Mutex<Option<Cost>>,
+    /// That of the thread, which a child after fork() does not have.
+    process: u32,
 }
 
 #[derive(Debug)]
 enum Message {
     Batch(Batch),
     Failed(Failure),
-    Done(Spent),
-}
-
-#[derive(Clone, Debug)]
-struct Spent {
-    stats: Stats,
-    places: Vec<String>,
-    lost: Vec<String>,
+    Done(Cost),
 }
 
 /// Why the work ends before its end.
@@ -77,7 +72,7 @@ struct Maker {
 }
 
 impl Maker {
-    fn make(&self) -> Result<Stats, Ended> {
+    fn make(&self) -> Result<Cost, Ended> {
         let Self { session, source, plan, settings, to, stop, .. } = self;
         let mut left = match plan.reduction {
             Reduction::Rows { limit, .. } => limit.unwrap_or(u64::MAX),
@@ -112,10 +107,7 @@ impl Rows {
         let maker = Maker { session, source, plan, names, settings, to, stop: stops };
         let worker = std::thread::spawn(move || {
             let last = match maker.make() {
-                Ok(stats) => {
-                    let (places, lost) = told(&maker.session);
-                    Message::Done(Spent { stats, places, lost })
-                }
+                Ok(cost) => Message::Done(cost),
                 Err(Ended::Failed(failure)) => Message::Failed(failure),
                 Err(Ended::Left) => return,
             };
@@ -123,7 +115,8 @@ impl Rows {
             let _ = maker.to.send(last);
         });
         let maker = Mutex::new(Some(worker));
-        Self { batches: Mutex::new(batches), maker, stop, spent: Mutex::new(None) }
+        let (cost, process) = (Mutex::new(None), std::process::id());
+        Self { batches: Mutex::new(batches), maker, stop, cost, process }
     }
 }
 
@@ -140,6 +133,10 @@ impl Rows {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        if std::process::id() != self.process {
+            let what = "these rows were asked for before fork(): a child asks for its own";
+            return Err(Failure::question(what).into());
+        }
         loop {
             let received = py.detach(|| {
                 let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,8 +145,8 @@ impl Rows {
             match received {
                 Ok(Message::Batch(batch)) => return Ok(Some(batch)),
                 Ok(Message::Failed(failure)) => return Err(failure.into()),
-                Ok(Message::Done(spent)) => {
-                    *self.spent.lock().unwrap_or_else(PoisonError::into_inner) = Some(spent);
+                Ok(Message::Done(cost)) => {
+                    *self.cost.lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
                     return Ok(None);
                 }
                 Err(RecvTimeoutError::Disconnected) => {
@@ -167,7 +164,7 @@ impl Rows {
     /// What they have cost; None before all have been taken.
     #[getter]
     fn cost<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        spent.map(|Spent { stats, places, lost }| cost_of(py, stats, places, lost)).transpose()
+        let cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        cost.map(|cost| cost_of(py, cost)).transpose()
     }
 }

@@ -1,7 +1,7 @@
 //! Associations with targets, on which plans are run.
 
 use crate::batch::Batch;
-use crate::cost::{cost_of, told};
+use crate::cost::cost_of;
 use crate::failure::Failure;
 use crate::filter::{Filter, together};
 use crate::plan::{PartTuple, Plan, part};
@@ -9,7 +9,7 @@ use crate::rows::Rows;
 use crate::source::Source;
 use crate::watch::watched;
 use bpfof_host::{HostsFile, TargetUrl};
-use bpfof_query::ask::{self, PartCost, Reach};
+use bpfof_query::ask::{self, Cost, PartCost, Reach};
 use bpfof_query::infer;
 use bpfof_query::sql::{Question, Statement};
 use bpfof_query::{OwnStageName, OwnStages, Partial, Place, Settings, SourceFile, split};
@@ -127,7 +127,7 @@ impl Session {
         let work = watched(py, move |stop| {
             let session = this.over(&source)?;
             let mut whole = Partial::empty(&plan.plan);
-            let stats = session.run::<Failure>(
+            let cost = session.run::<Failure>(
                 &source,
                 &plan.plan,
                 this.settings,
@@ -138,10 +138,10 @@ impl Session {
                 },
             )?;
             let batch = Batch::new(&plan.names(), &whole.finish(&plan.plan)?)?;
-            Ok::<_, Failure>((batch, stats, told(&session)))
+            Ok::<_, Failure>((batch, cost))
         });
-        let (batch, stats, (places, lost)) = work?;
-        Ok((batch, cost_of(py, stats, places, lost)?))
+        let (batch, cost) = work?;
+        Ok((batch, cost_of(py, cost)?))
     }
 
     /// Runs one part of a plan: its partial result as bytes, and what it has cost.
@@ -160,8 +160,8 @@ impl Session {
             Ok::<_, Failure>((plan.write_partial(&partial)?, cost))
         });
         let (bytes, PartCost { stats, place, lost }) = work?;
-        let cost = cost_of(py, stats, vec![place], lost.into_iter().collect())?;
-        Ok((PyBytes::new(py, &bytes), cost))
+        let cost = Cost { stats, places: vec![place], lost: lost.into_iter().collect() };
+        Ok((PyBytes::new(py, &bytes), cost_of(py, cost)?))
     }
 
     /// The rows of a plan, bit by bit.
@@ -188,7 +188,7 @@ impl Session {
             let session = this.over(&source)?;
             let plan = question.plan();
             let (mut whole, mut answers) = (Partial::empty(plan), question.answers());
-            let stats = session.run::<Failure>(
+            let cost = session.run::<Failure>(
                 &source,
                 plan,
                 this.settings,
@@ -200,10 +200,10 @@ impl Session {
             )?;
             let answer = answers.next(whole.finish(plan)?)?;
             let batch = Batch::new(&question.names(), &answer)?;
-            Ok::<_, Failure>((batch, stats, told(&session)))
+            Ok::<_, Failure>((batch, cost))
         });
-        let (batch, stats, (places, lost)) = work?;
-        Ok((batch, cost_of(py, stats, places, lost)?))
+        let (batch, cost) = work?;
+        Ok((batch, cost_of(py, cost)?))
     }
 
     /// The steps of a statement, and the columns that stages look at.
@@ -227,16 +227,17 @@ impl Session {
     }
 
     /// Where the stages would run over the files, each place once; nothing is connected to.
-    fn places(&self, py: Python<'_>, source: &Source) -> Result<Vec<String>, Failure> {
-        py.detach(|| {
+    fn places(&self, py: Python<'_>, source: &Source) -> PyResult<Vec<String>> {
+        let (reach, files) = (self.reach.clone(), source.0.files.clone());
+        watched(py, move |_| {
             let mut places = Vec::new();
-            for SourceFile { path, .. } in &source.0.files {
-                let place = self.reach.place(path)?.to_string();
+            for SourceFile { path, .. } in &files {
+                let place = reach.place(path)?.to_string();
                 if !places.contains(&place) {
                     places.push(place);
                 }
             }
-            Ok(places)
+            Ok::<_, Failure>(places)
         })
     }
 }

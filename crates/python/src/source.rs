@@ -2,6 +2,7 @@
 
 use crate::batch::Batch;
 use crate::failure::Failure;
+use crate::watch::watched;
 use bpfof_query::infer::{self, FormatName, Hints};
 use bpfof_query::{
     Format, OwnStages, Partial, Plan, Predicate, Reduction, Scalar, Schema, SourceFile,
@@ -41,7 +42,7 @@ impl Source {
         format: Option<&str>,
         delimiter: Option<&str>,
         header: bool,
-    ) -> Result<Self, Failure> {
+    ) -> PyResult<Self> {
         let format = match format {
             None => None,
             Some("records") => Some(FormatName::Records),
@@ -51,16 +52,17 @@ impl Source {
             Some(other) => {
                 let what =
                     format!("format {other:?} is none of \"records\", \"npy\", \"csv\", \"arrow\"");
-                return Err(Failure::question(what));
+                return Err(Failure::question(what).into());
             }
         };
         let delimiter = match delimiter.map(str::as_bytes) {
             None => None,
             Some([byte]) if byte.is_ascii() => Some(*byte),
-            Some(_) => return Err(Failure::question("a delimiter is one ASCII character")),
+            Some(_) => return Err(Failure::question("a delimiter is one ASCII character").into()),
         };
         let hints = Hints { schema, format, delimiter, no_header: !header };
-        let mut source = py.detach(|| infer::Source::find(&patterns, &hints))?;
+        let find = move |_: &_| infer::Source::find(&patterns, &hints).map_err(Failure::from);
+        let mut source = watched(py, find)?;
         // Whoever asks later may have another working directory.
         for file in &mut source.files {
             let absolute = std::path::absolute(&file.path);

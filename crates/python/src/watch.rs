@@ -1,6 +1,7 @@
-//! Ctrl-C while the work is done.
+//! Ctrl-C while the work is done, and ends without Python's lock.
 
 use pyo3::{PyErr, PyResult, Python};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -56,5 +57,34 @@ where
                 }
             }
         }
+    }
+}
+
+/// What an object of Python's holds and whose end takes its time: it says goodbye to a target, or waits for a thread.
+/// Objects are dropped with Python's lock, and this is then dropped without it.
+#[derive(Debug)]
+pub(crate) struct Unlocked<T: Send>(Option<T>);
+
+impl<T: Send> Unlocked<T> {
+    pub(crate) const fn new(inner: T) -> Self {
+        Self(Some(inner))
+    }
+}
+
+impl<T: Send> Deref for Unlocked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            Some(inner) => inner,
+            None => unreachable!("it is there until it is dropped"),
+        }
+    }
+}
+
+impl<T: Send> Drop for Unlocked<T> {
+    fn drop(&mut self) {
+        let inner = self.0.take();
+        Python::attach(|py| py.detach(|| drop(inner)));
     }
 }

@@ -1,5 +1,6 @@
 """`bpfof-query` as the wheel installs it."""
 
+import signal
 import subprocess
 import sys
 
@@ -19,3 +20,16 @@ def test_it_answers_and_tells_what_is_wrong(tmp_path):
     assert wrong.returncode == 2 and "tip" in wrong.stderr and not wrong.stdout
     assert run("--no-such-option").returncode == 2
     assert "SELECT over files" in run("--help").stdout
+
+
+def test_ctrl_c(tmp_path):
+    """While more is answered than a pipe takes."""
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("a\n" + "12345\n" * 200_000)
+    command = [*COMMAND, "--here", "--csv", "SELECT a FROM '*.csv'"]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **how) as child:
+        assert child.stdout.readline() == "a\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (130, "bpfof: interrupted\n")

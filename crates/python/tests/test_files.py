@@ -1,10 +1,14 @@
 """Pushdown reads and BPF-KV: what C reaches."""
 
+import _thread
 import gc
 import os
 import signal
+import socket
 import struct
 import subprocess
+import threading
+import time
 
 import bpfof
 import pytest
@@ -109,6 +113,50 @@ def test_at_a_target(disk, find):
         check(file, find, True)
 
 
+def test_rows_stay_with_who_asked(tmp_path):
+    data = bpfof.dataset(write(tmp_path / "n.bin", bytes(8 << 20)), schema="n i64", here=True)
+    batches = data.to_batches()
+    next(batches)
+
+    def take():
+        with pytest.raises(bpfof.QuestionError, match="before fork"):
+            list(batches)
+
+    assert in_a_child(take) == 0
+
+
+def test_a_target_that_refuses(disk):
+    other = disk.url.partition("nqn.")[0] + "nqn.2026-01.org.example:other"
+    how = {"target": other, "device": disk.how["device"], "fallback": False}
+    for ask in (lambda: bpfof.open_kv(other), lambda: bpfof.open(write(disk.mount / "refused", bytes(512)), **how)):
+        with pytest.raises(bpfof.TargetError, match="Connect"):
+            ask()
+
+
+def test_other_threads_run_while_a_function_ends(disk, find):
+    path = write(disk.mount / "ends", records(1000))
+    with bpfof.open(path, fallback=False, **disk.how) as file:
+        function = file.load(find)
+        os.kill(disk.process.pid, signal.SIGSTOP)
+        try:
+            timer = threading.Timer(0.5, os.kill, (disk.process.pid, signal.SIGCONT))
+            timer.start()
+            begun = time.monotonic()
+            del function
+            assert time.monotonic() - begun < 10
+        finally:
+            os.kill(disk.process.pid, signal.SIGCONT)
+
+
+def test_ctrl_c_while_it_opens():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            bpfof.open_kv(f"nvme-tcp://127.0.0.1:{silent.getsockname()[1]}/nqn.2026-01.org.example:silent")
+        assert time.monotonic() - begun < 3
+
+
 def refused_after_fork(store: bpfof.KeyValueStore) -> None:
     with pytest.raises(bpfof.QuestionError, match="before fork"):
         store.get(42)
@@ -117,6 +165,8 @@ def refused_after_fork(store: bpfof.KeyValueStore) -> None:
 def test_addresses_of_key_value():
     with pytest.raises(bpfof.QuestionError, match="nvme-rdma://"):
         bpfof.open_kv("nvme-rdma://nowhere")
+    with pytest.raises(TypeError, match="here, typo"):
+        bpfof.open_kv("nvme-tcp://nowhere/nqn.x", here=True, typo=1)
 
 
 def test_key_value(disk, tmp_path):

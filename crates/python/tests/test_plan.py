@@ -110,6 +110,24 @@ def test_a_target_that_is_needed(disk, trips):
     assert (type(copy), str(copy), copy.path) == (bpfof.TargetError, str(raised.value), str(trips))
 
 
+def test_each_dataset_tells_of_its_own_places(disks, trips, monkeypatch):
+    data = [bpfof.dataset(path) for path in spread(disks[:2], trips, monkeypatch)]
+    for one, disk in zip(data, disks):
+        assert one.count_rows() == 20_000
+        [place] = one.last_stats["places"]
+        assert disk.url in place and one.last_stats["lost"] == []
+
+
+def test_chains_without_a_map_are_lost(disk, trips):
+    # Not on the target's namespace.
+    data = bpfof.dataset(trips, **disk.how)
+    for count in (data.count_rows, lambda: data.to_table(["id"]).num_rows):
+        assert count() == 20_000
+        stats = data.last_stats
+        [lost] = stats["lost"]
+        assert disk.url in lost and f"{stats['chains']} of {stats['chains']} chains ran here" in lost, lost
+
+
 def test_a_target_that_comes_back(disks, trips):
     path = disks[0].mount / "trips.csv"
     path.write_bytes(trips.read_bytes())

@@ -460,7 +460,11 @@ def test_ctrl_c_at_a_target_that_hangs(tmp_path):
 
 
 def test_rows_may_be_left(data):
+    assert data.count_rows() == 20_000 and data.last_stats["rows"] == 20_000
     batches = data.to_batches(columns=["id"])
     assert next(batches).num_rows > 0
     del batches
+    # What was there is of another query.
+    assert data.last_stats is None
+    assert data.head(10, columns=["id"]).num_rows == 10 and data.last_stats["chains"] > 0
     assert data.count_rows() == 20_000

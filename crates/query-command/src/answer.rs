@@ -97,7 +97,7 @@ fn write_all(
     let mut answers = question.answers();
     let mut whole = Partial::empty(plan);
     let total_bytes = source.files.iter().map(|file| file.bytes).sum();
-    let stats = progress::bytes("query", total_bytes, stop, |report| {
+    let cost = progress::bytes("query", total_bytes, stop, |report| {
         session.run::<Failure>(
             source,
             plan,
@@ -120,5 +120,5 @@ fn write_all(
     // Of streams this is empty, and tells the columns where there are no parts.
     output.write(&answers.next(whole.finish(plan)?)?)?;
     output.finish()?;
-    Ok(stats)
+    Ok(cost.stats)
 }

@@ -16,7 +16,7 @@ use bpfof_query::infer::{FormatName, Hints, Source};
 use bpfof_query::output::Style;
 use bpfof_query::sql::Statement;
 use bpfof_query::{OwnStageName, OwnStages, Settings};
-use bpfof_terminal::{stop_on_signal, target_url};
+use bpfof_terminal::{stop_or_end_on_signal, target_url};
 use clap::{Args, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::io::Write;
@@ -74,14 +74,14 @@ pub struct Options {
     /// Print CSV.
     #[arg(long, group = "style")]
     csv: bool,
-    /// Print JSON: an array of objects; with --explain and --stats theirs as well.
+    /// Print JSON: an array of objects; with --explain or --stats theirs as well.
     #[arg(long, group = "style")]
     json: bool,
     /// Write an Arrow file (IPC), once all of the answer is there; - prints it. Pipes and devices get it at once.
     #[arg(long, value_name = "FILE", group = "style")]
     arrow: Option<PathBuf>,
     /// Tell what would be done where, and why, and do not do it.
-    #[arg(long, conflicts_with_all = ["csv", "arrow"])]
+    #[arg(long, conflicts_with_all = ["csv", "arrow", "stats"])]
     explain: bool,
     /// Tell on standard error what the query has cost.
     #[arg(long)]
@@ -186,7 +186,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// # Errors
 /// [`Failure`] says why there is none, and what to do.
 pub fn run(options: &Options) -> Result<(), Failure> {
-    let stop = stop_on_signal()?;
+    let stop = stop_or_end_on_signal()?;
     let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
     let source = Source::find(statement.files(), &options.hints()).map_err(Failure::question)?;
     let mut schema = source.schema.clone();

@@ -153,6 +153,8 @@ fn arrow_files_appear_whole_or_not_at_all() {
 #[test]
 fn explain_tells_the_steps_and_stats_the_cost() {
     let folder = records();
+    let both = output(folder.path(), &["--explain", "--stats", "SELECT 1"]);
+    assert!(String::from_utf8_lossy(&both.stderr).contains("cannot be used with"), "{both:?}");
     let sql = "SELECT zone, count(*) FROM 'rows.bin' WHERE fare > 3 AND fare * 2 > id GROUP BY 1 ORDER BY 2";
     let explained = answer(folder.path(), &["--schema", FIELDS, "--explain", "--json", sql]);
     let explained: serde_json::Value = serde_json::from_str(&explained).expect("JSON");
@@ -310,4 +312,32 @@ fn a_signal_ends_the_writing() {
     let output = child.wait_with_output().expect("it ends");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*errors), (Some(130), "bpfof: interrupted\n"));
+}
+
+/// Nothing looks at the first signal while a target is connected to.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = records();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
+    let target = format!(
+        "nvme-tcp://{}/nqn.2026-01.io.bpf-of:silent",
+        listener.local_addr().expect("an address")
+    );
+    let asks = ["--target", &target, "--device", "rows.bin", "--schema", FIELDS];
+    let mut child = command(folder.path(), &asks)
+        .arg("SELECT zone FROM 'rows.bin'")
+        .spawn()
+        .expect("it starts");
+    let connection = listener.accept().expect("it connects");
+    let pid = rustix::process::Pid::from_child(&child);
+    let ends_by = |signal| {
+        rustix::process::kill_process(pid, signal).expect("it runs");
+        std::thread::sleep(Duration::from_millis(200));
+        child.try_wait().expect("known").and_then(|status| status.code())
+    };
+    let ends = [rustix::process::Signal::INT, rustix::process::Signal::TERM].map(ends_by);
+    drop(connection);
+    // One that has ended is no more.
+    let _ = child.kill();
+    assert_eq!(ends, [None, Some(143)]);
 }

@@ -16,8 +16,26 @@ pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 /// # Errors
 /// A signal handler cannot be installed.
 pub fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
+    flag_of_signals(false)
+}
+
+/// The same for a command that leaves a temporary file behind at most: one more signal ends it at once, whatever it
+/// waits for.
+///
+/// # Errors
+/// As of [`stop_on_signal`].
+pub fn stop_or_end_on_signal() -> io::Result<Arc<AtomicBool>> {
+    flag_of_signals(true)
+}
+
+fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        if second_ends {
+            // Before the flag is set: the first signal is none that ends it.
+            let status = 128 + signal;
+            signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))?;
+        }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)

@@ -313,13 +313,15 @@ impl Shared {
         let mut kept = std::collections::VecDeque::new();
         while !self.is_over() {
             match open() {
-                Ok(stream) => kept.push_back(stream),
+                Ok(stream) => {
+                    kept.push_back(stream);
+                    self.did(1);
+                }
                 Err(_) => std::thread::sleep(TICK),
             }
             if kept.len() > STORM_KEEPS {
                 kept.pop_front();
             }
-            self.did(1);
         }
         Ok(())
     }

@@ -71,11 +71,14 @@ pub(crate) fn run(options: &FunctionOptions) -> Outcome {
 
 fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Error>> {
     let wants = |part| options.parts.contains(&part);
+    if options.only.is_some() && !wants(Part::Calls) {
+        return Err("--only is of the calls, which --parts leaves out".into());
+    }
     let rounds = usize::from(options.rounds);
     let mut cases = if wants(Part::Calls) { cases::all() } else { Vec::new() };
     if let Some(only) = &options.only {
         cases.retain(|case| case.name.contains(only.as_str()));
-        if cases.is_empty() && wants(Part::Calls) {
+        if cases.is_empty() {
             let names = cases::all().into_iter().map(|case| case.name);
             let names: Vec<_> = names.collect();
             return Err(

@@ -44,10 +44,10 @@ pub(crate) struct KvOptions {
     #[arg(long, value_parser = target_url)]
     pub(crate) target: Option<TargetUrl>,
     /// Latency of each read in µs, of the started target's namespace.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, conflicts_with = "target")]
     pub(crate) latency_us: u64,
     /// Most reads a second of the started target's namespace, 0 for no ceiling.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, conflicts_with = "target")]
     pub(crate) iops: u64,
     /// Round trip of a network in µs that is put before the started target, as by `bpfof bench network`; 0
     /// for none.

@@ -61,7 +61,7 @@ fn measure(
     sessions: &mut [(Way, Session)],
     keys: u64,
 ) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
-    let (ways, cached) = (targets.ways(), options.cached()?);
+    let cached = options.cached()?;
     let time = Duration::from_millis(options.milliseconds);
     let bar = progress::steps("measuring", (cached.len() * options.depths.len()) as u64);
     let (mut cases, mut seed) = (Vec::new(), 0);
@@ -73,7 +73,7 @@ fn measure(
             bar.set_message(format!(
                 "get, cache {cached_levels}, depth {queue_depth}, without TLS and with it"
             ));
-            let ways = tls::in_turn(&ways, options.repetitions, time, |way, time| {
+            let ways = targets.in_turn(options.repetitions, time, |way, time| {
                 let found = sessions.iter_mut().find(|(of, _)| *of == way);
                 let (_, session) = found.ok_or("no such connection")?;
                 seed += 1;

@@ -7,9 +7,10 @@ use super::threads;
 use crate::child_target::ChildTarget;
 use crate::machine;
 use crate::measurement::CpuTimes;
-use bpfof_host::{Controller, Lane};
+use bpfof_host::{Controller, Lane, TargetUrl};
 use bpfof_kv::connect;
 use bpfof_terminal::{Outcome, progress};
+use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 pub(super) type Failure = Box<dyn std::error::Error>;
@@ -26,6 +27,8 @@ pub(super) struct Bench {
     nsid: u32,
     size_bytes: u64,
     child: Option<ChildTarget>,
+    /// Whether TCP alone, over this machine's loopback device, goes where the reads go.
+    pub(super) has_floor: bool,
     seed: u64,
 }
 
@@ -47,7 +50,8 @@ impl Bench {
         let size_bytes = info.size_bytes();
         check(options, size_bytes, info.block_bytes, &lane)?;
         check_connections(options, &controller)?;
-        let mut bench = Bench { controller, lane, nsid, size_bytes, child, seed: 0 };
+        let has_floor = is_loopback(&url);
+        let mut bench = Bench { controller, lane, nsid, size_bytes, child, has_floor, seed: 0 };
         if bench.child.is_some() {
             let place = bench.place();
             fill(&mut bench.lane, place)?;
@@ -110,6 +114,12 @@ impl Bench {
     }
 }
 
+/// Whether a target is reached by the loopback device.
+fn is_loopback(url: &TargetUrl) -> bool {
+    let found = (url.host.as_str(), url.port).to_socket_addrs();
+    found.is_ok_and(|mut all| all.all(|at| at.ip().to_canonical().is_loopback()))
+}
+
 /// Finds out before anything is measured whether all of it can be.
 pub(super) fn check(
     options: &NetOptions,
@@ -159,4 +169,19 @@ pub(super) fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Erro
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_told_from_networks() {
+        let is = |host: &str| {
+            let url = format!("nvme-tcp://{host}:4420/nqn.2026-01.io.bpf-of:target");
+            is_loopback(&url.parse().expect("an address"))
+        };
+        assert!(is("127.0.0.1") && is("[::1]") && is("localhost"));
+        assert!(!is("192.0.2.1") && !is("[2001:db8::1]"));
+    }
 }

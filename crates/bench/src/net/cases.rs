@@ -31,13 +31,15 @@ pub(super) struct Case {
     pub(super) lane: Figures,
     /// One send for each read.
     pub(super) single_send: Figures,
-    pub(super) floor_polled: BaselineFigures,
-    pub(super) floor_blocking: BaselineFigures,
+    /// TCP alone; None if the target is not on this machine's loopback device.
+    pub(super) floor_polled: Option<BaselineFigures>,
+    pub(super) floor_blocking: Option<BaselineFigures>,
 }
 
 impl Case {
-    pub(super) fn fastest_baseline(&self) -> f64 {
-        self.floor_polled.messages_per_s.max(self.floor_blocking.messages_per_s)
+    pub(super) fn fastest_baseline(&self) -> Option<f64> {
+        let rate = |floor: &Option<BaselineFigures>| Some(floor.as_ref()?.messages_per_s);
+        Some(rate(&self.floor_polled)?.max(rate(&self.floor_blocking)?))
     }
 }
 
@@ -66,7 +68,7 @@ impl Baselines {
     }
 }
 
-/// Reads of one size at one depth, with TCP alone in turn.
+/// Reads of one size at one depth, with TCP alone in turn if that goes the same way.
 pub(super) fn case(
     bench: &mut Bench,
     options: &NetOptions,
@@ -80,7 +82,8 @@ pub(super) fn case(
     for repetition in 0..=options.repetitions {
         let (warm_up, time) = options.repetition(repetition);
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
-        for (baselines, wait) in [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)] {
+        let waits = [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)];
+        for (baselines, wait) in waits.into_iter().filter(|_| bench.has_floor) {
             let answer_bytes = ANSWER_HEADER_BYTES + size_bytes as usize;
             let messages = Messages { request_bytes: REQUEST_BYTES, answer_bytes };
             let baseline =
@@ -97,8 +100,8 @@ pub(super) fn case(
         queue_depth,
         lane: lane.figures(),
         single_send: single.figures(),
-        floor_polled: polled.figures(depth),
-        floor_blocking: blocking.figures(depth),
+        floor_polled: bench.has_floor.then(|| polled.figures(depth)),
+        floor_blocking: bench.has_floor.then(|| blocking.figures(depth)),
     })
 }
 

@@ -3,9 +3,11 @@
 use super::threads::{Place, Users, Way};
 use crate::machine;
 use bpfof_host::Controller;
+use bpfof_terminal::stop_on_signal;
 use serde::Serialize;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
@@ -58,6 +60,8 @@ pub(super) fn measure(
 ) -> Result<Vec<WayShares>, Failure> {
     let (host, target) = machine::processors();
     let target = target.filter(|_| has_own_target);
+    // What perf has recorded is to be removed.
+    let stop = stop_on_signal()?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("perf.data");
     let mut ways = Vec::new();
@@ -72,6 +76,9 @@ pub(super) fn measure(
             }
             Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
         })?;
+        if stop.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
         let samples = script(&file)?;
         let of = |processor| shares(&samples, processor);
         let host = of(host).ok_or("perf has seen nothing: give more --milliseconds")?;

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// The options of `bpfof bench net`.
 #[derive(Args, Clone)]
 pub struct NetOptions {
-    /// A target to read from, with any data; otherwise one is started with a memory namespace.
+    /// A target to read from, with any data; otherwise one is started with a memory namespace. TCP alone is measured
+    /// beside it only if its address is of this machine's loopback device.
     #[arg(long, value_parser = target_url)]
     pub(super) target: Option<TargetUrl>,
     /// Bytes of a read.
@@ -42,7 +43,7 @@ pub struct NetOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) repetitions: u32,
     /// Length of each repetition in ms.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) milliseconds: u64,
     /// Never sleep, on both sides. Floors are of no use then, unless the target is on processors of
     /// its own (--target): the summary leaves them out.

@@ -42,14 +42,16 @@ impl Report {
         let find = |size: u32, depth: u16| {
             cases.iter().find(|case| case.size_bytes == size && case.queue_depth == depth)
         };
-        let over_baseline =
-            |case: &Case| has_baselines.then(|| case.lane.ops_per_s / case.fastest_baseline());
+        let over_baseline = |case: &Case| {
+            let fastest = case.fastest_baseline().filter(|_| *has_baselines)?;
+            Some(case.lane.ops_per_s / fastest)
+        };
         let smallest =
             cases.iter().filter(|case| case.queue_depth == 1).min_by_key(|c| c.size_bytes);
         Summary {
             qd1_over_pingpong_floor: smallest
                 .filter(|_| *has_baselines)
-                .and_then(|case| Some(case.lane.p50_us / case.floor_polled.p50_us?)),
+                .and_then(|case| Some(case.lane.p50_us / case.floor_polled.as_ref()?.p50_us?)),
             qd128_4k_over_batch_floor: find(4096, 128).and_then(over_baseline),
             qd128_512_over_batch_floor: find(512, 128).and_then(over_baseline),
             lane_caravan_doorbell_over_single_send: find(512, 128)

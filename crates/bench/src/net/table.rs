@@ -73,6 +73,7 @@ fn print_cases(report: &Report) {
         println!("{}", line("", "a send each", &case.single_send));
         let alone = [("polled", &case.floor_polled), ("blocking", &case.floor_blocking)];
         for (wait, floor) in alone {
+            let Some(floor) = floor else { continue };
             let name = format!("TCP alone, {wait}");
             let p50 = floor.p50_us.map_or(String::new(), |p50| format!("{p50:.1}"));
             println!("{:<24} {name:<19} {:>10.0} {:>4} {p50:>9}", "", floor.messages_per_s, "");
@@ -202,6 +203,6 @@ fn sentence<'a>(cases: impl Iterator<Item = &'a Case>) -> Option<String> {
         case.size_bytes,
         case.queue_depth,
         thousands(case.lane.ops_per_s),
-        100.0 * case.lane.ops_per_s / case.fastest_baseline(),
+        100.0 * case.lane.ops_per_s / case.fastest_baseline()?,
     ))
 }

@@ -68,7 +68,6 @@ fn measure(
     targets: &Targets,
     connections: &mut [Connection],
 ) -> Result<Vec<Case>, Failure> {
-    let ways = targets.ways();
     let time = Duration::from_millis(options.milliseconds);
     let bar = progress::steps("measuring", (options.sizes.len() * options.depths.len()) as u64);
     let (mut cases, mut seed) = (Vec::new(), 0);
@@ -79,7 +78,7 @@ fn measure(
             ));
             let depth = usize::from(queue_depth);
             let load = Load { size_bytes, depth, writes: 0, is_single: false };
-            let ways = tls::in_turn(&ways, options.repetitions, time, |way, time| {
+            let ways = targets.in_turn(options.repetitions, time, |way, time| {
                 let found = connections.iter_mut().find(|connection| connection.way == way);
                 let lane = &mut found.ok_or("no such connection")?.lane;
                 seed += 1;

@@ -236,7 +236,7 @@ pub(super) fn network(
     let has_engines = rig.engine_versions().is_some();
     let links = [Link::Ten, Link::TwentyFive, Link::Loopback];
     for link in links {
-        rig.throttle(link)?;
+        rig.choose(link)?;
         for format in [Format::Records, Format::Csv] {
             bar.set_message(format!("{} over {}", format.name(), link.name()));
             let (file, bytes) = format.file(rig);

@@ -21,7 +21,7 @@ impl Disk {
         let free = free_memory_bytes().unwrap_or(u64::MAX);
         if free < size {
             let why = format!(
-                "the files take {size} bytes of memory, and {free} are free: give a smaller --size"
+                "the files take {size} bytes of memory, and {free} are free: give a smaller --size-mib"
             );
             return Err(why.into());
         }

@@ -71,6 +71,8 @@ pub(super) struct Rig {
     engines: Option<Engines>,
     /// Why there are no engines.
     pub(super) without_engines: Option<String>,
+    /// The host's processor, and all.
+    processors: [String; 2],
     /// On the loopback device, on the host's processor.
     near: Worker,
     /// Over the link, on all processors.
@@ -92,8 +94,10 @@ impl Rig {
     ) -> Result<Rig, Failure> {
         let (host, target_core) = machine::processors();
         let disk = Disk::new(3 * bytes + SMALL_BYTES + further.iter().sum::<u64>())?;
-        let all = all_processors(host, target_core);
-        let (mut engines, without_engines) = match Engines::start(&all, python) {
+        let all = target_core.map_or(host.to_string(), |target| format!("{host},{target}"));
+        // What starts a program that may run on all processors.
+        let prefix = ["taskset", "--cpu-list", &all].map(str::to_owned);
+        let (mut engines, without_engines) = match Engines::start(&prefix, python) {
             Ok(engines) => (Some(engines), None),
             Err(why) => (None, Some(why.to_string())),
         };
@@ -117,8 +121,20 @@ impl Rig {
             |host: &str| TargetUrl { host: host.to_owned(), port: PORT, ..target.url.clone() };
         let image = disk.image();
         let near = Worker::start(&network.prefix(), &url("127.0.0.1"), &image)?;
-        let far = Worker::start(&all, &url(TARGET_ADDRESS), &image)?;
-        Ok(Rig { engines, without_engines, near, far, target, network, files, disk, stop })
+        let far = Worker::start(&prefix, &url(TARGET_ADDRESS), &image)?;
+        let processors = [host.to_string(), all];
+        Ok(Rig {
+            engines,
+            without_engines,
+            processors,
+            near,
+            far,
+            target,
+            network,
+            files,
+            disk,
+            stop,
+        })
     }
 
     pub(super) fn engine_versions(&self) -> Option<&str> {
@@ -130,7 +146,12 @@ impl Rig {
         sized(&self.disk, bytes)
     }
 
-    pub(super) fn throttle(&self, link: Link) -> bpfof_terminal::Outcome {
+    /// What is asked from here on goes by this link: it is throttled, and engines have the host's processors.
+    pub(super) fn choose(&self, link: Link) -> bpfof_terminal::Outcome {
+        let [own, all] = &self.processors;
+        if let Some(engines) = &self.engines {
+            engines.pin(if link == Link::Loopback { own } else { all })?;
+        }
         match link {
             Link::Loopback => Ok(()),
             Link::Ten => self.network.throttle(10),
@@ -184,12 +205,6 @@ impl Rig {
         let ns = self.target.cpu_ns().ok_or("the target has ended")?;
         Ok(ns as f64 * 1e-9)
     }
-}
-
-/// What starts a program that may run on both processors.
-fn all_processors(host: usize, target: Option<usize>) -> Vec<String> {
-    let all = target.map_or(host.to_string(), |target| format!("{host},{target}"));
-    vec!["taskset".to_owned(), "--cpu-list".to_owned(), all]
 }
 
 fn sized(disk: &Disk, bytes: u64) -> PathBuf {

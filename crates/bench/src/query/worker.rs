@@ -1,6 +1,7 @@
 //! The processes that ask: `bpfof-query` as the host's side, and Python with DuckDB and pyarrow. Each takes
 //! lines of JSON and answers with lines of JSON.
 
+use super::private::tool;
 use crate::child_target::command_by;
 use bpfof_host::TargetUrl;
 use bpfof_query_bench::{Ask, Cost, Told};
@@ -154,6 +155,12 @@ impl Engines {
             (Some(versions), None) => Ok(Engines { lines, versions }),
             (_, why) => Err(why.unwrap_or_default().into()),
         }
+    }
+
+    /// Keeps all its threads, and those that they start, on these processors.
+    pub(super) fn pin(&self, processors: &str) -> bpfof_terminal::Outcome {
+        let pid = self.lines.child.id().to_string();
+        tool("taskset", &["--all-tasks", "--pid", "--cpu-list", processors, &pid])
     }
 
     pub(super) fn send(&mut self, ask: &EngineAsk<'_>) -> Result<(), Failure> {

@@ -74,13 +74,18 @@ pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
     }));
     if !options.default_configuration && !options.quick {
         let cache = options.cache_bytes();
-        for (configuration, cache_bytes) in [
+        let configurations = [
             (Configuration::Bloom, 0),
             (Configuration::Bloom, cache),
             (Configuration::EvictableIndex, cache),
             // Half as much again, as in the paper's figure.
             (Configuration::EvictableIndex, cache + cache / 2),
-        ] {
+        ];
+        for (configuration, cache_bytes) in configurations {
+            // An index can be evicted only from a cache.
+            if configuration == Configuration::EvictableIndex && cache_bytes == 0 {
+                continue;
+            }
             let mut step = uniform(options, Part::Configurations, cache_bytes, &MODES);
             step.setting.configuration = configuration;
             steps.push(step);
@@ -122,5 +127,24 @@ fn uniform(options: &RocksdbOptions, part: Part, cache_bytes: u64, modes: &[Mode
         workloads: vec!["uniform".to_owned()],
         modes: modes.to_vec(),
         threads: vec![options.threads],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    #[test]
+    fn without_a_cache_no_index_is_evicted_from_it() {
+        let evictable = |more: &[&str]| {
+            let command = RocksdbOptions::augment_args(Command::new("rocksdb"));
+            let found = command.get_matches_from([&["rocksdb"], more].concat());
+            let options = RocksdbOptions::from_arg_matches(&found).expect("options");
+            let steps = steps(&options).expect("a plan");
+            let is = |step: &&Step| step.setting.configuration == Configuration::EvictableIndex;
+            steps.iter().filter(is).count()
+        };
+        assert_eq!((evictable(&[]), evictable(&["--cache-bytes", "0"])), (2, 0));
     }
 }

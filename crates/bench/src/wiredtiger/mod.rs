@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 /// The program that uses WiredTiger: `integrations/wiredtiger/bench`.
 const PROGRAM: Program = Program { name: "bpfof-wiredtiger-bench", integration: "wiredtiger" };
 const EXTENSION: &str = "libbpfof_wiredtiger.so";
+/// Those of the program.
+const WORKLOADS: [&str; 8] = ["uniform", "zipf", "c", "b", "a", "f", "d", "e"];
 const MODES: &str = "plain,values";
 
 #[derive(Serialize)]
@@ -39,6 +41,11 @@ pub(crate) fn run(options: &WiredtigerOptions) -> Outcome {
         options.pages.iter().find(|pages| !["512", "4096", "default"].contains(&pages.as_str()))
     {
         return Err(format!("--pages {other}: there are 512, 4096 and default").into());
+    }
+    if let Some(other) =
+        options.workloads.iter().flatten().find(|one| !WORKLOADS.contains(&one.as_str()))
+    {
+        return Err(format!("--workloads {other}: there are {}", WORKLOADS.join(", ")).into());
     }
     let driver = Driver::find(&PROGRAM, options.driver.as_deref())?;
     // What is started from here on inherits it, but for the target.
@@ -139,8 +146,7 @@ impl Bench<'_> {
         let target = ChildTarget::start(&namespace, false)?;
         // Where all fits what is measured is a cache that is full, after it was filled.
         let workloads = match setting.cache_percent {
-            Some(_) if setting.pages == "512" => self.options.workloads().join(","),
-            Some(_) => "uniform,zipf".to_owned(),
+            Some(_) => self.options.workloads(&setting.pages).join(","),
             None => "uniform".to_owned(),
         };
         let more = [

@@ -24,7 +24,8 @@ pub struct WiredtigerOptions {
     /// Caches, in percent of keys and values [default: 1,5].
     #[arg(long, value_delimiter = ',', default_value = "1,5")]
     pub(super) caches: Vec<u64>,
-    /// Workloads [default: uniform,zipf,c,b,a,f,d,e; with --quick uniform,zipf].
+    /// Workloads, but where all fits into the cache [default: with pages of 512 bytes uniform,zipf,c,b,a,f,d,e, else and
+    /// with --quick uniform,zipf].
     #[arg(long, value_delimiter = ',')]
     pub(super) workloads: Option<Vec<String>>,
     /// Leave out the run in which all fits into the cache.
@@ -60,8 +61,9 @@ impl WiredtigerOptions {
         self.milliseconds.unwrap_or(if self.quick { 500 } else { 1000 })
     }
 
-    pub(super) fn workloads(&self) -> Vec<String> {
-        let usual = if self.quick { "uniform,zipf" } else { "uniform,zipf,c,b,a,f,d,e" };
+    pub(super) fn workloads(&self, pages: &str) -> Vec<String> {
+        let all = pages == "512" && !self.quick;
+        let usual = if all { "uniform,zipf,c,b,a,f,d,e" } else { "uniform,zipf" };
         let usual = || usual.split(',').map(str::to_owned).collect();
         self.workloads.clone().unwrap_or_else(usual)
     }

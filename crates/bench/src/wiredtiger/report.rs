@@ -1,5 +1,6 @@
 //! What the program has measured, and what follows from it.
 
+use crate::measurement::{median, range};
 use serde::{Deserialize, Serialize};
 
 /// A line of the program: one repetition of a workload in a mode.
@@ -101,25 +102,18 @@ pub(super) struct Summary {
     ycsb_ops_ratio: Option<f64>,
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 fn figures(all: &[&Measurement]) -> Figures {
-    let per_op = |value: fn(&Measurement) -> f64| {
-        median(all.iter().map(|one| value(one) / one.operations.max(1) as f64))
+    let middle = |value: &dyn Fn(&Measurement) -> f64| {
+        median(&all.iter().map(|one| value(one)).collect::<Vec<_>>())
     };
-    let rate = |one: &&Measurement| one.operations as f64 / one.seconds;
+    let per_op =
+        |value: fn(&Measurement) -> f64| middle(&|one| value(one) / one.operations.max(1) as f64);
+    let rates: Vec<f64> = all.iter().map(|one| one.operations as f64 / one.seconds).collect();
     Figures {
-        ops_per_s: median(all.iter().map(rate)),
-        ops_per_s_range: [
-            all.iter().map(rate).fold(f64::INFINITY, f64::min),
-            all.iter().map(rate).fold(0.0, f64::max),
-        ],
-        p50_us: median(all.iter().map(|one| one.p50_us)),
-        p99_us: median(all.iter().map(|one| one.p99_us)),
+        ops_per_s: median(&rates),
+        ops_per_s_range: range(&rates),
+        p50_us: middle(&|one| one.p50_us),
+        p99_us: middle(&|one| one.p99_us),
         host_cpu_us_per_op: per_op(|one| one.host_cpu_s * 1e6),
         target_cpu_us_per_op: per_op(|one| one.target_cpu_s * 1e6),
         round_trips_per_op: per_op(|one| one.round_trips as f64),
@@ -241,6 +235,14 @@ mod tests {
             values: 0,
             failed: 0,
         }
+    }
+
+    #[test]
+    fn of_an_even_number_the_middle_counts() {
+        let all = [measurement("plain", 1000, 90.0, 2500), measurement("plain", 3000, 30.0, 3000)];
+        let found = figures(&all.each_ref());
+        assert_eq!((found.ops_per_s, found.p99_us), (1000.0, 60.0));
+        assert_eq!(found.ops_per_s_range, [500.0, 1500.0]);
     }
 
     #[test]

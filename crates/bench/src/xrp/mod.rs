@@ -10,8 +10,7 @@ mod worker;
 use crate::measurement::latencies;
 use crate::output::{check_writable, write_json};
 use bpfof_host::files::{FileMaps, NamespaceDevice, NvmeNamespace};
-use bpfof_terminal::Outcome;
-use bpfof_terminal::progress;
+use bpfof_terminal::{Outcome, progress, stop_on_signal};
 use clap::Args;
 use counter::{Counter, Result};
 use load::{Links, Load};
@@ -19,7 +18,8 @@ use report::{Case, Figures, Report};
 use sample::Sample;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use worker::{Done, Way, Worker};
 
@@ -108,6 +108,8 @@ struct Bench<'a> {
     maps: FileMaps,
     folder: tempfile::TempDir,
     links: Links,
+    /// Set by Ctrl-C and SIGTERM: the files and the module are to be removed.
+    stop: Arc<AtomicBool>,
 }
 
 pub(crate) fn run(options: &XrpOptions) -> Outcome {
@@ -117,8 +119,9 @@ pub(crate) fn run(options: &XrpOptions) -> Outcome {
         return Err(why.into());
     }
     let report = measure(options).map_err(|error| error.to_string())?;
-    write_json(options.json.as_ref(), &report)?;
+    let written = write_json(options.json.as_ref(), &report);
     print!("{}", report.text());
+    written?;
     match report.wrong_answers() {
         0 => Ok(()),
         wrong => Err(format!("{wrong} answers were wrong").into()),
@@ -129,12 +132,13 @@ fn measure(options: &XrpOptions) -> Result<Report> {
     let character = character(&options.drive)?;
     let counter = Counter::find()?;
     let unit = counter.unit();
+    let stop = stop_on_signal()?;
     let folder = tempfile::tempdir_in(&options.folder)
         .map_err(|error| format!("cannot write to {}: {error}", options.folder.display()))?;
     let links = load::write(folder.path())?;
     let namespace = NvmeNamespace::open(character)?;
     let maps = FileMaps::passthrough(namespace, NamespaceDevice::new(&options.drive)?)?;
-    let bench = Bench { options, counter, maps, folder, links };
+    let bench = Bench { options, counter, maps, folder, links, stop };
     let mut plan: Vec<(Load, usize)> =
         (1..=READS_MAX).map(|reads| (Load::Chain(reads), 1)).collect();
     plan.push((Load::Get, 1));
@@ -178,6 +182,9 @@ impl Bench<'_> {
         for repetition in 0..=self.options.repetitions {
             let each_way = ways.iter_mut().zip(&mut samples);
             for (number, ((way, workers), samples)) in (first..).zip(each_way) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err("interrupted".into());
+                }
                 let number = if repetition > 0 { number } else { 0 };
                 let sample = match way {
                     Way::Interrupt | Way::WorkItem => {

@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, cannot_mount};
 use super::{ask, sums, write};
-use bpfof_query::ask::{Reach, Session};
+use bpfof_query::ask::{Cost, Reach, Session};
 use bpfof_query::infer::Source;
 use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, SourceFile, Value};
 use std::ops::ControlFlow;
@@ -67,8 +67,12 @@ fn a_target_does_not_wait_for_the_one_before_it() {
         most = bytes;
         true
     };
-    let stats = session.run(&source, &plan, settings(), &mut on_progress, &mut on_part);
-    let stats = stats.expect("two targets");
+    let cost = session.run(&source, &plan, settings(), &mut on_progress, &mut on_part);
+    let Cost { stats, places, lost } = cost.expect("two targets");
+    assert_eq!(
+        (places, lost),
+        (disks.each_ref().map(|disk| format!("at {}", disk.url)).to_vec(), Vec::new())
+    );
     assert_eq!(parts.concat(), (0..2 * i128::from(NUMBERS)).collect::<Vec<_>>());
     assert_eq!((parts.len(), stats.rows), (2, 2 * NUMBERS));
     assert_eq!(stats.chains_at_target, stats.chains);

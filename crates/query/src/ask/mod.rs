@@ -13,6 +13,7 @@ use crate::run::Runner;
 use crate::settings::{Settings, Stats};
 use bpfof_host::files::{FileMaps, MapRefusal, NamespaceDevice};
 use bpfof_host::{Controller, Error, Options, TargetUrl};
+use places::Ended;
 use std::collections::HashMap;
 use std::io;
 use std::ops::ControlFlow;
@@ -75,6 +76,17 @@ pub struct PartCost {
     pub place: String,
     /// Why some of them did not run at the target, if they should have.
     pub lost: Option<String>,
+}
+
+/// What a query has cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// In figures.
+    pub stats: Stats,
+    /// Where the stages ran, each place once.
+    pub places: Vec<String>,
+    /// What did not run at its target as it should have, and why: of each place at most one.
+    pub lost: Vec<String>,
 }
 
 impl Session {
@@ -190,11 +202,20 @@ impl Session {
         settings: Settings,
         on_progress: &mut dyn FnMut(u64) -> bool,
         on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
-    ) -> Result<Stats, E> {
+    ) -> Result<Cost, E> {
         let of = |file: &SourceFile| Some((*self.of.get(&file.path)?, file.clone()));
         let files: Vec<_> = source.files.iter().filter_map(of).collect();
         let places: Vec<_> = self.places.iter().map(|place| place.stages()).collect();
-        places::run(&files, &places, (plan, settings), on_progress, on_part)
+        let ended = places::run(&files, &places, (plan, settings), on_progress, on_part)?;
+        let mut whole = Cost::default();
+        for Ended { place, stats, lost } in ended {
+            let place = &self.places[place];
+            let PartCost { place: at, lost, .. } = place.cost(stats, lost.as_deref());
+            whole.stats = whole.stats.plus(stats);
+            whole.places.push(at);
+            whole.lost.extend(lost.map(|why| format!("{}: {why}", place.name())));
+        }
+        Ok(whole)
     }
 }
 

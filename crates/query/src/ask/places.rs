@@ -37,8 +37,16 @@ enum Event {
     /// Of the stretch with this number.
     Done(usize, Partial),
     Failed(RunError),
-    /// A place has nothing more to do.
-    Ended(Stats),
+    Ended(Ended),
+}
+
+/// A place has nothing more to do.
+pub(super) struct Ended {
+    /// Its number.
+    pub(super) place: usize,
+    pub(super) stats: Stats,
+    /// Why its target was given up, if it was.
+    pub(super) lost: Option<String>,
 }
 
 /// What places may do.
@@ -50,14 +58,15 @@ struct Turns {
     ahead: usize,
 }
 
-/// Runs all parts of files, each at the place with its number. See [`Session::run`](super::Session::run).
+/// Runs all parts of files, each at the place with its number, and tells what each place has cost that had any. See
+/// [`Session::run`](super::Session::run).
 pub(super) fn run<E: From<RunError>>(
     files: &[(usize, SourceFile)],
     places: &[Stages<'_>],
     (plan, settings): (&Plan, Settings),
     on_progress: &mut dyn FnMut(u64) -> bool,
     on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
-) -> Result<Stats, E> {
+) -> Result<Vec<Ended>, E> {
     let stretches = stretches(plan, files);
     let ahead = match plan.reduction {
         Reduction::Rows { limit: Some(_), .. } => 1,
@@ -72,7 +81,7 @@ pub(super) fn run<E: From<RunError>>(
     };
     std::thread::scope(|scope| {
         let (told, events) = channel();
-        let mut events = Events { events, at_work: 0, stats: Stats::default() };
+        let mut events = Events { events, at_work: 0, ended: Vec::new() };
         for (index, place) in places.iter().enumerate() {
             let own: Vec<_> =
                 stretches.iter().enumerate().filter(|(_, one)| one.place == index).collect();
@@ -81,20 +90,20 @@ pub(super) fn run<E: From<RunError>>(
             }
             events.at_work += 1;
             let (turns, told) = (&turns, told.clone());
-            scope.spawn(move || turns.work(place, &own, (plan, settings), &told));
+            scope.spawn(move || turns.work((index, place), &own, (plan, settings), &told));
         }
         drop(told);
         let given = give(&turns, &mut events, stretches.len(), on_progress, on_part);
         turns.end();
-        given.map(|()| events.stats())
+        given.map(|()| events.ended())
     })
 }
 
-/// What places tell, and what those that have ended have cost.
+/// What places tell, and those that have ended.
 struct Events {
     events: Receiver<Event>,
     at_work: usize,
-    stats: Stats,
+    ended: Vec<Ended>,
 }
 
 impl Events {
@@ -103,7 +112,7 @@ impl Events {
         match self.events.recv_timeout(TELL_AGAIN) {
             Ok(Event::Done(number, partial)) => return Ok(Some((number, partial))),
             Ok(Event::Failed(error)) => return Err(error),
-            Ok(Event::Ended(stats)) => self.ended(stats),
+            Ok(Event::Ended(ended)) => self.end(ended),
             Err(RecvTimeoutError::Timeout) => {}
             // A place has panicked, which is told when its thread is joined.
             Err(RecvTimeoutError::Disconnected) => return Err(RunError::Stopped),
@@ -111,22 +120,23 @@ impl Events {
         Ok(None)
     }
 
-    fn ended(&mut self, stats: Stats) {
-        self.stats = self.stats.plus(stats);
+    fn end(&mut self, ended: Ended) {
+        self.ended.push(ended);
         self.at_work -= 1;
     }
 
-    /// What all have cost, once all have ended.
-    fn stats(mut self) -> Stats {
+    /// What all have cost, once all have ended, in the order of their numbers.
+    fn ended(mut self) -> Vec<Ended> {
         while self.at_work > 0 {
             match self.events.recv() {
-                Ok(Event::Ended(stats)) => self.ended(stats),
+                Ok(Event::Ended(ended)) => self.end(ended),
                 // It was late.
                 Ok(Event::Done(..) | Event::Failed(_)) => {}
                 Err(_) => break,
             }
         }
-        self.stats
+        self.ended.sort_by_key(|ended| ended.place);
+        self.ended
     }
 }
 
@@ -184,22 +194,22 @@ impl Turns {
     /// What one place does: its stretches, in order.
     fn work(
         &self,
-        stages: &Stages<'_>,
+        (place, stages): (usize, &Stages<'_>),
         own: &[(usize, &Stretch)],
         (plan, settings): (&Plan, Settings),
         told: &Sender<Event>,
     ) {
-        let mut stats = Stats::default();
+        let mut ended = Ended { place, stats: Stats::default(), lost: None };
         let result = Runner::new(stages, plan, settings).and_then(|mut runner| {
             let result = self.stretches(&mut runner, own, plan, told);
-            stats = runner.stats();
+            (ended.stats, ended.lost) = (runner.stats(), runner.lost().map(str::to_owned));
             result
         });
         // Nobody listens only if nobody wants to know.
         if let Err(error) = result {
             let _ = told.send(Event::Failed(error));
         }
-        let _ = told.send(Event::Ended(stats));
+        let _ = told.send(Event::Ended(ended));
     }
 
     fn stretches(

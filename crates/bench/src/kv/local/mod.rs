@@ -39,9 +39,9 @@ pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    write_json(options.json.as_ref(), &cases)?;
+    let written = write_json(options.json.as_ref(), &cases);
     print!("{}", report::tables(&cases, &database));
-    Ok(())
+    written
 }
 
 /// Options that are about a target would do nothing here.
