@@ -7,6 +7,8 @@ use super::state::Core;
 use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
+use crate::connection::Connection;
+use crate::executor::Executor;
 use crate::limits::{
     BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
     HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
@@ -110,6 +112,14 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
+/// A connection with more input goes on in a later turn, or when what keeps it has ended.
+fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection: &Connection) {
+    match connection.is_paused() {
+        true => io.tell_next(connection.index),
+        false => executor.schedule.wake(connection.index),
+    }
+}
+
 /// Gives what has been received to the connection, as much as it may do now. More is received after
 /// what it has to say is sent: the kernel does both in that order, and arming a receive takes longer
 /// than many answers.
@@ -164,10 +174,8 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
             if !connection.waiters.want_arena() {
                 executor.admission.let_go(index);
             }
-            match connection.is_paused() {
-                true if has_more => io.tell_next(index),
-                false if has_more => executor.schedule.wake(index),
-                _ => {}
+            if has_more {
+                go_on_later(io, executor, connection);
             }
             after_commands(core, index);
             let is_answered =
