@@ -38,6 +38,15 @@ const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
 /// now and then, and what its drives had begun to write ends.
 const QUIESCE: Duration = Duration::from_secs(1);
 
+/// How much data a queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataLimits {
+    /// In a command.
+    pub(crate) transfer_bytes: u32,
+    /// In the capsule of one of an I/O queue.
+    pub(crate) in_capsule_bytes: u32,
+}
+
 /// An association, for as long as its admin queue.
 #[derive(Debug)]
 pub(crate) struct Association {
@@ -222,24 +231,26 @@ impl Association {
         limit.unwrap_or(u64::from(most)).min(u64::from(most)) as u32
     }
 
-    /// In-capsule data of an I/O queue in bytes.
-    pub(crate) fn in_capsule_bytes(&self) -> u32 {
-        u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX)
+    /// How much its I/O queues take.
+    pub(crate) fn data_limits(&self) -> DataLimits {
+        let in_capsule_bytes = u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX);
+        DataLimits { transfer_bytes: self.max_transfer_bytes(), in_capsule_bytes }
     }
 
-    /// Connects the next I/O queue, for a lane that knows these namespaces. Returns its identifier and
-    /// how to connect it again, too.
+    /// Connects the next I/O queue, for a lane that knows these namespaces, and takes no more data than
+    /// `limits`. Returns its identifier and how to connect it again, too.
     pub(crate) fn open_queue(
         &self,
         namespaces: &Arc<[NamespaceInfo]>,
+        limits: DataLimits,
     ) -> Result<(Queue, u16, LanePlan), Error> {
         let qid = self.ids.take().ok_or(Error::NoQueueLeft { granted: self.granted })?;
         let initiator = InitiatorConfig {
             admin: false,
             digests: digests(&self.options),
             depth: self.options.queue_depth.min(self.cap.mqes),
-            in_capsule_bytes: self.in_capsule_bytes(),
-            max_transfer_bytes: self.max_transfer_bytes(),
+            in_capsule_bytes: limits.in_capsule_bytes,
+            max_transfer_bytes: limits.transfer_bytes,
             namespaces: Arc::clone(namespaces),
         };
         let plan = LanePlan {
@@ -261,6 +272,7 @@ impl Association {
     pub(crate) fn open_queue_as_path(
         &self,
         namespaces: &Arc<[NamespaceInfo]>,
+        limits: DataLimits,
     ) -> Result<(Queue, u16, LanePlan), Error> {
         let mut ending = self.ending();
         if ending.ended.is_some() {
@@ -268,7 +280,7 @@ impl Association {
         }
         ending.connecting += 1;
         drop(ending);
-        let opened = self.open_queue(namespaces).and_then(|(queue, qid, plan)| {
+        let opened = self.open_queue(namespaces, limits).and_then(|(queue, qid, plan)| {
             let joined = queue.descriptor().map(|socket| self.join(qid, socket));
             if matches!(joined, Ok(true)) {
                 return Ok((queue, qid, plan));

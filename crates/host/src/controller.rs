@@ -192,10 +192,14 @@ impl Controller {
         }
     }
 
-    /// Most data of one command in bytes.
+    /// Most data of one command in bytes; with several portals by any path.
     #[must_use]
     pub fn max_transfer_bytes(&self) -> u32 {
-        self.association.max_transfer_bytes()
+        let paths = self.paths.as_ref();
+        paths.map_or_else(
+            || self.association.max_transfer_bytes(),
+            |paths| paths.max_transfer_bytes(),
+        )
     }
 
     /// Opens a lane on the next I/O queue. With several portals it is on the best path, and goes on by
@@ -211,7 +215,8 @@ impl Controller {
         if !self.is_connected() {
             return Err(SubmitError::NotConnected.into());
         }
-        let (queue, qid, plan) = self.association.open_queue(&self.namespaces)?;
+        let limits = self.association.data_limits();
+        let (queue, qid, plan) = self.association.open_queue(&self.namespaces, limits)?;
         let lane = Lane::new(queue, qid, self.association.ids.clone(), Arc::new(plan));
         // The controller that the lane belongs to may be another one of the same number.
         match self.association.admin.check_connected() {

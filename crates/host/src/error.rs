@@ -13,6 +13,8 @@ use thiserror::Error;
 /// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
 /// (NVMe Base 2.0 §6.3, KATO).
 const CONNECT_KATO_BYTE: u32 = 48;
+/// The same where there is no controller of this identifier: a byte of the data.
+const CONNECT_CNTLID_BYTE: u32 = 1 << 16 | 16;
 /// The same where it is the host's NQN: a byte of the data (NVMe over Fabrics, Connect response).
 const CONNECT_HOSTNQN_BYTE: u32 = 1 << 16 | 512;
 
@@ -331,6 +333,14 @@ impl CommandError {
         self.status.same_code(Status::INVALID_KEEP_ALIVE_TIMEOUT)
             || (is_of_connect && self.dw0 == CONNECT_KATO_BYTE)
     }
+
+    /// Whether the target refused an I/O queue because the association's controller is not there any more,
+    /// or not enabled.
+    const fn is_of_lost_controller(&self) -> bool {
+        let is_of_connect = self.status.same_code(Status::CONNECT_INVALID_PARAMETERS);
+        self.status.same_code(Status::COMMAND_SEQUENCE_ERROR)
+            || (is_of_connect && self.dw0 == CONNECT_CNTLID_BYTE)
+    }
 }
 
 impl std::error::Error for CommandError {}
@@ -418,7 +428,8 @@ pub enum RequestError {
     #[error("the connection was lost with the request in flight: {0}")]
     Lost(LostReason),
     /// The same for one that changes data, where there are several paths: it was not sent again, because the
-    /// target that it was lost on may still carry it out (docs/failover.md).
+    /// target that it was lost on may still carry it out, or to carry it out twice may do more than once
+    /// (docs/failover.md).
     #[error("the connection was lost, and whether the request was carried out is unknown: {0}")]
     Unknown(LostReason),
 }
@@ -442,6 +453,15 @@ impl Error {
             Self::Lost(reason) => Some(*reason),
             Self::Submit(SubmitError::NotConnected) => Some(LostReason::HungUp),
             _ => None,
+        }
+    }
+
+    /// Whether an I/O queue was refused that an association would have had besides, which goes on.
+    pub(crate) const fn is_refused_queue(&self) -> bool {
+        match self {
+            Self::NoQueueLeft { .. } => true,
+            Self::Command { source, .. } => !source.is_of_lost_controller(),
+            _ => false,
         }
     }
 }

@@ -152,7 +152,8 @@ impl Controller {
         }
     }
 
-    /// All installed functions with this name, in the order in which they were installed.
+    /// All installed functions with this name, in the order in which they were installed. With several
+    /// portals, paths where the first is another one, or is missing, are not used from now on.
     ///
     /// # Errors
     /// As the target answered.
@@ -162,10 +163,16 @@ impl Controller {
         let mut ids: Vec<u32> = found.map(|entry| entry.function).collect();
         // They count up, and none comes twice.
         ids.sort_unstable();
-        Ok(ids.into_iter().map(FunctionId).filter(|id| id.is_installed()).collect())
+        let mut ids: Vec<FunctionId> = ids.into_iter().map(FunctionId).collect();
+        ids.retain(|id| id.is_installed());
+        if let (Some(paths), Some(first)) = (&self.paths, ids.first()) {
+            paths.require(first.0, name)?;
+        }
+        Ok(ids)
     }
 
-    /// The installed function with this name, which any program may call by its id.
+    /// The installed function with this name, which any program may call by its id. With several portals,
+    /// paths where it is another one, or is missing, are not used from now on.
     ///
     /// # Errors
     /// [`Error::NoSuchFunction`], [`Error::SeveralFunctions`]; otherwise as the target answered.
@@ -175,7 +182,12 @@ impl Controller {
         let names = report.iter().map(|entry| (entry.name.to_string(), entry.function));
         let (found, others): (Vec<_>, Vec<_>) = names.partition(|(known, _)| known == name);
         match &found[..] {
-            [(_, id)] => Ok(FunctionId(*id)),
+            [(_, id)] => {
+                if let Some(paths) = &self.paths {
+                    paths.require(*id, name)?;
+                }
+                Ok(FunctionId(*id))
+            }
             [] => {
                 let known: Vec<String> = others.into_iter().map(|(known, _)| known).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };

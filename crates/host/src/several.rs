@@ -20,6 +20,9 @@ pub(crate) trait Several: Debug + Send + Sync {
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error>;
 
+    /// Most data of one command in bytes, by any path.
+    fn max_transfer_bytes(&self) -> u32;
+
     /// Opens a lane that goes on by another path.
     fn open_lane(&self, namespaces: &Arc<[NamespaceInfo]>) -> Result<Lane, Error>;
 
@@ -28,6 +31,10 @@ pub(crate) trait Several: Debug + Send + Sync {
 
     /// Installs a function at all targets.
     fn install(&self, object: &[u8], installation: Installation) -> Result<u32, Error>;
+
+    /// From now on requests may use the installed function of this id, which has this name at the target of
+    /// each path.
+    fn require(&self, function: u32, name: &str) -> Result<(), Error>;
 
     /// Unloads a function everywhere.
     fn unload(&self, function: u32) -> Result<(), Error>;

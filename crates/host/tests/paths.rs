@@ -3,16 +3,24 @@
 mod fake_target;
 
 use bpfof_host::{
-    Controller, Error, FunctionId, Lane, LostReason, Options, PathState, Request, RequestError,
-    Status,
+    Controller, Error, FunctionId, FunctionReportEntry, Lane, LostReason, Options, PathState,
+    Request, RequestError, Sqe, Status, TargetUrl,
 };
+use bpfof_nvme::{AdminCommand, ReportContent};
 use fake_target::{NQN, Shared};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn set(flag: &AtomicBool, value: bool) {
     flag.store(value, Ordering::SeqCst);
+}
+
+fn start() -> (TargetUrl, [Arc<Shared>; 2]) {
+    let [(a, first), (b, second)]: [(SocketAddr, Arc<Shared>); 2] =
+        [fake_target::start(), fake_target::start()];
+    (format!("nvme-tcp://{a},{b}/{NQN}").parse().unwrap(), [first, second])
 }
 
 /// Two ordinary targets, which say that they have the same namespace, and a lane by the first.
@@ -22,13 +30,11 @@ fn connect(options: Options) -> (Controller, Lane, [Arc<Shared>; 2]) {
 
 /// The same, with the namespace in an ANA state.
 fn connect_with_ana(options: Options, state: u8) -> (Controller, Lane, [Arc<Shared>; 2]) {
-    let [(a, first), (b, second)] = [fake_target::start(), fake_target::start()];
-    let targets = [first, second];
+    let (url, targets) = start();
     for target in &targets {
         set(&target.no_pushdown, true);
         target.ana.store(state, Ordering::SeqCst);
     }
-    let url = format!("nvme-tcp://{a},{b}/{NQN}").parse().unwrap();
     let controller = Controller::connect(&url, options).unwrap();
     for path in 0..2 {
         is_in(&controller, path, PathState::Optimized);
@@ -199,4 +205,230 @@ fn commands_end_although_there_is_always_a_path_that_does_not_answer_them() {
             is_in(&controller, path, PathState::Optimized);
         }
     }
+}
+
+const BUSY: (Status, u32) = (Status::CONNECT_CONTROLLER_BUSY, 0);
+
+#[test]
+fn a_lane_that_is_refused_ends_no_other() {
+    let (controller, mut lane, targets) = connect(Options::default());
+    lane.write(1, 0, &[1; 512]).unwrap();
+    targets.iter().for_each(|target| *target.refuses_lanes.lock().unwrap() = Some(BUSY));
+    let error = controller.open_lane().unwrap_err();
+    let Error::Command { command: "Connect", source } = error else { panic!("{error}") };
+    assert_eq!(source.status, Status::CONNECT_CONTROLLER_BUSY);
+    let qid = lane.qid();
+    lane.write(1, 0, &[2; 512]).unwrap();
+    assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (2, 0));
+    assert_eq!(lane.qid(), qid);
+    let states = controller.paths().into_iter().map(|path| path.state);
+    assert!(states.eq([PathState::Optimized; 2]), "{:?}", controller.paths());
+}
+
+#[test]
+fn a_lane_uses_a_path_that_does_not_refuse_it() {
+    let (controller, mut lane, targets) = connect_with_ana(Options::default(), 1);
+    targets[0].change_ana(3);
+    is_in(&controller, 0, PathState::Inaccessible);
+    lane.write(1, 0, &[1; 512]).unwrap();
+    *targets[0].refuses_lanes.lock().unwrap() = Some(BUSY);
+    targets[0].change_ana(1);
+    is_in(&controller, 0, PathState::Optimized);
+    lane.write(1, 0, &[2; 512]).unwrap();
+    assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 2));
+    assert!(controller.paths()[0].is_preferred);
+    // It asks again.
+    *targets[0].refuses_lanes.lock().unwrap() = None;
+    let end = Instant::now() + Duration::from_secs(20);
+    while first_byte(&targets[0]) != 3 {
+        assert!(Instant::now() < end, "it does not come back");
+        lane.write(1, 0, &[3; 512]).unwrap();
+    }
+}
+
+/// Connect Invalid Parameters: CNTLID. Another process has taken the target's place.
+#[test]
+fn a_path_whose_controller_is_gone_is_lost() {
+    let (controller, _lane, targets) = connect(Options::default());
+    let unknown = (Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | 16);
+    *targets[0].refuses_lanes.lock().unwrap() = Some(unknown);
+    let mut lane = controller.open_lane().unwrap();
+    lane.write(1, 0, &[1; 512]).unwrap();
+    assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 1));
+}
+
+#[test]
+fn what_may_not_be_done_twice_is_not_sent_again() {
+    let (url, targets) = start();
+    for target in &targets {
+        set(&target.no_pushdown, true);
+        set(&target.has_timer, true);
+    }
+    // A write would be sent again after that and a second.
+    let path_timeout = Duration::from_secs(2);
+    let controller =
+        Controller::connect(&url, Options { path_timeout, ..Options::default() }).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    let mut lane = controller.open_lane().unwrap();
+    set(&targets[0].hang_up, true);
+    let sqe = Sqe::new(0xC1, 1);
+    lane.submit(1, Request::Raw { sqe, data_out: &[7; 512], data_in_max_bytes: 0 }).unwrap();
+    let (mut end, begun) = (None, Instant::now());
+    while end.is_none() {
+        assert!(begun.elapsed() < path_timeout);
+        lane.wait(Duration::from_secs(1), &mut |completion| end = Some(completion.result.err()))
+            .unwrap();
+    }
+    assert!(matches!(end, Some(Some(RequestError::Unknown(_)))), "{end:?}");
+}
+
+/// Two targets, of which the first does not answer at first, and a controller that knows only the second.
+fn connect_to_second(prepare: impl FnOnce(&[Arc<Shared>; 2])) -> (Controller, [Arc<Shared>; 2]) {
+    let (url, targets) = start();
+    for target in &targets {
+        set(&target.no_pushdown, true);
+    }
+    set(&targets[0].deaf, true);
+    prepare(&targets);
+    let connect_timeout = Duration::from_millis(500);
+    let controller =
+        Controller::connect(&url, Options { connect_timeout, ..Options::default() }).unwrap();
+    is_in(&controller, 1, PathState::Optimized);
+    set(&targets[0].deaf, false);
+    (controller, targets)
+}
+
+#[test]
+fn a_path_without_the_namespace_gives_way_to_one_that_has_it() {
+    let (mut controller, targets) =
+        connect_to_second(|targets| set(&targets[1].no_namespace, true));
+    assert_eq!(controller.namespaces(), []);
+    is_in(&controller, 0, PathState::Optimized);
+    is_in(&controller, 1, PathState::Lost);
+    let why = controller.paths()[1].reason.clone().unwrap();
+    assert!(why.contains("does not have the namespace"), "{why}");
+    controller.refresh_namespaces().unwrap();
+    controller.open_lane().unwrap().write(1, 0, &[1; 512]).unwrap();
+    set(&targets[1].no_namespace, false);
+    is_in(&controller, 1, PathState::Optimized);
+}
+
+#[test]
+fn lanes_send_no_more_data_than_any_path_takes() {
+    let (controller, targets) =
+        connect_to_second(|targets| targets[0].mdts.store(2, Ordering::SeqCst));
+    is_in(&controller, 0, PathState::Optimized);
+    assert_eq!(controller.max_transfer_bytes(), 8192);
+    let mut lane = controller.open_lane().unwrap();
+    assert_eq!(lane.max_transfer_bytes(), 8192);
+    set(&targets[0].hang_up, true);
+    lane.read(1, 0, &mut [0; 64 << 10]).unwrap();
+}
+
+/// The installed functions that a target reports.
+fn has_installed(target: &Shared, names: &'static [&'static str]) {
+    let report: Vec<u8> = (1 << 31..)
+        .zip(names)
+        .flat_map(|(function, name)| {
+            let name = (*name).into();
+            FunctionReportEntry { function, name, ..FunctionReportEntry::default() }.to_bytes()
+        })
+        .collect();
+    *target.says.lock().unwrap() = Some(Box::new(move |command| match command {
+        AdminCommand::FunctionReport { content: ReportContent::Entries, .. } => {
+            Some((Status::SUCCESS, report.len() as u32, 0, report.clone()))
+        }
+        _ => None,
+    }));
+}
+
+/// Ends the association by a path, which is connected again; whether it is used then.
+fn is_used_again(controller: &Controller, targets: &[Arc<Shared>; 2], path: usize) -> bool {
+    set(&targets[path].deaf, true);
+    is_in(controller, path, PathState::Lost);
+    set(&targets[path].deaf, false);
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        assert!(Instant::now() < end, "{:?}", controller.paths());
+        std::thread::sleep(Duration::from_millis(1));
+        let path = &controller.paths()[path];
+        match &path.reason {
+            None if path.state == PathState::Optimized => return true,
+            Some(reason) if reason.contains("installed function") => return false,
+            _ => {}
+        }
+    }
+}
+
+/// Two targets with these installed functions.
+fn connect_to_installed(names: &'static [&'static str]) -> (Controller, [Arc<Shared>; 2]) {
+    let (url, targets) = start();
+    for target in &targets {
+        set(&target.has_timer, true);
+        has_installed(target, names);
+    }
+    let (path_timeout, connect_timeout) = (Duration::from_millis(400), Duration::from_millis(500));
+    let options = Options { path_timeout, connect_timeout, ..Options::default() };
+    let controller = Controller::connect(&url, options).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    (controller, targets)
+}
+
+#[test]
+fn installed_functions_that_a_program_does_not_use_may_change() {
+    let (mut controller, targets) = connect_to_installed(&["f", "g"]);
+    for path in 0..2 {
+        has_installed(&targets[path], &["h", "g"]);
+        assert!(is_used_again(&controller, &targets, path));
+    }
+    assert_eq!(controller.installed_function("g").unwrap(), FunctionId((1 << 31) + 1));
+    has_installed(&targets[0], &["i", "g"]);
+    assert!(is_used_again(&controller, &targets, 0));
+}
+
+#[test]
+fn installed_functions_that_a_program_uses_must_be_there() {
+    for (names, is_used) in [(&["f"][..], false), (&["g", "f"], false), (&["f", "g", "h"], true)] {
+        let (mut controller, targets) = connect_to_installed(&["f", "g"]);
+        controller.installed_function("g").unwrap();
+        has_installed(&targets[0], names);
+        assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{names:?}");
+    }
+}
+
+#[test]
+fn a_path_without_the_installed_function_that_is_looked_up_is_not_used() {
+    let (mut controller, targets) = connect_to_installed(&["f", "g"]);
+    has_installed(&targets[1], &["h", "g"]);
+    assert_eq!(controller.installed_functions("g").unwrap().len(), 1);
+    is_in(&controller, 1, PathState::Optimized);
+    assert_eq!(controller.installed_functions("f").unwrap(), [FunctionId(1 << 31)]);
+    is_in(&controller, 1, PathState::Lost);
+    let why = controller.paths()[1].reason.clone().unwrap();
+    assert!(why.contains("is \"h\" there and \"f\" on another path"), "{why}");
+    assert_eq!(controller.paths()[0].state, PathState::Optimized);
+}
+
+/// Unloading a function takes long at the second target, and the first is connected meanwhile.
+#[test]
+fn a_path_that_waits_for_another_is_kept_alive() {
+    let (url, targets) = start();
+    targets.iter().for_each(|target| set(&target.has_timer, true));
+    set(&targets[0].deaf, true);
+    let (path_timeout, connect_timeout) = (Duration::from_secs(6), Duration::from_millis(300));
+    let options = Options { path_timeout, connect_timeout, ..Options::default() };
+    let mut controller = Controller::connect(&url, options).unwrap();
+    // Half of the timeout, and a target is given up.
+    targets[1].slow_ms.store(2900, Ordering::SeqCst);
+    let (begun, ends_after) = (Instant::now(), Duration::from_millis(2900));
+    std::thread::scope(|scope| {
+        let unloading = scope.spawn(|| controller.unload_function(FunctionId(42)));
+        set(&targets[0].deaf, false);
+        while targets[0].keep_alives.load(Ordering::SeqCst) == 0 && begun.elapsed() < ends_after {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(begun.elapsed() < ends_after, "no Keep Alive has come meanwhile");
+        unloading.join().unwrap().unwrap();
+    });
+    is_in(&controller, 0, PathState::Optimized);
 }

@@ -3,9 +3,11 @@
 use super::info::PathInfo;
 use super::state::{PathState, States};
 use super::terms::Terms;
-use crate::association::Association;
+use crate::association::{Association, DataLimits, TRANSFER_MAX_BYTES};
 use crate::deadline::deadline;
-use crate::{CommandError, Error, LostReason, Options, TargetUrl};
+use crate::lane_plan::LanePlan;
+use crate::queue::Queue;
+use crate::{CommandError, Error, LostReason, NamespaceInfo, Options, TargetUrl};
 use bpfof_nvme::opcode::admin;
 use bpfof_nvme::{Cqe, Sqe};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,10 +45,18 @@ pub(crate) struct Paths {
 struct Table {
     states: States,
     links: Vec<Option<Link>>,
-    /// What all paths must have in common, as the first that was connected has it.
+    /// What all paths must have in common, as the first that came up has it, and of the namespace the first
+    /// that has that.
     terms: Option<Terms>,
     last_number: u64,
     has_ended: bool,
+}
+
+impl Table {
+    fn compare(&self, terms: &Terms) -> Result<(), Error> {
+        let missing = self.terms.and_then(|common| common.missing_in(terms));
+        missing.map_or(Ok(()), |why| Err(Error::OtherTarget(why)))
+    }
 }
 
 impl Paths {
@@ -103,6 +113,34 @@ impl Paths {
         }
     }
 
+    /// Those that requests may use, the best first.
+    pub(crate) fn usable(&self) -> Vec<Link> {
+        let table = self.table();
+        let mut paths = table.states.connected();
+        paths.retain(|path| table.states.state(*path).is_usable());
+        paths.into_iter().filter_map(|path| table.links.get(path)?.clone()).collect()
+    }
+
+    /// Connects an I/O queue by a path, for the lane of which any path can have the next.
+    pub(crate) fn open_queue(
+        &self,
+        link: &Link,
+        namespaces: &Arc<[NamespaceInfo]>,
+    ) -> Result<(Queue, u16, LanePlan), Error> {
+        let limits = self.limits().unwrap_or_else(|| link.association.data_limits());
+        link.association.open_queue_as_path(namespaces, limits)
+    }
+
+    /// How much data the queues of all paths take.
+    fn limits(&self) -> Option<DataLimits> {
+        self.table().terms.map(|terms| terms.limits)
+    }
+
+    /// Most data of one command in bytes.
+    pub(super) fn max_transfer_bytes(&self) -> u32 {
+        self.limits().map_or(TRANSFER_MAX_BYTES, |limits| limits.transfer_bytes)
+    }
+
     /// Waits until something changes after `generation`, or for `at_most`.
     pub(crate) fn wait_change(&self, generation: u64, at_most: Duration) {
         let table = self.table();
@@ -125,7 +163,6 @@ impl Paths {
     /// Ends an association, because it was lost or is of no use. Until when the target may still carry
     /// out what was sent; `None` if nobody knows.
     pub(crate) fn lost(&self, link: &Link, reason: &dyn ToString) -> Option<Instant> {
-        let over = link.association.end();
         let mut table = self.table();
         let reason = reason.to_string();
         if table.states.lost((link.path, link.number), reason.clone(), Instant::now()) {
@@ -133,18 +170,18 @@ impl Paths {
                 *place = None;
             }
             let others = match table.states.best() {
-                _ if table.has_ended => return over,
                 Some(best) => format!("requests go on by {}", self.address(best)),
                 None => "there is no other path".to_owned(),
             };
-            log::warn!(
-                "{}: path {} is lost: {reason}; {others}",
-                self.url,
-                self.address(link.path)
-            );
-            self.tell(&table);
+            if !table.has_ended {
+                let address = self.address(link.path);
+                log::warn!("{}: path {address} is lost: {reason}; {others}", self.url);
+                self.tell(&table);
+            }
         }
-        over
+        drop(table);
+        // After that, or those who notice it would be the first to say why.
+        link.association.end()
     }
 
     /// A path has refused a request.
@@ -154,6 +191,12 @@ impl Paths {
             log::warn!("{}: path {} refuses requests: {error}", self.url, self.address(link.path));
             self.tell(&table);
         }
+    }
+
+    /// A path has refused a lane another connection.
+    pub(crate) fn refused_queue(&self, link: &Link, error: &Error) {
+        let address = self.address(link.path);
+        log::warn!("{}: path {address} refuses a lane: {error}", self.url);
     }
 
     /// Carries out an admin command by the best path; again by another if that is lost and the command
@@ -255,9 +298,9 @@ impl Paths {
         paths.into_iter().filter_map(|path| table.links.get(path)?.clone()).collect()
     }
 
-    /// What all must have in common: that of the first of which it is known.
-    pub(super) fn common_terms(&self, terms: Terms) -> Terms {
-        *self.table().terms.get_or_insert(terms)
+    /// Whether a path with these terms has what all must have in common, as far as that is known.
+    pub(super) fn compare(&self, terms: &Terms) -> Result<(), Error> {
+        self.table().compare(terms)
     }
 
     /// A path is connected and ready.
@@ -265,12 +308,22 @@ impl Paths {
         &self,
         path: usize,
         association: &Arc<Association>,
+        terms: Terms,
         state: PathState,
     ) -> Result<Link, Error> {
         let mut table = self.table();
         if table.has_ended {
             return Err(LostReason::HungUp.into());
         }
+        table.compare(&terms)?;
+        let common = table.terms.get_or_insert(terms);
+        let is_first_with_namespace = common.namespace.is_none() && terms.namespace.is_some();
+        common.namespace = common.namespace.or(terms.namespace);
+        // One that gets the namespace later has to be compared.
+        let without: Vec<Link> = match is_first_with_namespace {
+            true => table.links.iter().flatten().cloned().collect(),
+            false => Vec::new(),
+        };
         table.last_number += 1;
         let number = table.last_number;
         let link = Link { path, number, association: Arc::clone(association) };
@@ -280,6 +333,10 @@ impl Paths {
         table.states.came_up(path, number, state, Instant::now());
         log::info!("{}: path {} is {state}", self.url, self.address(path));
         self.tell(&table);
+        drop(table);
+        for other in without {
+            self.lost(&other, &Error::OtherTarget(Terms::NO_NAMESPACE));
+        }
         Ok(link)
     }
 

@@ -4,16 +4,19 @@
 //! Requests carry the ids that the program knows, and storage functions too, which call each other by
 //! them. So an association where a function has another id is of no use, and is not used. Targets number
 //! an association's functions from 1 on, so that the same ids come out as long as the same number of
-//! functions is loaded.
+//! functions is loaded: for each id that a program does not have any more, one that is unloaded again.
 
+use super::filler;
 use crate::association::Association;
-use crate::{Controller, Error, FileMapObject, FunctionId, MapChange, Status};
+use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange, Status};
 use bpfof_nvme::Installation;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
-/// Functions that are loaded and unloaded again to get at a higher id, at most.
-const FILLERS_MAX: u32 = 256;
+/// Pause between looks whether others have the intent.
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// The intent, held while something is done on all associations, or all that was done is done on another.
 #[derive(Debug, Default)]
@@ -23,15 +26,35 @@ impl Intents {
     pub(super) fn lock(&self) -> MutexGuard<'_, Intent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The same for an association that nobody else keeps alive. What others do may take longer than its
+    /// target waits for a sign of life.
+    pub(super) fn lock_for(
+        &self,
+        association: &Association,
+    ) -> Result<MutexGuard<'_, Intent>, Error> {
+        loop {
+            match self.0.try_lock() {
+                Ok(intent) => return Ok(intent),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            association.admin.beat()?;
+            std::thread::sleep(LOCK_PAUSE);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Intent {
     functions: BTreeMap<u32, Loaded>,
-    /// Names of installed functions, as the first association had them, or this program has installed.
+    /// The highest id that any association has given a function of this program.
+    last_id: u32,
+    /// Names of the installed functions that this program has looked up or installed. It does not matter to
+    /// it which others there are.
     installed: BTreeMap<u32, String>,
     files: BTreeMap<u32, FileMapObject>,
-    /// What the program has set in function maps, by their names.
+    /// What the program has set in function maps, by their names, of each as many as fit into the map.
     entries: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
@@ -41,19 +64,67 @@ struct Loaded {
     entry: u32,
 }
 
+/// The functions of an association that has just begun.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    last_id: u32,
+    loaded: Vec<u32>,
+}
+
+impl Progress {
+    /// Has the next function get the id `next`, unless it is no longer wanted.
+    pub(super) fn skip_to(
+        &mut self,
+        one: &mut Controller,
+        next: u32,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        skip(one, (self.last_id, next), is_wanted)?;
+        self.last_id = next - 1;
+        Ok(())
+    }
+}
+
 impl Intent {
-    /// Does all of it on an association that has just begun. An ordinary target has no functions, and is
-    /// good for what it can do.
-    pub(crate) fn replay(&mut self, association: &Arc<Association>) -> Result<(), Error> {
-        let mut one = Controller::of(Arc::clone(association));
+    /// Does all of it on an association that has just begun, the only one if `is_alone`. An ordinary target
+    /// has no functions, and is good for what it can do.
+    ///
+    /// Some: the next function must get this id, and then it goes on. To skip the ids before that may take
+    /// long, and the intent need not be locked meanwhile.
+    pub(super) fn replay(
+        &mut self,
+        one: &mut Controller,
+        is_alone: bool,
+        progress: &mut Progress,
+    ) -> Result<Option<u32>, Error> {
         match one.pushdown_limits() {
             Ok(_) => {}
-            Err(Error::NotPushdownTarget) if self.is_empty() => return Ok(()),
+            Err(Error::NotPushdownTarget) if self.is_empty() => return Ok(None),
             Err(error) => return Err(error),
         }
-        self.compare_installed(&mut one)?;
-        for (id, Loaded { object, entry }) in &self.functions {
-            load_as(&mut one, *id, (object.as_slice(), *entry))?;
+        compare_installed(one, &self.installed)?;
+        if is_alone && self.functions.is_empty() {
+            // No association knows the ids that there were.
+            self.last_id = 0;
+        }
+        let next = |after| (Bound::Excluded(after), Bound::Unbounded);
+        while let Some((id, function)) = self.functions.range(next(progress.last_id)).next() {
+            if *id > progress.last_id + 1 {
+                return Ok(Some(*id));
+            }
+            let found = one.load_function(&function.object, function.entry)?;
+            if found.0 != *id {
+                return Err(other_number(*id, found.0));
+            }
+            progress.last_id = *id;
+            progress.loaded.push(*id);
+        }
+        if progress.last_id < self.last_id {
+            return Ok(Some(self.last_id + 1));
+        }
+        // The program has unloaded them meanwhile.
+        for id in progress.loaded.iter().filter(|id| !self.functions.contains_key(id)) {
+            one.unload_function(FunctionId(*id))?;
         }
         for (name, entries) in &self.entries {
             let map = one.map(name)?;
@@ -64,7 +135,7 @@ impl Intent {
         for map in self.files.values() {
             one.set_file_map(map)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Changes an entry of a function map.
@@ -83,30 +154,60 @@ impl Intent {
         } else if changed {
             let entries = self.entries.entry(name.to_owned()).or_default();
             entries.insert(key.to_vec(), value.to_vec());
+            if entries.len() > map.max_entries as usize {
+                // Functions have deleted some of them.
+                let there = one.map_entries(&map)?.into_iter().map(|(key, _)| key);
+                let there: BTreeSet<Vec<u8>> = there.collect();
+                entries.retain(|key, _| there.contains(key));
+            }
         }
         Ok(changed)
+    }
+
+    /// The same on another association, after that.
+    pub(crate) fn change_map_again(
+        &self,
+        association: &Arc<Association>,
+        name: &str,
+        change: MapChange,
+        (key, value): (&[u8], &[u8]),
+    ) -> Result<bool, Error> {
+        let mut one = Controller::of(Arc::clone(association));
+        let map = one.map(name)?;
+        let change = if change == MapChange::Delete { change } else { MapChange::Set };
+        match one.map_change(&map, change, key, value) {
+            Err(Error::Command { source, .. }) if source.status.same_code(Status::MAP_FULL) => {}
+            changed => return changed,
+        }
+        // Where requests go, functions have made room. They have not here.
+        let entries = self.entries.get(name);
+        for (other, _) in one.map_entries(&map)? {
+            if !entries.is_some_and(|entries| entries.contains_key(&other)) {
+                one.map_delete(&map, &other)?;
+            }
+        }
+        one.map_change(&map, change, key, value)
     }
 
     fn is_empty(&self) -> bool {
         self.functions.is_empty() && self.installed.is_empty() && self.files.is_empty()
     }
 
-    /// Takes the installed functions of an association to those that are known.
-    fn compare_installed(&mut self, one: &mut Controller) -> Result<(), Error> {
-        for entry in one.function_report()? {
-            if !FunctionId(entry.function).is_installed() {
-                continue;
-            }
-            let name = entry.name.to_string();
-            let known = self.installed.entry(entry.function).or_insert_with(|| name.clone());
-            if *known != name {
-                let id = entry.function;
-                return Err(Error::OtherFunctions(format!(
-                    "installed function {id} is {name:?} there and {known:?} on another path; install \
-                     the same functions at both, in the same order"
-                )));
-            }
-        }
+    /// Whether the installed function of this id is known to have this name on each association.
+    pub(crate) fn requires(&self, id: u32, name: &str) -> bool {
+        self.installed.get(&id).is_some_and(|known| known == name)
+    }
+
+    /// From now on requests may use the installed function of this id.
+    pub(crate) fn require(
+        &mut self,
+        association: &Arc<Association>,
+        id: u32,
+        name: &str,
+    ) -> Result<(), Error> {
+        let mut one = Controller::of(Arc::clone(association));
+        compare_installed(&mut one, &BTreeMap::from([(id, name.to_owned())]))?;
+        self.installed.insert(id, name.to_owned());
         Ok(())
     }
 
@@ -118,11 +219,24 @@ impl Intent {
         (object, entry): (&[u8], u32),
     ) -> Result<FunctionId, Error> {
         let mut one = Controller::of(Arc::clone(association));
-        let least = self.functions.keys().next_back().map_or(0, |last| last + 1);
-        let id = match known {
-            Some(known) => load_as(&mut one, known.0, (object, entry))?,
-            None => load_from(&mut one, least, (object, entry))?,
-        };
+        // Another association, which may have ended since, has had those before.
+        let least = known.map_or(self.last_id + 1, |known| known.0);
+        let mut id = one.load_function(object, entry)?;
+        if id.0 < least {
+            one.unload_function(id)?;
+            skip(&mut one, (id.0, least), &|| true)?;
+            id = one.load_function(object, entry)?;
+        }
+        if id.is_installed() {
+            return Err(Error::BadAnswer(
+                "Function Load answered with the id of an installed function",
+            ));
+        }
+        if id.0 < least || known.is_some_and(|known| known != id) {
+            one.unload_function(id)?;
+            return Err(other_number(least, id.0));
+        }
+        self.last_id = self.last_id.max(id.0);
         self.functions.insert(id.0, Loaded { object: object.to_vec(), entry });
         Ok(id)
     }
@@ -197,29 +311,43 @@ fn other_number(wanted: u32, found: u32) -> Error {
     Error::OtherFunctions(format!("one is {found} there and {wanted} on another path"))
 }
 
-/// Loads a function so that its id is not below `least`: another association, which may have ended
-/// since, has had those.
-fn load_from(
+/// Has the next function of an association, whose last had the id `last`, get the id `next`.
+fn skip(
     one: &mut Controller,
-    least: u32,
-    (object, entry): (&[u8], u32),
-) -> Result<FunctionId, Error> {
-    for _ in 0..FILLERS_MAX {
-        let id = one.load_function(object, entry)?;
-        if id.0 >= least {
-            return Ok(id);
+    (mut last, next): (u32, u32),
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let filler = filler::object();
+    while last + 1 < next {
+        if !is_wanted() {
+            return Err(LostReason::HungUp.into());
         }
+        let id = one.load_function(&filler, 0)?;
         one.unload_function(id)?;
+        if id.0 <= last || id.0 >= next {
+            return Err(other_number(next, id.0));
+        }
+        last = id.0;
     }
-    Err(other_number(least, 0))
+    Ok(())
 }
 
-/// The same for a function that has its id on another association.
-fn load_as(one: &mut Controller, wanted: u32, object: (&[u8], u32)) -> Result<FunctionId, Error> {
-    let id = load_from(one, wanted, object)?;
-    if id.0 != wanted {
-        one.unload_function(id)?;
-        return Err(other_number(wanted, id.0));
+/// Whether an association has the same installed functions by these ids.
+fn compare_installed(one: &mut Controller, installed: &BTreeMap<u32, String>) -> Result<(), Error> {
+    if installed.is_empty() {
+        return Ok(());
     }
-    Ok(id)
+    let report = one.function_report()?;
+    for (id, name) in installed {
+        let found = report.iter().find(|entry| entry.function == *id);
+        let found = found.map(|entry| entry.name.to_string());
+        if found.as_ref() != Some(name) {
+            let found = found.map_or("missing".to_owned(), |found| format!("{found:?}"));
+            return Err(Error::OtherFunctions(format!(
+                "installed function {id} is {found} there and {name:?} on another path; install the \
+                 same functions at both, in the same order"
+            )));
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The thread of one path: connects it, keeps it alive, hears of changes, and connects it again.
 
 use super::core::{Link, Paths};
-use super::intent::Intents;
+use super::intent::{Intent, Intents, Progress};
 use super::state::PathState;
 use super::terms::Terms;
 use crate::association::Association;
@@ -11,7 +11,7 @@ use bpfof_nvme::identify::IdentifyNamespace;
 use bpfof_nvme::log_page::{AnaGroup, AnaHeader, lid};
 use bpfof_nvme::{AdminCommand, features};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -78,25 +78,41 @@ impl Keeper {
             namespace: namespace
                 .as_ref()
                 .and_then(|namespace| Some((namespace.format().block_bytes()?, namespace.nguid))),
-            max_transfer_bytes: association.max_transfer_bytes(),
-            in_capsule_bytes: association.in_capsule_bytes(),
+            limits: association.data_limits(),
             is_discovery,
         };
-        if let Some(why) = self.paths.common_terms(terms).missing_in(&terms) {
-            return Err(Error::OtherTarget(why));
-        }
+        self.paths.compare(&terms)?;
+        // What is wanted meanwhile waits, and is then wanted of this path as well.
+        let _intent = match is_discovery {
+            true => self.intents.lock_for(association)?,
+            false => self.replay(association, &mut one)?,
+        };
         let mut state = PathState::Optimized;
         if reports_ana(association) {
+            // Not before: an event that comes while the intent is waited for would be lost.
             one.admin_command(ask_for_ana_events(), &[], 0)?;
             association.admin.ask_for_event()?;
             state = ana_state(&mut one, namespace.map_or(0, |namespace| namespace.anagrpid))?;
         }
-        // What is wanted meanwhile waits, and is then wanted of this path as well.
-        let mut intent = self.intents.lock();
-        if !is_discovery {
-            intent.replay(association)?;
+        self.paths.came_up(self.path, association, terms, state)
+    }
+
+    /// Does on a path all that is wanted. The intent is locked then.
+    fn replay(
+        &self,
+        association: &Association,
+        one: &mut Controller,
+    ) -> Result<MutexGuard<'_, Intent>, Error> {
+        let mut progress = Progress::default();
+        loop {
+            let mut intent = self.intents.lock_for(association)?;
+            let is_alone = self.paths.connected().is_empty();
+            let Some(next) = intent.replay(one, is_alone, &mut progress)? else {
+                return Ok(intent);
+            };
+            drop(intent);
+            progress.skip_to(one, next, &|| !self.paths.has_ended())?;
         }
-        self.paths.came_up(self.path, association, state)
     }
 
     /// Keeps a path alive until it is lost, or nobody needs it.

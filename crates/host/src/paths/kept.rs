@@ -4,6 +4,17 @@ use crate::{FileVersion, PushdownCall, Request};
 use bpfof_nvme::Sqe;
 use bpfof_nvme::opcode::nvm;
 
+/// When a request may be sent again that was on a connection that was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It changes nothing.
+    AtOnce,
+    /// When the first target cannot carry it out any more: twice does as much as once.
+    Later,
+    /// Twice may do more than once.
+    Never,
+}
+
 /// A copy of a request. Its memory stays from one to the next.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
@@ -74,25 +85,25 @@ impl Kept {
         }
     }
 
-    /// Whether it may be carried out twice, the first time at any later moment. What is not known may
-    /// not.
-    pub(super) const fn is_repeatable(&self) -> bool {
+    /// When it may be sent again, if it may have been carried out, or still may be.
+    pub(super) const fn again(&self) -> Again {
         match self.form.0 {
-            Request::Write { .. } | Request::WriteZeroes { .. } => false,
-            Request::Raw { sqe, .. } => matches!(
-                sqe.opcode,
+            Request::Write { .. } | Request::WriteZeroes { .. } => Again::Later,
+            Request::Raw { sqe, .. } => match sqe.opcode {
                 nvm::FLUSH
-                    | nvm::READ
-                    | nvm::COMPARE
-                    | nvm::VERIFY
-                    | nvm::PUSHDOWN_SHORT
-                    | nvm::PUSHDOWN
-                    | nvm::PUSHDOWN_VECTOR
-            ),
+                | nvm::READ
+                | nvm::COMPARE
+                | nvm::VERIFY
+                | nvm::PUSHDOWN_SHORT
+                | nvm::PUSHDOWN
+                | nvm::PUSHDOWN_VECTOR => Again::AtOnce,
+                nvm::WRITE | nvm::WRITE_ZEROES | nvm::DATASET_MANAGEMENT => Again::Later,
+                _ => Again::Never,
+            },
             Request::Read { .. }
             | Request::Flush { .. }
             | Request::Pushdown(_)
-            | Request::PushdownVector(_) => true,
+            | Request::PushdownVector(_) => Again::AtOnce,
         }
     }
 }
@@ -124,21 +135,26 @@ mod tests {
             data_in_max_bytes: 9,
         };
         let requests = [
-            (Request::Read { nsid, offset_bytes, length_bytes: 512 }, true),
-            (Request::Write { nsid, offset_bytes, data, fua: true }, false),
-            (Request::Flush { nsid }, true),
-            (Request::WriteZeroes { nsid, offset_bytes, length_bytes: 512, fua: false }, false),
-            (Request::Pushdown(call), true),
-            (raw(nvm::VERIFY), true),
-            (raw(nvm::WRITE), false),
-            (raw(nvm::DATASET_MANAGEMENT), false),
-            (raw(0xC1), false),
+            (Request::Read { nsid, offset_bytes, length_bytes: 512 }, Again::AtOnce),
+            (Request::Write { nsid, offset_bytes, data, fua: true }, Again::Later),
+            (Request::Flush { nsid }, Again::AtOnce),
+            (
+                Request::WriteZeroes { nsid, offset_bytes, length_bytes: 512, fua: false },
+                Again::Later,
+            ),
+            (Request::Pushdown(call), Again::AtOnce),
+            (raw(nvm::VERIFY), Again::AtOnce),
+            (raw(nvm::WRITE), Again::Later),
+            (raw(nvm::DATASET_MANAGEMENT), Again::Later),
+            // Zone Append.
+            (raw(0x7D), Again::Never),
+            (raw(0xC1), Again::Never),
         ];
         let mut kept = Kept::default();
-        for (request, is_repeatable) in requests {
+        for (request, again) in requests {
             kept.keep(&request);
             assert_eq!(format!("{:?}", kept.request()), format!("{request:?}"));
-            assert_eq!(kept.is_repeatable(), is_repeatable, "{request:?}");
+            assert_eq!(kept.again(), again, "{request:?}");
         }
     }
 
@@ -165,6 +181,6 @@ mod tests {
         };
         assert_eq!((sqe.opcode, sqe.nsid), (nvm::PUSHDOWN_VECTOR, 1));
         assert_eq!((data_out, data_in_max_bytes), (&encoded[..], 256));
-        assert!(kept.is_repeatable());
+        assert_eq!(kept.again(), Again::AtOnce);
     }
 }

@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 /// Longest sleep of a lane that has no queue, or has one that empties, before it looks around.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A lane that each path refuses a queue asks for one again after this.
+const REFUSED: Duration = Duration::from_millis(250);
+/// One that the best path refuses, but another does not, asks the best again after this.
+const SECOND_BEST: Duration = Duration::from_secs(5);
+
 /// The identifier of no I/O queue: that of the admin queue.
 const NO_QUEUE: u16 = 0;
 
@@ -40,6 +45,10 @@ pub(crate) struct OnPaths {
     leaves: bool,
     /// Another queue is not to be connected before this.
     next_try: Option<Instant>,
+    /// A better path has refused a queue, and is asked again then.
+    better: Option<Instant>,
+    /// That a queue was refused has been told.
+    is_refused: bool,
     /// Since when there has been no queue to put requests on.
     stuck: Option<Instant>,
     /// How long requests wait for a path.
@@ -118,7 +127,8 @@ impl OnPaths {
     }
 
     fn news(&mut self, queue: &Queue) {
-        if self.paths.generation() != self.seen {
+        let is_due = self.better.take_if(|better| *better <= Instant::now()).is_some();
+        if is_due || self.paths.generation() != self.seen {
             self.look(queue);
         }
     }
@@ -133,7 +143,7 @@ impl OnPaths {
         loop {
             let seen = paths.generation();
             let link = paths.wait_best(end)?;
-            let error = match link.association.open_queue_as_path(namespaces) {
+            let error = match paths.open_queue(&link, namespaces) {
                 Ok((queue, qid, plan)) => {
                     let on_paths = Self {
                         paths: Arc::clone(paths),
@@ -145,6 +155,8 @@ impl OnPaths {
                         seen,
                         leaves: false,
                         next_try: None,
+                        better: None,
+                        is_refused: false,
                         stuck: None,
                         patience: paths.options().command_timeout,
                         past_bytes: (0, 0),
@@ -153,7 +165,8 @@ impl OnPaths {
                 }
                 Err(error) => error,
             };
-            if matches!(error, Error::NoQueueLeft { .. }) || Instant::now() >= end {
+            // The lanes that there are keep theirs.
+            if error.is_refused_queue() || Instant::now() >= end {
                 return Err(error);
             }
             paths.lost(&link, &error);
@@ -193,8 +206,8 @@ impl OnPaths {
         }
     }
 
-    /// Puts another queue in the place of one that is lost, or empty and not the best, if there is a usable
-    /// path.
+    /// Puts another queue in the place of one that is lost, or empty and not the best, by the best path that
+    /// does not refuse it.
     fn change(&mut self, queue: &mut Queue) {
         if self.uses(queue) || self.next_try.is_some_and(|next| Instant::now() < next) {
             return;
@@ -203,36 +216,52 @@ impl OnPaths {
         let end = deadline(self.paths.options().connect_timeout);
         while !self.uses(queue) && (!queue.is_connected() || queue.requests().in_flight() == 0) {
             let seen = self.paths.generation();
-            let Some(link) = self.paths.best() else { break };
-            if queue.is_connected() && link.number == self.link.number && !queue.is_worn() {
+            let links = self.paths.usable();
+            let Some(best) = links.first() else { break };
+            if queue.is_connected() && best.number == self.link.number && !queue.is_worn() {
                 // It has become the best again.
                 (self.seen, self.leaves) = (seen, false);
                 break;
             }
             queue.close(LostReason::HungUp);
             self.leave();
-            match link.association.open_queue_as_path(&self.namespaces) {
-                Ok((new, qid, _)) => {
-                    self.past_bytes.0 += queue.sent_bytes();
-                    self.past_bytes.1 += queue.received_bytes();
-                    *queue = new;
-                    self.changes += 1;
-                    (self.link, self.qid, self.seen, self.leaves) = (link, qid, seen, false);
-                }
-                // Others of this process have them all; that may change.
-                Err(Error::NoQueueLeft { .. }) => {
-                    self.next_try = Some(Instant::now() + LOOK);
-                    break;
-                }
-                Err(error) => {
-                    self.paths.lost(&link, &error);
-                    // A path that was lost may be the best again when the other is: requests must end
-                    // some time, and those of other threads get their turn, where they share the lane.
-                    if Instant::now() >= end {
-                        self.next_try = Some(Instant::now() + LOOK);
+            let mut refusals = 0;
+            for link in &links {
+                match self.paths.open_queue(link, &self.namespaces) {
+                    Ok((new, qid, _)) => {
+                        self.past_bytes.0 += queue.sent_bytes();
+                        self.past_bytes.1 += queue.received_bytes();
+                        *queue = new;
+                        self.changes += 1;
+                        (self.qid, self.seen, self.leaves) = (qid, seen, false);
+                        self.link = link.clone();
+                        self.better = (refusals > 0).then(|| Instant::now() + SECOND_BEST);
+                        self.is_refused = refusals > 0;
+                        return;
+                    }
+                    // Others have all that there are; that may change.
+                    Err(error) if error.is_refused_queue() => {
+                        if !self.is_refused {
+                            self.paths.refused_queue(link, &error);
+                        }
+                        refusals += 1;
+                    }
+                    Err(error) => {
+                        self.paths.lost(link, &error);
                         break;
                     }
                 }
+            }
+            self.is_refused |= refusals > 0;
+            if refusals == links.len() {
+                self.next_try = Some(Instant::now() + REFUSED);
+                break;
+            }
+            // A path that was lost may be the best again when the other is: requests must end
+            // some time, and those of other threads get their turn, where they share the lane.
+            if Instant::now() >= end {
+                self.next_try = Some(Instant::now() + LOOK);
+                break;
             }
         }
     }

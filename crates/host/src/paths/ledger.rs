@@ -4,7 +4,7 @@
 //! Each request ends exactly once: it has a slot from [`Ledger::take`] until its end, and only what has
 //! a slot and is where the caller says can end or be sent.
 
-use super::kept::Kept;
+use super::kept::{Again, Kept};
 use crate::{LostReason, Request, RequestError};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -122,8 +122,8 @@ impl Ledger {
     }
 
     /// What becomes of those whose queue was lost: the target may carry them out until `over`, or nobody
-    /// knows until when. Those that may be carried out twice are sent again; the others after that,
-    /// unless it takes longer than `patience`. Each that ends is told to `on_end`.
+    /// knows until when. Those that change nothing are sent again; writes after that, unless it takes longer
+    /// than `patience`. What may not be carried out twice ends. Each that ends is told to `on_end`.
     pub(super) fn settle_lost(
         &mut self,
         over: Option<Instant>,
@@ -134,13 +134,11 @@ impl Ledger {
             let Some(slot) = self.slots.get_mut(number as usize) else { continue };
             let Place::Lost(reason) = slot.place else { continue };
             slot.losses += 1;
-            let is_repeatable = slot.kept.is_repeatable();
-            let why = if is_repeatable {
-                RequestError::Lost(reason)
-            } else {
-                RequestError::Unknown(reason)
+            let (until, why) = match slot.kept.again() {
+                Again::AtOnce => (Some(None), RequestError::Lost(reason)),
+                Again::Later => (over.map(Some), RequestError::Unknown(reason)),
+                Again::Never => (None, RequestError::Unknown(reason)),
             };
-            let until = if is_repeatable { Some(None) } else { over.map(Some) };
             let in_time = |until: &Option<Instant>| {
                 until.is_none_or(|at| at.saturating_duration_since(now) <= patience)
             };
@@ -279,6 +277,20 @@ mod tests {
             assert_eq!(ends, [(2, RequestError::Unknown(LostReason::Closed))]);
             assert_eq!((ledger.in_flight(), ledger.is_waiting()), (0, false));
         }
+    }
+
+    #[test]
+    fn what_may_not_be_done_twice_ends_as_unknown() {
+        let now = Instant::now();
+        let mut ledger = Ledger::default();
+        let sqe = bpfof_nvme::Sqe::new(0x7D, 1);
+        let append = Request::Raw { sqe, data_out: &[7; 512], data_in_max_bytes: 0 };
+        let append = ledger.take(2, &append);
+        assert_eq!(ledger.ended(append, Some(&LOST)), None);
+        let mut ends = Vec::new();
+        ledger.settle_lost(Some(now), (now, PATIENCE), &mut |tag, error| ends.push((tag, error)));
+        assert_eq!(ends, [(2, RequestError::Unknown(LostReason::Closed))]);
+        assert_eq!((ledger.in_flight(), ledger.is_waiting()), (0, false));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!   connects it again when it is lost.
 //! - `core`: the associations that there are, for all of these.
 //! - `state`: what is known of each path and which is the best, without connections.
-//! - `owner`, `intent`: functions and maps, which each association gets.
+//! - `owner`, `intent`, `filler`: functions and maps, which each association gets.
 //! - `ledger`, `kept`: the requests of a lane, kept until their ends are told, and what becomes of
 //!   one that a path has not carried out.
 //! - `lane`: a [`Lane`](crate::Lane) that goes on by another path.
@@ -16,6 +16,7 @@
 //! keep-alive timeout has passed, if it has not noticed before. What may be done when is in docs/failover.md.
 
 mod core;
+mod filler;
 mod info;
 mod intent;
 mod keeper;

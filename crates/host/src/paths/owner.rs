@@ -104,6 +104,10 @@ impl Several for Owner {
         self.paths.call(sqe, data_out, data_in_max_bytes)
     }
 
+    fn max_transfer_bytes(&self) -> u32 {
+        self.paths.max_transfer_bytes()
+    }
+
     fn open_lane(&self, namespaces: &Arc<[NamespaceInfo]>) -> Result<Lane, Error> {
         let (queue, plan, on_paths) = OnPaths::open(&self.paths, namespaces)?;
         Ok(Lane::of_paths(queue, Arc::new(plan), on_paths))
@@ -120,6 +124,13 @@ impl Several for Owner {
             intent.install(association, known, object, installation)
         });
         id.map(|FunctionId(id)| id)
+    }
+
+    fn require(&self, function: u32, name: &str) -> Result<(), Error> {
+        if self.intents.lock().requires(function, name) {
+            return Ok(());
+        }
+        self.on_each(|intent, association, _| intent.require(association, function, name))
     }
 
     fn unload(&self, function: u32) -> Result<(), Error> {
@@ -145,7 +156,8 @@ impl Several for Owner {
         set
     }
 
-    /// By `change` on the first, and so that it is alike on the others.
+    /// By `change` on the first, and so that it is alike on the others. What functions have deleted on the
+    /// first may still be there on another.
     fn change_map(
         &self,
         name: &str,
@@ -153,13 +165,10 @@ impl Several for Owner {
         key: &[u8],
         value: &[u8],
     ) -> Result<bool, Error> {
-        self.on_each(|intent, association, done: Option<bool>| {
-            let then = if change == MapChange::Delete { change } else { MapChange::Set };
-            match done {
-                Some(false) => Ok(false),
-                Some(true) => intent.change_map(association, name, then, (key, value)),
-                None => intent.change_map(association, name, change, (key, value)),
-            }
+        self.on_each(|intent, association, done: Option<bool>| match done {
+            None => intent.change_map(association, name, change, (key, value)),
+            Some(false) if change != MapChange::Delete => Ok(false),
+            Some(_) => intent.change_map_again(association, name, change, (key, value)),
         })
     }
 

@@ -31,6 +31,12 @@ pub(crate) struct Shared {
     pub(crate) silent: AtomicBool,
     /// Never answer Connect for I/O queues.
     pub(crate) no_lanes: AtomicBool,
+    /// End Connect for I/O queues with this status, and this dword 0.
+    pub(crate) refuses_lanes: Mutex<Option<(Status, u32)>>,
+    /// Have no namespace.
+    pub(crate) no_namespace: AtomicBool,
+    /// The largest transfer in pages of 4 KiB, as a power of two (MDTS); 0 is the usual one.
+    pub(crate) mdts: AtomicU8,
     /// Never answer Function Load, and questions about faults of functions.
     pub(crate) no_functions: AtomicBool,
     /// Close the connection upon an I/O command.
@@ -276,6 +282,11 @@ impl<'s> Connection<'s> {
                 if kato_ms != 0 && self.shared.refuses_timer.load(Ordering::SeqCst) {
                     return (Status::CONNECT_INVALID_PARAMETERS.with_dnr(), 48, 0, vec![]);
                 }
+                if let Some((status, dw0)) = *self.shared.refuses_lanes.lock().unwrap()
+                    && qid != 0
+                {
+                    return (status, dw0, 0, vec![]);
+                }
                 if qid == 0 {
                     self.shared.kato_ms.store(kato_ms, Ordering::SeqCst);
                 }
@@ -301,11 +312,12 @@ impl<'s> Connection<'s> {
     }
 
     fn identify(&self, cns: u8, nsid: u32) -> Answer {
+        let no_namespace = self.shared.no_namespace.load(Ordering::SeqCst);
         match (cns, nsid) {
             (cns::CONTROLLER, _) => {
                 let identify = IdentifyController {
                     cntlid: CNTLID,
-                    mdts: 1,
+                    mdts: self.shared.mdts.load(Ordering::SeqCst).max(1),
                     kas_100ms: self.shared.has_timer.load(Ordering::SeqCst).into(),
                     ioccsz_16b: 260,
                     cmic: if self.shared.ana.load(Ordering::SeqCst) == 0 { 0 } else { 8 },
@@ -314,9 +326,10 @@ impl<'s> Connection<'s> {
                 (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
             }
             (cns::ACTIVE_NAMESPACES, nsid) => {
-                (Status::SUCCESS, 0, 0, namespace_list([1], nsid).to_vec())
+                let all = (!no_namespace).then_some(1);
+                (Status::SUCCESS, 0, 0, namespace_list(all, nsid).to_vec())
             }
-            (_, 1) => {
+            (_, 1) if !no_namespace => {
                 let mut identify =
                     IdentifyNamespace { nsze: BLOCKS, anagrpid: 1, ..Default::default() };
                 identify.lbaf[0].lbads = 9;

@@ -1,0 +1,191 @@
+//! Functions and their maps by two paths to a real target, of which one is cut and comes back.
+
+#[path = "../../controller/tests/common/mod.rs"]
+mod common;
+#[allow(dead_code)] // A part of it.
+#[path = "../../controller/tests/failover/relay.rs"]
+mod relay;
+
+use bpfof_controller::{HostLimits, ListenConfig, Listeners, Server, TargetConfig};
+use bpfof_host::{Controller, Error, FunctionId, Lane, Options, PathState};
+use common::{NQN, call, compile_text, config, load, memory, run, until};
+use relay::Relay;
+use std::time::{Duration, Instant};
+
+/// Work for a function, which takes what it has done away. The key is its argument.
+const QUEUE: &str = r#"
+#include <bpfof.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4);
+	__type(key, __u64);
+	__type(value, __u64);
+} work SEC(".maps");
+
+SEC("bpfof/take")
+int take(struct bpfof_ctx *ctx)
+{
+	__u64 key = *(__u64 *)ctx->scratch;
+
+	bpfof_map_get(&work, &key, ctx->scratch);
+	bpfof_map_delete(&work, &key);
+	ctx->out_len = 8;
+	ctx->done = 1;
+	return 0;
+}
+"#;
+
+struct Two {
+    _server: Server,
+    relays: [Relay; 2],
+    controller: Controller,
+}
+
+impl Two {
+    fn new(hosts: HostLimits) -> Two {
+        let listener = || "127.0.0.1:0".parse::<ListenConfig>().expect("an address");
+        let listen = Listeners(vec![listener(), listener()]);
+        let namespaces = vec![memory(1 << 20, 512)];
+        let server = Server::start(&TargetConfig { listen, hosts, ..config(namespaces) });
+        let server = server.expect("it starts");
+        let addresses: [_; 2] = server.addresses()[..].try_into().expect("two");
+        let relays = addresses.map(Relay::start);
+        let url = format!("nvme-tcp://{},{}/{NQN}", relays[0].address, relays[1].address);
+        let controller = Controller::connect(&url.parse().expect("an address"), Options::default());
+        let two = Two { _server: server, relays, controller: controller.expect("it connects") };
+        (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+        two
+    }
+
+    fn is_in(&self, path: usize, state: PathState) {
+        until(&format!("path {path} is {state}"), || self.controller.paths()[path].state == state);
+    }
+
+    fn cut(&self, path: usize) {
+        self.relays[path].cut();
+        self.is_in(path, PathState::Lost);
+    }
+
+    fn open(&self, path: usize) {
+        self.relays[path].open();
+        self.is_in(path, PathState::Optimized);
+    }
+}
+
+/// Takes what there is for a key out of the map; 0 if nothing is.
+fn take(lane: &mut Lane, function: FunctionId, key: u64) -> u64 {
+    let (answer, _) = run(lane, &call(function, &key.to_le_bytes())).expect("it runs");
+    let value = u64::from_le_bytes(answer.try_into().expect("a number"));
+    if value == key { 0 } else { value }
+}
+
+#[test]
+fn a_path_comes_back_after_many_functions() {
+    let mut two = Two::new(HostLimits::default());
+    let object = compile_text(QUEUE);
+    let first = load(&mut two.controller, &object, "take");
+    for _ in 0..300 {
+        let id = two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+        two.controller.unload_function(id).expect("unloaded");
+    }
+    let last = load(&mut two.controller, &object, "take");
+    assert_eq!((first.0, last.0), (1, 302));
+    let map = two.controller.map("work").expect("it is there");
+    let mut lane = two.controller.open_lane().expect("a lane");
+    for path in [0, 1, 0] {
+        two.cut(path);
+        two.open(path);
+        for (key, function) in [(1_u64, first), (2, last)] {
+            let entry = (key.to_le_bytes(), (key + 70).to_le_bytes());
+            two.controller.map_set(&map, &entry.0, &entry.1).expect("set");
+            assert_eq!(take(&mut lane, function, key), key + 70);
+        }
+    }
+    assert_eq!(load(&mut two.controller, &object, "take").0, 303);
+    (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+}
+
+#[test]
+fn ids_begin_anew_where_no_association_knows_them() {
+    let mut two = Two::new(HostLimits::default());
+    for _ in 0..2 {
+        let id = two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+        two.controller.unload_function(id).expect("unloaded");
+    }
+    two.cut(0);
+    two.open(0);
+    assert_eq!(two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0, 3);
+    (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+    two.controller.unload_function(FunctionId(3)).expect("unloaded");
+    (0..2).for_each(|path| two.cut(path));
+    (0..2).for_each(|path| two.open(path));
+    assert_eq!(two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0, 1);
+    (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+}
+
+#[test]
+fn a_map_that_functions_empty_bars_no_path() {
+    let mut two = Two::new(HostLimits::default());
+    let function = load(&mut two.controller, &compile_text(QUEUE), "take");
+    let map = two.controller.map("work").expect("it is there");
+    let mut lane = two.controller.open_lane().expect("a lane");
+    // Three are always there, and what has been taken goes by an irregular order.
+    let mut open = Vec::new();
+    for key in 100..130_u64 {
+        two.controller.map_set(&map, &key.to_le_bytes(), &(key + 7).to_le_bytes()).expect("set");
+        open.push(key);
+        if open.len() > 3 {
+            let key = open.remove(key as usize * 5 % open.len());
+            assert_eq!(take(&mut lane, function, key), key + 7);
+            assert_eq!(take(&mut lane, function, key), 0, "it is taken");
+        }
+        assert!(two.controller.paths().iter().all(|path| path.state == PathState::Optimized));
+    }
+    two.cut(0);
+    // By the other path, and by the first again.
+    let key = open.remove(0);
+    assert_eq!(take(&mut lane, function, key), key + 7);
+    two.open(0);
+    for key in open {
+        assert_eq!(take(&mut lane, function, key), key + 7);
+    }
+}
+
+#[test]
+fn an_entry_that_is_deleted_is_deleted_on_each_path() {
+    let mut two = Two::new(HostLimits::default());
+    let function = load(&mut two.controller, &compile_text(QUEUE), "take");
+    let map = two.controller.map("work").expect("it is there");
+    let mut lane = two.controller.open_lane().expect("a lane");
+    let key = 100_u64.to_le_bytes();
+    two.controller.map_set(&map, &key, &[1; 8]).expect("set");
+    assert_ne!(take(&mut lane, function, 100), 0);
+    assert!(!two.controller.map_delete(&map, &key).expect("asked"), "the function has taken it");
+    two.cut(0);
+    assert_eq!(two.controller.map_get(&map, &key).expect("asked"), None);
+}
+
+/// Two admin queues and three lanes.
+#[test]
+fn a_target_that_is_full_keeps_what_it_has() {
+    let two = Two::new(HostLimits { connections_per_host: 5, ..HostLimits::default() });
+    let mut lanes = [(); 3].map(|()| two.controller.open_lane().expect("a lane"));
+    let error = two.controller.open_lane().map(drop).expect_err("it is full");
+    assert!(matches!(error, Error::Command { command: "Connect", .. }), "{error}");
+    let mut write = |byte| {
+        for lane in &mut lanes {
+            lane.write(1, 0, &[byte; 512]).expect("written");
+        }
+    };
+    let begun = Instant::now();
+    write(1);
+    two.cut(0);
+    write(2);
+    two.open(0);
+    for byte in 0..100 {
+        write(byte);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "a write has waited for a lost association");
+    (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+}
