@@ -476,7 +476,7 @@ class Index::Reader {
 		const size_t size = size_t{*shared} + unshared;
 		if (!shape_.user_keys && size < kTagBytes)
 			return damaged(handle, "a key has no tag");
-		if (sizeof(Index) + keys.size() + size + (entries + 1) * sizeof(Entry) > max_bytes_) {
+		if (sizeof(Index) + keys.size() + size + (entries + 1) * kEntryBytes > max_bytes_) {
 			return too_large(handle, max_bytes_);
 		}
 		keys.append(keys, last, *shared);
@@ -574,6 +574,7 @@ Status Index::read(
 	}
 	top->keys_.shrink_to_fit();
 	top->entries_.shrink_to_fit();
+	top->prefixes_.build(top->entries_.size(), [&](size_t entry) { return top->key_of(entry); });
 	*index = std::move(top);
 	return Status::OK();
 }
@@ -602,8 +603,7 @@ bool Index::is_before_entry(size_t entry, const Slice &user_key, uint64_t tag) c
 
 size_t Index::find(const Slice &user_key, uint64_t tag) const
 {
-	size_t low = 0;
-	size_t high = entries_.size();
+	auto [low, high] = prefixes_.narrow(user_key);
 	while (low < high) {
 		const size_t middle = low + (high - low) / 2;
 		if (is_before_entry(middle, user_key, tag)) {
@@ -673,7 +673,7 @@ bool Index::scan(
 
 size_t Index::memory_bytes() const
 {
-	return sizeof(*this) + keys_.capacity() + entries_.capacity() * sizeof(Entry);
+	return sizeof(*this) + keys_.capacity() + entries_.capacity() * kEntryBytes;
 }
 
 } // namespace bpf_of::sst

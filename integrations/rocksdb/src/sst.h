@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "key_prefixes.h"
 #include "rocksdb/slice.h"
 #include "rocksdb/status.h"
 
@@ -101,7 +102,7 @@ struct IndexShape {
 };
 
 /*
- * Where all data blocks of a table are, in memory: the keys of the index, 16 bytes for each of them,
+ * Where all data blocks of a table are, in memory: the keys of the index, 24 bytes for each of them,
  * and nothing else. It does not change after read(), so any number of threads may use it at once.
  */
 class Index {
@@ -153,6 +154,8 @@ class Index {
 		uint32_t key_end;
 	};
 
+	static constexpr size_t kEntryBytes = sizeof(Entry) + KeyPrefixes::BYTES;
+
 	class Reader;
 
 	explicit Index(bool user_keys) : user_keys_(user_keys) {}
@@ -169,6 +172,8 @@ class Index {
 	/* As in the index, one behind the other: with tags or without. */
 	std::string keys_;
 	std::vector<Entry> entries_;
+	/* Of the user keys. */
+	KeyPrefixes prefixes_;
 };
 
 } // namespace bpf_of::sst

@@ -257,7 +257,7 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 			if (level.level == 0)
 				view->newest = std::move(ranges);
 			else if (!ranges.empty())
-				view->levels.push_back(std::move(ranges));
+				view->levels.emplace_back(std::move(ranges));
 		}
 		if (status.ok())
 			status = open_blobs(family.blob_files, &view->blobs);

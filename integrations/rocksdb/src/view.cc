@@ -76,14 +76,6 @@ class Planner {
 	ReadPath *const way_;
 };
 
-/* The first table of a level that does not end before the key. */
-std::vector<Range>::const_iterator not_before(
-	const std::vector<Range> &level, const rocksdb::Slice &key)
-{
-	return std::partition_point(level.begin(), level.end(),
-		[&](const Range &range) { return key.compare(range.largest) > 0; });
-}
-
 } /* namespace */
 
 bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
@@ -95,10 +87,10 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 		if (!planner.add(range))
 			return false;
 	}
-	for (const std::vector<Range> &level : view.levels) {
+	for (const Level &level : view.levels) {
 		/* Two neighbours may have the same key at their border. */
-		for (auto range = not_before(level, key);
-			range != level.end() && key.compare(range->smallest) >= 0; ++range) {
+		for (auto range = level.not_before(key);
+			range != level.ranges.end() && key.compare(range->smallest) >= 0; ++range) {
 			if (!planner.add(*range))
 				return false;
 		}
@@ -135,9 +127,9 @@ std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 	if (upper_bound)
 		last = *upper_bound;
 	for (auto level = view.levels.rbegin(); level != view.levels.rend(); ++level) {
-		const auto range = not_before(*level, key);
+		const auto range = level->not_before(key);
 
-		if (range != level->end())
+		if (range != level->ranges.end())
 			add(*range);
 	}
 	for (auto range = view.newest.rbegin(); range != view.newest.rend(); ++range)
@@ -162,8 +154,8 @@ std::string why_not_mapped(const View &view, const TableFiles &files)
 
 	for (const Range &range : view.newest)
 		found = found.empty() ? why(range) : found;
-	for (const std::vector<Range> &level : view.levels) {
-		for (const Range &range : level)
+	for (const Level &level : view.levels) {
+		for (const Range &range : level.ranges)
 			found = found.empty() ? why(range) : found;
 	}
 	return found;

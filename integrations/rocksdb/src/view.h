@@ -30,8 +30,10 @@
 #define BPFOF_ROCKSDB_VIEW_H
 
 #include "blob.h"
+#include "key_prefixes.h"
 #include "table.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace bpf_of {
@@ -44,13 +46,34 @@ struct Range {
 	std::shared_ptr<const Table> table;
 };
 
+/* Tables that follow one another by key. */
+struct Level {
+	std::vector<Range> ranges;
+	/* Of the largest keys. */
+	KeyPrefixes largest;
+
+	explicit Level(std::vector<Range> in_order) : ranges(std::move(in_order))
+	{
+		largest.build(ranges.size(), [this](size_t number) { return rocksdb::Slice(ranges[number].largest); });
+	}
+
+	/* The first that does not end before the key. */
+	std::vector<Range>::const_iterator not_before(const rocksdb::Slice &key) const
+	{
+		const auto [low, high] = largest.narrow(key);
+
+		return std::partition_point(ranges.begin() + low, ranges.begin() + high,
+			[&](const Range &range) { return key.compare(range.largest) > 0; });
+	}
+};
+
 struct View {
 	/* rocksdb.current-super-version-number */
 	uint64_t version = 0;
 	/* Level 0, newest first. */
 	std::vector<Range> newest;
 	/* The other levels, upper first, each by key. */
-	std::vector<std::vector<Range>> levels;
+	std::vector<Level> levels;
 	BlobFiles blobs;
 };
 

@@ -7,6 +7,7 @@
 #include "scope.h"
 
 #include "counters.h"
+#include "cursor.h"
 
 #include <unistd.h>
 
@@ -196,6 +197,8 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 	request.key_bytes = uint16_t(key.size);
 	request.flags = wants_value ? 0 : WT_GET_PAGES_ONLY;
 	request.compressor = table->compressor.load(std::memory_order_relaxed);
+	request.checksum = file->checksum(offset);
+	request.has_checksum = request.checksum != 0;
 	request.levels_max = LEVELS_MAX;
 	request.following_bytes = wanted_ahead();
 	memcpy(thread->scratch, &request, sizeof(request));
@@ -231,6 +234,10 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 	if (!wants_value || answer.value_bytes > size - sizeof(answer) ||
 		(answer.status != WT_GET_FOUND && answer.status != WT_GET_NOT_FOUND)) {
 		counters().add(BPFOF_COUNTER(failed));
+		return false;
+	}
+	if (answer.status == WT_GET_FOUND && !detach(scope->cursor)) {
+		scope->wanted = Wanted::PAGES;
 		return false;
 	}
 	scope->is_answered = true;
@@ -377,9 +384,10 @@ bool read_together(Thread *own, File *file, uint64_t offset, size_t bytes, void 
 {
 	/*
 	 * What has happened since the search began: it has a snapshot only now, which may have a truncation; and the
-	 * page above this one was read, which may say that this one is deleted.
+	 * page above this one was read, which may say that this one is deleted. And a page that is not to come to
+	 * WiredTiger, which compares it with its address, has to be compared by the chain.
 	 */
-	if (scope->wanted == Wanted::VALUE && !has_answers(file->table()))
+	if (scope->wanted == Wanted::VALUE && (!has_answers(file->table()) || !file->checksum(offset)))
 		scope->wanted = Wanted::PAGES;
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
 	if (scope->wanted == Wanted::VALUE && is_worth_it(bytes)) {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/*
- * Methods of connections and sessions that are ours: each cursor is wrapped, each truncation is seen, and so is what
- * resets all cursors of a session.
- */
+/* Methods of connections and sessions that are ours: each cursor is wrapped, and each truncation is seen. */
 #include "cursor.h"
 
 #include <cstring>
@@ -39,34 +36,6 @@ int truncate(WT_SESSION *session, const char *uri, WT_CURSOR *start, WT_CURSOR *
 	return error;
 }
 
-/* What resets all cursors of the session. */
-template <std::atomic<int (*)(WT_SESSION *, const char *)> Engine::*own>
-int with_reset(WT_SESSION *session, const char *config)
-{
-	const int error = (engine_of(session->connection)->*own).load()(session, config);
-
-	reset_cursors(session);
-	return error;
-}
-
-int reset(WT_SESSION *session)
-{
-	const int error = engine_of(session->connection)->reset.load()(session);
-
-	reset_cursors(session);
-	return error;
-}
-
-/* Cursors keep their rows, unless it fails: then it is a rollback. */
-int commit_transaction(WT_SESSION *session, const char *config)
-{
-	const int error = engine_of(session->connection)->commit_transaction.load()(session, config);
-
-	if (error)
-		reset_cursors(session);
-	return error;
-}
-
 int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const char *config, WT_CURSOR **cursor)
 {
 	Engine *const engine = engine_of(session->connection);
@@ -96,11 +65,6 @@ int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const cha
 	if ((*session)->open_cursor != open_cursor) {
 		BPFOF_WRAP(open_cursor, open_cursor);
 		BPFOF_WRAP(truncate, truncate);
-		BPFOF_WRAP(checkpoint, with_reset<&Engine::checkpoint>);
-		BPFOF_WRAP(commit_transaction, commit_transaction);
-		BPFOF_WRAP(reconfigure, with_reset<&Engine::reconfigure>);
-		BPFOF_WRAP(reset, reset);
-		BPFOF_WRAP(rollback_transaction, with_reset<&Engine::rollback_transaction>);
 	}
 	return 0;
 }

@@ -19,11 +19,29 @@ constexpr uint32_t DECLINING_PERCENT = 50;
 
 std::atomic<int> mode{BPFOF_WIREDTIGER_VALUES};
 
+/* What is known of a session, in the same way as of a cursor. */
+struct Cursors {
+	const void *address = nullptr;
+	/* Those that are wrapped and open, and how many of them are detached. */
+	std::vector<WT_CURSOR *> open;
+	size_t detached = 0;
+
+	/*
+	 * WiredTiger keeps a session's snapshot while one of the session's cursors has a position. This one, in its
+	 * metadata, has it on behalf of those that are detached. Null until a search needs it.
+	 */
+	WT_CURSOR *anchor = nullptr;
+	/* WiredTiger's own methods of it. */
+	int (*reset)(WT_CURSOR *) = nullptr;
+	int (*close)(WT_CURSOR *) = nullptr;
+};
+
 /* What is known of a cursor, as long as there is memory of one at this address. */
 struct State {
 	const void *address = nullptr;
 	Engine *engine = nullptr;
 	Table *table = nullptr;
+	Cursors *session = nullptr;
 
 	/* WiredTiger's own methods. */
 	int (*search)(WT_CURSOR *) = nullptr;
@@ -44,12 +62,6 @@ struct State {
 
 	/* Pages that it will go on to. */
 	Ahead ahead;
-};
-
-/* The wrapped cursors of a session that are open. */
-struct Cursors {
-	const void *address = nullptr;
-	std::vector<WT_CURSOR *> open;
 };
 
 /*
@@ -177,7 +189,61 @@ uint32_t random_below(uint32_t limit)
 	return uint32_t((state >> 32) * limit >> 32);
 }
 
-Wanted wanted_by_search(const State *state)
+int reset(WT_CURSOR *cursor);
+
+/* WiredTiger resets all cursors of the session: so are those that are detached, of which it does not know. */
+int reset_anchor(WT_CURSOR *anchor)
+{
+	Cursors *const own = sessions().find(anchor->session);
+
+	for (WT_CURSOR *cursor : own->open)
+		if (states().find(cursor)->is_detached)
+			reset(cursor);
+	return own->reset(anchor);
+}
+
+/* The session is closed. */
+int close_anchor(WT_CURSOR *anchor)
+{
+	Cursors *const own = sessions().find(anchor->session);
+
+	own->anchor = nullptr;
+	anchor->reset = own->reset;
+	anchor->close = own->close;
+	return anchor->close(anchor);
+}
+
+/* Whether the cursor's session has an anchor, which it gets with the first search that needs it. */
+bool has_anchor(const State *state, WT_SESSION *session)
+{
+	Cursors *const own = state->session;
+	WT_CURSOR *anchor;
+
+	if (own->anchor)
+		return true;
+	if (state->engine->open_cursor.load()(session, "file:WiredTiger.wt", nullptr, "readonly=true", &anchor))
+		return false;
+	own->reset = anchor->reset;
+	own->close = anchor->close;
+	anchor->reset = reset_anchor;
+	anchor->close = close_anchor;
+	own->anchor = anchor;
+	return true;
+}
+
+/* The cursor gives up the row of a search that was called off; and the session its snapshot, if no other one has it. */
+void leave(State *state)
+{
+	Cursors *const own = state->session;
+
+	if (!state->is_detached)
+		return;
+	state->is_detached = false;
+	if (--own->detached == 0 && own->anchor)
+		own->reset(own->anchor);
+}
+
+Wanted wanted_by_search(const State *state, WT_SESSION *session)
 {
 	const Table *const table = state->table;
 
@@ -190,7 +256,7 @@ Wanted wanted_by_search(const State *state)
 		return Wanted::PAGES;
 	if (table->declining.is_above(DECLINING_PERCENT) && random_below(16))
 		return Wanted::PAGES;
-	return Wanted::VALUE;
+	return has_anchor(state, session) ? Wanted::VALUE : Wanted::PAGES;
 }
 
 /* The cursor gets the value that a chain has found. */
@@ -205,7 +271,6 @@ int take_value(State *state, WT_CURSOR *cursor, const Scope &found)
 	cursor->value.size = state->value.size();
 	cursor->flags &= ~(WT_CURSTD_KEY_SET | WT_CURSTD_VALUE_SET);
 	cursor->flags |= WT_CURSTD_KEY_EXT | WT_CURSTD_VALUE_EXT;
-	state->is_detached = true;
 	return 0;
 }
 
@@ -215,7 +280,7 @@ template <typename Call> int with_pages(WT_CURSOR *cursor, const Call &call)
 	State *const state = states().find(cursor);
 	const Searching searching(state, cursor, Wanted::PAGES);
 
-	state->is_detached = false;
+	leave(state);
 	return call(state);
 }
 
@@ -223,10 +288,9 @@ int search(WT_CURSOR *cursor)
 {
 	State *const state = states().find(cursor);
 
+	leave(state);
 	state->ahead.reposition();
-	const Searching searching(state, cursor, wanted_by_search(state), &state->ahead);
-
-	state->is_detached = false;
+	const Searching searching(state, cursor, wanted_by_search(state, cursor->session), &state->ahead);
 	const int error = state->search(cursor);
 
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
@@ -235,6 +299,7 @@ int search(WT_CURSOR *cursor)
 #endif
 	if (error == WT_DUPLICATE_KEY && searching.found().is_answered)
 		return take_value(state, cursor, searching.found());
+	leave(state);
 	return error;
 }
 
@@ -245,15 +310,18 @@ int search(WT_CURSOR *cursor)
 int attach(State *state, WT_CURSOR *cursor, int *beside)
 {
 	const Searching searching(state, cursor, Wanted::PAGES, &state->ahead);
+	const int error = state->search_near(cursor, beside);
 
-	state->is_detached = false;
-	return state->search_near(cursor, beside);
+	/* Only now that WiredTiger has the position: the snapshot is still that of the search. */
+	leave(state);
+	return error;
 }
 
 int search_near(WT_CURSOR *cursor, int *exact)
 {
 	State *const state = states().find(cursor);
 
+	leave(state);
 	state->ahead.reposition();
 	return attach(state, cursor, exact);
 }
@@ -337,7 +405,7 @@ int reset(WT_CURSOR *cursor)
 {
 	State *const state = states().find(cursor);
 
-	state->is_detached = false;
+	leave(state);
 	state->ahead.release();
 	return state->reset(cursor);
 }
@@ -345,9 +413,13 @@ int reset(WT_CURSOR *cursor)
 int close(WT_CURSOR *cursor)
 {
 	State *const state = states().find(cursor);
-	std::vector<WT_CURSOR *> &open = sessions().find(cursor->session)->open;
+	std::vector<WT_CURSOR *> &open = state->session->open;
 
-	state->is_detached = false;
+	leave(state);
+	/* The state stays, and what it has would stay with it. */
+	state->ahead.release();
+	std::string().swap(state->key);
+	std::string().swap(state->value);
 	open.erase(std::remove(open.begin(), open.end(), cursor), open.end());
 	return state->close(cursor);
 }
@@ -453,13 +525,12 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 		BPFOF_WRAP(reset);
 		BPFOF_WRAP(close);
 	}
-	std::vector<WT_CURSOR *> &open = sessions().find(cursor->session)->open;
+	state->session = sessions().find(cursor->session);
+	std::vector<WT_CURSOR *> &open = state->session->open;
 
 	if (std::find(open.begin(), open.end(), cursor) == open.end())
 		open.push_back(cursor);
 	state->engine = engine;
-	state->is_detached = false;
-	state->ahead.release();
 	state->table = engine->table(name);
 	if (!state->table->is_known) {
 		WT_CONNECTION *const connection = cursor->session->connection;
@@ -477,14 +548,23 @@ Table *table_of(const WT_CURSOR *cursor)
 
 void begin_session(const WT_SESSION *session)
 {
-	sessions().obtain(session)->open.clear();
+	Cursors *const own = sessions().obtain(session);
+
+	own->open.clear();
+	own->detached = 0;
+	own->anchor = nullptr;
 }
 
-void reset_cursors(const WT_SESSION *session)
+bool detach(const WT_CURSOR *cursor)
 {
-	for (WT_CURSOR *cursor : sessions().find(session)->open)
-		if (states().find(cursor)->is_detached)
-			reset(cursor);
+	State *const state = states().find(cursor);
+	Cursors *const own = state->session;
+
+	if (!own->detached && own->anchor->next(own->anchor))
+		return false;
+	own->detached++;
+	state->is_detached = true;
+	return true;
 }
 
 } /* namespace bpf_of */

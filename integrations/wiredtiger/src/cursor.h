@@ -15,10 +15,10 @@ Table *table_of(const WT_CURSOR *cursor);
 /* A session that has no cursors yet; there may have been another one at its address. */
 void begin_session(const WT_SESSION *session);
 /*
- * WiredTiger has reset the session's cursors that have a position. Those of which a search was called off it does not
- * know; they follow.
+ * For the cursor's search, which is about to be called off: until it goes to another row its session keeps the snapshot
+ * that it has now. False if that is not possible.
  */
-void reset_cursors(const WT_SESSION *session);
+bool detach(const WT_CURSOR *cursor);
 
 } /* namespace bpf_of */
 

@@ -35,11 +35,6 @@ class Engine {
 	int (*open_session)(WT_CONNECTION *, WT_EVENT_HANDLER *, const char *, WT_SESSION **) = nullptr;
 	std::atomic<decltype(WT_SESSION::open_cursor)> open_cursor{nullptr};
 	std::atomic<decltype(WT_SESSION::truncate)> truncate{nullptr};
-	std::atomic<decltype(WT_SESSION::checkpoint)> checkpoint{nullptr};
-	std::atomic<decltype(WT_SESSION::commit_transaction)> commit_transaction{nullptr};
-	std::atomic<decltype(WT_SESSION::reconfigure)> reconfigure{nullptr};
-	std::atomic<decltype(WT_SESSION::reset)> reset{nullptr};
-	std::atomic<decltype(WT_SESSION::rollback_transaction)> rollback_transaction{nullptr};
 
     private:
 	const Settings settings_;

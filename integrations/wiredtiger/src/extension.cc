@@ -3,7 +3,7 @@
 #include "engine.h"
 
 #include <cerrno>
-#include <new>
+#include <exception>
 
 extern "C" __attribute__((visibility("default"))) int wiredtiger_extension_init(WT_CONNECTION *connection,
 	WT_CONFIG_ARG *config)
@@ -26,8 +26,11 @@ extern "C" __attribute__((visibility("default"))) int wiredtiger_extension_init(
 		engine = new bpf_of::Engine(settings);
 		engine->connection = connection;
 		error = bpf_of::set_file_system(connection, engine);
-	} catch (const std::bad_alloc &) {
-		error = ENOMEM;
+	} catch (const std::exception &failure) {
+		/* There is no memory, or no thread. */
+		api->err_printf(api, nullptr, "bpfof: the extension cannot be loaded: %s", failure.what());
+		delete engine;
+		return ENOMEM;
 	}
 	if (error) {
 		api->err_printf(api, nullptr, "bpfof: the extension must be loaded before the database is open: "

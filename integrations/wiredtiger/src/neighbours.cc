@@ -12,7 +12,7 @@ namespace bpf_of {
 namespace {
 
 /* Long cells: the upper four bits of their first byte. */
-constexpr uint8_t CELL_LEAF = 2;
+constexpr uint8_t CELL_INTERNAL = 1;
 constexpr uint8_t CELL_LEAF_LAST = 3;
 constexpr uint8_t CELL_VALUE_COPY = 9;
 /* Their flags. */
@@ -107,19 +107,22 @@ struct Leaf {
 	uint16_t units;
 };
 
-/* A leaf's address; at 0, where the file has its descriptor, if it is another one. */
-Leaf leaf_of(uint8_t type, Cells address)
+/* A leaf's address; at 0, where the file has its descriptor, if it is another one. The checksum of any child is noted. */
+Leaf leaf_of(uint8_t type, Cells address, Checksums *checksums)
 {
-	const uint64_t at = address.packed() + 1, units = address.packed();
+	const uint64_t at = address.packed() + 1, units = address.packed(), checksum = address.packed();
 
-	if (address.has_failed() || (type != CELL_LEAF && type != CELL_LEAF_LAST) || at > UINT32_MAX || units > UINT16_MAX)
+	if (address.has_failed() || type < CELL_INTERNAL || type > CELL_LEAF_LAST)
+		return {0, 0};
+	checksums->note(at, uint32_t(checksum));
+	if (type == CELL_INTERNAL || at > UINT32_MAX || units > UINT16_MAX)
 		return {0, 0};
 	return {uint32_t(at), uint16_t(units)};
 }
 
 } /* namespace */
 
-bool Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes)
+bool Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes, Checksums *checksums)
 {
 	const uint8_t *const from = static_cast<const uint8_t *>(page);
 
@@ -145,7 +148,7 @@ bool Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes)
 
 			if (cells.has_failed())
 				return true;
-			behind = leaf_of(type, content);
+			behind = leaf_of(type, content, checksums);
 		}
 		if (own.at && entries_ && unit_bytes) {
 			Entry &entry = entries_[own.at % ENTRIES];

@@ -6,11 +6,7 @@
 #ifndef BPFOF_WIREDTIGER_NEIGHBOURS_H
 #define BPFOF_WIREDTIGER_NEIGHBOURS_H
 
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <memory>
+#include "checksums.h"
 
 namespace bpf_of {
 
@@ -23,11 +19,11 @@ struct Place {
 class Neighbours {
     public:
 	/*
-	 * Notes the leaves of a page that is read or written, if it is an internal page of a row store. Addresses
-	 * count in units of so many bytes; if that is not known, 0, nothing is noted. Whether some of the leaves are
-	 * deleted, or may be: what is compressed is not looked into.
+	 * Notes the leaves of a page that is read or written, if it is an internal page of a row store, and the
+	 * checksums of all its children. Addresses count in units of so many bytes; if that is not known, 0, no leaves
+	 * are noted. Whether some of the leaves are deleted, or may be: what is compressed is not looked into.
 	 */
-	bool note(const void *page, size_t bytes, uint32_t unit_bytes);
+	bool note(const void *page, size_t bytes, uint32_t unit_bytes, Checksums *checksums);
 	/* The leaf behind the page at this place, or before it, if that is known. */
 	Place behind(uint64_t offset, uint32_t unit_bytes) const { return find(offset, unit_bytes, true); }
 	Place before(uint64_t offset, uint32_t unit_bytes) const { return find(offset, unit_bytes, false); }

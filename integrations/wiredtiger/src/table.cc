@@ -2,6 +2,7 @@
 #include "table.h"
 
 #include <fcntl.h>
+#include <linux/types.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "wt_get.h"
 
 namespace bpf_of {
 
@@ -160,7 +163,7 @@ int File::write(uint64_t offset, size_t bytes, const void *from, Target *target)
 
 	log_.note(offset, bytes);
 	note_page(offset);
-	note_leaves(from, bytes);
+	note_content(offset, bytes, from);
 	return error;
 }
 
@@ -211,10 +214,19 @@ std::atomic<uint64_t> &File::word_of(uint64_t offset, uint64_t *bit)
 	return pages_[unit / 64 % PAGE_WORDS];
 }
 
-void File::note_leaves(const void *page, size_t bytes)
+void File::note_content(uint64_t offset, size_t bytes, const void *page)
 {
-	if (neighbours_.note(page, bytes, table_->allocation_bytes.load(std::memory_order_relaxed)))
+	const uint32_t unit = table_->allocation_bytes.load(std::memory_order_relaxed);
+
+	if (neighbours_.note(page, bytes, unit, &checksums_))
 		table_->has_deleted = true;
+	if (!unit || bytes < WT_PAGE_CELLS)
+		return;
+	uint32_t checksum;
+
+	/* WiredTiger compares what it reads with the address, and stops if it is another one. */
+	memcpy(&checksum, static_cast<const char *>(page) + WT_PAGE_CHECKSUM, sizeof(checksum));
+	checksums_.note(offset / unit, checksum);
 }
 
 bool File::note_page(uint64_t offset)

@@ -85,6 +85,13 @@ class File {
 	uint64_t number() const { return number_; }
 	WriteLog &log() { return log_; }
 	const Neighbours &neighbours() const { return neighbours_; }
+	/* What the address of the page there has; 0 if it is not known. */
+	uint32_t checksum(uint64_t offset) const
+	{
+		const uint32_t unit = table_->allocation_bytes.load(std::memory_order_relaxed);
+
+		return unit ? checksums_.find(offset / unit) : 0;
+	}
 
 	/* Whether nothing was written there yet. */
 	bool is_behind_end(uint64_t end) const { return end > end_.load(std::memory_order_relaxed); }
@@ -105,11 +112,11 @@ class File {
 	 * gigabyte of pages.
 	 */
 	bool note_page(uint64_t offset);
-	/* The same, and what the page says of its children. */
+	/* The same, and what the page says of itself and its children. */
 	void note_read(uint64_t offset, size_t bytes, const void *page)
 	{
 		table_->returning.count(note_page(offset));
-		note_leaves(page, bytes);
+		note_content(offset, bytes, page);
 	}
 
     private:
@@ -119,8 +126,8 @@ class File {
 	int extend(uint64_t end, Target *target);
 	int transfer(bool is_write, uint64_t offset, size_t bytes, char *memory);
 	std::atomic<uint64_t> &word_of(uint64_t offset, uint64_t *bit);
-	/* What a page that is read or written says of its children. */
-	void note_leaves(const void *page, size_t bytes);
+	/* What a page that is read or written says of itself and its children. */
+	void note_content(uint64_t offset, size_t bytes, const void *page);
 
 	Table *const table_;
 	const int fd_;
@@ -129,6 +136,7 @@ class File {
 	std::atomic<bool> is_direct_;
 	WriteLog log_;
 	Neighbours neighbours_;
+	Checksums checksums_;
 	/* The session that knows it. */
 	std::atomic<uint64_t> session_{0};
 	/* Nothing was written behind this. */

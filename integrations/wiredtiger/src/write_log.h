@@ -20,7 +20,11 @@ class WriteLog {
 		const uint64_t number = last_.fetch_add(1, std::memory_order_seq_cst) + 1;
 
 		each(offset, bytes, [&](std::atomic<uint64_t> &place) {
-			place.store(number, std::memory_order_seq_cst);
+			uint64_t last = place.load(std::memory_order_seq_cst);
+
+			/* Another writer may be here with a later number, which has to stay. */
+			while (last < number && !place.compare_exchange_weak(last, number, std::memory_order_seq_cst))
+				;
 			return true;
 		});
 	}

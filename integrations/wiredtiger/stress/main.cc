@@ -3,8 +3,9 @@
 //
 // Each key has one writer, which counts its versions, so that any read can be checked: it must be of a version
 // between the one that was committed before and the one that was begun after. Two keys are always written
-// together, so that a snapshot has both of the same version. Beside that: a table with timestamps, of which
-// readers know what it held at each; and ranges that are truncated, while an older snapshot still has them.
+// together, so that a snapshot has both of the same version, also one that lasts as long as a cursor has a row.
+// Beside that: a table with timestamps, of which readers know what it held at each; and ranges that are
+// truncated, while an older snapshot still has them.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -32,7 +33,7 @@ const char kPages[] = "key_format=u,value_format=u,allocation_size=512B,internal
 
 std::atomic<bool> stop{false};
 std::atomic<uint64_t> wrong{0};
-std::atomic<uint64_t> checked{0}, scanned{0}, snapshots{0}, timed{0}, truncated{0}, changes{0};
+std::atomic<uint64_t> checked{0}, scanned{0}, snapshots{0}, positions{0}, timed{0}, truncated{0}, changes{0};
 WT_CONNECTION *connection;
 
 void Wrong(const char *what, const std::string &key, const std::string &found, uint64_t least, uint64_t most)
@@ -157,6 +158,8 @@ struct Pair {
 	std::atomic<uint64_t> begun{0}, committed{0};
 };
 std::vector<Pair> pairs(kPairs);
+// One that somebody is about to read twice.
+std::atomic<int> watched{0};
 
 void WritePairs(int writer, uint64_t seed)
 {
@@ -167,7 +170,8 @@ void WritePairs(int writer, uint64_t seed)
 	for (int table = 0; table < kTables; table++)
 		cursors.push_back(client.Open("pairs" + std::to_string(table)));
 	while (!stop) {
-		const int number = int(random() % (kPairs / kWriters)) * kWriters + writer;
+		const int next = watched, any = int(random() % (kPairs / kWriters)) * kWriters + writer;
+		const int number = next % kWriters == writer && random() % 4 == 0 ? next : any;
 		Pair &pair = pairs[number];
 		const uint64_t version = pair.begun + 1;
 
@@ -243,6 +247,54 @@ void CheckSnapshot(Client *client, WT_CURSOR *cursor, std::mt19937_64 *random)
 	client->Rollback();
 }
 
+// The other key of a pair has the version that this one has where the cursor is.
+void CheckOther(WT_CURSOR *cursor, WT_CURSOR *other)
+{
+	WT_ITEM item;
+
+	CHECK_WT(cursor->get_key(cursor, &item));
+	const std::string key(static_cast<const char *>(item.data), item.size);
+	CHECK_WT(cursor->get_value(cursor, &item));
+	const std::string value(static_cast<const char *>(item.data), item.size);
+	const std::string other_key = (key[0] == 'a' ? "z" : "a") + key.substr(1);
+	std::string other_value;
+	uint64_t version = 0, other_version = 0;
+
+	if (!VersionOf(key, value, &version))
+		Wrong("at a position", key, value, 0, 0);
+	const int error = Get(other, other_key, &other_value);
+
+	CHECK(!error || error == WT_NOTFOUND || error == WT_ROLLBACK, "reading: %s", wiredtiger_strerror(error));
+	if (error == WT_ROLLBACK)
+		return;
+	positions++;
+	if (error || !VersionOf(other_key, other_value, &other_version) || other_version != version)
+		Wrong("beside a position", other_key, error ? "not found" : other_value, version, version);
+}
+
+// While a cursor has a row, what another one of its session finds is of the same snapshot; so is the next row.
+void CheckPosition(Client *client, WT_CURSOR *cursor, WT_CURSOR *other, std::mt19937_64 *random)
+{
+	const bool is_transaction = (*random)() % 2, is_next = (*random)() % 2;
+	const int number = int((*random)() % (kPairs / kTables - 1)) * kTables;
+	std::string value;
+
+	watched = number + is_next * kTables;
+	if (is_transaction)
+		client->Begin("isolation=read-committed");
+	const std::string key = Key("a", number);
+	int error = Get(cursor, key, &value);
+	if (!error && is_next)
+		error = cursor->next(cursor);
+	CHECK(!error || error == WT_NOTFOUND || error == WT_ROLLBACK, "reading: %s", wiredtiger_strerror(error));
+	if (!error)
+		CheckOther(cursor, other);
+	if (is_transaction)
+		return client->Rollback();
+	CHECK_WT(cursor->reset(cursor));
+	CHECK_WT(other->reset(other));
+}
+
 // Goes to a row, or to where it would be, and from there on in one direction. False if there is nothing to look at.
 bool Begin(WT_CURSOR *cursor, int number, bool is_forward, bool is_near)
 {
@@ -315,6 +367,8 @@ void ReadPairs(uint64_t seed)
 
 	for (int table = 0; table < kTables; table++)
 		cursors.push_back(client.Open("pairs" + std::to_string(table)));
+	WT_CURSOR *const other = client.Open("pairs0");
+
 	while (!stop) {
 		const int number = int(random() % kPairs);
 
@@ -324,6 +378,10 @@ void ReadPairs(uint64_t seed)
 			break;
 		case 1:
 			CheckScan(cursors[number % kTables], number, &random);
+			break;
+		case 2:
+		case 3:
+			CheckPosition(&client, cursors[0], other, &random);
 			break;
 		default:
 			CheckRead(cursors[number % kTables], number, random() % 2);
@@ -576,9 +634,9 @@ bpfof_wiredtiger_counters Tell(void *library)
 
 	for (const uint64_t count : counters.declined)
 		declined += count;
-	std::printf("%llu reads, %llu rows of scans, %llu in snapshots, %llu at timestamps, %llu around truncations; "
+	std::printf("%llu reads, %llu rows of scans, %llu in snapshots, %llu at positions, %llu at timestamps, %llu around truncations; "
 		    "%llu changes\n",
-		number(checked), number(scanned), number(snapshots), number(timed), number(truncated), number(changes));
+		number(checked), number(scanned), number(snapshots), number(positions), number(timed), number(truncated), number(changes));
 	std::printf("%llu values and %llu absent by chains, %llu declined, %llu staged (%llu pages used, %llu ahead, %llu rewritten), "
 		    "%llu reads of single pages, %llu stale, %llu failed\n",
 		number(counters.values), number(counters.absent), number(declined), number(counters.staged),

@@ -2,14 +2,24 @@
 // answers_test EXTENSION FOLDER URL DEVICE [TEST]: what a chain that answers a search must not change. Databases are in
 // FOLDER, on a file system that the target serves.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "bpfof/wiredtiger.h"
 #include "check.h"
+#include "page.h"
 
 namespace {
 
@@ -31,19 +41,21 @@ int Quiet(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *)
 	return 0;
 }
 
+std::string Settings(const Place &place)
+{
+	// Handles that nobody uses are closed at once.
+	return std::string("create,cache_size=1MB,statistics=(fast),file_manager=(close_handle_minimum=0,close_idle_time=1,"
+			   "close_scan_interval=1),extensions=[") +
+	       place.extension + "={early_load=true,config={url=\"" + place.url + "\",device=\"" + place.device +
+	       "\",sample=0}}]";
+}
+
 // An open database, and a session.
 class Database {
     public:
 	Database(const Place &place, const std::string &name)
 	{
-		// Handles that nobody uses are closed at once.
-		const std::string settings =
-			std::string("create,cache_size=1MB,statistics=(fast),file_manager=(close_handle_minimum=0,"
-				    "close_idle_time=1,close_scan_interval=1),extensions=[") +
-			place.extension + "={early_load=true,config={url=\"" + place.url + "\",device=\"" + place.device +
-			"\",sample=0}}]";
-
-		CHECK_WT(wiredtiger_open((place.folder + "/" + name).c_str(), nullptr, settings.c_str(), &connection_));
+		CHECK_WT(wiredtiger_open((place.folder + "/" + name).c_str(), nullptr, Settings(place).c_str(), &connection_));
 		library_ = dlopen(place.extension, RTLD_NOW | RTLD_NOLOAD);
 		CHECK(library_, "%s", dlerror());
 		session_ = Session();
@@ -65,12 +77,12 @@ class Database {
 		return session;
 	}
 
-	WT_CURSOR *Open(const char *uri, WT_SESSION *session = nullptr)
+	WT_CURSOR *Open(const char *uri, WT_SESSION *session = nullptr, const char *config = nullptr)
 	{
 		WT_SESSION *const in = session ? session : session_;
 		WT_CURSOR *cursor;
 
-		CHECK_WT(in->open_cursor(in, uri, nullptr, nullptr, &cursor));
+		CHECK_WT(in->open_cursor(in, uri, nullptr, config, &cursor));
 		return cursor;
 	}
 
@@ -141,27 +153,39 @@ void SetKey(WT_CURSOR *cursor, const std::string &key)
 	cursor->set_key(cursor, &item);
 }
 
-// Whether the row is there; if it is, with its value.
-bool IsThere(WT_CURSOR *cursor, int number)
+// Of the row that the cursor is on.
+std::string ValueAt(WT_CURSOR *cursor)
+{
+	WT_ITEM value;
+
+	CHECK_WT(cursor->get_value(cursor, &value));
+	return std::string(static_cast<const char *>(value.data), value.size);
+}
+
+int Search(WT_CURSOR *cursor, int number)
 {
 	// A cursor has only the address of its key.
 	const std::string key = Key(number);
-	WT_ITEM value;
 
 	SetKey(cursor, key);
-	const int error = cursor->search(cursor);
+	return cursor->search(cursor);
+}
+
+// Whether the row is there; if it is, with its value.
+bool IsThere(WT_CURSOR *cursor, int number)
+{
+	const int error = Search(cursor, number);
 
 	CHECK(!error || error == WT_NOTFOUND, "%s", wiredtiger_strerror(error));
 	if (error)
 		return false;
-	CHECK_WT(cursor->get_value(cursor, &value));
-	const std::string found(static_cast<const char *>(value.data), value.size);
+	const std::string found = ValueAt(cursor);
 
 	CHECK(found == Value(number), "row %d is %s", number, found.c_str());
 	return true;
 }
 
-int NumberAt(WT_CURSOR *cursor)
+int RowAt(WT_CURSOR *cursor)
 {
 	WT_ITEM key;
 
@@ -330,7 +354,7 @@ void CheckReset(WT_CURSOR *cursor, const char *what)
 
 	CHECK(cursor->get_key(cursor, &key) == EINVAL, "after %s a cursor has its key", what);
 	CHECK_WT(cursor->next(cursor));
-	CHECK(NumberAt(cursor) == 0, "after %s the next row is %d", what, NumberAt(cursor));
+	CHECK(RowAt(cursor) == 0, "after %s the next row is %d", what, RowAt(cursor));
 	CHECK_WT(cursor->reset(cursor));
 }
 
@@ -372,13 +396,236 @@ void CursorsAreReset(const Place &place)
 
 	CHECK_WT(session->commit_transaction(session, nullptr));
 	CHECK_WT(cursor->next(cursor));
-	CHECK(NumberAt(cursor) == committed + 1, "behind row %d is %d", committed, NumberAt(cursor));
+	CHECK(RowAt(cursor) == committed + 1, "behind row %d is %d", committed, RowAt(cursor));
 	CHECK_WT(kept->next(kept));
-	CHECK(NumberAt(kept) == number + 1, "behind row %d is %d", number, NumberAt(kept));
+	CHECK(RowAt(kept) == number + 1, "behind row %d is %d", number, RowAt(kept));
+	// What fails by itself is a transaction that is rolled back.
+	WT_CURSOR *const inserting = database.Open("table:t", session, "overwrite=false");
+	const std::string key = Key(1);
+	const WT_ITEM value = {"", 0, nullptr, 0, 0};
+
+	search(cursor);
+	SetKey(inserting, key);
+	inserting->set_value(inserting, &value);
+	CHECK(inserting->insert(inserting) == WT_DUPLICATE_KEY, "a row is inserted that is there");
+	CheckReset(cursor, "an insert that fails");
 	std::printf("cursors are reset with their sessions\n");
 }
 
+// Writes these rows in one transaction: as others, or as they were.
+void Change(WT_CURSOR *cursor, std::initializer_list<int> numbers, bool is_changed)
+{
+	WT_SESSION *const session = cursor->session;
+
+	CHECK_WT(session->begin_transaction(session, "isolation=snapshot"));
+	for (const int number : numbers) {
+		const std::string key = Key(number), value = is_changed ? "changed" : Value(number);
+		const WT_ITEM item = {value.data(), value.size(), nullptr, 0, 0};
+
+		SetKey(cursor, key);
+		cursor->set_value(cursor, &item);
+		CHECK_WT(cursor->insert(cursor));
+	}
+	CHECK_WT(session->commit_transaction(session, nullptr));
+}
+
+bool IsChanged(WT_CURSOR *cursor, int number)
+{
+	CHECK_WT(Search(cursor, number));
+	const std::string found = ValueAt(cursor);
+
+	CHECK(found == Value(number) || found == "changed", "row %d is %s", number, found.c_str());
+	return found == "changed";
+}
+
+// What the second cursor of a session sees once the first one has a row. `search` finds any row by the first one.
+template <typename Search>
+void CheckSnapshot(WT_CURSOR *first, WT_CURSOR *second, WT_CURSOR *writing, const char *how, const Search &search)
+{
+	const auto far_from = [](int number) { return 1 + (number + kRows / 2) % (kRows - 2); };
+	const int number = search(), far = far_from(number);
+
+	Change(writing, {number, number + 1, far}, true);
+	CHECK(!IsChanged(second, far), "%s: another cursor has another snapshot", how);
+	CHECK_WT(second->reset(second));
+	CHECK_WT(first->next(first));
+	CHECK(RowAt(first) == number + 1 && ValueAt(first) == Value(number + 1), "%s: the next row is of another snapshot", how);
+	CHECK(!IsChanged(second, far), "%s: the next row has brought another snapshot", how);
+	CHECK_WT(first->reset(first));
+	CHECK_WT(second->reset(second));
+	CHECK(IsChanged(second, far), "%s: the snapshot stays when no cursor has a row", how);
+	CHECK_WT(second->reset(second));
+	Change(writing, {number, number + 1, far}, false);
+	// One cursor by itself has another snapshot with another search.
+	const int other = far_from(search());
+
+	Change(writing, {other}, true);
+	CHECK(IsChanged(first, other), "%s: the snapshot stays in another search", how);
+	CHECK_WT(first->reset(first));
+	Change(writing, {other}, false);
+	// One that is closed takes it with it.
+	search();
+	Change(writing, {other}, true);
+	CHECK_WT(first->close(first));
+	CHECK(IsChanged(second, other), "%s: the snapshot stays with a cursor that is closed", how);
+	CHECK_WT(second->reset(second));
+	Change(writing, {other}, false);
+}
+
+// While a cursor has a row its session keeps the snapshot: as without chains.
+void SnapshotsAreKept(const Place &place)
+{
+	Make(place, "snapshot", "table:t");
+	Database database(place, "snapshot");
+	WT_CURSOR *const writing = database.Open("table:t");
+
+	FillCache(database, writing, kRows);
+	for (const char *isolation : {"isolation=read-committed", "isolation=snapshot"})
+		for (const bool is_transaction : {false, true}) {
+			// It would keep its snapshot to its end.
+			if (is_transaction && std::strcmp(isolation, "isolation=snapshot") == 0)
+				continue;
+			for (const bool is_plain : {true, false}) {
+				WT_SESSION *const session = database.Session(isolation);
+				WT_CURSOR *const first = database.Open("table:t", session), *const second = database.Open("table:t", session);
+				const std::string how = std::string(isolation) + (is_transaction ? " transaction" : "") +
+							(is_plain ? " by WiredTiger" : " by a chain");
+
+				if (is_transaction)
+					CHECK_WT(session->begin_transaction(session, nullptr));
+				CheckSnapshot(first, second, writing, how.c_str(), [&] {
+					if (!is_plain)
+						return SearchByChain(database, first);
+					const int number = RandomRow(kRows);
+
+					database.SetMode(BPFOF_WIREDTIGER_PLAIN);
+					CHECK(IsThere(first, number), "row %d", number);
+					database.SetMode(BPFOF_WIREDTIGER_VALUES);
+					return number;
+				});
+				CHECK_WT(session->close(session, nullptr));
+			}
+		}
+	std::printf("sessions keep their snapshots\n");
+}
+
+// Changes a row in all copies of its leaf in a file. As pages they are right, but not those of their addresses.
+void Alter(const std::string &path, int number)
+{
+	std::ifstream file(path, std::ios::binary);
+	std::string all((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+	int altered = 0;
+
+	for (size_t at = 0; at + WT_PAGE_CELLS < all.size(); at += 512) {
+		const uint32_t bytes = NumberAt(all, at + WT_PAGE_DISK_BYTES);
+
+		if (all[at + WT_PAGE_TYPE] != WT_TYPE_ROW_LEAF || bytes > all.size() - at || bytes < 512)
+			continue;
+		std::string page = all.substr(at, bytes);
+		const size_t key = page.find(Key(number)), value = key == std::string::npos ? key : page.find("the value", key);
+
+		if (value == std::string::npos)
+			continue;
+		page[value] = 'T';
+		const uint32_t sum = Crc32c(page);
+
+		memcpy(&page[WT_PAGE_CHECKSUM], &sum, sizeof(sum));
+		all.replace(at, bytes, page);
+		altered++;
+	}
+	const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+
+	CHECK(altered > 0, "row %d is nowhere", number);
+	CHECK(fd >= 0 && pwrite(fd, all.data(), all.size(), 0) == ssize_t(all.size()) && fsync(fd) == 0, "%s", strerror(errno));
+	close(fd);
+}
+
+// A leaf that is another one than its address says is an error, also if a chain begins with it. WiredTiger ends with
+// it, and so it gets a process of its own.
+void LostWritesAreSeen(const Place &place)
+{
+	constexpr int kNumber = kGoneTo, kSameParent = kGoneTo - 50;
+
+	Make(place, "lost", "table:t");
+	Alter(place.folder + "/lost/t.wt", kNumber);
+	const pid_t child = fork();
+
+	if (!child) {
+		Database database(place, "lost");
+		WT_CURSOR *const cursor = database.Open("table:t");
+
+		FillCache(database, cursor, kGoneFrom);
+		database.SetMode(BPFOF_WIREDTIGER_PLAIN);
+		CHECK(IsThere(cursor, kSameParent), "row %d", kSameParent);
+		database.SetMode(BPFOF_WIREDTIGER_VALUES);
+		_exit(Search(cursor, kNumber) ? 0 : 3);
+	}
+	int status;
+
+	CHECK(child > 0 && waitpid(child, &status, 0) == child, "%s", strerror(errno));
+	// Some builds of WiredTiger abort.
+	CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "a page that was not written here is an answer: %d", status);
+	std::printf("a page that is not the one of its address is an error\n");
+}
+
+// Cursors that are closed, and that WiredTiger does not keep for later, have no memory of pages and values.
+void ClosedCursorsHaveNothing(const Place &place)
+{
+	// Each one scans rows that are not in the cache.
+	constexpr int kCursors = 10, kScanned = kRows / kCursors - 1;
+
+	Make(place, "memory", "table:t");
+	Database database(place, "memory");
+	WT_SESSION *const session = database.Session("cache_cursors=false");
+	std::vector<WT_CURSOR *> cursors;
+	const size_t before = mallinfo2().uordblks;
+
+	for (int i = 0; i < kCursors; i++) {
+		WT_CURSOR *const cursor = database.Open("table:t", session);
+
+		CHECK(IsThere(cursor, i * kRows / kCursors), "row %d", i);
+		for (int row = 0; row < kScanned; row++)
+			CHECK_WT(cursor->next(cursor));
+		cursors.push_back(cursor);
+	}
+	const size_t open = mallinfo2().uordblks;
+
+	for (WT_CURSOR *cursor : cursors)
+		CHECK_WT(cursor->close(cursor));
+	const size_t after = mallinfo2().uordblks;
+
+	CHECK(open - after > kCursors * 8192, "%zu bytes before, %zu with open cursors, %zu after that", before, open, after);
+	std::printf("cursors that are closed have given back %zu KiB\n", (open - after) >> 10);
+}
+
+std::atomic<bool> has_no_threads{false};
+
+void NoThread(const Place &place)
+{
+	const std::string home = place.folder + "/thread";
+	WT_CONNECTION *connection = nullptr;
+
+	CHECK(system(("rm -rf '" + home + "' && mkdir -p '" + home + "'").c_str()) == 0, "%s", home.c_str());
+	has_no_threads = true;
+	const int error = wiredtiger_open(home.c_str(), nullptr, Settings(place).c_str(), &connection);
+
+	has_no_threads = false;
+	CHECK(error == ENOMEM, "without a thread: %s", wiredtiger_strerror(error));
+	std::printf("without threads the extension is not loaded\n");
+}
+
 } // namespace
+
+// Those of the extension: C++ begins them.
+extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+	static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+	Dl_info found;
+
+	if (has_no_threads && dladdr(reinterpret_cast<void *>(run), &found) && std::strstr(found.dli_fname, "libstdc++"))
+		return EAGAIN;
+	return real(thread, attributes, run, argument);
+}
 
 int main(int argc, char **argv)
 {
@@ -390,6 +637,10 @@ int main(int argc, char **argv)
 		{"closed", TruncatedWhileClosed},
 		{"encoded", EncodedIsLeftAlone},
 		{"reset", CursorsAreReset},
+		{"snapshot", SnapshotsAreKept},
+		{"lost", LostWritesAreSeen},
+		{"memory", ClosedCursorsHaveNothing},
+		{"thread", NoThread},
 	};
 
 	CHECK(argc == 5 || argc == 6, "usage: answers_test EXTENSION FOLDER URL DEVICE [TEST]");

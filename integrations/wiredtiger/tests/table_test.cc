@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// table_test FOLDER: what was written into a table's file stays, also when the disk is full. It fills the file system
-// of FOLDER, which must take O_DIRECT.
+// table_test FOLDER: what was written into a table's file stays, also when the disk is full, and what is known of it
+// is so. It fills the file system of FOLDER, which must take O_DIRECT.
 #include "table.h"
 
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "check.h"
+#include "page.h"
 
 namespace {
 
@@ -93,6 +94,72 @@ std::vector<char> WriteUntilFull(bpf_of::File *file)
 	return is_written;
 }
 
+// A write that is noted stays noted while another one, which began before it, is still being noted.
+void CheckWriteLog()
+{
+	constexpr uint64_t kBytes = 4 << 20;
+	bpf_of::WriteLog log;
+	std::atomic<bool> stop{false};
+	std::thread other([&] {
+		while (!stop)
+			log.note(0, kBytes);
+	});
+	int lost = 0;
+
+	for (int i = 0; i < 2000; i++) {
+		const uint64_t since = log.now();
+
+		log.note(kBytes / 2, 512);
+		// Until the other one is through.
+		while (log.now() < since + 2)
+			std::this_thread::yield();
+		lost += log.is_clean(kBytes / 2, 512, since);
+	}
+	stop = true;
+	other.join();
+	CHECK(lost == 0, "%d times a page that was written is clean", lost);
+}
+
+std::string Packed(uint32_t number)
+{
+	if (number < 64)
+		return std::string(1, char(0x80 | number));
+	number -= 8256;
+	return std::string("\xe4") + char(number >> 24) + char(number >> 16) + char(number >> 8) + char(number);
+}
+
+// The checksums of pages, as their parents have them or themselves.
+void CheckChecksums(const std::string &path)
+{
+	const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0666);
+	bpf_of::Table table("c.wt");
+	const uint32_t own = 0xfedcba98, child = 0xf0000001, leaf = 0x80000002;
+
+	CHECK(fd >= 0, "%s: %s", path.c_str(), strerror(errno));
+	bpf_of::File file(&table, fd, 0, true);
+	std::string page(WT_PAGE_CELLS, 0);
+
+	// An internal page in the third place, a leaf in the sixth.
+	for (const auto &address : {"\x10" + Packed(7) + Packed(2) + Packed(1) + Packed(child),
+		     "\x20" + Packed(7) + Packed(5) + Packed(2) + Packed(leaf)})
+		page += "\x05k" + address;
+	page[WT_PAGE_TYPE] = WT_TYPE_ROW_INTERNAL;
+	page[WT_PAGE_ENTRIES] = 4;
+	page[WT_PAGE_MEMORY_BYTES] = char(page.size());
+	memcpy(&page[WT_PAGE_CHECKSUM], &own, sizeof(own));
+	page.resize(kPage);
+	// They have their places in units, which nobody knows at first.
+	CHECK(file.write(9 * kPage, kPage, page.data(), nullptr) == 0, "%s", strerror(errno));
+	CHECK(!file.checksum(3 * kPage), "without the size of units a place is known");
+	table.allocation_bytes = kPage;
+	CHECK(file.checksum(3 * kPage) == child && file.checksum(6 * kPage) == leaf, "that of a child is another one");
+	CHECK(!file.checksum(4 * kPage) && !file.checksum(9 * kPage), "one is known that nobody told");
+	CHECK(file.write(9 * kPage, kPage, page.data(), nullptr) == 0, "%s", strerror(errno));
+	CHECK(file.checksum(9 * kPage) == own, "that of the page itself is another one");
+	CHECK(!file.checksum(1ull << 60), "one is known that cannot be");
+	unlink(path.c_str());
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -100,6 +167,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 2, "usage: table_test FOLDER");
 	const std::string folder = argv[1], filler = folder + "/filler", path = folder + "/t.wt";
 
+	CheckWriteLog();
+	CheckChecksums(folder + "/c.wt");
 	FillUp(folder, filler, kLeft);
 	bpf_of::Table table("t.wt");
 	const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0666);

@@ -3,7 +3,6 @@
 // claims to read: the value of each key, or the pages that the search would have read; and from damaged pages
 // an end without a fault.
 #include <fcntl.h>
-#include <linux/types.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +18,7 @@
 
 #include "bpfof.h"
 #include "check.h"
-#include "wt_get.h"
+#include "page.h"
 
 namespace {
 
@@ -200,7 +199,8 @@ class Chains {
 	void Forget(const Table &table) { bpfof_forget(bpfof_, table.fd); }
 
 	Outcome Get(const Table &table, const std::string &key, uint8_t flags, uint8_t compressor, uint64_t offset,
-		uint32_t bytes, size_t scratch_bytes = kScratch, uint32_t following_bytes = 0)
+		uint32_t bytes, size_t scratch_bytes = kScratch, uint32_t following_bytes = 0,
+		const uint32_t *checksum = nullptr)
 	{
 		wt_get_request request = {};
 		std::string scratch;
@@ -210,6 +210,8 @@ class Chains {
 		request.flags = flags;
 		request.compressor = compressor;
 		request.levels_max = 30;
+		request.has_checksum = checksum != nullptr;
+		request.checksum = checksum ? *checksum : 0;
 		request.following_bytes = following_bytes;
 		scratch.assign(reinterpret_cast<const char *>(&request), sizeof(request));
 		scratch += key;
@@ -258,20 +260,6 @@ class Chains {
 	bpfof_function *function_;
 	bpfof_reader *reader_;
 };
-
-uint32_t Crc32c(std::string page)
-{
-	memset(&page[WT_PAGE_CHECKSUM], 0, 4);
-	uint32_t crc = ~0u;
-	const size_t covered = page[WT_PAGE_BLOCK_FLAGS] & WT_BLOCK_CHECKSUM_ALL ? page.size() : WT_CLEAR_BYTES;
-
-	for (size_t i = 0; i < covered; i++) {
-		crc ^= uint8_t(page[i]);
-		for (int bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
-	}
-	return ~crc;
-}
 
 // What a chain reads must be the pages of the file, and end in a leaf.
 void CheckPages(const Form &form, const Table &table, const Outcome &outcome)
@@ -387,14 +375,6 @@ void Damage(Chains *chains, const Form &form, const Table &table, std::mt19937 *
 	CHECK(ends[0] > 0, "%s: no damaged page had an answer", form.name);
 }
 
-uint32_t NumberAt(const std::string &page, size_t at)
-{
-	uint32_t number;
-
-	memcpy(&number, &page[at], sizeof(number));
-	return number;
-}
-
 // The leaves behind that of a key come with it, up to so many bytes: the same ones, in the same order, as searches
 // for later keys find them.
 void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::mt19937 *random)
@@ -472,6 +452,13 @@ void ChecksumsCount(Chains *chains, const Form &form, const Table &table)
 		other.error, other.code);
 	CHECK(pwrite(table.fd, page.bytes.data(), page.bytes.size(), page.offset) > 0, "%s", strerror(errno));
 	fsync(table.fd);
+	// That of the first page's address is known to the caller only.
+	for (const uint32_t wrong : {0u, 1u}) {
+		const uint32_t first = NumberAt(way.pages[0].bytes, WT_PAGE_CHECKSUM) ^ wrong;
+		const Outcome got = chains->Get(table, key, 0, form.compressor, table.root, table.root_bytes, kScratch, 0, &first);
+
+		CHECK(wrong ? got.error == ECANCELED && got.code == 3 : !got.error, "%s: %d, %u", form.name, got.error, got.code);
+	}
 }
 
 } // namespace

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The first bytes of sorted keys, one behind the other: a search of them touches few lines of memory. */
+#ifndef BPFOF_ROCKSDB_KEY_PREFIXES_H
+#define BPFOF_ROCKSDB_KEY_PREFIXES_H
+
+#include <rocksdb/slice.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace bpf_of {
+
+class KeyPrefixes {
+    public:
+	/* Of `count` keys in bytewise ascending order; `key_of` gives them by number. */
+	template <typename KeyOf> void build(size_t count, KeyOf key_of)
+	{
+		static_assert(std::is_same_v<decltype(key_of(count)), rocksdb::Slice>, "not of a copy");
+		prefixes_.clear();
+		common_.clear();
+		if (count == 0)
+			return;
+		const rocksdb::Slice first = key_of(0), last = key_of(count - 1);
+
+		common_.assign(first.data(), first.difference_offset(last));
+		prefixes_.reserve(count);
+		for (size_t i = 0; i < count; i++)
+			prefixes_.push_back(prefix_of(key_of(i)));
+	}
+
+	/* The first key that is not before `key` is in this range, or is the one behind it. */
+	std::pair<size_t, size_t> narrow(const rocksdb::Slice &key) const
+	{
+		const size_t shared = std::min(key.size(), common_.size());
+		const int order = std::memcmp(key.data(), common_.data(), shared);
+
+		if (order > 0)
+			return {prefixes_.size(), prefixes_.size()};
+		if (order < 0 || key.size() < common_.size())
+			return {0, 0};
+		const uint64_t wanted = prefix_of(key);
+		const auto low = std::lower_bound(prefixes_.begin(), prefixes_.end(), wanted);
+		const auto high = low == prefixes_.end() || *low != wanted
+					  ? low
+					  : std::upper_bound(low, prefixes_.end(), wanted);
+
+		return {low - prefixes_.begin(), high - prefixes_.begin()};
+	}
+
+	/* Bytes for each key. */
+	static constexpr size_t BYTES = sizeof(uint64_t);
+
+    private:
+	/* The eight bytes behind what is common, as a number that compares as they do. */
+	uint64_t prefix_of(const rocksdb::Slice &key) const
+	{
+		const size_t size = std::min(key.size() - common_.size(), BYTES);
+		uint64_t bytes = 0;
+
+		std::memcpy(&bytes, key.data() + common_.size(), size);
+		return __builtin_bswap64(bytes);
+	}
+
+	/* What all keys begin with. */
+	std::string common_;
+	std::vector<uint64_t> prefixes_;
+};
+
+} /* namespace bpf_of */
+
+#endif
