@@ -57,43 +57,45 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 Session::~Session()
 {
 	for (size_t i = 0; i < idle_.count(); i++) {
-		for (struct bpfof_reader *reader : idle_[i].readers)
-			bpfof_reader_close(reader);
+		for (const PooledReader &reader : idle_[i].readers)
+			bpfof_reader_close(reader.reader);
 	}
 	bpfof_function_unload(function_);
 	bpfof_close(bpfof_);
 }
 
-struct bpfof_reader *Session::take_idle(Idle &idle)
+PooledReader Session::take_idle(Idle &idle)
 {
 	std::lock_guard<std::mutex> lock(idle.mutex);
 
 	if (idle.readers.empty())
-		return nullptr;
-	struct bpfof_reader *const reader = idle.readers.back();
+		return {};
+	const PooledReader reader = idle.readers.back();
 
 	idle.readers.pop_back();
 	return reader;
 }
 
-struct bpfof_reader *Session::take()
+PooledReader Session::take()
 {
 	/* Who tried to connect might wait for long. */
 	if (is_lost())
-		return nullptr;
+		return {};
 	const size_t here = idle_.here();
 
 	for (size_t i = 0; i < idle_.count(); i++) {
-		if (struct bpfof_reader *const reader = take_idle(idle_[(here + i) % idle_.count()]))
+		const PooledReader reader = take_idle(idle_[(here + i) % idle_.count()]);
+
+		if (reader.reader)
 			return reader;
 	}
 	if (readers_.fetch_add(1) >= readers_max_) {
 		readers_--;
-		return nullptr;
+		return {};
 	}
-	struct bpfof_reader *const reader = bpfof_reader_open(bpfof_);
+	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0};
 
-	if (!reader) {
+	if (!reader.reader) {
 		/* A target that is full says so; one that is gone does not answer. */
 		if (has_target_ && errno != EAGAIN)
 			lost_ = true;
@@ -102,45 +104,49 @@ struct bpfof_reader *Session::take()
 	return reader;
 }
 
-void Session::give_back(struct bpfof_reader *reader)
+void Session::put(PooledReader reader, uint64_t sent, uint64_t received)
 {
-	if (has_target_ && !bpfof_reader_is_connected(reader)) {
+	Idle &idle = idle_[idle_.here()];
+	std::lock_guard<std::mutex> lock(idle.mutex);
+
+	idle.sent += sent - reader.sent;
+	idle.received += received - reader.received;
+	if (reader.reader)
+		idle.readers.push_back({reader.reader, sent, received});
+}
+
+void Session::give_back(PooledReader reader)
+{
+	uint64_t sent = reader.sent, received = reader.received;
+
+	if (has_target_ && !bpfof_reader_is_connected(reader.reader)) {
 		give_away(reader);
 		lost_ = true;
 		return;
 	}
-	Idle &idle = idle_[idle_.here()];
-	std::lock_guard<std::mutex> lock(idle.mutex);
-
-	idle.readers.push_back(reader);
+	bpfof_reader_traffic(reader.reader, &sent, &received);
+	put(reader, sent, received);
 }
 
-void Session::give_away(struct bpfof_reader *reader)
+void Session::give_away(PooledReader reader)
 {
-	uint64_t sent = 0, received = 0;
+	uint64_t sent = reader.sent, received = reader.received;
 
-	bpfof_reader_traffic(reader, &sent, &received);
+	bpfof_reader_traffic(reader.reader, &sent, &received);
 	/* Chains that have not ended do not touch their memory after this. */
-	bpfof_reader_close(reader);
-	sent_ += sent;
-	received_ += received;
+	bpfof_reader_close(reader.reader);
+	reader.reader = nullptr;
+	put(reader, sent, received);
 	readers_--;
 }
 
 void Session::count(PushdownStats *stats) const
 {
-	stats->sent_bytes += sent_;
-	stats->received_bytes += received_;
 	for (size_t i = 0; i < idle_.count(); i++) {
 		std::lock_guard<std::mutex> lock(idle_[i].mutex);
 
-		for (struct bpfof_reader *reader : idle_[i].readers) {
-			uint64_t sent = 0, received = 0;
-
-			bpfof_reader_traffic(reader, &sent, &received);
-			stats->sent_bytes += sent;
-			stats->received_bytes += received;
-		}
+		stats->sent_bytes += idle_[i].sent;
+		stats->received_bytes += idle_[i].received;
 	}
 }
 

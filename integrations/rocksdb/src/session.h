@@ -16,6 +16,13 @@
 
 namespace bpf_of {
 
+/* A reader, and what of its traffic was counted. */
+struct PooledReader {
+	struct bpfof_reader *reader;
+	uint64_t sent;
+	uint64_t received;
+};
+
 class Session {
     public:
 	static rocksdb::Status open(const PushdownOptions &options, std::shared_ptr<Session> *session);
@@ -31,9 +38,9 @@ class Session {
 
 	/* One of at most readers_max readers, or one without reader. To be given back, or away if something is
 	 * still in flight on it, or its connection was given up. */
-	struct bpfof_reader *take();
-	void give_back(struct bpfof_reader *reader);
-	void give_away(struct bpfof_reader *reader);
+	PooledReader take();
+	void give_back(PooledReader reader);
+	void give_away(PooledReader reader);
 
 	/* Whether a reader has lost its connection to the target. */
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
@@ -50,21 +57,22 @@ class Session {
 	std::atomic<bool> lost_{false};
 
 	/* Readers that nobody uses, of a processor: a reader's connection is that of the processor that has used it
-	 * last. */
+	 * last. And the traffic of readers that were given back there. */
 	struct Idle {
 		std::mutex mutex;
-		std::vector<struct bpfof_reader *> readers;
+		std::vector<PooledReader> readers;
+		uint64_t sent = 0;
+		uint64_t received = 0;
 	};
 
-	/* One of them, or null. */
-	static struct bpfof_reader *take_idle(Idle &idle);
+	/* One of them, or one without reader. */
+	static PooledReader take_idle(Idle &idle);
+	/* Counts what has come since, and keeps the reader unless it was closed. */
+	void put(PooledReader reader, uint64_t sent, uint64_t received);
 
 	const PerProcessor<Idle> idle_;
 	/* How many there are in all. */
 	std::atomic<size_t> readers_{0};
-	/* Traffic of those that were closed. */
-	std::atomic<uint64_t> sent_{0};
-	std::atomic<uint64_t> received_{0};
 };
 
 /* A reader for as long as this lives. */
@@ -76,11 +84,11 @@ class Reader {
 	}
 	~Reader()
 	{
-		if (!reader_)
+		if (!reader_.reader)
 			return;
-		const bool gave_lane_up = gave_up_ && !bpfof_reader_is_connected(reader_);
+		const bool gave_lane_up = gave_up_ && !bpfof_reader_is_connected(reader_.reader);
 
-		if (bpfof_in_flight(reader_) == 0 && !gave_lane_up)
+		if (bpfof_in_flight(reader_.reader) == 0 && !gave_lane_up)
 			session_->give_back(reader_);
 		else
 			session_->give_away(reader_);
@@ -89,14 +97,14 @@ class Reader {
 	Reader &operator=(const Reader &) = delete;
 
 	/* Null if all are in use, or the target grants no more. */
-	struct bpfof_reader *get() const { return reader_; }
+	struct bpfof_reader *get() const { return reader_.reader; }
 	/* A read has timed out. If the connection went with it, the target is not lost. */
 	void give_up() { gave_up_ = true; }
 	const Session &session() const { return *session_; }
 
     private:
 	const std::shared_ptr<Session> session_;
-	struct bpfof_reader *const reader_;
+	const PooledReader reader_;
 	bool gave_up_ = false;
 };
 

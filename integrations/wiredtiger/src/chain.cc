@@ -236,6 +236,7 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 		counters().add(BPFOF_COUNTER(failed));
 		return false;
 	}
+	/* Called off, it would lose its snapshot. */
 	if (answer.status == WT_GET_FOUND && !detach(scope->cursor)) {
 		scope->wanted = Wanted::PAGES;
 		return false;

@@ -107,7 +107,7 @@ struct Leaf {
 	uint16_t units;
 };
 
-/* A leaf's address; at 0, where the file has its descriptor, if it is another one. The checksum of any child is noted. */
+/* A leaf's address; at 0, where the file has its descriptor, if it is another one. Any child's checksum is noted. */
 Leaf leaf_of(uint8_t type, Cells address, Checksums *checksums)
 {
 	const uint64_t at = address.packed() + 1, units = address.packed(), checksum = address.packed();

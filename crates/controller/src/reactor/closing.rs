@@ -176,6 +176,9 @@ pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
 pub(super) fn resume<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing || entry.connection.is_paused() {
+        if entry.connection.has_more && !entry.closing {
+            core.io.tell_next(index);
+        }
         return;
     }
     if entry.connection.has_more {
