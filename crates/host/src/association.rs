@@ -11,6 +11,7 @@ use bpfof_nvme::fabrics::{
 use bpfof_nvme::identify::{IDENTIFY_BYTES, IdentifyController, cns};
 use bpfof_nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, Digests};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status, features};
+use rustix::io::Errno;
 use rustix::net::{Shutdown as SocketShutdown, connect_unspec, shutdown};
 use socket2::SockRef;
 use std::os::fd::OwnedFd;
@@ -281,7 +282,10 @@ impl Association {
         ending.connecting += 1;
         drop(ending);
         let opened = self.open_queue(namespaces, limits).and_then(|(queue, qid, plan)| {
-            let joined = queue.descriptor().map(|socket| self.join(qid, socket));
+            let joined = queue.descriptor().map(|socket| self.join(qid, socket)).map_err(|_| {
+                // The connection is there: this process has no descriptor left.
+                Error::Connect { address: self.url.to_string(), source: Errno::MFILE.into() }
+            });
             if matches!(joined, Ok(true)) {
                 return Ok((queue, qid, plan));
             }

@@ -4,6 +4,7 @@ use crate::UrlError;
 use bpfof_auth::KeyFileError;
 use bpfof_nvme::Status;
 use bpfof_tls::HandshakeError;
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -456,11 +457,27 @@ impl Error {
         }
     }
 
-    /// Whether an I/O queue was refused that an association would have had besides, which goes on.
-    pub(crate) const fn is_refused_queue(&self) -> bool {
+    /// Whether an I/O queue was refused that an association would have had besides, which goes on. A full target
+    /// may close the connection without a word; one that has ended does so, too, and ends the admin queue.
+    pub(crate) fn is_refused_queue(&self) -> bool {
         match self {
             Self::NoQueueLeft { .. } => true,
+            Self::Resolve { source, .. } | Self::Connect { source, .. } => {
+                // This machine has no descriptor or port left.
+                let errno = Errno::from_io_error(source);
+                matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL))
+            }
             Self::Command { source, .. } => !source.is_of_lost_controller(),
+            _ => self.is_without_a_word(),
+        }
+    }
+
+    /// Whether a new connection was closed before the target said anything.
+    pub(crate) fn is_without_a_word(&self) -> bool {
+        use HandshakeError::{Closed, Io, NothingSent};
+        match self {
+            Self::NoGreeting { .. } => true,
+            Self::Tls { source, .. } => matches!(**source, Closed | Io(_) | NothingSent),
             _ => false,
         }
     }

@@ -246,6 +246,61 @@ fn a_lane_uses_a_path_that_does_not_refuse_it() {
     }
 }
 
+#[test]
+fn a_target_that_closes_new_connections_keeps_what_it_has() {
+    let (controller, mut lane, targets) = connect(Options::default());
+    set(&targets[0].full, true);
+    let error = controller.open_lane().unwrap_err();
+    assert!(matches!(error, Error::NoGreeting { .. }), "{error}");
+    lane.write(1, 0, &[1; 512]).unwrap();
+    assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (1, 0));
+    assert_eq!(controller.paths()[0].state, PathState::Optimized);
+}
+
+#[test]
+fn a_lane_keeps_its_connection_until_a_better_one_is_there() {
+    let (controller, mut lane, targets) = connect_with_ana(Options::default(), 1);
+    targets[0].change_ana(3);
+    is_in(&controller, 0, PathState::Inaccessible);
+    lane.write(1, 0, &[1; 512]).unwrap();
+    targets.iter().for_each(|target| *target.refuses_lanes.lock().unwrap() = Some(BUSY));
+    targets[0].change_ana(1);
+    is_in(&controller, 0, PathState::Optimized);
+    let begun = Instant::now();
+    lane.write(1, 0, &[2; 512]).unwrap();
+    assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 2));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+/// As without a usable path: the first request has waited, so that the next need not.
+#[test]
+fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
+    let command_timeout = Duration::from_millis(1500);
+    let (_controller, mut lane, targets) =
+        connect(Options { command_timeout, ..Options::default() });
+    for target in &targets {
+        *target.refuses_lanes.lock().unwrap() = Some(BUSY);
+        set(&target.hang_up, true);
+    }
+    for (least, most) in
+        [(command_timeout / 2, command_timeout * 3), (Duration::ZERO, command_timeout / 2)]
+    {
+        let begun = Instant::now();
+        let error = lane.read(1, 0, &mut [0; 512]).unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+        assert!((least..most).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    }
+    // It goes on when there is room.
+    for target in &targets {
+        *target.refuses_lanes.lock().unwrap() = None;
+        set(&target.hang_up, false);
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = lane.read(1, 0, &mut [0; 512]) {
+        assert!(Instant::now() < end, "{error}");
+    }
+}
+
 /// Connect Invalid Parameters: CNTLID. Another process has taken the target's place.
 #[test]
 fn a_path_whose_controller_is_gone_is_lost() {
@@ -394,6 +449,36 @@ fn installed_functions_that_a_program_uses_must_be_there() {
         has_installed(&targets[0], names);
         assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{names:?}");
     }
+}
+
+/// The program can install it again.
+#[test]
+fn an_installed_function_that_no_path_has_any_more_bars_none() {
+    let (mut controller, targets) = connect_to_installed(&["f", "g"]);
+    controller.installed_function("g").unwrap();
+    targets.iter().for_each(|target| set(&target.deaf, true));
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Lost));
+    for (path, target) in targets.iter().enumerate() {
+        has_installed(target, &["f"]);
+        set(&target.deaf, false);
+        is_in(&controller, path, PathState::Optimized);
+    }
+}
+
+#[test]
+fn a_function_with_a_number_far_away_is_refused() {
+    let (url, targets) = start();
+    for target in &targets {
+        *target.says.lock().unwrap() = Some(Box::new(|command| match command {
+            AdminCommand::FunctionLoad(..) => Some((Status::SUCCESS, 0x7FFF_FFFE, 0, vec![])),
+            AdminCommand::FunctionUnload { .. } => Some((Status::SUCCESS, 0, 0, vec![])),
+            _ => None,
+        }));
+    }
+    let mut controller = Controller::connect(&url, Options::default()).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    let error = controller.load_function(b"object", 0).unwrap_err();
+    assert!(matches!(error, Error::OtherFunctions(_)), "{error}");
 }
 
 #[test]

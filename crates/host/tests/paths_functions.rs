@@ -107,7 +107,7 @@ fn a_path_comes_back_after_many_functions() {
 }
 
 #[test]
-fn ids_begin_anew_where_no_association_knows_them() {
+fn no_id_is_given_again() {
     let mut two = Two::new(HostLimits::default());
     for _ in 0..2 {
         let id = two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
@@ -120,8 +120,25 @@ fn ids_begin_anew_where_no_association_knows_them() {
     two.controller.unload_function(FunctionId(3)).expect("unloaded");
     (0..2).for_each(|path| two.cut(path));
     (0..2).for_each(|path| two.open(path));
-    assert_eq!(two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0, 1);
+    assert_eq!(two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0, 4);
     (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+}
+
+#[test]
+fn a_path_comes_back_while_functions_are_loaded() {
+    let mut two = Two::new(HostLimits::default());
+    let load_one = |two: &mut Two| {
+        let id = two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+        two.controller.unload_function(id).expect("unloaded");
+    };
+    (0..100).for_each(|_| load_one(&mut two));
+    two.cut(1);
+    two.relays[1].open();
+    let begun = Instant::now();
+    while two.controller.paths()[1].state != PathState::Optimized {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", two.controller.paths());
+        load_one(&mut two);
+    }
 }
 
 #[test]

@@ -113,8 +113,14 @@ impl SharedLanes {
     }
 
     fn find(&self, place: usize) -> Option<(Arc<SharedLane>, usize)> {
-        let mut places = iter::once(place).chain(0..self.places);
-        places.find_map(|at| self.known(at).map(|lane| (lane, at)))
+        let places = iter::once(place).chain(0..self.places);
+        let mut known = places.filter_map(|at| self.known(at).map(|lane| (lane, at)));
+        let first = known.next()?;
+        // Rather one that does not wait for a path.
+        if first.0.has_socket() {
+            return Some(first);
+        }
+        Some(known.find(|(lane, _)| lane.has_socket()).unwrap_or(first))
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedLane>>>> {

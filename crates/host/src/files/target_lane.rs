@@ -25,8 +25,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Takes a part in the lane of the processor on which the caller runs, if it is another one and
-    /// connected; if it is not, has it connected. A connection that is lost stays what it is, so that the reader's
-    /// user learns of that.
+    /// connected; if it is not, has it connected. Not in one that waits for a path. A connection that is lost stays
+    /// what it is, so that the reader's user learns of that.
     fn follow(&mut self, share: &mut LaneShare) {
         let Some(lanes) = self.shared.lanes.get() else { return };
         let now = lanes.place();
@@ -34,6 +34,7 @@ impl Place {
             return;
         }
         match lanes.known(now) {
+            Some(lane) if !lane.has_socket() => {}
             Some(lane) => {
                 share.move_to(&lane);
                 self.number = now;

@@ -121,6 +121,11 @@ impl Paths {
         paths.into_iter().filter_map(|path| table.links.get(path)?.clone()).collect()
     }
 
+    /// Whether requests may use it.
+    pub(super) fn is_usable(&self, link: &Link) -> bool {
+        self.usable().iter().any(|usable| usable.number == link.number)
+    }
+
     /// Connects an I/O queue by a path, for the lane of which any path can have the next.
     pub(crate) fn open_queue(
         &self,

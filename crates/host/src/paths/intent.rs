@@ -12,19 +12,33 @@ use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange,
 use bpfof_nvme::Installation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Pause between looks whether others have the intent.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
+/// A target may number a function so far from where it is expected. Each number between costs each other path a
+/// load, while the program waits.
+const GAP_MAX: u32 = 1024;
+/// So many numbers are skipped at first while the program waits.
+const HELD_SKIPS: u32 = 16;
 
 /// The intent, held while something is done on all associations, or all that was done is done on another.
 #[derive(Debug, Default)]
-pub(super) struct Intents(Mutex<Intent>);
+pub(super) struct Intents {
+    intent: Mutex<Intent>,
+    /// Who brings a path to life and waits for the intent.
+    waiting: AtomicU32,
+}
 
 impl Intents {
     pub(super) fn lock(&self) -> MutexGuard<'_, Intent> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        // They only look now and then, and a program that does much would always be there first.
+        while self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        self.intent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same for an association that nobody else keeps alive. What others do may take longer than its
@@ -33,22 +47,28 @@ impl Intents {
         &self,
         association: &Association,
     ) -> Result<MutexGuard<'_, Intent>, Error> {
-        loop {
-            match self.0.try_lock() {
-                Ok(intent) => return Ok(intent),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let locked = loop {
+            match self.intent.try_lock() {
+                Ok(intent) => break Ok(intent),
+                Err(TryLockError::Poisoned(poisoned)) => break Ok(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => {}
             }
-            association.admin.beat()?;
+            if let Err(error) = association.admin.beat() {
+                break Err(error);
+            }
             std::thread::sleep(LOCK_PAUSE);
-        }
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        locked
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Intent {
     functions: BTreeMap<u32, Loaded>,
-    /// The highest id that any association has given a function of this program.
+    /// The highest id that any association has given a function of this program. None is given again: chains in
+    /// flight may still name it.
     last_id: u32,
     /// Names of the installed functions that this program has looked up or installed. It does not matter to
     /// it which others there are.
@@ -69,6 +89,11 @@ struct Loaded {
 pub(super) struct Progress {
     last_id: u32,
     loaded: Vec<u32>,
+    /// Up to which id it is to go before the program's last one is looked at again.
+    goal: u32,
+    /// So many ids are skipped while the intent is locked: more each time, or a program that goes on loading
+    /// would always be ahead.
+    held_skips: u32,
 }
 
 impl Progress {
@@ -86,8 +111,8 @@ impl Progress {
 }
 
 impl Intent {
-    /// Does all of it on an association that has just begun, the only one if `is_alone`. An ordinary target
-    /// has no functions, and is good for what it can do.
+    /// Does all of it on an association that has just begun, the only one if `is_alone`: an installed function
+    /// that it does not have is not to be had. An ordinary target has no functions, and is good for what it can do.
     ///
     /// Some: the next function must get this id, and then it goes on. To skip the ids before that may take
     /// long, and the intent need not be locked meanwhile.
@@ -102,15 +127,29 @@ impl Intent {
             Err(Error::NotPushdownTarget) if self.is_empty() => return Ok(None),
             Err(error) => return Err(error),
         }
-        compare_installed(one, &self.installed)?;
-        if is_alone && self.functions.is_empty() {
-            // No association knows the ids that there were.
-            self.last_id = 0;
+        if is_alone && !self.installed.is_empty() {
+            let report = one.function_report()?;
+            self.installed.retain(|id, name| {
+                let is_there = report.iter().any(|entry| entry.function == *id);
+                if !is_there {
+                    log::warn!("installed function {id}, {name:?}, is gone; install it again");
+                }
+                is_there
+            });
         }
+        compare_installed(one, &self.installed)?;
+        if progress.last_id >= progress.goal {
+            progress.goal = self.last_id;
+            progress.held_skips = progress.held_skips.saturating_mul(2).max(HELD_SKIPS);
+        }
+        let is_near = self.last_id - progress.last_id <= progress.held_skips;
         let next = |after| (Bound::Excluded(after), Bound::Unbounded);
         while let Some((id, function)) = self.functions.range(next(progress.last_id)).next() {
             if *id > progress.last_id + 1 {
-                return Ok(Some(*id));
+                if !is_near {
+                    return Ok(Some(*id));
+                }
+                progress.skip_to(one, *id, &|| true)?;
             }
             let found = one.load_function(&function.object, function.entry)?;
             if found.0 != *id {
@@ -120,7 +159,10 @@ impl Intent {
             progress.loaded.push(*id);
         }
         if progress.last_id < self.last_id {
-            return Ok(Some(self.last_id + 1));
+            if !is_near {
+                return Ok(Some(self.last_id + 1));
+            }
+            progress.skip_to(one, self.last_id + 1, &|| true)?;
         }
         // The program has unloaded them meanwhile.
         for id in progress.loaded.iter().filter(|id| !self.functions.contains_key(id)) {
@@ -153,13 +195,13 @@ impl Intent {
             self.entries.get_mut(name).map(|entries| entries.remove(key));
         } else if changed {
             let entries = self.entries.entry(name.to_owned()).or_default();
-            entries.insert(key.to_vec(), value.to_vec());
-            if entries.len() > map.max_entries as usize {
+            if entries.len() >= map.max_entries as usize && !entries.contains_key(key) {
                 // Functions have deleted some of them.
                 let there = one.map_entries(&map)?.into_iter().map(|(key, _)| key);
                 let there: BTreeSet<Vec<u8>> = there.collect();
                 entries.retain(|key, _| there.contains(key));
             }
+            entries.insert(key.to_vec(), value.to_vec());
         }
         Ok(changed)
     }
@@ -222,6 +264,10 @@ impl Intent {
         // Another association, which may have ended since, has had those before.
         let least = known.map_or(self.last_id + 1, |known| known.0);
         let mut id = one.load_function(object, entry)?;
+        if id.0.abs_diff(least) > GAP_MAX && !id.is_installed() {
+            one.unload_function(id)?;
+            return Err(other_number(least, id.0));
+        }
         if id.0 < least {
             one.unload_function(id)?;
             skip(&mut one, (id.0, least), &|| true)?;
@@ -308,7 +354,7 @@ impl Intent {
 }
 
 fn other_number(wanted: u32, found: u32) -> Error {
-    Error::OtherFunctions(format!("one is {found} there and {wanted} on another path"))
+    Error::OtherFunctions(format!("one is {found} there and should be {wanted}"))
 }
 
 /// Has the next function of an association, whose last had the id `last`, get the id `next`.

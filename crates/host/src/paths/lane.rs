@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 /// Longest sleep of a lane that has no queue, or has one that empties, before it looks around.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A lane that each path refuses a queue asks for one again after this.
+/// A lane that each path refuses a queue asks for one again after this, which doubles up to the last.
 const REFUSED: Duration = Duration::from_millis(250);
+const REFUSED_MAX: Duration = Duration::from_secs(5);
 /// One that the best path refuses, but another does not, asks the best again after this.
 const SECOND_BEST: Duration = Duration::from_secs(5);
 
@@ -49,6 +50,8 @@ pub(crate) struct OnPaths {
     better: Option<Instant>,
     /// That a queue was refused has been told.
     is_refused: bool,
+    /// Each path refuses a queue, and this is the wait before the next try.
+    pause: Option<Duration>,
     /// Since when there has been no queue to put requests on.
     stuck: Option<Instant>,
     /// How long requests wait for a path.
@@ -121,9 +124,13 @@ impl OnPaths {
     #[cold]
     fn look(&mut self, queue: &Queue) {
         self.seen = self.paths.generation();
+        if self.pause.is_some() {
+            self.next_try = None;
+        }
         // Without a usable path requests wait as well.
-        let best = self.paths.best();
-        self.leaves = queue.is_worn() || best.is_none_or(|best| best.number != self.link.number);
+        let is_best = self.paths.best().is_some_and(|best| best.number == self.link.number);
+        let stays = is_best || self.better.is_some() && self.paths.is_usable(&self.link);
+        self.leaves = queue.is_worn() || !stays;
     }
 
     fn news(&mut self, queue: &Queue) {
@@ -157,6 +164,7 @@ impl OnPaths {
                         next_try: None,
                         better: None,
                         is_refused: false,
+                        pause: None,
                         stuck: None,
                         patience: paths.options().command_timeout,
                         past_bytes: (0, 0),
@@ -165,6 +173,13 @@ impl OnPaths {
                 }
                 Err(error) => error,
             };
+            if error.is_without_a_word() {
+                // The target may have ended, of which the path's thread hears as well.
+                paths.wait_change(seen, LOOK);
+                if !paths.is_usable(&link) && Instant::now() < end {
+                    continue;
+                }
+            }
             // The lanes that there are keep theirs.
             if error.is_refused_queue() || Instant::now() >= end {
                 return Err(error);
@@ -207,7 +222,7 @@ impl OnPaths {
     }
 
     /// Puts another queue in the place of one that is lost, or empty and not the best, by the best path that
-    /// does not refuse it.
+    /// does not refuse it. One that works is kept until a better one is there.
     fn change(&mut self, queue: &mut Queue) {
         if self.uses(queue) || self.next_try.is_some_and(|next| Instant::now() < next) {
             return;
@@ -217,18 +232,28 @@ impl OnPaths {
         while !self.uses(queue) && (!queue.is_connected() || queue.requests().in_flight() == 0) {
             let seen = self.paths.generation();
             let links = self.paths.usable();
-            let Some(best) = links.first() else { break };
-            if queue.is_connected() && best.number == self.link.number && !queue.is_worn() {
-                // It has become the best again.
-                (self.seen, self.leaves) = (seen, false);
+            if links.is_empty() {
                 break;
             }
-            queue.close(LostReason::HungUp);
-            self.leave();
+            let is_current = |link: &Link| link.number == self.link.number;
+            let keeps = queue.is_connected() && !queue.is_worn() && links.iter().any(is_current);
+            if !keeps {
+                queue.close(LostReason::HungUp);
+                self.leave();
+            }
             let mut refusals = 0;
             for link in &links {
+                if keeps && link.number == self.link.number {
+                    // It is the best again, or those that are better refuse.
+                    (self.seen, self.leaves) = (seen, false);
+                    self.better = (refusals > 0).then(|| Instant::now() + SECOND_BEST);
+                    self.is_refused = refusals > 0;
+                    return;
+                }
                 match self.paths.open_queue(link, &self.namespaces) {
                     Ok((new, qid, _)) => {
+                        queue.close(LostReason::HungUp);
+                        self.leave();
                         self.past_bytes.0 += queue.sent_bytes();
                         self.past_bytes.1 += queue.received_bytes();
                         *queue = new;
@@ -237,6 +262,7 @@ impl OnPaths {
                         self.link = link.clone();
                         self.better = (refusals > 0).then(|| Instant::now() + SECOND_BEST);
                         self.is_refused = refusals > 0;
+                        self.pause = None;
                         return;
                     }
                     // Others have all that there are; that may change.
@@ -254,13 +280,15 @@ impl OnPaths {
             }
             self.is_refused |= refusals > 0;
             if refusals == links.len() {
-                self.next_try = Some(Instant::now() + REFUSED);
+                let pause = self.pause.map_or(REFUSED, |pause| REFUSED_MAX.min(pause * 2));
+                self.next_try = Some(Instant::now() + pause);
+                self.pause = Some(pause);
                 break;
             }
             // A path that was lost may be the best again when the other is: requests must end
             // some time, and those of other threads get their turn, where they share the lane.
             if Instant::now() >= end {
-                self.next_try = Some(Instant::now() + LOOK);
+                (self.next_try, self.pause) = (Some(Instant::now() + LOOK), None);
                 break;
             }
         }
@@ -270,7 +298,8 @@ impl OnPaths {
     fn send_waiting(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
         let is_usable = self.uses(queue);
         // The queue may only have to become empty, so that it can be changed.
-        let has_path = is_usable || self.paths.best().is_some();
+        let is_refused = !queue.is_connected() && self.pause.is_some();
+        let has_path = is_usable || !is_refused && self.paths.best().is_some();
         if has_path {
             self.stuck = None;
         } else if self.stuck.is_none() {

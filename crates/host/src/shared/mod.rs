@@ -94,6 +94,8 @@ pub struct SharedLane {
     never_sleep: bool,
     /// The connection is over.
     lost: AtomicBool,
+    /// There is a connection now; with several portals, another may come.
+    has_socket: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -179,6 +181,7 @@ impl SharedLane {
             spin,
             never_sleep,
             lost: AtomicBool::new(false),
+            has_socket: AtomicBool::new(true),
         })
     }
 
@@ -186,6 +189,11 @@ impl SharedLane {
     /// controller is there.
     pub(crate) fn is_connected(&self) -> bool {
         !self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests need not wait for a path, as far as somebody has looked.
+    pub(crate) fn has_socket(&self) -> bool {
+        self.has_socket.load(Ordering::Relaxed)
     }
 
     /// As [`is_connected`](Self::is_connected), but looks at the connection first if nobody uses it: otherwise
@@ -445,6 +453,7 @@ impl SharedLane {
         if !state.lane.is_connected() {
             self.lost.store(true, Ordering::Relaxed);
         }
+        self.has_socket.store(state.lane.has_socket(), Ordering::Relaxed);
         received
     }
 
@@ -522,6 +531,7 @@ impl SharedLane {
         state.lane.reconnect(controller)?;
         state.socket = Arc::new(state.lane.socket()?);
         self.lost.store(false, Ordering::Relaxed);
+        self.has_socket.store(true, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) no_lanes: AtomicBool,
     /// End Connect for I/O queues with this status, and this dword 0.
     pub(crate) refuses_lanes: Mutex<Option<(Status, u32)>>,
+    /// Close new connections without a word.
+    pub(crate) full: AtomicBool,
     /// Have no namespace.
     pub(crate) no_namespace: AtomicBool,
     /// The largest transfer in pages of 4 KiB, as a power of two (MDTS); 0 is the usual one.
@@ -78,6 +80,9 @@ pub(crate) fn start() -> (SocketAddr, Arc<Shared>) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let shared = Arc::clone(&for_all);
+            if shared.full.load(Ordering::SeqCst) {
+                continue;
+            }
             std::thread::spawn(move || {
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 Connection::new(stream.unwrap(), &shared).run();
