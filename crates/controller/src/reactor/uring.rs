@@ -4,6 +4,9 @@
 //! soon.
 #![allow(unsafe_code)]
 
+mod links;
+
+use self::links::Signal;
 use super::io::{Asked, Fence, Io, Link, Message, Shut};
 use super::state::Core;
 use super::{completions, serve, turn, upkeep};
@@ -21,7 +24,7 @@ use crate::transport::Port;
 use crate::transport::message::MessagePort;
 use crate::transport::tcp::TcpPort;
 use bpfof_chain::{ChainId, DeviceRead};
-use bpfof_device::fabric::{Event, Work};
+use bpfof_device::fabric::Work;
 use bpfof_device::rdma;
 use bpfof_device::{
     Buffer, Completion, NvmeDrive, NvmeRing, Outgoing, Part, Ring, RingError, Volume,
@@ -45,15 +48,6 @@ const RING_ENTRIES: u32 = 1024;
 const LOOKS_PER_CLOCK: u32 = 4;
 /// The longest sleep and spin.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-
-/// By what the endpoint of a fabric tells.
-#[derive(Clone, Copy, Debug)]
-enum Signal {
-    /// Messages have come, or works have ended.
-    Ends,
-    /// Something has happened to the connection; by RDMA only.
-    Connection,
-}
 
 /// Where to send messages to a reactor.
 #[derive(Clone)]
@@ -490,116 +484,6 @@ impl Uring {
             }
         }
         self.parts = parts;
-    }
-
-    /// Returns its number, as tokens have it.
-    fn set_link(&mut self, index: u32, link: Link) -> u64 {
-        if self.links.len() <= index as usize {
-            self.links.resize_with(index as usize + 1, || None);
-        }
-        self.last_link += 1;
-        self.links[index as usize] = Some((link, self.last_link));
-        self.last_link & 0xff_ffff
-    }
-
-    /// Waits for what an endpoint tells next by one of its signals, if it has that.
-    fn arm(&mut self, index: u32, signal: Signal) {
-        let Some(Some((link, number))) = self.links.get(index as usize) else { return };
-        let kind = match signal {
-            Signal::Ends => token::FABRIC,
-            Signal::Connection => token::RDMA_CONNECTION,
-        };
-        let token = kind | (number & 0xff_ffff) << 32 | u64::from(index);
-        match (link, signal) {
-            (Link::Fabric(endpoint), Signal::Ends) => {
-                self.ring.read_event(endpoint.signal(), token);
-            }
-            (Link::Rdma(endpoint), _) => {
-                if let Some([ends, connection]) = endpoint.signals() {
-                    let readable = match signal {
-                        Signal::Ends => ends,
-                        Signal::Connection => connection,
-                    };
-                    self.ring.readable(readable.as_raw_fd(), token);
-                }
-            }
-            (Link::Fabric(_), Signal::Connection) | (Link::Socket(..) | Link::Asked(_), _) => {}
-        }
-    }
-
-    /// The number of a link, as tokens have it.
-    fn number_of(&self, index: u32) -> Option<u64> {
-        let (_, number) = self.links.get(index as usize)?.as_ref()?;
-        Some(number & 0xff_ffff)
-    }
-
-    /// Looks what has made an endpoint's signal readable.
-    fn look(&mut self, index: u32, signal: Signal) {
-        if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
-            match signal {
-                Signal::Ends => endpoint.look_at_ends(),
-                Signal::Connection => endpoint.look_at_connection(),
-            }
-        }
-    }
-
-    /// The next event of a link's endpoint.
-    fn poll(&mut self, index: u32) -> Option<Event> {
-        match self.links.get_mut(index as usize)?.as_mut()? {
-            (Link::Fabric(endpoint), _) => endpoint.poll(),
-            (Link::Rdma(endpoint), _) => endpoint.poll(),
-            _ => None,
-        }
-    }
-
-    /// Lets go of the signals of an endpoint.
-    fn disarm(&mut self, endpoint: &rdma::Endpoint) {
-        for signal in endpoint.signals().into_iter().flatten() {
-            if let Err(error) = self.ring.cancel(signal.as_raw_fd()) {
-                log::error!("the ring does not let go of a connection that has closed: {error}");
-            }
-        }
-    }
-
-    /// Ends a connection. One that was ended before and has works yet gives them up.
-    fn shut_rdma(&mut self, index: u32) {
-        let Some((Link::Rdma(mut endpoint), number)) = self.links[index as usize].take() else {
-            return;
-        };
-        if endpoint.is_closed() {
-            self.disarm(&endpoint);
-        }
-        endpoint.close();
-        self.links[index as usize] = Some((Link::Rdma(endpoint), number));
-        self.over.push(index);
-    }
-
-    /// How many bytes the peer has taken, also of what nobody waits for.
-    fn taken_by_rdma(&mut self, index: u32) -> u64 {
-        let Link::Rdma(endpoint) = self.link_mut(index) else { return 0 };
-        endpoint.take_done();
-        let (bytes, has_events) = (endpoint.taken_bytes(), endpoint.has_events());
-        if has_events {
-            self.over.push(index);
-        }
-        bytes
-    }
-
-    fn link(&self, index: u32) -> &Link {
-        let link = self.links[index as usize].as_ref();
-        &link.expect("it stays open while its connection lives").0
-    }
-
-    fn link_mut(&mut self, index: u32) -> &mut Link {
-        let link = self.links[index as usize].as_mut();
-        &mut link.expect("it stays open while its connection lives").0
-    }
-
-    fn fd(&self, index: u32) -> RawFd {
-        match self.link(index) {
-            Link::Socket(socket, _) => socket.as_raw_fd(),
-            _ => unreachable!("its port has messages"),
-        }
     }
 }
 
