@@ -39,16 +39,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// Requests at a time.
 const MAX_CONNECTIONS: usize = 16;
 /// How long an operator may be silent, or take nothing.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often, and after what time, it is tried again to lock files that a process which has given up still has.
-const TAKE_BACK_TRIES: u32 = 20;
-const TAKE_BACK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a target does for operators.
 pub struct Operations {
@@ -232,7 +228,11 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
         });
         let text = serde_json::to_string(&answer)? + "\n";
         match sockets {
-            Some(sockets) => hand_over::send(stream, &text, &sockets)?,
+            Some(sockets) => {
+                hand_over::send(stream, &text, &sockets)?;
+                // It may take long to start, and says nothing meanwhile. Its end closes the connection.
+                stream.set_read_timeout(None)?;
+            }
             None => (&mut &*stream).write_all(text.as_bytes())?,
         }
         if let Some(trace) = trace {
@@ -259,17 +259,11 @@ impl Successor<'_> {
         }
     }
 
-    /// It may take a moment to end, and what it has open as long.
     fn take_back(&self) {
         log::warn!("the process that was to go on in this one's place has given up");
-        for _ in 0..TAKE_BACK_TRIES {
-            match (self.operations.take_back)() {
-                Ok(()) => return,
-                Err(error) => log::debug!("it still has files of namespaces: {error}"),
-            }
-            thread::sleep(TAKE_BACK_PAUSE);
+        if let Err(error) = (self.operations.take_back)() {
+            log::error!("files of namespaces stay open to other targets: {error}");
         }
-        log::error!("files of namespaces stay open to other targets until this one starts again");
     }
 }
 

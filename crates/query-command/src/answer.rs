@@ -2,11 +2,11 @@
 
 use crate::Failure;
 use crate::arrow_file::ArrowFile;
-use bpfof_query::ask::Session;
+use bpfof_query::ask::{Cost, Session};
 use bpfof_query::infer::Source;
 use bpfof_query::output::{Output, Style};
 use bpfof_query::sql::Question;
-use bpfof_query::{Partial, Settings, Stats};
+use bpfof_query::{Partial, Settings};
 use bpfof_terminal::progress;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
@@ -34,7 +34,7 @@ pub(crate) fn answer(
     settings: Settings,
     destination: Destination<'_>,
     stop: &AtomicBool,
-) -> Result<Stats, Failure> {
+) -> Result<Cost, Failure> {
     let path = match destination {
         Destination::Print(style) => {
             return write(asked, settings, style, io::stdout().lock(), stop);
@@ -44,9 +44,9 @@ pub(crate) fn answer(
     let failed =
         |error: io::Error| Failure::Other(format!("cannot write {}: {error}", path.display()));
     let file = ArrowFile::open(path).map_err(failed)?;
-    let stats = write(asked, settings, Style::Arrow, file.as_file(), stop)?;
+    let cost = write(asked, settings, Style::Arrow, file.as_file(), stop)?;
     file.finish().map_err(failed)?;
-    Ok(stats)
+    Ok(cost)
 }
 
 /// Writes no more once `stop` is set.
@@ -75,7 +75,7 @@ fn write(
     style: Style,
     out: impl Write,
     stop: &AtomicBool,
-) -> Result<Stats, Failure> {
+) -> Result<Cost, Failure> {
     let out = BufWriter::new(Stoppable { out, stop });
     write_all(asked, settings, style, out, stop).map_err(|failure| match failure {
         // Whatever the writer makes of it.
@@ -90,7 +90,7 @@ fn write_all(
     style: Style,
     out: impl Write,
     stop: &AtomicBool,
-) -> Result<Stats, Failure> {
+) -> Result<Cost, Failure> {
     let Asked { question, source, session } = asked;
     let plan = question.plan();
     let mut output = Output::new(style, &question.names(), out);
@@ -120,5 +120,5 @@ fn write_all(
     // Of streams this is empty, and tells the columns where there are no parts.
     output.write(&answers.next(whole.finish(plan)?)?)?;
     output.finish()?;
-    Ok(cost.stats)
+    Ok(cost)
 }

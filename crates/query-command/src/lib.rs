@@ -198,13 +198,17 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     }
     let falls_back = !options.no_fallback;
     let session = Session::open(&source, &options.reach(), falls_back).map_err(Failure::other)?;
-    for warning in session.warnings() {
+    let warnings = session.warnings();
+    for warning in &warnings {
         eprintln!("bpfof: {warning}");
     }
     let asked = Asked { question: &question, source: &source, session: &session };
-    let stats = answer::answer(asked, options.settings(), options.destination(), &stop)?;
+    let cost = answer::answer(asked, options.settings(), options.destination(), &stop)?;
+    for lost in cost.lost.iter().filter(|lost| !warnings.contains(lost)) {
+        eprintln!("bpfof: {lost}");
+    }
     if options.stats {
-        explain::tell_stats(stats, &session, options.json)?;
+        explain::tell_stats(cost.stats, &session, options.json)?;
     }
     Ok(())
 }

@@ -5,8 +5,9 @@ use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
 use crate::commands::{Context, pushdown_vector};
-use crate::connection::Phase;
+use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
+use crate::executor::Executor;
 use crate::limits::CLOSES_PER_TURN;
 use crate::transport::Port;
 use log::Level;
@@ -172,18 +173,24 @@ pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
+/// A connection with more input goes on in a later turn, or when what keeps it has ended.
+pub(super) fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection: &Connection) {
+    match connection.is_paused() {
+        true => io.tell_next(connection.index),
+        false => executor.schedule.wake(connection.index),
+    }
+}
+
 /// A connection that was paused with received bytes left goes on with them, others receive.
 pub(super) fn resume<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
-    if entry.closing || entry.connection.is_paused() {
-        if entry.connection.has_more && !entry.closing {
-            core.io.tell_next(index);
-        }
+    if entry.closing {
         return;
     }
     if entry.connection.has_more {
-        core.executor.schedule.wake(index);
-    } else if let Port::Tcp(port) = &mut entry.connection.port
+        go_on_later(&mut core.io, &mut core.executor, &entry.connection);
+    } else if !entry.connection.is_paused()
+        && let Port::Tcp(port) = &mut entry.connection.port
         && let Some((buffer, filled)) = port.receive_buffer()
     {
         core.io.receive(index, buffer, filled);

@@ -50,7 +50,7 @@ pub(crate) trait Io {
     /// Posts works, in this order.
     fn post(&mut self, connection: u32, works: Vec<Work>);
 
-    /// A connection goes on when what was posted has ended.
+    /// Tells when the next of what was posted has ended: the connection waits for it.
     fn tell_next(&mut self, _connection: u32) {}
 
     /// Begins an operation on a file, or a read of a chain into its arena.

@@ -1,21 +1,18 @@
 //! Serving connections in the order of their shares.
 
 use super::chains;
-use super::closing::{close, close_soon, flush};
+use super::closing::{close, close_soon, flush, go_on_later};
 use super::io::{Io, Message};
 use super::state::Core;
 use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
-use crate::connection::Connection;
-use crate::executor::Executor;
 use crate::limits::{
     BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
     HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
 };
 use crate::operation::Operation;
 use log::Level;
-use std::fmt;
 use std::sync::Arc;
 
 /// Serves connections until the turn is over or nothing is left to do.
@@ -112,14 +109,6 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
-/// A connection with more input goes on in a later turn, or when what keeps it has ended.
-fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection: &Connection) {
-    match connection.is_paused() {
-        true => io.tell_next(connection.index),
-        false => executor.schedule.wake(connection.index),
-    }
-}
-
 /// Gives what has been received to the connection, as much as it may do now. More is received after
 /// what it has to say is sent: the kernel does both in that order, and arming a receive takes longer
 /// than many answers.
@@ -186,7 +175,8 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
         }
         Err(reason) => {
             if let Close::Violation(violation) = &reason {
-                warn(&mut Context { connection, executor }, format_args!("{violation}"));
+                // Anybody can cause those of a connection that has not got through Connect.
+                executor.note(connection, Level::Warn, format_args!("{violation}"));
             }
             after_commands(core, index);
             flush(core, index);
@@ -197,12 +187,6 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let spent = core.executor.take_spent();
     let cost = if takes_long { core.spend_by_clock(spent) } else { core.spend(spent) };
     core.executor.schedule.charge(index, cost as i64);
-}
-
-/// Tells the operator of a violation. Anybody can cause those of a connection that has not got through Connect.
-#[cold]
-fn warn(cx: &mut Context<'_>, violation: fmt::Arguments<'_>) {
-    cx.executor.note(cx.connection, Level::Warn, violation);
 }
 
 /// What commands asked for beyond the executor: of other threads, and of other reactors.

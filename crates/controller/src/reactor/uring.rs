@@ -5,8 +5,9 @@
 #![allow(unsafe_code)]
 
 mod links;
+mod token;
 
-use self::links::Signal;
+use self::links::{Links, Signal};
 use super::io::{Asked, Fence, Io, Link, Message, Shut};
 use super::state::Core;
 use super::{completions, serve, turn, upkeep};
@@ -99,23 +100,6 @@ pub(crate) struct Setup {
     pub(crate) poll: bool,
 }
 
-/// Kinds of operations, in the top byte of a token.
-mod token {
-    pub(super) const WAKE: u64 = 1 << 56;
-    pub(super) const RECV: u64 = 2 << 56;
-    pub(super) const SEND: u64 = 3 << 56;
-    pub(super) const COMMAND: u64 = 4 << 56;
-    /// Bits 55:32 chain, 31:0 length.
-    pub(super) const CHAIN: u64 = 5 << 56;
-    /// Bits 55:32 the low bits of the link's number, 31:0 connection.
-    pub(super) const FABRIC: u64 = 6 << 56;
-    /// Drives have completed something.
-    pub(super) const DRIVES: u64 = 7 << 56;
-    /// As `FABRIC`: something has happened to a connection by RDMA itself.
-    pub(super) const RDMA_CONNECTION: u64 = 8 << 56;
-    pub(super) const KIND: u64 = 0xff << 56;
-}
-
 fn command_token(command: CommandId) -> u64 {
     token::COMMAND | u64::from(command.connection) << 16 | u64::from(command.slot)
 }
@@ -131,12 +115,7 @@ struct Uring {
     drives: Option<DriveRing>,
     /// Operations on drives that could not begin.
     failed: Vec<Completion>,
-    /// By connection; each with a number, so that a late event is not taken for another's.
-    links: Vec<Option<(Link, u64)>>,
-    last_link: u64,
-    /// Connections whose endpoints have closed while works were handed to them, or have more events than a turn
-    /// has time for: nothing else tells of these.
-    over: Vec<u32>,
+    links: Links,
     /// Of the file operation that is being submitted.
     parts: Vec<Part>,
     setup: Setup,
@@ -169,9 +148,7 @@ impl Reactor {
             ring,
             drives: None,
             failed: Vec::new(),
-            links: Vec::new(),
-            last_link: 0,
-            over: Vec::new(),
+            links: Links::default(),
             parts: Vec::new(),
             setup,
         };
@@ -239,14 +216,15 @@ impl Reactor {
     /// Takes what the ring has completed, as much as a turn has time for.
     fn take_completions(&mut self) -> std::io::Result<()> {
         let mut taken = 0;
-        let mut over = std::mem::take(&mut self.core.io.over).into_iter();
+        let mut over = std::mem::take(&mut self.core.io.links.over).into_iter();
         for index in over.by_ref() {
             self.take_events(index);
+            taken += 1;
             if !self.core.takes_more(taken) {
                 break;
             }
         }
-        self.core.io.over.splice(0..0, over);
+        self.core.io.links.over.splice(0..0, over);
         while let Some(completion) = self.next_completion()? {
             self.completed(completion);
             taken += 1;
@@ -301,28 +279,29 @@ impl Reactor {
 
     /// Something has happened at the endpoint of a fabric.
     fn happened(&mut self, index: u32, number: u64, signal: Signal) {
-        if self.core.io.number_of(index) != Some(number) {
+        if self.core.io.links.number(index) != Some(number) {
             return;
         }
-        self.core.io.look(index, signal);
+        self.core.io.links.look(index, signal);
         self.take_events(index);
-        self.core.io.arm(index, signal);
+        let Uring { ring, links, .. } = &mut self.core.io;
+        links.arm(ring, index, signal);
     }
 
     /// Takes what has happened at an endpoint, as long as it is there, and as much as a turn has time for.
     fn take_events(&mut self, index: u32) {
-        let number = self.core.io.number_of(index);
+        let number = self.core.io.links.number(index);
         for taken in 1..=EVENTS_PER_TURN {
-            if self.core.io.number_of(index) != number {
+            if self.core.io.links.number(index) != number {
                 return;
             }
-            let Some(event) = self.core.io.poll(index) else { return };
+            let Some(event) = self.core.io.links.poll(index) else { return };
             completions::happened(&mut self.core, index, event);
             if !self.core.takes_more(taken) {
                 break;
             }
         }
-        self.core.io.over.push(index);
+        self.core.io.links.over.push(index);
     }
 
     /// Takes a few messages; for what is left it wakes itself.
@@ -365,9 +344,10 @@ impl Reactor {
             Link::Asked(asked) => Link::Rdma(Box::new(accept(*asked))),
             link => link,
         };
-        let number = core.io.set_link(index, link);
+        let number = core.io.links.set(index, link);
         upkeep::begin(core, index);
-        self.core.io.arm(index, Signal::Connection);
+        let Uring { ring, links, .. } = &mut self.core.io;
+        links.arm(ring, index, Signal::Connection);
         self.happened(index, number, Signal::Ends);
     }
 }
@@ -393,7 +373,7 @@ impl Uring {
     fn has_completions(&mut self) -> bool {
         self.ring.has_completions()
             || !self.failed.is_empty()
-            || !self.over.is_empty()
+            || !self.links.over.is_empty()
             || self.drives.as_mut().is_some_and(|drives| drives.ring.has_completions())
     }
 
@@ -499,12 +479,12 @@ impl Io for Uring {
     }
 
     fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
-        let fd = self.fd(connection);
+        let fd = self.links.fd(connection);
         self.ring.recv(fd, buffer, filled, token::RECV | u64::from(connection));
     }
 
     fn send(&mut self, connection: u32, outgoing: Box<Outgoing>, in_parts: bool) {
-        let fd = self.fd(connection);
+        let fd = self.links.fd(connection);
         self.ring.send(fd, outgoing, in_parts, token::SEND | u64::from(connection));
     }
 
@@ -544,12 +524,12 @@ impl Io for Uring {
     }
 
     fn post(&mut self, connection: u32, works: Vec<Work>) {
-        match self.link_mut(connection) {
+        match self.links.get_mut(connection) {
             Link::Fabric(endpoint) => endpoint.post(works),
             Link::Rdma(endpoint) => {
                 endpoint.post(works);
                 if endpoint.is_closed() || endpoint.has_events() {
-                    self.over.push(connection);
+                    self.links.over.push(connection);
                 }
             }
             Link::Socket(..) | Link::Asked(_) => unreachable!("its port has bytes"),
@@ -557,16 +537,16 @@ impl Io for Uring {
     }
 
     fn tell_next(&mut self, connection: u32) {
-        if let Link::Rdma(endpoint) = self.link_mut(connection) {
+        if let Link::Rdma(endpoint) = self.links.get_mut(connection) {
             endpoint.tell_next();
             if endpoint.has_events() {
-                self.over.push(connection);
+                self.links.over.push(connection);
             }
         }
     }
 
     fn shut(&mut self, connection: u32, half: Shut) {
-        match (self.link_mut(connection), half) {
+        match (self.links.get_mut(connection), half) {
             // It fails where the other end has gone already.
             (Link::Socket(socket, _), Shut::Receive) => {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
@@ -575,23 +555,23 @@ impl Io for Uring {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
             (Link::Fabric(endpoint), Shut::Both) => endpoint.close(),
-            (Link::Rdma(_), Shut::Both) => self.shut_rdma(connection),
+            (Link::Rdma(_), Shut::Both) => self.links.shut_rdma(&mut self.ring, connection),
             (Link::Rdma(endpoint), Shut::Receive) => {
                 endpoint.tell_all();
-                self.over.push(connection);
+                self.links.over.push(connection);
             }
             (Link::Fabric(_) | Link::Asked(_), _) => {}
         }
     }
 
     fn close(&mut self, connection: u32) {
-        if let Some((Link::Rdma(endpoint), _)) = self.links[connection as usize].take() {
-            self.disarm(&endpoint);
+        if let Some(Link::Rdma(endpoint)) = self.links.take(connection) {
+            links::disarm(&mut self.ring, &endpoint);
         }
     }
 
     fn has_hung_up(&mut self, connection: u32) -> bool {
-        match self.link(connection) {
+        match self.links.get(connection) {
             Link::Socket(socket, _) => {
                 let mut wanted = [PollFd::new(socket, PollFlags::RDHUP)];
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -604,10 +584,10 @@ impl Io for Uring {
     }
 
     fn taken_bytes(&mut self, connection: u32) -> u64 {
-        match self.link(connection) {
+        match self.links.get(connection) {
             Link::Socket(socket, _) => acked_bytes(socket.as_raw_fd()),
             Link::Fabric(endpoint) => endpoint.taken_bytes(),
-            Link::Rdma(_) => self.taken_by_rdma(connection),
+            Link::Rdma(_) => self.links.taken_by_rdma(connection),
             Link::Asked(_) => 0,
         }
     }

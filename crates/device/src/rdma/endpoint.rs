@@ -78,7 +78,7 @@ struct Over {
 /// answers for waits at its own card.
 ///
 /// That a message was sent nobody waits for, unless much is under way (32 KiB), something waits, or
-/// [all is to be told](Self::tell_all): such ends are taken with what comes next, or by
+/// [all](Self::tell_all) or [the next](Self::tell_next) is to be told: such ends are taken with what comes next, or by
 /// [`take_done`](Self::take_done).
 #[derive(Debug)]
 pub struct Endpoint {

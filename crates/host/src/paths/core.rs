@@ -123,7 +123,10 @@ impl Paths {
 
     /// Whether requests may use it.
     pub(super) fn is_usable(&self, link: &Link) -> bool {
-        self.usable().iter().any(|usable| usable.number == link.number)
+        let table = self.table();
+        let now = table.links.get(link.path).and_then(Option::as_ref);
+        now.is_some_and(|now| now.number == link.number)
+            && table.states.state(link.path).is_usable()
     }
 
     /// Connects an I/O queue by a path, for the lane of which any path can have the next.

@@ -8,7 +8,10 @@
 
 use super::filler;
 use crate::association::Association;
-use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange, Status};
+use crate::{
+    Controller, Error, FileMapObject, FunctionId, FunctionReportEntry, LostReason, MapChange,
+    Status,
+};
 use bpfof_nvme::Installation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -47,20 +50,32 @@ impl Intents {
         &self,
         association: &Association,
     ) -> Result<MutexGuard<'_, Intent>, Error> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let locked = loop {
+        let _waiting = Waiting::new(&self.waiting);
+        loop {
             match self.intent.try_lock() {
-                Ok(intent) => break Ok(intent),
-                Err(TryLockError::Poisoned(poisoned)) => break Ok(poisoned.into_inner()),
+                Ok(intent) => return Ok(intent),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => {}
             }
-            if let Err(error) = association.admin.beat() {
-                break Err(error);
-            }
+            association.admin.beat()?;
             std::thread::sleep(LOCK_PAUSE);
-        };
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        locked
+        }
+    }
+}
+
+/// One of those who wait, as long as it lives.
+struct Waiting<'a>(&'a AtomicU32);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -127,17 +142,19 @@ impl Intent {
             Err(Error::NotPushdownTarget) if self.is_empty() => return Ok(None),
             Err(error) => return Err(error),
         }
-        if is_alone && !self.installed.is_empty() {
+        if !self.installed.is_empty() {
             let report = one.function_report()?;
-            self.installed.retain(|id, name| {
-                let is_there = report.iter().any(|entry| entry.function == *id);
-                if !is_there {
-                    log::warn!("installed function {id}, {name:?}, is gone; install it again");
-                }
-                is_there
-            });
+            if is_alone {
+                self.installed.retain(|id, name| {
+                    let is_there = report.iter().any(|entry| entry.function == *id);
+                    if !is_there {
+                        log::warn!("installed function {id}, {name:?}, is gone; install it again");
+                    }
+                    is_there
+                });
+            }
+            compare_installed(&report, &self.installed)?;
         }
-        compare_installed(one, &self.installed)?;
         if progress.last_id >= progress.goal {
             progress.goal = self.last_id;
             progress.held_skips = progress.held_skips.saturating_mul(2).max(HELD_SKIPS);
@@ -248,7 +265,8 @@ impl Intent {
         name: &str,
     ) -> Result<(), Error> {
         let mut one = Controller::of(Arc::clone(association));
-        compare_installed(&mut one, &BTreeMap::from([(id, name.to_owned())]))?;
+        let report = one.function_report()?;
+        compare_installed(&report, &BTreeMap::from([(id, name.to_owned())]))?;
         self.installed.insert(id, name.to_owned());
         Ok(())
     }
@@ -263,7 +281,12 @@ impl Intent {
         let mut one = Controller::of(Arc::clone(association));
         // Another association, which may have ended since, has had those before.
         let least = known.map_or(self.last_id + 1, |known| known.0);
-        let mut id = one.load_function(object, entry)?;
+        let loaded = one.load_function(object, entry);
+        if known.is_none() && matches!(loaded, Err(Error::FunctionRejected(_))) {
+            // It has had an id.
+            self.last_id = least;
+        }
+        let mut id = loaded?;
         if id.0.abs_diff(least) > GAP_MAX && !id.is_installed() {
             one.unload_function(id)?;
             return Err(other_number(least, id.0));
@@ -306,6 +329,10 @@ impl Intent {
             }
         }
         let id = one.load(object, installation)?;
+        if known.is_none() {
+            // One of those that functions of the association have is used up as well.
+            self.last_id += 1;
+        }
         if let Some(known) = known.filter(|known| *known != id) {
             one.unload_function(id)?;
             return Err(other_number(known.0, id.0));
@@ -379,11 +406,10 @@ fn skip(
 }
 
 /// Whether an association has the same installed functions by these ids.
-fn compare_installed(one: &mut Controller, installed: &BTreeMap<u32, String>) -> Result<(), Error> {
-    if installed.is_empty() {
-        return Ok(());
-    }
-    let report = one.function_report()?;
+fn compare_installed(
+    report: &[FunctionReportEntry],
+    installed: &BTreeMap<u32, String>,
+) -> Result<(), Error> {
     for (id, name) in installed {
         let found = report.iter().find(|entry| entry.function == *id);
         let found = found.map(|entry| entry.name.to_string());

@@ -45,9 +45,6 @@ pub enum SessionError {
 /// After a target could not be reached, it is left alone so long.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What is told of a target that was lost in the middle of the work.
-const WENT_ON: &str = "the connection was lost: the rest ran here, over plain reads";
-
 /// Associations with the targets of files. A copy shares them.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
@@ -135,17 +132,11 @@ impl Session {
         Ok(())
     }
 
-    /// What the user should know.
+    /// What the user should know before a query: which targets do not run the stages, and why.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let told = self.places.iter().filter_map(|place| {
-            let is_lost = matches!(place.at, Where::Target { .. }) && !place.maps.is_connected();
-            let why =
-                is_lost.then_some("the connection was lost: the rest ran here, over plain reads");
-            let given_up = place.loaded.is_given_up().then_some(WENT_ON);
-            Some(format!("{}: {}", place.name(), place.lost.as_deref().or(given_up).or(why)?))
-        });
-        told.collect()
+        let places = self.places.iter();
+        places.filter_map(|place| Some(place.warning(place.lost.as_deref()?))).collect()
     }
 
     /// Where the stages run over the files, each place once.
@@ -213,7 +204,7 @@ impl Session {
             let PartCost { place: at, lost, .. } = place.cost(stats, lost.as_deref());
             whole.stats = whole.stats.plus(stats);
             whole.places.push(at);
-            whole.lost.extend(lost.map(|why| format!("{}: {why}", place.name())));
+            whole.lost.extend(lost.map(|why| place.warning(&why)));
         }
         Ok(whole)
     }
@@ -256,10 +247,10 @@ impl Place {
         Stages::kept(&self.maps, &self.loaded)
     }
 
-    fn name(&self) -> String {
+    fn warning(&self, why: &str) -> String {
         match &self.at {
-            Where::Here(_) => "this machine".to_owned(),
-            Where::Target { url, .. } => url.to_string(),
+            Where::Here(_) => format!("this machine: {why}"),
+            Where::Target { url, .. } => format!("{url}: {why}"),
         }
     }
 

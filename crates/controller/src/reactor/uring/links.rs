@@ -2,10 +2,10 @@
 
 #![deny(unsafe_code)]
 
-use super::{Uring, token};
+use super::token;
 use crate::reactor::io::Link;
 use bpfof_device::fabric::Event;
-use bpfof_device::rdma;
+use bpfof_device::{Ring, rdma};
 use std::os::fd::{AsRawFd, RawFd};
 
 /// By what the endpoint of a fabric tells.
@@ -17,20 +17,36 @@ pub(super) enum Signal {
     Connection,
 }
 
-impl Uring {
+/// What carries each connection.
+#[derive(Default)]
+pub(super) struct Links {
+    /// By connection; each with a number, so that a late event is not taken for another's.
+    slots: Vec<Option<(Link, u64)>>,
+    last_number: u64,
+    /// Connections whose endpoints have closed while works were handed to them, or have more events than a turn
+    /// has time for: nothing else tells of these.
+    pub(super) over: Vec<u32>,
+}
+
+impl Links {
     /// Returns its number, as tokens have it.
-    pub(super) fn set_link(&mut self, index: u32, link: Link) -> u64 {
-        if self.links.len() <= index as usize {
-            self.links.resize_with(index as usize + 1, || None);
+    pub(super) fn set(&mut self, index: u32, link: Link) -> u64 {
+        if self.slots.len() <= index as usize {
+            self.slots.resize_with(index as usize + 1, || None);
         }
-        self.last_link += 1;
-        self.links[index as usize] = Some((link, self.last_link));
-        self.last_link & 0xff_ffff
+        self.last_number += 1;
+        self.slots[index as usize] = Some((link, self.last_number));
+        self.last_number & 0xff_ffff
+    }
+
+    /// Takes it away.
+    pub(super) fn take(&mut self, index: u32) -> Option<Link> {
+        self.slots[index as usize].take().map(|(link, _)| link)
     }
 
     /// Waits for what an endpoint tells next by one of its signals, if it has that.
-    pub(super) fn arm(&mut self, index: u32, signal: Signal) {
-        let Some(Some((link, number))) = self.links.get(index as usize) else { return };
+    pub(super) fn arm(&self, ring: &mut Ring, index: u32, signal: Signal) {
+        let Some(Some((link, number))) = self.slots.get(index as usize) else { return };
         let kind = match signal {
             Signal::Ends => token::FABRIC,
             Signal::Connection => token::RDMA_CONNECTION,
@@ -38,7 +54,7 @@ impl Uring {
         let token = kind | (number & 0xff_ffff) << 32 | u64::from(index);
         match (link, signal) {
             (Link::Fabric(endpoint), Signal::Ends) => {
-                self.ring.read_event(endpoint.signal(), token);
+                ring.read_event(endpoint.signal(), token);
             }
             (Link::Rdma(endpoint), _) => {
                 if let Some([ends, connection]) = endpoint.signals() {
@@ -46,7 +62,7 @@ impl Uring {
                         Signal::Ends => ends,
                         Signal::Connection => connection,
                     };
-                    self.ring.readable(readable.as_raw_fd(), token);
+                    ring.readable(readable.as_raw_fd(), token);
                 }
             }
             (Link::Fabric(_), Signal::Connection) | (Link::Socket(..) | Link::Asked(_), _) => {}
@@ -54,14 +70,14 @@ impl Uring {
     }
 
     /// The number of a link, as tokens have it.
-    pub(super) fn number_of(&self, index: u32) -> Option<u64> {
-        let (_, number) = self.links.get(index as usize)?.as_ref()?;
+    pub(super) fn number(&self, index: u32) -> Option<u64> {
+        let (_, number) = self.slots.get(index as usize)?.as_ref()?;
         Some(number & 0xff_ffff)
     }
 
     /// Looks what has made an endpoint's signal readable.
     pub(super) fn look(&mut self, index: u32, signal: Signal) {
-        if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
+        if let Some(Some((Link::Rdma(endpoint), _))) = self.slots.get_mut(index as usize) {
             match signal {
                 Signal::Ends => endpoint.look_at_ends(),
                 Signal::Connection => endpoint.look_at_connection(),
@@ -71,38 +87,29 @@ impl Uring {
 
     /// The next event of a link's endpoint.
     pub(super) fn poll(&mut self, index: u32) -> Option<Event> {
-        match self.links.get_mut(index as usize)?.as_mut()? {
+        match self.slots.get_mut(index as usize)?.as_mut()? {
             (Link::Fabric(endpoint), _) => endpoint.poll(),
             (Link::Rdma(endpoint), _) => endpoint.poll(),
             _ => None,
         }
     }
 
-    /// Lets go of the signals of an endpoint.
-    pub(super) fn disarm(&mut self, endpoint: &rdma::Endpoint) {
-        for signal in endpoint.signals().into_iter().flatten() {
-            if let Err(error) = self.ring.cancel(signal.as_raw_fd()) {
-                log::error!("the ring does not let go of a connection that has closed: {error}");
-            }
-        }
-    }
-
     /// Ends a connection. One that was ended before and has works yet gives them up.
-    pub(super) fn shut_rdma(&mut self, index: u32) {
-        let Some((Link::Rdma(mut endpoint), number)) = self.links[index as usize].take() else {
+    pub(super) fn shut_rdma(&mut self, ring: &mut Ring, index: u32) {
+        let Some((Link::Rdma(mut endpoint), number)) = self.slots[index as usize].take() else {
             return;
         };
         if endpoint.is_closed() {
-            self.disarm(&endpoint);
+            disarm(ring, &endpoint);
         }
         endpoint.close();
-        self.links[index as usize] = Some((Link::Rdma(endpoint), number));
+        self.slots[index as usize] = Some((Link::Rdma(endpoint), number));
         self.over.push(index);
     }
 
     /// How many bytes the peer has taken, also of what nobody waits for.
     pub(super) fn taken_by_rdma(&mut self, index: u32) -> u64 {
-        let Link::Rdma(endpoint) = self.link_mut(index) else { return 0 };
+        let Link::Rdma(endpoint) = self.get_mut(index) else { return 0 };
         endpoint.take_done();
         let (bytes, has_events) = (endpoint.taken_bytes(), endpoint.has_events());
         if has_events {
@@ -111,20 +118,29 @@ impl Uring {
         bytes
     }
 
-    pub(super) fn link(&self, index: u32) -> &Link {
-        let link = self.links[index as usize].as_ref();
+    pub(super) fn get(&self, index: u32) -> &Link {
+        let link = self.slots[index as usize].as_ref();
         &link.expect("it stays open while its connection lives").0
     }
 
-    pub(super) fn link_mut(&mut self, index: u32) -> &mut Link {
-        let link = self.links[index as usize].as_mut();
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Link {
+        let link = self.slots[index as usize].as_mut();
         &mut link.expect("it stays open while its connection lives").0
     }
 
     pub(super) fn fd(&self, index: u32) -> RawFd {
-        match self.link(index) {
+        match self.get(index) {
             Link::Socket(socket, _) => socket.as_raw_fd(),
             _ => unreachable!("its port has messages"),
+        }
+    }
+}
+
+/// Lets go of the signals of an endpoint.
+pub(super) fn disarm(ring: &mut Ring, endpoint: &rdma::Endpoint) {
+    for signal in endpoint.signals().into_iter().flatten() {
+        if let Err(error) = ring.cancel(signal.as_raw_fd()) {
+            log::error!("the ring does not let go of a connection that has closed: {error}");
         }
     }
 }
