@@ -45,6 +45,8 @@ const char *const USAGE =
 	"                        [default: the library adapts it]\n"
 	"  --lanes-max N         connections that clients share, one for each processor; 0: each client has\n"
 	"                        its own [default: the library's]\n"
+	"  --speculate WAY       never, when-faster or always: search the tables of a key at once\n"
+	"                        [default: when-faster]\n"
 	"  --check               do nothing; fail if the options are not good\n"
 	"\n"
 	"workloads:\n";
@@ -213,6 +215,14 @@ rocksdb::Status run(const std::string &path, int argc, char **argv)
 			{"lanes-max",
 				[&](auto text) {
 					options.lanes_max = whole("lanes-max", text, 0, UINT32_MAX);
+				}},
+			{"speculate",
+				[&](auto text) {
+					bpf_of::PushdownOptions parsed;
+
+					if (!parsed.set("speculate", text).ok())
+						refuse("--speculate " + text + ": never, when-faster or always");
+					options.speculate = parsed.speculate;
 				}},
 			{"check", [&](auto) { checks_only = true; }},
 			{"sample-rate",

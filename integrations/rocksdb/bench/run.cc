@@ -78,6 +78,7 @@ struct Usage {
 		for (size_t way = 0; way < bpf_of::WAYS; way++)
 			used.stats.gets[way] -= before.stats.gets[way];
 		used.stats.blocks -= before.stats.blocks;
+		used.stats.at_once -= before.stats.at_once;
 		used.stats.sent_bytes -= before.stats.sent_bytes;
 		used.stats.received_bytes -= before.stats.received_bytes;
 		return used;
@@ -133,6 +134,7 @@ Status open(const RunOptions &options, const Shape &shape, bool is_local, Opened
 		pushdown.sample_rate = *options.sample_rate;
 		pushdown.adapt_sampling = false;
 	}
+	pushdown.speculate = options.speculate;
 	if (options.lanes_max)
 		pushdown.lanes_max = *options.lanes_max;
 	/* For each client, and for compactions. */
@@ -324,9 +326,10 @@ void print(const Case &which, const RunOptions &options, const Measured &measure
 	print_optional("energy_j", used.energy_j);
 	std::printf(", \"rocksdb_blocks\": %llu", static_cast<unsigned long long>(done.rocksdb_blocks));
 	if (which.mode != Mode::kLocal) {
-		std::printf(", \"chain_blocks\": %llu, \"sent_bytes\": %llu, \"received_bytes\": %llu, "
+		std::printf(", \"chain_blocks\": %llu, \"at_once\": %llu, \"sent_bytes\": %llu, \"received_bytes\": %llu, "
 			    "\"gets\": {",
 			static_cast<unsigned long long>(used.stats.blocks),
+			static_cast<unsigned long long>(used.stats.at_once),
 			static_cast<unsigned long long>(used.stats.sent_bytes),
 			static_cast<unsigned long long>(used.stats.received_bytes));
 		for (size_t way = 0; way < bpf_of::WAYS; way++)

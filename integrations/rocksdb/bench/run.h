@@ -5,6 +5,8 @@
 
 #include "workload.h"
 
+#include <bpfof/rocksdb.h>
+
 #include <optional>
 
 namespace bench {
@@ -36,6 +38,7 @@ struct RunOptions {
 	std::optional<double> sample_rate;
 	/* Connections that clients share; without it the library chooses. */
 	std::optional<uint32_t> lanes_max;
+	bpf_of::Speculate speculate = bpf_of::Speculate::kWhenFaster;
 	/* Process whose processor time is told, too. */
 	std::optional<int> target_pid;
 };

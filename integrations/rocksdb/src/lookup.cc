@@ -42,21 +42,22 @@ bool FileList::add(Plan *plan)
 	return true;
 }
 
-void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &files,
+void make_chain(struct bpfof_chain *chain, const Plan &plan, const Part &part, const FileList &files,
 	const rocksdb::Slice &key, uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
 	size_t scratch_bytes)
 {
+	const uint32_t tables = part.end - part.first;
+	const struct sst_table *const starts = plan.starts + part.first;
 	const struct sst_get_request request = {
-		newest_tag, static_cast<__u32>(key.size()), static_cast<__u16>(plan.tables), 0, 0, 0};
-	const size_t tables_size = plan.tables * sizeof(struct sst_table);
+		newest_tag, static_cast<__u32>(key.size()), static_cast<__u16>(tables), 0, 0, 0};
+	const size_t tables_size = tables * sizeof(struct sst_table);
 
 	std::memcpy(scratch, &request, sizeof(request));
-	std::memcpy(scratch + sizeof(request), plan.starts, tables_size);
+	std::memcpy(scratch + sizeof(request), starts, tables_size);
 	std::memcpy(scratch + sizeof(request) + tables_size, key.data(), key.size());
 	chain->fds = files.fds();
 	chain->nfds = files.count();
-	chain->first = {plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES,
-		plan.starts[0].file};
+	chain->first = {starts->offset, starts->size + SST_TRAILER_BYTES, starts->file};
 	chain->function = sst_get;
 	chain->scratch = scratch;
 	chain->scratch_len = scratch_bytes;
@@ -85,27 +86,33 @@ void cannot_end(struct bpfof_chain *chain)
 		chain->result.error = EIO;
 }
 
-bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us)
+void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t count, const TimeLimit &limit)
 {
-	struct bpfof_chain *ended;
+	struct bpfof_chain *ended[PARTS_MAX];
+	int64_t left = limit.timeout_us();
 
-	if (timeout_us == TimeLimit::NONE) {
-		bpfof_read_pushdown_batch(reader, chain, 1);
-		return true;
+	if (count == 1 && left == TimeLimit::NONE) {
+		bpfof_read_pushdown_batch(reader, chains, count);
+		return;
 	}
-	not_ended(chain);
-	if (timeout_us == 0)
-		return false;
-	if (bpfof_submit_many(reader, chain, 1) < 0) {
-		/* It says what is wrong with the chain. */
-		bpfof_read_pushdown_batch(reader, chain, 1);
-		return true;
+	for (size_t i = 0; i < count; i++)
+		not_ended(&chains[i]);
+	if (left == 0)
+		return;
+	if (bpfof_submit_many(reader, chains, count) < 0) {
+		/* It says what is wrong with the chains. */
+		bpfof_read_pushdown_batch(reader, chains, count);
+		return;
 	}
-	const int got = bpfof_poll_within(reader, &ended, 1, timeout_us);
+	for (size_t running = count; running > 0; left = limit.timeout_us()) {
+		const int got = bpfof_poll_within(reader, ended, count, left);
 
-	if (got < 0)
-		cannot_end(chain);
-	return got == 1;
+		for (size_t i = 0; got < 0 && i < count; i++)
+			cannot_end(&chains[i]);
+		if (got < 0 || (got == 0 && left != TimeLimit::NONE))
+			return;
+		running -= got;
+	}
 }
 
 bool met_long_key(const struct bpfof_chain &chain)
@@ -156,6 +163,8 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 	}
 	std::memcpy(&answer, bytes, sizeof(answer));
 	found->blocks = answer.blocks;
+	found->tables = answer.table + 1;
+	found->is_whole = answer.status != SST_NOT_FOUND;
 	if (answer.status == SST_OTHER || answer.status == SST_TOO_LONG || answer.status > SST_BLOB)
 		return ReadPath::kDeclined;
 	const size_t size = result.length - sizeof(answer);

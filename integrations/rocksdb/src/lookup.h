@@ -31,17 +31,36 @@ class FileList {
 	size_t count_ = 0;
 };
 
+/* Tables of a plan that one chain searches: those from `first` up to `end`. */
+struct Part {
+	uint32_t first;
+	uint32_t end;
+
+	/* That with this number of `parts`, at most one for each table, which are as long as one another. */
+	static Part of(const Plan &plan, uint32_t parts, uint32_t number)
+	{
+		return {plan.tables * number / parts, plan.tables * (number + 1) / parts};
+	}
+};
+/* Parts of a plan that are searched at once. */
+constexpr uint32_t PARTS_MAX = 8;
+
+inline uint32_t parts_of(const Plan &plan, bool at_once)
+{
+	return at_once ? std::min(plan.tables, PARTS_MAX) : 1;
+}
+
 /*
- * Makes the chain that looks for the newest version of a key whose tag is at most newest_tag. The
- * plan has tables, which are in `files`; these and scratch must stay where they are until the chain has
- * ended.
+ * Makes the chain that looks for the newest version of a key whose tag is at most newest_tag, in tables of
+ * a plan that are in `files`; these and scratch must stay where they are until the chain has ended.
  */
-void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &files,
+void make_chain(struct bpfof_chain *chain, const Plan &plan, const Part &part, const FileList &files,
 	const rocksdb::Slice &key, uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
 	size_t scratch_bytes);
 
-/* Runs a chain, and waits so long for its end. False if it has not ended; then the reader is of no use. */
-bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us);
+/* Runs chains of the same files and as much scratch at once, at most PARTS_MAX, and waits for all ends, as long
+ * as there is time. Those that are missing then are as not_ended() says, and the reader is of no use. */
+void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t count, const TimeLimit &limit);
 /* What a chain has before it ends. */
 void not_ended(struct bpfof_chain *chain);
 /* The reader has failed: a chain that has not ended has failed with it. */
@@ -52,6 +71,9 @@ bool met_long_key(const struct bpfof_chain &chain);
 
 /* What a chain has found, in its scratch. */
 struct Found {
+	/* Tables that were searched, and whether those behind them do not matter. */
+	uint32_t tables = 0;
+	bool is_whole = false;
 	/* Whether there is a value, onto which operands are merged. */
 	bool has_value = false;
 	/* Whether in place of it there is that of a blob. */

@@ -42,23 +42,35 @@ struct Missing {
 	SearchEnd end;
 };
 
+/* One whose chains have left, by number. */
+struct Pending {
+	Missing missing;
+	size_t first;
+	uint32_t parts;
+	uint32_t tables;
+};
+
 /* Chains of one call. They leave together as long as their files have room in one list. */
 class ManyChains {
     public:
-	/* At most so many chains. */
-	ManyChains(size_t count, uint64_t newest_tag, bool are_single)
-		: newest_tag_(newest_tag), are_single_(are_single), chains_(count),
-		  scratch_(new unsigned char[count * BPFOF_SCRATCH_MAX])
+	/* At most so many keys. */
+	ManyChains(size_t keys, uint64_t newest_tag, bool are_single, bool at_once)
+		: newest_tag_(newest_tag), are_single_(are_single), at_once_(at_once),
+		  chains_(new struct bpfof_chain[keys * (at_once ? PARTS_MAX : 1)]),
+		  scratch_(new unsigned char[keys * (at_once ? PARTS_MAX : 1) * BPFOF_SCRATCH_MAX])
 	{
-		lists_.reserve(count);
+		lists_.reserve(keys);
 	}
 
 	size_t count() const { return count_; }
-	const struct bpfof_chain &operator[](size_t number) const { return chains_[number]; }
+	/* The chain with this number, and those that were added after it. */
+	const struct bpfof_chain *from(size_t number) const { return &chains_[number]; }
 
-	/* Adds a chain with so much scratch. Those before it leave if it cannot go with them. */
-	void add(const Reader &reader, Plan *plan, const Slice &key, size_t scratch_bytes)
+	/* Adds chains with so much scratch for a key, and gives their number. Those before them leave if these
+	 * cannot go with them. */
+	uint32_t add(const Reader &reader, Plan *plan, const Slice &key, size_t scratch_bytes)
 	{
+		const uint32_t parts = parts_of(*plan, at_once_);
 		const bool is_alike = count_ > 0 && chains_[count_ - 1].scratch_len == scratch_bytes;
 
 		if (is_closed_ || are_single_ || !is_alike || !lists_.back().add(plan)) {
@@ -67,10 +79,14 @@ class ManyChains {
 			lists_.back().add(plan);
 			is_closed_ = false;
 		}
-		make_chain(&chains_[count_], *plan, lists_.back(), key, newest_tag_,
-			reader.session().sst_get(), &scratch_[count_ * BPFOF_SCRATCH_MAX], scratch_bytes);
-		not_ended(&chains_[count_]);
-		count_++;
+		for (uint32_t i = 0; i < parts; i++) {
+			make_chain(&chains_[count_], *plan, Part::of(*plan, parts, i), lists_.back(), key,
+				newest_tag_, reader.session().sst_get(), &scratch_[count_ * BPFOF_SCRATCH_MAX],
+				scratch_bytes);
+			not_ended(&chains_[count_]);
+			count_++;
+		}
+		return parts;
 	}
 
 	/* Chains that have not left do. */
@@ -121,12 +137,13 @@ class ManyChains {
 
 	const uint64_t newest_tag_;
 	const bool are_single_;
+	const bool at_once_;
 	size_t count_ = 0;
 	/* Those that have left, and those of them that have not ended. */
 	size_t begun_ = 0, running_ = 0;
 	/* Whether the last list's chains have left. */
 	bool is_closed_ = false;
-	std::vector<struct bpfof_chain> chains_;
+	const std::unique_ptr<struct bpfof_chain[]> chains_;
 	/* The most for each. Not set to zero: it may be megabytes, of which little is used. */
 	const std::unique_ptr<unsigned char[]> scratch_;
 	std::vector<FileList> lists_;
@@ -291,8 +308,11 @@ class PushdownDB::ManyGets {
 		const size_t part = are_single ? last - first : PART;
 		std::optional<Reader> reader;
 		std::optional<ManyChains> chains;
-		std::vector<Missing> pending;
+		std::vector<Pending> pending;
+		std::optional<Speculation::Read> speculates;
 
+		if (!are_single)
+			speculates.emplace(state_.speculation_of_many);
 		for (size_t from = first; from < last; from += part) {
 			search_memory(from, std::min(from + part, last));
 			plan([&](Missing &missing, Plan &plan) {
@@ -303,10 +323,13 @@ class PushdownDB::ManyGets {
 				if (!reader->get())
 					return plainly(key, ReadPath::kBusy);
 				if (!chains)
-					chains.emplace(last - first, newest_tag_, are_single);
-				chains->add(*reader, &plan, keys_[key],
+					chains.emplace(last - first, newest_tag_, are_single,
+						speculates && speculates->is_at_once());
+				const size_t number = chains->count();
+				const uint32_t parts = chains->add(*reader, &plan, keys_[key],
 					state_.scratch_bytes_of(*families_[family_of_[key]].live, keys_[key]));
-				pending.push_back(std::move(missing));
+
+				pending.push_back({std::move(missing), number, parts, plan.tables});
 			});
 			if (chains && !are_single)
 				chains->poll(*reader);
@@ -319,7 +342,7 @@ class PushdownDB::ManyGets {
 			return;
 		chains->wait(*reader, limit_);
 		reader.reset();
-		take_answers(pending, *chains);
+		take_answers(pending, *chains, speculates ? &*speculates : nullptr);
 	}
 
 	/* Leaves keys to RocksDB for its cache. */
@@ -339,13 +362,21 @@ class PushdownDB::ManyGets {
 			&values_[key]};
 	}
 
-	void take_answers(const std::vector<Missing> &pending, const ManyChains &chains)
+	void take_answers(
+		const std::vector<Pending> &pending, const ManyChains &chains, Speculation::Read *speculates)
 	{
 		std::vector<ChainRead> reads;
+		uint64_t needed = 0, tables = 0;
 
 		reads.reserve(pending.size());
-		for (size_t i = 0; i < pending.size(); i++)
-			reads.push_back(state_.take_chain(chains[i], read_of(pending[i])));
+		for (const Pending &one : pending) {
+			reads.push_back(
+				state_.take_chains(chains.from(one.first), one.parts, read_of(one.missing)));
+			needed += reads.back().found.tables;
+			tables += one.tables;
+		}
+		if (speculates && std::all_of(reads.begin(), reads.end(), [](auto &read) { return read.is_good(); }))
+			speculates->end(needed, tables);
 		state_.read_blobs(&reads, limit_.timeout_us());
 		for (size_t i = 0; i < pending.size(); i++) {
 			const ReadPath way = State::take_answer(&reads[i]);
@@ -353,9 +384,9 @@ class PushdownDB::ManyGets {
 			if (reads[i].is_good() || way == ReadPath::kTimedOut)
 				state_.count(way);
 			else if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
-				plainly_together(pending[i].key, way);
+				plainly_together(pending[i].missing.key, way);
 			else
-				plainly(pending[i].key, way);
+				plainly(pending[i].missing.key, way);
 		}
 	}
 

@@ -24,6 +24,7 @@ template <typename Each> void for_each_number(const PushdownStats &stats, Each e
 		each("gets." + word, stats.gets[way]);
 	}
 	each("blocks", stats.blocks);
+	each("at-once", stats.at_once);
 	each("blobs", stats.blobs);
 	each("seeks", stats.seeks);
 	each("sent-bytes", stats.sent_bytes);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 
 namespace bpf_of {
 
@@ -210,7 +211,7 @@ Status PushdownDB::get(
 	value->Reset();
 	if (mode == Mode::kBlocks && plan.tables > 0)
 		return state_->search_blocks(plan, limit, plainly);
-	way = state_->run_chain(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
+	way = state_->run_plan(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
 	/* The blocks that the chain has read, or some that it could not read. */
 	if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
 		return together(way);
@@ -254,29 +255,39 @@ Status PushdownDB::State::search_blocks(
 	return plainly(ReadPath::kBlocks);
 }
 
-ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag)
+ReadPath PushdownDB::State::run_plan(Plan &plan, const KeyRead &read, uint64_t newest_tag)
 {
-	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
-	struct bpfof_chain chain;
-	FileList files_of_plan;
-
 	if (plan.tables == 0) {
 		Found none;
 
 		return settle(&none, read) ? ReadPath::kNoTable : ReadPath::kDeclined;
 	}
+	std::optional<Speculation::Read> speculates;
+
+	if (plan.tables > 1)
+		speculates.emplace(speculation);
+	const uint32_t parts = parts_of(plan, speculates && speculates->is_at_once());
+	const size_t scratch_bytes = scratch_bytes_of(read.live, read.key);
+	alignas(8) unsigned char one_scratch[BPFOF_SCRATCH_MAX];
+	const std::unique_ptr<unsigned char[]> more(parts > 1 ? new unsigned char[parts * scratch_bytes] : nullptr);
+	unsigned char *const scratch = more ? more.get() : one_scratch;
+	struct bpfof_chain chains[PARTS_MAX];
+	FileList files_of_plan;
 	{
 		const Reader reader(files->target().session());
 
 		if (!reader.get())
 			return ReadPath::kBusy;
 		files_of_plan.add(&plan);
-		make_chain(&chain, plan, files_of_plan, read.key, newest_tag, reader.session().sst_get(),
-			scratch, scratch_bytes_of(read.live, read.key));
-		run_within(reader.get(), &chain, read.limit.timeout_us());
+		for (uint32_t i = 0; i < parts; i++)
+			make_chain(&chains[i], plan, Part::of(plan, parts, i), files_of_plan, read.key, newest_tag,
+				reader.session().sst_get(), scratch + i * scratch_bytes, scratch_bytes);
+		run_within(reader.get(), chains, parts, read.limit);
 	}
-	ChainRead ended = take_chain(chain, read);
+	ChainRead ended = take_chains(chains, parts, read);
 
+	if (speculates && ended.is_good())
+		speculates->end(ended.found.tables, plan.tables);
 	if (ended.found.is_blob) {
 		std::vector<ChainRead> one;
 
@@ -285,6 +296,17 @@ ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t 
 		return take_answer(&one[0]);
 	}
 	return take_answer(&ended);
+}
+
+void ChainRead::append(ChainRead older)
+{
+	std::vector<Slice> operands = std::move(older.found.operands);
+
+	operands.insert(operands.end(), found.operands.begin(), found.operands.end());
+	older.found.operands = std::move(operands);
+	older.found.tables += found.tables;
+	way = older.way;
+	found = std::move(older.found);
 }
 
 void PushdownDB::State::failed(const std::string &why)
@@ -305,6 +327,21 @@ ChainRead PushdownDB::State::take_chain(const struct bpfof_chain &chain, const K
 		failed(error);
 	if (met_long_key(chain))
 		read.live.note_long_key();
+	return ended;
+}
+
+ChainRead PushdownDB::State::take_chains(const struct bpfof_chain *chains, uint32_t parts, const KeyRead &read)
+{
+	ChainRead ended = take_chain(chains[0], read);
+
+	for (uint32_t i = 1; i < parts; i++) {
+		ChainRead older = take_chain(chains[i], read);
+
+		if (ended.goes_on())
+			ended.append(std::move(older));
+	}
+	if (parts > 1)
+		at_once.fetch_add(1, std::memory_order_relaxed);
 	return ended;
 }
 
@@ -408,6 +445,7 @@ PushdownStats PushdownDB::stats() const
 	for (size_t way = 0; way < WAYS; way++)
 		stats.gets[way] = state_->gets[way].load(std::memory_order_relaxed);
 	stats.blocks = state_->blocks.load(std::memory_order_relaxed);
+	stats.at_once = state_->at_once.load(std::memory_order_relaxed);
 	stats.blobs = state_->blobs.load(std::memory_order_relaxed);
 	stats.seeks = state_->scans->staged.load(std::memory_order_relaxed);
 	stats.index_bytes = state_->memory->used();

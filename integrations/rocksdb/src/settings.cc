@@ -31,6 +31,19 @@ bool read(const std::string &text, std::string *value)
 	return true;
 }
 
+bool read(const std::string &text, Speculate *value)
+{
+	if (text == "never")
+		*value = Speculate::kNever;
+	else if (text == "when-faster")
+		*value = Speculate::kWhenFaster;
+	else if (text == "always")
+		*value = Speculate::kAlways;
+	else
+		return false;
+	return true;
+}
+
 /* False: it has no such value, or is not known. */
 bool set_known(const std::string &name, const std::string &text, PushdownOptions *options, bool *is_known)
 {
@@ -57,6 +70,8 @@ bool set_known(const std::string &name, const std::string &text, PushdownOptions
 		return read(text, &options->sample_rate);
 	if (is("adapt_sampling"))
 		return read(text, &options->adapt_sampling);
+	if (is("speculate"))
+		return read(text, &options->speculate);
 	if (is("report"))
 		return read(text, &options->report);
 	*is_known = false;
@@ -75,7 +90,7 @@ Status PushdownOptions::set(const std::string &name, const std::string &value)
 		is_known ? name + " cannot be \"" + value + "\""
 			 : "there is no \"" + name +
 				   "\"; there are url, device, index_bytes_max, value_bytes_max, readers_max, "
-				   "lanes_max, descriptors_max, target_reads, sample_rate, adapt_sampling and report");
+				   "lanes_max, descriptors_max, target_reads, sample_rate, adapt_sampling, speculate and report");
 }
 
 Status PushdownOptions::parse(const std::string &text, PushdownOptions *options)

@@ -10,6 +10,7 @@
 #include "lookup.h"
 #include "sampling.h"
 #include "prefetch_buffer.h"
+#include "speculation.h"
 
 #include <functional>
 
@@ -34,6 +35,10 @@ struct ChainRead {
 	Found found;
 
 	bool is_good() const { return way == ReadPath::kTarget || way == ReadPath::kHere; }
+	/* Whether tables behind those that it has searched have the rest of the answer. */
+	bool goes_on() const { return is_good() && !found.is_whole; }
+	/* Goes on with what was found in those. */
+	void append(ChainRead older);
 };
 
 struct PushdownDB::State {
@@ -48,17 +53,22 @@ struct PushdownDB::State {
 	/* The database is open for reading only: its sets of tables never change. */
 	const bool read_only;
 	Sampling sampling;
+	Speculation speculation;
+	/* Of MultiGets, which take other times. */
+	Speculation speculation_of_many;
 	std::atomic<Mode> mode{Mode::kChains};
 	/* Not in the cache line of what each Get only reads. */
 	alignas(CACHE_LINE_BYTES) std::array<std::atomic<uint64_t>, WAYS> gets{};
 	std::atomic<uint64_t> blocks{0};
+	std::atomic<uint64_t> at_once{0};
 	std::atomic<uint64_t> blobs{0};
 	mutable std::mutex mutex;
 	std::string last_error;
 
 	State(const PushdownOptions &options, bool is_read_only)
 		: report(options.report), read_only(is_read_only),
-		  sampling(options.sample_rate, options.adapt_sampling)
+		  sampling(options.sample_rate, options.adapt_sampling), speculation(options.speculate),
+		  speculation_of_many(options.speculate)
 	{
 	}
 
@@ -120,9 +130,11 @@ struct PushdownDB::State {
 	rocksdb::Status search_blocks(const Plan &plan, const TimeLimit &limit,
 		const std::function<rocksdb::Status(ReadPath)> &plainly);
 	/* Searches tables as planned. kTarget, kHere, kNoTable, kTimedOut: the read has its answer. */
-	ReadPath run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag);
+	ReadPath run_plan(Plan &plan, const KeyRead &read, uint64_t newest_tag);
 	/* What a chain that has ended has found; its scratch is still there. */
 	ChainRead take_chain(const struct bpfof_chain &chain, const KeyRead &read);
+	/* The same of chains for the parts of one plan. */
+	ChainRead take_chains(const struct bpfof_chain *chains, uint32_t parts, const KeyRead &read);
 	/* Reads the values that are in blob files, all in one round trip. */
 	void read_blobs(std::vector<ChainRead> *reads, int64_t timeout_us);
 	/* Makes the answer, as run_chain(), of what was found. */

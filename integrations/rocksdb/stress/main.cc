@@ -122,6 +122,7 @@ void open(Test &test, uint64_t round)
 	pushdown.index_bytes_max = KINDS[round].index_bytes_max;
 	pushdown.target_reads = round == 1;
 	pushdown.sample_rate = 0.05;
+	pushdown.speculate = round % 2 == 1 ? bpf_of::Speculate::kAlways : bpf_of::Speculate::kWhenFaster;
 	options.create_missing_column_families = true;
 	options.info_log = std::make_shared<NoLog>();
 	options.merge_operator = merge_operator();

@@ -17,6 +17,7 @@
 using bpf_of::Mode;
 using bpf_of::PushdownDB;
 using bpf_of::ReadPath;
+using bpf_of::Speculate;
 using rocksdb::ReadOptions;
 using rocksdb::Slice;
 using rocksdb::Status;
@@ -261,6 +262,8 @@ void test_answers(const Place &place, const Kind &kind)
 	CHECK(stats.tables_refused == 0, "%s", db->last_error().c_str());
 	CHECK(kind.index_bytes_max == 0 || (stats.seeks > 100 && stats[ReadPath::kBlocks] > 100),
 		"few blocks were fetched at once");
+	CHECK((stats.at_once > 100) == (kind.speculate == Speculate::kAlways), "%llu Gets were at once",
+		static_cast<unsigned long long>(stats.at_once));
 	CHECK((stats[ReadPath::kSampled] > 0) == (kind.sample_rate > 0), "samples");
 	CHECK(place.url.empty() == (stats.received_bytes == 0), "traffic");
 	delete db;
@@ -684,9 +687,12 @@ int main(int argc, char **argv)
 		{"plain, index at the target", rocksdb::kNoCompression, BINARY, 2, 0},
 	};
 
-	for (const Kind &kind : kinds) {
-		test_answers(where, kind);
-		std::filesystem::remove_all(where.directory + "/answers");
+	for (Kind kind : kinds) {
+		for (const Speculate speculate : {Speculate::kNever, Speculate::kAlways}) {
+			kind.speculate = speculate;
+			test_answers(where, kind);
+			std::filesystem::remove_all(where.directory + "/answers");
+		}
 	}
 	test_the_rest(where, kinds[1]);
 	test_dictionary(where, kinds[1]);

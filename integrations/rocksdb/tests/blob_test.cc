@@ -208,17 +208,22 @@ void test_damage(const Place &place, const Kind &kind)
 int main(int argc, char **argv)
 {
 	const Place where = place(argc, argv);
-	const Kind kinds[] = {
+	Kind kinds[] = {
 		{"none", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30},
 		{"Snappy, index at the target", rocksdb::kNoCompression, PARTITIONED, 5, 0},
 		{"LZ4", rocksdb::kLZ4Compression, PARTITIONED, 4, size_t{1} << 30},
 		{"Zstandard", rocksdb::kZSTD, BINARY, 5, size_t{1} << 30},
 	};
 
-	test_answers(where, kinds[0], rocksdb::kNoCompression);
-	test_answers(where, kinds[1], rocksdb::kSnappyCompression);
-	test_answers(where, kinds[2], rocksdb::kLZ4Compression);
-	test_answers(where, kinds[3], rocksdb::kZSTD);
+	for (const auto speculate : {bpf_of::Speculate::kNever, bpf_of::Speculate::kAlways}) {
+		for (Kind &kind : kinds)
+			kind.speculate = speculate;
+		test_answers(where, kinds[0], rocksdb::kNoCompression);
+		test_answers(where, kinds[1], rocksdb::kSnappyCompression);
+		test_answers(where, kinds[2], rocksdb::kLZ4Compression);
+		test_answers(where, kinds[3], rocksdb::kZSTD);
+	}
+	kinds[0].speculate = bpf_of::Speculate::kWhenFaster;
 	test_long(where, kinds[0]);
 	/* A target may have read a block before it is damaged. */
 	if (where.url.empty())

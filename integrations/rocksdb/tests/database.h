@@ -43,6 +43,7 @@ struct Kind {
 	double sample_rate = 0;
 	/* Connections that readers share; 0: each has its own. */
 	uint32_t lanes_max = UINT32_MAX;
+	bpf_of::Speculate speculate = bpf_of::Speculate::kWhenFaster;
 };
 
 constexpr rocksdb::BlockBasedTableOptions::IndexType BINARY =
@@ -91,6 +92,7 @@ inline bpf_of::PushdownDB *open_database(
 	pushdown.index_bytes_max = kind.index_bytes_max;
 	pushdown.sample_rate = kind.sample_rate;
 	pushdown.lanes_max = kind.lanes_max;
+	pushdown.speculate = kind.speculate;
 	const rocksdb::Status status =
 		bpf_of::PushdownDB::Open(options, pushdown, place.directory + "/" + name, &db);
 
@@ -107,7 +109,8 @@ inline void print_ways(const bpf_of::PushdownDB &db)
 			std::printf(" %s %llu,", name(static_cast<bpf_of::ReadPath>(way)),
 				static_cast<unsigned long long>(stats.gets[way]));
 	}
-	std::printf(" blocks %llu, tables %llu (%llu refused)\n",
+	std::printf(" at once %llu, blocks %llu, tables %llu (%llu refused)\n",
+		static_cast<unsigned long long>(stats.at_once),
 		static_cast<unsigned long long>(stats.blocks),
 		static_cast<unsigned long long>(stats.tables),
 		static_cast<unsigned long long>(stats.tables_refused));

@@ -309,6 +309,7 @@ int main(int argc, char **argv)
 	if (!pid)
 		return 0;
 	kind.lanes_max = 0;
+	kind.speculate = bpf_of::Speculate::kAlways;
 	db = make_database(where, kind);
 	test_own_connections(db, std::atoi(pid));
 	std::printf("deadlines, own connections:");

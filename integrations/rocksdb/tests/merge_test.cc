@@ -354,9 +354,12 @@ int main(int argc, char **argv)
 		{{"five operands are enough", rocksdb::kZSTD, BINARY, 4, size_t{1} << 30}, 24 << 10, false, 5},
 	};
 
-	for (const Shape &shape : shapes) {
-		test_answers(where, shape);
-		std::filesystem::remove_all(where.directory + "/merges");
+	for (Shape shape : shapes) {
+		for (const auto speculate : {bpf_of::Speculate::kNever, bpf_of::Speculate::kAlways}) {
+			shape.kind.speculate = speculate;
+			test_answers(where, shape);
+			std::filesystem::remove_all(where.directory + "/merges");
+		}
 	}
 	test_each(where, shapes[0]);
 	test_options_file(where, shapes[0]);

@@ -43,6 +43,15 @@ enum class Mode : uint8_t {
 	kSingleChains,
 };
 
+/* Whether the target searches the tables of a key at once, or one after the other until one has the key. */
+enum class Speculate : uint8_t {
+	kNever,
+	/* As long as that takes clearly less time, and nearly all of the blocks would be read anyway: on slow
+	 * drives. Both are measured all the time. */
+	kWhenFaster,
+	kAlways,
+};
+
 struct PushdownOptions {
 	/*
 	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N], with who this host is and its keys as bpfof_open()
@@ -95,6 +104,8 @@ struct PushdownOptions {
 	 * Both are measured all the time.
 	 */
 	bool adapt_sampling = true;
+	/* As text never, when-faster or always. */
+	Speculate speculate = Speculate::kWhenFaster;
 
 	/* Where stats() are appended when the database is closed, a line of JSON; empty: nowhere. */
 	std::string report;
@@ -141,6 +152,8 @@ struct PushdownStats {
 	std::array<uint64_t, WAYS> gets{};
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;
+	/* Of these keys, those whose tables were searched at once. */
+	uint64_t at_once = 0;
 	/* Values that were read from blob files behind a chain. */
 	uint64_t blobs = 0;
 	/* Seeks of iterators whose blocks were fetched together. */
