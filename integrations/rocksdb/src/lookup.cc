@@ -115,7 +115,7 @@ void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t 
 	}
 }
 
-bool met_long_key(const struct bpfof_chain &chain)
+static bool met_long_key(const struct bpfof_chain &chain)
 {
 	const struct bpfof_result &result = chain.result;
 
@@ -140,7 +140,8 @@ static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rock
 
 static constexpr char CUT_OFF[] = "the answer of the storage function is cut off";
 
-ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error)
+/* The same for one of them. */
+static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error)
 {
 	const struct bpfof_result &result = chain.result;
 	const char *bytes = static_cast<const char *>(chain.scratch);
@@ -150,7 +151,8 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 		*error = result.message;
 		if (has_not_ended(chain))
 			return ReadPath::kTimedOut;
-		if (met_long_key(chain))
+		found->met_long_key = met_long_key(chain);
+		if (found->met_long_key)
 			return ReadPath::kDeclined;
 		/* RocksDB has deleted a table that the target does not know: there is another version. That the
 		 * target knows no such function it says by a status. */
@@ -180,6 +182,36 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 	}
 	found->value = rocksdb::Slice(bytes, answer.value_size);
 	return result.executor == BPFOF_AT_TARGET ? ReadPath::kTarget : ReadPath::kHere;
+}
+
+/* Goes on with what was found in the tables behind. */
+static void append(Found *found, Found older)
+{
+	older.operands.insert(older.operands.end(), found->operands.begin(), found->operands.end());
+	older.tables += found->tables;
+	older.blocks += found->blocks;
+	*found = std::move(older);
+}
+
+ReadPath read_answers(const struct bpfof_chain *chains, uint32_t parts, Found *found, std::string *error)
+{
+	ReadPath way = read_answer(chains[0], found, error);
+
+	for (uint32_t i = 1; i < parts; i++) {
+		const bool goes_on = (way == ReadPath::kTarget || way == ReadPath::kHere) && !found->is_whole;
+		std::string its_error;
+		Found older;
+		const ReadPath its_way = read_answer(chains[i], &older, &its_error);
+
+		if (!goes_on) {
+			found->blocks += older.blocks;
+			continue;
+		}
+		append(found, std::move(older));
+		way = its_way;
+		*error = std::move(its_error);
+	}
+	return way;
 }
 
 } /* namespace bpf_of */

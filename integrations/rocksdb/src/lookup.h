@@ -66,9 +66,6 @@ void not_ended(struct bpfof_chain *chain);
 /* The reader has failed: a chain that has not ended has failed with it. */
 void cannot_end(struct bpfof_chain *chain);
 
-/* Whether the chain has ended at a key, of any entry on its way, for which its scratch has no room. */
-bool met_long_key(const struct bpfof_chain &chain);
-
 /* What a chain has found, in its scratch. */
 struct Found {
 	/* Tables that were searched, and whether those behind them do not matter. */
@@ -83,15 +80,18 @@ struct Found {
 	sst::Block blob;
 	/* Merge operands that are newer than that, oldest first. */
 	std::vector<rocksdb::Slice> operands;
-	/* That were read. */
+	/* That were read, also for nothing. */
 	uint32_t blocks = 0;
+	/* A chain that was needed has ended at a key, of any entry on its way, for which its scratch has no room. */
+	bool met_long_key = false;
 };
 
 /*
- * Reads what a chain that has ended has found: kTarget, kHere. kDeclined: RocksDB has to do it.
- * kFailed: `error` says why. kTimedOut: it has not ended.
+ * Reads what chains that have ended, for the parts of one plan in their order, have found: kTarget, kHere.
+ * kDeclined: RocksDB has to do it. kFailed: `error` says why. kTimedOut: one has not ended. What becomes of
+ * parts behind the one that has the key does not matter.
  */
-ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error);
+ReadPath read_answers(const struct bpfof_chain *chains, uint32_t parts, Found *found, std::string *error);
 
 } /* namespace bpf_of */
 

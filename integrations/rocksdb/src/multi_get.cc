@@ -50,14 +50,41 @@ struct Pending {
 	uint32_t tables;
 };
 
+/* Scratch of the chains of one call. */
+class Scratch {
+    public:
+	/* Bytes that stay where they are. */
+	unsigned char *take(size_t bytes)
+	{
+		if (bytes > left_) {
+			left_ = std::max(bytes, CHUNK_BYTES);
+			/* Not set to zero. */
+			chunks_.emplace_back(new unsigned char[left_]);
+			next_ = chunks_.back().get();
+		}
+		unsigned char *const taken = next_;
+
+		next_ += bytes;
+		left_ -= bytes;
+		return taken;
+	}
+
+    private:
+	/* What malloc() keeps, rather than give it back to the kernel each time. */
+	static constexpr size_t CHUNK_BYTES = 64 << 10;
+
+	std::vector<std::unique_ptr<unsigned char[]>> chunks_;
+	unsigned char *next_ = nullptr;
+	size_t left_ = 0;
+};
+
 /* Chains of one call. They leave together as long as their files have room in one list. */
 class ManyChains {
     public:
 	/* At most so many keys. */
 	ManyChains(size_t keys, uint64_t newest_tag, bool are_single, bool at_once)
 		: newest_tag_(newest_tag), are_single_(are_single), at_once_(at_once),
-		  chains_(new struct bpfof_chain[keys * (at_once ? PARTS_MAX : 1)]),
-		  scratch_(new unsigned char[keys * (at_once ? PARTS_MAX : 1) * BPFOF_SCRATCH_MAX])
+		  chains_(new struct bpfof_chain[keys * (at_once ? PARTS_MAX : 1)])
 	{
 		lists_.reserve(keys);
 	}
@@ -81,8 +108,7 @@ class ManyChains {
 		}
 		for (uint32_t i = 0; i < parts; i++) {
 			make_chain(&chains_[count_], *plan, Part::of(*plan, parts, i), lists_.back(), key,
-				newest_tag_, reader.session().sst_get(), &scratch_[count_ * BPFOF_SCRATCH_MAX],
-				scratch_bytes);
+				newest_tag_, reader.session().sst_get(), scratch_.take(scratch_bytes), scratch_bytes);
 			not_ended(&chains_[count_]);
 			count_++;
 		}
@@ -144,8 +170,7 @@ class ManyChains {
 	/* Whether the last list's chains have left. */
 	bool is_closed_ = false;
 	const std::unique_ptr<struct bpfof_chain[]> chains_;
-	/* The most for each. Not set to zero: it may be megabytes, of which little is used. */
-	const std::unique_ptr<unsigned char[]> scratch_;
+	Scratch scratch_;
 	std::vector<FileList> lists_;
 };
 
@@ -366,17 +391,20 @@ class PushdownDB::ManyGets {
 		const std::vector<Pending> &pending, const ManyChains &chains, Speculation::Read *speculates)
 	{
 		std::vector<ChainRead> reads;
-		uint64_t needed = 0, tables = 0;
+		Speculation::Needs needs = {0, 0, 0};
 
 		reads.reserve(pending.size());
 		for (const Pending &one : pending) {
 			reads.push_back(
 				state_.take_chains(chains.from(one.first), one.parts, read_of(one.missing)));
-			needed += reads.back().found.tables;
-			tables += one.tables;
+			if (reads.back().is_good() && one.tables > 1) {
+				needs.keys++;
+				needs.needed += reads.back().found.tables;
+				needs.tables += one.tables;
+			}
 		}
-		if (speculates && std::all_of(reads.begin(), reads.end(), [](auto &read) { return read.is_good(); }))
-			speculates->end(needed, tables);
+		if (speculates)
+			speculates->end(needs);
 		state_.read_blobs(&reads, limit_.timeout_us());
 		for (size_t i = 0; i < pending.size(); i++) {
 			const ReadPath way = State::take_answer(&reads[i]);

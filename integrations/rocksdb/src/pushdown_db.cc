@@ -287,7 +287,7 @@ ReadPath PushdownDB::State::run_plan(Plan &plan, const KeyRead &read, uint64_t n
 	ChainRead ended = take_chains(chains, parts, read);
 
 	if (speculates && ended.is_good())
-		speculates->end(ended.found.tables, plan.tables);
+		speculates->end({1, ended.found.tables, plan.tables});
 	if (ended.found.is_blob) {
 		std::vector<ChainRead> one;
 
@@ -298,17 +298,6 @@ ReadPath PushdownDB::State::run_plan(Plan &plan, const KeyRead &read, uint64_t n
 	return take_answer(&ended);
 }
 
-void ChainRead::append(ChainRead older)
-{
-	std::vector<Slice> operands = std::move(older.found.operands);
-
-	operands.insert(operands.end(), found.operands.begin(), found.operands.end());
-	older.found.operands = std::move(operands);
-	older.found.tables += found.tables;
-	way = older.way;
-	found = std::move(older.found);
-}
-
 void PushdownDB::State::failed(const std::string &why)
 {
 	std::lock_guard<std::mutex> lock(mutex);
@@ -316,32 +305,19 @@ void PushdownDB::State::failed(const std::string &why)
 	last_error = why;
 }
 
-ChainRead PushdownDB::State::take_chain(const struct bpfof_chain &chain, const KeyRead &read)
+ChainRead PushdownDB::State::take_chains(const struct bpfof_chain *chains, uint32_t parts, const KeyRead &read)
 {
 	ChainRead ended = {read, ReadPath::kFailed, Found()};
 	std::string error;
 
-	ended.way = read_answer(chain, &ended.found, &error);
+	ended.way = read_answers(chains, parts, &ended.found, &error);
 	blocks.fetch_add(ended.found.blocks, std::memory_order_relaxed);
-	if (ended.way == ReadPath::kFailed)
-		failed(error);
-	if (met_long_key(chain))
-		read.live.note_long_key();
-	return ended;
-}
-
-ChainRead PushdownDB::State::take_chains(const struct bpfof_chain *chains, uint32_t parts, const KeyRead &read)
-{
-	ChainRead ended = take_chain(chains[0], read);
-
-	for (uint32_t i = 1; i < parts; i++) {
-		ChainRead older = take_chain(chains[i], read);
-
-		if (ended.goes_on())
-			ended.append(std::move(older));
-	}
 	if (parts > 1)
 		at_once.fetch_add(1, std::memory_order_relaxed);
+	if (ended.way == ReadPath::kFailed)
+		failed(error);
+	if (ended.found.met_long_key)
+		read.live.note_long_key();
 	return ended;
 }
 

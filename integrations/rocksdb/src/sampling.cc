@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "sampling.h"
 
+#include "thread_random.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -15,14 +17,7 @@ constexpr double OF_AVERAGE = 1.0 / 64;
 
 bool Sampling::is_sample() const
 {
-	/* Marsaglia's xorshift: each thread has its own, and any seed but 0 will do. */
-	static std::atomic<uint64_t> threads{0};
-	thread_local uint64_t random = (threads.fetch_add(1) + 1) * 0x9e3779b97f4a7c15;
-
-	random ^= random << 13;
-	random ^= random >> 7;
-	random ^= random << 17;
-	return static_cast<double>(random >> 11) < part() * 0x1p53;
+	return static_cast<double>(thread_random() >> 11) < part() * 0x1p53;
 }
 
 void Sampling::add(Kind kind, std::chrono::duration<double, std::nano> took)

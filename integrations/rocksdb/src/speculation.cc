@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "speculation.h"
 
+#include "thread_random.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -10,67 +12,86 @@ namespace {
 
 /* Averages are of so many, the last ones for the most part, and of fewer tell nothing. */
 constexpr uint32_t AVERAGED = 32;
-/* Of the tables that are read at once, this part must be needed. */
-constexpr double NEEDED_LEAST = 0.75;
+/* One of so many reads tries the other way, and one is timed that does not; the second while that is not known. */
+constexpr uint64_t TRIED_EVERY = 128;
+constexpr uint64_t LEARNED_EVERY = 16;
+/* Of the tables that are read at once, this part must be needed, to begin and to go on. */
+constexpr double NEEDED_TO_BEGIN = 0.75;
+constexpr double NEEDED_TO_GO_ON = 0.65;
 /* At once begins below the first part of the time that one by one takes, and ends above the second. */
-constexpr double BEGINS_BELOW = 0.6;
-constexpr double ENDS_ABOVE = 0.75;
+constexpr double BEGINS_BELOW = 0.7;
+constexpr double ENDS_ABOVE = 0.85;
+/* More than that has another cause. */
+constexpr double RATIO_MAX = 8;
+
+void set(std::atomic<bool> *to, bool value)
+{
+	if (to->load(std::memory_order_relaxed) != value)
+		to->store(value, std::memory_order_relaxed);
+}
 
 } /* namespace */
 
-Speculation::Read::Read(Speculation &speculation)
-	: speculation_(speculation), is_at_once_(speculation.is_at_once())
+Speculation::Choice Speculation::choose() const
 {
-	thread_local uint32_t reads = 0;
+	const bool at_once = is_at_once();
 
-	if (speculation.speculate_ != Speculate::kWhenFaster)
-		return;
-	reads++;
-	const bool tries = reads % TRIED_EVERY == 0 &&
-			   speculation.is_tried_.load(std::memory_order_relaxed);
+	if (speculate_ != Speculate::kWhenFaster)
+		return {at_once, false};
+	const uint64_t every = is_known_.load(std::memory_order_relaxed) ? TRIED_EVERY : LEARNED_EVERY;
+	const uint64_t drawn = (thread_random() >> 32) % every;
 
-	is_at_once_ = is_at_once_ != tries;
-	is_timed_ = reads % TIMED_EVERY == 0;
-	if (is_timed_)
-		begun_ = Clock::now();
+	if (drawn == 0 && is_tried_.load(std::memory_order_relaxed))
+		return {!at_once, true};
+	return {at_once, drawn == 1};
 }
 
+/* What another thread adds at the same time may get lost. */
 void Speculation::Average::add(double one)
 {
-	/* What another thread adds at the same time may get lost. */
-	const uint32_t before = count.load(std::memory_order_relaxed);
-	const double old = value.load(std::memory_order_relaxed);
-
+	const double old = value();
+	const uint32_t before = count_.load(std::memory_order_relaxed);
 	const uint32_t now = std::min(before + 1, AVERAGED);
 
-	value.store(old + (one - old) / now, std::memory_order_relaxed);
+	value_.store(old + (one - old) / now, std::memory_order_relaxed);
 	if (now != before)
-		count.store(now, std::memory_order_relaxed);
+		count_.store(now, std::memory_order_relaxed);
 }
 
-void Speculation::add(bool is_at_once, std::chrono::duration<double, std::nano> took, double needed)
+bool Speculation::Average::is_known() const
 {
-	const auto is_known = [](const Average &average) {
-		return average.count.load(std::memory_order_relaxed) == AVERAGED;
-	};
-	const auto set = [](std::atomic<bool> *to, bool value) {
-		if (to->load(std::memory_order_relaxed) != value)
-			to->store(value, std::memory_order_relaxed);
-	};
+	return count_.load(std::memory_order_relaxed) == AVERAGED;
+}
 
-	(is_at_once ? log_at_once_ : log_one_by_one_).add(std::log(std::max(1.0, took.count())));
-	needed_.add(needed);
-	const bool is_worth = is_known(needed_) && needed_.value.load(std::memory_order_relaxed) >= NEEDED_LEAST;
+void Speculation::add(bool at_once, Nanoseconds took, const Needs &needs)
+{
+	const double keys = static_cast<double>(needs.keys);
+	const bool was_tried = is_tried_.load(std::memory_order_relaxed);
 
-	set(&is_tried_, is_worth);
-	if (!is_worth)
+	unpaired_[at_once].store(std::log(std::max(2.0, took.count() / keys)), std::memory_order_relaxed);
+	needed_.add(std::min(needs.needed, needs.tables) / keys);
+	tables_.add(needs.tables / keys);
+	const double part = needed_.value() / tables_.value();
+	const bool is_tried = needed_.is_known() && part >= (was_tried ? NEEDED_TO_GO_ON : NEEDED_TO_BEGIN);
+
+	set(&is_tried_, is_tried);
+	if (!is_tried) {
+		/* It will be another ratio when it is tried again. */
+		log_ratio_.forget();
+		set(&is_known_, false);
 		return set(&at_once_, false);
-	if (!is_known(log_one_by_one_) || !is_known(log_at_once_))
-		return;
-	const double part = std::exp(log_at_once_.value.load(std::memory_order_relaxed) -
-				     log_one_by_one_.value.load(std::memory_order_relaxed));
+	}
+	const double one_by_one = unpaired_[false].load(std::memory_order_relaxed);
+	const double at_once_too = unpaired_[true].load(std::memory_order_relaxed);
 
-	set(&at_once_, part < (this->is_at_once() ? ENDS_ABOVE : BEGINS_BELOW));
+	if (one_by_one == 0 || at_once_too == 0)
+		return;
+	unpaired_[false].store(0, std::memory_order_relaxed);
+	unpaired_[true].store(0, std::memory_order_relaxed);
+	log_ratio_.add(std::clamp(at_once_too - one_by_one, -std::log(RATIO_MAX), std::log(RATIO_MAX)));
+	set(&is_known_, log_ratio_.is_known());
+	if (log_ratio_.is_known())
+		set(&at_once_, std::exp(log_ratio_.value()) < (is_at_once() ? ENDS_ABOVE : BEGINS_BELOW));
 }
 
 } /* namespace bpf_of */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Whether the target searches the tables of a key one after the other, until one has the key, or several at
+ * Whether the target searches the tables of a key one after the other, until one has it, or several at
  * once. One after the other reads no more than is needed; at once takes the time of one read, of which some
  * may be for nothing.
  *
- * At once is better on slow drives, where nearly all Gets end in the last of their tables, and worse where
- * processors or the drive have no time to spare. So both are tried and timed, and reads are at once as long
- * as that takes clearly less time, and as nearly all that it reads would have been read anyway. A drive that
- * has too much to do answers both late; reads are one after the other again, then.
+ * At once is better on slow drives, where most keys are in the last of their tables, and worse where
+ * processors have no time to spare. So both are tried and timed, and searches are at once as long as that
+ * takes clearly less time, and as most of what it reads would have been read anyway.
  */
 #ifndef BPFOF_ROCKSDB_SPECULATION_H
 #define BPFOF_ROCKSDB_SPECULATION_H
@@ -25,59 +24,86 @@ namespace bpf_of {
 class Speculation {
     public:
 	using Clock = std::chrono::steady_clock;
+	using Nanoseconds = std::chrono::duration<double, std::nano>;
 
 	explicit Speculation(Speculate speculate) : speculate_(speculate), at_once_(speculate == Speculate::kAlways) {}
 
-	/* Whether reads search their tables at once, but for those that try the other way. */
+	/* Whether reads are at once, but for those that try the other way. */
 	bool is_at_once() const { return at_once_.load(std::memory_order_relaxed); }
 
-	/* A read of several tables, or of several keys. It is timed now and then. */
+	/* How a read goes. */
+	struct Choice {
+		bool at_once;
+		/* It is to be timed: as often as reads that try the other way. */
+		bool is_timed;
+	};
+	Choice choose() const;
+
+	/* What keys have needed together that were searched so: the first `needed` of all their tables. */
+	struct Needs {
+		uint64_t keys;
+		uint64_t needed;
+		uint64_t tables;
+	};
+	/* Adds a timed read of keys of several tables. */
+	void add(bool at_once, Nanoseconds took, const Needs &needs);
+
+	/* A read, timed by the clock if that is to be. */
 	class Read {
 	    public:
-		explicit Read(Speculation &speculation);
+		explicit Read(Speculation &speculation) : speculation_(speculation), choice_(speculation.choose())
+		{
+			if (choice_.is_timed)
+				begun_ = Clock::now();
+		}
 		Read(const Read &) = delete;
 		Read &operator=(const Read &) = delete;
 
-		bool is_at_once() const { return is_at_once_; }
-		/* It has its answers, of the first `needed` tables of each key, of all of its tables. */
-		void end(uint64_t needed, uint64_t tables)
+		bool is_at_once() const { return choice_.at_once; }
+		/* It has its answers. */
+		void end(const Needs &needs)
 		{
-			if (is_timed_)
-				speculation_.add(is_at_once_, Clock::now() - begun_,
-					static_cast<double>(std::min(needed, tables)) / tables);
+			if (choice_.is_timed && needs.keys > 0)
+				speculation_.add(choice_.at_once, Clock::now() - begun_, needs);
 		}
 
 	    private:
 		Speculation &speculation_;
-		bool is_at_once_;
-		bool is_timed_ = false;
+		const Choice choice_;
 		Clock::time_point begun_{};
 	};
 
     private:
-	/* A thread times one of so many of its reads, and tries the other way with one. */
-	static constexpr uint32_t TIMED_EVERY = 16;
-	static constexpr uint32_t TRIED_EVERY = 128;
-
 	/* Of the last reads. */
-	struct Average {
-		std::atomic<double> value{0};
-		std::atomic<uint32_t> count{0};
-
+	class Average {
+	    public:
 		void add(double one);
-	};
+		double value() const { return value_.load(std::memory_order_relaxed); }
+		/* Whether there were enough. */
+		bool is_known() const;
+		void forget() { count_.store(0, std::memory_order_relaxed); }
 
-	void add(bool is_at_once, std::chrono::duration<double, std::nano> took, double needed);
+	    private:
+		std::atomic<double> value_{0};
+		std::atomic<uint32_t> count_{0};
+	};
 
 	const Speculate speculate_;
 	/* Not in the cache line of what timed reads write. */
 	alignas(CACHE_LINE_BYTES) std::atomic<bool> at_once_;
-	/* What the part of the tables that reads need allows. */
+	/* Whether most of the tables are needed. */
 	std::atomic<bool> is_tried_{false};
-	/* Of the logarithms of times in ns: a few reads that wait for something else do not count for much. */
-	alignas(CACHE_LINE_BYTES) Average log_one_by_one_;
-	Average log_at_once_;
+	/* Whether there were enough reads of either way. */
+	std::atomic<bool> is_known_{false};
+	/* Logarithms of a key's time in ns, of a read one by one and of one at once, each as long as there is none of the
+	 * other way; else 0. */
+	alignas(CACHE_LINE_BYTES) std::atomic<double> unpaired_[2] = {};
+	/* At once less one by one, of reads that followed one another: the load changes both. And a few that wait for
+	 * something else do not count for much. */
+	Average log_ratio_;
+	/* A key's. */
 	Average needed_;
+	Average tables_;
 };
 
 } /* namespace bpf_of */

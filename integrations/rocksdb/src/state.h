@@ -27,7 +27,7 @@ struct KeyRead {
 	rocksdb::PinnableSlice *value;
 };
 
-/* One whose chain has ended. */
+/* One whose chains have ended. */
 struct ChainRead {
 	KeyRead read;
 	/* kTarget and kHere as long as nothing has gone wrong. */
@@ -35,10 +35,6 @@ struct ChainRead {
 	Found found;
 
 	bool is_good() const { return way == ReadPath::kTarget || way == ReadPath::kHere; }
-	/* Whether tables behind those that it has searched have the rest of the answer. */
-	bool goes_on() const { return is_good() && !found.is_whole; }
-	/* Goes on with what was found in those. */
-	void append(ChainRead older);
 };
 
 struct PushdownDB::State {
@@ -131,13 +127,11 @@ struct PushdownDB::State {
 		const std::function<rocksdb::Status(ReadPath)> &plainly);
 	/* Searches tables as planned. kTarget, kHere, kNoTable, kTimedOut: the read has its answer. */
 	ReadPath run_plan(Plan &plan, const KeyRead &read, uint64_t newest_tag);
-	/* What a chain that has ended has found; its scratch is still there. */
-	ChainRead take_chain(const struct bpfof_chain &chain, const KeyRead &read);
-	/* The same of chains for the parts of one plan. */
+	/* What chains for the parts of a plan have found that have ended; their scratch is still there. */
 	ChainRead take_chains(const struct bpfof_chain *chains, uint32_t parts, const KeyRead &read);
 	/* Reads the values that are in blob files, all in one round trip. */
 	void read_blobs(std::vector<ChainRead> *reads, int64_t timeout_us);
-	/* Makes the answer, as run_chain(), of what was found. */
+	/* Makes the answer, as run_plan(), of what was found. */
 	static ReadPath take_answer(ChainRead *read);
 	/* Makes the answer of what was found in memory and tables. False: RocksDB has to do it. */
 	static bool settle(Found *found, const KeyRead &read);

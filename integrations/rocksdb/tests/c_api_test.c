@@ -342,12 +342,13 @@ int main(int argc, char **argv)
 	CHECK(argc == 2 || argc == 4, "usage: %s DIRECTORY [URL DEVICE]", argv[0]);
 	snprintf(path, sizeof(path), "%s/c_api", argv[1]);
 	if (argc == 4)
-		snprintf(pushdown, sizeof(pushdown), "url=%s;device=%s;sample_rate=0", argv[2], argv[3]);
+		snprintf(pushdown, sizeof(pushdown), "url=%s;device=%s;sample_rate=0;speculate=always", argv[2], argv[3]);
 	rocksdb_destroy_db(options, path, &error);
 	check_ok(error, "rocksdb_destroy_db");
 	says_no("sample_rate", path, "\"sample_rate\" is not NAME=VALUE");
 	says_no("sample_rate=often", path, "sample_rate cannot be \"often\"");
 	says_no("sampel_rate=0", path, "there is no \"sampel_rate\"");
+	says_no("speculate=now", path, "speculate cannot be \"now\"");
 	says_no("sample_rate=2", path, "sample_rate must be from 0 to 1");
 	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device belong together");
 	families(path, pushdown);

@@ -297,20 +297,22 @@ int main(int argc, char **argv)
 
 	/* A thread that comes to another processor would make a connection to the stopped target. */
 	kind.lanes_max = 1;
-	PushdownDB *db = make_database(where, kind);
+	for (const auto speculate : {bpf_of::Speculate::kNever, bpf_of::Speculate::kAlways}) {
+		kind.speculate = speculate;
+		PushdownDB *db = make_database(where, kind);
 
-	test_in_time(db);
-	test_too_late(db);
-	if (pid)
-		test_stopped_target(db, std::atoi(pid));
-	std::printf("deadlines:");
-	print_ways(*db);
-	delete db;
+		test_in_time(db);
+		test_too_late(db);
+		if (pid)
+			test_stopped_target(db, std::atoi(pid));
+		std::printf("deadlines:");
+		print_ways(*db);
+		delete db;
+	}
 	if (!pid)
 		return 0;
 	kind.lanes_max = 0;
-	kind.speculate = bpf_of::Speculate::kAlways;
-	db = make_database(where, kind);
+	PushdownDB *db = make_database(where, kind);
 	test_own_connections(db, std::atoi(pid));
 	std::printf("deadlines, own connections:");
 	print_ways(*db);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What becomes of a chain that has no answer: only one that has not ended is out of time. */
+/* What becomes of the answers of chains, of one that has none, and of several for the parts of one plan. */
 #include "lookup.h"
 
 #include "check.h"
@@ -16,15 +16,13 @@ void check_way(const struct bpfof_chain &chain, ReadPath expected, const char *w
 {
 	bpf_of::Found found;
 	std::string error;
-	const ReadPath way = bpf_of::read_answer(chain, &found, &error);
+	const ReadPath way = bpf_of::read_answers(&chain, 1, &found, &error);
 
 	CHECK(way == expected && error == why, "%s (%s) instead of %s (%s)", name(way), error.c_str(),
 		name(expected), why);
 }
 
-} /* namespace */
-
-int main()
+void test_without_answer()
 {
 	const char *const message = "cannot read /db/000007.sst: Connection timed out";
 	struct bpfof_chain chain = {};
@@ -40,5 +38,141 @@ int main()
 	check_way(chain, ReadPath::kFailed, message);
 	bpf_of::cannot_end(&chain);
 	CHECK(chain.result.error == ETIMEDOUT, "one that has ended changes");
+}
+
+/* Chains of the parts of one plan, with two tables each. */
+struct Chains {
+	struct bpfof_chain chains[3] = {};
+	unsigned char scratch[3][256] = {};
+
+	/* A part has read so many blocks, and has such an answer. */
+	void answers(int part, uint32_t status, uint32_t table, const std::string &value, const std::string &operand)
+	{
+		const uint32_t operand_size = operand.size();
+		const struct sst_get_answer answer = {status, static_cast<__u32>(value.size()), 0, table + 1, table,
+			operand.empty() ? 0u : 1u, operand.empty() ? 0u : static_cast<__u32>(4 + operand.size())};
+		unsigned char *to = scratch[part];
+
+		std::memcpy(to, &answer, sizeof(answer));
+		to += sizeof(answer);
+		std::memcpy(to, value.data(), value.size());
+		to += value.size();
+		if (!operand.empty()) {
+			std::memcpy(to, &operand_size, 4);
+			std::memcpy(to + 4, operand.data(), operand.size());
+			to += 4 + operand.size();
+		}
+		chains[part].scratch = scratch[part];
+		chains[part].result = {};
+		chains[part].result.length = to - scratch[part];
+		chains[part].result.executor = BPFOF_AT_TARGET;
+	}
+	void fails(int part, int error, int value = 0)
+	{
+		chains[part].scratch = scratch[part];
+		chains[part].result = {};
+		chains[part].result.length = -1;
+		chains[part].result.error = error;
+		chains[part].result.value = value;
+		std::strcpy(chains[part].result.message, "no");
+	}
+	bpf_of::Found read(ReadPath expected)
+	{
+		bpf_of::Found found;
+		std::string error;
+		const ReadPath way = bpf_of::read_answers(chains, 3, &found, &error);
+
+		CHECK(way == expected, "%s instead of %s", name(way), name(expected));
+		CHECK(way != ReadPath::kFailed || error == "no", "%s", error.c_str());
+		return found;
+	}
+};
+
+void test_parts()
+{
+	Chains chains;
+
+	/* The first that has the key settles it, whatever those behind have. */
+	chains.answers(0, SST_NOT_FOUND, 1, "", "");
+	chains.answers(1, SST_FOUND, 0, "new", "");
+	chains.answers(2, SST_FOUND, 1, "old", "");
+	bpf_of::Found found = chains.read(ReadPath::kTarget);
+	CHECK(found.has_value && found.value == "new" && found.tables == 3 && found.blocks == 5, "%s, %u tables, %u blocks",
+		found.value.ToString().c_str(), found.tables, found.blocks);
+	chains.fails(2, EIO);
+	found = chains.read(ReadPath::kTarget);
+	CHECK(found.value == "new" && found.blocks == 3, "%u blocks", found.blocks);
+	chains.fails(2, ECANCELED, DAMAGE_KEY_TOO_LONG);
+	CHECK(!chains.read(ReadPath::kTarget).met_long_key, "a long key that did not matter");
+	bpf_of::not_ended(&chains.chains[2]);
+	chains.read(ReadPath::kTarget);
+	chains.answers(2, SST_OTHER, 0, "", "");
+	chains.read(ReadPath::kTarget);
+	chains.answers(1, SST_DELETED, 0, "", "");
+	chains.answers(2, SST_FOUND, 0, "old", "");
+	CHECK(!chains.read(ReadPath::kTarget).has_value, "a deletion is no answer");
+
+	/* One that is needed is. */
+	chains.answers(1, SST_NOT_FOUND, 1, "", "");
+	chains.fails(2, EIO);
+	chains.read(ReadPath::kFailed);
+	chains.fails(2, ENOENT);
+	chains.chains[2].result.status = 0;
+	chains.read(ReadPath::kStale);
+	chains.fails(2, ECANCELED, DAMAGE_KEY_TOO_LONG);
+	CHECK(chains.read(ReadPath::kDeclined).met_long_key, "a long key");
+	bpf_of::not_ended(&chains.chains[2]);
+	chains.read(ReadPath::kTimedOut);
+	chains.answers(2, SST_TOO_LONG, 0, "", "");
+	chains.read(ReadPath::kDeclined);
+	chains.answers(2, SST_NOT_FOUND, 1, "", "");
+	found = chains.read(ReadPath::kTarget);
+	CHECK(!found.has_value && found.tables == 6 && found.blocks == 6, "%u tables", found.tables);
+	chains.fails(0, EIO);
+	chains.answers(1, SST_FOUND, 0, "old", "");
+	chains.read(ReadPath::kFailed);
+
+	/* Operands of all parts up to a value, oldest first. */
+	chains.answers(0, SST_NOT_FOUND, 1, "", "newest");
+	chains.answers(1, SST_NOT_FOUND, 1, "", "older");
+	chains.answers(2, SST_FOUND, 1, "value", "oldest");
+	found = chains.read(ReadPath::kTarget);
+	CHECK(found.value == "value" && found.operands.size() == 3 && found.operands[0] == "oldest" &&
+			found.operands[1] == "older" && found.operands[2] == "newest",
+		"%zu operands", found.operands.size());
+	chains.chains[1].result.executor = BPFOF_AT_TARGET + 1;
+	chains.read(ReadPath::kTarget);
+	chains.answers(1, SST_FOUND, 1, "value", "");
+	CHECK(chains.read(ReadPath::kTarget).operands.size() == 1, "operands behind a value");
+}
+
+void test_division()
+{
+	bpf_of::Plan plan;
+
+	for (plan.tables = 1; plan.tables <= SST_TABLES_MAX; plan.tables++) {
+		const uint32_t parts = bpf_of::parts_of(plan, true);
+		uint32_t next = 0;
+
+		CHECK(parts == std::min(plan.tables, bpf_of::PARTS_MAX) && bpf_of::parts_of(plan, false) == 1, "%u parts",
+			parts);
+		for (uint32_t i = 0; i < parts; i++) {
+			const bpf_of::Part part = bpf_of::Part::of(plan, parts, i);
+
+			CHECK(part.first == next && part.end > part.first && part.end - part.first <= 2, "part %u of %u", i,
+				parts);
+			next = part.end;
+		}
+		CHECK(next == plan.tables, "%u tables of %u", next, plan.tables);
+	}
+}
+
+} /* namespace */
+
+int main()
+{
+	test_without_answer();
+	test_parts();
+	test_division();
 	return 0;
 }

@@ -6,25 +6,33 @@
 
 using bpf_of::Speculate;
 using bpf_of::Speculation;
-using std::chrono::microseconds;
 
 namespace {
 
-constexpr uint32_t TABLES = 5;
+constexpr int READS = 20000;
+constexpr uint64_t TABLES = 5;
 
-/* Reads that take so long in either way, and need so many tables; how many were at once. */
-int read(Speculation &speculation, microseconds one_by_one, microseconds at_once, uint32_t needed, int reads = 20000)
+/* What reads in either way take, in ns, and how many tables they need. */
+struct Reads {
+	double one_by_one;
+	double at_once;
+	uint64_t needed;
+	uint64_t tables = TABLES;
+};
+
+/* How many of them were at once. */
+int read(Speculation &speculation, const Reads &reads, int count = READS)
 {
 	int were_at_once = 0;
 
-	for (int i = 0; i < reads; i++) {
-		Speculation::Read read(speculation);
-		const auto end = Speculation::Clock::now() + (read.is_at_once() ? at_once : one_by_one);
+	for (int i = 0; i < count; i++) {
+		const Speculation::Choice choice = speculation.choose();
 
-		were_at_once += read.is_at_once();
-		while (Speculation::Clock::now() < end)
-			;
-		read.end(needed, TABLES);
+		were_at_once += choice.at_once;
+		if (choice.is_timed)
+			speculation.add(choice.at_once,
+				Speculation::Nanoseconds(choice.at_once ? reads.at_once : reads.one_by_one),
+				{1, reads.needed, reads.tables});
 	}
 	return were_at_once;
 }
@@ -33,33 +41,64 @@ void test_follows_times()
 {
 	Speculation speculation(Speculate::kWhenFaster);
 
-	read(speculation, microseconds(8), microseconds(2), TABLES);
-	CHECK(speculation.is_at_once(), "a slow drive");
-	read(speculation, microseconds(4), microseconds(4), TABLES);
-	CHECK(!speculation.is_at_once(), "one that has too much to do");
-	read(speculation, microseconds(8), microseconds(2), TABLES);
+	CHECK(read(speculation, {450e3, 100e3, TABLES}) > READS * 9 / 10, "a slow drive is not found out soon");
+	CHECK(read(speculation, {450e3, 100e3, TABLES}) < READS, "the other way is not tried");
+	read(speculation, {250e3, 240e3, TABLES});
+	CHECK(!speculation.is_at_once(), "processors that have too much to do");
+	CHECK(read(speculation, {250e3, 240e3, TABLES}) > 0, "the other way is not tried");
+	read(speculation, {450e3, 100e3, TABLES});
 	CHECK(speculation.is_at_once(), "slow again");
+	/* Both follow at the same pace. */
+	for (int i = 0; i < 200; i++) {
+		const double load = i % 2 ? 1 : 3;
+
+		read(speculation, {load * 450e3, load * 300e3, TABLES}, 500);
+	}
+	CHECK(speculation.is_at_once(), "it follows the load");
 }
 
 void test_follows_needs()
 {
 	Speculation speculation(Speculate::kWhenFaster);
 
-	CHECK(read(speculation, microseconds(8), microseconds(2), 2) == 0, "tables were read for nothing");
-	read(speculation, microseconds(8), microseconds(2), 4);
+	CHECK(read(speculation, {450e3, 100e3, 2}) == 0, "tables were read for nothing");
+	read(speculation, {450e3, 100e3, 4});
 	CHECK(speculation.is_at_once(), "most tables are needed");
-	read(speculation, microseconds(8), microseconds(2), 1);
+	read(speculation, {450e3, 100e3, 1});
 	CHECK(!speculation.is_at_once(), "the first table is enough");
+	/* Most keys need all of their tables, but most tables are not needed. */
+	for (int i = 0; i < READS; i++) {
+		const bool is_short = i % 5 != 0;
+
+		read(speculation, {450e3, 100e3, is_short ? uint64_t{2} : uint64_t{1}, is_short ? uint64_t{2} : uint64_t{8}}, 1);
+	}
+	CHECK(!speculation.is_at_once(), "tables count, not keys");
 }
 
-void test_a_few_late_reads()
+void test_late_reads()
 {
 	Speculation speculation(Speculate::kWhenFaster);
 
-	for (int i = 0; i < 10; i++) {
-		read(speculation, microseconds(5), microseconds(4), TABLES, 2000);
-		read(speculation, microseconds(200), microseconds(4), TABLES, 20);
-		CHECK(!speculation.is_at_once(), "a few late reads are believed");
+	for (int i = 0; i < 100; i++) {
+		read(speculation, {110e3, 100e3, TABLES}, 2000);
+		speculation.add(false, Speculation::Nanoseconds(20e6), {1, TABLES, TABLES});
+		CHECK(!speculation.is_at_once(), "a late read is believed");
+	}
+}
+
+void test_many_keys()
+{
+	Speculation speculation(Speculate::kWhenFaster);
+
+	/* A MultiGet of 64 keys, and one of 2. */
+	for (int i = 0; i < READS; i++) {
+		const Speculation::Choice choice = speculation.choose();
+		const uint64_t keys = i % 2 ? 64 : 2;
+
+		if (choice.is_timed)
+			speculation.add(choice.at_once, Speculation::Nanoseconds(keys * (choice.at_once ? 90.0 : 100.0)),
+				{keys, keys * 5, keys * 5});
+		CHECK(!speculation.is_at_once(), "times are of a key");
 	}
 }
 
@@ -67,8 +106,24 @@ void test_stays()
 {
 	Speculation never(Speculate::kNever), always(Speculate::kAlways);
 
-	CHECK(read(never, microseconds(8), microseconds(1), TABLES, 5000) == 0, "it may not");
-	CHECK(read(always, microseconds(1), microseconds(8), 1, 5000) == 5000, "it must");
+	CHECK(read(never, {450e3, 100e3, TABLES}) == 0, "it may not");
+	CHECK(read(always, {100e3, 450e3, 1}) == READS, "it must");
+}
+
+/* By the clock. */
+void test_clock()
+{
+	Speculation speculation(Speculate::kWhenFaster);
+
+	for (int i = 0; i < READS; i++) {
+		Speculation::Read read(speculation);
+		const auto end = Speculation::Clock::now() + std::chrono::microseconds(read.is_at_once() ? 1 : 20);
+
+		while (Speculation::Clock::now() < end)
+			;
+		read.end({1, TABLES, TABLES});
+	}
+	CHECK(speculation.is_at_once(), "the clock is not asked");
 }
 
 } /* namespace */
@@ -77,7 +132,9 @@ int main()
 {
 	test_follows_times();
 	test_follows_needs();
-	test_a_few_late_reads();
+	test_late_reads();
+	test_many_keys();
 	test_stays();
+	test_clock();
 	return 0;
 }

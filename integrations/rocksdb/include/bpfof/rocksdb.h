@@ -46,8 +46,8 @@ enum class Mode : uint8_t {
 /* Whether the target searches the tables of a key at once, or one after the other until one has the key. */
 enum class Speculate : uint8_t {
 	kNever,
-	/* As long as that takes clearly less time, and nearly all of the blocks would be read anyway: on slow
-	 * drives. Both are measured all the time. */
+	/* As long as that takes clearly less time, and most of the blocks would be read anyway: on slow
+	 * drives. Both are measured. */
 	kWhenFaster,
 	kAlways,
 };
@@ -125,8 +125,8 @@ struct PushdownOptions {
 enum class ReadPath : uint8_t {
 	kMemory,  /* memtables and block cache settled it */
 	kNoTable, /* no table could have the key */
-	kTarget,  /* one chain at the target */
-	kHere,	  /* one chain on this machine: there is no target, or it does not know the files yet */
+	kTarget,  /* one chain at the target, or several at once */
+	kHere,	  /* the same on this machine: there is no target, or it does not know the files yet */
 	kBlocks,  /* the blocks of all tables were fetched at once, and RocksDB searched them */
 	/* The others were left to RocksDB. */
 	kPlain,	     /* that is the mode */
@@ -150,10 +150,10 @@ const char *name(ReadPath way);
 struct PushdownStats {
 	/* Get() calls, and keys of MultiGet(), by ReadPath. */
 	std::array<uint64_t, WAYS> gets{};
+	/* Of these, keys whose tables were searched at once. */
+	uint64_t at_once = 0;
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;
-	/* Of these keys, those whose tables were searched at once. */
-	uint64_t at_once = 0;
 	/* Values that were read from blob files behind a chain. */
 	uint64_t blobs = 0;
 	/* Seeks of iterators whose blocks were fetched together. */
