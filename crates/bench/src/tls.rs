@@ -120,10 +120,12 @@ impl Targets {
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
             for (way, samples) in &mut samples {
+                let measured = undisturbed(warm_up, || run(*way, time));
+                // A terminal interrupts targets as well, which are lost then.
                 if self.stop.load(Ordering::Relaxed) {
                     return Err("interrupted".to_owned());
                 }
-                let (run, spent) = undisturbed(warm_up, || run(*way, time))?;
+                let (run, spent) = measured?;
                 if !warm_up {
                     samples.add(&run, spent);
                 }

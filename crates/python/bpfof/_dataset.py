@@ -328,7 +328,8 @@ class Dataset(ds.UnionDataset):
         targets and received, chains, hops; ``places`` where stages ran; ``lost``, which says what did not run at its
         target as it should have, and why. None before the first one, and while the rows of the last have not all been
         taken."""
-        return self._told[0] if self._told else None
+        # Another thread may begin a query.
+        return next(iter(self._told), None)
 
     # How they are made.
 

@@ -72,10 +72,11 @@ bool is_unknown_compression(const std::string &name)
 	return false;
 }
 
-/* Whether blocks are larger than what the storage function decompresses them into, on average. */
+/* Whether blocks are larger than what the storage function decompresses them into, on average, by their values
+ * alone: of keys they have only what the key before does not have. */
 bool has_large_compressed_blocks(const rocksdb::TableProperties &properties)
 {
-	const uint64_t bytes = properties.raw_key_size + properties.raw_value_size;
+	const uint64_t bytes = properties.raw_value_size;
 
 	return properties.data_size < bytes && properties.num_data_blocks > 0 &&
 	       bytes / properties.num_data_blocks > SST_DECOMPRESSED_BYTES_MAX;

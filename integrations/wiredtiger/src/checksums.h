@@ -6,11 +6,10 @@
 #ifndef BPFOF_WIREDTIGER_CHECKSUMS_H
 #define BPFOF_WIREDTIGER_CHECKSUMS_H
 
+#include "zeroed.h"
+
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 
 namespace bpf_of {
 
@@ -21,7 +20,7 @@ class Checksums {
 	~Checksums()
 	{
 		for (size_t i = 0; parts_ && i < PARTS; i++)
-			free(parts_[i].load());
+			Owned(parts_[i].load());
 	}
 	Checksums(const Checksums &) = delete;
 	Checksums &operator=(const Checksums &) = delete;
@@ -41,12 +40,10 @@ class Checksums {
 	}
 
     private:
-	using Part = std::atomic<std::atomic<uint32_t> *>;
-	struct Free {
-		void operator()(void *memory) const { free(memory); }
-	};
 	/* 256 KiB, of which the system gives what is used. */
 	static constexpr uint64_t PART_UNITS = 1 << 16;
+	using Part = std::atomic<std::atomic<uint32_t> *>;
+	using Owned = Zeroed<std::atomic<uint32_t>, PART_UNITS>;
 	/* For files of 2 TiB with units of 512 bytes. Of what lies behind nothing is known. */
 	static constexpr size_t PARTS = 1 << 16;
 	static constexpr uint64_t MAX = PARTS * PART_UNITS;
@@ -58,16 +55,15 @@ class Checksums {
 
 		if (part)
 			return part;
-		std::atomic<uint32_t> *const made = static_cast<std::atomic<uint32_t> *>(calloc(PART_UNITS, sizeof(*made)));
+		Owned made = make_zeroed<std::atomic<uint32_t>, PART_UNITS>();
 
-		if (!made || parts_[number].compare_exchange_strong(part, made))
-			return made;
-		free(made);
+		if (!made || parts_[number].compare_exchange_strong(part, made.get()))
+			return made.release();
 		return part;
 	}
 
 	/* Null without memory. */
-	const std::unique_ptr<Part[], Free> parts_{static_cast<Part *>(calloc(PARTS, sizeof(Part)))};
+	const Zeroed<Part, PARTS> parts_ = make_zeroed<Part, PARTS>();
 };
 
 } /* namespace bpf_of */

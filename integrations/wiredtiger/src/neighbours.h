@@ -36,17 +36,13 @@ class Neighbours {
 		/* place of the leaf before it, and the sizes of that and of the one behind it */
 		std::atomic<uint64_t> before;
 	};
-	struct Free {
-		void operator()(void *memory) const { free(memory); }
-	};
 	/* 4 MiB for each file, of which the system gives what is used. */
 	static constexpr size_t ENTRIES = 1 << 18;
 
 	Place find(uint64_t offset, uint32_t unit_bytes, bool is_behind) const;
-	static Entry *allocate() { return static_cast<Entry *>(calloc(ENTRIES, sizeof(Entry))); }
 
 	/* Null without memory. */
-	const std::unique_ptr<Entry[], Free> entries_{allocate()};
+	const Zeroed<Entry, ENTRIES> entries_ = make_zeroed<Entry, ENTRIES>();
 };
 
 } /* namespace bpf_of */

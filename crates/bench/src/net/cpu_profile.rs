@@ -67,7 +67,7 @@ pub(super) fn measure(
     let mut ways = Vec::new();
     for way in Way::ALL {
         let controller = Controller::connect(place.url, way.host())?;
-        std::thread::scope(|scope| -> Result<(), Failure> {
+        let recorded = std::thread::scope(|scope| -> Result<(), Failure> {
             let recording = scope.spawn(|| record(&file, host, target, time));
             // perf may take a while to begin.
             while !recording.is_finished() {
@@ -75,10 +75,12 @@ pub(super) fn measure(
                 users.run(place, size_bytes, time + 3 * MARGIN)?;
             }
             Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
-        })?;
+        });
+        // A terminal interrupts perf as well, which fails then.
         if stop.load(Ordering::Relaxed) {
             return Err("interrupted".into());
         }
+        recorded?;
         let samples = script(&file)?;
         let of = |processor| shares(&samples, processor);
         let host = of(host).ok_or("perf has seen nothing: give more --milliseconds")?;

@@ -67,7 +67,7 @@ struct PushdownOptions {
 	 */
 	std::string device;
 	/*
-	 * Memory for the indices of all tables together, in bytes. A database needs about 0.7 % of
+	 * Memory for the indices of all tables together, in bytes. A database needs about 0.9 % of
 	 * its size. Of tables beyond that the target reads the index, too, where it can.
 	 */
 	size_t index_bytes_max = size_t{1} << 30;
