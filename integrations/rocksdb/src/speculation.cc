@@ -13,7 +13,7 @@ namespace {
 /* Averages are of so many, the last ones for the most part, and of fewer tell nothing. */
 constexpr uint32_t AVERAGED = 32;
 /* One of so many reads tries the other way, and one is timed that does not; the second while that is not known. */
-constexpr uint64_t TRIED_EVERY = 128;
+constexpr uint64_t TRIED_EVERY = 256;
 constexpr uint64_t LEARNED_EVERY = 16;
 /* Of the tables that are read at once, this part must be needed, to begin and to go on. */
 constexpr double NEEDED_TO_BEGIN = 0.75;

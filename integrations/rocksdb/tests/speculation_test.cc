@@ -9,7 +9,7 @@ using bpf_of::Speculation;
 
 namespace {
 
-constexpr int READS = 20000;
+constexpr int READS = 60000;
 constexpr uint64_t TABLES = 5;
 
 /* What reads in either way take, in ns, and how many tables they need. */
@@ -80,7 +80,7 @@ void test_late_reads()
 	Speculation speculation(Speculate::kWhenFaster);
 
 	for (int i = 0; i < 100; i++) {
-		read(speculation, {110e3, 100e3, TABLES}, 2000);
+		read(speculation, {110e3, 100e3, TABLES}, 8000);
 		speculation.add(false, Speculation::Nanoseconds(20e6), {1, TABLES, TABLES});
 		CHECK(!speculation.is_at_once(), "a late read is believed");
 	}
