@@ -140,7 +140,7 @@ static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rock
 
 static constexpr char CUT_OFF[] = "the answer of the storage function is cut off";
 
-/* The same for one of them. */
+/* As read_answers(), for a single chain. */
 static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error)
 {
 	const struct bpfof_result &result = chain.result;

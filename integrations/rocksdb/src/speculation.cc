@@ -12,7 +12,8 @@ namespace {
 
 /* Averages are of so many, the last ones for the most part, and of fewer tell nothing. */
 constexpr uint32_t AVERAGED = 32;
-/* One of so many reads tries the other way, and one is timed that does not; the second while that is not known. */
+/* One of TRIED_EVERY reads tries the other way, and another one is timed as it is; of LEARNED_EVERY until the ratio of
+ * their times is known. */
 constexpr uint64_t TRIED_EVERY = 256;
 constexpr uint64_t LEARNED_EVERY = 16;
 /* Of the tables that are read at once, this part must be needed, to begin and to go on. */
@@ -78,6 +79,7 @@ void Speculation::add(bool at_once, Nanoseconds took, const Needs &needs)
 	if (!is_tried) {
 		/* It will be another ratio when it is tried again. */
 		log_ratio_.forget();
+		unpaired_[true].store(0, std::memory_order_relaxed);
 		set(&is_known_, false);
 		return set(&at_once_, false);
 	}

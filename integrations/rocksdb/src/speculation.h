@@ -14,7 +14,6 @@
 #include "bpfof/rocksdb.h"
 #include "per_processor.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -91,7 +90,7 @@ class Speculation {
 	const Speculate speculate_;
 	/* Not in the cache line of what timed reads write. */
 	alignas(CACHE_LINE_BYTES) std::atomic<bool> at_once_;
-	/* Whether most of the tables are needed. */
+	/* Whether the other way is tried: most of the tables are needed. */
 	std::atomic<bool> is_tried_{false};
 	/* Whether there were enough reads of either way. */
 	std::atomic<bool> is_known_{false};

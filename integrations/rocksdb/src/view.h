@@ -17,6 +17,8 @@
  * RocksDB searches tables newest first, and stopped at the first one of which a block was missing. So
  * the tables before that one do not have the key, and none of their range deletions covers it: there it
  * would have stopped as well. The chain begins with the table where it stopped.
+ * Chains that search parts of these tables at once are read in the order of the tables, up to the one that has the
+ * key: so what they find together is what one chain would have found.
  *
  * A table of the view may have the place of a value in a blob file. Versions have all blob files that their
  * tables name, so the view keeps these open, too, and they never change either.

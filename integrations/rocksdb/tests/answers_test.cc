@@ -214,7 +214,7 @@ void change(PushdownDB *db, Model &model, Random &random, uint64_t changes)
 	}
 }
 
-/* Gives how many keys had their tables searched at once: as many as there are tables where it comes to that. */
+/* Gives of how many keys tables were searched at once. Compactions decide how many have several tables. */
 uint64_t test_answers(const Place &place, const Kind &kind)
 {
 	PushdownDB *db = open_database(place, kind, small_tables(kind), "answers");

@@ -39,7 +39,7 @@ enum class Mode : uint8_t {
 	kChains,
 	/* Get() fetches all blocks that the key may be in at once, too, and RocksDB searches them. */
 	kBlocks,
-	/* As kChains, but each key of a MultiGet() is a command of its own. */
+	/* As kChains, but each key of a MultiGet() is a command of its own, with one chain. */
 	kSingleChains,
 };
 
