@@ -87,7 +87,8 @@ Status PushdownOptions::set(const std::string &name, const std::string &value)
 	if (set_known(name, value, this, &is_known))
 		return Status::OK();
 	return Status::InvalidArgument("pushdown options",
-		is_known ? name + " cannot be \"" + value + "\""
+		is_known ? name + " cannot be \"" + value + "\"" +
+				   (name == "speculate" ? "; it is never, when-faster or always" : "")
 			 : "there is no \"" + name +
 				   "\"; there are url, device, index_bytes_max, value_bytes_max, readers_max, "
 				   "lanes_max, descriptors_max, target_reads, sample_rate, adapt_sampling, speculate and report");

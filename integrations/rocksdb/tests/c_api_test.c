@@ -348,7 +348,7 @@ int main(int argc, char **argv)
 	says_no("sample_rate", path, "\"sample_rate\" is not NAME=VALUE");
 	says_no("sample_rate=often", path, "sample_rate cannot be \"often\"");
 	says_no("sampel_rate=0", path, "there is no \"sampel_rate\"");
-	says_no("speculate=now", path, "speculate cannot be \"now\"");
+	says_no("speculate=now", path, "speculate cannot be \"now\"; it is never, when-faster or always");
 	says_no("sample_rate=2", path, "sample_rate must be from 0 to 1");
 	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device belong together");
 	families(path, pushdown);
