@@ -3,7 +3,6 @@
 use crate::config::{Config, Served};
 use crate::examine::device_of;
 use crate::keepsake::Keepsake;
-use crate::mounts::Mounts;
 use crate::quota::Quotas;
 use bpfof_host::files::NamespaceDevice;
 use bpfof_host::grant::protocol::{Cause, Refusal};
@@ -98,10 +97,7 @@ impl Shared {
                 )),
             };
         };
-        let mounts = Mounts::read();
-        let mounts =
-            mounts.map_err(|e| Refusal::new(Cause::Unavailable, format!("mounts: {e}")))?;
-        let at = device_of(place, &mounts)?;
+        let at = device_of(place)?;
         let mut found = self.namespaces.iter().filter(|(_, device)| device.offset_of(at).is_ok());
         let (served, device) = found.next().ok_or_else(|| {
             refused(Cause::OtherPlace, "the file system is on no namespace that the daemon serves")
