@@ -12,7 +12,7 @@
 //!
 //! # How it works
 //! - [`Daemon`] listens, and starts a `session` for each client, on a thread of its own: nobody waits for
-//!   another client. `quota` bounds what one user has.
+//!   another client. `quota` bounds what one user has, `seldom` what is logged of clients that get nothing.
 //! - `session` answers requests and gives files back when their leases break. Nothing that it does asks a
 //!   file system that may not answer; `foreign` closes what clients send on a thread of its own. It sends the
 //!   association's Keep Alives itself: a session that does not look at its leases loses its association at the
@@ -32,6 +32,7 @@ mod foreign;
 mod grants;
 mod keepsake;
 mod quota;
+mod seldom;
 mod session;
 mod shared;
 

@@ -4,6 +4,7 @@ use crate::config::{Config, Served};
 use crate::examine::device_of;
 use crate::keepsake::Keepsake;
 use crate::quota::Quotas;
+use crate::seldom::Seldom;
 use bpfof_host::files::NamespaceDevice;
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     /// All sessions are to end.
     pub(crate) ending: AtomicBool,
     pub(crate) clients: Mutex<Vec<Client>>,
+    /// Of clients that are turned away, or break the protocol.
+    pub(crate) refused: Seldom,
 }
 
 impl Shared {

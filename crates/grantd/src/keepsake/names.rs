@@ -91,6 +91,8 @@ mod tests {
         let variable = format!("{}:{more}", all.join(":"));
         let started = Command::new("true").env("LISTEN_FDNAMES", variable).status();
         assert!(started.expect("it starts").success());
+        let unit = include_str!("../../../../packaging/systemd/bpfof-grantd.service");
+        assert!(unit.contains(&format!("\nFileDescriptorStoreMax={NAMES}\n")));
         // Those of the next process know them.
         let mut next = Names::new(usize::MAX, all.iter().map(String::as_str));
         assert_eq!(next.take(), None);
