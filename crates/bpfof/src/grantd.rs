@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 /// Let processes without privileges push down into files that they can open. For each client it opens an
 /// association at the target that can do nothing else, and grants the files whose descriptors the client
-/// sends. Needs root, or CAP_LEASE and permission to read the files. SIGTERM, Ctrl-C and SIGHUP (unless nohup has it
-/// ignored) take all grants back and end it.
+/// sends. Needs root, or CAP_LEASE and permission to read the files. SIGTERM, Ctrl-C and SIGHUP (unless nohup
+/// has it ignored) take all grants back and end it.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Where clients connect [default: /run/bpfof/grantd.sock].

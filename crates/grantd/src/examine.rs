@@ -1,12 +1,12 @@
 //! Looking at the descriptors that clients send: where they are, whether they may be granted, a lease and
 //! the places of their files' bytes.
 //!
-//! The order is that of trust. How a descriptor was opened (`F_GETFL`), and on which device its file system is, the
-//! kernel tells without asking the file system, which may be FUSE and never answer: `statx` wants nothing of the file,
-//! and with `AT_STATX_DONT_SYNC` the file systems that serve what others have (FUSE, NFS, CIFS, Ceph, overlays of
-//! these) tell what they know. Mount tables would tell less: client and daemon may be in different mount namespaces.
-//! Only a file system on a namespace that is served is asked more. The file is then opened once more, because a lease
-//! on the description that was sent could be taken away by its sender.
+//! The order is that of trust. How a descriptor was opened (`F_GETFL`), and on which device its file system
+//! is, the kernel tells without asking the file system, which may be FUSE and never answer: `statx` wants
+//! nothing of the file, and with `AT_STATX_DONT_SYNC` the file systems that serve what others have (FUSE, NFS,
+//! CIFS, Ceph, overlays of these) tell what they know. Mount tables would tell less: client and daemon may be
+//! in different mount namespaces. Only a file system on a namespace that is served is asked more. The file is
+//! then opened once more, because a lease on the description that was sent could be taken away by its sender.
 
 use crate::LEASE_BREAK_TIME_MIN;
 use crate::foreign::Foreign;
@@ -80,8 +80,9 @@ fn unknown(error: impl Into<io::Error>) -> Refusal {
     Refusal::new(Cause::Unavailable, format!("cannot examine the file: {}", error.into()))
 }
 
-/// Where a descriptor of a client is, as far as the kernel knows without asking: the device number of its file
-/// system. An overlay may give that of the one below it for a file; it is refused as all that is neither ext4 nor XFS.
+/// Where a descriptor of a client is, as far as the kernel knows without asking: the device number of its
+/// file system. An overlay may give that of the one below it for a file; the file is refused later, as all are
+/// that are neither on ext4 nor on XFS.
 pub(crate) fn device_of(descriptor: BorrowedFd<'_>) -> Result<u64, Refusal> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(descriptor, "", flags, StatxFlags::empty()).map_err(unknown)?;

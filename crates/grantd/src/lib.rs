@@ -15,10 +15,10 @@
 //!   another client. `quota` bounds what one user has, `seldom` what is logged of clients that get nothing.
 //! - `session` answers requests and gives files back when their leases break. Nothing that it does asks a
 //!   file system that may not answer; `foreign` closes what clients send on a thread of its own. It sends the
-//!   association's Keep Alives itself: a session that does not look at its leases loses its association at the
-//!   target.
-//! - `examine`, on another thread, looks at descriptors: where they are, then the file is opened once more, leased
-//!   and mapped.
+//!   association's Keep Alives itself: a session that does not look at its leases loses its association at
+//!   the target.
+//! - `examine`, on another thread, looks at descriptors: where they are, then the file is opened once more,
+//!   leased and mapped.
 //! - `association`: what is asked of the target. `keepsake`: who holds the leases if the daemon dies.
 //!
 //! # What it does not do

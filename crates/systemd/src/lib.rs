@@ -84,8 +84,8 @@ impl Manager {
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"))
     }
 
-    /// Gives it a descriptor under a name, for the next process of the unit. Returns once it has looked at it: what
-    /// a process sends and then dies is not always taken. It drops without a word what it has no room for
+    /// Gives it a descriptor under a name, for the next process of the unit. Returns once it has looked at it:
+    /// what a process sends and then dies is not always taken. It drops without a word what it has no room for
     /// ([`stored_max`]).
     ///
     /// # Errors
@@ -111,9 +111,9 @@ impl Manager {
     }
 }
 
-/// How many descriptors the manager stores for the unit of this process (`FDSTORE`), those included that it stores
-/// already; None if it does not tell: systemd before 254, a unit without a store, another manager, or a process that
-/// the manager has not started itself and may not listen to.
+/// How many descriptors the manager stores for the unit of this process (`FDSTORE`), those included that it
+/// stores already; None if it does not tell: systemd before 254, a unit without a store, another manager, or a
+/// process that the manager has not started itself and may not listen to.
 pub fn stored_max() -> Option<usize> {
     let number = |name| env::var(name).ok()?.parse::<usize>().ok();
     let is_ours = number("SYSTEMD_EXEC_PID") == Some(std::process::id() as usize);

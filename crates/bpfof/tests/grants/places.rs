@@ -21,13 +21,18 @@ const CONFINED: [&str; 6] = [
     "--",
 ];
 
+fn confined() -> World {
+    let mut world = World::new("ext4", 96 << 20);
+    world.replace_daemon_by(&CONFINED, &["--trust-owners"], &[]);
+    world
+}
+
 #[test]
 fn a_daemon_in_a_mount_namespace_of_its_own_grants_files() {
     if cannot_mount().is_some() {
         return;
     }
-    let mut world = World::new("ext4", 96 << 20);
-    world.replace_daemon_by(&CONFINED, &["--trust-owners"], &[]);
+    let world = confined();
     let (client, path) = granted_file(&world, "file");
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("set");
     std::os::unix::fs::chown(&path, Some(super::UID), None).expect("given");
@@ -104,7 +109,7 @@ fn a_file_system_that_never_answers_is_not_asked() {
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
         return eprintln!("SKIPPED: there is no FUSE");
     };
-    let world = World::new("ext4", 96 << 20);
+    let world = confined();
     let at = world.disk.image().with_file_name("silent");
     let words = ["-i", "-t", "fuse", "-o", "fd=0,rootmode=40000,user_id=0,group_id=0", "silent"];
     let mounted = Mounted::new(&at, &words, device.try_clone().expect("a descriptor").into());
@@ -132,7 +137,7 @@ fn files_of_an_overlay_are_not_granted() {
     if cannot_mount().is_some() {
         return;
     }
-    let world = World::new("ext4", 96 << 20);
+    let world = confined();
     let beside = |name: &str| world.disk.image().with_file_name(name);
     let [upper, work] = ["upper", "work"].map(|name| world.disk.mount().join(name));
     let lower = beside("lower");

@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-/// A world whose daemon a manager runs, and what that is told. It says how much it stores, as systemd does since
-/// version 254, or it does not.
+/// A world whose daemon a manager runs, and what that is told. It says how much it stores, as systemd does
+/// since version 254, or it does not.
 fn managed(stores: Option<&str>) -> (World, Told) {
     let mut world = World::new("ext4", 96 << 20);
     let notify = world.disk.image().with_file_name("notify");

@@ -6,8 +6,8 @@
 //! processes of a unit may all be killed at once. Either drops them once every target must have ended the
 //! associations.
 //!
-//! systemd drops silently what its store has no room for, and only from version 254 on it says how much that is. A
-//! manager that does not say it gets the duplicates, and the process has them, too.
+//! systemd drops silently what its store has no room for, and only from version 254 on it says how much that
+//! is. A manager that does not say it gets the duplicates, and the process has them, too.
 
 mod holder;
 mod names;
@@ -36,7 +36,7 @@ pub(crate) struct Key {
 pub(crate) enum NotKept {
     /// All of the room is taken.
     #[error(
-        "the service manager keeps {0} leases for all users together, those of a predecessor that was killed included"
+        "the service manager keeps {0} leases for all users together, those of a killed predecessor included"
     )]
     Full(usize),
     /// Whoever should keep it does not.
@@ -53,8 +53,8 @@ pub(crate) struct Keepsake {
 }
 
 impl Keepsake {
-    /// systemd's store if that runs this process, and a process that `command` starts unless systemd says that it
-    /// has a store. What a predecessor has left in the store is dropped in time.
+    /// systemd's store if that runs this process, and a process that `command` starts unless systemd says that
+    /// it has a store. What a predecessor has left in the store is dropped in time.
     pub(crate) fn new(command: &[PathBuf]) -> io::Result<Self> {
         let store = Store::of_environment()?;
         let process = match &store {

@@ -22,8 +22,8 @@ fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
 }
 
 impl Store {
-    /// That of the service manager that runs this process; None if there is none. What a predecessor has left is
-    /// dropped once its associations must have ended, and takes its room until then.
+    /// That of the service manager that runs this process; None if there is none. What a predecessor has left
+    /// is dropped once its associations must have ended, and takes its room until then.
     pub(super) fn of_environment() -> io::Result<Option<Self>> {
         let Some(manager) = Manager::of_environment()? else { return Ok(None) };
         let (promised, leases) = (stored_max(), inherited());
