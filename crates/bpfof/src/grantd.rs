@@ -2,8 +2,8 @@
 
 use crate::daemon;
 use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases};
-use bpfof_host::{KeyFiles, TargetUrl};
-use bpfof_terminal::{Outcome, forbid_core_dumps, target_url};
+use bpfof_host::TargetUrl;
+use bpfof_terminal::{Outcome, complete_url, target_url};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 /// Let processes without privileges push down into files that they can open. For each client it opens an
 /// association at the target that can do nothing else, and grants the files whose descriptors the client
-/// sends. Needs root, or CAP_LEASE and permission to read the files. SIGTERM and Ctrl-C take all grants back
-/// and end it.
+/// sends. Needs root, or CAP_LEASE and permission to read the files. SIGTERM, Ctrl-C and SIGHUP (unless nohup
+/// has it ignored) take all grants back and end it.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Where clients connect [default: /run/bpfof/grantd.sock].
@@ -64,7 +64,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     daemon::begin(&options.daemon)?;
     // Before the daemon starts, so that no signal is lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let ends = [SIGTERM, SIGINT].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP));
+    let mut signals = Signals::new(ends)?;
     let config = configuration(options)?;
     let socket = config.socket.clone();
     let daemon = Daemon::start(config)?;
@@ -78,6 +79,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
+/// Whether who has started this process wants it to outlive its terminal (nohup).
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    ignored.is_some_and(|set| set & 1 << (SIGHUP - 1) != 0)
+}
+
 /// Outlives the daemon: what ends that does not end this.
 fn hold() -> Outcome {
     let _signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -89,7 +98,11 @@ fn hold() -> Outcome {
 
 fn configuration(options: &Options) -> Result<Config, Box<dyn std::error::Error>> {
     let mut config = match &options.config {
-        Some(path) => Config::from_file(path)?,
+        Some(path) => {
+            let mut config = Config::from_file(path)?;
+            config.namespaces.iter_mut().try_for_each(|served| complete_url(&mut served.url))?;
+            config
+        }
         None => Config::default(),
     };
     if options.targets.len() != options.devices.len() {
@@ -102,9 +115,6 @@ fn configuration(options: &Options) -> Result<Config, Box<dyn std::error::Error>
             device: device.clone(),
         };
         config.namespaces = pairs.map(served).collect();
-    }
-    if config.namespaces.iter().any(|served| served.url.keys != KeyFiles::default()) {
-        forbid_core_dumps()?;
     }
     if let Some(socket) = &options.socket {
         config.socket.clone_from(socket);

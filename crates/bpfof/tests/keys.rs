@@ -2,6 +2,7 @@
 
 mod command;
 
+use bpfof_host::grant::GrantClient;
 use command::{BPFOF, Target, bad, bpfof, good, json};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -321,6 +322,45 @@ fn hosts_find_their_keys_in_a_file() {
     mode(&file, 0o600);
     let (is_in, text) = create(&target.url);
     assert!(!is_in && text.contains("hosts.toml: line 1"), "{text}");
+}
+
+/// Whether it hears of its target by options or by its configuration.
+#[test]
+fn grant_daemons_find_their_keys_in_the_same_file() {
+    let keys = Keys::new();
+    let psk = keys.make("tls", "psk");
+    let target = Target::run(secured(&keys, &format!("tls-psk = [\"{psk}\"]")));
+    let home = keys.0.path().join("home");
+    let folder = home.join(".config/bpfof");
+    fs::create_dir_all(&folder).expect("made");
+    let hosts = folder.join("hosts.toml").to_str().expect("UTF-8").to_owned();
+    let text =
+        format!("[[target]]\nmatch = \"nqn.*\"\nhostnqn = \"{HOST}\"\ntls-psk = \"{psk}\"\n");
+    fs::write(&hosts, text).expect("written");
+    mode(&hosts, 0o600);
+    let [image, socket, config] =
+        ["image", "grantd.sock", "grantd.toml"].map(|name| keys.0.path().join(name));
+    fs::write(&image, [0; 4096]).expect("written");
+    let (url, image) = (&target.url, image.display());
+    fs::write(&config, format!("[[namespace]]\ntarget = \"{url}\"\ndevice = \"{image}\"\n"))
+        .expect("written");
+    let options = format!("--target {url} --device {image}");
+    for arguments in [options, format!("--config {}", config.display())] {
+        let mut command = Command::new(BPFOF);
+        command.args(["grantd", "--json", "--quiet", "--exit-with-parent", "--socket"]);
+        command.arg(&socket).args(arguments.split(' ')).env("HOME", &home);
+        command.env_remove("XDG_CONFIG_HOME").env_remove("NOTIFY_SOCKET");
+        let mut daemon = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        let output = daemon.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let opened = GrantClient::connect(&socket, None);
+        let opened = opened.map(drop).map_err(|error| error.to_string());
+        let pid = rustix::process::Pid::from_child(&daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        assert!(daemon.wait().expect("it ends").success());
+        assert_eq!(opened, Ok(()), "{arguments}");
+    }
 }
 
 /// How a target ends on SIGABRT: whether the kernel has dumped its memory.

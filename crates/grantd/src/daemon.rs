@@ -4,6 +4,7 @@ use crate::config::{Config, ConfigError};
 use crate::examine::check_break_time;
 use crate::keepsake::Keepsake;
 use crate::quota::{Kind, Quotas};
+use crate::seldom::Seldom;
 use crate::session;
 use crate::shared::{Client, Peer, Shared, Wake};
 use bpfof_host::files::{MapRefusal, NamespaceDevice};
@@ -16,6 +17,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -95,6 +97,7 @@ impl Daemon {
             keepsake,
             ending: AtomicBool::new(false),
             clients: Mutex::default(),
+            refused: Seldom::default(),
             config,
         });
         if let Err(refusal) = check_break_time() {
@@ -204,27 +207,33 @@ impl Acceptor {
         let (peer, socket) = (Peer { uid, pid }, PacketSocket::new(socket));
         let share = match self.shared.quotas.take(uid, Kind::Clients, 1) {
             Ok(share) => share,
-            Err(exceeded) => return turn_away(&socket, peer, Refusal::new(Cause::Quota, exceeded)),
+            Err(exceeded) => {
+                return self.turn_away(&socket, peer, Refusal::new(Cause::Quota, exceeded));
+            }
         };
         let wake = match Wake::new() {
             Ok(wake) => Arc::new(wake),
-            Err(error) => return log::warn!("{peer} is turned away: {error}"),
+            Err(error) => return self.note(peer, &error),
         };
         let (shared, its_wake) = (Arc::clone(&self.shared), Arc::clone(&wake));
         let serve = move || session::serve(&shared, socket, peer, its_wake, share);
         match std::thread::Builder::new().name("client".into()).spawn(serve) {
             Ok(thread) => self.shared.clients().push(Client { wake, thread }),
-            Err(error) => log::warn!("{peer} is turned away: {error}"),
+            Err(error) => self.note(peer, &error),
         }
     }
-}
 
-fn turn_away(socket: &PacketSocket, peer: Peer, refusal: Refusal) {
-    log::info!("{peer}: turned away: {refusal}");
-    let mut packet = Vec::new();
-    Answer::Refused(refusal).encode(&mut packet);
-    // Who does not read it has no answer.
-    let _ = socket.send(&packet, &[]);
+    fn note(&self, peer: Peer, why: &dyn Display) {
+        self.shared.refused.note(|| format!("{peer}: turned away: {why}"));
+    }
+
+    fn turn_away(&self, socket: &PacketSocket, peer: Peer, refusal: Refusal) {
+        self.note(peer, &refusal);
+        let mut packet = Vec::new();
+        Answer::Refused(refusal).encode(&mut packet);
+        // Who does not read it has no answer.
+        let _ = socket.send(&packet, &[]);
+    }
 }
 
 /// A socket that listens at the configured path, with its permissions, and its file. One that a dead daemon has

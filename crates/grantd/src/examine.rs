@@ -1,13 +1,15 @@
 //! Looking at the descriptors that clients send: where they are, whether they may be granted, a lease and
 //! the places of their files' bytes.
 //!
-//! The order is that of trust. /proc tells how a descriptor was opened and on which mount, without asking
-//! the file system; only one on a namespace that is served is asked more. The file is then opened once more,
-//! because a lease on the description that was sent could be taken away by its sender.
+//! The order is that of trust. How a descriptor was opened (`F_GETFL`), and on which device its file system
+//! is, the kernel tells without asking the file system, which may be FUSE and never answer: `statx` wants
+//! nothing of the file, and with `AT_STATX_DONT_SYNC` the file systems that serve what others have (FUSE, NFS,
+//! CIFS, Ceph, overlays of these) tell what they know. Mount tables would tell less: client and daemon may be
+//! in different mount namespaces. Only a file system on a namespace that is served is asked more. The file is
+//! then opened once more, because a lease on the description that was sent could be taken away by its sender.
 
 use crate::LEASE_BREAK_TIME_MIN;
 use crate::foreign::Foreign;
-use crate::mounts::{Descriptor, Mounts};
 use bpfof_host::NamespaceInfo;
 use bpfof_host::files::{
     BreakSignal, FileLayout, FileSystem, LeasedFile, MapRefusal, NamespaceDevice,
@@ -15,10 +17,11 @@ use bpfof_host::files::{
 };
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstat, open, statx,
+    AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fcntl_getfl, fstat, makedev,
+    open, statx,
 };
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -66,21 +69,24 @@ pub(crate) struct Examiner {
     pub(crate) signal: BreakSignal,
 }
 
-/// What /proc says of a descriptor of a client.
-fn described(descriptor: BorrowedFd<'_>) -> Result<Descriptor, Refusal> {
-    Descriptor::of(descriptor).map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => Refusal::new(Cause::OtherPlace, error.to_string()),
-        _ => Refusal::new(Cause::Unavailable, format!("fdinfo: {error}")),
-    })
+/// Whether a descriptor can be read: not of a path only, nor for writing only, nor for `ioctl` only (3).
+fn is_readable(descriptor: BorrowedFd<'_>) -> io::Result<bool> {
+    let flags = fcntl_getfl(descriptor)?;
+    let mode = flags & OFlags::RWMODE;
+    Ok(!flags.contains(OFlags::PATH) && (mode == OFlags::RDONLY || mode == OFlags::RDWR))
 }
 
-/// Where a descriptor of a client is, as far as /proc knows: the device number of its file system.
-pub(crate) fn device_of(descriptor: BorrowedFd<'_>, mounts: &Mounts) -> Result<u64, Refusal> {
-    let found = described(descriptor)?;
-    mounts.device(found.mount).ok_or_else(|| {
-        let why = "the file is on a mount that the grant daemon does not see";
-        Refusal::new(Cause::OtherPlace, why)
-    })
+fn unknown(error: impl Into<io::Error>) -> Refusal {
+    Refusal::new(Cause::Unavailable, format!("cannot examine the file: {}", error.into()))
+}
+
+/// Where a descriptor of a client is, as far as the kernel knows without asking: the device number of its
+/// file system. An overlay may give that of the one below it for a file; the file is refused later, as all are
+/// that are neither on ext4 nor on XFS.
+pub(crate) fn device_of(descriptor: BorrowedFd<'_>) -> Result<u64, Refusal> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(descriptor, "", flags, StatxFlags::empty()).map_err(unknown)?;
+    Ok(makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
 impl Examiner {
@@ -92,18 +98,11 @@ impl Examiner {
         to: &Sender<Examined>,
         wake: &dyn Fn(),
     ) {
-        let mounts = Mounts::read();
         for (id, subject) in subjects {
-            let opened = match (subject, &mounts) {
-                (Subject::Opened(file), _) => Ok(file),
-                (Subject::Refused(refusal), _) => Err(refusal),
-                (Subject::Sent(sent), Ok(mounts)) => match sent.get() {
-                    Ok(descriptor) => self.open(descriptor, mounts),
-                    Err(error) => Err(Refusal::new(Cause::Unavailable, error)),
-                },
-                (Subject::Sent(_), Err(error)) => {
-                    Err(Refusal::new(Cause::Unavailable, format!("mountinfo: {error}")))
-                }
+            let opened = match subject {
+                Subject::Opened(file) => Ok(file),
+                Subject::Refused(refusal) => Err(refusal),
+                Subject::Sent(sent) => sent.get().map_err(unknown).and_then(|sent| self.open(sent)),
             };
             let examined = match opened {
                 Ok(file) => {
@@ -122,22 +121,17 @@ impl Examiner {
     }
 
     /// Opens the file of a descriptor once more.
-    fn open(&self, sent: BorrowedFd<'_>, mounts: &Mounts) -> Result<Arc<File>, Refusal> {
-        let descriptor = described(sent)?;
-        if !descriptor.is_readable() {
+    fn open(&self, sent: BorrowedFd<'_>) -> Result<Arc<File>, Refusal> {
+        if !is_readable(sent).map_err(unknown)? {
             let why = "the descriptor is not open for reading";
             return Err(Refusal::new(Cause::NotReadable, why));
         }
-        let device = device_of(sent, mounts)?;
+        let device = device_of(sent)?;
         self.device.offset_of(device).map_err(|why| Refusal::new(Cause::OtherPlace, why))?;
         // From here on only file systems of the namespace are asked.
-        let unknown = |e| Refusal::new(Cause::Unavailable, format!("cannot examine the file: {e}"));
         let found = fstat(sent).map_err(unknown)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(Refusal::new(Cause::NotRegular, "it is no regular file"));
-        }
-        if found.st_dev != device {
-            return Err(Refusal::new(Cause::OtherPlace, "its file system is on several devices"));
         }
         // Not blocking: it would wait for somebody's write lease.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -225,4 +219,41 @@ pub(crate) fn check_break_time() -> Result<(), Refusal> {
     let why =
         format!("leases are too short here: set sysctl fs.lease-break-time to {least} or more");
     Err(Refusal::new(Cause::NoLease, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+    #[test]
+    fn descriptors_are_readable_that_were_opened_so() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let written = File::create(&path).expect("made");
+        let opened = |options: &mut OpenOptions| options.open(&path).expect("opened");
+        let path_only = OFlags::PATH.bits().cast_signed();
+        let read = opened(OpenOptions::new().read(true));
+        let both = opened(OpenOptions::new().read(true).write(true));
+        let path_only = opened(OpenOptions::new().read(true).custom_flags(path_only));
+        let ioctl_only = open(&path, OFlags::RWMODE, Mode::empty()).expect("opened");
+        let readable = |descriptor: BorrowedFd<'_>| is_readable(descriptor).expect("told");
+        assert!(readable(read.as_fd()) && readable(both.as_fd()));
+        assert!(!readable(written.as_fd()) && !readable(path_only.as_fd()));
+        assert!(!readable(ioctl_only.as_fd()));
+    }
+
+    #[test]
+    fn the_device_is_that_of_the_file_system_whatever_is_sent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (folder, status) = (File::open(folder.path()), File::open("/proc/self/status"));
+        for file in [folder.expect("opened"), status.expect("opened")] {
+            let device = file.metadata().expect("examined").dev();
+            assert_eq!(device_of(file.as_fd()), Ok(device));
+        }
+        let (pipe, _write) = io::pipe().expect("a pipe");
+        assert!(device_of(pipe.as_fd()).is_ok());
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::association::{Association, Failed, Lost};
 use crate::examine::{Examined, Found, Subject, check_break_time, is_settled};
-use crate::keepsake::{Keepsake, Key};
+use crate::keepsake::{Keepsake, Key, NotKept};
 use crate::quota::{Exceeded, Kind, Quotas, Share};
 use crate::{ANSWERED, EXPIRED, LEASE_BREAK_TIME_MIN, LOOK_EVERY};
 use bpfof_host::files::{FileSystem, LeasedFile};
@@ -121,8 +121,11 @@ impl Grants {
         let share = share.map_err(|error| Failed::Refused(exceeded(error)))?;
         let key = self.keepsake.keep(std::os::fd::AsFd::as_fd(&**lease.file()));
         let key = key.map_err(|error| {
-            let why = format!("nobody would keep the lease if the daemon died: {error}");
-            Failed::Refused(Refusal::new(Cause::Unavailable, why))
+            let cause = match error {
+                NotKept::Full(_) => Cause::Quota,
+                NotKept::Failed(_) => Cause::Unavailable,
+            };
+            Failed::Refused(Refusal::new(cause, error))
         })?;
         let file_system = layout.file_system();
         let grant = Grant { version: 0, has_gaps: layout.has_gaps() };

@@ -12,12 +12,13 @@
 //!
 //! # How it works
 //! - [`Daemon`] listens, and starts a `session` for each client, on a thread of its own: nobody waits for
-//!   another client. `quota` bounds what one user has.
+//!   another client. `quota` bounds what one user has, `seldom` what is logged of clients that get nothing.
 //! - `session` answers requests and gives files back when their leases break. Nothing that it does asks a
-//!   file system that may not answer; `foreign` closes what clients send on a thread of its own. It sends the association's Keep Alives itself: a session that does
-//!   not look at its leases loses its association at the target.
-//! - `examine`, on another thread, looks at descriptors: `mounts` tells where they are, then the file is
-//!   opened once more, leased and mapped.
+//!   file system that may not answer; `foreign` closes what clients send on a thread of its own. It sends the
+//!   association's Keep Alives itself: a session that does not look at its leases loses its association at
+//!   the target.
+//! - `examine`, on another thread, looks at descriptors: where they are, then the file is opened once more,
+//!   leased and mapped.
 //! - `association`: what is asked of the target. `keepsake`: who holds the leases if the daemon dies.
 //!
 //! # What it does not do
@@ -30,8 +31,8 @@ mod examine;
 mod foreign;
 mod grants;
 mod keepsake;
-mod mounts;
 mod quota;
+mod seldom;
 mod session;
 mod shared;
 

@@ -2,7 +2,6 @@
 
 use crate::association::{Association, Failed, Lost};
 use crate::config::Served;
-
 use crate::examine::{Examined, Examiner, Subject};
 use crate::foreign::{Closer, Foreign};
 use crate::grants::Grants;
@@ -421,8 +420,13 @@ impl Session<'_> {
     fn end(mut self, end: End) {
         let peer = self.peer;
         match &end {
+            End::Gone | End::Stopping if self.open.is_none() => {
+                log::debug!("{peer}: it has opened nothing");
+            }
             End::Gone | End::Stopping => log::info!("{peer}: it is served no longer"),
-            End::Hostile(why) => log::warn!("{peer}: it breaks the protocol: {why}"),
+            End::Hostile(why) => {
+                self.shared.refused.note(|| format!("{peer}: it breaks the protocol: {why}"));
+            }
             End::Lost(error) => log::warn!("{peer}: its association is lost: {error}"),
             End::Failed(error) => log::error!("{peer}: {error}"),
         }

@@ -3,8 +3,8 @@
 use crate::config::{Config, Served};
 use crate::examine::device_of;
 use crate::keepsake::Keepsake;
-use crate::mounts::Mounts;
 use crate::quota::Quotas;
+use crate::seldom::Seldom;
 use bpfof_host::files::NamespaceDevice;
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use rustix::event::{EventfdFlags, eventfd};
@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     /// All sessions are to end.
     pub(crate) ending: AtomicBool,
     pub(crate) clients: Mutex<Vec<Client>>,
+    /// Of clients that are turned away, or break the protocol.
+    pub(crate) refused: Seldom,
 }
 
 impl Shared {
@@ -98,10 +100,7 @@ impl Shared {
                 )),
             };
         };
-        let mounts = Mounts::read();
-        let mounts =
-            mounts.map_err(|e| Refusal::new(Cause::Unavailable, format!("mounts: {e}")))?;
-        let at = device_of(place, &mounts)?;
+        let at = device_of(place)?;
         let mut found = self.namespaces.iter().filter(|(_, device)| device.offset_of(at).is_ok());
         let (served, device) = found.next().ok_or_else(|| {
             refused(Cause::OtherPlace, "the file system is on no namespace that the daemon serves")

@@ -221,7 +221,7 @@ impl Controller {
 
     /// An error of a Function Load, of which the target says more if it is asked: [`Error::FunctionRejected`] and
     /// [`Error::NoRoomForFunction`] with its words, in the place of their statuses. For those who send the command
-    /// themselves.
+    /// themselves. This is one command, or none.
     ///
     /// # Errors
     /// Asking has failed.
@@ -380,7 +380,12 @@ impl Controller {
 
     /// Why the last Function Load was refused.
     fn load_message(&mut self) -> Result<String, Error> {
-        let text = text(&self.report(AdminCommand::LAST_LOAD_MESSAGE)?);
+        let most = REPORT_MAX_BYTES.min(self.max_transfer_bytes());
+        let command = AdminCommand::function_report(AdminCommand::LAST_LOAD_MESSAGE, most);
+        let (answer, mut message) = self.admin_command(command, &[], most)?;
+        // Not every transport tells how much of the buffer was written.
+        message.truncate(answer.dw0 as usize);
+        let text = text(&message);
         if text.is_empty() {
             return Ok("it gave no reason".to_owned());
         }

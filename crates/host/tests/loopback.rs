@@ -9,7 +9,7 @@ use bpfof_host::{
 use fake_target::{NQN, Shared};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn url(address: SocketAddr) -> TargetUrl {
@@ -150,8 +150,17 @@ fn functions_and_file_maps() {
     let error = controller.load_function(&[0; 30_001], 0).unwrap_err();
     assert_eq!(error.to_string(), "the object has 30001 bytes, the target accepts 30000");
     shared.reject.store(true, Ordering::SeqCst);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    *shared.says.lock().unwrap() = Some(Box::new(move |command| {
+        let is_report = matches!(command, bpfof_nvme::AdminCommand::FunctionReport { .. });
+        count.fetch_add(usize::from(is_report), Ordering::SeqCst);
+        None
+    }));
     let error = controller.load_function(&object, 0).unwrap_err();
     assert!(matches!(&error, Error::FunctionRejected(why) if why.trim() == "because"), "{error}");
+    // Who has to look after something else between two commands can rely on it.
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 
     let map = FileMapObject { file: 3, nsid: 1, version: 1, length_bytes: 5, extents: vec![] };
     controller.set_file_map(&map).unwrap();

@@ -84,11 +84,12 @@ impl Manager {
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"))
     }
 
-    /// Gives it a descriptor under a name, for the next process of the unit. Returns once it has it: what a
-    /// process sends and then dies is not always taken.
+    /// Gives it a descriptor under a name, for the next process of the unit. Returns once it has looked at it:
+    /// what a process sends and then dies is not always taken. It drops without a word what it has no room for
+    /// ([`stored_max`]).
     ///
     /// # Errors
-    /// It has not taken it within a second.
+    /// It has not looked at it within a second.
     pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), Some(descriptor))?;
         let (read, write) = io::pipe()?;
@@ -108,6 +109,15 @@ impl Manager {
     pub fn remove(&self, name: &str) -> io::Result<()> {
         self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"))
     }
+}
+
+/// How many descriptors the manager stores for the unit of this process (`FDSTORE`), those included that it
+/// stores already; None if it does not tell: systemd before 254, a unit without a store, another manager, or a
+/// process that the manager has not started itself and may not listen to.
+pub fn stored_max() -> Option<usize> {
+    let number = |name| env::var(name).ok()?.parse::<usize>().ok();
+    let is_ours = number("SYSTEMD_EXEC_PID") == Some(std::process::id() as usize);
+    number("FDSTORE").filter(|_| is_ours)
 }
 
 /// How often the manager wants `WATCHDOG=1`, or else ends this process; none if it does not.

@@ -49,13 +49,22 @@ fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
 /// Words for the user: no address, or a file that cannot be used.
 pub fn target_url(text: &str) -> Result<TargetUrl, String> {
     let mut url: TargetUrl = text.parse().map_err(|error| format!("{error}"))?;
+    complete_url(&mut url)?;
+    Ok(url)
+}
+
+/// The same for an address that was read from elsewhere.
+///
+/// # Errors
+/// Words for the user: a file that cannot be used.
+pub fn complete_url(url: &mut TargetUrl) -> Result<(), String> {
     if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
-        file.complete(&mut url).map_err(|error| error.to_string())?;
+        file.complete(url).map_err(|error| error.to_string())?;
     }
     if url.keys != KeyFiles::default() {
         forbid_core_dumps().map_err(|error| error.to_string())?;
     }
-    Ok(url)
+    Ok(())
 }
 
 /// The target that the environment names (`BPFOF_TARGET`), with the user's keys.

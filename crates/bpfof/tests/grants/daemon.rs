@@ -19,18 +19,22 @@ impl Grantd {
     /// Serves `image`, which the target at `url` serves, to everybody.
     /// One that trusts owners of files.
     pub(crate) fn start(url: &str, image: &Path, arguments: &[&str]) -> Grantd {
-        Grantd::start_in(url, image, &[arguments, &["--trust-owners"]].concat(), &[])
+        Grantd::start_by(&[], url, image, &[arguments, &["--trust-owners"]].concat(), &[])
     }
 
-    /// The same with these variables.
-    pub(crate) fn start_in(
+    /// One that a program becomes, with these variables.
+    pub(crate) fn start_by(
+        launcher: &[&str],
         url: &str,
         image: &Path,
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Grantd {
         let socket = image.with_file_name("grantd.sock");
-        let mut process = Command::new(BPFOF)
+        let words = [launcher, &[BPFOF]].concat();
+        let (program, first) = words.split_first().expect("a program");
+        let mut process = Command::new(program)
+            .args(first)
             .args(["grantd", "--json", "--quiet", "--exit-with-parent", "--mode", "0666"])
             .arg("--socket")
             .arg(&socket)

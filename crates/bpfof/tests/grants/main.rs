@@ -13,6 +13,7 @@ mod hostile;
 #[path = "../manager/mod.rs"]
 mod manager;
 mod nobody;
+mod places;
 mod refusals;
 mod relay;
 mod speed;
@@ -87,10 +88,20 @@ impl World {
     }
 
     /// Its daemon is another one from now on.
-    fn replace_daemon(&mut self, arguments: &[&str], variables: &[(&str, &str)]) {
+    fn replace_daemon(&mut self, arguments: &[&str]) {
+        self.replace_daemon_by(&[], arguments, &[]);
+    }
+
+    /// And one that a program becomes.
+    fn replace_daemon_by(
+        &mut self,
+        launcher: &[&str],
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) {
         drop(self.grantd.take());
-        let url = self.disk.url.to_string();
-        self.grantd = Some(Grantd::start_in(&url, &self.disk.image(), arguments, variables));
+        let (url, image) = (self.disk.url.to_string(), self.disk.image());
+        self.grantd = Some(Grantd::start_by(launcher, &url, &image, arguments, variables));
     }
 
     fn grantd(&self) -> &Grantd {
@@ -412,6 +423,24 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_one() {
     assert!(socket.exists(), "another daemon's socket is removed");
 }
 
+#[test]
+fn a_daemon_whose_terminal_goes_takes_its_grants_back_unless_it_is_to_stay() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let mut world = World::new("ext4", 96 << 20);
+    let (_client, path) = granted_file(&world, "file");
+    let daemon = world.grantd.take().expect("it runs");
+    daemon.signal(Signal::HUP);
+    daemon.stop();
+    assert!(!is_leased(&path), "somebody else holds the lease");
+    world.replace_daemon_by(&["nohup"], &["--trust-owners"], &[]);
+    world.grantd().signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(300));
+    let client = grant(&world, &path);
+    assert!(client.is_connected());
+}
+
 /// A target that takes its time for each command: a file that somebody waits for comes before the rest of a
 /// request, and of what a client has left.
 #[test]
@@ -519,7 +548,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
         return;
     }
     let mut world = World::new("ext4", 96 << 20);
-    world.replace_daemon(&[], &[]);
+    world.replace_daemon(&[]);
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
     chown(&path, Some(UID), Some(UID)).expect("given");

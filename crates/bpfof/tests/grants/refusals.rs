@@ -96,7 +96,7 @@ fn quotas_policy_and_nonsense() {
     let text =
         "clients-per-user = 8\nfiles-per-user = 3\nextents-per-user = 1\nlanes-per-client = 1\n";
     fs::write(&config, text).expect("written");
-    world.replace_daemon(&["--trust-owners", "--config", config.to_str().expect("UTF-8")], &[]);
+    world.replace_daemon(&["--trust-owners", "--config", config.to_str().expect("UTF-8")]);
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let path = world.folder.join("file");
     fs::write(&path, [7; 100_000]).expect("written");

@@ -1,21 +1,41 @@
 //! The daemon under a service manager: leases are in its descriptor store.
 
-use super::manager::{expect, listen};
-use super::{World, cannot_mount, granted_file, is_leased};
+use super::manager::{Told, expect, listen};
+use super::{KEEP_ALIVE, World, cannot_mount, cause, granted_file, is_leased};
+use bpfof_host::grant::protocol::Cause;
+use rustix::process::Signal;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
+
+/// A world whose daemon a manager runs, and what that is told. It says how much it stores, as systemd does
+/// since version 254, or it does not.
+fn managed(stores: Option<&str>) -> (World, Told) {
+    let mut world = World::new("ext4", 96 << 20);
+    let notify = world.disk.image().with_file_name("notify");
+    let told = listen(UnixDatagram::bind(&notify).expect("a socket"));
+    let mut variables = vec![("NOTIFY_SOCKET", notify.to_str().expect("UTF-8"))];
+    variables.extend(stores.map(|max| ("FDSTORE", max)));
+    let launcher = ["bash", "-c", "SYSTEMD_EXEC_PID=$$ exec \"$@\"", "bash"];
+    world.replace_daemon_by(&launcher, &["--trust-owners"], &variables);
+    expect(&told, "READY=1", (1, 0));
+    (world, told)
+}
+
+/// Kills the daemon, and forgets what it has stored.
+fn kill_and_forget(world: &World, told: &Told) {
+    world.grantd().signal(Signal::KILL);
+    std::thread::sleep(Duration::from_secs(1));
+    told.lock().expect("no panic").clear();
+}
 
 #[test]
 fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     if cannot_mount().is_some() {
         return;
     }
-    let mut world = World::new("ext4", 96 << 20);
-    let notify = world.disk.image().with_file_name("notify");
-    let told = listen(UnixDatagram::bind(&notify).expect("a socket"));
-    let variable = [("NOTIFY_SOCKET", notify.to_str().expect("UTF-8"))];
-    world.replace_daemon(&["--trust-owners"], &variable);
-    expect(&told, "READY=1", (1, 0));
+    let (world, told) = managed(Some("2"));
     let (mut client, path) = granted_file(&world, "kept");
     expect(&told, "FDSTORE=1", (1, 1));
     client.remove(&[1]).expect("removed");
@@ -23,7 +43,16 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     told.lock().expect("no panic").clear();
     assert!(!is_leased(&path));
     let (_client, path) = granted_file(&world, "kept");
-    world.grantd().signal(rustix::process::Signal::KILL);
+    // It would drop silently what it has no room for.
+    let (mut client, _) = granted_file(&world, "second");
+    let third = File::open(&path).expect("opened");
+    let refused = client.add(&[2], &[third.as_fd()]).expect("answered");
+    let why = refused[0].result.as_ref().expect_err("there is no room").why.clone();
+    assert!(why.contains("keeps 2 leases"), "{why}");
+    assert_eq!(cause(refused), Some(Cause::Quota));
+    client.remove(&[1]).expect("removed");
+    assert_eq!(cause(client.refresh(&[2]).expect("answered")), None);
+    world.grantd().signal(Signal::KILL);
     std::thread::sleep(Duration::from_secs(1));
     assert!(is_leased(&path), "the lease has gone with the daemon");
     told.lock().expect("no panic").clear();
@@ -31,5 +60,22 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     while is_leased(&path) {
         assert!(Instant::now() < end, "somebody else holds the lease");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_a_manager_does_not_promise_to_keep_a_process_keeps() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let (world, told) = managed(None);
+    let (_client, path) = granted_file(&world, "kept");
+    expect(&told, "FDSTORE=1", (1, 1));
+    kill_and_forget(&world, &told);
+    assert!(is_leased(&path), "the lease has gone with the daemon");
+    let end = Instant::now() + 3 * KEEP_ALIVE;
+    while is_leased(&path) {
+        assert!(Instant::now() < end, "the lease stays");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,6 +1,5 @@
 //! A process that holds duplicates of leased descriptors, and outlives the daemon.
 
-use super::key::Key;
 use crate::EXPIRED;
 use bpfof_host::grant::PacketSocket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -43,17 +42,17 @@ impl Holder {
         Ok(Self { socket: PacketSocket::new(ours), process })
     }
 
-    pub(super) fn keep(&self, key: Key, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn keep(&self, key: u64, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.send(KEEP, key, &[descriptor])
     }
 
-    pub(super) fn drop_key(&self, key: Key) -> io::Result<()> {
+    pub(super) fn drop_key(&self, key: u64) -> io::Result<()> {
         self.send(DROP, key, &[])
     }
 
-    fn send(&self, kind: u8, key: Key, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send(&self, kind: u8, key: u64, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut packet = vec![kind];
-        packet.extend(key.0.to_le_bytes());
+        packet.extend(key.to_le_bytes());
         let end = Instant::now() + PATIENCE;
         loop {
             match self.socket.send(&packet, descriptors) {
@@ -127,11 +126,11 @@ mod tests {
         let thread = std::thread::spawn(move || hold_leases(theirs));
         let (read, write) = std::io::pipe().expect("a pipe");
         let (other_read, other_write) = std::io::pipe().expect("a pipe");
-        holder.keep(Key(7), write.as_fd()).expect("sent");
-        holder.keep(Key(8), other_write.as_fd()).expect("sent");
+        holder.keep(7, write.as_fd()).expect("sent");
+        holder.keep(8, other_write.as_fd()).expect("sent");
         drop((write, other_write));
         assert!(holder.is_there());
-        holder.drop_key(Key(7)).expect("sent");
+        holder.drop_key(7).expect("sent");
         // A pipe that nobody has open for writing reads as its end; this waits for that.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]).expect("its end"), 0);
         drop(holder);

@@ -1,60 +1,83 @@
 //! Duplicates in systemd's descriptor store: it keeps what it was given while the unit is restarted, and
 //! gives it to the next process of the unit.
 
-use super::key::Key;
+use super::names::{Name, Names};
 use crate::EXPIRED;
-use bpfof_systemd::{Manager, inherited};
+use bpfof_systemd::{Manager, inherited, stored_max};
 use std::io;
-use std::os::fd::BorrowedFd;
-
-/// Names of what we keep begin so.
-const PREFIX: &str = "lease-";
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The store.
 #[derive(Debug)]
 pub(super) struct Store {
     manager: Manager,
-    /// Tells our names from a predecessor's.
-    process: u32,
+    /// Whether the manager has said how much it keeps.
+    is_promised: bool,
+    names: Arc<Mutex<Names>>,
+}
+
+fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
+    names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store {
-    /// That of the service manager that runs this process; None if there is none.
+    /// That of the service manager that runs this process; None if there is none. What a predecessor has left
+    /// is dropped once its associations must have ended, and takes its room until then.
     pub(super) fn of_environment() -> io::Result<Option<Self>> {
-        let process = std::process::id();
-        Ok(Manager::of_environment()?.map(|manager| Self { manager, process }))
+        let Some(manager) = Manager::of_environment()? else { return Ok(None) };
+        let (promised, leases) = (stored_max(), inherited());
+        let stored = leases.iter().map(|(name, _)| name.as_str());
+        let names = Arc::new(Mutex::new(Names::new(promised.unwrap_or(usize::MAX), stored)));
+        let store = Self { manager, is_promised: promised.is_some(), names };
+        store.drop_inherited(leases)?;
+        Ok(Some(store))
+    }
+
+    /// Whether what is kept here needs to be kept nowhere else.
+    pub(super) const fn is_promised(&self) -> bool {
+        self.is_promised
+    }
+
+    /// How many duplicates it keeps.
+    pub(super) fn max(&self) -> usize {
+        locked(&self.names).max()
     }
 
     pub(super) fn notify(&self, state: &str) -> io::Result<()> {
         self.manager.notify(state)
     }
 
-    fn name(&self, key: Key) -> String {
-        format!("{PREFIX}{}-{}", self.process, key.0)
+    /// Keeps a duplicate; none if there is no room.
+    pub(super) fn keep(&self, descriptor: BorrowedFd<'_>) -> io::Result<Option<Name>> {
+        let Some(name) = locked(&self.names).take() else { return Ok(None) };
+        let kept = self.manager.store(&name.text(), descriptor);
+        if kept.is_err() {
+            // It may have it nevertheless, or take it later.
+            let _ = self.drop_name(name);
+        }
+        kept.map(|()| Some(name))
     }
 
-    pub(super) fn keep(&self, key: Key, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.manager.store(&self.name(key), descriptor)
+    /// A name that the manager was not told of is used no more.
+    pub(super) fn drop_name(&self, name: Name) -> io::Result<()> {
+        self.manager.remove(&name.text())?;
+        locked(&self.names).give(name);
+        Ok(())
     }
 
-    pub(super) fn drop_key(&self, key: Key) -> io::Result<()> {
-        self.manager.remove(&self.name(key))
-    }
-
-    /// Drops what a predecessor has left, once its associations must have ended.
-    pub(super) fn drop_inherited(&self) -> io::Result<()> {
-        let mut leases = inherited();
-        leases.retain(|(name, _)| name.starts_with(PREFIX));
+    fn drop_inherited(&self, leases: Vec<(String, OwnedFd)>) -> io::Result<()> {
         if leases.is_empty() {
             return Ok(());
         }
         log::warn!("a predecessor has left {} leases, which last a while", leases.len());
-        let manager = self.manager.try_clone()?;
+        let (manager, names) = (self.manager.try_clone()?, Arc::clone(&self.names));
         let later = move || {
             std::thread::sleep(EXPIRED);
             for (name, _) in &leases {
-                if let Err(error) = manager.remove(name) {
-                    log::warn!("systemd keeps {name}: {error}");
+                match manager.remove(name) {
+                    Ok(()) => locked(&names).give_inherited(name),
+                    Err(error) => log::warn!("systemd keeps {name}: {error}"),
                 }
             }
             log::info!("the leases of a predecessor are dropped");
