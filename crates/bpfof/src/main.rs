@@ -15,8 +15,10 @@ mod function;
 mod grantd;
 mod key;
 mod kv;
+mod log_writer;
 mod observed;
 mod query;
+mod replace;
 mod slow;
 mod take_over;
 mod target;
@@ -100,7 +102,12 @@ enum Command {
     Manual(command_tree::Manual),
 }
 
+/// What a target ends with whose configuration cannot be served (EX_CONFIG of sysexits.h): the unit is not started
+/// again.
+const BAD_CONFIGURATION: u8 = 78;
+
 fn main() -> ExitCode {
+    let _log = log_writer::FlushAtEnd;
     let cli = match command_tree::parse::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -136,8 +143,13 @@ fn main() -> ExitCode {
         // Someone closed the pipe we print to, as `head` does: not an error.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
+            // The reason comes last.
+            log_writer::flush();
             eprintln!("bpfof: {error}");
-            ExitCode::FAILURE
+            match error.is::<target::BadConfiguration>() {
+                true => ExitCode::from(BAD_CONFIGURATION),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -156,6 +168,7 @@ fn end_quietly_without_a_reader() {
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or_default();
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            log_writer::flush();
             std::process::exit(0);
         }
         report(panic);
