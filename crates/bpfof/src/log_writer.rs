@@ -146,7 +146,7 @@ mod tests {
         let mut queue = Queue::start(output, tell).expect("a thread");
         let lines = MAX_LINES + 100;
         for number in 0..lines {
-            writeln!(queue, "{number}").expect("it never fails");
+            queue.write_all(format!("{number}\n").as_bytes()).expect("it never fails");
         }
         let begun = Instant::now();
         queue.flush(Duration::from_millis(50));
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(text.lines().count() as u64, lines as u64 - lost);
         assert!(text.starts_with("0\n1\n2\n"), "{text}");
         // All is as before then.
-        writeln!(queue, "last").expect("it never fails");
+        queue.write_all(b"last\n").expect("it never fails");
         queue.flush(Duration::from_secs(60));
         assert!(written.lock().expect("no panic").ends_with(b"last\n"));
         assert!(told.try_recv().is_err(), "no more were lost");

@@ -45,6 +45,9 @@ enum Command {
     /// --config file again, takes over its namespaces and the sizes of files that have grown, and
     /// tells the hosts; a configuration that cannot be served changes nothing. Namespaces that are
     /// given by --namespace replace those of the file then, too: leave that option out.
+    ///
+    /// It ends with status 78 if the configuration cannot be served however often that is tried, with 1 if
+    /// something else is missing, such as a disk.
     Target(target::Options),
     /// Let processes without privileges push down into files that they can open.
     ///

@@ -11,6 +11,7 @@ use bpfof_operations::client::Client;
 use bpfof_operations::control::{self, Bound, Change, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
 use bpfof_operations::hand_over::{self, Claims, Sockets};
+use bpfof_operations::names::Names;
 use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
@@ -131,6 +132,10 @@ pub(crate) struct Options {
     /// none].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
+    /// A name by which the metrics may be asked for, repeatable, beside addresses, names without a dot and the
+    /// machine's own: any other may be that of a web page which somebody else's server has sent to an operator.
+    #[arg(long = "metrics-name", value_name = "NAME")]
+    metrics_names: Vec<String>,
     /// Socket for `bpfof ctl` [default: none].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -139,7 +144,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
-    /// transport, advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// transport, advertise, id, ana), discovery, cntlid, metrics, metrics-names, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
@@ -399,7 +404,9 @@ fn serve_operators(
     let metrics = metrics_socket.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics_copy = metrics_socket.as_ref().map(TcpListener::try_clone).transpose()?;
     if let Some(socket) = metrics_socket {
-        bpfof_operations::http::serve(socket, (Arc::clone(&report), Arc::clone(&slowest)))?;
+        let names = Names::of_machine(&config.metrics_names);
+        let sources = (Arc::clone(&report), Arc::clone(&slowest));
+        bpfof_operations::http::serve(socket, sources, names)?;
     }
     if let Some(address) = metrics {
         log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
@@ -513,6 +520,7 @@ fn with_options(
     }
     config.discovery = options.discovery.or(config.discovery);
     config.metrics = options.metrics.or(config.metrics);
+    config.metrics_names.extend(options.metrics_names.iter().cloned());
     config.control = options.control.clone().or(config.control);
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);
