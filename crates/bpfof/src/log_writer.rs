@@ -58,8 +58,8 @@ impl Drop for FlushAtEnd {
 }
 
 impl Queue {
-    /// `tell` is told, on the thread that writes, how many lines have been lost since the start, when they have
-    /// become more.
+    /// `tell` is told, on the thread that writes, how many lines have been lost since the start, when they
+    /// have become more.
     fn start(
         mut output: impl Write + Send + 'static,
         tell: impl Fn(u64) + Send + 'static,

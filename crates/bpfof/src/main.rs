@@ -105,8 +105,8 @@ enum Command {
     Manual(command_tree::Manual),
 }
 
-/// What a target ends with whose configuration cannot be served (EX_CONFIG of sysexits.h): the unit is not started
-/// again.
+/// What a target ends with whose configuration cannot be served (EX_CONFIG of sysexits.h): the unit is not
+/// started again.
 const BAD_CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {

@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions, remove_file, rename};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Makes a file at `aside` by `options`, fills it and puts it in the place of `path`. `prepare` gives it owner and
-/// mode before anything is in it. After an error there is nothing at `aside`.
+/// Makes a file at `aside` by `options`, fills it and puts it in the place of `path`. `prepare` gives it
+/// owner and mode before anything is in it. After an error there is nothing at `aside`.
 pub(crate) fn replace(
     (path, aside): (&Path, &Path),
     options: &OpenOptions,

@@ -132,8 +132,9 @@ pub(crate) struct Options {
     /// none].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
-    /// A name by which the metrics may be asked for, repeatable, beside addresses, names without a dot and the
-    /// machine's own: any other may be that of a web page which somebody else's server has sent to an operator.
+    /// A name by which the metrics may be asked for, repeatable, beside addresses, names without a dot and
+    /// the machine's own: any other may be that of a web page which somebody else's server has sent to an
+    /// operator.
     #[arg(long = "metrics-name", value_name = "NAME")]
     metrics_names: Vec<String>,
     /// Socket for `bpfof ctl` [default: none].

@@ -1,15 +1,15 @@
 //! What disks of this machine are, whatever names the kernel gives them.
 //!
-//! `/dev/sdb` and `/dev/dm-3` are in the order in which the kernel has found them, and may be other disks after
-//! the next start. What hosts recognise a namespace by is therefore made of what the disk says of itself, as
-//! sysfs has it.
+//! `/dev/sdb` and `/dev/dm-3` are in the order in which the kernel has found them, and may be other disks
+//! after the next start. What hosts recognise a namespace by is therefore made of what the disk says of
+//! itself, as sysfs has it.
 
 use rustix::fs::{major, minor};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Attributes of a block device in sysfs that tell it from all others, the best first: of the device mapper and
-/// of software RAID, of NVMe, of SCSI and SATA, of virtio.
+/// Attributes of a block device in sysfs that tell it from all others, the best first: of the device mapper
+/// and of software RAID, of NVMe, of SCSI and SATA, of virtio.
 const ATTRIBUTES: [(&str, &str); 6] = [
     ("dm", "dm/uuid"),
     ("dm-name", "dm/name"),

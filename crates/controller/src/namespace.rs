@@ -20,10 +20,10 @@ pub(crate) struct Namespace {
     pub(crate) block_shift: u32,
     blocks: AtomicU64,
     pub(crate) backend: Backend,
-    /// Those of a file are the same on every start: made from its path and the subsystem's name; those of a disk
-    /// likewise, from what it says of itself.
-    /// Those of memory that is no file's are new each time, because what a host knows of its
-    /// contents is gone: Linux then gives up the old namespace, instead of going on with zeroes.
+    /// Those of a file are the same on every start: made from its path and the subsystem's name; those of a
+    /// disk likewise, from what it says of itself. Those of memory that is no file's are new each time,
+    /// because what a host knows of its contents is gone: Linux then gives up the old namespace, instead of
+    /// going on with zeroes.
     ///
     /// Where the configuration gives a UUID, both are that one.
     pub(crate) nguid: [u8; 16],

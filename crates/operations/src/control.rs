@@ -122,8 +122,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
-/// Prepares to answer requests on a socket at `path`. A socket that another process has left there is going to be
-/// replaced; one that is served is not, unless this one `takes_over`.
+/// Prepares to answer requests on a socket at `path`. A socket that another process has left there is going
+/// to be replaced; one that is served is not, unless this one `takes_over`.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,9 +1,9 @@
 //! What a target counts, as OpenMetrics text.
 //!
 //! Counters are of the time since the target, the namespace or the host came; one that begins again is what
-//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are as many
-//! series as there are namespaces, kept functions, reactors, and hosts up to 256. Of all other hosts together only what
-//! is now is told: a sum over hosts that come and go counts down as well.
+//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are
+//! as many series as there are namespaces, kept functions, reactors, and hosts up to 256. Of all other hosts
+//! together only what is now is told: a sum over hosts that come and go counts down as well.
 
 use bpfof_controller::{
     Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,
@@ -26,7 +26,8 @@ const BUCKETS_OF_OCTAVE: usize = 4;
 /// The first bucket's end: 1.024 µs.
 const FIRST_END: usize = 3;
 
-/// Hosts with series of their own: whoever may connect invents names. All others are told together, as [`OTHERS`].
+/// Hosts with series of their own: whoever may connect invents names. All others are told together, as
+/// [`OTHERS`].
 const MAX_HOSTS: usize = 256;
 /// What they are called.
 const OTHERS: &str = "(others)";

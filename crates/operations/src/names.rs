@@ -1,8 +1,8 @@
 //! By which names a page may be asked for.
 //!
-//! A web page of somebody else's can give its own name the address of a target, and then ask for what the target
-//! tells, by the browser of an operator who reaches it (DNS rebinding). The request has the page's name in its
-//! `Host`, so only names that are nobody else's are answered.
+//! A web page of somebody else's can give its own name the address of a target, and then ask for what the
+//! target tells, by the browser of an operator who reaches it (DNS rebinding). The request has the page's
+//! name in its `Host`, so only names that are nobody else's are answered.
 
 use std::net::{IpAddr, Ipv6Addr};
 
