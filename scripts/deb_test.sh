@@ -102,7 +102,7 @@ as_unit() {
 
 start_target() {
 	run install -d -o bpfof -g bpfof -m "$(unit RuntimeDirectoryMode)" "/run/$(unit RuntimeDirectory)"
-	as_unit $(unit ExecStartPre) >/dev/null || fail "the configuration is refused"
+	as_unit /usr/bin/bpfof config check /etc/bpfof/target.toml >/dev/null || fail "the configuration is refused"
 	as_unit $(unit ExecStart) >"$ROOT/tmp/target.log" 2>&1 &
 	STARTED=$!
 	# It is there once it answers.

@@ -124,8 +124,8 @@ uninstall_all() {
 		rm -f "$DESTDIR$destination"
 	done < <(files | cut -d ' ' -f 3; links | cut -d ' ' -f 1; echo "$PKG_CONFIG_FILE")
 	# Ours, unless somebody put something there.
-	for destination in "$FUNCTIONS/include/bpfof" "$FUNCTIONS/include" "$FUNCTIONS" "${FUNCTIONS%/*}" "$DOCUMENTS/examples" \
-		"$DOCUMENTS"; do
+	for destination in "$FUNCTIONS/include/bpfof" "$FUNCTIONS/include" "$FUNCTIONS/query" "$FUNCTIONS" \
+		"${FUNCTIONS%/*}" "$DOCUMENTS/examples" "$DOCUMENTS"; do
 		rmdir "$DESTDIR$destination" 2>/dev/null || true
 	done
 	echo "removed bpfof $VERSION below $DESTDIR$PREFIX"

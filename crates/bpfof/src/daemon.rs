@@ -1,13 +1,15 @@
 //! What the services have in common: logging, how they live and end, and the service manager.
 
+use crate::log_writer;
 use bpfof_systemd::{Manager, logs_to_journal};
 use clap::{Args, ValueEnum};
 use env_logger::fmt::Formatter;
+use env_logger::{Target, WriteStyle};
 use log::{Level, LevelFilter, Record};
 use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
 };
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 #[derive(Args)]
 pub(crate) struct Daemon {
@@ -50,13 +52,23 @@ pub(crate) fn begin(options: &Daemon) -> io::Result<()> {
         LogFormat::Text if logs_to_journal() => _ = logger.format(for_journal),
         LogFormat::Text => {}
     }
-    logger.init();
+    if is_colourful() {
+        logger.write_style(WriteStyle::Always);
+    }
+    logger.target(Target::Pipe(Box::new(log_writer::begin()?))).init();
     log::set_max_level(level);
     if options.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM))?;
     }
     raise_descriptor_limit();
     Ok(())
+}
+
+/// Whether somebody sees colours on standard error, and wants to.
+fn is_colourful() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    io::stderr().is_terminal() && !is_dumb && !is_set("NO_COLOR")
 }
 
 /// The journal has time and unit; it takes the level (syslog(3)) from the line.

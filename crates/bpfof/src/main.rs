@@ -15,8 +15,10 @@ mod function;
 mod grantd;
 mod key;
 mod kv;
+mod log_writer;
 mod observed;
 mod query;
+mod replace;
 mod slow;
 mod take_over;
 mod target;
@@ -43,6 +45,9 @@ enum Command {
     /// --config file again, takes over its namespaces and the sizes of files that have grown, and
     /// tells the hosts; a configuration that cannot be served changes nothing. Namespaces that are
     /// given by --namespace replace those of the file then, too: leave that option out.
+    ///
+    /// It ends with status 78 if the configuration cannot be served however often that is tried, with 1 if
+    /// something else is missing, such as a disk.
     Target(target::Options),
     /// Let processes without privileges push down into files that they can open.
     ///
@@ -100,7 +105,12 @@ enum Command {
     Manual(command_tree::Manual),
 }
 
+/// What a target ends with whose configuration cannot be served (EX_CONFIG of sysexits.h): the unit is not
+/// started again.
+const BAD_CONFIGURATION: u8 = 78;
+
 fn main() -> ExitCode {
+    let _log = log_writer::FlushAtEnd;
     let cli = match command_tree::parse::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -136,8 +146,13 @@ fn main() -> ExitCode {
         // Someone closed the pipe we print to, as `head` does: not an error.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
+            // The reason comes last.
+            log_writer::flush();
             eprintln!("bpfof: {error}");
-            ExitCode::FAILURE
+            match error.is::<target::BadConfiguration>() {
+                true => ExitCode::from(BAD_CONFIGURATION),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -156,6 +171,7 @@ fn end_quietly_without_a_reader() {
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or_default();
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            log_writer::flush();
             std::process::exit(0);
         }
         report(panic);

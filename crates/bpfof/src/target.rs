@@ -1,23 +1,26 @@
 //! `bpfof target`.
 
 use crate::daemon;
+use crate::replace::replace;
 use crate::take_over;
 use bpfof_controller::{
     ListenConfig, Listeners, NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode,
     Transport, parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
 use bpfof_operations::client::Client;
-use bpfof_operations::control::{self, Change, Control, Operations};
+use bpfof_operations::control::{self, Bound, Change, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
 use bpfof_operations::hand_over::{self, Claims, Sockets};
+use bpfof_operations::names::Names;
 use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::File;
-use std::io::{self, Write};
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::unix::net::UnixStream;
@@ -129,6 +132,11 @@ pub(crate) struct Options {
     /// none].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
+    /// A name by which the metrics may be asked for, repeatable, beside addresses, names without a dot and
+    /// the machine's own: any other may be that of a web page which somebody else's server has sent to an
+    /// operator.
+    #[arg(long = "metrics-name", value_name = "NAME")]
+    metrics_names: Vec<String>,
     /// Socket for `bpfof ctl` [default: none].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -137,7 +145,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
-    /// transport, advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// transport, advertise, id, ana), discovery, cntlid, metrics, metrics-names, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
@@ -151,33 +159,53 @@ pub(crate) struct Options {
     daemon: daemon::Daemon,
 }
 
+/// A configuration that cannot be served, however often that is tried.
+#[derive(Debug)]
+pub(crate) struct BadConfiguration(Box<dyn std::error::Error>);
+
+impl fmt::Display for BadConfiguration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for BadConfiguration {}
+
 pub(crate) fn run(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the server starts, so that no signal is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, OPERATORS])?;
     let manager = Manager::of_environment()?;
     let manager = manager.as_ref();
-    let config = configuration(options)?;
+    let config = configuration(options).map_err(BadConfiguration)?;
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
-    let (mut surroundings, mut old) = (surroundings(&is_crippled)?, None);
+    let mut surroundings = surroundings(&is_crippled)?;
     let (mut metrics_socket, mut claim) = (None, None);
     if let Some(path) = &options.take_over {
-        old = Some(Client::connect(path)?);
         (metrics_socket, claim) = hand_over_from(path, &config, &mut surroundings)?;
     }
-    let mut server = Server::start_with(&config, surroundings)?;
+    let started = Server::start_with(&config, surroundings);
+    let mut server = started.map_err(|error| match error.is_of_configuration() {
+        true => BadConfiguration(error.into()).into(),
+        false => Box::<dyn std::error::Error>::from(error),
+    })?;
     let asked = Asked::default();
     // Another target may answer where this one is to, but not a third.
     let takes_over = options.take_over.is_some()
         && is_same_file(options.take_over.as_deref(), config.control.as_deref());
     let given = (metrics_socket, takes_over);
-    let (_control, metrics) = serve_operators(&config, &server, &asked, given)?;
-    if let Some(old) = &mut old {
-        // Nothing is left that can fail.
-        old.call("retire", serde_json::Value::Null)?;
+    let (control, metrics) = serve_operators(&config, &server, &asked, given)?;
+    let mut old = None;
+    if let Some(path) = &options.take_over {
+        // Not before: the other target waits for no client that is silent as long as a start may take.
+        let mut client = Client::connect(path)?;
+        client.call("retire", serde_json::Value::Null)?;
         server.begin_accepting()?;
+        old = Some(client);
     }
+    // Now that it needs no more clients itself; before, it would have been left without, had it not retired.
+    let _control = control.map(Bound::serve).transpose()?;
     drop(claim);
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
@@ -255,7 +283,7 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
 /// Says that operators have asked for changes. Not that of a reload: several that come at once are one signal.
 const OPERATORS: i32 = signal_hook::consts::SIGUSR1;
 
-/// What has become of a change: where it was, or why nothing has changed.
+/// What has become of a change: where it was, or why nothing, or not all of it, has changed.
 type Changed = Result<Option<Place>, String>;
 
 /// Changes that operators wait for.
@@ -269,20 +297,23 @@ fn carry_out(
     server: &Server,
     text: &mut Option<String>,
 ) -> Changed {
+    let unchanged = |error: Box<dyn std::error::Error>| {
+        format!("nothing has changed, the configuration is refused: {error}")
+    };
     let outcome = match change {
         Change::Reload => configuration(options)
             .and_then(|config| Ok(server.reload(&config)?))
             .map(|()| *text = None)
-            .map(|()| None),
+            .map(|()| None)
+            .map_err(unchanged),
         Change::Keys => configuration(options)
             .and_then(|config| Ok(server.reload_rules(&config.rules)?))
-            .map(|()| None),
-        Change::Namespaces(edit, save) => {
-            edit_namespaces(edit, *save, options, server, text).map(Some)
-        }
+            .map(|()| None)
+            .map_err(unchanged),
+        Change::Namespaces(edit, save) => edit_namespaces(edit, *save, options, server, text)
+            .map_err(unchanged)
+            .and_then(|(place, to_save)| save_text(to_save).map(|()| Some(place))),
     };
-    let outcome = outcome
-        .map_err(|error| format!("nothing has changed, the configuration is refused: {error}"));
     match &outcome {
         Ok(_) => log::info!("the configuration is taken over"),
         Err(error) => log::error!("{error}"),
@@ -290,14 +321,17 @@ fn carry_out(
     outcome
 }
 
-/// Changes the namespaces, and the file as well if that is to be saved.
-fn edit_namespaces(
+/// The configuration file, and what it is to become.
+type ToSave<'a> = Option<(&'a Path, String)>;
+
+/// Changes the namespaces. Tells also what the file is to become, if it is to change.
+fn edit_namespaces<'a>(
     edit: &Edit,
     save: bool,
-    options: &Options,
+    options: &'a Options,
     server: &Server,
     text: &mut Option<String>,
-) -> Result<Place, Box<dyn std::error::Error>> {
+) -> Result<(Place, ToSave<'a>), Box<dyn std::error::Error>> {
     let Some(path) = options.config.as_ref().filter(|_| options.namespaces.is_empty()) else {
         return Err("namespaces come from --namespace: only those of a --config file change".into());
     };
@@ -305,41 +339,59 @@ fn edit_namespaces(
     let (edited, place) = edit::apply(text.as_ref().unwrap_or(&in_file), edit)?;
     // Nothing else of the text, which may be older than the rules that hold.
     let edited_config = with_options(TargetConfig::from_toml(&edited)?, options)?;
+    // Without changes that others did not save.
+    let to_save = match edit {
+        _ if !save => None,
+        // It was never saved itself.
+        Edit::Remove(_) if !edit::has(&in_file, &place)? => None,
+        _ => {
+            let named = |why: String| format!("{}: {why}", path.display());
+            let saved = edit::apply(&in_file, &edit.at(&place));
+            let (saved, _) = saved.map_err(|error| named(error.to_string()))?;
+            let config = with_options(TargetConfig::from_toml(&saved)?, options)?;
+            config.check().map_err(|error| named(error.to_string()))?;
+            Some((path.as_path(), saved))
+        }
+    };
     server.reload_namespaces(&edited_config.namespaces)?;
     *text = Some(edited);
-    if save {
-        // Without changes that others did not save.
-        let (saved, _) = edit::apply(&in_file, edit)?;
-        write_over(path, &saved).map_err(|error| {
-            format!("it is served now, but {} is as before: {error}", path.display())
-        })?;
-        log::info!("{} has the change", path.display());
-    }
-    Ok(place)
+    Ok((place, to_save))
+}
+
+/// Writes what the configuration file is to become, now that it is served.
+fn save_text(to_save: ToSave<'_>) -> Result<(), String> {
+    let Some((path, text)) = to_save else { return Ok(()) };
+    write_over(path, &text).map_err(|error| {
+        format!("the target has the change now, but cannot save it in {}: {error}", path.display())
+    })?;
+    log::info!("{} has the change", path.display());
+    Ok(())
 }
 
 /// Puts a text in place of a file's, at once or not at all.
 fn write_over(path: &Path, text: &str) -> io::Result<()> {
+    // A link stays one.
+    let path = &path.canonicalize()?;
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
-    let mut file = File::create(&new)?;
-    file.set_permissions(std::fs::metadata(path)?.permissions())?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)
+    let permissions = std::fs::metadata(path)?.permissions();
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let prepare = |file: &std::fs::File| file.set_permissions(permissions);
+    replace((path, Path::new(&new)), &options, prepare, &[text.as_bytes()])
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves metrics, and the socket for operators as long as what is returned lives. Tells where metrics are.
+/// Serves metrics, and prepares the socket for operators. Tells where metrics are.
 fn serve_operators(
     config: &TargetConfig,
     server: &Server,
     asked: &Asked,
     (metrics_socket, takes_over): (Option<TcpListener>, bool),
-) -> Result<(Option<Control>, Option<SocketAddr>), Box<dyn std::error::Error>> {
+) -> Result<(Option<Bound>, Option<SocketAddr>), Box<dyn std::error::Error>> {
     let report: Reporter = Arc::new(server.report());
     let slowest: Slowest = Arc::new(server.slowest());
     let metrics_socket = match (metrics_socket, config.metrics) {
@@ -353,7 +405,9 @@ fn serve_operators(
     let metrics = metrics_socket.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics_copy = metrics_socket.as_ref().map(TcpListener::try_clone).transpose()?;
     if let Some(socket) = metrics_socket {
-        bpfof_operations::http::serve(socket, (Arc::clone(&report), Arc::clone(&slowest)))?;
+        let names = Names::of_machine(&config.metrics_names);
+        let sources = (Arc::clone(&report), Arc::clone(&slowest));
+        bpfof_operations::http::serve(socket, sources, names)?;
     }
     if let Some(address) = metrics {
         log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
@@ -385,9 +439,7 @@ fn serve_operators(
         retire: Box::new(server.stop_accepting()),
         stop: Box::new(|| _ = signal_hook::low_level::raise(SIGTERM)),
     };
-    let control = control::serve(path, operations, takes_over)?;
-    log::info!("bpfof ctl --socket {} reaches it", path.display());
-    Ok((Some(control), metrics))
+    Ok((Some(control::bind(path, operations, takes_over)?), metrics))
 }
 
 fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {
@@ -469,6 +521,7 @@ fn with_options(
     }
     config.discovery = options.discovery.or(config.discovery);
     config.metrics = options.metrics.or(config.metrics);
+    config.metrics_names.extend(options.metrics_names.iter().cloned());
     config.control = options.control.clone().or(config.control);
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);

@@ -6,7 +6,7 @@ use bpfof_host::grant::GrantClient;
 use command::{BPFOF, Target, bad, bpfof, good, json};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -100,6 +100,29 @@ fn keys_are_made_and_checked() {
     assert!(bad(&["key", "new", "dhchap", "--hmac", "none", "--length", "33"]).contains("32, 48"));
     let nowhere = bad(&["key", "new", "tls", "--output", "/nowhere/key"]);
     assert!(nowhere.contains("cannot write /nowhere/key"), "{nowhere}");
+}
+
+/// A key of a service stays readable for it when root replaces the key.
+#[test]
+fn a_replaced_key_keeps_its_owner() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root gives files away");
+        return;
+    }
+    let keys = Keys::new();
+    let path = keys.make("tls", "key");
+    let owner = || {
+        let found = fs::metadata(&path).expect("it is there");
+        (found.uid(), found.gid(), found.mode() & 0o777)
+    };
+    let replace = || good(&["key", "new", "tls", "--output", &path, "--force"]);
+    std::os::unix::fs::chown(&path, Some(12345), Some(54321)).expect("given away");
+    replace();
+    assert_eq!(owner(), (12345, 54321, 0o600));
+    // Not where others may have put the file.
+    mode(keys.0.path().to_str().expect("UTF-8"), 0o1777);
+    replace();
+    assert_eq!(owner(), (0, rustix::process::getegid().as_raw(), 0o600));
 }
 
 #[test]

@@ -162,6 +162,42 @@ fn namespaces_come_grow_and_go_and_the_file_says_so() {
     assert!(std::fs::read_to_string(&config).expect("it is there").contains("nsid=2"));
 }
 
+/// What is saved is what is served, whatever was not saved before; and what is told is so.
+#[test]
+fn what_is_saved_is_what_is_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (config, link) = (folder.path().join("target.toml"), folder.path().join("link"));
+    std::fs::write(&config, "namespaces = [\"mem:size=1MiB\"]\n").expect("written");
+    std::os::unix::fs::symlink(&config, &link).expect("linked");
+    let operated = start(&["--quiet", "--config", link.to_str().expect("UTF-8")]);
+    let ids = || -> Vec<u64> {
+        let all = operated.asked(&["namespaces"]);
+        let all = all.as_array().expect("a list").iter();
+        all.map(|one| one["nsid"].as_u64().expect("a number")).collect()
+    };
+    let saved = || std::fs::read_to_string(&config).expect("it is there");
+    assert_eq!(operated.asked(&["namespace", "add", "mem:size=2MiB"])["nsid"], 2);
+    assert_eq!(operated.asked(&["namespace", "add", "mem:size=3MiB", "--save"])["nsid"], 3);
+    assert!(saved().contains("mem:size=3MiB,nsid=3") && !saved().contains("2MiB"), "{}", saved());
+    assert!(std::fs::symlink_metadata(&link).expect("it is there").is_symlink());
+    // What was never saved goes, and the file has nothing to change.
+    let before = saved();
+    operated.said(&["namespace", "remove", "2", "--save"]);
+    assert_eq!((ids(), saved()), (vec![1, 3], before.clone()));
+    // What cannot be saved is refused before anything changes, if that is known then.
+    operated.said(&["namespace", "remove", "3"]);
+    assert_eq!(operated.asked(&["namespace", "add", "mem:size=4MiB,nsid=2"])["nsid"], 2);
+    let refused = operated.refused(&["namespace", "add", "mem:size=5MiB,nsid=3", "--save"]);
+    assert!(refused.contains("nothing has changed") && refused.contains("is taken"), "{refused}");
+    assert_eq!((ids(), saved()), (vec![1, 2], before.clone()));
+    // Else it is told what has changed.
+    std::fs::create_dir(folder.path().join("target.toml.new")).expect("made");
+    let refused = operated.refused(&["namespace", "add", "mem:size=5MiB,nsid=9", "--save"]);
+    assert!(refused.contains("has the change now, but cannot save it"), "{refused}");
+    assert!(!refused.contains("nothing has changed"), "{refused}");
+    assert_eq!((ids(), saved()), (vec![1, 2, 9], before));
+}
+
 #[test]
 fn requests_that_are_none_are_refused() {
     let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);

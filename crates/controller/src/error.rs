@@ -72,3 +72,12 @@ pub enum ServerError {
     #[error("cannot start a reactor: {0}")]
     Start(io::Error),
 }
+
+impl ServerError {
+    /// Whether the configuration, or a file that it names keys or functions in, must change before it can be
+    /// served: a disk or an address may come later.
+    #[must_use]
+    pub fn is_of_configuration(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::Key(_) | Self::Function { .. })
+    }
+}

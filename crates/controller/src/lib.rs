@@ -44,6 +44,7 @@ mod config;
 mod connection;
 mod controller;
 mod declared_maps;
+mod disk_identity;
 mod error;
 mod executor;
 #[cfg(any(test, feature = "fuzz"))]
@@ -93,6 +94,7 @@ pub use config::{
 };
 pub use error::ServerError;
 pub use hosts::HostLimits;
+pub use limits::MAX_NSID;
 pub use metrics::{Class, ClassLatencies, ClassMetrics, Histogram, Octaves};
 pub use namespace::NamespaceError;
 pub use observe::record::{CommandRecord, HopRecord, ReadRecord};

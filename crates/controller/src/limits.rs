@@ -222,7 +222,7 @@ pub(crate) const LAST_CONTROLLER_ID: u16 = 0xffef;
 pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 /// Largest namespace id, and most namespaces of a subsystem: as many as the Changed Namespace List
 /// can tell (NVMe Base 2.0 §5.16.1.5).
-pub(crate) const MAX_NSID: u32 = 1024;
+pub const MAX_NSID: u32 = 1024;
 /// Log lines that the commands of one connection may cause in a second.
 pub(crate) const LOG_LINES_PER_SECOND: u32 = 10;
 /// The same of all hosts of the target together, with those about how they come and go: who connects again

@@ -2,10 +2,12 @@
 
 use crate::backend::Backend;
 use crate::config::{NamespaceConfig, NamespaceSource};
+use crate::disk_identity::DiskIdentity;
 use bpfof_chain::FileMap;
 use bpfof_device::{
     FileError, FileNamespace, LatencyModel, Layout, Lock, MemoryNamespace, NvmeDrive, Volume,
 };
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,9 +20,10 @@ pub(crate) struct Namespace {
     pub(crate) block_shift: u32,
     blocks: AtomicU64,
     pub(crate) backend: Backend,
-    /// Those of a file are the same on every start: made from its path and the subsystem's name.
-    /// Those of memory that is no file's are new each time, because what a host knows of its
-    /// contents is gone: Linux then gives up the old namespace, instead of going on with zeroes.
+    /// Those of a file are the same on every start: made from its path and the subsystem's name; those of a
+    /// disk likewise, from what it says of itself. Those of memory that is no file's are new each time,
+    /// because what a host knows of its contents is gone: Linux then gives up the old namespace, instead of
+    /// going on with zeroes.
     ///
     /// Where the configuration gives a UUID, both are that one.
     pub(crate) nguid: [u8; 16],
@@ -33,7 +36,7 @@ pub(crate) struct Namespace {
     /// What it was opened as; only the size of a file may have changed since then.
     pub(crate) source: NamespaceSource,
     /// What nguid and uuid are made of, beside the name of the subsystem.
-    identity: String,
+    identity: DiskIdentity,
     /// The UUID that the configuration gives.
     given_uuid: Option<[u8; 16]>,
 }
@@ -66,6 +69,19 @@ pub enum NamespaceError {
     OtherMemory {
         /// Namespace id.
         nsid: u32,
+    },
+    /// Hosts would take two namespaces for one.
+    #[error(
+        "namespaces {other} and {nsid} are one disk by what it says of itself ({identity}): serve it once, or give \
+         each a uuid= if they are two"
+    )]
+    SameDisk {
+        /// The one.
+        nsid: u32,
+        /// The other.
+        other: u32,
+        /// What they are known by.
+        identity: String,
     },
     /// A file that the running target serves in another way.
     #[error(
@@ -146,10 +162,12 @@ impl Namespace {
         };
         // A drive has blocks of its own.
         let (block_bytes, identity) = match &backend {
-            Backend::Drive(drive) => (drive.block_bytes(), drive.identity().to_owned()),
+            Backend::Drive(drive) => {
+                (drive.block_bytes(), DiskIdentity::from(drive.identity().to_owned()))
+            }
             _ => (config.lba_bytes, identity(nsid, &config.source)),
         };
-        let (nguid, uuid) = identifiers(subsystem, &identity, config.uuid);
+        let (nguid, uuid) = identifiers(subsystem, &identity.text, config.uuid);
         Ok(Namespace {
             nsid,
             block_shift: block_bytes.trailing_zeros(),
@@ -169,15 +187,16 @@ impl Namespace {
     pub(crate) fn renewed(mut self, subsystem: &str) -> Namespace {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.is_volatile() {
-            self.identity = format!("{}/{}", self.identity, NEXT.fetch_add(1, Ordering::Relaxed));
-            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity, self.given_uuid);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            self.identity.text = format!("{}/{number}", self.identity.text);
+            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity.text, self.given_uuid);
         }
         self
     }
 
     /// The same storage under another id, in another subsystem, with another UUID or in another group.
     pub(crate) fn moved(&self, nsid: u32, subsystem: &str, config: &NamespaceConfig) -> Namespace {
-        let (nguid, uuid) = identifiers(subsystem, &self.identity, config.uuid);
+        let (nguid, uuid) = identifiers(subsystem, &self.identity.text, config.uuid);
         Namespace {
             nsid,
             block_shift: self.block_shift,
@@ -228,6 +247,29 @@ impl Namespace {
             ),
             _ => None,
         }
+    }
+
+    /// Whether hosts know it by a name of the kernel, which may be another disk's after the next start.
+    pub(crate) fn is_known_by_kernel_name(&self) -> bool {
+        self.given_uuid.is_none() && self.identity.is_kernel_name
+    }
+
+    /// Refuses two namespaces that hosts would take for one, though nobody has said that they are.
+    pub(crate) fn check_distinct<'a>(
+        all: impl Iterator<Item = &'a Namespace>,
+    ) -> Result<(), NamespaceError> {
+        let mut seen: HashMap<&str, u32> = HashMap::new();
+        for namespace in all.filter(|of| of.given_uuid.is_none() && !of.is_volatile()) {
+            let (nsid, identity) = (namespace.nsid, namespace.identity.text.as_str());
+            if let Some(other) = seen.insert(identity, nsid) {
+                return Err(NamespaceError::SameDisk {
+                    nsid,
+                    other,
+                    identity: identity.to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Whether hosts know it as `config` says.
@@ -325,23 +367,26 @@ fn volume(volume: Volume, what: &str) -> (Backend, String) {
 }
 
 /// What tells storage that has just been opened from all other storage.
-fn identity(nsid: u32, source: &NamespaceSource) -> String {
-    // Whatever way a file is named, it is one file.
-    let whole =
-        |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string();
+fn identity(nsid: u32, source: &NamespaceSource) -> DiskIdentity {
     match source {
-        NamespaceSource::Memory { .. } => format!("{nsid}/{}", this_process()),
+        NamespaceSource::Memory { .. } => DiskIdentity::from(format!("{nsid}/{}", this_process())),
         NamespaceSource::MemoryFile { path, .. }
         | NamespaceSource::File { path, .. }
-        | NamespaceSource::Drive { path } => whole(path),
+        | NamespaceSource::Drive { path } => DiskIdentity::of(path),
         // The same files in another order, or laid out in another way, have other contents.
         NamespaceSource::Pieces { paths, layout, .. } => {
             let how = match layout {
                 Layout::Concatenated => "concat".to_owned(),
                 Layout::Striped { chunk_bytes } => format!("stripe {chunk_bytes}"),
             };
-            // No path has a zero in it.
-            format!("{how}\0{}", paths.iter().map(whole).collect::<Vec<_>>().join("\0"))
+            let pieces: Vec<DiskIdentity> =
+                paths.iter().map(|path| DiskIdentity::of(path)).collect();
+            let texts: Vec<&str> = pieces.iter().map(|piece| piece.text.as_str()).collect();
+            DiskIdentity {
+                // No path has a zero in it.
+                text: format!("{how}\0{}", texts.join("\0")),
+                is_kernel_name: pieces.iter().any(|piece| piece.is_kernel_name),
+            }
         }
     }
 }
@@ -368,4 +413,26 @@ pub(crate) fn fnv1a_128(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_disk_is_not_two_namespaces() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("disk");
+        let open = |nsid, more: &str| {
+            let spec = format!("file:path={},size=4096{more}", path.display());
+            let config: NamespaceConfig = spec.parse().expect("valid");
+            Namespace::open_as(nsid, &config, "nqn", Lock::Shared).expect("a file")
+        };
+        let given = ",uuid=6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
+        let (one, two, other) = (open(1, ""), open(2, ""), open(3, given));
+        Namespace::check_distinct([&one, &other].into_iter()).expect("the other has a UUID");
+        let error = Namespace::check_distinct([&one, &other, &two].into_iter()).expect_err("same");
+        assert!(error.to_string().contains("namespaces 1 and 2 are one disk"), "{error}");
+        assert!(!one.is_known_by_kernel_name());
+    }
 }

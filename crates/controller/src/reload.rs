@@ -29,7 +29,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(registry: &Registry, config: &TargetConfig) -> Result<Plan, ServerError> {
+    /// `running` is the configuration that holds now.
+    pub(crate) fn new(
+        registry: &Registry,
+        config: &TargetConfig,
+        running: &TargetConfig,
+    ) -> Result<Plan, ServerError> {
         let placed = config.placed()?;
         let mut known = served_with_names(registry);
         let mut found: Vec<Option<Named>> = Vec::new();
@@ -53,9 +58,11 @@ impl Plan {
         }
         let mut plan = Plan { namespaces: Vec::new(), sizes: Vec::new() };
         for ((nqn, nsid, config), found) in placed.into_iter().zip(found) {
-            let namespace = plan.take_over((nqn, nsid, config), found)?;
+            let is_as_before = running.namespaces.iter().any(|of| of.source == config.source);
+            let namespace = plan.take_over((nqn, nsid, config), found, is_as_before)?;
             plan.namespaces.push((nqn.to_owned(), namespace));
         }
+        Namespace::check_distinct(plan.namespaces.iter().map(|(_, namespace)| &**namespace))?;
         Ok(plan)
     }
 
@@ -63,11 +70,19 @@ impl Plan {
         &mut self,
         (nqn, nsid, config): (&str, u32, &NamespaceConfig),
         found: Option<Named>,
+        is_as_before: bool,
     ) -> Result<Arc<Namespace>, NamespaceError> {
         let Some((old_nqn, old)) = found else {
             return Ok(Arc::new(Namespace::open(nsid, config, nqn)?.renewed(nqn)));
         };
-        let blocks = old.settle_size(&config.source)?;
+        let blocks = match old.settle_size(&config.source) {
+            // A disk that is gone keeps its namespace, and nothing else from changing.
+            Err(error) if is_as_before => {
+                log::warn!("{error}; it keeps its size of {} blocks", old.blocks());
+                old.blocks()
+            }
+            settled => settled?,
+        };
         let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
         let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
         self.sizes.push((Arc::clone(&namespace), config.source.clone(), blocks));
@@ -180,6 +195,12 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
     if let Some(why) = namespace.why_not_shared() {
         log::warn!("{nqn} namespace {nsid} has a uuid=, as if other targets served it: {why}");
     }
+    if namespace.is_known_by_kernel_name() {
+        log::warn!(
+            "{nqn} namespace {nsid}: the disk says nothing of itself, so hosts know it by the kernel's name, which \
+             may be another disk's after the next start: give it a uuid="
+        );
+    }
     if !namespace.deallocates() {
         log::warn!(
             "{nqn} namespace {nsid}: this file system cannot punch holes, so that the subsystem \
@@ -203,5 +224,8 @@ pub(crate) fn open_all(
         announce(nqn, &namespace);
         Ok((nqn.to_owned(), namespace))
     };
-    config.placed()?.into_iter().map(open).collect()
+    let all: Vec<(String, Namespace)> =
+        config.placed()?.into_iter().map(open).collect::<Result<_, NamespaceError>>()?;
+    Namespace::check_distinct(all.iter().map(|(_, namespace)| namespace))?;
+    Ok(all)
 }

@@ -3,7 +3,7 @@
 //! Figures are those of one moment for each reactor, and of almost the same for all: each copies its own
 //! between two turns.
 
-use crate::config::AnaState;
+use crate::config::{AnaState, Transport};
 use crate::health::Traffic;
 use crate::metrics::{Class, ClassLatencies, ClassMetrics, Octaves};
 use serde::Serialize;
@@ -204,6 +204,8 @@ pub struct ListenerReport {
     pub id: u16,
     /// Where it listens.
     pub address: SocketAddr,
+    /// What carries connections to it.
+    pub transport: Transport,
     /// What the discovery log says instead.
     pub advertised: Option<String>,
     /// Whether it is drained.

@@ -186,6 +186,7 @@ fn listener_report(
     ListenerReport {
         id: listener.id,
         address: listener.address,
+        transport: listener.transport,
         advertised: listener.advertised().map(|advertised| advertised.to_string()),
         drained: listener.is_drained(),
         ana: groups.iter().map(|group| (*group, listener.group(*group).0)).collect(),

@@ -403,13 +403,19 @@ impl Server {
         }
     }
 
-    /// Goes on with other rules, or other keys in the files that they name.
+    /// Goes on with other rules, or other keys in the files that they name, and with all else as it is: no
+    /// namespace is looked at.
     ///
     /// # Errors
-    /// As of [`reload`](Self::reload).
+    /// The rules cannot hold; then nothing has changed.
     pub fn reload_rules(&self, rules: &[HostRule]) -> Result<(), ServerError> {
-        let running = self.running().clone();
-        self.reload(&TargetConfig { rules: rules.to_vec(), ..running })
+        let mut running = self.running();
+        let config = TargetConfig { rules: rules.to_vec(), ..running.clone() };
+        config.check_change(&running)?;
+        self.take_over_rules(Rules::load(&config.rules, &config.subsystems())?);
+        *running = config;
+        self.tell(|| Message::NamespacesChanged);
+        Ok(())
     }
 
     /// Goes on with other namespaces, and with the rules that hold now.
@@ -527,17 +533,11 @@ impl Server {
         let config = &self.given.replace(config);
         config.check_change(&running)?;
         let rules = Rules::load(&config.rules, &config.subsystems())?;
-        let plan = Plan::new(&self.registry, config)?;
+        let plan = Plan::new(&self.registry, config, &running)?;
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
         // Before a namespace is served that they do not allow some host.
-        for controller in self.registry.set_rules(rules) {
-            let (host, id) = (controller.host_nqn(), controller.id);
-            log::info!(
-                "{host}: its association {id} ends, because it may do less by the new rules"
-            );
-            self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
-        }
+        self.take_over_rules(rules);
         let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
         self.take_over_listeners(&running, config);
         *running = config.clone();
@@ -546,6 +546,16 @@ impl Server {
         }
         self.tell(|| Message::NamespacesChanged);
         Ok(())
+    }
+
+    fn take_over_rules(&self, rules: Rules) {
+        for controller in self.registry.set_rules(rules) {
+            let (host, id) = (controller.host_nqn(), controller.id);
+            log::info!(
+                "{host}: its association {id} ends, because it may do less by the new rules"
+            );
+            self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
+        }
     }
 
     /// Advertised addresses become those of the configuration, and states of groups, if it has others than

@@ -421,3 +421,31 @@ fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&Barrie
     }
     assert!(done > 0, "namespace 1 is always there");
 }
+
+/// A disk that has vanished keeps its namespace, and neither namespaces nor rules from changing.
+#[test]
+fn a_disk_that_is_gone_keeps_nothing_from_changing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("a");
+    let set_size = |bytes| {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|file| file.set_len(bytes)).expect("it has the size");
+    };
+    set_size(MIB);
+    let source = NamespaceSource::File { path: path.clone(), size_bytes: None };
+    let disk = NamespaceConfig::new(source, 512);
+    let base = config(vec![disk.clone()]);
+    let server = Server::start(&base).expect("it starts");
+    let (mut admin, _io) = Peer::pair(&server, NONE, 15);
+    set_size(0);
+    server.reload_rules(&base.rules).expect("it is taken over");
+    server.reload(&change(&base, &[disk.clone(), memory(MIB, 512)])).expect("it is taken over");
+    assert_eq!(active(&mut admin), [1, 2]);
+    assert_eq!(identify(&mut admin, 1).nsze, 2048);
+    // Rules alone change no size.
+    set_size(2 * MIB);
+    server.reload_rules(&base.rules).expect("it is taken over");
+    assert_eq!(identify(&mut admin, 1).nsze, 2048);
+    server.reload(&base).expect("it is taken over");
+    assert_eq!(identify(&mut admin, 1).nsze, 4096);
+}

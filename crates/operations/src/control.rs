@@ -68,7 +68,7 @@ pub struct Operations {
     pub retire: Box<dyn Fn() + Send + Sync>,
     /// Stops the target.
     pub stop: Box<dyn Fn() + Send + Sync>,
-    /// Changes what is served; the error says why nothing has changed.
+    /// Changes what is served; the error says what is as it was, and why.
     pub change: Box<dyn Fn(Change) -> Result<Option<Place>, String> + Send + Sync>,
 }
 
@@ -92,6 +92,15 @@ pub struct ControlError {
     source: io::Error,
 }
 
+/// A socket that is about to answer at its path, where another process may answer until then.
+pub struct Bound {
+    path: PathBuf,
+    /// Where it is until then.
+    aside: PathBuf,
+    listener: UnixListener,
+    operations: Arc<Operations>,
+}
+
 /// A socket that answers as long as this lives.
 #[derive(Debug)]
 pub struct Control {
@@ -113,16 +122,12 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
-/// Answers requests on a socket at `path`, on threads of its own. A socket that another process has left
-/// there is replaced; one that is served is not, unless this one `takes_over`.
+/// Prepares to answer requests on a socket at `path`. A socket that another process has left there is going
+/// to be replaced; one that is served is not, unless this one `takes_over`.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(
-    path: &Path,
-    operations: Operations,
-    takes_over: bool,
-) -> Result<Control, ControlError> {
+pub fn bind(path: &Path, operations: Operations, takes_over: bool) -> Result<Bound, ControlError> {
     let failed = |source| ControlError { path: path.to_owned(), source };
     if !takes_over && UnixStream::connect(path).is_ok() {
         return Err(failed(io::Error::other("another process serves it")));
@@ -133,23 +138,41 @@ pub fn serve(
         }
         _ => {}
     }
-    // At its place from one moment to the next: there is always one that answers.
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let _ = std::fs::remove_file(&new);
-    let listener = UnixListener::bind(&new).map_err(failed)?;
-    let placed = std::fs::set_permissions(&new, Permissions::from_mode(0o600))
-        .and_then(|()| std::fs::rename(&new, path))
-        .and_then(|()| identity(path));
-    let identity = placed.map_err(|error| {
-        let _ = std::fs::remove_file(&new);
-        failed(error)
-    })?;
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = PathBuf::from(aside);
+    let _ = std::fs::remove_file(&aside);
+    let listener = UnixListener::bind(&aside).map_err(failed)?;
     let operations = Arc::new(operations);
-    let serve = move || accept(&listener, &operations);
-    std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
-    Ok(Control { path: path.to_owned(), identity })
+    let bound = Bound { path: path.to_owned(), aside, listener, operations };
+    std::fs::set_permissions(&bound.aside, Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(bound)
+}
+
+impl Bound {
+    /// Answers at the path from now on, on threads of its own.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn serve(self) -> Result<Control, ControlError> {
+        let failed = |source| ControlError { path: self.path.clone(), source };
+        let listener = self.listener.try_clone().map_err(failed)?;
+        let operations = Arc::clone(&self.operations);
+        let serve = move || accept(&listener, &operations);
+        // At its place from one moment to the next: there is always one that answers.
+        let placed = std::fs::rename(&self.aside, &self.path).and_then(|()| identity(&self.path));
+        let control = Control { path: self.path.clone(), identity: placed.map_err(failed)? };
+        std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+        log::info!("bpfof ctl --socket {} reaches it", self.path.display());
+        Ok(control)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Nothing is there if it has been served.
+        let _ = std::fs::remove_file(&self.aside);
+    }
 }
 
 fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
@@ -398,4 +421,54 @@ fn change_paths(operations: &Operations, method: &str, params: &Value) -> Result
     let failed = |error: String| Failure::new(Failure::FAILED, error);
     let report = (operations.report)(PATIENCE).map_err(|error| failed(error.to_string()))?;
     serde_json::to_value(report.listeners).map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use bpfof_controller::{Server, TargetConfig};
+
+    /// Who is to take a path over, and gives up before, leaves it to the one who answers there.
+    #[test]
+    fn a_path_is_its_old_owners_until_the_new_one_serves() {
+        let config = "listen = \"127.0.0.1:0\"\nnamespaces = [\"mem:size=1MiB\"]";
+        let config = TargetConfig::from_toml(config).expect("good");
+        let server = Server::start(&config).expect("it starts");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control");
+        let bind = |takes_over| {
+            let operations = Operations {
+                report: Arc::new(server.report()),
+                slowest: Arc::new(server.slowest()),
+                trace: Box::new(server.trace()),
+                kick: Box::new(|_| 0),
+                paths: server.paths(),
+                hand_over: Box::new(|| Err("not now".to_owned())),
+                take_back: Box::new(|| Ok(())),
+                claims: Claims::default(),
+                retire: Box::new(|| ()),
+                stop: Box::new(|| ()),
+                change: Box::new(|_| Ok(None)),
+            };
+            super::bind(&path, operations, takes_over)
+        };
+        let answers = || {
+            let client = Client::connect(&path);
+            client.and_then(|mut client| client.call("version", Value::Null)).is_ok()
+        };
+        let files = || std::fs::read_dir(folder.path()).expect("a folder").count();
+        let old = bind(false).and_then(Bound::serve).expect("it is free");
+        assert!(bind(false).is_err(), "it is served");
+        let new = bind(true).expect("it takes over");
+        assert_eq!((identity(&path).expect("it is there"), answers()), (old.identity, true));
+        drop(new);
+        assert_eq!((identity(&path).expect("it is there"), answers()), (old.identity, true));
+        assert_eq!(files(), 1);
+        let new = bind(true).and_then(Bound::serve).expect("it takes over");
+        drop(old);
+        assert_eq!((identity(&path).expect("it is there"), answers()), (new.identity, true));
+        drop(new);
+        assert_eq!(files(), 0);
+    }
 }

@@ -1,6 +1,6 @@
 //! Changes of the namespaces in a target's configuration file, which leave everything else of its text.
 
-use bpfof_controller::{NamespaceConfig, TargetConfig, parse_size};
+use bpfof_controller::{MAX_NSID, NamespaceConfig, TargetConfig, parse_size};
 use toml_edit::{Array, DocumentMut, Item, Value};
 
 /// What is to become of the namespaces.
@@ -12,6 +12,17 @@ pub enum Edit {
     Remove(Place),
     /// The one with this id gets this size, written as in `size=`.
     Resize(Place, String),
+}
+
+impl Edit {
+    /// The same for another text, in which a namespace that is added gets the id that it has got already.
+    #[must_use]
+    pub fn at(&self, place: &Place) -> Edit {
+        match self {
+            Edit::Add(spec) if !names_id(spec) => Edit::Add(with_id(spec, place.nsid)),
+            edit => edit.clone(),
+        }
+    }
 }
 
 /// Which namespace.
@@ -32,6 +43,14 @@ fn refused<T>(why: impl ToString) -> Result<T, EditError> {
     Err(EditError(why.to_string()))
 }
 
+/// Whether a configuration has this namespace.
+///
+/// # Errors
+/// The text is no configuration.
+pub fn has(text: &str, place: &Place) -> Result<bool, EditError> {
+    Ok(find(&TargetConfig::from_toml(text).map_err(EditError)?, place).is_ok())
+}
+
 /// The text of a configuration file with its namespaces changed, and where the change is.
 ///
 /// Ids of the others stay: those that were positions are written into the text where they must be.
@@ -50,7 +69,7 @@ pub fn apply(text: &str, edit: &Edit) -> Result<(String, Place), EditError> {
             // Those behind it are about to lose their positions.
             for (later, (_, nsid)) in ids(&config).into_iter().enumerate().skip(at + 1) {
                 if config.namespaces[later].nsid.is_none() {
-                    replace(list, later, |spec| format!("{spec},nsid={nsid}"))?;
+                    replace(list, later, |spec| with_id(spec, nsid))?;
                 }
             }
             list.remove(at);
@@ -73,14 +92,28 @@ fn add(list: &mut Array, config: &TargetConfig, spec: &str) -> Result<Place, Edi
     let subsystem = namespace.subsystem.filter(|nqn| *nqn != config.nqn);
     let taken: Vec<u32> =
         ids(config).into_iter().filter(|(of, _)| *of == subsystem).map(|(_, nsid)| nsid).collect();
-    let spec = match namespace.nsid {
+    let (spec, nsid) = match namespace.nsid {
         Some(nsid) if taken.contains(&nsid) => return refused(format!("nsid={nsid} is taken")),
-        Some(_) => spec.to_owned(),
-        None => format!("{spec},nsid={}", taken.iter().max().map_or(1, |last| last + 1)),
+        Some(nsid) => (spec.to_owned(), nsid),
+        None => {
+            // An id that nobody has had, as long as there are some.
+            let next = taken.iter().max().map_or(1, |last| last + 1);
+            let mut free = [next].into_iter().chain(1..=MAX_NSID);
+            let free = free.find(|nsid| *nsid <= MAX_NSID && !taken.contains(nsid));
+            let Some(nsid) = free else { return refused(format!("all {MAX_NSID} ids are taken")) };
+            (with_id(spec, nsid), nsid)
+        }
     };
-    let parsed: NamespaceConfig = spec.parse().map_err(|error| EditError(format!("{error}")))?;
     list.push(spec);
-    Ok(Place { subsystem, nsid: parsed.nsid.unwrap_or_default() })
+    Ok(Place { subsystem, nsid })
+}
+
+fn names_id(spec: &str) -> bool {
+    spec.parse::<NamespaceConfig>().is_ok_and(|namespace| namespace.nsid.is_some())
+}
+
+fn with_id(spec: &str, nsid: u32) -> String {
+    format!("{spec},nsid={nsid}")
 }
 
 /// Of each namespace its subsystem, none for that of the target, and its id.
@@ -160,6 +193,34 @@ namespaces = [
         assert!(text.contains("mem:size=4MiB,nsid=3"), "{text}");
         let (_, added) = apply("", &Edit::Add("mem:size=4MiB,nsid=9".into())).expect("added");
         assert_eq!(added, place(9));
+        assert!(has(&text, &place(3)).expect("a configuration"));
+        assert!(!has(&text, &place(4)).expect("a configuration"));
+    }
+
+    #[test]
+    fn a_free_id_is_found_as_long_as_there_is_one() {
+        let add = Edit::Add("mem:size=1MiB".into());
+        let (text, _) = apply(FILE, &Edit::Add("mem:size=1MiB,nsid=1024".into())).expect("added");
+        let (text, added) = apply(&text, &add).expect("others are free");
+        assert_eq!(added, place(3));
+        assert_eq!(apply(&text, &add).expect("others are free").1, place(4));
+        let specs: Vec<String> =
+            (1..=MAX_NSID).map(|nsid| format!("\"mem:size=1MiB,nsid={nsid}\"")).collect();
+        let full = format!("namespaces = [{}]", specs.join(", "));
+        let error = apply(&full, &add).expect_err("none is free");
+        assert!(error.to_string().contains("all 1024 ids are taken"), "{error}");
+    }
+
+    #[test]
+    fn what_is_saved_later_has_the_id_that_is_served() {
+        let add = Edit::Add("mem:size=4MiB".into());
+        let (unsaved, _) = apply(FILE, &add).expect("added");
+        let (_, served) = apply(&unsaved, &add).expect("added");
+        let (saved, at) = apply(FILE, &add.at(&served)).expect("added");
+        assert_eq!((at, &served), (served.clone(), &place(4)));
+        assert!(saved.contains("mem:size=4MiB,nsid=4"), "{saved}");
+        let named = Edit::Add("mem:size=4MiB,nsid=9".into());
+        assert_eq!(named.at(&place(9)), named);
     }
 
     #[test]

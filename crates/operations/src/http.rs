@@ -4,6 +4,7 @@
 //! two seconds is given up; when others come and there is no room, so is the one that has been here longest. One more
 //! thread asks the reactors (`questions`).
 
+use crate::names::Names;
 use crate::questions::{Answer, Question, Questions};
 use crate::{PATIENCE, Reporter, Slowest};
 use std::collections::VecDeque;
@@ -34,6 +35,9 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// What the page may do: nothing from elsewhere, and nothing that is written into it.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Who asks for a name that may be somebody else's.
+const NO_NAME: &str = "this target is not known by that name: ask for its address, or write the name into metrics-names";
 
 /// What a request is answered.
 struct Response {
@@ -114,17 +118,18 @@ impl Answering {
     }
 }
 
-/// Answers who comes to a socket that listens, on threads of its own.
+/// Answers who comes to a socket that listens and asks for one of these names, on threads of its own.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(listener: TcpListener, sources: (Reporter, Slowest)) -> io::Result<()> {
+pub fn serve(listener: TcpListener, sources: (Reporter, Slowest), names: Names) -> io::Result<()> {
+    let names = Arc::new(names);
     let answering = Arc::<Answering>::default();
     let all = Arc::clone(&answering);
     let questions = Questions::start(sources, move |number, answer| all.tell(number, answer))?;
     let serve = move || {
         loop {
-            if let Err(error) = accept(&listener, &questions, &answering) {
+            if let Err(error) = accept(&listener, &names, &questions, &answering) {
                 log::warn!("metrics: {error}");
                 // As when no descriptor is left.
                 std::thread::sleep(Duration::from_millis(100));
@@ -136,6 +141,7 @@ pub fn serve(listener: TcpListener, sources: (Reporter, Slowest)) -> io::Result<
 
 fn accept(
     listener: &TcpListener,
+    names: &Arc<Names>,
     questions: &Questions,
     answering: &Arc<Answering>,
 ) -> io::Result<()> {
@@ -145,12 +151,13 @@ fn accept(
     };
     let (number, from) = answering.begin(&stream)?;
     let (questions, all) = (questions.clone(), Arc::clone(answering));
+    let names = Arc::clone(names);
     let answer = move || {
         let ask = |question| {
             questions.ask(question, number);
             from.recv().map_err(|_| ErrorKind::ConnectionAborted.into())
         };
-        match answer(&stream, ask) {
+        match answer(&stream, &names, ask) {
             Err(error) if !is_of_peer(&error) => log::warn!("metrics: {error}"),
             Err(error) => log::debug!("metrics: {error}"),
             Ok(()) => {}
@@ -172,6 +179,7 @@ fn is_of_peer(error: &io::Error) -> bool {
 
 fn answer(
     mut stream: &TcpStream,
+    names: &Names,
     ask: impl FnOnce(Question) -> io::Result<Answer>,
 ) -> io::Result<()> {
     let deadline = Instant::now() + DEADLINE;
@@ -188,7 +196,7 @@ fn answer(
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(&part[..length]);
-        if let Some(reply) = respond(&head) {
+        if let Some(reply) = respond(&head, names) {
             break reply;
         }
     };
@@ -233,7 +241,7 @@ fn write_until(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> i
 }
 
 /// The answer to a request, and whether its body is sent; none while more of its head is to come.
-fn respond(head: &[u8]) -> Option<(Reply, bool)> {
+fn respond(head: &[u8], names: &Names) -> Option<(Reply, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let refused = |status, why: &str| Some((Reply::Response(Response::text(status, why)), true));
@@ -244,6 +252,12 @@ fn respond(head: &[u8]) -> Option<(Reply, bool)> {
             return refused("431 Request Header Fields Too Large", "the request is too long");
         }
         Err(error) => return refused("400 Bad Request", &error.to_string()),
+    }
+    let mut hosts =
+        request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let is_ours = |host: &str| names.are_asked_for(host.trim());
+    if !hosts.all(|header| std::str::from_utf8(header.value).is_ok_and(is_ours)) {
+        return refused("421 Misdirected Request", NO_NAME);
     }
     let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
     match request.method {
@@ -272,7 +286,7 @@ mod tests {
 
     /// As if no reactor answered.
     fn status(head: &[u8]) -> Option<&'static str> {
-        respond(head).map(|(reply, _)| match reply {
+        respond(head, &Names::default()).map(|(reply, _)| match reply {
             Reply::Response(response) => response.status,
             Reply::Question(_) => Response::from(Err("no answer".to_owned())).status,
         })
@@ -284,6 +298,11 @@ mod tests {
         assert_eq!(status(b"GET /slow HTTP/1.1\r\n\r\n"), Some("503 Service Unavailable"));
         assert_eq!(status(b"GET /?x=1 HTTP/1.0\r\n\r\n"), Some("200 OK"));
         assert_eq!(status(b"GET / HTTP/1.1\r\nHost: x\r\n"), None);
+        let misdirected = Some("421 Misdirected Request");
+        assert_eq!(status(b"GET / HTTP/1.1\r\nhost: x.example.net\r\n\r\n"), misdirected);
+        let both = b"GET /report HTTP/1.1\r\nHost: x\r\nHost: x.example.net\r\n\r\n";
+        assert_eq!(status(both), misdirected);
+        assert_eq!(status(b"GET / HTTP/1.1\r\nHost: \xff\r\n\r\n"), misdirected);
         let many = "A: b\r\n".repeat(MAX_HEADERS + 1);
         let refused = status(format!("GET / HTTP/1.1\r\n{many}\r\n").as_bytes());
         assert_eq!(refused, Some("400 Bad Request"));

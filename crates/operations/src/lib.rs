@@ -17,6 +17,7 @@ pub mod edit;
 pub mod hand_over;
 pub mod http;
 pub mod metrics;
+pub mod names;
 
 mod questions;
 mod rpc;

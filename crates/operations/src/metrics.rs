@@ -1,8 +1,9 @@
 //! What a target counts, as OpenMetrics text.
 //!
 //! Counters are of the time since the target, the namespace or the host came; one that begins again is what
-//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are as many
-//! series as there are namespaces, kept functions, reactors, and hosts up to 256.
+//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are
+//! as many series as there are namespaces, kept functions, reactors, and hosts up to 256. Of all other hosts
+//! together only what is now is told: a sum over hosts that come and go counts down as well.
 
 use bpfof_controller::{
     Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,
@@ -25,8 +26,11 @@ const BUCKETS_OF_OCTAVE: usize = 4;
 /// The first bucket's end: 1.024 µs.
 const FIRST_END: usize = 3;
 
-/// Hosts with series of their own: whoever may connect invents names. All others are told together, as `(others)`.
+/// Hosts with series of their own: whoever may connect invents names. All others are told together, as
+/// [`OTHERS`].
 const MAX_HOSTS: usize = 256;
+/// What they are called.
+const OTHERS: &str = "(others)";
 
 /// A report as OpenMetrics text.
 ///
@@ -41,6 +45,11 @@ pub fn text(report: TargetReport) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
+/// Whether what is counted of a host never becomes less: not of several that come and go.
+fn has_counters(host: &HostReport) -> bool {
+    host.nqn != OTHERS
+}
+
 /// The hosts that have series: those beyond [`MAX_HOSTS`] as one.
 fn hosts(mut hosts: Vec<HostReport>) -> Vec<HostReport> {
     // Those that have been here longest stay whoever comes.
@@ -50,11 +59,9 @@ fn hosts(mut hosts: Vec<HostReport>) -> Vec<HostReport> {
         all.connections += host.connections;
         all.associations += host.associations;
         all.memory_bytes += host.memory_bytes;
-        all.totals.add(&host.totals);
-        all.latencies.merge(&host.latencies);
         all
     });
-    hosts.extend(others.map(|all| HostReport { nqn: "(others)".to_owned(), address: None, ..all }));
+    hosts.extend(others.map(|all| HostReport { nqn: OTHERS.to_owned(), address: None, ..all }));
     hosts
 }
 
@@ -319,14 +326,16 @@ impl Metrics {
             (Family::counter("host_hops", "Hops of a host's chains"), |of| of.totals.hops),
         ];
         for (family, value) in families {
-            let members = self.hosts.iter().map(|host| {
+            let is_gauge = matches!(family.kind, MetricType::Gauge);
+            let told = self.hosts.iter().filter(|host| is_gauge || has_counters(host));
+            let members = told.map(|host| {
                 let address = host.address.clone().unwrap_or_default();
                 let labels = [("host", host.nqn.clone()), ("address", address)];
                 (labels, Value(value(host), family.kind))
             });
             family.encode(encoder, members)?;
         }
-        let latencies = self.hosts.iter().flat_map(|host| {
+        let latencies = self.hosts.iter().filter(|host| has_counters(host)).flat_map(|host| {
             let used = |class: &Class| host.latencies.class(*class).count() > 0;
             Class::ALL.into_iter().filter(used).map(|class| {
                 let address = host.address.clone().unwrap_or_default();
@@ -382,15 +391,17 @@ impl Metrics {
     /// By address that the target listens on.
     fn listeners(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = &self.report.listeners;
-        let label = |of: &ListenerReport| [("listener", of.address.to_string())];
+        let label = |of: &ListenerReport| {
+            [("listener", of.address.to_string()), ("transport", of.transport.name().to_owned())]
+        };
         Family::gauge("listener_connections", "Connections of hosts that came to a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.connections))))?;
         Family::gauge("listener_commands_in_flight", "Commands in flight at a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.in_flight))))?;
         let states = all.iter().flat_map(|of| {
             of.ana.iter().map(move |(group, state)| {
-                let labels = [("listener", of.address.to_string()), ("group", group.to_string())];
-                (labels, gauge(*state as u64))
+                let [listener, transport] = label(of);
+                ([listener, transport, ("group", group.to_string())], gauge(*state as u64))
             })
         });
         let help = "How an ANA group is reached: 1 optimized, 2 non-optimized, 3 inaccessible";
@@ -440,5 +451,48 @@ impl Metrics {
         }
         let build = [([("version", env!("CARGO_PKG_VERSION"))], gauge(1))];
         Family::gauge("build", "1; the label tells the version").encode(encoder, build)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_controller::{Server, TargetConfig, Totals, Transport};
+    use std::time::Duration;
+
+    #[test]
+    fn no_counter_goes_down_and_no_series_is_there_twice() {
+        let text_of = |change: fn(&mut TargetReport)| {
+            let config = "listen = \"127.0.0.1:0\"\nnamespaces = [\"mem:size=1MiB\"]";
+            let config = TargetConfig::from_toml(config).expect("good");
+            let server = Server::start(&config).expect("it starts");
+            let mut report = server.report()(Duration::from_secs(10)).expect("a report");
+            change(&mut report);
+            text(report).expect("text")
+        };
+        let text = text_of(|report| {
+            let host = |serial| HostReport {
+                serial,
+                nqn: format!("nqn.2026-01.org.example:{serial}"),
+                connections: 1,
+                totals: Totals { reads: 5, ..Totals::default() },
+                ..HostReport::default()
+            };
+            report.hosts = (0..MAX_HOSTS as u64 + 44).map(host).collect();
+            let other =
+                ListenerReport { id: 2, transport: Transport::Rdma, ..report.listeners[0].clone() };
+            report.listeners.push(other);
+        });
+        let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert!(text.contains("bpfof_connections{host=\"(others)\",address=\"\"} 44"), "{text}");
+        assert_eq!(lines("bpfof_host_reads_total{"), MAX_HOSTS);
+        assert_eq!(lines("bpfof_host_reads_total{host=\"(others)\""), 0);
+        let mut series: Vec<&str> =
+            text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+        let all = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), all);
+        assert_eq!(lines("bpfof_listener_connections{"), 2);
     }
 }

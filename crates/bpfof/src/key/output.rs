@@ -1,10 +1,11 @@
 //! Where secrets are written to.
 
+use crate::replace::{fill, replace, sync_folder};
 use bpfof_terminal::Outcome;
 use clap::Args;
-use std::fs::{File, OpenOptions, remove_file, rename};
+use std::fs::{File, OpenOptions, remove_file, symlink_metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -12,7 +13,8 @@ pub(super) struct Output {
     /// Write it to this file, which only its owner may read (mode 600) [default: standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if it exists.
+    /// Replace the file if it exists. It keeps its owner, where nobody but the owner of its folder can have
+    /// put it there.
     #[arg(long, requires = "output")]
     force: bool,
 }
@@ -35,33 +37,42 @@ impl Output {
             }
             _ => format!("cannot write {}: {error}", path.display()),
         };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let content = [secret, b"\n"];
         if !self.force {
-            return Ok(create(path, secret).map_err(failed)?);
+            return Ok(create(path, &options, &content).map_err(failed)?);
         }
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".{}", std::process::id()));
+        let owner = owner(path);
+        let keep_owner = |file: &File| {
+            if let Some((user, group)) = owner {
+                // Only root can give files away; anybody else has the new file as if there had been none.
+                let _ = fchown(file, Some(user), Some(group));
+            }
+            Ok(())
+        };
         let aside = PathBuf::from(aside);
-        create(&aside, secret).map_err(failed)?;
-        let replaced = rename(&aside, path);
-        if replaced.is_err() {
-            let _ = remove_file(&aside);
-        }
-        Ok(replaced.map_err(failed)?)
+        Ok(replace((path, &aside), &options, keep_owner, &content).map_err(failed)?)
     }
+}
+
+/// Whose the file is that is about to be replaced: not if others could have put it there for the secret.
+fn owner(path: &Path) -> Option<(u32, u32)> {
+    let file = symlink_metadata(path).ok().filter(|of| of.file_type().is_file())?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
+    (folder.mode() & 0o022 == 0).then(|| (file.uid(), file.gid()))
 }
 
 /// Makes a file that did not exist.
-fn create(path: &Path, secret: &[u8]) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let written = fill(&file, secret);
+fn create(path: &Path, options: &OpenOptions, content: &[&[u8]]) -> io::Result<()> {
+    let file = options.open(path)?;
+    let written = fill(&file, content);
     if written.is_err() {
         let _ = remove_file(path);
     }
-    written
-}
-
-fn fill(mut file: &File, secret: &[u8]) -> io::Result<()> {
-    file.write_all(secret)?;
-    file.write_all(b"\n")?;
-    file.sync_all()
+    written?;
+    sync_folder(path)
 }

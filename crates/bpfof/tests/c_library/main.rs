@@ -169,6 +169,7 @@ fn what_is_installed_can_be_removed() {
     assert!(described.expect("readable").starts_with("prefix=/opt/bpfof\n"));
     make(folder.path(), &settings("uninstall"));
     assert_eq!(tree(&root), BTreeSet::new());
+    assert!(!root.join("opt/bpfof/share/bpfof").exists(), "folders go as well");
 }
 
 /// The calls of a header: lines that do not begin with a blank and have a name and a bracket.

@@ -8,8 +8,10 @@ mod manager;
 
 use command::{BPFOF, bad, good, json};
 use manager::{count, expect, listen};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -142,6 +144,60 @@ fn a_configuration_is_looked_at_without_being_served() {
         let errors = bad(&["config", "check", &file]);
         assert!(errors.contains(said) && errors.contains(&file), "{text}: {errors}");
     }
+}
+
+/// What waits for a disk may be started again and again, what waits for another configuration not.
+#[test]
+fn a_bad_configuration_has_a_status_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("target.toml");
+    let status = |text: &str| {
+        fs::write(&path, text).expect("written");
+        let mut target = Command::new(BPFOF);
+        target.args(["target", "--listen", "127.0.0.1:0", "--config"]).arg(&path);
+        target.output().expect("it starts").status.code()
+    };
+    let rule = "[[host]]\nnqn = \"nqn.2026-01.org.example:a\"\ntls-psk = [\"/nowhere.psk\"]\n";
+    let good = "namespaces = [\"mem:size=1MiB\"]\n";
+    for bad in ["namespaces = [", "namespaces = []\n", &format!("{good}{rule}")] {
+        assert_eq!(status(bad), Some(78), "{bad}");
+    }
+    assert_eq!(status("namespaces = [\"file:path=/nowhere/disk\"]\n"), Some(1));
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/bpfof-target.service");
+    let unit = fs::read_to_string(unit).expect("a unit");
+    for setting in ["RestartPreventExitStatus=2 78", "StartLimitIntervalSec=0"] {
+        assert!(unit.lines().any(|line| line == setting), "{setting}");
+    }
+    // The status of what is started before the target prevents nothing.
+    assert!(!unit.contains("ExecStartPre="));
+}
+
+/// A target serves whoever does not read its log, and ends.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let (_reader, writer) = std::io::pipe().expect("a pipe");
+    let nonblocking = OFlags::NONBLOCK;
+    fcntl_setfl(&writer, nonblocking).expect("set");
+    while (&writer).write(&[b'x'; 4096]).is_ok() {}
+    while (&writer).write(b"x").is_ok() {}
+    fcntl_setfl(&writer, OFlags::empty()).expect("set");
+    let mut target = Command::new(BPFOF);
+    target.args(["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=8MiB", "--verbose"]);
+    target.args(["--json", "--exit-with-parent"]).stderr(writer).stdout(Stdio::piped());
+    let mut child = target.spawn().expect("it starts");
+    // The pipe is the child's alone.
+    drop(target);
+    let mut announced = String::new();
+    let output = child.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut announced)
+        .expect("a line");
+    let announced: serde_json::Value = serde_json::from_str(&announced).expect("JSON");
+    let url = announced["url"].as_str().expect("an address");
+    for _ in 0..3 {
+        good(&["kv", "create", "--levels", "2", "--target", url]);
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
 }
 
 fn analyze(arguments: &[&str], unit: &Path) -> Option<Output> {

@@ -27,13 +27,25 @@ pub struct ListenConfig {
 }
 
 /// What carries connections to a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// NVMe/TCP.
     #[default]
     Tcp,
     /// NVMe/RDMA, by a network card of this machine.
     Rdma,
+}
+
+impl Transport {
+    /// As configurations write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Rdma => "rdma",
+        }
+    }
 }
 
 impl FromStr for Transport {
@@ -228,8 +240,14 @@ impl FromStr for ListenConfig {
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, options) = text.split_once(',').unwrap_or((text, ""));
         let mut config = ListenConfig::from(parse_address(address)?);
+        let mut seen = Vec::new();
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
+            // Groups have states of their own.
+            if key != "ana" && seen.contains(&key) {
+                return Err(format!("{key}= is there twice"));
+            }
+            seen.push(key);
             match key {
                 "transport" => config.transport = value.parse()?,
                 "advertise" => config.advertise = Some(value.parse()?),
@@ -402,6 +420,8 @@ mod tests {
             ("127.0.0.1:1,transport=fc", "neither tcp nor rdma"),
             ("127.0.0.1:1,colour=red", "unknown option"),
             ("127.0.0.1:1,id", "has no value"),
+            ("127.0.0.1:1,id=1,id=2", "id= is there twice"),
+            ("127.0.0.1:1,transport=rdma,transport=tcp", "transport= is there twice"),
         ] {
             let message = parse(text).expect_err(text);
             assert!(message.contains(reason), "{text}: {message}");

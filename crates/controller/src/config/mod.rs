@@ -70,6 +70,8 @@ pub struct TargetConfig {
     pub allow_any_host: bool,
     /// Where to listen for who collects metrics, if anywhere. The server does not; whoever starts it does.
     pub metrics: Option<SocketAddr>,
+    /// Names by which it may be asked for there, beside the machine's own.
+    pub metrics_names: Vec<String>,
     /// The socket for operators, if there is to be one. Likewise.
     pub control: Option<PathBuf>,
 }
@@ -95,6 +97,7 @@ impl Default for TargetConfig {
             kernel_tls: true,
             allow_any_host: false,
             metrics: None,
+            metrics_names: Vec::new(),
             control: None,
         }
     }
@@ -284,6 +287,7 @@ impl TargetConfig {
             ("tls", tls_stays),
             ("kernel-tls", self.kernel_tls == running.kernel_tls),
             ("metrics", self.metrics == running.metrics),
+            ("metrics-names", self.metrics_names == running.metrics_names),
             ("control", self.control == running.control),
             ("functions", self.functions == running.functions),
             ("spin-us", self.spin_us == running.spin_us),

@@ -117,8 +117,13 @@ impl NamespaceConfig {
         let (mut subsystem, mut nsid) = (None, None);
         let (mut uuid, mut ana_group) = (None, u64::from(ANA_GROUP));
         let (mut paths, mut chunk_bytes) = (Vec::new(), DEFAULT_CHUNK_BYTES);
+        let mut seen = Vec::new();
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
+            if seen.contains(&key) && !matches!((kind, key), ("stripe" | "concat", "path")) {
+                return Err(format!("{key}= is there twice"));
+            }
+            seen.push(key);
             let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
             match (kind, key) {
                 ("nvme", "size" | "lba") => {
@@ -290,6 +295,10 @@ mod tests {
             ("file:size", "no value"),
             ("file:", "path is missing"),
             ("file:path=", "path is missing"),
+            ("file:path=/a,path=/b", "path= is there twice"),
+            ("nvme:path=/dev/ng0n1,path=/dev/ng1n1", "path= is there twice"),
+            ("mem:size=1G,size=2G", "size= is there twice"),
+            ("stripe:path=/a,path=/b,size=1M,size=1M", "size= is there twice"),
             ("mem:size=+1M", "is not a size"),
             ("nvme:", "path is missing"),
             ("nvme:path=/dev/ng0n1,lba=512", "for a drive, which has its own"),

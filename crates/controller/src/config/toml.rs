@@ -79,6 +79,7 @@ struct FileForm {
     allow_any_host: Option<bool>,
     #[serde(default, deserialize_with = "address")]
     metrics: Option<SocketAddr>,
+    metrics_names: Option<Vec<String>>,
     control: Option<PathBuf>,
     #[serde(default)]
     host: Vec<toml::Spanned<HostForm>>,
@@ -178,6 +179,7 @@ impl TargetConfig {
         set(&mut config.listen, form.listen);
         config.discovery = form.discovery;
         config.metrics = form.metrics;
+        set(&mut config.metrics_names, form.metrics_names);
         config.control = form.control;
         set(&mut config.cntlids, form.cntlid);
         set(&mut config.nqn, form.nqn);

@@ -196,6 +196,8 @@ fn written(config: &TargetConfig) -> String {
     let memory = memory_max_bytes.map_or(String::new(), |max| format!("memory-max = {max}\n"));
     let discovery = discovery.map_or(String::new(), |at| format!("discovery = \"{at}\"\n"));
     let metrics = config.metrics.map_or(String::new(), |at| format!("metrics = \"{at}\"\n"));
+    let names: Vec<String> = config.metrics_names.iter().map(|name| quoted(name)).collect();
+    let metrics = format!("{metrics}metrics-names = [{}]\n", names.join(", "));
     let control = config.control.as_ref().map_or(String::new(), |path| {
         format!("control = {}\n", quoted(&path.display().to_string()))
     });
@@ -354,6 +356,7 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
         kernel_tls: input.byte() & 1 != 0,
         allow_any_host: choice & 8 != 0,
         metrics: (input.byte() & 1 != 0).then(|| address(input)),
+        metrics_names: (0..input.byte() % 3).map(|_| word(input)).collect(),
         control: (input.byte() & 1 != 0).then(|| PathBuf::from(word(input))),
     }
 }

@@ -1,0 +1,140 @@
+//! What disks of this machine are, whatever names the kernel gives them.
+//!
+//! `/dev/sdb` and `/dev/dm-3` are in the order in which the kernel has found them, and may be other disks
+//! after the next start. What hosts recognise a namespace by is therefore made of what the disk says of
+//! itself, as sysfs has it.
+
+use rustix::fs::{major, minor};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Attributes of a block device in sysfs that tell it from all others, the best first: of the device mapper
+/// and of software RAID, of NVMe, of SCSI and SATA, of virtio.
+const ATTRIBUTES: [(&str, &str); 6] = [
+    ("dm", "dm/uuid"),
+    ("dm-name", "dm/name"),
+    ("md", "md/uuid"),
+    ("wwid", "wwid"),
+    ("wwid", "device/wwid"),
+    ("serial", "serial"),
+];
+
+/// What tells the storage behind a path from all other storage of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DiskIdentity {
+    /// Of a disk what it says of itself, else the path of the file.
+    pub(crate) text: String,
+    /// It is a block device that says nothing of itself, so that it is known by the kernel's name only.
+    pub(crate) is_kernel_name: bool,
+}
+
+impl From<String> for DiskIdentity {
+    fn from(text: String) -> Self {
+        Self { text, is_kernel_name: false }
+    }
+}
+
+impl DiskIdentity {
+    pub(crate) fn of(path: &Path) -> DiskIdentity {
+        let device = std::fs::metadata(path).ok().filter(|of| of.file_type().is_block_device());
+        let known = device.as_ref().and_then(|of| {
+            let number = format!("{}:{}", major(of.rdev()), minor(of.rdev()));
+            of_device(&Path::new("/sys/dev/block").join(number))
+        });
+        // Whatever way a file is named, it is one file.
+        let whole = || path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        DiskIdentity {
+            is_kernel_name: device.is_some() && known.is_none(),
+            text: known.unwrap_or_else(|| whole().display().to_string()),
+        }
+    }
+}
+
+/// Of a block device by its folder in sysfs. No path of a file looks like it.
+fn of_device(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    // Its number is that of its entry in the partition table.
+    if let Some(number) = attribute(&folder.join("partition")) {
+        return Some(format!("{}/partition {number}", of_device(folder.parent()?)?));
+    }
+    if let Some(file) = attribute(&folder.join("loop/backing_file")) {
+        let offset = attribute(&folder.join("loop/offset")).unwrap_or_default();
+        return (!file.ends_with(" (deleted)")).then(|| format!("loop:{file}/{offset}"));
+    }
+    ATTRIBUTES.iter().find_map(|(kind, name)| {
+        attribute(&folder.join(name)).map(|value| format!("{kind}:{value}"))
+    })
+}
+
+/// The text of an attribute that says something.
+fn attribute(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_known_by_what_they_say_of_themselves() {
+        let sysfs = tempfile::tempdir().expect("a folder");
+        let folder = |device: &str| sysfs.path().join("devices").join(device);
+        let write = |device: &str, name: &str, text: &str| {
+            let path = folder(device).join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, format!("{text}\n")).expect("written");
+        };
+        write("sda", "device/wwid", "naa.5000c500a1b2c3d4");
+        write("sda/sda1", "partition", "1");
+        write("sda/sda2", "partition", "2");
+        write("nvme0n1", "wwid", "eui.0025385b71b12345");
+        write("dm-3", "dm/uuid", "LVM-x");
+        write("dm-3", "dm/name", "vg0-disk");
+        write("dm-4", "dm/uuid", "");
+        write("dm-4", "dm/name", "plain");
+        write("vda", "serial", "disk-7");
+        write("vdb", "serial", "");
+        write("vdb/vdb1", "partition", "1");
+        write("loop0", "loop/backing_file", "/srv/disk.img");
+        write("loop0", "loop/offset", "0");
+        write("loop1", "loop/backing_file", "/srv/disk.img (deleted)");
+        for (device, identity) in [
+            ("sda", Some("wwid:naa.5000c500a1b2c3d4")),
+            ("sda/sda1", Some("wwid:naa.5000c500a1b2c3d4/partition 1")),
+            ("sda/sda2", Some("wwid:naa.5000c500a1b2c3d4/partition 2")),
+            ("nvme0n1", Some("wwid:eui.0025385b71b12345")),
+            ("dm-3", Some("dm:LVM-x")),
+            ("dm-4", Some("dm-name:plain")),
+            ("vda", Some("serial:disk-7")),
+            ("vdb", None),
+            ("vdb/vdb1", None),
+            ("loop0", Some("loop:/srv/disk.img/0")),
+            ("loop1", None),
+            ("sdz", None),
+        ] {
+            assert_eq!(of_device(&folder(device)).as_deref(), identity, "{device}");
+        }
+        // The kernel finds the disk under another name at the next start.
+        std::fs::create_dir(folder("now")).expect("made");
+        let renamed = folder("now/sdc");
+        std::fs::rename(folder("sda"), &renamed).expect("renamed");
+        std::os::unix::fs::symlink(renamed.join("sda2"), folder("8:34")).expect("linked");
+        let identity = of_device(&folder("8:34"));
+        assert_eq!(identity.as_deref(), Some("wwid:naa.5000c500a1b2c3d4/partition 2"));
+    }
+
+    #[test]
+    fn files_keep_their_paths() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let whole = directory.path().canonicalize().expect("it is there");
+        std::fs::write(whole.join("disk"), "").expect("written");
+        std::os::unix::fs::symlink(whole.join("disk"), whole.join("link")).expect("linked");
+        let text = whole.join("disk").display().to_string();
+        let known = DiskIdentity::from(text);
+        for name in ["disk", "link"] {
+            assert_eq!(DiskIdentity::of(&whole.join(name)), known);
+        }
+    }
+}
