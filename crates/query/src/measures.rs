@@ -80,7 +80,8 @@ pub(crate) struct Moments {
 impl Moments {
     /// Of one value. That of an infinity or of NaN has no distances.
     fn of(mean: f64) -> Self {
-        Self { count: 1.0, mean, squares: mean - mean }
+        let squares = if mean.is_finite() { 0.0 } else { f64::NAN };
+        Self { count: 1.0, mean, squares }
     }
 
     fn merge(&mut self, other: &Self) {
