@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,14 +15,12 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from bpfof import _bpfof
-from bpfof._expressions import Condition
+from bpfof._expressions import ARROW_TEXTS_MAX, COLUMNS_MAX, Condition, texts_of
 from bpfof._plan import Plan, Reach, finished, session_of, together
 from bpfof.errors import DataError, QuestionError
 
-#: Columns that one query of stages can look at.
-_COLUMNS_MAX = 16
-#: Of these columns of text in Arrow files.
-_ARROW_TEXTS_MAX = 7
+#: Names in a message.
+_LISTED_MAX = 20
 #: Columns that cannot be read, in a message.
 _REASONS_MAX = 5
 #: Aggregates that stages, or this package, compute.
@@ -195,7 +194,17 @@ class Dataset(ds.UnionDataset):
     def filter(self, expression: pc.Expression) -> Dataset:
         """The rows that meet a condition as well. What of it stages cannot apply, pyarrow applies here."""
         condition = Condition(self._source, self._schema, expression)
-        return Dataset(self._source, self._reach, (*self._conditions, condition), self._told)
+        return self._with((*self._conditions, condition))
+
+    def _with(self, conditions: tuple[Condition, ...], spare: int = 0) -> Dataset:
+        """The rows that meet these. Stages apply those for which they look at no more columns than they can besides so
+        many spare ones."""
+        taken: list[str] = []
+        fitting = []
+        for condition in conditions:
+            condition, taken = condition.within(taken, spare)
+            fitting.append(condition)
+        return Dataset(self._source, self._reach, tuple(fitting), self._told)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Fragment]:
         """Each file as a dataset."""
@@ -294,7 +303,7 @@ class Dataset(ds.UnionDataset):
         "powers.bpf.o(n) -> bits u64, rows u64"}``, either or both."""
         self._refuse_residual("sql")
         own = _own_stages(stages)
-        batch, stats = session_of(self._reach).sql(self._source, self._pushed(), statement, own)
+        batch, stats = session_of(self._reach).sql(self._source.now(), self._pushed(), statement, own)
         self._told[:] = [stats]
         return pa.Table.from_batches([pa.record_batch(batch)])
 
@@ -317,7 +326,7 @@ class Dataset(ds.UnionDataset):
             return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement, own))
         if any(own):
             raise QuestionError("stages of your own need a statement")
-        plan = _bpfof.Plan.rows(self._source, self._pushed(), self.schema.names[:1])
+        plan = _bpfof.Plan.rows(self._source, self._pushed(), self._one_of(self.schema.names))
         steps = [step for step in plan.steps() if not step[0].startswith("rows")]
         looked_at = [*dict.fromkeys(name for condition in self._conditions for name in condition.columns)]
         return self._explained([*steps, *self._steps_behind()], looked_at)
@@ -344,7 +353,7 @@ class Dataset(ds.UnionDataset):
             if name in refused:
                 raise QuestionError(f"column {name}: {refused[name]}")
             if name not in there:
-                raise QuestionError(f"there is no column {name}; there are {', '.join(known)}")
+                raise QuestionError(f"there is no column {name}; there are {_listed(known)}")
         return names
 
     def _unread(self) -> str:
@@ -375,12 +384,12 @@ class Dataset(ds.UnionDataset):
         ]
 
     def _explained(self, steps, looks_at: list[str]) -> Explanation:
-        files = self._source.files
+        files = self._source.now().files
         places = session_of(self._reach).places(self._source)
         return Explanation(looks_at, places, steps, sum(size for _, size in files), len(files))
 
     def _run(self, plan: _bpfof.Plan, schema: pa.Schema, order: Sequence[str] = ()) -> pa.Table:
-        batch, stats = session_of(self._reach).run(self._source, plan)
+        batch, stats = session_of(self._reach).run(self._source.now(), plan)
         self._told[:] = [stats]
         return finished(pa.record_batch(batch), schema, list(order))
 
@@ -405,27 +414,42 @@ class Dataset(ds.UnionDataset):
                 whole = plan.merge([whole, plan.reduce(stream.getvalue().to_pybytes())])
         return finished(pa.record_batch(plan.finish(whole)), schema, list(order))
 
-    def _rows(self, names: list[str], limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """These columns of the rows, with all conditions applied."""
+    def _fetched(self, names: list[str]) -> list[str]:
+        """Columns that stages answer for these of the rows."""
         residual = self._residual()
         wanted = {*names, *(name for condition in residual for name in condition.needed)}
         if residual and not wanted:
             # Something must say how many rows there are.
             wanted = {self._schema.names[0]}
         # In the order of the schema, in which positions count.
-        fetched = [name for name in self._schema.names if name in wanted]
+        return [name for name in self._schema.names if name in wanted]
+
+    def _with_room(self, names: list[str]) -> Dataset:
+        """The same rows, with so few columns for stages to filter by that they can look at each of these as well."""
+        filtered, texts = self._filtered(), self._texts()
+        if all(_too_many({*filtered, name}, texts) is None for name in self._fetched(names)):
+            return self
+        return self._with(self._conditions, spare=1)
+
+    def _rows(self, names: list[str], limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """These columns of the rows, with all conditions applied."""
+        rows = self._with_room(names)
+        if rows is not self:
+            yield from rows._rows(names, limit)
+            return
+        residual, fetched = self._residual(), self._fetched(names)
         if not fetched:
             yield _without_columns(self._count() if limit is None else min(limit, self._count()))
             return
-        session, pushed = session_of(self._reach), self._pushed()
+        session, pushed, source = session_of(self._reach), self._pushed(), self._source.now()
         # Whoever stops early is told nothing, and not what an earlier query has cost.
         self._told.clear()
         streams = []
         for some in _in_groups(fetched, self._filtered(), self._texts()):
             plan = _bpfof.Plan.rows(self._source, pushed, some, None if residual else limit)
-            streams.append(session.rows(self._source, plan))
-        for batches in zip(*streams, strict=True):
-            batch = _beside([pa.record_batch(batch) for batch in batches], self.files)
+            streams.append(session.rows(source, plan))
+        for batches in zip_longest(*streams):
+            batch = _beside([None if batch is None else pa.record_batch(batch) for batch in batches], self.files)
             table = pa.Table.from_batches([batch])
             for condition in residual:
                 table = table.filter(condition.expression)
@@ -444,10 +468,13 @@ class Dataset(ds.UnionDataset):
         """Columns that stages look at to filter."""
         return set(self._counting().looks_at())
 
+    def _one_of(self, names: list[str]) -> list[str]:
+        """A column that stages can look at besides those that they filter by: one of these, or the first of the names."""
+        return [*self._counting().looks_at(), *names][:1]
+
     def _texts(self) -> set[str]:
         """Columns of text, if there is a limit of their own to them."""
-        texts = (field.name for field in self._schema if field.type in (pa.string(), pa.large_string()))
-        return set(texts) if self._source.is_arrow else set()
+        return set(texts_of(self._source, self._schema))
 
 
 _COUNT = pa.schema([("count", pa.int64())])
@@ -480,10 +507,10 @@ def _in_memory(dataset):
 
 def _too_many(looked_at: set[str], texts: set[str]) -> str | None:
     """Why one query of stages cannot look at these columns."""
-    if len(looked_at) > _COLUMNS_MAX:
-        return f"stages look at {_COLUMNS_MAX} columns at most, and not at {len(looked_at)}"
-    if (count := len(looked_at & texts)) > _ARROW_TEXTS_MAX:
-        return f"stages look at {_ARROW_TEXTS_MAX} columns of text at most in Arrow files, and not at {count}"
+    if len(looked_at) > COLUMNS_MAX:
+        return f"stages look at {COLUMNS_MAX} columns at most, and not at {len(looked_at)}"
+    if (count := len(looked_at & texts)) > ARROW_TEXTS_MAX:
+        return f"stages look at {ARROW_TEXTS_MAX} columns of text at most in Arrow files, and not at {count}"
     return None
 
 
@@ -498,11 +525,17 @@ def _in_groups(names: list[str], filtered: set[str], texts: set[str]) -> Iterato
     yield some
 
 
-def _beside(batches: list[pa.RecordBatch], files: list[str]) -> pa.RecordBatch:
-    """Columns of the same rows."""
+def _listed(names: list[str]) -> str:
+    """Names, the first of them if there are many."""
+    more = len(names) - _LISTED_MAX
+    return ", ".join(names[:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _beside(batches: list[pa.RecordBatch | None], files: list[str]) -> pa.RecordBatch:
+    """Columns of the same rows; None of those that have ended."""
     if len(batches) == 1:
         return batches[0]
-    if any(batch.num_rows != batches[0].num_rows for batch in batches):
+    if len({None if batch is None else batch.num_rows for batch in batches}) > 1:
         raise DataError(f"a file changed while it was read, of {', '.join(files[:3])}: make the dataset anew")
     arrays = [array for batch in batches for array in batch.columns]
     names = [name for batch in batches for name in batch.schema.names]
@@ -517,7 +550,6 @@ class Scanner:
     """A scan, with the methods of :class:`pyarrow.dataset.Scanner`."""
 
     def __init__(self, rows: Dataset, columns, batch_size: int, dataset: Dataset) -> None:
-        self._rows = rows
         self._dataset = dataset
         self._batch_size = max(1, int(batch_size))
         self._computed = None
@@ -535,6 +567,7 @@ class Scanner:
                 warnings.warn(f"columns that cannot be read are left out: {unread}", stacklevel=4)
             self._names = rows._names(rows.schema.names if columns is None else columns)
             self._schema = pa.schema([rows.schema.field(name) for name in self._names])
+        self._rows = rows._with_room(self._names)
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -637,7 +670,7 @@ class Grouped:
         if unknown is None and why is None:
             plan, _ = self._planned(aggregations)
             return rows._explained(plan.steps(), plan.looks_at())
-        plan = _bpfof.Plan.rows(rows._source, rows._pushed(), (needed or rows.schema.names)[:1])
+        plan = _bpfof.Plan.rows(rows._source, rows._pushed(), rows._one_of(needed or rows.schema.names))
         behind = ("aggregate by pyarrow", False, unknown) if unknown else ("aggregate", False, why)
         return rows._explained([*plan.steps(), *rows._steps_behind(), behind], needed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 
@@ -10,6 +11,11 @@ import pyarrow.compute as pc
 
 from bpfof import _bpfof
 from bpfof.errors import QuestionError
+
+#: Columns that one query of stages can look at.
+COLUMNS_MAX = 16
+#: Of these columns of text in Arrow files.
+ARROW_TEXTS_MAX = 7
 
 #: A type that can be written, and that pyarrow compares with nothing.
 _NOT_COMPARED = pa.list_(pa.bool_())
@@ -42,6 +48,12 @@ def _widened(schema: pa.Schema, integers: pa.DataType) -> pa.Schema:
     return pa.schema([(field.name, wide(field.type)) for field in schema])
 
 
+def texts_of(source: _bpfof.Source, schema: pa.Schema) -> list[str]:
+    """Columns of text, if there is a limit of their own to them."""
+    texts = (field.name for field in schema if field.type in (pa.string(), pa.large_string()))
+    return list(texts) if source.is_arrow else []
+
+
 class Condition:
     """An expression, as far as stages can apply it, and whether pyarrow must apply it once more."""
 
@@ -54,7 +66,17 @@ class Condition:
             if f"FieldRef.Name({name})" in (self._unwritten or ""):
                 raise QuestionError(f"column {name}: {why}")
         self.pushed = _bpfof.Filter.of_substrait(source, substrait)
+        self._source = source
         self._all = schema.names
+        self._texts = texts_of(source, schema)
+
+    def within(self, taken: list[str], spare: int = 0) -> tuple[Condition, list[str]]:
+        """The same, of which stages apply what needs no more columns, with those that are taken, than they can look at
+        besides so many spare ones; and the columns that are then taken."""
+        most = COLUMNS_MAX - spare, ARROW_TEXTS_MAX - spare
+        condition = copy.copy(self)
+        condition.pushed, taken = self.pushed.within(self._source, taken, self._texts, most)
+        return condition, taken
 
     @property
     def residual(self) -> pc.Expression | None:

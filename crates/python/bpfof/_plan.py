@@ -133,7 +133,8 @@ class Plan:
         """Cuts the files into parts of about so many bytes, in order. One should take a second at least."""
         if part_bytes < 1:
             raise QuestionError("a part has 1 byte at least")
-        return [Part(os.fsdecode(path), *rest) for path, *rest in self._plan.parts(self._source, part_bytes)]
+        parts = self._plan.parts(self._source.now(), part_bytes)
+        return [Part(os.fsdecode(path), *rest) for path, *rest in parts]
 
     def run(self, part: Part) -> Result:
         """Runs a part: at the target of its file, or here.

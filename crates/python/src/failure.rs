@@ -159,7 +159,16 @@ impl From<RowsError> for Failure {
 
 impl From<OutputError> for Failure {
     fn from(error: OutputError) -> Self {
-        Self::new("TooLargeError", error)
+        let message = error.to_string();
+        match error {
+            OutputError::TooLarge { .. } | OutputError::TooMuchText { .. } => {
+                Self::new("TooLargeError", message)
+            }
+            OutputError::Io(error) => {
+                Self { errno: error.raw_os_error(), ..Self::new("FileError", message) }
+            }
+            OutputError::Arrow(_) => Self::question(message),
+        }
     }
 }
 
@@ -167,13 +176,13 @@ impl From<SourceError> for Failure {
     fn from(error: SourceError) -> Self {
         let message = error.to_string();
         match error {
-            SourceError::Files(_) => {
+            SourceError::Missing(_) => {
                 let missing = Some(2); // ENOENT
                 Self { errno: missing, ..Self::new("FileError", message) }
             }
             SourceError::Read { path, source } => Self::file(message, &path, &source),
             SourceError::Contents { path, .. } => Self::new("DataError", message).at(&path, None),
-            SourceError::Schema(_) => Self::question(message),
+            SourceError::Files(_) | SourceError::Schema(_) => Self::question(message),
         }
     }
 }

@@ -6,11 +6,18 @@ use bpfof_query::{Compare, Kind, Predicate, Scalar, Schema, Value};
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
 
+/// A condition that stages can apply, and the columns that it looks at.
+#[derive(Clone, Debug)]
+struct Conjunct {
+    predicate: Predicate,
+    columns: BTreeSet<usize>,
+}
+
 /// Conditions that rows must meet.
 #[pyclass(frozen, from_py_object, module = "bpfof._bpfof")]
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
-    pub(crate) conjuncts: Vec<Predicate>,
+    conjuncts: Vec<Conjunct>,
     /// Why others are not among them.
     #[pyo3(get)]
     left: Vec<String>,
@@ -42,6 +49,37 @@ impl Filter {
         }
         filter
     }
+
+    /// The same without conditions for which stages would look at more columns together with those that are taken, or
+    /// at more of the texts: `left` says so. The columns that are then taken come with it.
+    fn within(
+        &self,
+        source: &Source,
+        taken: Vec<String>,
+        texts: Vec<String>,
+        most: (usize, usize),
+    ) -> (Self, Vec<String>) {
+        let (columns_max, texts_max) = most;
+        let names = &source.0.schema.columns;
+        let name = |at: &usize| names.get(*at).map(|column| column.name.clone());
+        let texts: BTreeSet<String> = texts.into_iter().collect();
+        let mut taken: BTreeSet<String> = taken.into_iter().collect();
+        let mut filter = Self { conjuncts: Vec::new(), ..self.clone() };
+        for conjunct in &self.conjuncts {
+            let mut all = taken.clone();
+            all.extend(conjunct.columns.iter().filter_map(name));
+            if all.len() > columns_max {
+                filter.left.push(format!("stages look at {columns_max} columns at most to filter"));
+            } else if all.intersection(&texts).count() > texts_max {
+                let why = format!("stages look at {texts_max} columns of text at most to filter");
+                filter.left.push(why);
+            } else {
+                taken = all;
+                filter.conjuncts.push(conjunct.clone());
+            }
+        }
+        (filter, taken.into_iter().collect())
+    }
 }
 
 impl Filter {
@@ -51,7 +89,11 @@ impl Filter {
                 all.into_iter().for_each(|one| self.add(one, schema));
             }
             other => match predicate(&other, schema) {
-                Ok(predicate) => self.conjuncts.push(predicate),
+                Ok(predicate) => {
+                    let mut columns = BTreeSet::new();
+                    collect_columns(&other, &mut columns);
+                    self.conjuncts.push(Conjunct { predicate, columns });
+                }
                 Err(why) => self.left.push(why),
             },
         }
@@ -60,8 +102,8 @@ impl Filter {
 
 /// All conditions of some filters.
 pub(crate) fn together(filters: &[Filter]) -> Predicate {
-    let all = filters.iter().flat_map(|filter| filter.conjuncts.iter().cloned());
-    Predicate::And(all.collect())
+    let all = filters.iter().flat_map(|filter| &filter.conjuncts);
+    Predicate::And(all.map(|conjunct| conjunct.predicate.clone()).collect())
 }
 
 fn collect_columns(expression: &Expression, to: &mut BTreeSet<usize>) {

@@ -47,6 +47,9 @@ impl Plan {
         reduction: Reduction,
         names: Vec<String>,
     ) -> Result<Self, Failure> {
+        if names.is_empty() {
+            return Err(Failure::question("nothing is asked for: name a column or an aggregate"));
+        }
         let plan = query::Plan {
             schema: source.0.schema.clone(),
             format: source.0.format.clone(),

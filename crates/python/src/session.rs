@@ -73,9 +73,12 @@ impl Session {
     }
 }
 
+/// A step: what is done, whether by stages, and why here.
+type StepTuple = (String, bool, Option<String>);
+
 /// A statement over a source, whose rows meet the filters as well.
 fn question(
-    source: &Source,
+    source: &infer::Source,
     filters: &[Filter],
     text: &str,
     (filter, reduction): &(Option<String>, Option<String>),
@@ -85,10 +88,10 @@ fn question(
         filter.as_deref().map(OwnStageName::filter).transpose().map_err(Failure::question)?;
     let reduction =
         reduction.as_deref().map(OwnStageName::reduction).transpose().map_err(Failure::question)?;
-    let mut schema = source.0.schema.clone();
+    let mut schema = source.schema.clone();
     let own = OwnStages::read(filter.as_ref(), reduction.as_ref(), &mut schema);
     let own = own.map_err(Failure::question)?;
-    let mut question = statement.bind_with(&schema, &source.0.format, own)?;
+    let mut question = statement.bind_with(&schema, &source.format, own)?;
     question.restrict(&together(filters));
     split(question.plan())?;
     Ok(question)
@@ -182,9 +185,9 @@ impl Session {
         text: &str,
         own: (Option<String>, Option<String>),
     ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
-        let question = question(source, &filters, text, &own)?;
-        let (this, source) = (self.clone(), source.0.clone());
+        let (this, source, text) = (self.clone(), source.0.clone(), text.to_owned());
         let work = watched(py, move |stop| {
+            let question = question(&source, &filters, &text, &own)?;
             let session = this.over(&source)?;
             let plan = question.plan();
             let (mut whole, mut answers) = (Partial::empty(plan), question.answers());
@@ -209,21 +212,24 @@ impl Session {
     /// The steps of a statement, and the columns that stages look at.
     #[staticmethod]
     #[pyo3(signature = (source, filters, text, own=(None, None)))]
-    #[expect(clippy::type_complexity, reason = "what Python gets as tuples")]
     fn sql_steps(
+        py: Python<'_>,
         source: &Source,
         filters: Vec<Filter>,
         text: &str,
         own: (Option<String>, Option<String>),
-    ) -> Result<(Vec<(String, bool, Option<String>)>, Vec<String>), Failure> {
-        let question = question(source, &filters, text, &own)?;
-        let split = split(question.plan())?;
-        let steps = split.steps.into_iter();
-        let steps = steps.map(|step| (step.what, step.place == Place::Stages, step.why_here));
-        let behind = question.steps_behind().into_iter().map(|what| (what, false, None));
-        let columns = &source.0.schema.columns;
-        let looked_at = split.columns.iter().map(|at| columns[*at].name.clone()).collect();
-        Ok((steps.chain(behind).collect(), looked_at))
+    ) -> PyResult<(Vec<StepTuple>, Vec<String>)> {
+        let (source, text) = (source.0.clone(), text.to_owned());
+        watched(py, move |_| {
+            let question = question(&source, &filters, &text, &own)?;
+            let split = split(question.plan())?;
+            let steps = split.steps.into_iter();
+            let steps = steps.map(|step| (step.what, step.place == Place::Stages, step.why_here));
+            let behind = question.steps_behind().into_iter().map(|what| (what, false, None));
+            let columns = &source.schema.columns;
+            let looked_at = split.columns.iter().map(|at| columns[*at].name.clone()).collect();
+            Ok::<_, Failure>((steps.chain(behind).collect(), looked_at))
+        })
     }
 
     /// Where the stages would run over the files, each place once; nothing is connected to.

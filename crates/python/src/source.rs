@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::watch::watched;
 use bpfof_query::infer::{self, FormatName, Hints};
 use bpfof_query::{
-    Format, OwnStages, Partial, Plan, Predicate, Reduction, Scalar, Schema, SourceFile,
+    Format, OwnStages, Partial, Plan, Predicate, Reduction, Scalar, Schema, SourceFile, listed,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -25,7 +25,7 @@ impl Source {
         let columns = &self.0.schema.columns;
         columns.iter().position(|column| column.name == name).ok_or_else(|| {
             let names: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
-            Failure::question(format!("there is no column {name}; there are {}", names.join(", ")))
+            Failure::question(format!("there is no column {name}; there are {}", listed(&names)))
         })
     }
 }
@@ -69,6 +69,12 @@ impl Source {
             file.path = absolute.map_err(|error| Failure::file(&error, &file.path, &error))?;
         }
         Ok(Self(source))
+    }
+
+    /// The same files as they are now.
+    fn now(&self, py: Python<'_>) -> PyResult<Self> {
+        let source = self.0.clone();
+        watched(py, move |_| source.now().map_err(Failure::from)).map(Self)
     }
 
     /// What `to_bytes` gave.

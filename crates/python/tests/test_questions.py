@@ -2,6 +2,8 @@
 
 import _thread
 import contextlib
+import functools
+import operator
 import os
 import pickle
 import signal
@@ -13,6 +15,7 @@ import bpfof
 import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.dataset as ds
 import pyarrow.feather
 import pytest
@@ -241,6 +244,80 @@ def test_many_columns(tmp_path):
     assert data.last_stats["rows"] == 4 * 100
 
 
+def balanced(connected, conditions: list[pc.Expression]) -> pc.Expression:
+    """All of them, nested as little as may be."""
+    if len(conditions) == 1:
+        return conditions[0]
+    middle = len(conditions) // 2
+    return connected(balanced(connected, conditions[:middle]), balanced(connected, conditions[middle:]))
+
+
+def test_filters_of_many_columns(tmp_path):
+    names = [f"c{at}" for at in range(20)]
+    expected = pa.table({name: [(at * 7 + row) % 11 for row in range(500)] for at, name in enumerate(names)})
+    pyarrow.csv.write_csv(expected, tmp_path / "wide.csv")
+    data = bpfof.dataset(tmp_path / "wide.csv", here=True)
+
+    def of(count: int) -> pc.Expression:
+        return balanced(operator.and_, [F(name) < 10 for name in names[:count]])
+
+    for count in (15, 16, 17, 20):
+        rows, wanted = data.filter(of(count)), expected.filter(of(count))
+        for columns in (names, ["c19"], ["c0"], []):
+            assert same(rows.to_table(columns), wanted.select(columns)), (count, columns)
+        assert same(rows.head(3), wanted.slice(0, 3)) and rows.count_rows() == wanted.num_rows
+        for column in ("c0", "c19"):
+            asked = [(column, "sum"), ([], "count_all")]
+            assert same(rows.aggregate(asked), wanted.group_by([]).aggregate(asked)), (count, column)
+            rows.group_by(column).explain(asked)
+        one_by_one = functools.reduce(lambda some, name: some.filter(F(name) < 10), names[:count], data)
+        assert same(one_by_one.to_table(["c19"]), wanted.select(["c19"]))
+        text = str(rows.explain())
+        assert "stages  filter: c0 < 10" in text
+        assert ("stages look at 16 columns at most to filter" in text) == (count > 16), text
+    assert data.filter(of(16)).sql("SELECT count(*) FROM t").num_rows == 1
+    with pytest.raises(bpfof.QuestionError, match="stages look at 16 columns at most"):
+        data.filter(of(17)).sql("SELECT count(*) FROM t")
+    either = balanced(operator.or_, [F(name) == 1 for name in names])
+    assert same(data.to_table(["c3"], filter=either), expected.filter(either).select(["c3"]))
+
+
+def test_filters_of_many_texts(tmp_path):
+    table = pa.table({f"t{at}": [f"{(at + row) % 9}" for row in range(100)] for at in range(12)})
+    data = arrow(tmp_path / "rows.arrow", table)
+    for count in (6, 7, 8, 12):
+        every = balanced(operator.and_, [F(f"t{at}") != "3" for at in range(count)])
+        for columns in (["t0"], ["t11"], table.column_names):
+            assert same(data.to_table(columns, filter=every), table.filter(every).select(columns)), (count, columns)
+        assert data.count_rows(filter=every) == table.filter(every).num_rows
+
+
+def test_files_that_grow(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a\n1\n12")
+    data = bpfof.dataset(path, here=True)
+    plan = data.plan()
+    assert data.to_table().column("a").to_pylist() == [1, 12]
+    with path.open("a") as file:
+        file.write("345\n7\n")
+    for rows in (data, pickle.loads(pickle.dumps(data)), data.filter(F("a") > 0), next(data.get_fragments())):
+        assert rows.to_table().column("a").to_pylist() == [1, 12345, 7]
+        assert rows.count_rows() == 3 and rows.sql("SELECT max(a) FROM t").column(0)[0].as_py() == 12345
+    assert plan.finish(plan.merge(map(plan.run, plan.parts()))).num_rows == 3
+    path.write_text("a\n1\n")
+    with pytest.raises(bpfof.DataError, match="made shorter since"):
+        data.to_table()
+    (tmp_path / "other.csv").write_text("b\n" + "1\n" * 100)
+    os.replace(tmp_path / "other.csv", path)
+    with pytest.raises(bpfof.DataError, match="replaced by another file since") as raised:
+        data.count_rows()
+    assert raised.value.path == str(path)
+    path.unlink()
+    with pytest.raises(bpfof.FileError) as raised:
+        data.count_rows()
+    assert raised.value.errno == 2
+
+
 def test_sums_beyond_64_bits(tmp_path):
     numpy.full(4, 2**63 - 1, dtype="<i8").tofile(tmp_path / "large.bin")
     data = bpfof.dataset(tmp_path / "large.bin", schema="n i64")
@@ -279,6 +356,14 @@ def test_errors(data, tmp_path):
         bpfof.dataset(data.files, target="nvme-tcp://127.0.0.1/nqn.x")
     with pytest.raises(bpfof.QuestionError, match="needs a filter that stages can apply"):
         data.filter(pc.utf8_length(F("vendor")) > 1).sql("SELECT * FROM t")
+    for paths in ("***", [], tmp_path / "rows.parquet"):
+        (tmp_path / "rows.parquet").touch()
+        with pytest.raises(bpfof.QuestionError):
+            bpfof.dataset(paths)
+    asks = [lambda: data.aggregate([]), lambda: data.plan([]), lambda: data.top_k(1, "fare", columns=[])]
+    for ask in asks:
+        with pytest.raises(bpfof.QuestionError, match="nothing is asked for"):
+            ask()
     with pytest.raises(pa.ArrowInvalid):
         data.to_table(filter=F("nothing") > 1)
     with pytest.raises(TypeError):

@@ -1,17 +1,24 @@
 //! The answer, from the parts of the files to where it is written.
 
 use crate::Failure;
-use crate::arrow_file::ArrowFile;
+use crate::arrow_file::{ArrowFile, wait_until};
 use bpfof_query::ask::{Cost, Session};
 use bpfof_query::infer::Source;
 use bpfof_query::output::{Output, Style};
 use bpfof_query::sql::Question;
 use bpfof_query::{Partial, Settings};
 use bpfof_terminal::progress;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long to wait for a reader before a signal is looked for.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// What is asked of which files.
 #[derive(Clone, Copy, Debug)]
@@ -37,31 +44,44 @@ pub(crate) fn answer(
 ) -> Result<Cost, Failure> {
     let path = match destination {
         Destination::Print(style) => {
-            return write(asked, settings, style, io::stdout().lock(), stop);
+            let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            return write(asked, settings, style, &out, stop);
         }
         Destination::Arrow(path) => path,
     };
     let failed =
         |error: io::Error| Failure::Other(format!("cannot write {}: {error}", path.display()));
-    let file = ArrowFile::open(path).map_err(failed)?;
+    let file = ArrowFile::open(path, stop).map_err(|error| match stop.load(Ordering::Relaxed) {
+        true => Failure::Interrupted,
+        false => failed(error),
+    })?;
     let cost = write(asked, settings, Style::Arrow, file.as_file(), stop)?;
     file.finish().map_err(failed)?;
     Ok(cost)
 }
 
-/// Writes no more once `stop` is set.
-struct Stoppable<'a, W> {
-    out: W,
+/// What a pipe takes at once as soon as it takes anything (PIPE_BUF), in bytes.
+const PIPE_BYTES: usize = 4096;
+
+/// Writes no more once `stop` is set, and waits no longer for who reads.
+struct Stoppable<'a> {
+    out: &'a File,
+    /// Bytes of one write.
+    most: usize,
     stop: &'a AtomicBool,
 }
 
-impl<W: Write> Write for Stoppable<'_, W> {
+impl<'a> Stoppable<'a> {
+    fn new(out: &'a File, stop: &'a AtomicBool) -> io::Result<Self> {
+        let most = if out.metadata()?.is_file() { usize::MAX } else { PIPE_BYTES };
+        Ok(Self { out, most, stop })
+    }
+}
+
+impl Write for Stoppable<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Not of the kind `Interrupted`, after which writing goes on.
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(io::Error::other("interrupted"));
-        }
-        self.out.write(bytes)
+        wait_until(self.stop, || is_writable(self.out))?;
+        self.out.write(&bytes[..bytes.len().min(self.most)])
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -69,14 +89,24 @@ impl<W: Write> Write for Stoppable<'_, W> {
     }
 }
 
+/// Whether a write would not wait; it waits for that a little.
+fn is_writable(out: &File) -> io::Result<bool> {
+    let mut polled = [PollFd::new(out, PollFlags::OUT)];
+    match poll(&mut polled, Some(&LOOK_AGAIN)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn write(
     asked: Asked<'_>,
     settings: Settings,
     style: Style,
-    out: impl Write,
+    out: &File,
     stop: &AtomicBool,
 ) -> Result<Cost, Failure> {
-    let out = BufWriter::new(Stoppable { out, stop });
+    let out = BufWriter::new(Stoppable::new(out, stop)?);
     write_all(asked, settings, style, out, stop).map_err(|failure| match failure {
         // Whatever the writer makes of it.
         Failure::Other(_) if stop.load(Ordering::Relaxed) => Failure::Interrupted,

@@ -1,13 +1,20 @@
 //! The file that an Arrow answer is written to.
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tempfile::{Builder, NamedTempFile};
 
 /// Symbolic links that are followed, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
+
+/// How often to look whether somebody reads a pipe.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Where an answer is written.
 #[derive(Debug)]
@@ -20,10 +27,13 @@ pub(crate) enum ArrowFile {
 
 impl ArrowFile {
     /// Opens the file for this path, behind symbolic links. A regular file keeps its contents until
-    /// [`finish`](Self::finish), and its mode.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    /// [`finish`](Self::finish), and its mode. A pipe is waited for until somebody reads it, or `stop` is set.
+    pub(crate) fn open(path: &Path, stop: &AtomicBool) -> io::Result<Self> {
         let (path, known) = match fs::metadata(path) {
             Ok(known) if known.is_file() => (fs::canonicalize(path)?, Some(known)),
+            Ok(known) if known.file_type().is_fifo() => {
+                return pipe(path, stop).map(Self::Direct);
+            }
             Ok(_) => return File::options().write(true).open(path).map(Self::Direct),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (behind_links(path)?, None),
             Err(error) => return Err(error),
@@ -56,6 +66,47 @@ impl ArrowFile {
         match self {
             Self::Beside(file, path) => file.persist(path).map(drop).map_err(|failed| failed.error),
             Self::Direct(_) => Ok(()),
+        }
+    }
+}
+
+/// Opens a pipe once somebody reads it.
+fn pipe(path: &Path, stop: &AtomicBool) -> io::Result<File> {
+    let mut how = File::options();
+    how.write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let mut opened = None;
+    wait_until(stop, || match how.open(path) {
+        Ok(file) => {
+            opened = Some(file);
+            Ok(true)
+        }
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => {
+            std::thread::sleep(LOOK_AGAIN);
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    })?;
+    let file = opened.ok_or_else(interrupted)?;
+    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+fn interrupted() -> io::Error {
+    // Not of the kind `Interrupted`, after which writing goes on.
+    io::Error::other("interrupted")
+}
+
+/// Asks again and again until it is so, or `stop` is set, which is an error.
+pub(crate) fn wait_until(
+    stop: &AtomicBool,
+    mut is_so: impl FnMut() -> io::Result<bool>,
+) -> io::Result<()> {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        if is_so()? {
+            return Ok(());
         }
     }
 }

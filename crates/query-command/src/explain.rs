@@ -3,19 +3,14 @@
 use crate::Failure;
 use bpfof_query::ask::{Reach, Session, Where};
 use bpfof_query::infer::Source;
+use bpfof_query::output::harmless;
 use bpfof_query::sql::Question;
 use bpfof_query::{Place, SourceFile, Stats, split};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// Tells the steps of a query, without connecting to a target.
-pub(crate) fn explain(
-    question: &Question,
-    source: &Source,
-    reach: &Reach,
-    as_json: bool,
-) -> Result<(), Failure> {
-    let split = split(question.plan()).map_err(Failure::question)?;
+/// Where stages would run over the files, each place once; nothing is connected to.
+pub(crate) fn places(source: &Source, reach: &Reach) -> Result<Vec<String>, Failure> {
     let mut places: Vec<String> = Vec::new();
     for SourceFile { path, .. } in &source.files {
         let place = reach.place(path).map_err(Failure::other)?.to_string();
@@ -23,6 +18,17 @@ pub(crate) fn explain(
             places.push(place);
         }
     }
+    Ok(places)
+}
+
+/// Tells the steps of a query.
+pub(crate) fn explain(
+    question: &Question,
+    source: &Source,
+    places: &[String],
+    as_json: bool,
+) -> Result<(), Failure> {
+    let split = split(question.plan()).map_err(Failure::question)?;
     let bytes: u64 = source.files.iter().map(|file| file.bytes).sum();
     let columns = &question.plan().schema.columns;
     let looked_at: Vec<&str> = split.columns.iter().map(|at| &*columns[*at].name).collect();
@@ -56,21 +62,21 @@ pub(crate) fn explain(
         .iter()
         .map(|column| format!("{} {}", column.name, column.kind))
         .collect();
-    writeln!(out, "columns: {}", schema.join(", "))?;
-    writeln!(
-        out,
+    let mut tell = |line: String| writeln!(out, "{}", harmless(&line));
+    tell(format!("columns: {}", schema.join(", ")))?;
+    tell(format!(
         "looks at: {}",
         if looked_at.is_empty() { "none".to_owned() } else { looked_at.join(", ") }
-    )?;
+    ))?;
     for place in places {
-        writeln!(out, "stages run {place}")?;
+        tell(format!("stages run {place}"))?;
     }
     for step in &split.steps {
         let why = step.why_here.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        writeln!(out, "  {:<6}  {}{why}", where_of(step.place), step.what)?;
+        tell(format!("  {:<6}  {}{why}", where_of(step.place), step.what))?;
     }
     for step in question.steps_behind() {
-        writeln!(out, "  {:<6}  {step}", "here")?;
+        tell(format!("  {:<6}  {step}", "here"))?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Why there is no answer.
 
+use bpfof_query::infer::SourceError;
 use bpfof_query::output::OutputError;
 use bpfof_query::{FinishError, Overflow, RunError};
 use std::io;
@@ -44,6 +45,17 @@ impl Failure {
             Self::Question(_) => 2,
             Self::Interrupted => 130,
             Self::NoReader => 0,
+        }
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Missing(_) | SourceError::Files(_) | SourceError::Schema(_) => {
+                Self::question(error)
+            }
+            SourceError::Read { .. } | SourceError::Contents { .. } => Self::other(error),
         }
     }
 }

@@ -13,19 +13,25 @@ use answer::{Asked, Destination};
 use bpfof_host::TargetUrl;
 use bpfof_query::ask::{Reach, Session};
 use bpfof_query::infer::{FormatName, Hints, Source};
-use bpfof_query::output::Style;
-use bpfof_query::sql::Statement;
+use bpfof_query::output::{Style, harmless};
+use bpfof_query::sql::{Question, Statement};
 use bpfof_query::{OwnStageName, OwnStages, Settings};
 use bpfof_terminal::{stop_or_end_on_signal, target_url};
 use clap::{Args, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 pub use failure::Failure;
 
+/// How often to look for a signal.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// What is asked, of which files, and where the answer goes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Exit status: 0 with an answer, 1 if it failed, 2 if the question is wrong, 130 if interrupted."
 )]
@@ -167,16 +173,76 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let mut logger = env_logger::Builder::new();
     logger.filter_level(log::LevelFilter::Warn);
-    logger.format(|out, record| writeln!(out, "bpfof: {}", record.args()));
+    logger.format(|out, record| writeln!(out, "bpfof: {}", told(&record.args().to_string())));
     // Whoever calls it may have one.
     let _ = logger.try_init();
     match run(&cli.options) {
         Ok(()) => 0,
         Err(failure) => {
             if let Some(message) = failure.message() {
-                eprintln!("bpfof: {message}");
+                eprintln!("bpfof: {}", told(message));
             }
             failure.exit_code()
+        }
+    }
+}
+
+/// A message without what could change a terminal: names of files and of columns are in it.
+fn told(message: &str) -> String {
+    let lines: Vec<_> = message.split('\n').map(harmless).collect();
+    lines.join("\n")
+}
+
+/// What is known before an answer.
+struct Ready {
+    question: Question,
+    source: Source,
+    then: Then,
+}
+
+enum Then {
+    /// With the places where stages would run.
+    Explain(Vec<String>),
+    Ask(Session),
+}
+
+/// Looks at what is asked and at the files, and connects to their targets.
+fn ready(options: &Options) -> Result<Ready, Failure> {
+    let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
+    let source = Source::find(statement.files(), &options.hints())?;
+    let mut schema = source.schema.clone();
+    let (filter, reduction) = (options.filter.as_ref(), options.reduce.as_ref());
+    let own = OwnStages::read(filter, reduction, &mut schema).map_err(Failure::question)?;
+    let question = statement.bind_with(&schema, &source.format, own).map_err(Failure::question)?;
+    let reach = options.reach();
+    let then = if options.explain {
+        Then::Explain(explain::places(&source, &reach)?)
+    } else {
+        let falls_back = !options.no_fallback;
+        Then::Ask(Session::open(&source, &reach, falls_back).map_err(Failure::other)?)
+    };
+    Ok(Ready { question, source, then })
+}
+
+/// The same on a thread of its own, which is left behind if `stop` is set: files and targets may never answer.
+fn ready_unless_stopped(options: &Options, stop: &AtomicBool) -> Result<Ready, Failure> {
+    let options = options.clone();
+    let (to, done) = sync_channel(1);
+    let worker = std::thread::spawn(move || {
+        // Nobody may wait for it any more.
+        let _ = to.send(ready(&options));
+    });
+    loop {
+        match done.recv_timeout(LOOK_AGAIN) {
+            Ok(ready) => return ready,
+            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
+                return Err(Failure::Interrupted);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("it sends before it ends"),
+            },
         }
     }
 }
@@ -187,25 +253,21 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// [`Failure`] says why there is none, and what to do.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let stop = stop_or_end_on_signal()?;
-    let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
-    let source = Source::find(statement.files(), &options.hints()).map_err(Failure::question)?;
-    let mut schema = source.schema.clone();
-    let (filter, reduction) = (options.filter.as_ref(), options.reduce.as_ref());
-    let own = OwnStages::read(filter, reduction, &mut schema).map_err(Failure::question)?;
-    let question = statement.bind_with(&schema, &source.format, own).map_err(Failure::question)?;
-    if options.explain {
-        return explain::explain(&question, &source, &options.reach(), options.json);
-    }
-    let falls_back = !options.no_fallback;
-    let session = Session::open(&source, &options.reach(), falls_back).map_err(Failure::other)?;
+    let Ready { question, source, then } = ready_unless_stopped(options, &stop)?;
+    let session = match then {
+        Then::Explain(places) => {
+            return explain::explain(&question, &source, &places, options.json);
+        }
+        Then::Ask(session) => session,
+    };
     let warnings = session.warnings();
     for warning in &warnings {
-        eprintln!("bpfof: {warning}");
+        eprintln!("bpfof: {}", told(warning));
     }
     let asked = Asked { question: &question, source: &source, session: &session };
     let cost = answer::answer(asked, options.settings(), options.destination(), &stop)?;
     for lost in cost.lost.iter().filter(|lost| !warnings.contains(lost)) {
-        eprintln!("bpfof: {lost}");
+        eprintln!("bpfof: {}", told(lost));
     }
     if options.stats {
         explain::tell_stats(cost.stats, &session, options.json)?;

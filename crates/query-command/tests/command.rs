@@ -112,7 +112,11 @@ fn what_is_wrong_is_told_with_the_exit_status() {
         "a,b\n".to_owned() + &"1,2\n".repeat(300_000) + "x,2\n",
     )
     .expect("written");
-    let cases: [(&[&str], i32, &str); 7] = [
+    fs::write(folder.path().join("ragged.csv"), "a,b\n1\n").expect("written");
+    fs::write(folder.path().join("short.npy"), "none").expect("written");
+    fs::create_dir(folder.path().join("folder.csv")).expect("a folder");
+    fs::write(folder.path().join("a.parquet"), "PAR1").expect("written");
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["SELEKT"], 2, "not understood as SQL"),
         (&["SELECT * FROM 'none.csv'"], 2, "there is no file none.csv"),
         (&["SELECT nope FROM 'bad.csv'"], 2, "there is no column nope; the columns are a, b"),
@@ -124,6 +128,14 @@ fn what_is_wrong_is_told_with_the_exit_status() {
         ),
         (&["--no-fallback", "SELECT a FROM 'bad.csv'"], 1, "bad.csv: no target"),
         (&["SELECT sum(a) FROM 'bad.csv'"], 1, "bad.csv, at byte 1200004"),
+        (&["SELECT a FROM 'ragged.csv'"], 1, "ragged.csv: the row at byte 4 has 1 fields"),
+        (&["SELECT a FROM 'short.npy'"], 1, "short.npy: it has no header"),
+        (&["SELECT a FROM 'folder.csv'"], 1, "cannot read folder.csv"),
+        (&["SELECT a FROM 'a.parquet'"], 2, "a.parquet: Parquet is compressed"),
+        (&["SELECT a FROM '***'"], 2, "is no pattern"),
+        (&["--format", "records", "SELECT a FROM 'bad.csv'"], 2, "give the fields of its records"),
+        (&["--schema", "id", "SELECT * FROM 'rows.bin'"], 2, "the schema: "),
+        (&["--schema", "id u64", "SELECT a FROM 'a.npy'"], 2, "there is no file a.npy"),
     ];
     for (arguments, status, expected) in cases {
         let output = output(folder.path(), arguments);
@@ -314,9 +326,23 @@ fn a_signal_ends_the_writing() {
     assert_eq!((output.status.code(), &*errors), (Some(130), "bpfof: interrupted\n"));
 }
 
-/// Nothing looks at the first signal while a target is connected to.
+/// Sends a signal when the command waits, and says how it ends, or None after a second.
+fn ends_by_a_signal(child: &mut Child) -> Option<i32> {
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(child.try_wait().expect("known"), None, "it waits");
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let ended = (0..100).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        child.try_wait().expect("known")
+    });
+    // One that has ended is no more.
+    let _ = child.kill();
+    ended.and_then(|status| status.code())
+}
+
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_signal_ends_the_wait_for_a_target() {
     let folder = records();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
     let target = format!(
@@ -329,15 +355,53 @@ fn a_second_signal_ends_it_at_once() {
         .spawn()
         .expect("it starts");
     let connection = listener.accept().expect("it connects");
-    let pid = rustix::process::Pid::from_child(&child);
-    let ends_by = |signal| {
-        rustix::process::kill_process(pid, signal).expect("it runs");
-        std::thread::sleep(Duration::from_millis(200));
-        child.try_wait().expect("known").and_then(|status| status.code())
-    };
-    let ends = [rustix::process::Signal::INT, rustix::process::Signal::TERM].map(ends_by);
+    let ends = ends_by_a_signal(&mut child);
     drop(connection);
-    // One that has ended is no more.
-    let _ = child.kill();
-    assert_eq!(ends, [None, Some(143)]);
+    assert_eq!(ends, Some(130));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_reader() {
+    let folder = records();
+    let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status().expect("it starts");
+    assert!(made.success());
+    let mut child = arrow_to(folder.path(), "pipe").spawn().expect("it starts");
+    assert_eq!(ends_by_a_signal(&mut child), Some(130), "nobody has opened it");
+    let pipe = fs::File::options().read(true).write(true).open(folder.path().join("pipe"));
+    let mut child = arrow_to(folder.path(), "pipe").spawn().expect("it starts");
+    assert_eq!(ends_by_a_signal(&mut child), Some(130), "nobody reads");
+    drop(pipe);
+    let (mut child, answer) = begun(folder.path(), "SELECT a FROM '*.csv'");
+    assert_eq!(ends_by_a_signal(&mut child), Some(130), "nobody reads on");
+    drop(answer);
+}
+
+#[test]
+fn stages_in_pipes_are_refused_and_not_waited_for() {
+    let folder = records();
+    let made =
+        Command::new("mkfifo").arg(folder.path().join("pipe.o")).status().expect("it starts");
+    assert!(made.success());
+    let asked = ["--schema", FIELDS, "--filter", "pipe.o(zone)", "SELECT id FROM 'rows.bin'"];
+    let output = output(folder.path(), &asked);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("pipe.o: it is no regular file"), "{errors}");
+}
+
+#[test]
+fn names_do_no_harm_to_terminals() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.csv"), "x,\u{1b}]0;y\u{7}\n1,2\n").expect("written");
+    fs::write(folder.path().join("\u{1b}[2J.csv"), "x\n1,2\n").expect("written");
+    let sql = "SELECT sum(x) FROM 'a.csv' WHERE \"\u{1b}]0;y\u{7}\" > 1";
+    let explained = answer(folder.path(), &["--here", "--explain", sql]);
+    let asked = [sql, "SELECT nope FROM 'a.csv'", "SELECT x FROM '*2J.csv'"];
+    let told = asked.map(|sql| output(folder.path(), &["--here", sql]).stderr);
+    assert!(explained.contains("\\u{1b}]0;y\\u{7} i64"), "{explained}");
+    assert!(String::from_utf8_lossy(&told[1]).contains("\\u{1b}]0;y"), "{told:?}");
+    assert!(String::from_utf8_lossy(&told[2]).contains("\\u{1b}[2J.csv"), "{told:?}");
+    for text in told.iter().map(Vec::as_slice).chain([explained.as_bytes()]) {
+        assert!(!text.contains(&0x1b) && !text.contains(&7), "{text:?}");
+    }
 }

@@ -11,7 +11,7 @@
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
 //! - `columns`: where the buffers of Arrow files are.
 //! - `convert`: casts, and parts of dates and times.
-//! - `own`: stages of the user's own.
+//! - `own`: stages of the user's own; `names`: columns in messages.
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
@@ -42,6 +42,7 @@ mod functions;
 mod here;
 mod maps;
 mod measures;
+mod names;
 mod order_form;
 mod own;
 mod partial;
@@ -56,6 +57,7 @@ pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};
 pub use here::RowsError;
+pub use names::listed;
 pub use own::{OwnStageError, OwnStageName};
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, SourceFile, parts};

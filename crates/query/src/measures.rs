@@ -78,14 +78,31 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
+    /// Of one value. That of an infinity or of NaN has no distances.
+    fn of(mean: f64) -> Self {
+        let squares = if mean.is_finite() { 0.0 } else { f64::NAN };
+        Self { count: 1.0, mean, squares }
+    }
+
     fn merge(&mut self, other: &Self) {
         if other.count == 0.0 {
             return;
         }
+        // From no mean there is no distance.
+        if self.count == 0.0 {
+            *self = *other;
+            return;
+        }
         let count = self.count + other.count;
+        let share = other.count / count;
         let distance = other.mean - self.mean;
-        self.mean += distance * other.count / count;
-        self.squares += other.squares + distance * distance * self.count * other.count / count;
+        if distance.is_infinite() {
+            // It may be so of two finite numbers, between which the mean is.
+            self.mean = self.mean * (self.count / count) + other.mean * share;
+        } else {
+            self.mean += distance * share;
+        }
+        self.squares += other.squares + distance * distance * self.count * share;
         self.count = count;
     }
 }
@@ -147,7 +164,7 @@ impl Summary {
             Value::Null | Value::Text(_) => {}
         }
         if let Some(mean) = value.as_float().filter(|_| wanted.variance && !narrow) {
-            self.moments.merge(&Moments { count: 1.0, mean, squares: 0.0 });
+            self.moments.merge(&Moments::of(mean));
         }
         Ok(())
     }
@@ -290,4 +307,73 @@ pub(crate) fn is_text(of: &Scalar, schema: &Schema) -> bool {
 /// Which values of a plan's group are narrow integers.
 pub(crate) fn narrow(plan: &Plan, wanted: &[Wanted]) -> Vec<bool> {
     wanted.iter().map(|wanted| is_narrow(&wanted.of, &plan.schema)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wanted() -> Wanted {
+        Wanted { of: Scalar::Column(0), count: true, range: false, sum: false, variance: true }
+    }
+
+    /// Of each of the parts, merged in their order.
+    fn variance(parts: &[&[f64]]) -> f64 {
+        let mut all = Summary::default();
+        for part in parts {
+            let mut some = Summary::default();
+            part.iter().for_each(|number| {
+                some.add(&wanted(), false, &Value::Float(*number)).expect("no sum");
+            });
+            all.merge(&some).expect("no sum");
+        }
+        match all.measure(Measure::Variance { ddof: 0 }, false, true) {
+            Value::Float(variance) => variance,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn variances_of_large_numbers_are_numbers() {
+        const GREAT: f64 = 1.5e154;
+        assert_eq!(variance(&[&[GREAT]]), 0.0);
+        assert_eq!(variance(&[&[], &[f64::MAX, f64::MAX], &[]]), 0.0);
+        let near = 1e150;
+        let found = variance(&[&[GREAT, GREAT + near], &[GREAT + 2.0 * near]]);
+        assert!((found / (near * near * 2.0 / 3.0) - 1.0).abs() < 1e-3, "{found}");
+        // What is beyond the greatest number, also where distances are.
+        assert_eq!(variance(&[&[1e200, 3e200], &[2e200]]), f64::INFINITY);
+        let ends = [f64::MAX, -f64::MAX, f64::MAX, f64::MAX, -f64::MAX, 0.0];
+        assert_eq!(variance(&[&ends]), f64::INFINITY);
+        assert_eq!(variance(&[&ends, &ends[1..], &ends]), f64::INFINITY);
+    }
+
+    #[test]
+    fn variances_of_what_is_not_finite_are_none() {
+        for numbers in [&[f64::INFINITY][..], &[f64::NAN], &[1.0, f64::NEG_INFINITY, 2.0]] {
+            assert!(variance(&[numbers]).is_nan(), "{numbers:?}");
+            assert!(variance(&[&[1.0], numbers, &[1e200]]).is_nan(), "{numbers:?}");
+        }
+    }
+
+    proptest! {
+        /// Numbers of about one size, whose squares may have no room, against the sum of the squared distances.
+        #[test]
+        fn variances_are_those_of_their_definition(
+            units in proptest::collection::vec(-1000_i32..1000, 1..40), exponent in -200_i32..307, cut in 0_usize..40,
+        ) {
+            let unit = 10_f64.powi(exponent - 3);
+            let numbers: Vec<f64> = units.iter().map(|number| f64::from(*number) * unit).collect();
+            let mean = units.iter().map(|number| f64::from(*number)).sum::<f64>() / units.len() as f64;
+            let squares: f64 = units.iter().map(|number| (f64::from(*number) - mean).powi(2)).sum();
+            let expected = squares / units.len() as f64 * unit * unit;
+            let (first, second) = numbers.split_at(cut.min(numbers.len()));
+            let found = variance(&[first, second]);
+            let is_near = (found - expected).abs() <= expected * 1e-9 || found == expected;
+            // Where the last numbers below the greatest one are, either may be.
+            prop_assert!(is_near || expected.max(found) > 1e307 || expected < 1e-300, "{found} {expected}");
+            prop_assert!(!found.is_nan());
+        }
+    }
 }

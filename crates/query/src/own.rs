@@ -1,9 +1,10 @@
 //! Stages of the user's own, by the contract of `functions/include/bpfof/batch.h`.
 
 use crate::infer::number_fields;
+use crate::names::listed;
 use crate::plan::{Column, OwnReduction, OwnStage, OwnStages, Plan, Schema};
 use bpfof_host::files::FileMaps;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -70,6 +71,11 @@ impl OwnStageName {
         let name = self.path.display().to_string();
         let wrong = |why: String| OwnStageError(format!("{name}: {why}"));
         let mut object = Vec::new();
+        // Before it is opened: to open a pipe is to wait for who writes into it.
+        let is_file = fs::metadata(&self.path).map_err(|error| wrong(error.to_string()))?.is_file();
+        if !is_file {
+            return Err(wrong("it is no regular file".to_owned()));
+        }
         File::open(&self.path)
             .and_then(|file| file.take(OBJECT_MAX_BYTES + 1).read_to_end(&mut object))
             .map_err(|error| wrong(error.to_string()))?;
@@ -77,7 +83,7 @@ impl OwnStageName {
         let index = |wanted: &String| {
             columns.iter().position(|column| column.name == *wanted).ok_or_else(|| {
                 let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
-                wrong(format!("there is no column {wanted}; there are {}", known.join(", ")))
+                wrong(format!("there is no column {wanted}; there are {}", listed(&known)))
             })
         };
         let columns = self.columns.iter().map(index).collect::<Result<_, _>>()?;

@@ -134,6 +134,14 @@ pub(super) fn ratio(
     Some(of(over)? / of(under)?)
 }
 
+/// Bytes on the network, of plain reads over pushed, both for a byte that the query needs: of an Arrow file plain reads
+/// fetch other columns as well, which its reader would not.
+pub(super) fn fewer_bytes(group: &[&Row]) -> Option<f64> {
+    let fetched = ratio(group, |row| row.network_bytes as f64, ["reads", "pushed"])?;
+    let needed = ratio(group, |row| row.file_bytes as f64, ["pushed", "reads"])?;
+    Some(fetched * needed)
+}
+
 fn least(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(f64::min)
 }
@@ -152,7 +160,6 @@ impl Summary {
         };
         let queries = part("queries");
         let reductions = queries.iter().filter(|group| group[0].query != MANY_GROUPS);
-        let bytes = |row: &Row| row.network_bytes as f64;
         let link = part("network");
         let at_ten = |format: &str, path| {
             let of = |group: &&Vec<&Row>| group[0].link == Link::Ten && group[0].format == format;
@@ -164,9 +171,7 @@ impl Summary {
         };
         let largest = part("composed").into_iter().max_by_key(|group| group[0].block_bytes);
         Summary {
-            net_bytes_ratio_reduce: least(
-                reductions.filter_map(|group| ratio(group, bytes, ["reads", "pushed"])),
-            ),
+            net_bytes_ratio_reduce: least(reductions.filter_map(|group| fewer_bytes(group))),
             target_cpu_over_plain: each(|row| row.target_cpu_s, ["pushed", "plain"])
                 .into_iter()
                 .reduce(f64::max),
@@ -245,6 +250,14 @@ mod tests {
         assert_eq!((summary.speedup_10gbps, summary.speedup_10gbps_pyarrow), (Some(5.0), None));
         assert_eq!(summary.small_query_ms, Some(4.0));
         assert!(summary.composed_over_fused.is_none() && summary.csv_gb_per_cpu_s.is_none());
+    }
+
+    #[test]
+    fn columns_that_a_query_does_not_need_are_no_gain() {
+        let mut pushed = row("queries", "sum", "pushed", 0.001);
+        let reads = row("queries", "sum", "reads", 4.0);
+        pushed.file_bytes = reads.file_bytes / 8;
+        assert_eq!(Summary::of(&[pushed, reads]).net_bytes_ratio_reduce, Some(500.0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The figures for people.
 
 use super::measure::Row;
-use super::report::{Report, Stack, Summary, THESIS, groups, ratio};
+use super::report::{Report, Stack, Summary, THESIS, fewer_bytes, groups, ratio};
 use crate::legend::{self, Word};
 use crate::measurement::{median, spread_percent};
 use std::fmt::Write as _;
@@ -16,7 +16,10 @@ const WORDS: [Word<'static>; 9] = [
     ),
     ("both", "processor time of both sides, plain over pushed"),
     ("here", "processor time of both sides if the stages run at the host, over pushed"),
-    ("bytes", "on the network, plain over pushed"),
+    (
+        "bytes",
+        "on the network, plain over pushed; of Arrow plain reads of the columns that the query needs",
+    ),
     (
         "± %",
         "how far the fastest and the slowest repetition are from the median, which the figures are",
@@ -122,7 +125,6 @@ impl Report {
         );
         for group in groups {
             let Some(pushed) = group.iter().find(|row| row.path == "pushed") else { continue };
-            let bytes = ratio(&group, |row| row.network_bytes as f64, ["reads", "pushed"]);
             let _ = writeln!(
                 text,
                 "{:<8} {:<15} {:>8.2} {:>5.0} {:>9.2} {:>10}",
@@ -131,7 +133,7 @@ impl Report {
                 gb_per_s(pushed),
                 spread_percent(pushed.wall_s, pushed.wall_s_range),
                 pushed.gb_per_target_cpu_s(),
-                or_none(bytes, 0),
+                or_none(fewer_bytes(&group), 0),
             );
         }
     }

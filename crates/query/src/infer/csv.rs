@@ -2,9 +2,12 @@
 
 use super::beginning::{Beginning, FIRST_BLOCK_BYTES};
 use super::records::COLUMNS_MAX;
+use crate::names::{listed, shortened};
 use crate::plan::{CSV_NULLS, Column, Format, Kind, Schema};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Longest text of a number that stages read.
+const NUMBER_MAX_BYTES: usize = 128;
 
 /// Finds columns and their kinds: integers of 64 bits if all values are, else floating point numbers if all
 /// are, else text. What stands for missing numbers fits each kind of number.
@@ -54,7 +57,8 @@ pub(super) fn check_alike(
     if names == known {
         return Ok(());
     }
-    let (names, known) = (names.join(", "), known.join(", "));
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    let (names, known) = (listed(&names), listed(&known));
     Err(format!("its columns are {names}, those of the first file {known}; ask them apart"))
 }
 
@@ -99,6 +103,13 @@ fn names(beginning: &Beginning<'_>, delimiter: u8, no_header: bool) -> Result<Ve
     if line.trim_ascii().is_empty() {
         return Err("it has no header line".to_owned());
     }
+    if has_return(line) {
+        return Err(
+            "its first line has a carriage return within: if lines end in these alone, write line feeds, as by \
+             tr '\\r' '\\n'"
+                .to_owned(),
+        );
+    }
     if !line.ends_with(b"\n") && rest.len() >= FIRST_BLOCK_BYTES - BYTE_ORDER_MARK.len() {
         return Err("its first line has more than 1 MiB; is it CSV?".to_owned());
     }
@@ -115,7 +126,8 @@ fn names(beginning: &Beginning<'_>, delimiter: u8, no_header: bool) -> Result<Ve
             .map_err(|_| "its header line is not UTF-8; convert it, as by iconv".to_owned())?;
         if names.contains(&name) {
             return Err(format!(
-                "its header names {name} twice; give each column a name of its own"
+                "its header names {} twice; give each column a name of its own",
+                shortened(&name)
             ));
         }
         names.push(name);
@@ -123,10 +135,20 @@ fn names(beginning: &Beginning<'_>, delimiter: u8, no_header: bool) -> Result<Ve
     Ok(names)
 }
 
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Whether there is a carriage return before the end of a line, outside of quotes.
+fn has_return(line: &[u8]) -> bool {
+    let outside = without_end(line).split(|byte| *byte == b'"').step_by(2);
+    outside.into_iter().any(|part| part.contains(&b'\r'))
+}
+
 /// Fields of a line, without their quotes.
 fn fields(line: &[u8], delimiter: u8) -> Vec<Vec<u8>> {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = without_end(line);
     let (mut fields, mut field) = (Vec::new(), Vec::new());
     let (mut bytes, mut is_quoted) = (line.iter().copied().peekable(), false);
     let mut begins = true;
@@ -169,17 +191,29 @@ impl Guess {
             return self;
         }
         let Ok(text) = std::str::from_utf8(field) else { return Self::Text };
+        let text = text.trim_matches([' ', '\t']);
         if CSV_NULLS.contains(&text) {
             return self;
         }
-        let begins =
-            |text: &str| text.starts_with(|each: char| each.is_ascii_digit() || each == '.');
-        let is_number =
-            begins(text.strip_prefix('-').unwrap_or(text)) && text.parse::<f64>().is_ok();
+        let is_number = is_finite(text) || is_infinity(text);
         match self {
             _ if !is_number => Self::Text,
             Self::Nothing | Self::Integer if text.parse::<i64>().is_ok() => Self::Integer,
             _ => Self::Float,
         }
     }
+}
+
+/// A number as `bpfof_parse_double` reads it.
+fn is_finite(text: &str) -> bool {
+    let begins = |text: &str| text.starts_with(|each: char| each.is_ascii_digit() || each == '.');
+    text.len() <= NUMBER_MAX_BYTES
+        && begins(text.strip_prefix('-').unwrap_or(text))
+        && text.parse().is_ok_and(f64::is_finite)
+}
+
+/// As stages read it: `inf` and `infinity` in either case, with a sign.
+fn is_infinity(text: &str) -> bool {
+    let name = text.strip_prefix(['-', '+']).unwrap_or(text);
+    ["inf", "infinity"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }

@@ -62,7 +62,10 @@ pub struct Source {
 /// Why files cannot be asked, with what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// A pattern is wrong, or there are no files, or too many.
+    /// There is no file of this name, and none that it is a pattern of.
+    #[error("there is no file {0}")]
+    Missing(String),
+    /// A pattern is wrong, or files are too many, or of a kind that their names do not tell or that is not read.
     #[error("{0}")]
     Files(String),
     /// A file cannot be read.
@@ -97,11 +100,12 @@ impl Source {
         let mut found: Option<Self> = None;
         let mut block = Vec::new();
         for path in paths {
+            let format = format_of(&path, hints)?;
             let file = beginning::read(path.clone(), &mut block)
                 .map_err(|source| SourceError::Read { path: path.clone(), source })?;
             let beginning = Beginning { bytes: &block, file_bytes: file.bytes };
             let first = found.as_ref().map(|source| (&source.schema, &source.format));
-            let (schema, format) = look(&path, &beginning, hints, first)?;
+            let (schema, format) = look(&path, format, &beginning, hints, first)?;
             match &mut found {
                 None => {
                     found = Some(Self { files: vec![file], schema, format });
@@ -119,6 +123,35 @@ impl Source {
             }
         }
         found.ok_or_else(|| SourceError::Files("no files are named".to_owned()))
+    }
+
+    /// The same files as they are now, for one more query: lines and records may have been appended.
+    ///
+    /// # Errors
+    /// A file is another one, or what has been found in it may no longer be so.
+    pub fn now(&self) -> Result<Self, SourceError> {
+        let may_grow =
+            matches!(self.format, Format::Csv { .. } | Format::Fixed { header_bytes: 0, .. });
+        let file = |known: &SourceFile| {
+            let path = &known.path;
+            let now = SourceFile::at(path)
+                .map_err(|source| SourceError::Read { path: path.clone(), source })?;
+            let what = if now.inode != known.inode {
+                "replaced by another file"
+            } else if now.bytes < known.bytes {
+                "made shorter"
+            } else if now.bytes > known.bytes && !may_grow {
+                "made longer"
+            } else {
+                return Ok(now);
+            };
+            let what = format!(
+                "it has been {what} since it was looked at: look at the files again, in Python by a new dataset"
+            );
+            Err(SourceError::Contents { path: path.clone(), what })
+        };
+        let files = self.files.iter().map(file).collect::<Result<_, _>>()?;
+        Ok(Self { files, schema: self.schema.clone(), format: self.format.clone() })
     }
 }
 
@@ -143,7 +176,7 @@ fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
             }
         }
         if paths.len() == before {
-            return Err(SourceError::Files(format!("there is no file {pattern}")));
+            return Err(SourceError::Missing(pattern.clone()));
         }
     }
     if paths.len() > FILES_MAX {
@@ -168,40 +201,46 @@ const OTHERS: [(&str, &str); 6] = [
     ("json", "JSON is not read; write it as CSV"),
 ];
 
-fn look(
-    path: &Path,
-    beginning: &Beginning<'_>,
-    hints: &Hints,
-    first: Option<(&Schema, &Format)>,
-) -> Result<(Schema, Format), SourceError> {
-    let extension = path.extension().and_then(|name| name.to_str()).unwrap_or_default();
-    let extension = extension.to_ascii_lowercase();
-    let contents = |what: String| SourceError::Contents { path: path.to_owned(), what };
-    let format = match (hints.format, &*extension) {
+fn extension(path: &Path) -> String {
+    path.extension().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// What a file is, by its name and by what the user says.
+fn format_of(path: &Path, hints: &Hints) -> Result<FormatName, SourceError> {
+    let refused = |what: &str| SourceError::Files(format!("{}: {what}", path.display()));
+    let format = match (hints.format, &*extension(path)) {
         (Some(format), _) => format,
         (None, "npy") => FormatName::Npy,
         (None, "csv" | "tsv") => FormatName::Csv,
         (None, "arrow" | "feather" | "ipc") => FormatName::Arrow,
         (None, extension) => match OTHERS.iter().find(|(other, _)| *other == extension) {
-            Some((_, what)) => return Err(contents((*what).to_owned())),
+            Some((_, what)) => return Err(refused(what)),
             None if hints.schema.is_some() => FormatName::Records,
             None => {
-                return Err(contents(
+                return Err(refused(
                     "its name does not tell what it is: give the fields of its records, as in \
-                     --schema 'id u64, amount i32', or say --format csv, npy or arrow"
-                        .to_owned(),
+                     --schema 'id u64, amount i32', or say --format csv, npy or arrow",
                 ));
             }
         },
     };
+    if format == FormatName::Records && hints.schema.is_none() {
+        return Err(refused("give the fields of its records, as in --schema 'id u64, amount i32'"));
+    }
+    Ok(format)
+}
+
+fn look(
+    path: &Path,
+    format: FormatName,
+    beginning: &Beginning<'_>,
+    hints: &Hints,
+    first: Option<(&Schema, &Format)>,
+) -> Result<(Schema, Format), SourceError> {
+    let contents = |what: String| SourceError::Contents { path: path.to_owned(), what };
     match format {
         FormatName::Records => {
-            let text = hints.schema.as_deref().ok_or_else(|| {
-                contents(
-                    "give the fields of its records, as in --schema 'id u64, amount i32'"
-                        .to_owned(),
-                )
-            })?;
+            let text = hints.schema.as_deref().unwrap_or_default();
             let (schema, format) = records::parse(text).map_err(SourceError::Schema)?;
             records::check_size(beginning.file_bytes, &format, "is the schema right?")
                 .map_err(contents)?;
@@ -218,7 +257,7 @@ fn look(
         }
         FormatName::Npy => npy::parse(beginning).map_err(contents),
         FormatName::Csv => {
-            let tab = if extension == "tsv" { b'\t' } else { b',' };
+            let tab = if extension(path) == "tsv" { b'\t' } else { b',' };
             let delimiter = hints.delimiter.unwrap_or(tab);
             match first {
                 // Rows of the first file decide; of others the header counts.

@@ -150,6 +150,80 @@ fn csv_is_inferred_by_the_rules_of_pyarrow() {
     assert!(!retyped.schema.columns[3].nullable && retyped.schema.columns[0].nullable);
 }
 
+/// Blanks around numbers, infinities, and what no number has room for.
+#[test]
+fn csv_is_inferred_as_stages_read_it() {
+    let rows = [
+        "i, x,inf,signed,none,long,great,dot,blank",
+        "1, 9,inf,+inf, NA ,1.0,1e999,.5, ",
+        "\t2 , 10,-Infinity,-INF,7 ,LONG,1,1., x ",
+    ];
+    let text = rows.join("\n").replace("LONG", &"0".repeat(129));
+    let folder = folder(&[("a.csv", text.as_bytes())]);
+    let named = [
+        ("i", Kind::I64),
+        (" x", Kind::I64),
+        ("inf", Kind::F64),
+        ("signed", Kind::F64),
+        ("none", Kind::I64),
+        ("long", Kind::Utf8),
+        ("great", Kind::Utf8),
+        ("dot", Kind::F64),
+        ("blank", Kind::Utf8),
+    ];
+    let source = find(folder.path(), "a.csv", &Hints::default()).expect("CSV");
+    assert_eq!(kinds(&source), named);
+}
+
+#[test]
+fn what_is_appended_is_there_in_the_next_query() {
+    let array = npy("'<f4'", "(3,)", &[0; 12]);
+    let folder = folder(&[("a.csv", b"a\n12"), ("r.bin", &[0; 16]), ("x.npy", &array)]);
+    let append = |name: &str, bytes: &[u8]| {
+        let old = fs::read(folder.path().join(name)).expect("a file");
+        fs::write(folder.path().join(name), [&old, bytes].concat()).expect("written");
+    };
+    let sources = [
+        find(folder.path(), "a.csv", &Hints::default()).expect("CSV"),
+        find(folder.path(), "r.bin", &schema("n u64")).expect("records"),
+        find(folder.path(), "x.npy", &Hints::default()).expect("an array"),
+    ];
+    let now = |at: usize| sources[at].now().map(|source| source.files[0].bytes);
+    assert_eq!(now(0).expect("the same"), 4);
+    append("a.csv", b"345\n6\n");
+    append("r.bin", &[0; 8]);
+    append("x.npy", &[0; 4]);
+    assert_eq!((now(0).expect("longer"), now(1).expect("longer")), (10, 24));
+    assert!(now(2).expect_err("its header is another").to_string().contains("made longer"));
+    fs::write(folder.path().join("r.bin"), [0; 8]).expect("written");
+    assert!(now(1).expect_err("shorter").to_string().contains("made shorter"));
+    fs::write(folder.path().join("b.csv"), "b\n1,2,3,4,5\n").expect("written");
+    fs::rename(folder.path().join("b.csv"), folder.path().join("a.csv")).expect("renamed");
+    assert!(now(0).expect_err("another").to_string().contains("replaced by another file"));
+    fs::remove_file(folder.path().join("a.csv")).expect("removed");
+    assert!(now(0).expect_err("none").to_string().contains("cannot read"));
+}
+
+#[test]
+fn csv_of_carriage_returns_is_refused() {
+    let long = b"id,name\r1,x\r".repeat(100_000);
+    let folder = folder(&[
+        ("a.csv", b"id,name\r1,x\r2,y\r"),
+        ("long.csv", &long),
+        ("mixed.csv", b"id,name\r1,x\n"),
+        ("twice.csv", b"id,name\r\r\n1,x\r\n"),
+        ("good.csv", b"id,\"na\rme\"\r\n1,x\r\n"),
+        ("names.csv", b"id,name\r"),
+    ]);
+    for name in ["a.csv", "long.csv", "mixed.csv", "twice.csv"] {
+        let refusal = find(folder.path(), name, &Hints::default()).expect_err("refused");
+        assert!(refusal.contains("a carriage return within"), "{name}: {refusal}");
+    }
+    for name in ["good.csv", "names.csv"] {
+        assert!(find(folder.path(), name, &Hints::default()).is_ok(), "{name}");
+    }
+}
+
 #[test]
 fn what_is_no_file_is_refused_and_not_waited_for() {
     let folder = folder(&[]);

@@ -10,15 +10,16 @@ use std::io::Write;
 
 pub use arrow::{batch, schema};
 pub use error::OutputError;
+pub use text::harmless;
 
 /// How answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Columns that are aligned, with a line of names. What could change a terminal is escaped.
     Table,
-    /// Comma-separated values with a header line; what is missing is empty.
+    /// Comma-separated values with a header line; what is missing is empty, and in quotes if it is all of a line.
     Csv,
-    /// An array of objects, one a line; NaN and infinities are text.
+    /// An array of objects, one a line; NaN and infinities are text. A name that is there before gets a number.
     Json,
     /// An Arrow IPC file, uncompressed.
     Arrow,

@@ -58,6 +58,33 @@ fn csv_tells_empty_from_missing() {
 }
 
 #[test]
+fn csv_has_a_line_for_each_row() {
+    let kinds = vec![AnswerKind::Same(Kind::I64)];
+    let table =
+        Table { kinds, rows: [Value::Int(1), Value::Null].map(|value| vec![value]).to_vec() };
+    let mut bytes = Vec::new();
+    let mut output = Output::new(Style::Csv, &["n"], &mut bytes);
+    output.write(&table).expect("written");
+    output.finish().expect("finished");
+    assert_eq!(String::from_utf8_lossy(&bytes), "n\n1\n\"\"\n");
+}
+
+#[test]
+fn json_has_each_key_once() {
+    let names = ["id", "id", "id_2", "n", "id"];
+    let table = Table {
+        kinds: vec![AnswerKind::Same(Kind::I64); 5],
+        rows: vec![(0..5).map(Value::Int).collect()],
+    };
+    let mut bytes = Vec::new();
+    let mut output = Output::new(Style::Json, &names, &mut bytes);
+    output.write(&table).expect("written");
+    output.finish().expect("finished");
+    let expected = "[{\"id\":0,\"id_3\":1,\"id_2\":2,\"n\":3,\"id_4\":4}\n]\n";
+    assert_eq!(String::from_utf8_lossy(&bytes), expected);
+}
+
+#[test]
 fn json_is_json() {
     let printed = text(Style::Json, &[table(-7), table(8)]);
     let parsed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");

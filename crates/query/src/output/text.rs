@@ -4,6 +4,7 @@ use super::time;
 use crate::plan::{AnswerKind, Kind, Table, Value};
 use arrow_schema::DataType;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 /// So many rows decide how wide columns are; further ones follow as they come.
@@ -37,7 +38,8 @@ fn number(value: &Value, kind: &AnswerKind) -> Option<String> {
 }
 
 /// Text without what could change a terminal or end the line.
-fn harmless(text: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn harmless(text: &str) -> Cow<'_, str> {
     if text.chars().any(char::is_control) {
         let each = |each: char| match each.is_control() {
             true => each.escape_default().to_string(),
@@ -145,6 +147,10 @@ impl<W: Write> Csv<W> {
             }
             line.push_str(&cell);
         }
+        // An empty line is no row to who reads it.
+        if line.is_empty() {
+            line.push_str("\"\"");
+        }
         writeln!(self.out, "{line}")
     }
 
@@ -192,7 +198,11 @@ pub(super) struct Json<W> {
 
 impl<W: Write> Json<W> {
     pub(super) fn new(names: &[String], out: W) -> Self {
-        Self { out, names: names.iter().map(|name| json_text(name)).collect(), has_begun: false }
+        Self {
+            out,
+            names: distinct(names).iter().map(|name| json_text(name)).collect(),
+            has_begun: false,
+        }
     }
 
     pub(super) fn write(&mut self, table: &Table) -> io::Result<()> {
@@ -226,6 +236,24 @@ impl<W: Write> Json<W> {
         writeln!(self.out, "{}", if self.has_begun { "]" } else { "[]" })?;
         self.out.flush()
     }
+}
+
+/// The names, with a number behind each that is there before: an object has a key once.
+fn distinct(names: &[String]) -> Vec<String> {
+    let mut taken: HashSet<String> = names.iter().cloned().collect();
+    let mut met = HashSet::new();
+    let mut own = Vec::with_capacity(names.len());
+    for name in names {
+        if met.insert(name) {
+            own.push(name.clone());
+            continue;
+        }
+        let mut numbered = (2_usize..).map(|number| format!("{name}_{number}"));
+        let free = numbered.find(|name| !taken.contains(name)).unwrap_or_default();
+        taken.insert(free.clone());
+        own.push(free);
+    }
+    own
 }
 
 fn json_text(text: &str) -> String {

@@ -1,11 +1,10 @@
 //! What is wrong with a statement.
 
+use crate::names::shortened;
+
 /// What to do with SQL that is not supported.
 pub(super) const USE_AN_ENGINE: &str =
     "filter and reduce here, and do the rest in an engine such as DuckDB over the answer (--arrow)";
-
-/// Longest part of a statement that a message repeats, in characters.
-const QUOTED_MAX_CHARS: usize = 80;
 
 /// Why a statement is refused, with what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,9 +41,5 @@ impl SqlError {
 
 /// A part of a statement for a message, cut if it is long.
 pub(super) fn quoted(part: impl ToString) -> String {
-    let text = part.to_string();
-    match text.char_indices().nth(QUOTED_MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    shortened(&part.to_string())
 }

@@ -6,7 +6,9 @@ use super::error::{SqlError, USE_AN_ENGINE, quoted};
 use super::typed::{Type, Typed};
 use crate::conditions::turned;
 use crate::convert;
+use crate::names::listed;
 use crate::plan::{Arithmetic, Compare, Format, OtherColumn, Predicate, Scalar, Schema, Value};
+use chrono::NaiveDate;
 use sqlparser::ast::{
     BinaryOperator, CastKind, DataType, Expr, Function, FunctionArgExpr, Ident, UnaryOperator,
     Value as Literal,
@@ -58,8 +60,8 @@ impl Rows<'_> {
             if let Some(other) = self.others().iter().find(|other| other.name == name.value) {
                 return Err(SqlError::unsupported(format!("column {}", other.name), &other.why));
             }
-            let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
-            return Err(SqlError::Column { name: quoted(&name.value), known: known.join(", ") });
+            let names: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
+            return Err(SqlError::Column { name: quoted(&name.value), known: listed(&names) });
         };
         Ok(self.at(first + at))
     }
@@ -114,11 +116,11 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
     match expr {
         Expr::Nested(inner) => scalar_below(names, inner, left),
         Expr::Value(value) => literal(&value.value),
-        // Text until it meets a column of times; in files that are text ISO 8601 orders as time does.
+        // It is read when it meets what counts time, in the units of that.
         Expr::TypedString(typed)
             if matches!(typed.data_type, DataType::Date | DataType::Timestamp(..)) =>
         {
-            literal(&typed.value.value)
+            Ok(Typed { of: Type::Moment, ..literal(&typed.value.value)? })
         }
         Expr::UnaryOp { op: UnaryOperator::Plus, expr } => {
             number(scalar_below(names, expr, left)?, expr)
@@ -228,7 +230,7 @@ fn comparison(op: &BinaryOperator) -> Option<Compare> {
 /// The expression, if its values are numbers.
 pub(super) fn number(typed: Typed, expr: &Expr) -> Result<Typed, SqlError> {
     match typed.of {
-        Type::Text | Type::Time(_) => Err(SqlError::Meaning(format!(
+        Type::Text | Type::Time(_) | Type::Moment => Err(SqlError::Meaning(format!(
             "{} is {}, and a number is needed",
             quoted(expr),
             typed.of.name()
@@ -237,11 +239,62 @@ pub(super) fn number(typed: Typed, expr: &Expr) -> Result<Typed, SqlError> {
     }
 }
 
+/// Makes text of a date or a time that is compared with text. Bytes compare as times do only at the beginning of a
+/// day: what is later on it is longer.
+fn become_text(
+    moment: &mut Typed,
+    compare: Compare,
+    expr: &Expr,
+    text: &Expr,
+) -> Result<(), SqlError> {
+    let is_day = |text: &str| {
+        let day = NaiveDate::parse_from_str(text, "%Y-%m-%d");
+        day.is_ok_and(|day| day.to_string() == text)
+    };
+    match &moment.scalar {
+        Scalar::Literal(Value::Text(written)) if is_day(written) => {}
+        _ => {
+            return Err(SqlError::Meaning(format!(
+                "{} is text, and {} no day such as DATE '2020-09-14': write the text as it stands in the files, in \
+                 quotes alone",
+                quoted(text),
+                quoted(expr)
+            )));
+        }
+    }
+    if !matches!(compare, Compare::AtLeast | Compare::Less) {
+        return Err(SqlError::Meaning(format!(
+            "{} is text: compare it with {} by >= or <, as in >= a day AND < the day after; or write the text as it \
+             stands in the files, in quotes alone",
+            quoted(text),
+            quoted(expr)
+        )));
+    }
+    moment.of = Type::Text;
+    Ok(())
+}
+
 /// Sees to it that two values can be compared: text beside a time is one.
-fn align(first: (&mut Typed, &Expr), second: (&mut Typed, &Expr)) -> Result<(), SqlError> {
+fn align(
+    first: (&mut Typed, &Expr),
+    compare: Compare,
+    second: (&mut Typed, &Expr),
+) -> Result<(), SqlError> {
     first.0.become_time(second.0.of, first.1)?;
     second.0.become_time(first.0.of, second.1)?;
-    let is_text = |typed: &Typed| typed.of == Type::Text;
+    match (first.0.of, second.0.of) {
+        (Type::Text, Type::Moment) => become_text(second.0, compare, second.1, first.1)?,
+        (Type::Moment, Type::Text) => become_text(first.0, turned(compare), first.1, second.1)?,
+        (Type::Moment, Type::Moment) => {
+            return Err(SqlError::Meaning(format!(
+                "{} and {} are constants: compare a column with them",
+                quoted(first.1),
+                quoted(second.1)
+            )));
+        }
+        _ => {}
+    }
+    let is_text = |typed: &Typed| matches!(typed.of, Type::Text | Type::Moment);
     let clocks = match (first.0.of, second.0.of) {
         (Type::Time(one), Type::Time(other)) => one.is_like(other),
         _ => true,
@@ -346,7 +399,7 @@ fn compared(
     left: u32,
 ) -> Result<Predicate, SqlError> {
     let (mut a, mut b) = (scalar_below(names, first, left)?, scalar_below(names, second, left)?);
-    align((&mut a, first), (&mut b, second))?;
+    align((&mut a, first), compare, (&mut b, second))?;
     let turned = convert::of_time(turned(compare), &b.scalar, &a.scalar);
     let of_time = convert::of_time(compare, &a.scalar, &b.scalar).or(turned);
     Ok(of_time.unwrap_or(Predicate::Compare(compare, a.scalar, b.scalar)))
@@ -362,7 +415,7 @@ fn in_list(
     let mut values = Vec::with_capacity(list.len());
     for each in list {
         let mut value = scalar_below(names, each, left)?;
-        align((&mut of, expr), (&mut value, each))?;
+        align((&mut of, expr), Compare::Equal, (&mut value, each))?;
         match value.scalar {
             Scalar::Literal(Value::Null) => {
                 return Err(SqlError::unsupported("NULL in a list of IN", "write OR … IS NULL"));
@@ -386,7 +439,9 @@ fn like(
     left: u32,
 ) -> Result<Predicate, SqlError> {
     let of = text(names, expr, left)?;
-    let Scalar::Literal(Value::Text(pattern)) = scalar_below(names, pattern, left)?.scalar else {
+    let Typed { scalar: Scalar::Literal(Value::Text(pattern)), of: Type::Text } =
+        scalar_below(names, pattern, left)?
+    else {
         return Err(SqlError::unsupported(pattern, "LIKE takes a constant"));
     };
     let prefix = pattern.strip_suffix('%');
@@ -423,8 +478,10 @@ fn test(names: &mut dyn Names, function: &Function, left: u32) -> Result<Predica
         }
         ("starts_with", [FunctionArgExpr::Expr(of), FunctionArgExpr::Expr(prefix)]) => {
             let of = text(names, of, left)?;
-            match scalar_below(names, prefix, left)?.scalar {
-                Scalar::Literal(Value::Text(prefix)) => Ok(Predicate::StartsWith(of, prefix)),
+            match scalar_below(names, prefix, left)? {
+                Typed { scalar: Scalar::Literal(Value::Text(prefix)), of: Type::Text } => {
+                    Ok(Predicate::StartsWith(of, prefix))
+                }
                 _ => Err(SqlError::unsupported(prefix, "starts_with takes a constant")),
             }
         }

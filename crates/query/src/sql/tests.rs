@@ -190,6 +190,49 @@ fn conditions() {
     assert_eq!(time, Predicate::Compare(Compare::AtLeast, column(3), literal));
 }
 
+/// What is later on a day is longer, and `T` and a space differ.
+#[test]
+fn times_are_compared_with_text_only_where_bytes_compare_as_they_do() {
+    let literal = || Scalar::Literal(text("2020-09-14"));
+    let compare = |op| Predicate::Compare(op, Scalar::Column(3), literal());
+    for (condition, op) in [
+        ("vendor >= DATE '2020-09-14'", Compare::AtLeast),
+        ("vendor < DATE '2020-09-14'", Compare::Less),
+    ] {
+        assert_eq!(filter(condition), compare(op), "{condition}");
+    }
+    let turned = Predicate::Compare(Compare::Greater, literal(), Scalar::Column(3));
+    assert_eq!(filter("DATE '2020-09-14' > vendor"), turned);
+    let refused = |condition: &str| refusal(&format!("SELECT * FROM 'a' WHERE {condition}"));
+    for condition in [
+        "vendor >= TIMESTAMP '2020-09-14 12:00:00'",
+        "vendor < TIMESTAMP '2020-09-14T12:00:00'",
+        "vendor >= DATE 'yesterday'",
+        "vendor >= DATE '2020-9-4'",
+        "vendor >= DATE '2020-02-30'",
+        "vendor >= DATE ''",
+    ] {
+        let refusal = refused(condition);
+        assert!(refusal.contains("write the text as it stands in the files"), "{refusal}");
+        assert!(refusal.contains("no day such as"), "{refusal}");
+    }
+    for condition in [
+        "vendor = DATE '2020-09-14'",
+        "vendor <> DATE '2020-09-14'",
+        "vendor > DATE '2020-09-14'",
+        "vendor <= TIMESTAMP '2020-09-14'",
+        "DATE '2020-09-14' >= vendor",
+        "vendor BETWEEN DATE '2020-09-14' AND DATE '2020-09-15'",
+        "vendor IN (DATE '2020-09-14')",
+    ] {
+        let refusal = refused(condition);
+        assert!(refusal.contains("by >= or <"), "{condition}: {refusal}");
+    }
+    assert!(refused("vendor LIKE DATE '2020-09-14'").contains("LIKE takes a constant"));
+    assert!(refused("id >= DATE '2020-09-14'").contains("they cannot be compared"));
+    assert!(refused("DATE '2020-09-14' > DATE '2020-09-13'").contains("constants"));
+}
+
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
     let cases = [
@@ -252,6 +295,19 @@ fn what_has_no_meaning_is_refused_with_what_to_do() {
         let refusal = refusal(text);
         assert!(refusal.contains(expected), "{text}: {refusal}");
     }
+}
+
+#[test]
+fn some_of_many_columns_are_listed() {
+    let column = |at| Column { name: format!("c{at}"), kind: Kind::I64, nullable: false };
+    let refusal = |columns| {
+        let schema = Schema { columns: (0..columns).map(column).collect() };
+        let format = Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() };
+        let statement = Statement::parse("SELECT nope FROM 'a'").expect("a statement");
+        statement.bind(&schema, &format).expect_err("refused").to_string()
+    };
+    assert!(refusal(20).ends_with("c18, c19"));
+    assert!(refusal(4000).ends_with("c18, c19 and 3980 more"));
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(super) enum Type {
     Bool,
     /// An integer that counts time.
     Time(Clock),
+    /// A text that is written as a date or a time, as in `DATE '2020-09-14'`.
+    Moment,
     /// The literal NULL: of each type.
     Null,
 }
@@ -37,7 +39,7 @@ impl Type {
             Self::Float => "a number",
             Self::Text => "text",
             Self::Bool => "true or false",
-            Self::Time(_) => "a date or a time",
+            Self::Time(_) | Self::Moment => "a date or a time",
             Self::Null => "NULL",
         }
     }
