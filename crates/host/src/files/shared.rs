@@ -101,6 +101,13 @@ pub(crate) struct Queue {
 /// What files, readers and the keeper share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+impl Queue {
+    /// Whether the keeper has nothing to do.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.refresh.is_empty() && self.removed.is_empty() && !self.stop
+    }
+}
+
     pub(crate) remote: Option<Remote>,
     /// Tells associations apart.
     pub(crate) serial: u64,
