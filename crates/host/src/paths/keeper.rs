@@ -97,7 +97,8 @@ impl Keeper {
         self.paths.came_up(self.path, association, terms, state)
     }
 
-    /// Does on a path all that is wanted. The intent is locked then.
+    /// Does on a path all that is wanted, most of it while others may change what that is. The intent is locked
+    /// then.
     fn replay(
         &self,
         association: &Association,
@@ -111,7 +112,7 @@ impl Keeper {
                 return Ok(intent);
             };
             drop(intent);
-            progress.skip_to(one, next, &|| !self.paths.has_ended())?;
+            progress.go_on(one, step, &|| !self.paths.has_ended())?;
         }
     }
 
