@@ -461,8 +461,9 @@ impl Error {
     /// may close the connection without a word; one that has ended does so, too, and ends the admin queue.
     pub(crate) fn is_refused_queue(&self) -> bool {
         match self {
-            Self::NoQueueLeft { .. } => true,
-            Self::Resolve { source, .. } | Self::Connect { source, .. } => {
+            // The name service does not know of the association.
+            Self::NoQueueLeft { .. } | Self::Resolve { .. } => true,
+            Self::Connect { source, .. } => {
                 // This machine has no descriptor or port left.
                 let errno = Errno::from_io_error(source);
                 matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL))

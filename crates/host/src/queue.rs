@@ -8,6 +8,7 @@ use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use bpfof_tls::KEY_RECORDS_MAX;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -91,13 +92,15 @@ fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
     Error::NoGreeting { address, reason, hint }
 }
 
+    /// Where the admin queue is connected; `None` for that.
+    pub(crate) peer: Option<SocketAddr>,
 impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
-        let QueueConnect { url, options, initiator, qid, cattr, cntlid, kato_ms } = connect;
+        let QueueConnect { url, options, initiator, qid, cattr, cntlid, peer, kato_ms } = connect;
         let started = Instant::now();
-        let port = Port::connect(url, options, initiator, QueueName { qid, cntlid })?;
+        let port = Port::connect(url, options, initiator, QueueName { qid, cntlid, peer })?;
         let mut queue = Self::over(port, options, options.connect_timeout);
         queue.clock = started;
         while !queue.requests().is_ready() {
@@ -174,6 +177,11 @@ impl Queue {
     }
 
     /// Whether something has come, or the end of the connection, which nobody has looked at yet.
+    /// The address that it is connected to; `None` within this process.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.port.peer()
+    }
+
     pub(crate) fn has_completions(&self) -> bool {
         self.port.wait_ready(false, Duration::ZERO) != Ok(false)
     }
