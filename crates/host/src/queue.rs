@@ -50,8 +50,27 @@ pub(crate) struct Queue {
     send_error: Option<LostReason>,
     /// Of an admin queue whose target has a keep-alive timer.
     heartbeat: Option<Heartbeat>,
-    /// An Asynchronous Event Request has been answered during a call.
-    event_came: bool,
+    /// What an Asynchronous Event Request has come to that nobody has asked for yet.
+    event: Option<Event>,
+}
+
+/// What an Asynchronous Event Request has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Something has happened.
+    Came,
+    /// The target takes no such requests.
+    Refused,
+}
+
+impl Event {
+    /// What the end of a request says, if it is such a one.
+    fn of(completion: &Completion<'_>) -> Option<Self> {
+        (completion.tag == EVENT_TAG).then_some(match completion.result {
+            Ok(_) => Self::Came,
+            Err(_) => Self::Refused,
+        })
+    }
 }
 
 /// When Keep Alives are sent.
@@ -146,7 +165,7 @@ impl Queue {
             received_bytes: 0,
             send_error: None,
             heartbeat: None,
-            event_came: false,
+            event: None,
         }
     }
 
@@ -390,10 +409,12 @@ impl Queue {
         self.submit(EVENT_TAG, &raw(AdminCommand::async_event_request()))
     }
 
-    /// Whether a call has met the answer to [`ask_for_event`](Self::ask_for_event) since this was asked
-    /// last.
-    pub(crate) const fn take_event(&mut self) -> bool {
-        std::mem::replace(&mut self.event_came, false)
+    /// Receives once, without a call. What [`ask_for_event`](Self::ask_for_event) has come to, if that
+    /// has come since this was asked last.
+    pub(crate) fn poll_event(&mut self) -> Result<Option<Event>, Error> {
+        let mut event = None;
+        self.poll(&mut |completion| event = event.or(Event::of(&completion)))?;
+        Ok(self.event.take().or(event))
     }
 
     /// Sends one command and waits for its end. No other request may be in flight, but Keep Alives, of
@@ -409,11 +430,11 @@ impl Queue {
         let mut answer = None;
         while answer.is_none() {
             let at_most = self.beat().map_or(CALL_WAIT, |left| left.min(CALL_WAIT));
-            let mut event_came = false;
+            let mut event = None;
             let waited = self.wait(at_most, &mut |completion| {
                 // That a Keep Alive has an answer is enough, whatever it says.
                 if completion.tag != CALL_TAG {
-                    event_came |= completion.tag == EVENT_TAG;
+                    event = event.or(Event::of(&completion));
                     return;
                 }
                 answer = Some(completion.result.map(|done| {
@@ -421,7 +442,7 @@ impl Queue {
                     (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())
                 }));
             });
-            self.event_came |= event_came;
+            self.event = self.event.or(event);
             // The target may have answered and closed the connection.
             if answer.is_none() {
                 waited?;
