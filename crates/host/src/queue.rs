@@ -4,7 +4,7 @@ use crate::authentication;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
 use crate::transport::tcp::Takeover;
 use crate::transport::{Port, QueueName};
-use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
+use crate::{Completion, Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use bpfof_tls::KEY_RECORDS_MAX;
@@ -23,7 +23,7 @@ pub(crate) const KEY_LASTS_RECORDS: u64 =
 /// which nobody waits.
 const CALL_TAG: u64 = 0;
 const KEEP_ALIVE_TAG: u64 = 1;
-pub(crate) const EVENT_TAG: u64 = 2;
+const EVENT_TAG: u64 = 2;
 /// Longest sleep of a call before it looks around again. Its end is the command timeout.
 const CALL_WAIT: Duration = Duration::from_secs(1);
 /// With so many commands without an answer no Keep Alive is added: a target that does not answer
@@ -92,6 +92,8 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) qid: u16,
     pub(crate) cattr: u8,
     pub(crate) cntlid: u16,
+    /// Where the admin queue is connected; `None` for that.
+    pub(crate) peer: Option<SocketAddr>,
     /// Keep-alive timeout to ask for, in ms; 0 is none. Of the admin queue only.
     pub(crate) kato_ms: u32,
 }
@@ -111,8 +113,6 @@ fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
     Error::NoGreeting { address, reason, hint }
 }
 
-    /// Where the admin queue is connected; `None` for that.
-    pub(crate) peer: Option<SocketAddr>,
 impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
@@ -177,6 +177,11 @@ impl Queue {
         self.port.take_connection()
     }
 
+    /// The address that it is connected to; `None` within this process.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.port.peer()
+    }
+
     pub(crate) const fn requests(&self) -> &Requests {
         self.port.requests()
     }
@@ -196,11 +201,6 @@ impl Queue {
     }
 
     /// Whether something has come, or the end of the connection, which nobody has looked at yet.
-    /// The address that it is connected to; `None` within this process.
-    pub(crate) fn peer(&self) -> Option<SocketAddr> {
-        self.port.peer()
-    }
-
     pub(crate) fn has_completions(&self) -> bool {
         self.port.wait_ready(false, Duration::ZERO) != Ok(false)
     }
@@ -239,12 +239,18 @@ impl Queue {
     pub(crate) fn poll(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<usize, Error> {
         let before = self.requests().completed();
         if let Err(reason) = self.exchange(on_completion) {
-            self.close(reason);
-            let reason = self.requests().failure().unwrap_or(reason);
-            self.port.lost(on_completion);
-            return Err(reason.into());
+            return Err(self.lose(reason, on_completion));
         }
         Ok((self.requests().completed() - before) as usize)
+    }
+
+    /// Ends the connection, and each request in flight with it.
+    #[cold]
+    fn lose(&mut self, reason: LostReason, on_completion: &mut OnCompletion<'_>) -> Error {
+        self.close(reason);
+        let reason = self.requests().failure().unwrap_or(reason);
+        self.port.lost(on_completion);
+        reason.into()
     }
 
     /// Rings, then waits until a request ended, at most `timeout`.
@@ -274,12 +280,15 @@ impl Queue {
                 (_, true) if !self.is_crowded => self.spin.min(timeout),
                 _ => Duration::ZERO,
             };
-            if self.spin_until(started, spin)? {
-                continue;
-            }
-            if !self.never_sleep {
+            let waited = self.spin_until(started, spin).and_then(|has_come| {
+                if has_come || self.never_sleep {
+                    return Ok(());
+                }
                 slept = true;
-                self.sleep(timeout.saturating_sub(started.elapsed()))?;
+                self.sleep(timeout.saturating_sub(started.elapsed()))
+            });
+            if let Err(reason) = waited {
+                return Err(self.lose(reason, on_completion));
             }
         }
     }
@@ -287,7 +296,7 @@ impl Queue {
     /// Looks whether the socket has something until that is so, timeouts must be looked at, or
     /// `length` has passed since `started`; then it returns false. Looking takes no lock of the
     /// socket, which the kernel holds while it delivers; a receive would get in its way.
-    fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, Error> {
+    fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, LostReason> {
         while started.elapsed() < length {
             if self.port.wait_ready(self.port.is_urgent(), Duration::ZERO)? {
                 return Ok(true);
@@ -321,10 +330,9 @@ impl Queue {
     }
 
     /// Sleeps until the socket has something, at most until timeouts must be looked at.
-    fn sleep(&self, at_most: Duration) -> Result<(), Error> {
+    fn sleep(&self, at_most: Duration) -> Result<(), LostReason> {
         let at_most = at_most.min(self.until_check());
-        self.port.wait_ready(self.port.is_urgent(), at_most)?;
-        Ok(())
+        self.port.wait_ready(self.port.is_urgent(), at_most).map(drop)
     }
 
     /// One receive, one send if one is due, and the timeouts.
