@@ -277,9 +277,9 @@ impl Intent {
             let entries = self.entries.entry(name.to_owned()).or_default();
             if entries.len() >= map.max_entries as usize && !entries.contains_key(key) {
                 // Functions have deleted some of them.
-                let there = one.map_entries(&map)?.into_iter().map(|(key, _)| key);
-                let there: BTreeSet<Vec<u8>> = there.collect();
-                entries.retain(|key, _| there.contains(key));
+                let there = one.map_entries(&map)?;
+                let there: BTreeSet<&[u8]> = there.iter().map(|(key, _)| key).collect();
+                entries.retain(|key, _| there.contains(&key[..]));
             }
             entries.insert(key.to_vec(), value.to_vec());
         }
@@ -303,9 +303,9 @@ impl Intent {
         }
         // Where requests go, functions have made room. They have not here.
         let entries = self.entries.get(name);
-        for (other, _) in one.map_entries(&map)? {
-            if !entries.is_some_and(|entries| entries.contains_key(&other)) {
-                one.map_delete(&map, &other)?;
+        for (other, _) in one.map_entries(&map)?.iter() {
+            if !entries.is_some_and(|entries| entries.contains_key(other)) {
+                one.map_delete(&map, other)?;
             }
         }
         one.map_change(&map, change, key, value)
