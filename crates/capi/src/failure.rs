@@ -149,6 +149,7 @@ impl Failure {
             Error::Grants(error) => return Self::of_grants(error),
             Error::BadAnswer(_) => libc::EPROTO,
             Error::DataDigest | Error::Submit(_) => libc::EIO,
+            Error::Joined(error) => return Self::of_error(error),
         };
         Self::new(errno, error.to_string())
     }

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -63,6 +64,9 @@ pub enum Error {
         /// Why the connection ended.
         reason: LostReason,
     },
+    /// How the same ended for another thread, which this one has waited for.
+    #[error(transparent)]
+    Joined(Arc<Error>),
     /// None of the portals of an address works.
     #[error("no path to the target: {0}")]
     NoPath(String),

@@ -159,7 +159,9 @@ impl Shared {
             let idle = self.idle_lanes().pop();
             return idle.map_or_else(|| client.lane(), Ok).map(Some);
         }
-        let lane = remote.controller().map(|controller| controller.open_lane()).transpose()?;
+        // The keeper needs the controller, and other readers connect as well.
+        let opener = remote.controller().map(|controller| controller.lane_opener());
+        let lane = opener.map(|opener| opener.open()).transpose()?;
         Ok(lane.map(|mut lane| {
             lane.set_path_patience(PATH_PATIENCE);
             lane
