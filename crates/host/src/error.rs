@@ -73,6 +73,9 @@ pub enum Error {
     /// A portal of an address leads to something else than the others do.
     #[error("it cannot take the place of the other paths: {0}")]
     OtherTarget(&'static str),
+    /// The device that was named is that of another namespace.
+    #[error("{0}: is the right device named?")]
+    OtherDevice(String),
     /// The targets of an address with several portals give functions other ids.
     #[error("functions have other ids by this path: {0}")]
     OtherFunctions(String),

@@ -388,6 +388,8 @@ impl<'a> Keeper<'a> {
     }
 
     fn layout(&self, entry: &MappedFile, file: &File) -> Result<FileLayout, MapRefusal> {
+        // Another disk may have its number by now.
+        self.place.device.admit(&self.info.get(), self.place.nqn.as_deref())?;
         let look = || {
             let look = if entry.is_own { own_file_layout } else { file_layout };
             look(file, &self.place.device, &self.info.get())

@@ -33,6 +33,9 @@ pub(crate) enum Server {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) device: NamespaceDevice,
+    /// The subsystem whose namespace it is by the kernel's host, if that has connected it; None where it is the
+    /// namespace in any case.
+    pub(crate) nqn: Option<String>,
     /// Extents of a file that is mapped, at most.
     pub(crate) extents_max: usize,
 }
@@ -98,9 +101,6 @@ pub(crate) struct Queue {
     pub(crate) stop: bool,
 }
 
-/// What files, readers and the keeper share.
-#[derive(Debug)]
-pub(crate) struct Shared {
 impl Queue {
     /// Whether the keeper has nothing to do.
     pub(crate) const fn is_empty(&self) -> bool {
@@ -108,6 +108,9 @@ impl Queue {
     }
 }
 
+/// What files, readers and the keeper share.
+#[derive(Debug)]
+pub(crate) struct Shared {
     pub(crate) remote: Option<Remote>,
     /// Tells associations apart.
     pub(crate) serial: u64,
