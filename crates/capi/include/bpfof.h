@@ -32,7 +32,10 @@
  * After fork() a child must not use what its parent opened.
  *
  * Signals. One thread of the library waits for SIGRTMAX - 1, which is sent to
- * it alone. Calls go on after a signal.
+ * it alone, and for SIGIO, which the kernel sends in its place when too many
+ * signals are queued. That thread takes a SIGIO, or a SIGRTMAX - 1, that is sent
+ * to the process and blocked by its other threads: a program that waits for one
+ * of the two itself may miss it. Calls go on after a signal.
  */
 #ifndef LIBBPFOF_H
 #define LIBBPFOF_H
@@ -73,6 +76,22 @@ struct bpfof_reader;
  */
 const char *bpfof_error(void);
 
+/* What the library has to say while it works: levels of bpfof_set_log(). */
+#define BPFOF_LOG_ERROR 1
+#define BPFOF_LOG_WARNING 2
+#define BPFOF_LOG_INFO 3
+#define BPFOF_LOG_DEBUG 4
+
+/*
+ * From now on log is called with each line of this level or a lower one, in any
+ * thread, also in several at once: that a path to the target is lost, for
+ * example, of which no call fails. The line is valid during the call, in which
+ * nothing of this library may be called. With NULL nothing is said any more,
+ * as at first; when that returns log is not running. Fails with EBUSY in a
+ * program that has a logger of Rust's crate log.
+ */
+int bpfof_set_log(void (*log)(int level, const char *line), int level);
+
 /* Fail rather than run a chain on this machine, or open without a target. */
 #define BPFOF_NO_FALL_BACK 1u
 /* Never sleep while waiting. For threads that own a processor. */
@@ -91,8 +110,12 @@ struct bpfof_options {
 	 * long it waits for their new maps each time */
 	uint32_t retries;
 	uint32_t patience_us;
-	/* longest time to connect; and from sending a chain to its end, after
-	 * which the connection is given up */
+	/* longest time to connect; and from sending a chain, or another
+	 * command, to its end, after which the connection is given up.
+	 * bpfof_open() may take longer than the first: before that the name of
+	 * the host is resolved, and then the target is asked what it is, which
+	 * may take command_timeout_ms each time. 0 is no time at all: nothing
+	 * succeeds. */
 	uint32_t connect_timeout_ms;
 	uint32_t command_timeout_ms;
 	/* chains that a reader has at the target at once, 1 to 4095 */
@@ -112,7 +135,8 @@ struct bpfof_options {
  * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…]). device is
  * what its namespace is on this machine: the block device that the kernel made
  * of it, or the disk or image file that a target on this machine serves. A
- * wrong device of the right size gives wrong answers. options may be NULL.
+ * wrong device of the right size gives wrong answers, unless it is the kernel's
+ * disk of another namespace: that is an error, EXDEV. options may be NULL.
  *
  * url may also be grantd:PATH, the socket of a grant daemon (bpfof grantd), for
  * processes that may not read whole namespaces: it grants single files, by the
@@ -152,6 +176,11 @@ struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof
 /*
  * NULL is allowed. Readers and functions may be closed before or after; the
  * connection and the files are closed with the last of them.
+ *
+ * It ends the thread that tells the target of files, and waits for what that is
+ * at: a command to the target (command_timeout_ms), or that a file is written
+ * back to its disk. Threads that connect may outlive it, by connect_timeout_ms:
+ * do not unload the library (dlclose()).
  */
 void bpfof_close(struct bpfof *bpfof);
 
@@ -245,7 +274,8 @@ void bpfof_reader_close(struct bpfof_reader *reader);
 
 /* The read that a chain begins with. */
 struct bpfof_read {
-	/* file offset and size in bytes; the size is not 0 */
+	/* file offset and size in bytes; the size is 1 to 65536, at a target
+	 * together with the rest of the blocks that it touches, or EPROTO */
 	uint64_t offset;
 	uint32_t size;
 	/* index into the chain's list of descriptors */
@@ -291,13 +321,14 @@ struct bpfof_result {
  * EPROTO        the function asked for what is not allowed
  * ERANGE        the chain reads beyond the end of a file
  * EMSGSIZE      the answer is longer than scratch
- * ENOENT        the function was unloaded
+ * ENOENT        the function was unloaded; or the path of bpfof_add_path() is gone
  * EIO, …        a read failed; as read() sets it for reads on this machine
  * EACCES        the target denies a read
  * ENOBUFS       the target's limits are reached
  * EAGAIN        the target cannot run the chain now, and the function has maps
  *               there, so that it runs nowhere else
  * EREMOTEIO     another status of the target
+ * ESTALE        a file became shorter while it was read on this machine
  *
  * and only with BPFOF_NO_FALL_BACK:
  *
@@ -372,7 +403,8 @@ int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t m
 int bpfof_poll_within(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
 		      int64_t timeout_us);
 
-/* Chains that were submitted and not returned by bpfof_poll(). */
+/* Chains that were submitted and not returned by bpfof_poll(). 0, with EBUSY in
+ * errno, while another thread uses the reader. */
 size_t bpfof_in_flight(const struct bpfof_reader *reader);
 
 /*
@@ -443,7 +475,8 @@ int bpfof_read_files_within(struct bpfof_reader *reader, struct bpfof_file_read 
 /*
  * Whether the reader has a connection to the target, and the target still knows
  * the struct bpfof. What was lost is not made again: open another reader, or if
- * that fails another struct bpfof.
+ * that fails another struct bpfof. 0, with EBUSY in errno, while another thread
+ * uses the reader: it says nothing then.
  */
 int bpfof_reader_is_connected(const struct bpfof_reader *reader);
 

@@ -142,12 +142,14 @@ impl Failure {
             | Error::RestrictionUnknown
             | Error::OtherTarget(_)
             | Error::OtherFunctions(_) => libc::EOPNOTSUPP,
+            Error::OtherDevice(_) => libc::EXDEV,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
             Error::ObjectTooLarge { .. } => libc::EFBIG,
             Error::FunctionRejected(_) => libc::ENOEXEC,
             Error::NoRoomForFunction(_) => libc::ENOBUFS,
             Error::Grants(error) => return Self::of_grants(error),
             Error::BadAnswer(_) => libc::EPROTO,
+            Error::Joined(error) => return Self::of_error(error),
             Error::DataDigest | Error::Submit(_) => libc::EIO,
         };
         Self::new(errno, error.to_string())

@@ -100,6 +100,8 @@ where
     free_groups: Vec<u32>,
     /// Entries that did not fit the submission queue.
     backlog: std::collections::VecDeque<S>,
+    /// Some have read into memory of their callers.
+    borrows: bool,
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> std::fmt::Debug for Ring<S, C> {
@@ -166,6 +168,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             groups: Vec::new(),
             free_groups: Vec::new(),
             backlog: Default::default(),
+            borrows: false,
         })
     }
 
@@ -226,7 +229,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     ) {
         let (base, buffer) = match memory {
             Memory::None => (std::ptr::null_mut(), None),
-            Memory::Lent(base) => (base, None),
+            Memory::Lent(base) => {
+                self.borrows = true;
+                (base, None)
+            }
             Memory::Owned(mut buffer) => {
                 let bytes: u64 = parts.iter().map(|part| part.length).sum();
                 assert_eq!(bytes, buffer.len() as u64, "the parts are those of the buffer");
@@ -397,6 +403,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         offset: u64,
         token: u64,
     ) {
+        self.borrows = true;
         self.push(token, None, |_| match (file, buffer) {
             (RingFile::Descriptor(fd), None) => {
                 opcode::Read::new(types::Fd(fd), to, length).offset(offset).build()
@@ -601,6 +608,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
             is_cancelled = is_cancelled || unsafe { self.uring.submission().push(&cancel) }.is_ok();
             if self.submit(Some(Duration::from_millis(100))).is_err() {
                 // The kernel gives no completions any more; free nothing it may still write to.
+                if self.borrows {
+                    // The callers free theirs once the ring is gone.
+                    eprintln!(
+                        "an io_uring is dropped that still reads, and cannot be asked to end"
+                    );
+                    std::process::abort();
+                }
                 std::mem::forget(std::mem::take(&mut self.in_flight));
                 std::mem::forget(std::mem::take(&mut self.groups));
                 return;
@@ -679,5 +693,34 @@ mod tests {
         volume.parts(0, 65536, &mut parts);
         ring.read_parts(&parts, IoBuffer::new(65536), 9);
         assert_eq!(ring.in_flight(), parts.len());
+    }
+
+    /// In a process of its own, which must not go on.
+    #[test]
+    fn memory_of_others_is_not_left_to_the_kernel() {
+        use std::os::unix::process::ExitStatusExt;
+        use std::process::{Command, Stdio};
+
+        const CHILD: &str = "BPFOF_RING_CHILD";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "ring::tests::memory_of_others_is_not_left_to_the_kernel";
+            let mut child = Command::new(std::env::current_exe().expect("this program"));
+            let child = child.args([name, "--exact"]).env(CHILD, "1");
+            let child = child.stdout(Stdio::null()).stderr(Stdio::null());
+            let status = child.status().expect("it runs");
+            assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
+            return;
+        }
+        let (silent, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let mut memory = [0; 8];
+        let mut ring = Ring::new(4).expect("a ring");
+        // SAFETY: `memory` lives longer than the ring, and is not touched.
+        unsafe { ring.read_into(silent.as_raw_fd(), memory.as_mut_ptr(), 8, 0, 1) };
+        ring.submit(None).expect("submitted");
+        // The ring's descriptor is that of something else, which takes no operations.
+        let null = std::fs::File::open("/dev/null").expect("there is one");
+        // SAFETY: takes no memory of ours.
+        unsafe { libc::dup2(null.as_raw_fd(), ring.uring.as_raw_fd()) };
+        drop(ring);
     }
 }

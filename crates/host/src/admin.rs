@@ -6,7 +6,7 @@
 //! within the command timeout is lost. So the queue is locked for moments only, except by a call,
 //! which sends the Keep Alives itself while it waits. Lanes have no part in this.
 
-use crate::queue::{EVENT_TAG, Queue};
+use crate::queue::{Event, Queue};
 use crate::{Error, LostReason, TargetUrl};
 use bpfof_nvme::{Cqe, Sqe};
 use std::os::fd::OwnedFd;
@@ -59,14 +59,12 @@ impl Shared {
     }
 }
 
-/// How long until the next Keep Alive, and whether an Asynchronous Event Request has been answered.
-fn beat(queue: &mut Queue) -> Result<(Option<Duration>, bool), Error> {
+/// How long until the next Keep Alive, and what an Asynchronous Event Request has come to.
+fn beat(queue: &mut Queue) -> Result<(Option<Duration>, Option<Event>), Error> {
     let left = queue.beat();
     // What is lost shows itself when receiving.
     let _ = queue.ring();
-    let mut event_came = queue.take_event();
-    queue.poll(&mut |completion| event_came |= completion.tag == EVENT_TAG)?;
-    Ok((left, event_came))
+    Ok((left, queue.poll_event()?))
 }
 
 impl Admin {
@@ -87,9 +85,8 @@ impl Admin {
     }
 
     /// Sends a Keep Alive if one is due, without waiting for its answer. How long until the next, None if
-    /// the target wants none; and whether an event has come that was
-    /// [asked for](Self::ask_for_event).
-    pub(crate) fn beat(&self) -> Result<(Option<Duration>, bool), Error> {
+    /// the target wants none; and what has come of [asking for an event](Self::ask_for_event).
+    pub(crate) fn beat(&self) -> Result<(Option<Duration>, Option<Event>), Error> {
         beat(&mut self.shared.queue())
     }
 

@@ -14,6 +14,7 @@ use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status, features};
 use rustix::io::Errno;
 use rustix::net::{Shutdown as SocketShutdown, connect_unspec, shutdown};
 use socket2::SockRef;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,6 +56,8 @@ pub(crate) struct Association {
     pub(crate) url: TargetUrl,
     pub(crate) options: Options,
     pub(crate) admin: Admin,
+    /// Where the admin queue is connected.
+    peer: Option<SocketAddr>,
     pub(crate) cap: Cap,
     pub(crate) version: Version,
     pub(crate) identify: IdentifyController,
@@ -84,6 +87,7 @@ impl Association {
         let mut association = Self {
             url: url.clone(),
             options: options.clone(),
+            peer: queue.peer(),
             admin: Admin::new(queue),
             cap: Cap::default(),
             version: Version::default(),
@@ -259,6 +263,7 @@ impl Association {
             options: self.options.clone(),
             initiator,
             cntlid: self.identify.cntlid,
+            peer: self.peer,
         };
         match plan.connect(qid) {
             Ok(queue) => Ok((queue, qid, plan)),
@@ -366,8 +371,16 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
             max_transfer_bytes: transfer_max_bytes(url),
             namespaces: Arc::new([]),
         };
-        let (cattr, cntlid) = (0, CNTLID_DYNAMIC);
-        Queue::connect(QueueConnect { url, options, initiator, qid: 0, cattr, cntlid, kato_ms })
+        Queue::connect(QueueConnect {
+            url,
+            options,
+            initiator,
+            qid: 0,
+            cattr: 0,
+            cntlid: CNTLID_DYNAMIC,
+            peer: None,
+            kato_ms,
+        })
     };
     let wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
     match connect(wanted_ms) {

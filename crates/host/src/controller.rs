@@ -209,19 +209,15 @@ impl Controller {
     /// [`Error::NoQueueLeft`] if all granted queues are in use; otherwise as for
     /// [`connect`](Self::connect).
     pub fn open_lane(&self) -> Result<Lane, Error> {
-        if let Some(paths) = &self.paths {
-            return paths.open_lane(&self.namespaces);
-        }
-        if !self.is_connected() {
-            return Err(SubmitError::NotConnected.into());
-        }
-        let limits = self.association.data_limits();
-        let (queue, qid, plan) = self.association.open_queue(&self.namespaces, limits)?;
-        let lane = Lane::new(queue, qid, self.association.ids.clone(), Arc::new(plan));
-        // The controller that the lane belongs to may be another one of the same number.
-        match self.association.admin.check_connected() {
-            true => Ok(lane),
-            false => Err(SubmitError::NotConnected.into()),
+        self.lane_opener().open()
+    }
+
+    /// What opens lanes without the controller, which others may need meanwhile.
+    pub(crate) fn lane_opener(&self) -> LaneOpener {
+        LaneOpener {
+            association: Arc::clone(&self.association),
+            namespaces: Arc::clone(&self.namespaces),
+            paths: self.paths.clone(),
         }
     }
 
@@ -234,6 +230,34 @@ impl Controller {
         match &self.paths {
             Some(paths) => paths.shut_down(),
             None => self.association.shut_down(),
+        }
+    }
+}
+
+/// Opens lanes of a controller.
+#[derive(Debug)]
+pub(crate) struct LaneOpener {
+    association: Arc<Association>,
+    namespaces: Arc<[NamespaceInfo]>,
+    paths: Option<Arc<dyn Several>>,
+}
+
+impl LaneOpener {
+    /// See [`Controller::open_lane`].
+    pub(crate) fn open(&self) -> Result<Lane, Error> {
+        let Self { association, namespaces, paths } = self;
+        if let Some(paths) = paths {
+            return paths.open_lane(namespaces);
+        }
+        if !association.admin.is_connected() {
+            return Err(SubmitError::NotConnected.into());
+        }
+        let (queue, qid, plan) = association.open_queue(namespaces, association.data_limits())?;
+        let lane = Lane::new(queue, qid, association.ids.clone(), Arc::new(plan));
+        // The controller that the lane belongs to may be another one of the same number.
+        match association.admin.check_connected() {
+            true => Ok(lane),
+            false => Err(SubmitError::NotConnected.into()),
         }
     }
 }

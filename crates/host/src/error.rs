@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -63,12 +64,18 @@ pub enum Error {
         /// Why the connection ended.
         reason: LostReason,
     },
+    /// How the same ended for another thread, which this one has waited for.
+    #[error(transparent)]
+    Joined(Arc<Error>),
     /// None of the portals of an address works.
     #[error("no path to the target: {0}")]
     NoPath(String),
     /// A portal of an address leads to something else than the others do.
     #[error("it cannot take the place of the other paths: {0}")]
     OtherTarget(&'static str),
+    /// The device that was named is that of another namespace.
+    #[error("{0}: is the right device named?")]
+    OtherDevice(String),
     /// The targets of an address with several portals give functions other ids.
     #[error("functions have other ids by this path: {0}")]
     OtherFunctions(String),
@@ -461,8 +468,9 @@ impl Error {
     /// may close the connection without a word; one that has ended does so, too, and ends the admin queue.
     pub(crate) fn is_refused_queue(&self) -> bool {
         match self {
-            Self::NoQueueLeft { .. } => true,
-            Self::Resolve { source, .. } | Self::Connect { source, .. } => {
+            // The name service does not know of the association.
+            Self::NoQueueLeft { .. } | Self::Resolve { .. } => true,
+            Self::Connect { source, .. } => {
                 // This machine has no descriptor or port left.
                 let errno = Errno::from_io_error(source);
                 matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL))

@@ -4,10 +4,11 @@ use crate::{Controller, Error, FileMapObject};
 use bpfof_nvme::AdminCommand;
 
 impl Controller {
-    /// Sets the map of a file, in place of the one it had (protocol.md, File Map Set).
+    /// Sets the map of a file, in place of the one it had (protocol.md, File Map Set). With several portals it
+    /// waits for no path.
     ///
     /// # Errors
-    /// [`Error::ObjectTooLarge`] for more extents than the target takes; otherwise as the target
+    /// [`Error::NoPath`]; [`Error::ObjectTooLarge`] for more extents than the target takes; otherwise as the target
     /// answered, in particular Invalid Field in Command for a map that breaks a rule or names
     /// blocks outside the namespace.
     pub fn set_file_map(&mut self, map: &FileMapObject) -> Result<(), Error> {
@@ -24,7 +25,8 @@ impl Controller {
         self.upload(&object, max_bytes, AdminCommand::file_map_set).map(|_| ())
     }
 
-    /// Removes the map of file `file`; chains that read it end with Unknown File.
+    /// Removes the map of file `file`; chains that read it end with Unknown File. With several portals of which
+    /// none is connected nothing is left to do: paths that come do not get the map.
     ///
     /// # Errors
     /// As the target answered.

@@ -6,6 +6,8 @@ use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEn
 
 /// Bytes of entries that are asked for at a time.
 const PAGE_BYTES: u32 = 64 << 10;
+/// Answers without an entry before the end of a map, of which a target has passed over many slots for each.
+const EMPTY_ANSWERS_MAX: u32 = 1024;
 /// What maps, keys and values take at most, and the keys of arrays (protocol.md, "Function maps").
 const MAP_MAX_BYTES: u64 = 16 << 20;
 const KEY_MAX_BYTES: u32 = 256;
@@ -40,8 +42,49 @@ pub struct FunctionMap {
     pub memory_bytes: u64,
 }
 
-/// An entry of a map: key and value.
-pub type MapEntry = (Vec<u8>, Vec<u8>);
+/// Entries of a map, in one piece of memory: small ones take far more each by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEntries {
+    key_bytes: usize,
+    /// Not 0.
+    entry_bytes: usize,
+    bytes: Vec<u8>,
+}
+
+impl MapEntries {
+    /// None of a map yet.
+    fn of(map: &FunctionMap) -> Self {
+        let key_bytes = map.key_bytes as usize;
+        let entry_bytes = key_bytes.saturating_add(map.value_bytes as usize).max(1);
+        Self { key_bytes, entry_bytes, bytes: Vec::new() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len() / self.entry_bytes
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Keys and values.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        let entries = self.bytes.chunks_exact(self.entry_bytes);
+        entries.map(|entry| entry.split_at(self.key_bytes.min(entry.len())))
+    }
+
+    /// The key and the value of one of them.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let start = index.checked_mul(self.entry_bytes)?;
+        let entry = self.bytes.get(start..start.checked_add(self.entry_bytes)?)?;
+        entry.split_at_checked(self.key_bytes)
+    }
+}
 
 impl FunctionMap {
     /// Its sizes are those of a map that can be: who reads it believes them.
@@ -208,22 +251,22 @@ impl Controller {
     ///
     /// # Errors
     /// As the target answered.
-    pub fn map_entries(&mut self, map: &FunctionMap) -> Result<Vec<MapEntry>, Error> {
+    pub fn map_entries(&mut self, map: &FunctionMap) -> Result<MapEntries, Error> {
         let map = &self.where_it_is(map)?;
-        let entry_bytes = (map.key_bytes as usize).saturating_add(map.value_bytes as usize).max(1);
+        let mut entries = MapEntries::of(map);
+        let entry_bytes = entries.entry_bytes;
         let length_bytes = PAGE_BYTES.min(self.max_transfer_bytes()).max(entry_bytes as u32);
-        // An entry takes far more memory here than there.
         let most = u64::from(map.max_entries).min(map.most_entries());
-        let mut entries = Vec::new();
-        let mut first_slot = 0;
+        let (mut first_slot, mut empty_answers) = (0, 0);
         loop {
             let read = MapCommand::Read { map: map.address, length_bytes, first_slot };
             let (answer, data) = self.admin_command(read.to_sqe(), &[], length_bytes)?;
-            let page = data.chunks_exact(entry_bytes).take(answer.dw1 as usize);
-            entries.extend(page.filter_map(|entry| {
-                let (key, value) = entry.split_at_checked(map.key_bytes as usize)?;
-                Some((key.to_vec(), value.to_vec()))
-            }));
+            let count = (answer.dw1 as usize).min(data.len() / entry_bytes);
+            entries.bytes.extend_from_slice(data.get(..count * entry_bytes).unwrap_or(&[]));
+            empty_answers += u32::from(count == 0);
+            if empty_answers > EMPTY_ANSWERS_MAX {
+                return Err(Error::BadAnswer("Map Read goes on and on without entries"));
+            }
             if entries.len() as u64 > most {
                 return Err(Error::BadAnswer("Map Read returned more entries than a map can have"));
             }

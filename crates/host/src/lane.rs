@@ -223,6 +223,12 @@ impl Lane {
         }
     }
 
+    /// Whether the next request wants another connection.
+    #[cfg(test)]
+    pub(crate) const fn is_worn(&self) -> bool {
+        self.is_worn
+    }
+
     /// Whether no request is taken before those in flight have ended: then another connection takes the
     /// place of this one.
     pub(crate) fn empties(&self) -> bool {
@@ -611,6 +617,26 @@ mod tests {
             }
         });
         assert!(lane.renewals() > 0);
+    }
+
+    #[test]
+    fn a_shared_lane_that_cannot_be_replaced_is_lost() {
+        let (server, controller) = association();
+        let lane = controller.open_lane().expect("a lane");
+        let lane = Arc::new(SharedLane::new(lane, Caravan::default()).expect("shared"));
+        let mut share = LaneShare::new(Arc::clone(&lane));
+        let mut data = Vec::new();
+        for _ in 0..=crate::queue::KEY_LASTS_RECORDS {
+            lane.read(1, 0, 512, &mut data).expect("read");
+            if lane.is_worn() {
+                break;
+            }
+        }
+        assert!(lane.is_worn() && lane.is_connected());
+        drop(server);
+        let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 };
+        assert_eq!(share.submit(1, &read), Err(SubmitError::NotConnected));
+        assert!(!lane.is_connected() && !share.is_connected() && !lane.look());
     }
 
     #[test]

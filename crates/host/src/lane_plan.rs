@@ -3,6 +3,7 @@
 use crate::queue::{Queue, QueueConnect};
 use crate::{Error, InitiatorConfig, Options, TargetUrl};
 use bpfof_nvme::fabrics::CATTR_DISABLE_SQ_FLOW_CONTROL;
+use std::net::SocketAddr;
 
 /// How lanes of an association are connected.
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub(crate) struct LanePlan {
     pub(crate) options: Options,
     pub(crate) initiator: InitiatorConfig,
     pub(crate) cntlid: u16,
+    /// Where the admin queue is connected: another address of the name may lead to another controller.
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 impl LanePlan {
@@ -22,8 +25,43 @@ impl LanePlan {
             qid,
             cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
             cntlid: self.cntlid,
+            peer: self.peer,
             kato_ms: 0,
         });
         connected.map(|(queue, _)| queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::association::Association;
+    use crate::{Error, Options, TargetUrl};
+    use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+    use std::io;
+
+    /// The name service fails for the moment, or knows other targets besides.
+    #[test]
+    fn lanes_lead_to_where_the_admin_queue_does() {
+        let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
+        let config = TargetConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            namespaces: vec![NamespaceConfig::new(source, 512)],
+            ..TargetConfig::default()
+        };
+        let server = Server::start(&config).expect("the target starts");
+        let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
+        let url: TargetUrl = url.parse().expect("an address");
+        let mut association = Association::connect(&url, &Options::default()).expect("it connects");
+        // Longer than names can be, so that nobody else is asked.
+        association.url.host = "x".repeat(300);
+        let (limits, namespaces) = (association.data_limits(), Vec::new().into());
+        for _ in 0..2 {
+            let opened = association.open_queue(&namespaces, limits);
+            let (_, qid, plan) = opened.expect("it is connected");
+            association.ids.give_back(qid);
+            plan.connect(qid).expect("it is connected again");
+        }
+        let source = io::Error::other("no answer");
+        assert!(Error::Resolve { host: "x".to_owned(), source }.is_refused_queue());
     }
 }

@@ -68,7 +68,7 @@ pub use controller::Controller;
 pub use credentials::{Credentials, KeyFiles};
 pub use doorbell::Caravan;
 pub use error::{CommandError, Error, LostReason, RequestError, SubmitError, Violation};
-pub use function_maps::{FunctionMap, MapEntry};
+pub use function_maps::{FunctionMap, MapEntries};
 pub use functions::{ForeignFunction, FunctionId};
 pub use handed_lane::{HandedLane, STATE_MAX_BYTES};
 pub use hosts_file::HostsFile;

@@ -4,10 +4,11 @@ use crate::authentication;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
 use crate::transport::tcp::Takeover;
 use crate::transport::{Port, QueueName};
-use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
+use crate::{Completion, Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use bpfof_tls::KEY_RECORDS_MAX;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub(crate) const KEY_LASTS_RECORDS: u64 =
 /// which nobody waits.
 const CALL_TAG: u64 = 0;
 const KEEP_ALIVE_TAG: u64 = 1;
-pub(crate) const EVENT_TAG: u64 = 2;
+const EVENT_TAG: u64 = 2;
 /// Longest sleep of a call before it looks around again. Its end is the command timeout.
 const CALL_WAIT: Duration = Duration::from_secs(1);
 /// With so many commands without an answer no Keep Alive is added: a target that does not answer
@@ -49,8 +50,27 @@ pub(crate) struct Queue {
     send_error: Option<LostReason>,
     /// Of an admin queue whose target has a keep-alive timer.
     heartbeat: Option<Heartbeat>,
-    /// An Asynchronous Event Request has been answered during a call.
-    event_came: bool,
+    /// What an Asynchronous Event Request has come to that nobody has asked for yet.
+    event: Option<Event>,
+}
+
+/// What an Asynchronous Event Request has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Something has happened.
+    Came,
+    /// The target takes no such requests.
+    Refused,
+}
+
+impl Event {
+    /// What the end of a request says, if it is such a one.
+    fn of(completion: &Completion<'_>) -> Option<Self> {
+        (completion.tag == EVENT_TAG).then_some(match completion.result {
+            Ok(_) => Self::Came,
+            Err(_) => Self::Refused,
+        })
+    }
 }
 
 /// When Keep Alives are sent.
@@ -72,6 +92,8 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) qid: u16,
     pub(crate) cattr: u8,
     pub(crate) cntlid: u16,
+    /// Where the admin queue is connected; `None` for that.
+    pub(crate) peer: Option<SocketAddr>,
     /// Keep-alive timeout to ask for, in ms; 0 is none. Of the admin queue only.
     pub(crate) kato_ms: u32,
 }
@@ -95,9 +117,9 @@ impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
-        let QueueConnect { url, options, initiator, qid, cattr, cntlid, kato_ms } = connect;
+        let QueueConnect { url, options, initiator, qid, cattr, cntlid, peer, kato_ms } = connect;
         let started = Instant::now();
-        let port = Port::connect(url, options, initiator, QueueName { qid, cntlid })?;
+        let port = Port::connect(url, options, initiator, QueueName { qid, cntlid, peer })?;
         let mut queue = Self::over(port, options, options.connect_timeout);
         queue.clock = started;
         while !queue.requests().is_ready() {
@@ -143,7 +165,7 @@ impl Queue {
             received_bytes: 0,
             send_error: None,
             heartbeat: None,
-            event_came: false,
+            event: None,
         }
     }
 
@@ -153,6 +175,11 @@ impl Queue {
     /// [`Error::HandOver`] if something is under way, [`Error::Lost`].
     pub(crate) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
         self.port.take_connection()
+    }
+
+    /// The address that it is connected to; `None` within this process.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.port.peer()
     }
 
     pub(crate) const fn requests(&self) -> &Requests {
@@ -212,12 +239,18 @@ impl Queue {
     pub(crate) fn poll(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<usize, Error> {
         let before = self.requests().completed();
         if let Err(reason) = self.exchange(on_completion) {
-            self.close(reason);
-            let reason = self.requests().failure().unwrap_or(reason);
-            self.port.lost(on_completion);
-            return Err(reason.into());
+            return Err(self.lose(reason, on_completion));
         }
         Ok((self.requests().completed() - before) as usize)
+    }
+
+    /// Ends the connection, and each request in flight with it.
+    #[cold]
+    fn lose(&mut self, reason: LostReason, on_completion: &mut OnCompletion<'_>) -> Error {
+        self.close(reason);
+        let reason = self.requests().failure().unwrap_or(reason);
+        self.port.lost(on_completion);
+        reason.into()
     }
 
     /// Rings, then waits until a request ended, at most `timeout`.
@@ -247,12 +280,15 @@ impl Queue {
                 (_, true) if !self.is_crowded => self.spin.min(timeout),
                 _ => Duration::ZERO,
             };
-            if self.spin_until(started, spin)? {
-                continue;
-            }
-            if !self.never_sleep {
+            let waited = self.spin_until(started, spin).and_then(|has_come| {
+                if has_come || self.never_sleep {
+                    return Ok(());
+                }
                 slept = true;
-                self.sleep(timeout.saturating_sub(started.elapsed()))?;
+                self.sleep(timeout.saturating_sub(started.elapsed()))
+            });
+            if let Err(reason) = waited {
+                return Err(self.lose(reason, on_completion));
             }
         }
     }
@@ -260,7 +296,7 @@ impl Queue {
     /// Looks whether the socket has something until that is so, timeouts must be looked at, or
     /// `length` has passed since `started`; then it returns false. Looking takes no lock of the
     /// socket, which the kernel holds while it delivers; a receive would get in its way.
-    fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, Error> {
+    fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, LostReason> {
         while started.elapsed() < length {
             if self.port.wait_ready(self.port.is_urgent(), Duration::ZERO)? {
                 return Ok(true);
@@ -294,10 +330,9 @@ impl Queue {
     }
 
     /// Sleeps until the socket has something, at most until timeouts must be looked at.
-    fn sleep(&self, at_most: Duration) -> Result<(), Error> {
+    fn sleep(&self, at_most: Duration) -> Result<(), LostReason> {
         let at_most = at_most.min(self.until_check());
-        self.port.wait_ready(self.port.is_urgent(), at_most)?;
-        Ok(())
+        self.port.wait_ready(self.port.is_urgent(), at_most).map(drop)
     }
 
     /// One receive, one send if one is due, and the timeouts.
@@ -382,10 +417,12 @@ impl Queue {
         self.submit(EVENT_TAG, &raw(AdminCommand::async_event_request()))
     }
 
-    /// Whether a call has met the answer to [`ask_for_event`](Self::ask_for_event) since this was asked
-    /// last.
-    pub(crate) const fn take_event(&mut self) -> bool {
-        std::mem::replace(&mut self.event_came, false)
+    /// Receives once, without a call. What [`ask_for_event`](Self::ask_for_event) has come to, if that
+    /// has come since this was asked last.
+    pub(crate) fn poll_event(&mut self) -> Result<Option<Event>, Error> {
+        let mut event = None;
+        self.poll(&mut |completion| event = event.or(Event::of(&completion)))?;
+        Ok(self.event.take().or(event))
     }
 
     /// Sends one command and waits for its end. No other request may be in flight, but Keep Alives, of
@@ -401,11 +438,11 @@ impl Queue {
         let mut answer = None;
         while answer.is_none() {
             let at_most = self.beat().map_or(CALL_WAIT, |left| left.min(CALL_WAIT));
-            let mut event_came = false;
+            let mut event = None;
             let waited = self.wait(at_most, &mut |completion| {
                 // That a Keep Alive has an answer is enough, whatever it says.
                 if completion.tag != CALL_TAG {
-                    event_came |= completion.tag == EVENT_TAG;
+                    event = event.or(Event::of(&completion));
                     return;
                 }
                 answer = Some(completion.result.map(|done| {
@@ -413,7 +450,7 @@ impl Queue {
                     (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())
                 }));
             });
-            self.event_came |= event_came;
+            self.event = self.event.or(event);
             // The target may have answered and closed the connection.
             if answer.is_none() {
                 waited?;

@@ -3,14 +3,15 @@
 mod fake_target;
 
 use bpfof_host::{
-    Controller, Error, FunctionId, FunctionReportEntry, Lane, LostReason, Options, PathState,
-    Request, RequestError, Sqe, Status, TargetUrl,
+    Controller, Error, Extent, FileMapObject, FunctionId, FunctionReportEntry, Lane, LostReason,
+    Options, PathState, Request, RequestError, Sqe, Status, TargetUrl,
 };
 use bpfof_nvme::{AdminCommand, ReportContent};
 use fake_target::{NQN, Shared};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn set(flag: &AtomicBool, value: bool) {
@@ -105,6 +106,35 @@ fn events_tell_which_path_to_use() {
     is_in(&controller, 0, PathState::Optimized);
     expect_at(&mut lane, 0);
     assert!(controller.paths()[0].is_preferred && !controller.paths()[1].is_preferred);
+}
+
+#[test]
+fn a_target_that_takes_no_requests_for_events_is_asked() {
+    let (url, targets) = start();
+    for target in &targets {
+        set(&target.no_pushdown, true);
+        set(&target.refuses_events, true);
+        target.ana.store(1, Ordering::SeqCst);
+    }
+    let controller = Controller::connect(&url, Options::default()).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    targets[0].change_ana(2);
+    is_in(&controller, 0, PathState::NonOptimized);
+    let requests = targets.each_ref().map(|target| target.event_requests.load(Ordering::SeqCst));
+    assert_eq!(requests, [1, 1]);
+}
+
+#[test]
+fn a_target_that_tells_of_events_all_the_time_is_not_asked_as_often() {
+    let (_controller, mut lane, targets) = connect_with_ana(Options::default(), 1);
+    set(&targets[0].tells_always, true);
+    targets[0].change_ana(1);
+    let (begun, before) = (Instant::now(), targets[0].event_requests.load(Ordering::SeqCst));
+    std::thread::sleep(Duration::from_millis(500));
+    let came = targets[0].event_requests.load(Ordering::SeqCst) - before;
+    let most = begun.elapsed().as_millis() as usize / 10 + 2;
+    assert!((2..=most).contains(&came), "{came} requests, and {most} at most");
+    lane.write(1, 0, &[1; 512]).unwrap();
 }
 
 #[test]
@@ -516,4 +546,90 @@ fn a_path_that_waits_for_another_is_kept_alive() {
         unloading.join().unwrap().unwrap();
     });
     is_in(&controller, 0, PathState::Optimized);
+}
+
+fn map(file: u32, version: u64) -> FileMapObject {
+    let extent = Extent { file_offset: 0, device_offset: 512, length_bytes: 512 };
+    FileMapObject { file, nsid: 1, version, length_bytes: 512, extents: vec![extent] }
+}
+
+/// The maps that a target has been given, by their files: what they say last.
+fn maps_at(target: &Shared) -> BTreeMap<u32, u64> {
+    let mut maps = BTreeMap::new();
+    for object in &*target.uploads.lock().unwrap() {
+        let FileMapObject { file, version, .. } = FileMapObject::parse(object).unwrap();
+        match version {
+            0 => maps.remove(&file),
+            _ => maps.insert(file, version),
+        };
+    }
+    maps
+}
+
+/// Who keeps maps of files has other things to do than to wait for a path with each.
+#[test]
+fn maps_of_files_wait_for_no_path() {
+    let (url, targets) = start();
+    targets.iter().for_each(|target| set(&target.has_timer, true));
+    let (path_timeout, connect_timeout) = (Duration::from_millis(400), Duration::from_secs(1));
+    let options = Options { path_timeout, connect_timeout, ..Options::default() };
+    let mut controller = Controller::connect(&url, options).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    (1..=40).for_each(|file| controller.set_file_map(&map(file, 1)).unwrap());
+    targets.iter().for_each(|target| set(&target.deaf, true));
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Lost));
+    let begun = Instant::now();
+    (1..=30).for_each(|file| controller.remove_file_map(1, file).unwrap());
+    let error = controller.set_file_map(&map(40, 2)).unwrap_err();
+    assert!(matches!(error, Error::NoPath(_)), "{error}");
+    assert!(begun.elapsed() < connect_timeout, "{:?}", begun.elapsed());
+    for (path, target) in targets.iter().enumerate() {
+        target.uploads.lock().unwrap().clear();
+        set(&target.deaf, false);
+        is_in(&controller, path, PathState::Optimized);
+        let maps: Vec<u32> = maps_at(target).into_keys().collect();
+        assert_eq!(maps, (31..=40).collect::<Vec<u32>>());
+    }
+}
+
+#[test]
+fn maps_are_set_while_a_path_gets_those_that_there_are() {
+    let (url, targets) = start();
+    set(&targets[0].deaf, true);
+    let connect_timeout = Duration::from_millis(500);
+    let mut controller =
+        Controller::connect(&url, Options { connect_timeout, ..Options::default() }).unwrap();
+    is_in(&controller, 1, PathState::Optimized);
+    let (files, pause) = (400, Duration::from_millis(5));
+    (1..=files).for_each(|file| controller.set_file_map(&map(file, 1)).unwrap());
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    *targets[0].says.lock().unwrap() = Some(Box::new(move |command| {
+        if matches!(command, AdminCommand::FileMapSet(_)) {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(pause);
+        }
+        None
+    }));
+    set(&targets[0].deaf, false);
+    while sent.load(Ordering::SeqCst) < 10 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begun = Instant::now();
+    let mut expected: BTreeMap<u32, u64> = (1..=files).map(|file| (file, 1)).collect();
+    for file in [1, 2, files, files + 1] {
+        controller.set_file_map(&map(file, 2)).unwrap();
+        expected.insert(file, 2);
+    }
+    for file in [2, 3, files - 1] {
+        controller.remove_file_map(1, file).unwrap();
+        expected.remove(&file);
+    }
+    assert!(begun.elapsed() < files * pause / 4, "{:?}", begun.elapsed());
+    is_in(&controller, 0, PathState::Optimized);
+    for target in &targets {
+        assert_eq!(maps_at(target), expected);
+    }
+    controller.set_file_map(&map(3, 3)).unwrap();
+    assert_eq!(maps_at(&targets[0]).get(&3), Some(&3));
 }

@@ -67,7 +67,11 @@ fn maps_that_cannot_be_are_refused() {
 /// Reads a map of 8 bytes an entry and room for 40,000: `page` gives for a slot the one to go on from,
 /// and how many entries there are before it.
 fn read_map(page: fn(u32) -> (u32, u32)) -> Result<usize, Error> {
-    let entry = map_report(1, 4, 4, 40_000);
+    read_map_of(40_000, page)
+}
+
+fn read_map_of(max_entries: u32, page: fn(u32) -> (u32, u32)) -> Result<usize, Error> {
+    let entry = map_report(1, 4, 4, max_entries);
     let (mut controller, _) = connect_to(move |command| match command {
         AdminCommand::Map(MapCommand::Report { length_bytes, .. }) => {
             Some(report(entry.to_bytes().to_vec(), length_bytes))
@@ -101,6 +105,9 @@ fn maps_are_read_to_their_end_and_not_further() {
         let error = read_map(page).unwrap_err();
         assert!(matches!(error, Error::BadAnswer(_)), "{error}");
     }
+    // All that it has is asked for one by one.
+    let error = read_map_of(1 << 20, |first_slot| (first_slot + 1, 0)).unwrap_err();
+    assert!(error.to_string().contains("without entries"), "{error}");
 }
 
 /// A target that answers Function Report like this: the name of what is asked for, a function, and a

@@ -7,7 +7,8 @@ use super::identity::HostId;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
 use bpfof_terminal::{Outcome, target_url};
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::io::Write;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -225,19 +226,24 @@ fn delete(options: &Get) -> Outcome {
 
 fn dump(options: &Map) -> Outcome {
     let (mut controller, map) = find(options)?;
-    let mut entries = controller.map_entries(&map)?;
+    let entries = controller.map_entries(&map)?;
     controller.disconnect()?;
+    // There may be millions of a few bytes each.
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    let entry = |index: &usize| entries.get(*index).unwrap_or_default();
     // As numbers or as text, whichever the keys are.
     match map.key_bytes {
-        1 | 2 | 4 | 8 => entries.sort_by_key(|(key, _)| number(key)),
-        _ => entries.sort(),
+        1 | 2 | 4 | 8 => order.sort_by_key(|index| number(entry(index).0)),
+        _ => order.sort_by_key(|index| entry(index)),
     }
-    let shown: Vec<Shown> = entries.iter().map(|(key, value)| show(key, value)).collect();
+    let shown = order.iter().map(entry).map(|(key, value)| show(key, value));
     if options.host.json {
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        let mut out = std::io::stdout().lock();
+        serde_json::Serializer::pretty(&mut out).collect_seq(shown)?;
+        writeln!(out)?;
         return Ok(());
     }
-    for entry in &shown {
+    for entry in shown {
         println!("{} {}", entry.key_text(), entry.value_text());
     }
     Ok(())

@@ -675,6 +675,11 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 	bpfof_close(strict);
 }
 
+static void hear(int level, const char *line)
+{
+	CHECK(level >= BPFOF_LOG_ERROR && level <= BPFOF_LOG_DEBUG && line);
+}
+
 int main(int argc, char **argv)
 {
 	struct bpfof *b;
@@ -684,6 +689,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 4 || argc == 6 || argc == 7);
 	CHECK(bpfof_version() == BPFOF_VERSION && !strncmp(bpfof_version_string(), "0.1.0", 6));
 	CHECK(!*bpfof_error());
+	CHECK(bpfof_set_log(hear, 0) == -1 && errno == EINVAL);
+	CHECK(bpfof_set_log(hear, BPFOF_LOG_DEBUG) == 0);
 	object = argv[1];
 	paths[0] = argv[2];
 	paths[1] = argv[3];

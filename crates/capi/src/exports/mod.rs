@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod library;
+mod log;
 mod many;
 mod plain;
 mod reader;

@@ -3,8 +3,11 @@
 use super::device_mapper::{Below, Control, Target, TargetKind};
 use super::error::MapRefusal;
 use super::placement::{Layer, Placement, Segment, Volume};
-use rustix::fs::{FileType, major, makedev, minor, stat};
-use std::fs;
+use super::sys::{self, LoopFile};
+use crate::NamespaceInfo;
+use rustix::fs::{FileType, fstat, major, makedev, minor, stat};
+use std::fmt::Write;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +24,8 @@ pub struct NamespaceDevice {
     path: PathBuf,
     identity: Identity,
     sysfs: PathBuf,
+    /// Where the nodes of loop devices are, which tell more than sysfs does.
+    nodes: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +54,61 @@ impl NamespaceDevice {
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, MapRefusal> {
         let path = path.into();
         let identity = identify(&path)?;
-        Ok(Self { path, identity, sysfs: PathBuf::from("/sys/dev/block") })
+        let (sysfs, nodes) = (PathBuf::from("/sys/dev/block"), PathBuf::from("/dev"));
+        Ok(Self { path, identity, sysfs, nodes })
+    }
+
+    /// Refuses a disk that the kernel has made of another namespace than this one, as far as sysfs tells: of
+    /// the subsystem `nqn`, or of any. A disk of another subsystem may be what a target on this machine serves.
+    pub(crate) fn compare(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), String> {
+        let Identity::Block(number) = self.identity else { return Ok(()) };
+        let folder = self.sysfs.join(name(number));
+        let is_meant = |nqn| text(&folder.join("device/subsysnqn")).is_some_and(|of| of == nqn);
+        if !nqn.is_none_or(is_meant) {
+            return Ok(());
+        }
+        let path = self.path.display();
+        let nsid = text(&folder.join("nsid")).and_then(|text| text.parse::<u32>().ok());
+        if let Some(nsid) = nsid.filter(|nsid| *nsid != info.nsid) {
+            let wanted = info.nsid;
+            return Err(format!("{path} is namespace {nsid} of the subsystem, not {wanted}"));
+        }
+        let nguid = text(&folder.join("nguid")).map(|text| text.replace('-', ""));
+        let wanted = info.nguid.iter().fold(String::new(), |mut text, byte| {
+            // A string takes all that is written to it.
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        match nguid {
+            Some(nguid) if info.nguid != [0; 16] && !nguid.eq_ignore_ascii_case(&wanted) => {
+                Err(format!("{path} has the NGUID {nguid}, and the namespace {wanted}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for one file.
+    pub(crate) fn admit(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), MapRefusal> {
+        self.compare(info, nqn).map_err(MapRefusal::OtherNamespace)
+    }
+
+    /// Its length in bytes, if this process may know it.
+    pub(crate) fn length_bytes(&self) -> Option<u64> {
+        sys::length_bytes(&File::open(&self.path).ok()?).ok()
+    }
+
+    /// What a loop device is over, as its driver says; None if this process may not ask it. By the path that
+    /// sysfs has, another process may have another file.
+    fn loop_file(&self, device: u64, folder: &Path) -> Option<Identity> {
+        let node = fs::canonicalize(folder).ok()?;
+        let node = File::open(self.nodes.join(node.file_name()?)).ok()?;
+        if fstat(&node).ok()?.st_rdev != device {
+            return None;
+        }
+        Some(match sys::loop_file(&node).ok()? {
+            LoopFile::Device(number) => Identity::Block(number),
+            LoopFile::Inode { device, inode } => Identity::Image(device, inode),
+        })
     }
 
     /// How it was named.
@@ -172,7 +231,8 @@ impl NamespaceDevice {
                     return Err(format!("sysfs does not tell the offset of loop {name}"));
                 };
                 offset = offset.saturating_add(start);
-                let Ok(below) = identify(Path::new(&backing)) else {
+                let below = self.loop_file(at, &folder).ok_or(());
+                let Ok(below) = below.or_else(|()| identify(Path::new(&backing))) else {
                     return Err(format!("its loop device is over {backing}, which is gone"));
                 };
                 if below == self.identity {
@@ -269,7 +329,62 @@ mod tests {
         std::os::unix::fs::symlink("disk/part", root.join("7:1")).expect("linked");
         let mut namespace = NamespaceDevice::new(image).expect("an image");
         namespace.sysfs = root.to_owned();
+        namespace.nodes = root.to_owned();
         namespace
+    }
+
+    #[test]
+    fn disks_of_another_namespace_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        fs::write(&image, "").expect("written");
+        let mut disk = machine(folder.path(), &image);
+        let nguid = [0x0A, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid };
+        let of = |disk: &NamespaceDevice, info| disk.compare(&info, Some("nqn.x"));
+        of(&disk, info).expect("an image tells nothing");
+        disk.identity = Identity::Block(makedev(259, 1));
+        of(&disk, info).expect("nothing is known of it");
+        let files = folder.path().join("259:1");
+        fs::create_dir_all(files.join("device")).expect("made");
+        let write = |file: &str, text: &str| fs::write(files.join(file), text).expect("written");
+        write("nguid", "0a010203-0405-0607-0809-0a0b0c0d0e0f\n");
+        write("nsid", "1\n");
+        write("device/subsysnqn", "nqn.x\n");
+        of(&disk, info).expect("it is the same");
+        of(&disk, NamespaceInfo { nguid: [0; 16], ..info }).expect("it may be the same");
+        let other = NamespaceInfo { nguid: [1; 16], ..info };
+        let why = of(&disk, other).expect_err("another NGUID");
+        assert!(why.contains("and the namespace 0101"), "{why}");
+        let why = of(&disk, NamespaceInfo { nsid: 2, ..info }).expect_err("another number");
+        assert!(why.contains("is namespace 1 of the subsystem, not 2"), "{why}");
+        disk.compare(&other, Some("nqn.y")).expect("a target here may serve the disk");
+        assert!(disk.compare(&other, None).is_err());
+    }
+
+    /// As root only, where there are loop devices.
+    #[test]
+    fn a_loop_device_says_itself_what_it_is_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        fs::write(&image, [0; 4096]).expect("written");
+        let made =
+            std::process::Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else { return };
+        let node = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+        let number = stat(&node).expect("it is there").st_rdev;
+        let mut namespace = NamespaceDevice::new(&image).expect("an image");
+        let found = namespace.offset_of(number);
+        // Sysfs, as another process would have it, names another file by the same path.
+        let moved = folder.path().join("moved");
+        fs::rename(&image, &moved).expect("renamed");
+        fs::write(&image, [0; 4096]).expect("written");
+        let of_moved = namespace.offset_of(number);
+        namespace.identity = identify(&image).expect("another image");
+        let of_other = namespace.offset_of(number);
+        let _ = std::process::Command::new("losetup").args(["--detach", &node]).status();
+        assert_eq!((found.ok(), of_moved.ok()), (Some(0), Some(0)));
+        assert!(of_other.is_err(), "another file of that name");
     }
 
     #[test]

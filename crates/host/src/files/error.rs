@@ -34,6 +34,9 @@ pub enum MapRefusal {
         /// How far the way from the one to the other could be followed.
         why: String,
     },
+    /// The device that was named is that of another namespace.
+    #[error("{0}: is the right device named?")]
+    OtherNamespace(String),
     /// An inode whose data is not where FIEMAP says, or not as a reader sees it.
     #[error("{0}")]
     Inode(&'static str),

@@ -13,6 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// A request for grants that takes longer, because what was written to the files is written back first, is
+/// followed by one for fewer files.
+const SLOW: Duration = Duration::from_secs(1);
 /// Looks whether the daemon is there so often, if nothing wakes it.
 const IDLE: Duration = Duration::from_secs(1);
 /// A file that somebody writes is not asked for again before.
@@ -38,16 +41,19 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
     drop(client);
     let (ids, free) = (HashMap::new(), Vec::new());
     let mut keeper = Keeper { remote, page, ids, free, next: 1, files_max };
+    let mut files_at_once = FILES_PER_REQUEST / 4;
     loop {
         let mut queue = mem::take(&mut *shared.queue());
         queue.refresh.retain(|entry| !queue.removed.iter().any(|other| other.id == entry.id));
-        let rest = queue.refresh.split_off(FILES_PER_REQUEST.min(queue.refresh.len()));
+        let rest = queue.refresh.split_off(files_at_once.min(queue.refresh.len()));
         let more = !rest.is_empty();
         shared.queue().refresh.splice(..0, rest);
+        let begun = Instant::now();
         if let Err(error) = keeper.turn(&queue) {
             log::warn!("chains run by plain reads from now on: {error}");
             break;
         }
+        files_at_once = next_files(files_at_once, begun.elapsed());
         if !queue.refresh.is_empty() {
             shared.tell();
         }
@@ -58,6 +64,12 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
             signal.wait(IDLE, &mut Breaks::default());
         }
     }
+}
+
+/// Files of the next request, after one of so many that took so long: the daemon answers when it has examined
+/// the last of them, and other requests wait for that.
+fn next_files(files: usize, took: Duration) -> usize {
+    if took >= SLOW { (files / 4).max(1) } else { (files * 2).min(FILES_PER_REQUEST) }
 }
 
 impl Keeper<'_> {
@@ -167,4 +179,22 @@ fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
     status.mapping = None;
     status.not_before = Some(Instant::now() + pause);
     status.refusal = Some(Arc::new(refusal));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_requests_are_followed_by_smaller_ones() {
+        let mut files = FILES_PER_REQUEST;
+        for _ in 0..4 {
+            files = next_files(files, SLOW);
+        }
+        assert_eq!(files, 1);
+        for _ in 0..8 {
+            files = next_files(files, SLOW / 2);
+        }
+        assert_eq!(files, FILES_PER_REQUEST);
+    }
 }

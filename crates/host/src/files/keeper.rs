@@ -76,6 +76,8 @@ struct Keeper<'a> {
     /// Files with a lease, by their ids.
     leased: HashMap<u32, Leased>,
     unleased: Vec<Unleased>,
+    /// When leases were looked after last.
+    looked: Instant,
 }
 
 /// A file with a lease, and the end of its drain once that is broken.
@@ -93,11 +95,11 @@ impl<'a> Keeper<'a> {
     fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
         let info = Cell::new(remote.info);
         let (breaks, leased, unleased) = (Breaks::default(), HashMap::new(), Vec::new());
-        Self { shared, remote, place, info, signal, breaks, leased, unleased }
+        let looked = Instant::now();
+        Self { shared, remote, place, info, signal, breaks, leased, unleased, looked }
     }
 
     fn run(&mut self) {
-        let mut looked = Instant::now();
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
             if !queue.removed.is_empty() {
@@ -107,10 +109,16 @@ impl<'a> Keeper<'a> {
             }
             for entry in &queue.removed {
                 self.remove(entry);
+                if self.has_stopped() {
+                    break;
+                }
             }
             let rest = queue.refresh.split_off(BATCH.min(queue.refresh.len()));
             self.shared.queue().refresh.splice(..0, rest);
             for entry in &queue.refresh {
+                if queue.stop || self.has_stopped() {
+                    break;
+                }
                 entry.queued.store(false, Ordering::SeqCst);
                 self.refresh(entry);
             }
@@ -120,16 +128,15 @@ impl<'a> Keeper<'a> {
             // The rest, or files whose leases had to be released first.
             let more = !self.shared.queue().refresh.is_empty();
             let many = more && queue.refresh.len() == BATCH;
-            if many && !queue.stop && looked.elapsed() < LOOK {
+            if many && !queue.stop && self.looked.elapsed() < LOOK {
                 continue;
             }
-            let draining = self.give_back();
-            self.lease_again();
-            looked = Instant::now();
+            let draining = self.look();
             if queue.stop || !self.is_connected() {
                 break;
             }
-            if draining || !more {
+            // What was queued since the signal was taken. While chains drain there may always be something.
+            if draining || self.shared.queue().is_empty() {
                 let due = self.unleased.iter().map(|file| file.next).min();
                 let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
                 let longest = if draining { DRAINING } else { due.clamp(DRAINING, IDLE) };
@@ -140,6 +147,23 @@ impl<'a> Keeper<'a> {
             entry.status().mapping = None;
             release(&entry, &mapping);
         }
+    }
+
+    /// Looks after leases. True while chains of some that were broken have not ended.
+    fn look(&mut self) -> bool {
+        let draining = self.give_back();
+        self.lease_again();
+        self.looked = Instant::now();
+        draining
+    }
+
+    /// Between two files, of which each may have waited for the target: whether the keeper is to end. Those
+    /// who wait for leases do not wait for all files.
+    fn has_stopped(&mut self) -> bool {
+        if self.looked.elapsed() >= LOOK {
+            self.look();
+        }
+        self.shared.queue().stop
     }
 
     /// Whether maps can be sent. Readers may have their connections longer than the association its
@@ -364,6 +388,8 @@ impl<'a> Keeper<'a> {
     }
 
     fn layout(&self, entry: &MappedFile, file: &File) -> Result<FileLayout, MapRefusal> {
+        // Another disk may have its number by now.
+        self.place.device.admit(&self.info.get(), self.place.nqn.as_deref())?;
         let look = || {
             let look = if entry.is_own { own_file_layout } else { file_layout };
             look(file, &self.place.device, &self.info.get())

@@ -48,7 +48,8 @@ impl FileMaps {
     /// [`local`](Self::local).
     ///
     /// # Errors
-    /// No such namespace; a target that cannot be asked; no thread.
+    /// No such namespace; [`Error::OtherDevice`] for a disk that the kernel has made of another one; a target
+    /// that cannot be asked; no thread.
     pub fn new(controller: Controller, nsid: u32, device: NamespaceDevice) -> Result<Self, Error> {
         Self::start(controller, nsid, device, true)
     }
@@ -84,8 +85,17 @@ impl FileMaps {
             }
             Err(error) => return Err(error),
         };
+        let nqn = controller.url().nqn.clone();
+        device.compare(&info, Some(&nqn)).map_err(Error::OtherDevice)?;
+        let is_as_long = |bytes: u64| bytes.abs_diff(info.size_bytes()) < info.block_bytes.into();
+        if let Some(bytes) = device.length_bytes().filter(|bytes| !is_as_long(*bytes)) {
+            let (path, namespace) = (device.path().display(), info.size_bytes());
+            log::warn!(
+                "{path} has {bytes} bytes, and the namespace {namespace}: is the right device named?"
+            );
+        }
         let extents_max = limits.extents as usize;
-        let place = Place { device, extents_max };
+        let place = Place { device, nqn: Some(nqn), extents_max };
         let server = Server::Target(Box::new(Mutex::new(controller)), place);
         Self::keep(Remote { server, info, vectors: VectorLimits::of(&limits) }, checks)
     }
@@ -107,10 +117,11 @@ impl FileMaps {
     /// the whole namespace.
     ///
     /// # Errors
-    /// No thread.
+    /// [`Error::OtherDevice`]; no thread.
     pub fn passthrough(namespace: NvmeNamespace, device: NamespaceDevice) -> Result<Self, Error> {
         let info = namespace.info();
-        let place = Place { device, extents_max: EXTENTS_MAX_HERE };
+        device.compare(&info, None).map_err(Error::OtherDevice)?;
+        let place = Place { device, nqn: None, extents_max: EXTENTS_MAX_HERE };
         let server = Server::Namespace(namespace, place);
         Self::keep(Remote { server, info, vectors: VectorLimits::UNKNOWN }, true)
     }

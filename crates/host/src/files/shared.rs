@@ -33,6 +33,9 @@ pub(crate) enum Server {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) device: NamespaceDevice,
+    /// The subsystem whose namespace it is by the kernel's host, if that has connected it; None where it is the
+    /// namespace in any case.
+    pub(crate) nqn: Option<String>,
     /// Extents of a file that is mapped, at most.
     pub(crate) extents_max: usize,
 }
@@ -98,6 +101,13 @@ pub(crate) struct Queue {
     pub(crate) stop: bool,
 }
 
+impl Queue {
+    /// Whether the keeper has nothing to do.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.refresh.is_empty() && self.removed.is_empty() && !self.stop
+    }
+}
+
 /// What files, readers and the keeper share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -152,7 +162,9 @@ impl Shared {
             let idle = self.idle_lanes().pop();
             return idle.map_or_else(|| client.lane(), Ok).map(Some);
         }
-        let lane = remote.controller().map(|controller| controller.open_lane()).transpose()?;
+        // The keeper needs the controller, and other readers connect as well.
+        let opener = remote.controller().map(|controller| controller.lane_opener());
+        let lane = opener.map(|opener| opener.open()).transpose()?;
         Ok(lane.map(|mut lane| {
             lane.set_path_patience(PATH_PATIENCE);
             lane

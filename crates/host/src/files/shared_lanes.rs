@@ -3,7 +3,7 @@
 use crate::{Caravan, Error, Lane, SharedLane};
 use rustix::thread::sched_getcpu;
 use std::iter;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,11 @@ pub(crate) struct SharedLanes {
     /// Processors are dealt out to these in turn.
     lanes: Mutex<Vec<Option<Arc<SharedLane>>>>,
     places: usize,
-    /// Who connects the first lane has it.
-    first: Mutex<()>,
+    /// Who connects the first lane has it: how that ended for the last one that failed while others waited.
+    first: Mutex<Option<Arc<Error>>>,
+    /// Threads that want the first lane, and how many have failed while others waited.
+    wanting: AtomicUsize,
+    failures: AtomicU64,
     /// A thread connects another one.
     connects: AtomicBool,
     /// When the next may be tried, in ns from `made` on.
@@ -35,7 +38,9 @@ impl SharedLanes {
         Self {
             lanes: Mutex::new(vec![None; places]),
             places,
-            first: Mutex::new(()),
+            first: Mutex::new(None),
+            wanting: AtomicUsize::new(0),
+            failures: AtomicU64::new(0),
             connects: AtomicBool::new(false),
             next_try_ns: AtomicU64::new(0),
             made: Instant::now(),
@@ -57,7 +62,7 @@ impl SharedLanes {
     /// the first, which others wait for. None without a target.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// Those of `open`; [`Error::Joined`] if another one's has failed, which this one or others waited for.
     pub(crate) fn any(
         &self,
         place: usize,
@@ -66,11 +71,30 @@ impl SharedLanes {
         if let Some(found) = self.find(place) {
             return Ok(Some(found));
         }
-        let _first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.find(place) {
+        let before = self.failures.load(Ordering::SeqCst);
+        self.wanting.fetch_add(1, Ordering::SeqCst);
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = match self.find(place) {
             Some(found) => Ok(Some(found)),
-            None => Ok(self.connect(place, open)?.map(|lane| (lane, place))),
-        }
+            None => match &*first {
+                // What has just failed, perhaps only after long, is not tried for each that waits.
+                Some(error) if self.failures.load(Ordering::SeqCst) != before => {
+                    Err(Error::Joined(Arc::clone(error)))
+                }
+                _ => self.connect(place, open).map(|lane| lane.map(|lane| (lane, place))),
+            },
+        };
+        let others = self.wanting.fetch_sub(1, Ordering::SeqCst) - 1;
+        lane.map_err(|error| match error {
+            Error::Joined(_) => error,
+            _ if others == 0 => error,
+            _ => {
+                let error = Arc::new(error);
+                *first = Some(Arc::clone(&error));
+                self.failures.fetch_add(1, Ordering::SeqCst);
+                Error::Joined(error)
+            }
+        })
     }
 
     /// Whether the caller is to [connect](Self::connect) another lane, and to [say](Self::end) when that is over:
@@ -129,5 +153,37 @@ impl SharedLanes {
 
     fn now_ns(&self) -> u64 {
         u64::try_from(self.made.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn who_waits_for_one_that_fails_fails_with_it() {
+        let lanes = SharedLanes::new(4);
+        let (pause, tries) = (Duration::from_millis(200), AtomicUsize::new(0));
+        let open = || {
+            tries.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(pause);
+            Err(Error::NoPath("silent".to_owned()))
+        };
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let threads = [(); 20].map(|()| scope.spawn(|| lanes.any(0, open)));
+            for thread in threads {
+                let error = thread.join().expect("no panic").expect_err("it is silent");
+                assert_eq!(error.to_string(), "no path to the target: silent");
+            }
+        });
+        assert!(begun.elapsed() < 10 * pause, "{:?}", begun.elapsed());
+        // Who comes later tries again, and nobody waits for it.
+        let before = tries.load(Ordering::SeqCst);
+        let error = lanes.any(0, open).expect_err("it is silent");
+        assert!(matches!(error, Error::NoPath(_)), "{error:?}");
+        assert_eq!(tries.load(Ordering::SeqCst), before + 1);
+        assert!(lanes.any(0, || Ok(None)).expect("no target").is_none());
     }
 }

@@ -24,6 +24,9 @@ const FS_IOC_FSGETXATTR: u64 = 0x801C_581F;
 /// `_IOR(0x12, 114, size_t)`
 const BLKGETSIZE64: u64 = 0x8008_1272;
 
+/// `LOOP_GET_STATUS64`
+const LOOP_GET_STATUS64: u64 = 0x4C05;
+
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 const F_OWNER_TID: i32 = 0;
@@ -106,6 +109,26 @@ pub(crate) fn length_bytes(file: &File) -> io::Result<u64> {
     // SAFETY: the descriptor is open; the kernel writes a u64.
     check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &raw mut bytes) })?;
     Ok(bytes)
+}
+
+/// What a loop device is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoopFile {
+    /// A device, by its number.
+    Device(u64),
+    /// A file, by the number of its file system's device and its inode.
+    Inode { device: u64, inode: u64 },
+}
+
+/// What the loop device `node` is over.
+pub(crate) fn loop_file(node: &File) -> io::Result<LoopFile> {
+    // `struct loop_info64`, of which lo_device, lo_inode and lo_rdevice come first.
+    let mut info = [0_u64; 29];
+    // SAFETY: the descriptor is open; the kernel writes a loop_info64, which is as long.
+    check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) })?;
+    // The kernel's encoding of device numbers is that of stat().
+    let [device, inode, number, ..] = info;
+    Ok(if number != 0 { LoopFile::Device(number) } else { LoopFile::Inode { device, inode } })
 }
 
 /// Writes all dirty pages of `file` to its device and waits until they are there. Costs little on

@@ -16,8 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for an answer: a file with much unwritten data is written first.
+/// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same about files: what was written to them and is not on the disk is written first, of each in turn.
+/// A daemon that ends closes the connection.
+const FILES_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to the grant daemon, and the association that the daemon has made for it. All
 /// calls block until the daemon has answered; after an error other than a refusal the connection is of
@@ -225,7 +228,11 @@ fn exchange(
     request.encode(packet);
     // A daemon that has turned this process away has said why before it closed the connection.
     let mut failed = socket.send(packet, descriptors).err();
-    let patience = if failed.is_none() { PATIENCE } else { Duration::ZERO };
+    let patience = match request {
+        _ if failed.is_some() => Duration::ZERO,
+        Request::Add { .. } | Request::Refresh { .. } => FILES_PATIENCE,
+        _ => PATIENCE,
+    };
     let end = deadline(patience);
     loop {
         if !socket.wait(end.saturating_duration_since(Instant::now())).map_err(Failure::Io)? {

@@ -158,6 +158,11 @@ impl Paths {
         }
     }
 
+    /// That no path is usable, and why.
+    pub(super) fn no_path(&self) -> Error {
+        Error::NoPath(self.reasons(&self.table()))
+    }
+
     /// Each path's reason.
     fn reasons(&self, table: &Table) -> String {
         let reasons = (0..self.portals.len()).map(|path| {

@@ -26,6 +26,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 const GAP_MAX: u32 = 1024;
 /// So many numbers are skipped at first while the program waits.
 const HELD_SKIPS: u32 = 16;
+/// And so many maps of files are set.
+const HELD_FILES: usize = 16;
 
 /// The intent, held while something is done on all associations, or all that was done is done on another.
 #[derive(Debug, Default)]
@@ -88,7 +90,9 @@ pub(crate) struct Intent {
     /// Names of the installed functions that this program has looked up or installed. It does not matter to
     /// it which others there are.
     installed: BTreeMap<u32, String>,
-    files: BTreeMap<u32, FileMapObject>,
+    files: BTreeMap<u32, FileMap>,
+    /// Counts the maps of files that have been noted.
+    noted: u64,
     /// What the program has set in function maps, by their names, of each as many as fit into the map.
     entries: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
 }
@@ -99,7 +103,25 @@ struct Loaded {
     entry: u32,
 }
 
-/// The functions of an association that has just begun.
+/// The map of a file.
+#[derive(Clone, Debug)]
+struct FileMap {
+    map: Arc<FileMapObject>,
+    /// When it was noted: a program may set another one of the same version.
+    number: u64,
+}
+
+/// What of the intent is to be done next on an association that has just begun. It may take long, and the intent
+/// need not be locked meanwhile.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The next function must get this id.
+    Skip(u32),
+    /// These maps of files are to be set, or removed.
+    Files(Vec<Arc<FileMapObject>>),
+}
+
+/// The functions and the maps of files of an association that has just begun.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     last_id: u32,
@@ -109,11 +131,31 @@ pub(super) struct Progress {
     /// So many ids are skipped while the intent is locked: more each time, or a program that goes on loading
     /// would always be ahead.
     held_skips: u32,
+    /// Their namespaces, and the numbers that they were noted with.
+    files: BTreeMap<u32, (u32, u64)>,
+    /// The same for maps of files.
+    held_files: usize,
 }
 
 impl Progress {
+    /// Does what need not be done with the intent locked, as long as that is wanted.
+    pub(super) fn go_on(
+        &mut self,
+        one: &mut Controller,
+        step: Step,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
+        match step {
+            Step::Skip(next) => self.skip_to(one, next, is_wanted),
+            Step::Files(maps) => maps.iter().try_for_each(|map| match is_wanted() {
+                true => one.set_file_map(map),
+                false => Err(LostReason::HungUp.into()),
+            }),
+        }
+    }
+
     /// Has the next function get the id `next`, unless it is no longer wanted.
-    pub(super) fn skip_to(
+    fn skip_to(
         &mut self,
         one: &mut Controller,
         next: u32,
@@ -129,14 +171,13 @@ impl Intent {
     /// Does all of it on an association that has just begun, the only one if `is_alone`: an installed function
     /// that it does not have is not to be had. An ordinary target has no functions, and is good for what it can do.
     ///
-    /// Some: the next function must get this id, and then it goes on. To skip the ids before that may take
-    /// long, and the intent need not be locked meanwhile.
+    /// Some: this comes first, and then it goes on.
     pub(super) fn replay(
         &mut self,
         one: &mut Controller,
         is_alone: bool,
         progress: &mut Progress,
-    ) -> Result<Option<u32>, Error> {
+    ) -> Result<Option<Step>, Error> {
         match one.pushdown_limits() {
             Ok(_) => {}
             Err(Error::NotPushdownTarget) if self.is_empty() => return Ok(None),
@@ -164,7 +205,7 @@ impl Intent {
         while let Some((id, function)) = self.functions.range(next(progress.last_id)).next() {
             if *id > progress.last_id + 1 {
                 if !is_near {
-                    return Ok(Some(*id));
+                    return Ok(Some(Step::Skip(*id)));
                 }
                 progress.skip_to(one, *id, &|| true)?;
             }
@@ -177,10 +218,15 @@ impl Intent {
         }
         if progress.last_id < self.last_id {
             if !is_near {
-                return Ok(Some(self.last_id + 1));
+                return Ok(Some(Step::Skip(self.last_id + 1)));
             }
             progress.skip_to(one, self.last_id + 1, &|| true)?;
         }
+        let maps = self.files_after(progress);
+        if maps.len() > progress.held_files {
+            return Ok(Some(Step::Files(maps)));
+        }
+        maps.iter().try_for_each(|map| one.set_file_map(map))?;
         // The program has unloaded them meanwhile.
         for id in progress.loaded.iter().filter(|id| !self.functions.contains_key(id)) {
             one.unload_function(FunctionId(*id))?;
@@ -191,10 +237,27 @@ impl Intent {
                 one.map_set(&map, key, value)?;
             }
         }
-        for map in self.files.values() {
-            one.set_file_map(map)?;
-        }
         Ok(None)
+    }
+
+    /// The maps of files that have been noted since, and removals of those that are not wanted any more.
+    fn files_after(&self, progress: &mut Progress) -> Vec<Arc<FileMapObject>> {
+        progress.held_files = progress.held_files.saturating_mul(2).max(HELD_FILES);
+        let mut maps = Vec::new();
+        progress.files.retain(|id, (nsid, _)| {
+            let stays = self.files.contains_key(id);
+            if !stays {
+                maps.push(Arc::new(FileMapObject::removal(*nsid, *id)));
+            }
+            stays
+        });
+        for (id, FileMap { map, number }) in &self.files {
+            let known = progress.files.insert(*id, (map.nsid, *number));
+            if known.is_none_or(|(_, known)| known != *number) {
+                maps.push(Arc::clone(map));
+            }
+        }
+        maps
     }
 
     /// Changes an entry of a function map.
@@ -214,9 +277,9 @@ impl Intent {
             let entries = self.entries.entry(name.to_owned()).or_default();
             if entries.len() >= map.max_entries as usize && !entries.contains_key(key) {
                 // Functions have deleted some of them.
-                let there = one.map_entries(&map)?.into_iter().map(|(key, _)| key);
-                let there: BTreeSet<Vec<u8>> = there.collect();
-                entries.retain(|key, _| there.contains(key));
+                let there = one.map_entries(&map)?;
+                let there: BTreeSet<&[u8]> = there.iter().map(|(key, _)| key).collect();
+                entries.retain(|key, _| there.contains(&key[..]));
             }
             entries.insert(key.to_vec(), value.to_vec());
         }
@@ -240,9 +303,9 @@ impl Intent {
         }
         // Where requests go, functions have made room. They have not here.
         let entries = self.entries.get(name);
-        for (other, _) in one.map_entries(&map)? {
-            if !entries.is_some_and(|entries| entries.contains_key(&other)) {
-                one.map_delete(&map, &other)?;
+        for (other, _) in one.map_entries(&map)?.iter() {
+            if !entries.is_some_and(|entries| entries.contains_key(other)) {
+                one.map_delete(&map, other)?;
             }
         }
         one.map_change(&map, change, key, value)
@@ -369,10 +432,12 @@ impl Intent {
 
     /// From now on the map of a file is this one, or none.
     pub(crate) fn note_file(&mut self, map: &FileMapObject) {
+        self.noted += 1;
+        let noted = FileMap { map: Arc::new(map.clone()), number: self.noted };
         match map.version {
-            0 => drop(self.files.remove(&map.file)),
-            _ => drop(self.files.insert(map.file, map.clone())),
-        }
+            0 => self.files.remove(&map.file),
+            _ => self.files.insert(map.file, noted),
+        };
     }
 
     pub(crate) fn forget_file(&mut self, file: u32) {

@@ -5,6 +5,7 @@ use super::intent::{Intent, Intents, Progress};
 use super::state::PathState;
 use super::terms::Terms;
 use crate::association::Association;
+use crate::queue::Event;
 use crate::transport::tcp::wait_ready;
 use crate::{Controller, Error, Status};
 use bpfof_nvme::identify::IdentifyNamespace;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 /// read again.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_UNUSABLE: Duration = Duration::from_millis(200);
+/// It is not read more often, whatever events come.
+const LOOK_EVENT: Duration = Duration::from_millis(10);
 /// Asynchronous Event Configuration: ANA changes (NVMe Base 2.0 §5.27.1.8).
 const ANA_CHANGE_NOTICES: u32 = 1 << 11;
 /// CMIC: ANA is reported (NVMe Base 2.0 §5.17.2.1).
@@ -97,7 +100,8 @@ impl Keeper {
         self.paths.came_up(self.path, association, terms, state)
     }
 
-    /// Does on a path all that is wanted. The intent is locked then.
+    /// Does on a path all that is wanted, most of it while others may change what that is. The intent is locked
+    /// then.
     fn replay(
         &self,
         association: &Association,
@@ -107,11 +111,11 @@ impl Keeper {
         loop {
             let mut intent = self.intents.lock_for(association)?;
             let is_alone = self.paths.connected().is_empty();
-            let Some(next) = intent.replay(one, is_alone, &mut progress)? else {
+            let Some(step) = intent.replay(one, is_alone, &mut progress)? else {
                 return Ok(intent);
             };
             drop(intent);
-            progress.skip_to(one, next, &|| !self.paths.has_ended())?;
+            progress.go_on(one, step, &|| !self.paths.has_ended())?;
         }
     }
 
@@ -120,18 +124,29 @@ impl Keeper {
         let association = &link.association;
         let socket = association.admin.descriptor()?;
         let mut one = Controller::of(Arc::clone(association));
-        let mut looked = Instant::now();
+        let (mut looked, mut event_came) = (Instant::now(), false);
+        // From a target that takes no requests for events, nothing is heard unless it is asked.
+        let mut tells = true;
         while !self.paths.has_ended() {
             if association.has_ended() {
                 // Whoever has ended it has told why.
                 return Err(crate::LostReason::HungUp.into());
             }
-            let (left, event_came) = association.admin.beat()?;
+            let (left, came) = association.admin.beat()?;
+            if came == Some(Event::Refused) && tells {
+                tells = false;
+                log::info!("{}: it takes no requests for events, and is asked", association.url);
+            }
+            event_came |= came == Some(Event::Came);
             let is_usable = self.paths.state(link.path).is_usable();
-            let look = if is_usable { LOOK } else { LOOK_UNUSABLE };
-            if event_came || !is_usable && looked.elapsed() >= look {
+            let look = match is_usable {
+                _ if event_came => LOOK_EVENT,
+                true => LOOK,
+                false => LOOK_UNUSABLE,
+            };
+            if (event_came || !is_usable || !tells) && looked.elapsed() >= look {
                 looked = Instant::now();
-                self.look(link, &mut one, event_came)?;
+                self.look(link, &mut one, std::mem::take(&mut event_came))?;
             }
             wait_ready(&socket, false, left.map_or(look, |left| left.min(look)))?;
         }

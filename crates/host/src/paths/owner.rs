@@ -1,6 +1,6 @@
 //! The paths as their controller has them: what it does on one association is done on all.
 
-use super::core::{Link, Paths};
+use super::core::Paths;
 use super::info::PathInfo;
 use super::intent::{Intent, Intents};
 use super::keeper;
@@ -58,36 +58,50 @@ impl Owner {
         mut act: impl FnMut(&mut Intent, &Arc<Association>, Option<T>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let end = deadline(self.paths.options().connect_timeout);
-        let mut tries = 0;
+        let mut tries = Tries::default();
         loop {
             // Before the intent is locked: who brings a path to life has to lock it.
             self.paths.wait_best(end)?;
-            let mut intent = self.intents.lock();
-            let links: Vec<Link> = self.paths.connected();
-            let (mut done, mut why) = (None, None);
-            for link in &links {
-                match act(&mut intent, &link.association, done) {
-                    Ok(result) => done = done.or(Some(result)),
-                    Err(error) if error.lost().is_none() && done.is_none() => return Err(error),
-                    Err(error) => {
-                        self.paths.lost(link, &error);
-                        why = Some(error);
-                    }
-                }
-            }
+            let done = self.on_connected(&mut self.intents.lock(), &mut tries, &mut act)?;
             if let Some(done) = done {
                 return Ok(done);
             }
-            tries += links.len();
             // Paths come back, so that there may always be some.
-            if let Some(why) = why
-                && tries >= self.paths.count()
-                && Instant::now() >= end
-            {
+            let is_over = tries.count >= self.paths.count() && Instant::now() >= end;
+            if let Some(why) = tries.last.take().filter(|_| is_over) {
                 return Err(why);
             }
         }
     }
+
+    /// The same on those that there are now. None if there is none, or each is lost.
+    fn on_connected<T: Copy>(
+        &self,
+        intent: &mut Intent,
+        tries: &mut Tries,
+        act: &mut impl FnMut(&mut Intent, &Arc<Association>, Option<T>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut done = None;
+        for link in &self.paths.connected() {
+            tries.count += 1;
+            match act(intent, &link.association, done) {
+                Ok(result) => done = done.or(Some(result)),
+                Err(error) if error.lost().is_none() && done.is_none() => return Err(error),
+                Err(error) => {
+                    self.paths.lost(link, &error);
+                    tries.last = Some(error);
+                }
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// On how many associations something was tried, and how that ended on the last one that was lost with it.
+#[derive(Default)]
+struct Tries {
+    count: usize,
+    last: Option<Error>,
 }
 
 impl Several for Owner {
@@ -139,9 +153,10 @@ impl Several for Owner {
         })
     }
 
-    /// On all associations: chains read by the map that their versions name, whichever path they take.
+    /// On all associations: chains read by the map that their versions name, whichever path they take. It
+    /// waits for none: who keeps the maps of many files has leases to give back.
     fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error> {
-        let set = self.on_each(|intent, association, done: Option<()>| {
+        let mut act = |intent: &mut Intent, association: &Arc<Association>, done: Option<()>| {
             let set = Controller::of(Arc::clone(association)).set_file_map(map);
             match &set {
                 Ok(()) => intent.note_file(map),
@@ -149,11 +164,15 @@ impl Several for Owner {
                 Err(_) => {}
             }
             set
-        });
-        if set.is_err() && map.version == 0 {
-            self.intents.lock().forget_file(map.file);
+        };
+        let (mut intent, mut tries) = (self.intents.lock(), Tries::default());
+        let set = self.on_connected(&mut intent, &mut tries, &mut act);
+        if map.version == 0 {
+            // An association that comes gets what is still noted, and those that were lost have ended.
+            intent.forget_file(map.file);
+            return set.map(|_| ());
         }
-        set
+        set?.ok_or_else(|| tries.last.unwrap_or_else(|| self.paths.no_path()))
     }
 
     /// By `change` on the first, and so that it is alike on the others. What functions have deleted on the

@@ -261,12 +261,28 @@ impl SharedLane {
     ) -> Result<(Guard<'_>, u32), SubmitError> {
         let mut state = self.lock();
         loop {
-            match state.submit(request, data) {
+            match self.submit(&mut state, request, data) {
                 Ok(tag) => return Ok((state, tag)),
                 Err(SubmitError::QueueFull) => state = self.wait_for_room(state, None),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Queues a request in the lane, with the memory for what it returns.
+    fn submit(
+        &self,
+        state: &mut State,
+        request: &Request<'_>,
+        data: &mut Vec<u8>,
+    ) -> Result<u32, SubmitError> {
+        state.submit(request, data).inspect_err(|error| {
+            // Another connection was to take the place of a worn one, and could not. Nothing is in flight that
+            // would say so.
+            if *error == SubmitError::NotConnected {
+                self.note_connection(state);
+            }
+        })
     }
 
     /// Waits until a call has ended, which may have left room in the lane, or `end` has come.
@@ -450,11 +466,15 @@ impl SharedLane {
     /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
     fn receive(&self, state: &mut State) -> (usize, u32) {
         let received = state.receive();
+        self.note_connection(state);
+        received
+    }
+
+    fn note_connection(&self, state: &State) {
         if !state.lane.is_connected() {
             self.lost.store(true, Ordering::Relaxed);
         }
         self.has_socket.store(state.lane.has_socket(), Ordering::Relaxed);
-        received
     }
 
     fn lock(&self) -> Guard<'_> {
@@ -540,6 +560,10 @@ impl SharedLane {
 impl SharedLane {
     pub(crate) fn renewals(&self) -> u32 {
         self.lock().lane.renewals()
+    }
+
+    pub(crate) fn is_worn(&self) -> bool {
+        self.lock().lane.is_worn()
     }
 }
 

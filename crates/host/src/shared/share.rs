@@ -87,7 +87,7 @@ impl LaneShare {
         let mut memory = self.spare.pop().unwrap_or_default();
         memory.clear();
         let mut state = self.lane.lock();
-        let tag = match state.submit(request, &mut memory) {
+        let tag = match self.lane.submit(&mut state, request, &mut memory) {
             Ok(tag) => tag,
             Err(error) => {
                 self.spare.push(memory);

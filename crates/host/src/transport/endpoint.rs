@@ -1,6 +1,7 @@
 //! The endpoint of a fabric, and the memory at this end that the target reads and writes: within this process
 //! or by a network card.
 
+use super::addresses::addresses;
 use super::connector::Connector;
 use super::tcp::wait_ready;
 use crate::deadline::deadline;
@@ -11,7 +12,7 @@ use bpfof_device::rdma::{self, ConnectError, Shape};
 use bpfof_nvme::rdma::{ConnectAccept, ConnectReject, ConnectRequest};
 use bpfof_nvme::{Cqe, Sgl, Sqe};
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -39,13 +40,16 @@ pub(crate) struct QueueName {
     pub(crate) qid: u16,
     /// Controller; of an I/O queue only.
     pub(crate) cntlid: u16,
+    /// Where the controller's admin queue is connected, if that is known: the name of its host may have other
+    /// addresses, too, or none for the moment.
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) enum Endpoint {
     Fabric { end: fabric::Endpoint, memory: Region },
-    Rdma { end: Box<rdma::Endpoint>, address: u64, key: u32 },
+    Rdma { end: Box<rdma::Endpoint>, peer: SocketAddr, address: u64, key: u32 },
 }
 
 impl Endpoint {
@@ -59,7 +63,7 @@ impl Endpoint {
         Ok(Self::Fabric { end, memory })
     }
 
-    /// Connects by RDMA, to the first address of the URL's host that accepts.
+    /// Connects by RDMA, to the first address of the URL's host that accepts, or to that of the admin queue.
     pub(super) fn connect(
         url: &TargetUrl,
         options: &Options,
@@ -85,25 +89,22 @@ impl Endpoint {
             host_sends: entries.into(),
             cntlid: if config.admin { 0 } else { queue.cntlid },
         };
-        let deadline = deadline(options.connect_timeout);
         let failed = |why: String| {
             let address =
                 url.portals().next().map_or_else(String::new, |portal| portal.to_string());
             Error::ConnectRdma { address, why }
         };
-        let host = || url.host.clone();
-        let addresses = (url.host.as_str(), url.port)
-            .to_socket_addrs()
-            .map_err(|source| Error::Resolve { host: host(), source })?;
+        let addresses = addresses(url, queue.peer)?;
+        let deadline = deadline(options.connect_timeout);
         let mut why = "the host name has no address".to_owned();
-        for address in addresses {
+        for peer in addresses {
             let left = deadline.saturating_duration_since(Instant::now());
-            match rdma::Endpoint::connect(address, shape, &request.to_bytes(), left) {
+            match rdma::Endpoint::connect(peer, shape, &request.to_bytes(), left) {
                 Ok((end, accepted)) => {
                     let (address, key) =
                         end.shared().ok_or_else(|| failed("it has no memory".to_owned()))?;
                     return match ConnectAccept::from_private_data(&accepted) {
-                        Some(_) => Ok(Self::Rdma { end: Box::new(end), address, key }),
+                        Some(_) => Ok(Self::Rdma { end: Box::new(end), peer, address, key }),
                         None => Err(failed("it accepts, and is no NVMe/RDMA target".to_owned())),
                     };
                 }
@@ -111,6 +112,14 @@ impl Endpoint {
             }
         }
         Err(failed(why))
+    }
+
+    /// Where it leads; `None` within this process.
+    pub(super) const fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Fabric { .. } => None,
+            Self::Rdma { peer, .. } => Some(*peer),
+        }
     }
 
     /// Names a range of the memory to the target.

@@ -16,6 +16,7 @@ use bpfof_device::fabric::{Event, Work};
 use bpfof_nvme::{Cqe, Sgl, Sqe};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -107,6 +108,11 @@ impl FabricPort {
 
     pub(super) const fn requests(&self) -> &Requests {
         &self.requests
+    }
+
+    /// Where the connection leads; `None` within this process.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().and_then(Endpoint::peer)
     }
 
     pub(super) const fn is_connected(&self) -> bool {

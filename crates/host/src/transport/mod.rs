@@ -1,5 +1,6 @@
 //! What carries a queue: a TCP connection, or an endpoint of a fabric, by RDMA or within this process.
 
+mod addresses;
 mod connector;
 mod endpoint;
 mod fabric;
@@ -12,6 +13,7 @@ pub(crate) use endpoint::QueueName;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl, Transport};
 use fabric::FabricPort;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tcp::{Takeover, TcpPort};
@@ -31,9 +33,12 @@ impl Port {
         config: InitiatorConfig,
         queue: QueueName,
     ) -> Result<Port, Error> {
+        let peer = queue.peer;
         Ok(match (&options.connector, url.transport) {
             (Some(connector), _) => Port::Fabric(Box::new(FabricPort::within(connector, config)?)),
-            (None, Transport::Tcp) => Port::Tcp(Box::new(TcpPort::connect(url, options, config)?)),
+            (None, Transport::Tcp) => {
+                Port::Tcp(Box::new(TcpPort::connect(url, options, config, peer)?))
+            }
             (None, Transport::Rdma) => {
                 Port::Fabric(Box::new(FabricPort::connect(url, options, config, queue)?))
             }
@@ -45,6 +50,14 @@ impl Port {
         match self {
             Port::Tcp(port) => port.initiator().requests(),
             Port::Fabric(port) => port.requests(),
+        }
+    }
+
+    /// The address that it is connected to; `None` within this process.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Port::Tcp(port) => port.peer(),
+            Port::Fabric(port) => port.peer(),
         }
     }
 

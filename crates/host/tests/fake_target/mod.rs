@@ -49,6 +49,12 @@ pub(crate) struct Shared {
     pub(crate) ana: AtomicU8,
     /// Asynchronous Event Requests: where the answers go, and their identifiers.
     pub(crate) parked: Mutex<Vec<(TcpStream, u16)>>,
+    /// Refuse Asynchronous Event Requests.
+    pub(crate) refuses_events: AtomicBool,
+    /// Answer them at once.
+    pub(crate) tells_always: AtomicBool,
+    /// Those that have come.
+    pub(crate) event_requests: AtomicUsize,
     /// Be an ordinary target.
     pub(crate) no_pushdown: AtomicBool,
     /// Give answers of its own to admin commands.
@@ -238,8 +244,18 @@ impl<'s> Connection<'s> {
 
     fn end(&mut self, sqe: &Sqe, data: &[u8]) {
         if self.qid == 0 && sqe.opcode == admin::ASYNC_EVENT_REQUEST {
-            let stream = self.stream.try_clone().unwrap();
-            self.shared.parked.lock().unwrap().push((stream, sqe.cid));
+            self.shared.event_requests.fetch_add(1, Ordering::SeqCst);
+            let status = match () {
+                () if self.shared.refuses_events.load(Ordering::SeqCst) => Status::INVALID_FIELD,
+                () if self.shared.tells_always.load(Ordering::SeqCst) => Status::SUCCESS,
+                () => {
+                    let stream = self.stream.try_clone().unwrap();
+                    self.shared.parked.lock().unwrap().push((stream, sqe.cid));
+                    return;
+                }
+            };
+            let cqe = Cqe { dw0: 0x0C_0302, cid: sqe.cid, status, ..Cqe::default() };
+            CapsuleResp { cqe }.encode_into(&mut self.out, self.digests);
             return;
         }
         let (status, dw0, dw1, answer) =

@@ -13,6 +13,7 @@ use crate::requests::{InitiatorConfig, OnCompletion};
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::tcp::IcResp;
 use socket::Socket;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -45,11 +46,11 @@ impl TcpPort {
         url: &TargetUrl,
         options: &Options,
         config: InitiatorConfig,
+        peer: Option<SocketAddr>,
     ) -> Result<TcpPort, Error> {
         let psk = options.credentials.psk(&options.host_nqn, &url.nqn)?;
-        let address = (url.host.as_str(), url.port);
         Ok(TcpPort {
-            socket: Some(Socket::connect(address, psk.as_ref(), options.connect_timeout)?),
+            socket: Some(Socket::connect(url, peer, psk.as_ref(), options.connect_timeout)?),
             initiator: Initiator::new(config),
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             filled: 0,
@@ -98,6 +99,11 @@ impl TcpPort {
 
     pub(super) const fn initiator(&self) -> &Initiator {
         &self.initiator
+    }
+
+    /// Where the connection leads.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.socket.as_ref().and_then(Socket::peer)
     }
 
     pub(super) const fn is_connected(&self) -> bool {

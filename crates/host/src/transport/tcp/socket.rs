@@ -3,12 +3,13 @@
 use super::records::{Keys, Records};
 use super::stream::{read, write};
 use crate::deadline::deadline;
-use crate::{Error, LostReason};
+use crate::transport::addresses::addresses;
+use crate::{Error, LostReason, TargetUrl};
 use bpfof_tls::Psk;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -22,16 +23,16 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Connects to the first address of `host` that answers within `timeout`; with a key, by TLS.
+    /// Connects to the first address of `url` that answers within `timeout`, or to `peer`; with a key, by TLS.
     pub(crate) fn connect(
-        (host, port): (&str, u16),
+        url: &TargetUrl,
+        peer: Option<SocketAddr>,
         psk: Option<&Psk>,
         timeout: Duration,
     ) -> Result<Self, Error> {
+        let addresses = addresses(url, peer)?;
         let deadline = deadline(timeout);
-        let addresses = (host, port)
-            .to_socket_addrs()
-            .map_err(|source| Error::Resolve { host: host.to_owned(), source })?;
+        let (host, port) = (&url.host, url.port);
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -67,6 +68,11 @@ impl Socket {
         let records = keys.map(|keys| Records::new(keys).map(Box::new)).transpose();
         let records = records.map_err(|_| Error::NoLane("its keys cannot be used"))?;
         Ok(Self { stream: socket.into(), records })
+    }
+
+    /// Where it leads.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
     }
 
     /// Whether nothing is under way: nothing has come that was not read, and nothing waits to be sent.
