@@ -277,7 +277,8 @@ static __s64 (*const bpfof_trace_bytes)(const void *text, __u64 len, __u64 value
  * has written stays written if it fails or is run again.
  *
  * Each costs 1325 units, 4 for each byte of the key, and 1 for every 2 bytes of the
- * value. What is not &map faults; padding in keys counts, so clear it.
+ * value; 10,000 more where another thread is in the map. What is not &map faults;
+ * padding in keys counts, so clear it.
  */
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_ARRAY 2

@@ -5,11 +5,13 @@
 use bpfof_function::abi;
 
 /// A hop: its reads, translated and queued; outputs cleared and checked.
-pub(crate) const HOP: u64 = 120;
+const HOP: u64 = 120;
+/// A piece of a read that is not its first: looked for in the file map twice, queued, and performed.
+const PIECE: u64 = 300;
 /// Clearing what an arena keeps of another owner.
 pub(crate) const WIPE: u64 = bytes(abi::WORKSPACE_BYTES as u64 + (abi::DATA - abi::GUEST_BASE));
 /// Entering and leaving a function.
-const CALL: u64 = 80;
+pub(crate) const CALL: u64 = 80;
 /// Placing a chain in an arena.
 const START: u64 = 150;
 
@@ -18,10 +20,15 @@ const fn bytes(count: u64) -> u64 {
     count / 2
 }
 
-/// A call of the function on a block of this length, which was brought into the arena for it.
+/// A hop for which so many bytes were brought into the arena.
 #[inline]
-pub(crate) fn call(length_bytes: u32) -> u64 {
-    CALL + bytes(u64::from(length_bytes))
+pub(crate) fn hop(length_bytes: u32) -> u64 {
+    HOP + bytes(u64::from(length_bytes))
+}
+
+/// A read that is not contiguous in the namespace but in so many pieces.
+pub(crate) fn pieces(count: u64) -> u64 {
+    PIECE * count.saturating_sub(1)
 }
 
 /// The start of a chain with a scratch of this size.

@@ -148,12 +148,13 @@ impl Engine {
             return Err(ChainError::UnknownFunction);
         }
         let id = self.acquire(start.owner)?;
-        let chain = &mut self.chains[id.index()];
-        chain.begin(start, &self.limits);
-        self.spent += cost::start(start.scratch_bytes);
+        let Engine { limits, spent, chains, .. } = self;
+        let chain = &mut chains[id.index()];
+        chain.begin(start, limits);
+        *spent += cost::start(start.scratch_bytes);
         let first = (start.first_file, start.first_offset_bytes, start.first_size_bytes);
         let started =
-            chain.find(tables).and_then(|()| chain.plan_one(id, tables, first, &mut emit));
+            chain.find(tables).and_then(|()| chain.plan_one(id, tables, first, spent, &mut emit));
         match started {
             Ok(()) => Ok(id),
             Err(error) => {
@@ -254,10 +255,11 @@ impl Engine {
         mut emit: impl FnMut(DeviceRead),
     ) -> Result<ChainId, ChainError> {
         let id = self.acquire(suspended.owner)?;
-        self.spent += cost::move_state(suspended.bytes());
-        let chain = &mut self.chains[id.index()];
+        let Engine { spent, chains, .. } = self;
+        *spent += cost::move_state(suspended.bytes());
+        let chain = &mut chains[id.index()];
         chain.restore(suspended);
-        match chain.find(tables).and_then(|()| chain.plan_next(id, tables, &mut emit)) {
+        match chain.find(tables).and_then(|()| chain.plan_next(id, tables, spent, &mut emit)) {
             Ok(()) => Ok(id),
             Err(error) => {
                 self.release(id);
@@ -505,13 +507,17 @@ impl Chain {
         spent: &mut u64,
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<Step, ChainError> {
+        let begins = self.next_call == 0;
+        if begins {
+            // All of its blocks have been brought, however many of them the function is called on.
+            *spent += cost::hop(self.hop_bytes());
+        }
         if self.device_failed {
             return Err(ChainError::Device);
         }
-        if self.next_call == 0 {
+        if begins {
             self.arena.begin_hop(self.hop);
             self.hop += 1;
-            *spent += cost::HOP;
         }
         self.find(tables)?;
         let ends = match self.read_count {
@@ -528,8 +534,15 @@ impl Chain {
         if self.gives_way {
             return Ok(Step::Rest);
         }
-        self.plan_next(id, tables, emit)?;
+        self.plan_next(id, tables, spent, emit)?;
         Ok(Step::Reads)
+    }
+
+    /// Bytes of the data area that the reads of the hop fill.
+    #[inline(always)]
+    fn hop_bytes(&self) -> u32 {
+        let last = self.read_count.checked_sub(1).and_then(|last| self.reads.get(last));
+        last.map_or(0, |last| last.data_at + last.length)
     }
 
     /// Makes calls from `next_call` on; says what they lead to, if it is not the next reads.
@@ -561,12 +574,13 @@ impl Chain {
         &mut self,
         id: ChainId,
         tables: &Tables,
+        spent: &mut u64,
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<(), ChainError> {
         match self.arena.context_u32(context::READS) {
             // What a lookup does: nothing else to wait for.
-            1 => self.plan_one(id, tables, next_read(&self.arena, 0), emit),
-            count => self.plan(id, tables, count as usize, emit),
+            1 => self.plan_one(id, tables, next_read(&self.arena, 0), spent, emit),
+            count => self.plan(id, tables, count as usize, spent, emit),
         }
     }
 
@@ -581,7 +595,7 @@ impl Chain {
         spent: &mut u64,
     ) -> Result<Option<Step>, ChainError> {
         let read = &self.reads[index];
-        *spent += cost::call(read.length);
+        *spent += cost::CALL;
         let data = read.start as usize..read.end as usize;
         let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
         let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
@@ -657,13 +671,14 @@ impl Chain {
         id: ChainId,
         tables: &Tables,
         asked: (u32, u64, u32),
+        spent: &mut u64,
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<(), ChainError> {
         self.read_count = 0;
         if asked.2 == 0 {
             return Err(ChainError::InvalidOutput(InvalidOutput::NoProgress));
         }
-        let read = self.place(tables, 0, asked)?;
+        let read = self.place(tables, 0, asked, spent)?;
         self.reads[0] = read;
         self.read_count = 1;
         self.pay(read.length)?;
@@ -685,6 +700,7 @@ impl Chain {
         id: ChainId,
         tables: &Tables,
         count: usize,
+        spent: &mut u64,
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<(), ChainError> {
         if count > MAX_READS {
@@ -697,7 +713,7 @@ impl Chain {
             if asked.2 == 0 {
                 continue;
             }
-            let read = self.place(tables, at, asked)?;
+            let read = self.place(tables, at, asked, spent)?;
             at += read.length;
             self.reads[self.read_count] = read;
             self.read_count += 1;
@@ -721,13 +737,14 @@ impl Chain {
     }
 
     /// Checks one read (file, offset, size), and puts the units around it at `data_at` of
-    /// the data area.
+    /// the data area. Pays for the pieces that it is in.
     #[inline(always)]
     fn place(
         &self,
         tables: &Tables,
         data_at: u32,
         (file, offset, size): (u32, u64, u32),
+        spent: &mut u64,
     ) -> Result<Read, ChainError> {
         if file as usize >= self.file_count {
             return Err(ChainError::InvalidOutput(InvalidOutput::NoSuchFile));
@@ -746,8 +763,13 @@ impl Chain {
         }
         let (device_offset, contiguous) = map.find(first).ok_or(outside)?;
         let in_one_piece = contiguous >= length;
-        if !in_one_piece && !map.translate(first, length, |_, _| ()) {
-            return Err(outside);
+        if !in_one_piece {
+            let mut pieces = 0;
+            let is_mapped = map.translate(first, length, |_, _| pieces += 1);
+            *spent += cost::pieces(pieces);
+            if !is_mapped {
+                return Err(outside);
+            }
         }
         let start = data_at + (offset - first) as u32;
         let (end, length) = (start + size, length as u32);

@@ -42,12 +42,13 @@ pub struct FileMap {
 
 impl FileMap {
     /// Checks and makes a map for a file of `length_bytes` in a namespace of `namespace_bytes`
-    /// with logical blocks of `block_bytes`.
+    /// with logical blocks of `block_bytes`. Extents that follow each other in the file and in the
+    /// namespace become one.
     pub fn new(
         namespace: u32,
         version: u64,
         length_bytes: u64,
-        extents: Vec<Extent>,
+        mut extents: Vec<Extent>,
         namespace_bytes: u64,
         block_bytes: u32,
     ) -> Result<FileMap, MapError> {
@@ -71,6 +72,14 @@ impl FileMap {
                 return Err(MapError::OutsideNamespace(index));
             }
         }
+        extents.dedup_by(|next, last| {
+            let follows = last.file_offset + last.length == next.file_offset
+                && last.device_offset + last.length == next.device_offset;
+            if follows {
+                last.length += next.length;
+            }
+            follows
+        });
         Ok(FileMap::of(namespace, version, length_bytes, extents))
     }
 
@@ -185,6 +194,25 @@ mod tests {
         assert_eq!(pieces(&whole, 512, 1024), Some(vec![(512, 1024)]));
         assert_eq!(pieces(&whole, 4096, 512), None);
         assert_eq!(pieces(&FileMap::whole_namespace(1, 0), 0, 512), None);
+    }
+
+    #[test]
+    fn neighbours_in_the_file_and_in_the_namespace_are_one_extent() {
+        let extents = vec![
+            extent(0, 4096, 512),
+            extent(512, 4608, 1024),
+            extent(1536, 5632, 512),
+            // A hole, then back, then on behind what lies elsewhere in the file.
+            extent(2560, 6144, 512),
+            extent(3072, 0, 512),
+            extent(3584, 512, 512),
+        ];
+        let map = FileMap::new(1, 1, 4096, extents, 16384, 512).expect("valid");
+        let joined = [extent(0, 4096, 2048), extent(2560, 6144, 512), extent(3072, 0, 1024)];
+        assert_eq!(map.extents(), joined);
+        assert_eq!(pieces(&map, 512, 1536), Some(vec![(4608, 1536)]));
+        assert_eq!(pieces(&map, 1536, 1024), None);
+        assert_eq!(pieces(&map, 2560, 1536), Some(vec![(6144, 512), (0, 1024)]));
     }
 
     #[test]

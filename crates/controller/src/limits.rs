@@ -89,6 +89,9 @@ pub(crate) const SEND_UNITS: u64 = units_of_us(2);
 pub(crate) const MAX_HANDSHAKES: usize = 512;
 /// Of these, with one address, so that it leaves room for others.
 pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
+/// An operation on a file or drive, which the ring is handed at the end of the turn: its entry, and what the
+/// kernel does with that before it goes on. A core does some two million in a second.
+pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
 /// A record of TLS, besides its bytes.
 pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
 /// Bytes of records that are sealed or opened for a unit.

@@ -27,7 +27,7 @@ pub(crate) struct Fenced {
 pub(crate) enum Operation {
     /// A read of a chain from memory.
     ChainRead { namespace: u32, read: DeviceRead },
-    /// A read of a chain has ended, and so many units have been paid for what its call pays for.
+    /// A read of a chain has ended, and so many units have been paid for what its hop pays for.
     ChainReadDone { chain: ChainId, ok: bool, paid: u32 },
     /// The calls of a hop go on.
     ChainCalls { chain: ChainId },

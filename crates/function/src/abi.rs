@@ -60,6 +60,11 @@ pub const MAX_INSTRUCTIONS: usize = 4096;
 /// Calls in one program, of helpers and of its own functions: each takes much longer to compile than
 /// another instruction.
 pub const MAX_CALLS: usize = 1024;
+/// Instructions of one program where each call counts [`CALL_EFFORT`] times more: the time that allocating
+/// registers takes grows with the square of this. So much takes less than 0.3 s.
+pub const MAX_EFFORT: usize = 5120;
+/// What a call counts beside itself.
+pub const CALL_EFFORT: usize = 3;
 /// Size of an object file in bytes: room for debug information of the largest program.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 

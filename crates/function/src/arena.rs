@@ -174,7 +174,8 @@ impl Arena {
 
     /// Zeroes stack, context, static data, all that can be scratch, and the workspace if it was
     /// used, so that the next tenant finds nothing of the last. The data area needs no wiping: a
-    /// call sees only what was read for it.
+    /// call sees only what was read for its hop. That is whole units of the namespace: before and
+    /// behind a block what lies around it there, also past the end of its file.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
         if self.workspace_used {

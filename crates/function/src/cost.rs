@@ -44,7 +44,7 @@ pub(crate) const SCAN_UNITS_PER_BYTE: i64 = 26;
 pub(crate) fn scan_slack(limit: Limit) -> i64 {
     let reach = (abi::WORKSPACE_BYTES + limit.bytes() + 2 * (1 << 15)) as i64;
     // One turn more, whatever its step.
-    reach * SCAN_UNITS_PER_BYTE + 64 * (ATOMIC + STORE_ACROSS + MEETING)
+    reach * SCAN_UNITS_PER_BYTE + 64 * (ATOMIC + STORE_ACROSS)
 }
 
 /// If it cannot be predicted, every other one costs 6 ns.
@@ -64,21 +64,6 @@ const DIVIDE: i64 = 12;
 const CALL: i64 = 8;
 /// Two instructions, of which the second waits for the first.
 const SWAP_16: i64 = 2;
-/// Where several ways meet, registers allocated in one pass come and go by memory.
-const MEETING: i64 = 16;
-
-/// Instructions up to which registers are allocated with all care; calls count several times. The time
-/// that takes grows with the square of their number. In longer programs registers are allocated in one
-/// pass; all take less than 0.3 s.
-const MAX_OPTIMISED: usize = 5120;
-/// What a call counts beside itself.
-const CALL_EFFORT: usize = 3;
-
-/// Whether allocating the registers of a program with all care would take too long.
-pub(crate) fn is_long(instructions: &[Instruction]) -> bool {
-    let calls = instructions.iter().filter(|instruction| instruction.is_call()).count();
-    instructions.len() + CALL_EFFORT * calls > MAX_OPTIMISED
-}
 
 impl Instruction {
     /// What executing it once costs, without what a function or helper that it calls costs.
@@ -182,29 +167,16 @@ impl Costs {
 
 /// What executing each slot once costs.
 fn own(instructions: &[Instruction]) -> Vec<u8> {
-    let mut own: Vec<i64> = instructions.iter().map(Instruction::cost).collect();
-    if is_long(instructions) {
-        let mut meets = vec![false; instructions.len()];
-        for target in instructions.iter().filter_map(Instruction::jump_target) {
-            meets[target as usize] = true;
-        }
-        for (own, _) in own.iter_mut().zip(meets).filter(|(_, meets)| *meets) {
-            *own += MEETING;
-        }
-    }
-    own.into_iter().map(|cost| u8::try_from(cost).expect("prices are small")).collect()
+    let costs = instructions.iter().map(Instruction::cost);
+    costs.map(|cost| u8::try_from(cost).expect("prices are small")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::helper::Helper;
     use crate::program::Program;
 
     const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
-
-    /// `mov r0, 0`.
-    const MOVE: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
 
     fn program(slots: &[[u8; 8]]) -> Program {
         Program::parse(slots.as_flattened()).expect("valid")
@@ -229,28 +201,5 @@ mod tests {
         assert_eq!(cost(0xc3, frame, -4), ATOMIC);
         assert_eq!(cost(0xdb, frame, -4), ATOMIC + STORE_ACROSS);
         assert_eq!(cost(0xc3, pointer, 0), ATOMIC + STORE_ACROSS);
-    }
-
-    /// So many slots, the first of which jumps to the third, and so many of which are calls of
-    /// `workspace`.
-    fn long(slots: usize, calls: usize) -> Program {
-        let jump = [0x05, 0, 1, 0, 0, 0, 0, 0];
-        let call = [0x85, 0, 0, 0, Helper::Workspace as u8, 0, 0, 0];
-        let mut code = vec![jump, EXIT];
-        code.resize(slots - calls - 1, MOVE);
-        code.resize(slots - 1, call);
-        code.push(EXIT);
-        program(&code)
-    }
-
-    #[test]
-    fn where_ways_meet_in_long_programs_registers_pay_for_memory() {
-        let calls = (MAX_OPTIMISED - 4096) / CALL_EFFORT;
-        for (calls, meeting) in [(calls, 0), (calls + 1, MEETING)] {
-            let program = long(4096, calls);
-            assert_eq!(is_long(program.instructions()), meeting > 0);
-            let costs = [0, 1, 2, 3].map(|pc| program.cost(pc));
-            assert_eq!(costs, [1, 1, 1 + meeting, 1]);
-        }
     }
 }

@@ -41,6 +41,7 @@ impl Fault {
             }
             FaultKind::Budget => "instruction budget exhausted".to_owned(),
             FaultKind::StackOverflow => format!("more than {MAX_FRAMES} nested calls"),
+            FaultKind::Helper => "the helper panicked, which is a defect of bpf-of".to_owned(),
         }
     }
 

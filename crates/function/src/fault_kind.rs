@@ -22,4 +22,6 @@ pub enum FaultKind {
     Budget,
     /// More than [`MAX_FRAMES`](crate::abi::MAX_FRAMES) nested calls.
     StackOverflow,
+    /// A helper panicked, which is a defect of ours.
+    Helper,
 }

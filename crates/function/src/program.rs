@@ -4,7 +4,7 @@
 //! fields, jumps to instructions of the same function, calls to functions and helpers that exist,
 //! no way to run off the end. What an instruction does with memory is checked when it runs.
 
-use crate::abi::{self, MAX_CALLS, MAX_INSTRUCTIONS};
+use crate::abi::{self, CALL_EFFORT, MAX_CALLS, MAX_EFFORT, MAX_INSTRUCTIONS};
 use crate::cost::Costs;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
@@ -38,6 +38,11 @@ pub enum Problem {
     /// More than [`MAX_CALLS`].
     #[error("the program has more than {MAX_CALLS} calls of functions and helpers")]
     TooManyCalls,
+    /// More than [`MAX_EFFORT`].
+    #[error(
+        "the program's instructions and {CALL_EFFORT} times its calls are more than {MAX_EFFORT}"
+    )]
+    TooMuch,
     /// Not an instruction of RFC 9669 (the deprecated packet access is none either).
     #[error("opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3 or v4)")]
     UnknownOpcode(u8),
@@ -260,6 +265,9 @@ impl Program {
             calls += usize::from(instruction.is_call());
             if calls > MAX_CALLS {
                 return Err(ProgramError { pc: pc as u32, problem: Problem::TooManyCalls });
+            }
+            if self.instructions.len() + CALL_EFFORT * calls > MAX_EFFORT {
+                return Err(ProgramError { pc: pc as u32, problem: Problem::TooMuch });
             }
             let Instruction::CallLocal { target } = *instruction else { continue };
             if self.instructions[target as usize] == Instruction::ConstantTail {
@@ -622,6 +630,22 @@ mod tests {
         let calls = |count| [vec![[0x85, 0, 0, 0, 12, 0, 0, 0]; count], vec![EXIT]].concat();
         assert!(Program::parse(calls(MAX_CALLS).as_flattened()).is_ok());
         assert_eq!(problem(&calls(MAX_CALLS + 1)), Problem::TooManyCalls);
+    }
+
+    #[test]
+    fn calls_take_the_place_of_other_instructions() {
+        let program = |slots: usize, calls: usize| {
+            let mut code = vec![[0xb7, 0, 0, 0, 0, 0, 0, 0]; slots - calls - 1];
+            code.extend(vec![[0x85, 0, 0, 0, 12, 0, 0, 0]; calls]);
+            [code, vec![EXIT]].concat()
+        };
+        let most = (MAX_EFFORT - MAX_INSTRUCTIONS) / CALL_EFFORT;
+        let longest = program(MAX_INSTRUCTIONS, most);
+        assert!(Program::parse(longest.as_flattened()).is_ok());
+        assert_eq!(problem(&program(MAX_INSTRUCTIONS, most + 1)), Problem::TooMuch);
+        let other = MAX_EFFORT - CALL_EFFORT * MAX_CALLS;
+        assert!(Program::parse(program(other, MAX_CALLS).as_flattened()).is_ok());
+        assert_eq!(problem(&program(other + 1, MAX_CALLS)), Problem::TooMuch);
     }
 
     #[test]

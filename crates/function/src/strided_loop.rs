@@ -229,8 +229,9 @@ impl Graph {
         }
         let step: i32 = step?;
         let is_short = turn <= SCAN_UNITS_PER_BYTE * i64::from(step.unsigned_abs());
-        let always = self.is_acyclic(members & !steps) && self.is_acyclic(members & !accesses);
-        (is_short && always).then_some(step)
+        let is_always =
+            || self.is_acyclic(members & !steps) && self.is_acyclic(members & !accesses);
+        (is_short && is_always()).then_some(step)
     }
 }
 

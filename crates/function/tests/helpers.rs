@@ -557,3 +557,34 @@ fn a_list_of_places_stays_in_its_range() {
     let fault = run_with(fits, whole - 1).exit.expect_err("too little");
     assert_eq!(fault.kind, FaultKind::Budget);
 }
+
+/// Whoever is told of a line cannot take it.
+struct Failing;
+
+impl Environment for Failing {
+    fn tail_call(&mut self, _function: u32) -> bool {
+        panic!("asked whether the call goes on elsewhere")
+    }
+
+    fn trace(&mut self, _text: &[u8], _value: u64) {
+        panic!("told a line")
+    }
+}
+
+#[test]
+fn a_helper_that_panics_faults_and_costs_the_whole_budget() {
+    for (helper, arguments) in [(TRACE, &[abi::SCRATCH, 4, 0][..]), (TAIL_CALL, &[2])] {
+        let slots = calling(helper, arguments);
+        let program = Program::parse(slots.as_flattened()).expect("a valid program");
+        let native = NativeFunction::compile(&program).expect("translates");
+        let mut arena = Arena::new();
+        arena.begin_chain(b"text", abi::DEFAULT_SCRATCH_BYTES);
+        arena.begin_hop(0);
+        let limit = arena.begin_call(0..512, 0, 0, 0);
+        let mut budget = BUDGET;
+        let outcome = native.call(&mut arena, limit, &mut budget, &mut Failing);
+        let fault = outcome.expect_err("it panics");
+        assert_eq!((fault.kind, budget), (FaultKind::Helper, 0));
+        assert!(fault.explain(&program).contains("the helper panicked"), "{fault}");
+    }
+}

@@ -16,7 +16,10 @@ use crate::chain_admission::{Admission, DISPLACED_PER_TURN, GRANTS_PER_TURN};
 use crate::command_log::{CommandLog, note_of_host};
 use crate::connection::Connection;
 use crate::controller::Controller;
-use crate::limits::{BYTES_PER_UNIT, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
+use crate::limits::{
+    BYTES_PER_UNIT, FILE_OPERATION_UNITS, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME,
+    ZEROES_PER_UNIT,
+};
 use crate::loader::Load;
 use crate::metrics::{Class, ClassLatencies, Counted, Ended, FunctionLatencies};
 use crate::namespace::Namespace;
@@ -511,6 +514,11 @@ impl Executor {
     /// Queues the reads that a chain has just asked for.
     fn submit_chain_reads(&mut self, namespace: usize, connection: u32, goes_on: bool) {
         let mut reads = std::mem::take(&mut self.arenas.reads);
+        if reads.len() > 1 && self.namespaces.get(namespace).backend.memory().is_none() {
+            // Not spent, because the clock of now does not see it.
+            let units = (reads.len() as u64 - 1) * FILE_OPERATION_UNITS;
+            self.schedule.charge(connection, units as i64);
+        }
         for read in reads.drain(..) {
             match self.namespaces.get(namespace).backend {
                 Backend::Memory(_) => {

@@ -61,15 +61,25 @@ const fn units(bytes: usize) -> u64 {
     bytes as u64 / BYTES_PER_UNIT
 }
 
-/// A read from a file has ended, well or not, or a hop has calls left.
-pub(super) fn go_on<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, read: Option<bool>) {
+/// A read has ended, well or not, for which so many units have been paid; or a hop has calls left.
+pub(super) fn go_on<I: Io>(
+    core: &mut Core<I>,
+    index: u32,
+    chain: ChainId,
+    read: Option<(bool, u32)>,
+) {
     let Some(entry) = core.table.get_mut(index) else { return };
     let wanted = !entry.cuts_chains;
     let Some(association) = entry.connection.phase.association_mut() else { return };
     core.turn.hops += 1;
     association.refresh_tables();
     let tables = &association.tables;
-    let progress = core.executor.go_on_with_chain(chain, read, wanted, tables);
+    let ok = read.map(|(ok, _)| ok);
+    let progress = core.executor.go_on_with_chain(chain, ok, wanted, tables);
+    if let Some((_, paid)) = read {
+        // If the chain ends, what it has spent is taken.
+        core.executor.arenas.engine.refund(u64::from(paid));
+    }
     progressed(core, index, chain, progress);
 }
 

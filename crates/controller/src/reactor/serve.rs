@@ -102,8 +102,7 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
             chains::read(core, index, namespace as usize, read);
         }
         Operation::ChainReadDone { chain, ok, paid } => {
-            chains::go_on(core, index, chain, Some(ok));
-            core.executor.arenas.engine.refund(u64::from(paid));
+            chains::go_on(core, index, chain, Some((ok, paid)));
         }
         Operation::ChainCalls { chain } => chains::go_on(core, index, chain, None),
     }

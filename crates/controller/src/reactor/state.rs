@@ -6,7 +6,8 @@ use crate::commands::Context;
 use crate::connection::Connection;
 use crate::executor::Executor;
 use crate::limits::{
-    CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, SEND_UNITS, TURN_US,
+    CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FILE_OPERATION_UNITS, SEND_UNITS,
+    TURN_US,
 };
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
@@ -42,13 +43,14 @@ impl Turn {
         CLOCK_UNITS.saturating_sub(self.units)
     }
 
-    /// Returns the time since the last look, in ns.
-    fn look_at_clock(&mut self, now_ns: u64) -> u64 {
+    /// Returns the time since the last look, in ns. So many operations on files are handed to the ring at
+    /// its end.
+    fn look_at_clock(&mut self, now_ns: u64, file_operations: usize) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.clock_ns);
         self.clock_ns = now_ns;
         self.units = 0;
-        let sends_ns = self.sends * SEND_UNITS * UNIT_PS / 1000;
-        let turn_ns = now_ns.saturating_sub(self.begun_ns) + sends_ns;
+        let end_units = self.sends * SEND_UNITS + file_operations as u64 * FILE_OPERATION_UNITS;
+        let turn_ns = now_ns.saturating_sub(self.begun_ns) + end_units * UNIT_PS / 1000;
         self.is_over |= turn_ns >= TURN_US * 1000;
         passed_ns
     }
@@ -171,7 +173,7 @@ impl<I: Io> Core<I> {
     fn look_at_clock(&mut self) -> u64 {
         let now_ns = self.io.now_ns();
         self.executor.now_ns = now_ns;
-        self.turn.look_at_clock(now_ns)
+        self.turn.look_at_clock(now_ns, self.executor.outbox.file_operations.len())
     }
 
     /// Something has been done for a connection; returns what it counts. What takes long is counted as
@@ -213,6 +215,29 @@ impl<I: Io> Core<I> {
             self.turn.sends += 1;
             self.turn.units += SEND_UNITS;
             self.executor.schedule.charge(index, SEND_UNITS as i64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{CommandId, FileOperation};
+    use crate::rig::Rig;
+    use bpfof_chain::Limits;
+
+    #[test]
+    fn operations_for_the_ring_are_time_of_the_turn() {
+        let mut core = Rig::new(Limits::default()).core;
+        core.turn = Turn::new(0);
+        let most = TURN_US * 1_000_000 / UNIT_PS / FILE_OPERATION_UNITS;
+        let command = CommandId { connection: 0, slot: 0 };
+        let sync = || FileOperation::Sync { namespace: 0, command };
+        let operations = |count| (0..count).map(|_| sync()).collect();
+        for (count, is_over) in [(most - 1, false), (most, true)] {
+            core.executor.outbox.file_operations = operations(count);
+            core.spend(CLOCK_UNITS);
+            assert_eq!(core.turn.is_over, is_over, "{count} operations");
         }
     }
 }

@@ -41,8 +41,13 @@ struct Scene {
 }
 
 /// A target at which two hosts are connected, or one, which calls such a function.
-fn target((rounds, size_bytes): (i32, u32), hosts: usize) -> Scene {
-    let mut rig = Rig::new(Limits { hops: HOPS, ..Limits::default() });
+fn target(work: (i32, u32), hosts: usize) -> Scene {
+    target_with(work, hosts, HOPS)
+}
+
+/// The same with chains of so many hops.
+fn target_with((rounds, size_bytes): (i32, u32), hosts: usize, hops: u32) -> Scene {
+    let mut rig = Rig::new(Limits { hops, ..Limits::default() });
     rig.core.io.unit_ps = UNIT_PS;
     let admin = Peer::connect(&mut rig, 0, 31);
     let scan = Peer::connect(&mut rig, 1, 31);
@@ -56,18 +61,9 @@ fn target((rounds, size_bytes): (i32, u32), hosts: usize) -> Scene {
 }
 
 /// Turns until a chain of [`HOPS`] such hops has ended. All the while input may be there.
-fn turns(Scene { mut rig, mut scan, other, size_bytes }: Scene, has_input: bool) -> usize {
-    let (sqe, data) = pushdown(&PushdownParts {
-        function: FUNCTION,
-        files: &[FileVersion { id: 0, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: size_bytes,
-        scratch: &[0; 8],
-        answer_max_bytes: 8,
-        scratch_size_bytes: 0,
-    });
-    scan.send(&mut rig, sqe, &data);
+fn turns(mut scene: Scene, has_input: bool) -> usize {
+    begin(&mut scene);
+    let Scene { mut rig, scan, other, .. } = scene;
     if has_input {
         rig.arrives(other.line, &[0]);
     }
@@ -78,6 +74,21 @@ fn turns(Scene { mut rig, mut scan, other, size_bytes }: Scene, has_input: bool)
         }
     }
     panic!("the chain does not end");
+}
+
+/// Sends the command for the chain.
+fn begin(Scene { rig, scan, size_bytes, .. }: &mut Scene) {
+    let (sqe, data) = pushdown(&PushdownParts {
+        function: FUNCTION,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: *size_bytes,
+        scratch: &[0; 8],
+        answer_max_bytes: 8,
+        scratch_size_bytes: 0,
+    });
+    scan.send(rig, sqe, &data);
 }
 
 #[test]
@@ -102,6 +113,22 @@ fn a_long_read_and_its_call_give_way() {
     assert!((most - 2..=most + 1).contains(&given_way), "both give way: {given_way}");
     assert!(turns(target(SCAN, 2), false) < HOPS as usize, "nobody waits");
     assert!(turns(target(SCAN, 1), true) < HOPS as usize / 2, "it is one host's turn");
+}
+
+/// Where hosts share a target it is an operation of its own, and what it pays is no part of what the hop pays
+/// behind it, also if that is the last.
+#[test]
+fn a_long_read_is_paid_for_once() {
+    let ns = |hosts| {
+        let mut scene = target_with((1, 56 << 10), hosts, 1);
+        let begun_ns = scene.rig.core.io.now_ns;
+        begin(&mut scene);
+        scene.rig.work();
+        scene.rig.core.io.now_ns - begun_ns
+    };
+    let (alone, shared) = (ns(1), ns(2));
+    let read_ns = (56 << 10) / 2 * UNIT_PS / 1000;
+    assert!(alone > read_ns && shared < alone + read_ns / 4, "{shared} ns shared, {alone} alone");
 }
 
 #[test]

@@ -379,6 +379,44 @@ fn a_vector_takes_no_more_than_its_share() {
     stage.rig.finish();
 }
 
+/// What is read in many pieces takes its time to begin, and others come between.
+#[test]
+fn chains_over_a_fragmented_file_begin_few_at_a_time() {
+    const FRAGMENTED: u32 = 6;
+    const READ_BYTES: u32 = 64 << 10;
+    let mut stage = Stage::new(100);
+    let blocks = u64::from(READ_BYTES) / 512;
+    let extents = (0..blocks).map(|block| Extent {
+        file_offset: block * 512,
+        device_offset: (2 * blocks - block) * 512,
+        length: 512,
+    });
+    let length = u64::from(READ_BYTES);
+    let map = FileMap::new(1, 1, length, extents.collect(), 1 << 20, 512).expect("valid");
+    stage.update(|tables| tables.with_map(FRAGMENTED, map));
+    let reads = vec![FirstRead { file: 0, offset_bytes: 0, size_bytes: READ_BYTES }; 30];
+    let mut data = Vec::new();
+    let parts = PushdownVectorParts {
+        function: FOLLOW,
+        files: &[FileVersion { id: FRAGMENTED, version: 1 }],
+        first: FirstReads::Each(&reads),
+        arguments: VectorArguments::Sized { sizes: &[0; 30], bytes: &[] },
+        scratch_size_bytes: 0,
+        answer_max_bytes: 64,
+        room_bytes: 30 * VectorRecord::BYTES as u32 + 8 * 30,
+    };
+    parts.encode_into(&mut data);
+    let sqe = Sqe::new(opcode::nvm::PUSHDOWN_VECTOR, 1);
+    let sqe = Sqe { sgl: Sgl::in_capsule(data.len() as u32), ..sqe };
+    stage.io.send(&mut stage.rig, sqe, &data);
+    let running = stage.rig.connection(stage.io.line).vectors.running;
+    assert!((1..12).contains(&running), "{running} have begun at once");
+    stage.rig.work();
+    let answer = ends(stage.io.hear(&mut stage.rig)).pop().expect("an answer");
+    assert_eq!((answer.0.status, answer.0.dw0), (Status::SUCCESS, 0), "all have ended well");
+    stage.rig.finish();
+}
+
 /// Chains that rest or have not begun end with their connection, as do those that run.
 #[test]
 fn a_vector_ends_with_its_connection() {

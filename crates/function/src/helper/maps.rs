@@ -1,8 +1,9 @@
 //! What functions remember from chain to chain. Values are copied: a function has no address of
 //! what others change meanwhile.
 
-use super::call::{Call, EINVAL};
+use super::call::{Call, EINVAL, charge};
 use crate::abi::MAPS;
+use crate::environment::Environment;
 use crate::fault_kind::FaultKind;
 use crate::map::{Map, MapError, SetMode};
 
@@ -18,6 +19,20 @@ const ENOSPC: i64 = -28;
 const CALL_COST: u64 = 1300;
 /// For each byte of the key, which is hashed.
 const KEY_BYTE_COST: u64 = 4;
+/// What waiting for another thread adds that is in the map: 4 µs, if this thread sleeps until then.
+const WAIT_COST: u64 = 10_000;
+
+/// Why an operation is not done.
+enum Refused {
+    Map(MapError),
+    Fault(FaultKind),
+}
+
+impl From<MapError> for Refused {
+    fn from(error: MapError) -> Refused {
+        Refused::Map(error)
+    }
+}
 
 fn code(error: MapError) -> i64 {
     match error {
@@ -28,20 +43,30 @@ fn code(error: MapError) -> i64 {
     }
 }
 
-fn outcome(result: Result<(), MapError>) -> u64 {
-    result.map_or_else(code, |()| 0) as u64
+/// What the helper returns.
+fn answer(result: Result<u64, Refused>) -> Result<u64, FaultKind> {
+    match result {
+        Ok(result) => Ok(result),
+        Err(Refused::Map(error)) => Ok(code(error) as u64),
+        Err(Refused::Fault(kind)) => Err(kind),
+    }
 }
 
 /// The map that a function means by `handle`.
-fn find<'a>(call: &'a Call<'_>, handle: u64) -> Result<&'a Map, FaultKind> {
+fn find(environment: &dyn Environment, handle: u64) -> Result<&Map, FaultKind> {
     let index = handle.checked_sub(MAPS).and_then(|index| usize::try_from(index).ok());
-    let map = index.and_then(|index| call.environment.map(index));
+    let map = index.and_then(|index| environment.map(index));
     map.ok_or(FaultKind::NoMap { handle })
+}
+
+/// Pays for a wait.
+fn wait(budget: &mut i64) -> Result<(), Refused> {
+    charge(budget, WAIT_COST).map_err(Refused::Fault)
 }
 
 /// Pays for a call, and says how long keys and values of the map are.
 fn begin(call: &mut Call<'_>, handle: u64) -> Result<(u64, u64), FaultKind> {
-    let definition = find(call, handle)?.definition();
+    let definition = find(call.environment, handle)?.definition();
     let (key, value) = (definition.key_bytes() as u64, definition.value_bytes() as u64);
     call.charge(CALL_COST + KEY_BYTE_COST * key + value / 2)?;
     Ok((key, value))
@@ -52,15 +77,12 @@ pub(super) fn get(call: &mut Call<'_>, map: u64, key: u64, value: u64) -> Result
     let (key_bytes, value_bytes) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
     let to = call.writable(value, value_bytes)?;
-    let index = (map - MAPS) as usize;
-    let Some(map) = call.environment.map(index) else { return Ok(ENOENT as u64) };
-    Ok(match map.get(&call.memory[key]) {
-        Ok(found) => {
-            call.memory[to].copy_from_slice(&found);
-            0
-        }
-        Err(error) => code(error) as u64,
-    })
+    let Call { memory, environment, budget, .. } = call;
+    let found = find(*environment, map)?.get_paying(&memory[key], || wait(budget));
+    answer(found.map(|found| {
+        memory[to].copy_from_slice(&found);
+        0
+    }))
 }
 
 /// `bpfof_map_set`: sets the value of a key.
@@ -74,14 +96,17 @@ pub(super) fn set(
     let (key_bytes, value_bytes) = begin(call, map)?;
     let (key, value) = (call.readable(key, key_bytes)?, call.readable(value, value_bytes)?);
     let Some(mode) = SetMode::from_number(flags) else { return Ok(EINVAL as u64) };
-    Ok(outcome(find(call, map)?.set(&call.memory[key], &call.memory[value], mode)))
+    let Call { memory, environment, budget, .. } = call;
+    let entry = (&memory[key], &memory[value]);
+    answer(find(*environment, map)?.set_paying(entry, mode, || wait(budget)).map(|()| 0))
 }
 
 /// `bpfof_map_delete`: removes an entry.
 pub(super) fn delete(call: &mut Call<'_>, map: u64, key: u64) -> Result<u64, FaultKind> {
     let (key_bytes, _) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
-    Ok(outcome(find(call, map)?.delete(&call.memory[key])))
+    let Call { memory, environment, budget, .. } = call;
+    answer(find(*environment, map)?.delete_paying(&memory[key], || wait(budget)).map(|()| 0))
 }
 
 /// `bpfof_map_add`: adds to a number in a value, and returns the sum.
@@ -94,6 +119,62 @@ pub(super) fn add(
 ) -> Result<u64, FaultKind> {
     let (key_bytes, _) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
-    let sum = find(call, map)?.add(&call.memory[key], offset, delta);
-    Ok(sum.unwrap_or_else(|error| code(error) as u64))
+    let Call { memory, environment, budget, .. } = call;
+    answer(find(*environment, map)?.add_paying(&memory[key], (offset, delta), || wait(budget)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::{MapDefinition, MapKind};
+    use crate::statics::Statics;
+
+    struct One<'a>(&'a Map);
+
+    impl Environment for One<'_> {
+        fn tail_call(&mut self, _function: u32) -> bool {
+            false
+        }
+
+        fn trace(&mut self, _text: &[u8], _value: u64) {}
+
+        fn map(&self, index: usize) -> Option<&Map> {
+            (index == 0).then_some(self.0)
+        }
+    }
+
+    /// The outcome of adding 1 to the only entry, and what is left of the budget.
+    fn add_one(map: &Map, budget: i64) -> (Result<u64, FaultKind>, i64) {
+        let (mut memory, mut left) = ([0; 4], budget);
+        let mut call = Call {
+            memory: &mut memory,
+            lowest: 0,
+            statics: &Statics::default(),
+            budget: &mut left,
+            environment: &mut One(map),
+        };
+        let outcome = add(&mut call, MAPS, 0, 0, 1);
+        (outcome, left)
+    }
+
+    #[test]
+    fn waiting_for_another_thread_is_paid_for_before() {
+        let definition = MapDefinition::new("m", MapKind::Array, (4, 8), 1).expect("small");
+        let map = Map::new(definition);
+        let alone = (CALL_COST + 4 * KEY_BYTE_COST + 4) as i64;
+        assert_eq!(add_one(&map, alone), (Ok(1), 0));
+        // Whoever has too little does not even wait.
+        let held = map.get(&[0; 4]).expect("an entry of an array");
+        let with_wait = alone + WAIT_COST as i64;
+        assert_eq!(add_one(&map, with_wait - 1), (Err(FaultKind::Budget), 0));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| add_one(&map, with_wait));
+            // It waits by now, or comes when the map is free.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(held);
+            let (sum, left) = waiting.join().expect("it ends");
+            assert_eq!(sum, Ok(2));
+            assert!(left == 0 || left == WAIT_COST as i64, "{left}");
+        });
+    }
 }

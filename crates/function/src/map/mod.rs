@@ -20,12 +20,14 @@ pub(crate) use declaration::Declarations;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use table::Table;
 
 /// Empty slots that one page passes over before it ends, so that the lock is held for microseconds
 /// only (see [`Map::page`]).
 const PAGE_SLOTS: u32 = 16384;
+/// Entries that one page has at most, for the same reason: they may be in no cache.
+const PAGE_ENTRIES: usize = 1024;
 
 /// Why a map does not do what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +103,22 @@ impl Map {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same; `pay` comes before a wait for others, and may refuse to.
+    #[inline]
+    fn lock_paying<E>(
+        &self,
+        pay: impl FnOnce() -> Result<(), E>,
+    ) -> Result<MutexGuard<'_, Table>, E> {
+        match self.table.try_lock() {
+            Ok(table) => Ok(table),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                pay()?;
+                Ok(self.lock())
+            }
+        }
+    }
+
     fn hash(&self, key: &[u8]) -> u64 {
         match self.definition.kind() {
             MapKind::Hash => self.hasher.hash_one(key),
@@ -117,9 +135,18 @@ impl Map {
     /// # Errors
     /// [`MapError::NoEntry`]; [`MapError::Invalid`] for a key of another size.
     pub fn get(&self, key: &[u8]) -> Result<Value<'_>, MapError> {
+        self.get_paying(key, for_free)
+    }
+
+    /// As [`get`](Map::get); `pay` comes before a wait for others, and may refuse to.
+    pub(crate) fn get_paying<E: From<MapError>>(
+        &self,
+        key: &[u8],
+        pay: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Value<'_>, E> {
         self.check_key(key)?;
         let hash = self.hash(key);
-        let table = self.lock();
+        let table = self.lock_paying(pay)?;
         let slot = table.find(key, hash).ok_or(MapError::NoEntry)?;
         Ok(Value { table, slot })
     }
@@ -129,16 +156,26 @@ impl Map {
     /// # Errors
     /// Any [`MapError`]; nothing has changed then.
     pub fn set(&self, key: &[u8], value: &[u8], mode: SetMode) -> Result<(), MapError> {
+        self.set_paying((key, value), mode, for_free)
+    }
+
+    /// As [`set`](Map::set); `pay` as of [`get_paying`](Map::get_paying).
+    pub(crate) fn set_paying<E: From<MapError>>(
+        &self,
+        (key, value): (&[u8], &[u8]),
+        mode: SetMode,
+        pay: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.check_key(key)?;
         if value.len() != self.definition.value_bytes() {
-            return Err(MapError::Invalid);
+            return Err(MapError::Invalid.into());
         }
         let hash = self.hash(key);
-        let mut table = self.lock();
+        let mut table = self.lock_paying(pay)?;
         let slot = match (table.find(key, hash), mode) {
-            (Some(_), SetMode::New) => return Err(MapError::Exists),
+            (Some(_), SetMode::New) => return Err(MapError::Exists.into()),
             (Some(slot), _) => slot,
-            (None, SetMode::Existing) => return Err(MapError::NoEntry),
+            (None, SetMode::Existing) => return Err(MapError::NoEntry.into()),
             (None, _) => table.insert(key, hash).ok_or(MapError::NoRoom)?,
         };
         table.value_mut(slot).copy_from_slice(value);
@@ -150,12 +187,22 @@ impl Map {
     /// # Errors
     /// [`MapError::NoEntry`]; [`MapError::Invalid`] for an array or a key of another size.
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        self.delete_paying(key, for_free)
+    }
+
+    /// As [`delete`](Map::delete); `pay` as of [`get_paying`](Map::get_paying).
+    pub(crate) fn delete_paying<E: From<MapError>>(
+        &self,
+        key: &[u8],
+        pay: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.check_key(key)?;
         if self.definition.kind() == MapKind::Array {
-            return Err(MapError::Invalid);
+            return Err(MapError::Invalid.into());
         }
         let hash = self.hash(key);
-        if self.lock().remove(key, hash) { Ok(()) } else { Err(MapError::NoEntry) }
+        let is_removed = self.lock_paying(pay)?.remove(key, hash);
+        if is_removed { Ok(()) } else { Err(MapError::NoEntry.into()) }
     }
 
     /// Adds to the little-endian u64 at `offset` of the value, wrapping around, and returns the
@@ -164,13 +211,23 @@ impl Map {
     /// # Errors
     /// [`MapError::NoRoom`]; [`MapError::Invalid`] if the number is not inside the value.
     pub fn add(&self, key: &[u8], offset: u64, delta: u64) -> Result<u64, MapError> {
+        self.add_paying(key, (offset, delta), for_free)
+    }
+
+    /// As [`add`](Map::add); `pay` as of [`get_paying`](Map::get_paying).
+    pub(crate) fn add_paying<E: From<MapError>>(
+        &self,
+        key: &[u8],
+        (offset, delta): (u64, u64),
+        pay: impl FnOnce() -> Result<(), E>,
+    ) -> Result<u64, E> {
         self.check_key(key)?;
         let end = offset.checked_add(8).ok_or(MapError::Invalid)?;
         if end > self.definition.value_bytes() as u64 {
-            return Err(MapError::Invalid);
+            return Err(MapError::Invalid.into());
         }
         let hash = self.hash(key);
-        let mut table = self.lock();
+        let mut table = self.lock_paying(pay)?;
         let slot = match table.find(key, hash) {
             Some(slot) => slot,
             None => {
@@ -193,14 +250,18 @@ impl Map {
         self.lock().entries()
     }
 
-    /// Appends entries, each key and value, from a slot on, up to `max_bytes` in all. Returns the
-    /// slot to go on from, or None at the end; a page may be empty before that.
+    /// Appends entries, each key and value, from a slot on, up to `max_bytes` in all, and no more than
+    /// are copied in microseconds. Returns the slot to go on from, or None at the end; a page may be empty before that.
     ///
     /// An entry keeps its slot while it is there. So pages from 0 to the end have every entry that
     /// was there all the time exactly once, whatever else comes and goes meanwhile.
     pub fn page(&self, first_slot: u32, max_bytes: usize, out: &mut Vec<u8>) -> Option<u32> {
+        let entry_bytes = self.definition.entry_bytes();
+        let most = PAGE_ENTRIES.min(self.definition.max_entries() as usize);
+        let mut room = most.min(max_bytes / entry_bytes);
+        // Memory is not waited for under the lock.
+        out.reserve(room * entry_bytes);
         let table = self.lock();
-        let mut room = max_bytes / self.definition.entry_bytes();
         let end = table.slots();
         for slot in first_slot..end.min(first_slot.saturating_add(PAGE_SLOTS)) {
             if !table.is_live(slot) {
@@ -216,6 +277,11 @@ impl Map {
         let next = first_slot.saturating_add(PAGE_SLOTS);
         (next < end).then_some(next)
     }
+}
+
+/// Hosts and operators wait for a map without paying.
+fn for_free() -> Result<(), MapError> {
+    Ok(())
 }
 
 /// A value of a map, which is locked meanwhile.

@@ -102,6 +102,23 @@ fn pages_pass_over_what_is_gone() {
     assert_eq!(hash.page(2 * PAGE_SLOTS, 7, &mut out), Some(last));
 }
 
+/// However small they are.
+#[test]
+fn pages_have_so_many_entries_at_most() {
+    let most = PAGE_ENTRIES as u32;
+    for kind in [MapKind::Array, MapKind::Hash] {
+        let many = map(kind, 4, 1, 2 * most + 1);
+        for key in 0..2 * most + 1 {
+            many.set(&key.to_le_bytes(), &[1], SetMode::Any).expect("there is room");
+        }
+        let mut out = Vec::new();
+        assert_eq!(many.page(0, usize::MAX, &mut out), Some(most));
+        assert_eq!(out.len(), 5 * PAGE_ENTRIES);
+        assert_eq!(many.page(most + 1, usize::MAX, &mut out), None);
+        assert_eq!(dump(&many, 64 << 10).len() as u32, 2 * most + 1);
+    }
+}
+
 #[test]
 fn threads_count_together() {
     let hash = map(MapKind::Hash, 4, 16, 8);

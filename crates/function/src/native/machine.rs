@@ -38,6 +38,7 @@ pub(super) const FAULT_READ_ONLY: u32 = 4;
 /// Not a fault, but it ends the function as one does.
 pub(super) const TAIL_CALL: u32 = 5;
 pub(super) const FAULT_NO_MAP: u32 = 6;
+pub(super) const FAULT_HELPER: u32 = 7;
 
 /// What translated code calls `call_helper` by.
 pub(super) const CALL_HELPER: &str = "call_helper";

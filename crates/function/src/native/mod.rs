@@ -26,10 +26,11 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::default_libcall_names;
 use machine::{
-    CALL_HELPER, FAULT_BUDGET, FAULT_MEMORY, FAULT_NO_MAP, FAULT_READ_ONLY, FAULT_STACK, Machine,
-    NEAR_END_BYTES, TAIL_CALL,
+    CALL_HELPER, FAULT_BUDGET, FAULT_HELPER, FAULT_MEMORY, FAULT_NO_MAP, FAULT_READ_ONLY,
+    FAULT_STACK, Machine, NEAR_END_BYTES, TAIL_CALL,
 };
 use staging::Staging;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 type Entry = extern "C" fn(*mut Machine<'_>) -> u64;
@@ -55,10 +56,7 @@ impl NativeFunction {
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let failed = |error: &dyn std::fmt::Display| CompileError(error.to_string());
-        let mut builder = JITBuilder::with_isa(
-            isa(cost::is_long(program.instructions()))?,
-            default_libcall_names(),
-        );
+        let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
         let staging = Staging::new().map_err(|error| failed(&error))?;
         builder.memory_provider(staging.provider());
         let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 7] = [
@@ -132,6 +130,7 @@ impl NativeFunction {
             FAULT_STACK => FaultKind::StackOverflow,
             FAULT_READ_ONLY => FaultKind::ReadOnly { address: machine.fault_address },
             FAULT_NO_MAP => FaultKind::NoMap { handle: machine.fault_address },
+            FAULT_HELPER => FaultKind::Helper,
             _ => FaultKind::Memory { address: machine.fault_address },
         };
         Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + limit.bytes() as u64 })
@@ -150,12 +149,13 @@ impl NativeFunction {
     }
 }
 
-fn isa(is_long: bool) -> Result<OwnedTargetIsa, CompileError> {
+fn isa() -> Result<OwnedTargetIsa, CompileError> {
     let mut flags = settings::builder();
     for (name, value) in [
         // Nothing is moved to where it is executed more often than it was paid for, nor copied to many places.
         ("opt_level", "none"),
-        ("regalloc_algorithm", if is_long { "single_pass" } else { "backtracking" }),
+        // The other one is not for code of people who are not trusted.
+        ("regalloc_algorithm", "backtracking"),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),
         ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
@@ -174,6 +174,9 @@ fn isa(is_long: bool) -> Result<OwnedTargetIsa, CompileError> {
 
 /// What translated code calls for a helper that is not bulk. It has left the pc and the budget in the
 /// machine, goes on with the budget that is there afterwards, and ends if there is a fault.
+///
+/// A panic of the helper is one: it cannot go through translated code. What has been written until then
+/// stays. All of the budget is paid for it, because telling of it takes long.
 ///
 /// `helper` is the helper's number, `a` to `e` are r1 to r5.
 extern "C" fn call_helper(
@@ -199,7 +202,16 @@ extern "C" fn call_helper(
         environment: machine.environment,
     };
     let helper = Helper::from_number(helper as i32).expect("translated code names a helper");
-    let (fault, address) = match helper.run(&mut call, [a, b, c, d, e]) {
+    let mut run = || helper.run(&mut call, [a, b, c, d, e]);
+    let outcome = match helper {
+        // These take hardly longer than the attempt.
+        Helper::Workspace | Helper::Double => run(),
+        _ => catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+            machine.budget = 0;
+            Err(Stop::Fault(FaultKind::Helper))
+        }),
+    };
+    let (fault, address) = match outcome {
         Ok(result) => return result,
         Err(Stop::TailCall(function)) => (TAIL_CALL, function.into()),
         Err(Stop::Fault(FaultKind::Memory { address })) => (FAULT_MEMORY, address),
@@ -207,6 +219,7 @@ extern "C" fn call_helper(
         Err(Stop::Fault(FaultKind::NoMap { handle })) => (FAULT_NO_MAP, handle),
         Err(Stop::Fault(FaultKind::Budget)) => (FAULT_BUDGET, 0),
         Err(Stop::Fault(FaultKind::StackOverflow)) => (FAULT_STACK, 0),
+        Err(Stop::Fault(FaultKind::Helper)) => (FAULT_HELPER, 0),
     };
     machine.fault = fault;
     machine.fault_address = address;
