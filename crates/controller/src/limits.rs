@@ -102,13 +102,15 @@ pub(crate) const ZEROES_PER_UNIT: u64 = 4;
 
 /// Connections of one reactor.
 pub(crate) const MAX_CONNECTIONS: usize = 4096;
-/// Of these, connections that have not got through Connect yet. One more costs the oldest its
-/// place, so that peers which only open connections keep nobody out.
+/// Of these, connections of strangers, which have not got through Connect yet, or not authenticated as their rule
+/// asks. One more costs the oldest its place, so that peers which only open connections keep nobody out.
 pub(crate) const MAX_PENDING: usize = 1024;
 /// Of these, those of one address.
 pub(crate) const MAX_PENDING_OF_ADDRESS: usize = 512;
 /// Unsent bytes of such a connection, above which it takes no more commands.
 pub(crate) const STRANGER_UNSENT_BYTES: usize = 4 << 10;
+/// Commands of a queue that wait for something, before its host has authenticated: messages of that come one by one.
+pub(crate) const STRANGER_SLOTS: u16 = 4;
 /// Connections that a reactor has been given and has not taken. Then no more are accepted.
 pub(crate) const MAX_UNTAKEN: usize = 256;
 /// Associations of a subsystem at a time. Beyond that the least useful one goes.

@@ -5,7 +5,7 @@ use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
 use crate::commands::{Context, pushdown_vector};
-use crate::connection::{Connection, Phase};
+use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::executor::Executor;
 use crate::limits::CLOSES_PER_TURN;
@@ -81,7 +81,9 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     core.io.cancel(connection.serial);
     // Ends the receive; what is being sent still goes out. By RDMA nobody knows what a stranger will take, and
     // strangers that close are not counted as such.
-    let is_stranger = matches!(connection.phase, Phase::Connecting);
+    let has_failed =
+        connection.phase.association().is_some_and(|association| association.has_failed);
+    let is_stranger = connection.is_pending() && !has_failed;
     let half = match is_stranger && connection.port.asked_qid().is_some() {
         true => Shut::Both,
         false => Shut::Receive,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const TICK_NS: u64 = 1_000_000_000;
 /// The same while removed namespaces wait for the last of their commands, or connections for an arena.
 const SHORT_TICK_NS: u64 = 10_000_000;
-/// Connections that have not connected yet and go for the memory of one that comes, at most.
+/// Connections of strangers that go for the memory of one that comes, at most.
 const EVICTED_MAX: usize = 8;
 /// Ticks without a busy moment after which arenas that nobody uses are dropped.
 const QUIET_TICKS: u32 = 10;
@@ -32,7 +32,7 @@ pub(crate) fn adopt<I: Io>(
         return None;
     }
     if let Some(goes) = core.table.oldest_pending(&ends) {
-        close(core, goes, "others came and it had not connected yet");
+        close(core, goes, "others came and it had not connected or authenticated itself yet");
     }
     let Some(index) = core.table.free_index() else {
         let (peer, count) = (ends.peer, core.table.room.connections);
@@ -51,7 +51,9 @@ pub(crate) fn adopt<I: Io>(
             break;
         }
         let Some(goes) = core.table.oldest_stranger(&ends, &port) else { break };
-        close(core, goes, "others came, there is no memory for more, and it had not connected yet");
+        let reason = "others came, there is no memory for more, and it had not connected or \
+                      authenticated itself yet";
+        close(core, goes, reason);
         if let Some(entry) = core.table.get_mut(goes) {
             entry.connection.memory.let_go();
         }
@@ -78,7 +80,8 @@ pub(crate) fn begin<I: Io>(core: &mut Core<I>, index: u32) {
     resume(core, index);
 }
 
-/// A connection has got through Connect: it has shares from now on.
+/// A connection has got through Connect, and authentication if that is asked for: it has shares of its host from now
+/// on.
 pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
     let Some((host, party)) = core.table.join(index, &mut core.executor.schedule) else { return };
     core.executor.schedule.join(index, host);
