@@ -282,7 +282,7 @@ impl Connection {
 
     /// The host has shown that it is the one it names: from now on the connection is one of its own, if there is
     /// room for that.
-    pub(crate) fn join_host(&mut self, limits: &HostLimits) -> Result<(), HostFull> {
+    pub(crate) fn join_host(&mut self, limits: &HostLimits, now_ns: u64) -> Result<(), HostFull> {
         let own_bytes = self.port.own_bytes();
         let base_bytes = Connection::queue_bytes(self.queue.id(), self.queue.entries()) + own_bytes;
         let is_admin = self.phase.is_admin();
@@ -291,7 +291,7 @@ impl Connection {
         };
         let (member, memory) = Connection::place(association.host(), limits, base_bytes)?;
         if is_admin {
-            association.subsystem.recognize(&association.controller)?;
+            association.subsystem.recognize(&association.controller, now_ns)?;
         }
         association.join(member);
         self.memory = memory;
@@ -526,7 +526,8 @@ impl Connection {
 
     /// Adds to the controller's error log.
     pub(crate) fn remember_error(&self, cid: u16, status: Status, nsid: u32, lba: u64) {
-        if let Some(controller) = self.controller() {
+        // Not what anybody can cause who names the host.
+        if let Some(controller) = self.controller().filter(|_| !self.is_of_stranger()) {
             controller.errors.add((self.queue.id(), cid), status, nsid, lba);
         }
     }
@@ -554,9 +555,11 @@ impl Connection {
 
     /// Logs what a command has led to, unless there were too many of these this second.
     pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
-        let admitted = match self.is_of_stranger() {
-            true => self.log.admit(level, now_ns),
-            false => self.log.admit_of_host(level, now_ns),
+        let Connection { phase, log, .. } = self;
+        let association = phase.association().filter(|of| !of.awaits_authentication());
+        let admitted = match association {
+            None => log.admit(level, now_ns),
+            Some(association) => log.admit_of_host(&association.host().log, level, now_ns),
         };
         if let Some(words) = admitted {
             log::log!(level, "{self}: {}", words.unwrap_or(what));

@@ -234,7 +234,7 @@ impl Handshake {
             }
             // Who only looks whether somebody listens is no attacker.
             Err(error @ HandshakeError::NothingSent) => {
-                return log::debug!("{}: {error}", ends.peer);
+                return self.log.detail(ends.peer, format_args!("{error}"));
             }
             Err(error) => Err(error.to_string()),
         };
@@ -276,7 +276,7 @@ impl Handshake {
         let secure =
             Secure::new(identity, secured, by_kernel).map_err(|error| error.to_string())?;
         let how = if by_kernel { "by the kernel" } else { "in this process" };
-        log::debug!("{host}: TLS with {suite}, records sealed {how}");
+        self.log.detail(host, format_args!("TLS with {suite}, records sealed {how}"));
         Ok(secure)
     }
 }

@@ -3,6 +3,7 @@
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address: so nobody
 //! takes the share of another by its name alone.
 
+use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
@@ -67,6 +68,8 @@ pub(crate) struct Host {
     pub(crate) compile_time_us: AtomicU64,
     /// Connections, and associations.
     counts: [AtomicU32; 2],
+    /// Lines of the log about it.
+    pub(crate) log: HostLog,
     /// Where it is, as it is [counted](counted_address), unless it is identified.
     address: Option<IpAddr>,
     /// What was done on connections that are gone, by the reactors that had them.
@@ -278,6 +281,7 @@ impl Hosts {
             memory: self.memory.account(),
             compile_time_us: AtomicU64::new(0),
             counts: Default::default(),
+            log: HostLog::default(),
             address,
             past: Mutex::default(),
         });

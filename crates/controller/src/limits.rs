@@ -70,7 +70,8 @@ pub(crate) const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
 
 // Costs of what is not a function's, in units. They need to be right only as shares.
 
-/// Taking an admin command: most are rare, and many look at lists. The clock is looked at behind each.
+/// Taking an admin command, Connect, or a fabrics command of an I/O queue: most are rare, and many look at lists. The
+/// clock is looked at behind each that is not on an I/O queue.
 pub(crate) const ADMIN_UNITS: u64 = CLOCK_UNITS;
 /// An entry, or a chunk of them, that is copied when a file map is set.
 pub(crate) const MAP_UNITS: u64 = 100;
@@ -227,11 +228,12 @@ pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 pub(crate) const MAX_NSID: u32 = 1024;
 /// Log lines that the commands of one connection may cause in a second.
 pub(crate) const LOG_LINES_PER_SECOND: u32 = 10;
-/// The same of all hosts of the target together, with those about how they come and go: who connects again
-/// and again has a new connection each time.
+/// The same of a host, of each kind of lines: who connects again and again has a new connection each time.
+pub(crate) const HOST_LOG_LINES_PER_SECOND: u32 = 50;
+/// The same of all hosts of the target together.
 pub(crate) const HOSTS_LOG_LINES_PER_SECOND: u32 = 200;
-/// The same of all connections of a reactor that have not got through Connect or have not
-/// authenticated as their rule asks, and of all TLS handshakes.
+/// The same of all connections of a reactor that have not got through Connect, of all that have not authenticated as
+/// their rule asks, and of all TLS handshakes.
 pub(crate) const STRANGERS_LOG_LINES_PER_SECOND: u32 = 50;
 
 const _: () = assert!(IN_CAPSULE_BYTES as usize + 512 <= SMALL_RX_BYTES, "a capsule fits");

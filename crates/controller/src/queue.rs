@@ -16,6 +16,8 @@ pub(crate) struct Deallocation {
     /// Offsets and lengths in bytes; those before `next` are done or with the device.
     pub(crate) ranges: Vec<(u64, u64)>,
     pub(crate) next: usize,
+    /// The file must be flushed before the answer.
+    pub(crate) syncs: bool,
 }
 
 /// What a command waits for. Namespaces are places of the reactor's table; offsets and lengths are in
@@ -50,7 +52,7 @@ pub(crate) enum State {
         ranges: u16,
         deallocate: bool,
     },
-    /// Dataset Management.
+    /// Dataset Management, or Write Zeroes in parts.
     Deallocate(Box<Deallocation>),
     /// Flush or Write Zeroes: nothing left to do but to answer.
     Plain {

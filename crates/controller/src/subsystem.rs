@@ -1,7 +1,7 @@
 //! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
 
 use crate::access::Access;
-use crate::command_log::note_of_host;
+use crate::command_log::Topic;
 use crate::controller::{Controller, CounterTable, Party};
 use crate::declared_maps::{self, DeclaredMap};
 use crate::health::Health;
@@ -144,13 +144,14 @@ impl Controllers {
         });
         let Some(goes) = goes else { return Err(full) };
         let what = format_args!("its association {} goes for another: {full}", goes.id);
-        note_of_host((Level::Warn, now_ns), &goes.host().nqn, what);
+        let host = goes.host();
+        host.log.note(Topic::Coming, (Level::Warn, now_ns), &host.nqn, what);
         Ok(Some(Arc::clone(goes)))
     }
 
     /// Gives an association all that is kept.
-    fn give_kept(&self, controller: &Controller) {
-        self.kept.iter().for_each(|kept| kept.give(controller));
+    fn give_kept(&self, controller: &Controller, now_ns: u64) {
+        self.kept.iter().for_each(|kept| kept.give(controller, now_ns));
     }
 
     /// Memory for an association of somebody at this address who has yet to show who it is. If strangers have theirs,
@@ -196,17 +197,19 @@ struct Kept {
 
 impl Kept {
     /// Gives the function to an association.
-    fn give(&self, controller: &Controller) {
+    fn give(&self, controller: &Controller, now_ns: u64) {
         controller.counters.begin(self.function.id);
-        controller.update(|tables| self.install(tables, controller.host()));
+        controller.update(|tables| self.install(tables, controller.host(), now_ns));
     }
 
     /// The tables of an association of a host with the function, with maps if the host's memory has room.
-    fn install(&self, tables: &Tables, host: &Host) -> Tables {
+    fn install(&self, tables: &Tables, host: &Host, now_ns: u64) -> Tables {
         let id = self.function.id;
         let maps = declared_maps::make(&self.maps, tables, &host.memory).unwrap_or_else(|full| {
-            let (nqn, name) = (&host.nqn, &self.function.name);
-            log::warn!("{nqn}: it gets the kept function {id} {name:?} without its maps: {full}");
+            let name = &self.function.name;
+            let what =
+                format_args!("it gets the kept function {id} {name:?} without its maps: {full}");
+            host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
             Default::default()
         });
         tables.with_function_and_maps(Arc::clone(&self.function), maps).with_trace(id)
@@ -425,7 +428,7 @@ impl Subsystem {
         let tables = Tables::new(whole.collect());
         let controller = Arc::new(Controller::new(id, party, (kato_ms, now_ns), tables));
         if !is_stranger {
-            controllers.give_kept(&controller);
+            controllers.give_kept(&controller, now_ns);
         }
         controllers.by_id.insert(id, Arc::clone(&controller));
         Ok((controller, evicted))
@@ -433,11 +436,11 @@ impl Subsystem {
 
     /// A host has shown on its admin queue that it is the one it names: its association takes its memory from now on,
     /// and has the kept functions.
-    pub(crate) fn recognize(&self, controller: &Controller) -> Result<(), MemoryFull> {
+    pub(crate) fn recognize(&self, controller: &Controller, now_ns: u64) -> Result<(), MemoryFull> {
         let controllers = self.controllers();
         if controller.is_stranger() {
             controller.recognize()?;
-            controllers.give_kept(controller);
+            controllers.give_kept(controller, now_ns);
         }
         Ok(())
     }
@@ -451,6 +454,7 @@ impl Subsystem {
         &self,
         function: Function,
         by: &Controller,
+        now_ns: u64,
     ) -> Result<u32, Refusal> {
         if by.host_id == [0; 16] {
             let message = "functions are kept for hosts that have a host identifier other than 0";
@@ -469,12 +473,13 @@ impl Subsystem {
         }
         let host = Arc::clone(by.host());
         let owner = Owner::Host { host, host_id: by.host_id, association: by.serial };
-        self.keep(&mut controllers, function, owner)
+        self.keep(&mut controllers, function, owner, now_ns)
     }
 
     /// Gives every association a function that the configuration names.
     pub(crate) fn keep_own_function(&self, function: Function) -> Result<u32, Refusal> {
-        self.keep(&mut self.controllers(), function, Owner::Target)
+        // Nobody is connected yet.
+        self.keep(&mut self.controllers(), function, Owner::Target, 0)
     }
 
     fn keep(
@@ -482,6 +487,7 @@ impl Subsystem {
         controllers: &mut Controllers,
         function: Function,
         owner: Owner,
+        now_ns: u64,
     ) -> Result<u32, Refusal> {
         if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
             let message = format!("the subsystem keeps {MAX_KEPT_FUNCTIONS} functions at most");
@@ -497,7 +503,7 @@ impl Subsystem {
         let kept = Kept { function: Arc::new(Function { id, ..function }), maps, owner };
         // Strangers get it when they have shown who they are.
         for controller in controllers.by_id.values().filter(|known| !known.is_stranger()) {
-            kept.give(controller);
+            kept.give(controller, now_ns);
         }
         controllers.kept.push(kept);
         Ok(id)

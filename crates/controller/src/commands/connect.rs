@@ -180,9 +180,9 @@ fn wanted_subsystem(
         let cause = format!("{:?} is not served here", data.subnqn);
         return Err(invalid(true, 256, "SUBNQN", cause));
     };
-    // The name goes into logs.
-    if data.hostnqn.contains(is_unprintable) {
-        let cause = "it has a character that cannot be printed".to_owned();
+    // The name goes into logs, where nobody is to write what looks like a line about another.
+    if data.hostnqn.contains(|c: char| is_unprintable(c) || c.is_whitespace()) {
+        let cause = "it has white space, or a character that cannot be printed".to_owned();
         return Err(invalid(true, 512, "HOSTNQN", cause));
     }
     Ok(subsystem)

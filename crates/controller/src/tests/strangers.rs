@@ -3,12 +3,17 @@
 use super::peer::{Peer, Said};
 use crate::access::Rules;
 use crate::hosts::{Host, HostLimits};
-use crate::rig::{NQN, PEER_NQN, Rig, connect_command, enable_command, follow_code, function};
+use crate::limits::ADMIN_UNITS;
+use crate::rig::{
+    NQN, PEER_NQN, Rig, capsule, connect_command, enable_command, follow_code, function,
+};
 use bpfof_auth::dhchap::{Algorithms, Group, HostAuth, HostConfig, HostStep};
 use bpfof_auth::{DhchapKey, Hash, Names};
 use bpfof_chain::{Function, Limits};
+use bpfof_function::cost::UNIT_PS;
 use bpfof_nvme::fabrics::{FabricsCommand, SecurityProtocol};
-use bpfof_nvme::{AdminCommand, Sqe, Status};
+use bpfof_nvme::tcp::Digests;
+use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
 use std::sync::Arc;
 
 const MEMORY_BYTES: usize = 64 << 20;
@@ -90,8 +95,8 @@ impl Target {
 }
 
 fn block(opcode: u8) -> Sqe {
-    let rw = bpfof_nvme::Rw { slba: 0, blocks: 1, fua: false };
-    Sqe { sgl: bpfof_nvme::Sgl::transport(512), ..rw.to_sqe(opcode, 1) }
+    let rw = Rw { slba: 0, blocks: 1, fua: false };
+    Sqe { sgl: Sgl::transport(512), ..rw.to_sqe(opcode, 1) }
 }
 
 /// Whoever knows the name of a host takes neither memory nor shares of it, and no kept functions, before it has shown
@@ -123,7 +128,7 @@ fn what_a_host_has_is_for_who_has_shown_that_it_is_the_host() {
     target.authenticate(&mut io);
     assert_eq!((target.pending_bytes(), host.report().connections), (0, 2));
     // It has a slot for each entry from now on.
-    let read = block(bpfof_nvme::opcode::nvm::READ);
+    let read = block(opcode::nvm::READ);
     (0..1000).for_each(|_| _ = io.send(&mut target.rig, read, &[]));
     target.rig.work();
     let ends = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.is_success());
@@ -157,5 +162,58 @@ fn limits_of_a_host_count_when_it_has_shown_who_it_is() {
     assert!(target.rig.is_open(admin.line));
     target.authenticate(&mut second);
     assert!(!target.rig.is_open(second.line) && target.rig.is_open(admin.line));
+    target.rig.finish();
+}
+
+/// What takes a reactor long counts as that, whoever asks for it.
+#[test]
+fn refused_connects_and_messages_cost_what_they_take() {
+    let mut target = Target::new(HostLimits::default());
+    target.rig.core.io.unit_ps = UNIT_PS;
+    let least_ns = |commands: u64| commands * ADMIN_UNITS * UNIT_PS / 1000;
+    let mut peer = Peer::hello(&mut target.rig);
+    let (sqe, data) = connect_command(1, 31, 0);
+    let begun_ns = target.rig.core.io.now_ns;
+    let connects = capsule(sqe, &data, Digests::default()).repeat(12);
+    target.rig.feed(peer.line, &connects);
+    target.rig.work();
+    assert_eq!(peer.hear(&mut target.rig).len(), 12, "there is no controller 1");
+    assert!(target.rig.core.io.now_ns - begun_ns >= least_ns(12));
+
+    let mut admin = target.stranger(0);
+    target.authenticate(&mut admin);
+    assert_eq!(admin.call(&mut target.rig, enable_command(), &[]).status, Status::SUCCESS);
+    let mut io = target.stranger(1);
+    let begun_ns = target.rig.core.io.now_ns;
+    let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, 0);
+    let send = FabricsCommand::AuthenticationSend { protocol, length_bytes }.to_sqe();
+    assert!(target.rig.is_open(io.line));
+    assert_eq!(io.call(&mut target.rig, send, &[]).status, Status::SUCCESS, "that was no message");
+    assert!(target.rig.core.io.now_ns - begun_ns >= least_ns(1));
+    // It has failed, and one that does not fetch why is let go.
+    assert!(target.rig.is_open(io.line));
+    assert_eq!(io.call(&mut target.rig, send, &[]).status, Status::SUCCESS);
+    assert!(!target.rig.is_open(io.line));
+    target.rig.finish();
+}
+
+/// The error log of an association is not for who only names its host.
+#[test]
+fn strangers_leave_no_errors_to_a_host() {
+    let mut target = Target::new(HostLimits::default());
+    let mut admin = target.stranger(0);
+    target.authenticate(&mut admin);
+    assert_eq!(admin.call(&mut target.rig, enable_command(), &[]).status, Status::SUCCESS);
+    let mut io = target.stranger(1);
+    let controller = target.rig.connection(io.line).controller().map(Arc::clone);
+    let errors = || controller.as_ref().expect("connected").errors.count();
+    let read = block(opcode::nvm::READ);
+    let required = Status::AUTHENTICATION_REQUIRED.with_dnr();
+    assert_eq!((io.call(&mut target.rig, read, &[]).status, errors()), (required, 0));
+    target.authenticate(&mut io);
+    let unknown = Sqe { nsid: 77, ..read };
+    assert!(!io.call(&mut target.rig, unknown, &[]).status.is_success());
+    assert_eq!(errors(), 1);
+    drop(controller);
     target.rig.finish();
 }
