@@ -42,6 +42,12 @@ pub(crate) const COMPLETIONS_PER_TURN: usize = 256;
 pub(crate) const COMPLETIONS_PER_CLOCK: usize = 16;
 /// Connections that have ended and are closed in one turn: some 50 µs each.
 pub(crate) const CLOSES_PER_TURN: usize = 4;
+/// Closing one, in units.
+pub(crate) const CLOSE_UNITS: u64 = units_of_us(50);
+/// Taking one on.
+pub(crate) const ADOPT_UNITS: u64 = units_of_us(10);
+/// Connections that are looked at in a turn, once a second: whether they are overdue takes a system call for some.
+pub(crate) const LOOKS_PER_TURN: u32 = 64;
 /// Messages of other threads that are taken in one turn: new connections among them, some 10 µs each.
 pub(crate) const MESSAGES_PER_TURN: usize = 16;
 /// Operations whose memory is fetched together: enough for their page walks and their way from memory
@@ -92,6 +98,8 @@ pub(crate) const MAX_HANDSHAKES: usize = 512;
 pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
 /// A record of TLS, besides its bytes.
 pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
+/// Records that are opened before the commands in them are looked at: they may have no bytes.
+pub(crate) const RECORDS_AT_A_TIME: usize = 256;
 /// Bytes of records that are sealed or opened for a unit.
 pub(crate) const RECORD_BYTES_PER_UNIT: u64 = 2;
 /// Bytes that are moved once for a unit.

@@ -123,7 +123,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let Core { io, executor, table, .. } = &mut *core;
     let Some(entry) = table.get_mut(index) else { return };
     let connection = &mut entry.connection;
-    if entry.closing || !connection.has_more || connection.is_full() {
+    if entry.closing || entry.is_over || !connection.has_more || connection.is_full() {
         // What it was granted for its next command is for others, if it does not take commands.
         if !connection.waiters.want_arena() {
             executor.admission.let_go(index);
@@ -157,6 +157,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     // What is left is a part of a PDU, or waits until the connection goes on.
     connection.port.put_back(input, used);
     executor.spend(connection.port.take_spent());
+    connection.has_more |= connection.port.has_unopened();
     match outcome {
         Ok(()) => {
             let has_more = connection.has_more;

@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     stuck: Option<(u64, u64, u64)>,
     pub(super) dirty: bool,
     pub(super) closing: bool,
+    /// It takes no more input, and is to be closed.
+    pub(super) is_over: bool,
     /// Chains end at their next hop, zeroes at their next part: nobody waits for them.
     pub(super) cuts_chains: bool,
     pub(super) closed_ns: u64,
@@ -251,6 +253,7 @@ impl Table {
             stuck: None,
             dirty: false,
             closing: false,
+            is_over: false,
             cuts_chains: false,
             closed_ns: 0,
             party: None,
