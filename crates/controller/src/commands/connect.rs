@@ -100,8 +100,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let entries = sqsize + 1;
     let address = (!is_identified).then(|| ends.counted_address());
     let host = registry.hosts.host(address, &data.hostnqn);
-    let own_bytes = cx.connection.port.own_bytes();
-    let base_bytes = Connection::queue_bytes(qid, entries) + own_bytes;
+    let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
     let known = match qid {
         0 => None,
         _ => Some(known_controller(&data, &subsystem, registry.listener(ends.listener))?),
@@ -138,20 +137,23 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         true => QueuePair::of_stranger(qid, entries, flow_control),
         false => QueuePair::new(qid, entries, flow_control),
     };
-    connection.phase = match qid {
-        0 => {
-            let mut admin = Box::<AdminState>::default();
-            // What changes from now on is news.
-            admin.events.known_ana = association.controller.listener.changes();
-            Phase::Admin(association, admin)
-        }
-        _ => Phase::Io(association),
-    };
+    connection.phase = phase(qid, association);
     if let Some(memory) = memory {
         connection.memory = memory;
         connection.asks.connected = true;
     }
     Ok(Outcome::dword(u32::from(id) | asks))
+}
+
+/// What the connection carries from now on.
+fn phase(qid: u16, association: Association) -> Phase {
+    if qid > 0 {
+        return Phase::Io(association);
+    }
+    let mut admin = Box::<AdminState>::default();
+    // What changes from now on is news.
+    admin.events.known_ana = association.controller.listener.changes();
+    Phase::Admin(association, admin)
 }
 
 /// Whether the queue may be of this size, and is the one that was asked for.

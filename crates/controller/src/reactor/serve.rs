@@ -137,8 +137,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
         return close(core, index, "keep-alive timeout");
     }
     let Some(input) = connection.port.take_input() else { return };
-    let until = executor.spent() + SLICE_UNITS;
-    let (mut used, mut takes_long) = (0, false);
+    let (until, mut used, mut takes_long) = (executor.spent() + SLICE_UNITS, 0, false);
     let outcome = loop {
         let mut cx = Context { connection: &mut *connection, executor: &mut *executor };
         match receive::receive(&mut cx, &input, used, until) {
