@@ -204,7 +204,7 @@ impl Acceptor {
                 let Some((comer, ends)) = accept_one(listener, which, &mut refused) else {
                     continue;
                 };
-                let Some(slot) = self.hosts.connection_of(ends.peer.ip()) else {
+                let Some(slot) = self.hosts.connection_of(ends.counted_address()) else {
                     let limit = self.hosts.limits.connections_per_address;
                     refused.note(
                         ends.peer,

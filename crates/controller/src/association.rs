@@ -27,8 +27,9 @@ pub(crate) struct Association {
     pub(crate) auth: Option<Box<ControllerAuth>>,
     /// Its authentication has failed, and that was logged.
     pub(crate) has_failed: bool,
-    /// The connection's place among those of its host.
-    member: Member,
+    host: Arc<Host>,
+    /// The connection's place among those of its host: none before the host has shown that it is the one it names.
+    member: Option<Member>,
     /// How often the controller's queues had been ended when this one came.
     pub(crate) resets: u32,
     /// A snapshot of the controller's tables.
@@ -40,7 +41,7 @@ impl Association {
     pub(crate) fn new(
         subsystem: Arc<Subsystem>,
         controller: Arc<Controller>,
-        member: Member,
+        (host, member): (Arc<Host>, Option<Member>),
         is_io: bool,
         (resets, now_ns): (u32, u64),
     ) -> Association {
@@ -58,6 +59,7 @@ impl Association {
                 .map(|config| Box::new(ControllerAuth::new(Arc::clone(config), now_ns / 1000))),
             has_failed: false,
             access,
+            host,
             member,
             resets,
             tables: Arc::default(),
@@ -90,9 +92,20 @@ impl Association {
         self.is_registered
     }
 
-    /// Whose it is.
+    /// Whose it is, or says that it is.
     pub(crate) fn host(&self) -> &Arc<Host> {
-        &self.member.host
+        &self.host
+    }
+
+    /// Whether it takes nothing of its host yet, which has yet to show that it is the one it names.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.member.is_none()
+    }
+
+    /// It is one of its host's from now on.
+    pub(crate) fn join(&mut self, member: Member) {
+        self.member = Some(member);
     }
 
     /// Whether the host has yet to authenticate itself on this queue.

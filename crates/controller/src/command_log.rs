@@ -1,7 +1,8 @@
 //! What commands, and connections of strangers, lead to in the operator's log: some lines a second.
 
 use crate::limits::{
-    HOSTS_LOG_LINES_PER_SECOND, LOG_LINES_PER_SECOND, STRANGERS_LOG_LINES_PER_SECOND,
+    HOST_LOG_LINES_PER_SECOND, HOSTS_LOG_LINES_PER_SECOND, LOG_LINES_PER_SECOND,
+    STRANGERS_LOG_LINES_PER_SECOND,
 };
 use log::Level;
 use std::cmp::Ordering;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Lines of one connection, or of all that have not got through Connect or not authenticated.
+/// Lines of one connection, or of all strangers of a kind.
 #[derive(Debug)]
 pub(crate) struct CommandLog {
     second: u64,
@@ -25,22 +26,78 @@ impl Default for CommandLog {
     }
 }
 
+/// What a line about a host is of. Each kind has lines of its own, so that those of one, which a host can cause, hide
+/// none of another. Warnings and errors are one kind, whatever they are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// How it comes and goes.
+    Coming,
+    /// What its commands lead to.
+    Commands,
+}
+
 /// Lines of all hosts of the process.
-static HOSTS: HostsLog = HostsLog(AtomicU64::new(0));
+static HOSTS: LinesOfKinds = LinesOfKinds::new();
 
-/// The latest second of a line, in the upper half, and how many lines there were in it.
-struct HostsLog(AtomicU64);
+/// Lines about one host, or all. For each kind the latest second of a line, in the upper half, and how many lines there
+/// were in it.
+#[derive(Debug)]
+struct LinesOfKinds([AtomicU64; 3]);
 
-impl HostsLog {
-    /// Counts a line that is asked for.
-    fn count(&self, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
+impl LinesOfKinds {
+    const fn new() -> LinesOfKinds {
+        LinesOfKinds([const { AtomicU64::new(0) }; 3])
+    }
+
+    /// Counts a line; how many of its kind there are with it in its second.
+    fn count(&self, topic: Topic, level: Level, now_ns: u64) -> u32 {
+        let kind = if level <= Level::Warn { 2 } else { topic as usize };
         let second = (now_ns / 1_000_000_000) << 32;
         // A reactor whose clock is a little behind does not begin a second again.
         let next = |last: u64| if last < second { second + 1 } else { last + 1 };
-        let last = self.0.fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
-        let lines = next(last.unwrap_or_else(|last| last)) as u32;
+        let last = self.0[kind].fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
+        next(last.unwrap_or_else(|last| last)) as u32
+    }
+}
+
+/// Lines about one host, which count among those about all.
+#[derive(Debug)]
+pub(crate) struct HostLog(LinesOfKinds);
+
+impl Default for HostLog {
+    fn default() -> HostLog {
+        HostLog(LinesOfKinds::new())
+    }
+}
+
+impl HostLog {
+    /// Counts a line that is asked for.
+    fn count(
+        &self,
+        all: &LinesOfKinds,
+        (topic, level, now_ns): (Topic, Level, u64),
+    ) -> Option<Option<fmt::Arguments<'static>>> {
+        let words = format_args!("what more happens this second to this host is not logged");
+        let own = self.0.count(topic, level, now_ns);
+        let own = instead(words, own, HOST_LOG_LINES_PER_SECOND)?;
         let words = format_args!("what more happens this second to any host is not logged");
-        instead(words, lines, HOSTS_LOG_LINES_PER_SECOND)
+        let all = instead(words, all.count(topic, level, now_ns), HOSTS_LOG_LINES_PER_SECOND)?;
+        Some(own.or(all))
+    }
+
+    /// Logs something about the host, unless there were too many such lines this second about it, or about all.
+    pub(crate) fn note(
+        &self,
+        topic: Topic,
+        (level, now_ns): (Level, u64),
+        who: impl fmt::Display,
+        what: fmt::Arguments<'_>,
+    ) {
+        if log::log_enabled!(level)
+            && let Some(words) = self.count(&HOSTS, (topic, level, now_ns))
+        {
+            log::log!(level, "{who}: {}", words.unwrap_or(what));
+        }
     }
 }
 
@@ -55,19 +112,6 @@ fn instead(
         Ordering::Less => Some(None),
         Ordering::Equal => Some(Some(words)),
         Ordering::Greater => None,
-    }
-}
-
-/// Logs how a host comes and goes, unless there were too many lines about hosts this second.
-pub(crate) fn note_of_host(
-    (level, now_ns): (Level, u64),
-    who: impl fmt::Display,
-    what: fmt::Arguments<'_>,
-) {
-    if log::log_enabled!(level)
-        && let Some(words) = HOSTS.count(now_ns)
-    {
-        log::log!(level, "{who}: {}", words.unwrap_or(what));
     }
 }
 
@@ -88,15 +132,16 @@ impl CommandLog {
         log::log_enabled!(level).then(|| self.count(now_ns)).flatten()
     }
 
-    /// The same for a line about a host, which counts among those of all: who connects again and again begins
-    /// anew here.
+    /// The same for a line about the commands of a host, which counts among those of the host: who connects again and
+    /// again begins anew here.
     pub(crate) fn admit_of_host(
         &mut self,
+        host: &HostLog,
         level: Level,
         now_ns: u64,
     ) -> Option<Option<fmt::Arguments<'static>>> {
         let own = self.admit(level, now_ns)?;
-        Some(own.or(HOSTS.count(now_ns)?))
+        Some(own.or(host.count(&HOSTS, (Topic::Commands, level, now_ns))?))
     }
 
     /// Logs something about `who`, unless there were too many lines this second.
@@ -123,25 +168,41 @@ impl CommandLog {
     }
 }
 
-/// Warnings about strangers, from any thread.
+/// Lines about strangers, from any thread: warnings, and what only `--verbose` shows.
 #[derive(Debug)]
 pub(crate) struct StrangersLog {
     started: Instant,
-    lines: Mutex<CommandLog>,
+    warnings: Mutex<CommandLog>,
+    details: Mutex<CommandLog>,
 }
 
 impl Default for StrangersLog {
     fn default() -> Self {
-        StrangersLog { started: Instant::now(), lines: Mutex::new(CommandLog::of_strangers()) }
+        let [warnings, details] = [(); 2].map(|()| Mutex::new(CommandLog::of_strangers()));
+        StrangersLog { started: Instant::now(), warnings, details }
     }
 }
 
 impl StrangersLog {
     /// Warns, unless there were too many of these this second.
     pub(crate) fn warn(&self, who: impl fmt::Display, what: fmt::Arguments<'_>) {
+        self.note(&self.warnings, Level::Warn, (who, what));
+    }
+
+    /// Says something that is of use for finding out what goes wrong, with the same limit.
+    pub(crate) fn detail(&self, who: impl fmt::Display, what: fmt::Arguments<'_>) {
+        self.note(&self.details, Level::Debug, (who, what));
+    }
+
+    fn note(
+        &self,
+        lines: &Mutex<CommandLog>,
+        level: Level,
+        (who, what): (impl fmt::Display, fmt::Arguments<'_>),
+    ) {
         let now_ns = self.started.elapsed().as_nanos() as u64;
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.note((Level::Warn, now_ns), who, what);
+        let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.note((level, now_ns), who, what);
     }
 }
 
@@ -162,17 +223,28 @@ mod tests {
     }
 
     #[test]
-    fn so_are_those_of_all_hosts() {
-        let hosts = HostsLog(AtomicU64::new(0));
-        let count = |second: u64| {
-            let all = (0..1000).filter_map(|at| hosts.count(second * 1_000_000_000 + at));
-            all.count() as u32
+    fn so_are_those_of_a_host_and_of_all_hosts() {
+        let all = LinesOfKinds::new();
+        let count = |host: &HostLog, second: u64, topic: Topic, level: Level| {
+            let lines = (0..1000)
+                .filter_map(|at| host.count(&all, (topic, level, second * 1_000_000_000 + at)));
+            lines.count() as u32
         };
-        let most = HOSTS_LOG_LINES_PER_SECOND + 1;
+        let most = HOST_LOG_LINES_PER_SECOND + 1;
+        let host = HostLog::default();
+        let commands = |second: u64| count(&host, second, Topic::Commands, Level::Info);
         assert_eq!(
-            [count(1), count(2), count(1)],
+            [commands(1), commands(2), commands(1)],
             [most, most, 0],
             "an older second is no new one"
         );
+        // Many hosts together fill a kind, and no other.
+        let hosts: Vec<HostLog> = (0..20).map(|_| HostLog::default()).collect();
+        let lines = hosts.iter().map(|host| count(host, 3, Topic::Commands, Level::Info));
+        assert_eq!(lines.sum::<u32>(), HOSTS_LOG_LINES_PER_SECOND + 1);
+        for (topic, level) in [(Topic::Coming, Level::Info), (Topic::Commands, Level::Error)] {
+            assert_eq!(count(&host, 3, topic, level), most);
+        }
+        assert_eq!(count(&host, 3, Topic::Coming, Level::Warn), 0, "that is as an error");
     }
 }

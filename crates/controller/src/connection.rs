@@ -4,6 +4,7 @@ use crate::association::{AdminState, Association};
 use crate::command_log::CommandLog;
 use crate::controller::{Controller, Counters};
 use crate::health::Traffic;
+use crate::hosts::{Host, HostFull, HostLimits, Member, counted_address};
 use crate::kept::is_kept;
 use crate::limits::{
     CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS, IDLE_TX_BYTES, MAX_KATO_NS, MAX_TRANSFER_BYTES,
@@ -24,7 +25,7 @@ use bpfof_nvme::{DataPointer, Sqe, Status, opcode};
 use log::Level;
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +39,13 @@ pub(crate) struct Endpoints {
     pub(crate) discovery_only: bool,
     /// Which listener it came to otherwise.
     pub(crate) listener: u16,
+}
+
+impl Endpoints {
+    /// What limits of an address count the peer by, and what part of its host's name its address is.
+    pub(crate) fn counted_address(&self) -> IpAddr {
+        counted_address(self.peer.ip())
+    }
 }
 
 /// How far a connection has come.
@@ -243,7 +251,7 @@ pub(crate) struct Connection {
 /// What commands ask the reactor for, once they are carried out.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
-    /// It has just got through Connect.
+    /// It has just got through Connect, and authentication if that is asked for: it is one of its host's.
     pub(crate) connected: bool,
     /// The host reset or shut down the controller: its I/O queues must go.
     pub(crate) resets_queues: bool,
@@ -252,13 +260,44 @@ pub(crate) struct Asks {
 }
 
 impl Connection {
-    /// What a connection takes before Connect, in bytes.
+    /// What a connection takes before Connect and authentication, in bytes.
     pub(crate) const PENDING_BYTES: usize = SMALL_RX_BYTES + 2 * STRANGER_UNSENT_BYTES;
 
     /// What a connection always takes once it has this queue, in bytes: buffers, slots.
     pub(crate) fn queue_bytes(qid: u16, entries: u16) -> usize {
         let rx = if qid == 0 { SMALL_RX_BYTES } else { RX_BYTES };
         Connection::PENDING_BYTES + rx + 2 * IDLE_TX_BYTES + QueuePair::memory_bytes(entries)
+    }
+
+    /// A place among the connections of a host for one with this queue, and what of the host's memory it takes.
+    pub(crate) fn place(
+        host: &Arc<Host>,
+        limits: &HostLimits,
+        base_bytes: usize,
+    ) -> Result<(Member, ConnectionMemory), HostFull> {
+        let member = host.connection(limits)?;
+        let charge = host.memory.charge(base_bytes + MAX_TRANSFER_BYTES as usize)?;
+        Ok((member, ConnectionMemory::new(charge, base_bytes)))
+    }
+
+    /// The host has shown that it is the one it names: from now on the connection is one of its own, if there is
+    /// room for that.
+    pub(crate) fn join_host(&mut self, limits: &HostLimits, now_ns: u64) -> Result<(), HostFull> {
+        let own_bytes = self.port.own_bytes();
+        let base_bytes = Connection::queue_bytes(self.queue.id(), self.queue.entries()) + own_bytes;
+        let is_admin = self.phase.is_admin();
+        let Some(association) = self.phase.association_mut().filter(|of| of.is_pending()) else {
+            return Ok(());
+        };
+        let (member, memory) = Connection::place(association.host(), limits, base_bytes)?;
+        if is_admin {
+            association.subsystem.recognize(&association.controller, now_ns)?;
+        }
+        association.join(member);
+        self.memory = memory;
+        self.queue.open();
+        self.asks.connected = true;
+        Ok(())
     }
 
     /// `charge` is [`PENDING_BYTES`](Self::PENDING_BYTES), and what is registered for the port.
@@ -309,11 +348,17 @@ impl Connection {
     #[inline]
     fn waits_for_memory(&self) -> bool {
         self.memory.is_short(self.held_bytes())
-            && match self.phase {
-                // It has no host yet, and no more memory than it came with.
-                Phase::Connecting => self.port.held_bytes() > STRANGER_UNSENT_BYTES,
-                _ => self.ends_by_itself(),
+            && match self.is_pending() {
+                true => self.port.held_bytes() > STRANGER_UNSENT_BYTES,
+                false => self.ends_by_itself(),
             }
+    }
+
+    /// Whether it has no host yet, and no more memory than it came with: it has not got through Connect, or not
+    /// shown whose it is.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.phase.association().is_none_or(Association::is_pending)
     }
 
     /// Whether something holds memory that ends without more from the host. Data that is being fetched
@@ -337,7 +382,7 @@ impl Connection {
         if !self.memory.is_short(held) {
             return false;
         }
-        if !matches!(self.phase, Phase::Connecting)
+        if !self.is_pending()
             && let Err(full) = self.memory.take_more(held)
         {
             self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
@@ -347,11 +392,11 @@ impl Connection {
 
     /// The next data to be fetched, if there is some, and memory for it. Some is always fetched.
     pub(crate) fn next_fetch(&mut self) -> Option<Fetch> {
-        let held = self.held_bytes();
+        let (held, is_pending) = (self.held_bytes(), self.is_pending());
         let Connection { queue, memory, .. } = self;
         queue.next_fetch(|bytes| {
             let held = held + bytes;
-            !memory.is_short(held) || memory.take_more(held).is_ok()
+            !memory.is_short(held) || !is_pending && memory.take_more(held).is_ok()
         })
     }
 
@@ -361,7 +406,7 @@ impl Connection {
 
     /// Gives back memory that it has not needed lately.
     pub(crate) fn give_memory_back(&mut self) {
-        if !matches!(self.phase, Phase::Connecting) {
+        if !self.is_pending() {
             self.memory.give_back(self.held_bytes());
         }
     }
@@ -481,7 +526,8 @@ impl Connection {
 
     /// Adds to the controller's error log.
     pub(crate) fn remember_error(&self, cid: u16, status: Status, nsid: u32, lba: u64) {
-        if let Some(controller) = self.controller() {
+        // Not what anybody can cause who names the host.
+        if let Some(controller) = self.controller().filter(|_| !self.is_of_stranger()) {
             controller.errors.add((self.queue.id(), cid), status, nsid, lba);
         }
     }
@@ -509,9 +555,11 @@ impl Connection {
 
     /// Logs what a command has led to, unless there were too many of these this second.
     pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
-        let admitted = match self.is_of_stranger() {
-            true => self.log.admit(level, now_ns),
-            false => self.log.admit_of_host(level, now_ns),
+        let Connection { phase, log, .. } = self;
+        let association = phase.association().filter(|of| !of.awaits_authentication());
+        let admitted = match association {
+            None => log.admit(level, now_ns),
+            Some(association) => log.admit_of_host(&association.host().log, level, now_ns),
         };
         if let Some(words) = admitted {
             log::log!(level, "{self}: {}", words.unwrap_or(what));

@@ -7,7 +7,7 @@ use crate::limits::MAX_IO_QUEUES;
 use crate::listener::Listener;
 use bpfof_chain::Tables;
 use bpfof_function::Fault;
-use bpfof_function::memory::{Charge, MemoryFull};
+use bpfof_function::memory::{Account, Charge, MemoryFull};
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -94,7 +94,9 @@ pub(crate) struct Controller {
     pub(crate) serial: u64,
     member: Member,
     address: AddressSlot,
-    _memory: Charge,
+    /// For what it takes besides its queues. Whose memory that is, its tables take as well: that of strangers until
+    /// the host has shown that it is the one it names.
+    memory: Mutex<Charge>,
     pub(crate) host_id: [u8; 16],
     /// What the host may do, as of its Connect.
     pub(crate) access: Arc<Access>,
@@ -151,7 +153,7 @@ impl Controller {
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
             member,
             address,
-            _memory: memory,
+            memory: Mutex::new(memory),
             host_id,
             access,
             listener,
@@ -198,9 +200,18 @@ impl Controller {
         self.is_stranger.load(Ordering::Relaxed)
     }
 
-    /// The host has shown on the admin queue that it is the one it names.
-    pub(crate) fn recognize(&self) {
+    /// The host has shown on the admin queue that it is the one it names: what the association takes is its own from
+    /// now on, if its share of the memory is large enough.
+    pub(crate) fn recognize(&self) -> Result<(), MemoryFull> {
+        let mut memory = lock(&self.memory);
+        *memory = self.host().memory.charge(memory.bytes())?;
         self.is_stranger.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whose memory the association takes.
+    fn account(&self) -> Arc<Account> {
+        Arc::clone(lock(&self.memory).account())
     }
 
     /// The host has read how namespaces are reached.
@@ -238,7 +249,7 @@ impl Controller {
     pub(crate) fn update(&self, change: impl FnOnce(&Tables) -> Tables) {
         let mut tables = lock(&self.tables);
         let changed = change(&tables);
-        let memory = self.host().memory.charge_anyway(changed.memory_bytes());
+        let memory = self.account().charge_anyway(changed.memory_bytes());
         *tables = Arc::new(changed.counted(memory));
         self.generation.fetch_add(1, Ordering::Release);
     }
@@ -251,7 +262,7 @@ impl Controller {
     ) -> Result<(), MemoryFull> {
         let mut tables = lock(&self.tables);
         let changed = change(&tables);
-        let memory = self.host().memory.charge(changed.memory_bytes())?;
+        let memory = self.account().charge(changed.memory_bytes())?;
         *tables = Arc::new(changed.counted(memory));
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())

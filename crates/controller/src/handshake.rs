@@ -12,7 +12,7 @@ use crate::worker::step_aside;
 use bpfof_tls::{HandshakeError, Psk, PskHash, PskStore, Secured, ktls};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -162,11 +162,11 @@ impl Handshakes {
 
     /// Begins a handshake with a host that has just been accepted.
     pub(crate) fn begin(&self, (socket, ends, slot): Accepted) {
-        let address = ends.peer.ip();
+        let (address, peer) = (ends.counted_address(), ends.peer);
         let socket = Arc::new(TcpStream::from(socket));
         let Some(number) = self.running.begin(address, &socket, Instant::now()) else {
             let what = "as many TLS handshakes as may be have had to go and not ended";
-            return self.refuse(address, format_args!("{what}"));
+            return self.refuse(peer, format_args!("{what}"));
         };
         let handshake = Handshake {
             registry: Arc::clone(&self.registry),
@@ -179,14 +179,14 @@ impl Handshakes {
         };
         let thread = std::thread::Builder::new().name("handshake".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(move || handshake.run(socket, ends, slot)) {
-            self.refuse(address, format_args!("no thread for its TLS handshake: {error}"));
+            self.refuse(peer, format_args!("no thread for its TLS handshake: {error}"));
         }
     }
 
-    fn refuse(&self, address: IpAddr, why: std::fmt::Arguments<'_>) {
+    fn refuse(&self, peer: SocketAddr, why: std::fmt::Arguments<'_>) {
         self.registry.denials.count(Reason::Handshake);
         self.registry.handshakes.count(Handshaken::Refused);
-        self.log.warn(address, format_args!("refused: {why}"));
+        self.log.warn(format_args!("{peer} refused"), why);
     }
 }
 
@@ -234,7 +234,7 @@ impl Handshake {
             }
             // Who only looks whether somebody listens is no attacker.
             Err(error @ HandshakeError::NothingSent) => {
-                return log::debug!("{}: {error}", ends.peer);
+                return self.log.detail(ends.peer, format_args!("{error}"));
             }
             Err(error) => Err(error.to_string()),
         };
@@ -276,7 +276,7 @@ impl Handshake {
         let secure =
             Secure::new(identity, secured, by_kernel).map_err(|error| error.to_string())?;
         let how = if by_kernel { "by the kernel" } else { "in this process" };
-        log::debug!("{host}: TLS with {suite}, records sealed {how}");
+        self.log.detail(host, format_args!("TLS with {suite}, records sealed {how}"));
         Ok(secure)
     }
 }

@@ -3,11 +3,12 @@
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address: so nobody
 //! takes the share of another by its name alone.
 
+use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -27,6 +28,17 @@ pub struct HostLimits {
     /// Time in seconds after which an association without a keep-alive timer is given up if no command
     /// comes. 0 refuses such hosts.
     pub idle_timeout_s: u32,
+}
+
+/// What limits of an address count one by: IPv4 in IPv6 is IPv4, and of IPv6 all addresses of a network of 64 bits are
+/// one, of which a machine takes as many as it likes. Those of a link are not of one network, and stay as they are.
+pub(crate) fn counted_address(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(all) if !all.is_unicast_link_local() && !all.is_loopback() => {
+            Ipv6Addr::from_bits(all.to_bits() >> 64 << 64).into()
+        }
+        address => address,
+    }
 }
 
 impl Default for HostLimits {
@@ -56,7 +68,9 @@ pub(crate) struct Host {
     pub(crate) compile_time_us: AtomicU64,
     /// Connections, and associations.
     counts: [AtomicU32; 2],
-    /// Where it is, unless it is identified.
+    /// Lines of the log about it.
+    pub(crate) log: HostLog,
+    /// Where it is, as it is [counted](counted_address), unless it is identified.
     address: Option<IpAddr>,
     /// What was done on connections that are gone, by the reactors that had them.
     past: Mutex<Vec<Past>>,
@@ -233,12 +247,12 @@ impl Hosts {
         Some(AddressSlot { hosts: Arc::clone(self), address, kind })
     }
 
-    /// Counts a connection of an address; none if it has too many.
+    /// Counts a connection of a [counted](counted_address) address; none if it has too many.
     pub(crate) fn connection_of(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         self.count(address, Kind::Connection, self.limits.connections_per_address)
     }
 
-    /// Counts an association of an address; `more` may be there than the limit says.
+    /// Counts an association of such an address; `more` may be there than the limit says.
     pub(crate) fn association_of(
         self: &Arc<Self>,
         address: IpAddr,
@@ -267,6 +281,7 @@ impl Hosts {
             memory: self.memory.account(),
             compile_time_us: AtomicU64::new(0),
             counts: Default::default(),
+            log: HostLog::default(),
             address,
             past: Mutex::default(),
         });
@@ -311,6 +326,22 @@ mod tests {
         drop(slots);
         assert!(hosts.connection_of(here).is_some());
         assert!(hosts.known().addresses.is_empty());
+    }
+
+    #[test]
+    fn addresses_that_one_machine_may_take_count_as_one() {
+        let counted = |text: &str| counted_address(text.parse().expect("an address")).to_string();
+        for (address, expected) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("2001:db8:1:2:ffff::", "2001:db8:1:2::"),
+            ("2001:db8:1:3::", "2001:db8:1:3::"),
+            ("fe80::1", "fe80::1"),
+            ("::1", "::1"),
+        ] {
+            assert_eq!(counted(address), expected, "{address}");
+        }
     }
 
     #[test]

@@ -42,6 +42,12 @@ pub(crate) const COMPLETIONS_PER_TURN: usize = 256;
 pub(crate) const COMPLETIONS_PER_CLOCK: usize = 16;
 /// Connections that have ended and are closed in one turn: some 50 µs each.
 pub(crate) const CLOSES_PER_TURN: usize = 4;
+/// Closing one, in units.
+pub(crate) const CLOSE_UNITS: u64 = units_of_us(50);
+/// Taking one on.
+pub(crate) const ADOPT_UNITS: u64 = units_of_us(10);
+/// Connections that are looked at in a turn, once a second: whether they are overdue takes a system call for some.
+pub(crate) const LOOKS_PER_TURN: u32 = 64;
 /// Messages of other threads that are taken in one turn: new connections among them, some 10 µs each.
 pub(crate) const MESSAGES_PER_TURN: usize = 16;
 /// Operations whose memory is fetched together: enough for their page walks and their way from memory
@@ -70,7 +76,8 @@ pub(crate) const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
 
 // Costs of what is not a function's, in units. They need to be right only as shares.
 
-/// Taking an admin command: most are rare, and many look at lists. The clock is looked at behind each.
+/// Taking an admin command, Connect, or a fabrics command of an I/O queue: most are rare, and many look at lists. The
+/// clock is looked at behind each that is not on an I/O queue.
 pub(crate) const ADMIN_UNITS: u64 = CLOCK_UNITS;
 /// An entry, or a chunk of them, that is copied when a file map is set.
 pub(crate) const MAP_UNITS: u64 = 100;
@@ -94,6 +101,8 @@ pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
 pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
 /// A record of TLS, besides its bytes.
 pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
+/// Records that are opened before the commands in them are looked at: they may have no bytes.
+pub(crate) const RECORDS_AT_A_TIME: usize = 256;
 /// Bytes of records that are sealed or opened for a unit.
 pub(crate) const RECORD_BYTES_PER_UNIT: u64 = 2;
 /// Bytes that are moved once for a unit.
@@ -105,13 +114,15 @@ pub(crate) const ZEROES_PER_UNIT: u64 = 4;
 
 /// Connections of one reactor.
 pub(crate) const MAX_CONNECTIONS: usize = 4096;
-/// Of these, connections that have not got through Connect yet. One more costs the oldest its
-/// place, so that peers which only open connections keep nobody out.
+/// Of these, connections of strangers, which have not got through Connect yet, or not authenticated as their rule
+/// asks. One more costs the oldest its place, so that peers which only open connections keep nobody out.
 pub(crate) const MAX_PENDING: usize = 1024;
 /// Of these, those of one address.
 pub(crate) const MAX_PENDING_OF_ADDRESS: usize = 512;
 /// Unsent bytes of such a connection, above which it takes no more commands.
 pub(crate) const STRANGER_UNSENT_BYTES: usize = 4 << 10;
+/// Commands of a queue that wait for something, before its host has authenticated: messages of that come one by one.
+pub(crate) const STRANGER_SLOTS: u16 = 4;
 /// Connections that a reactor has been given and has not taken. Then no more are accepted.
 pub(crate) const MAX_UNTAKEN: usize = 256;
 /// Associations of a subsystem at a time. Beyond that the least useful one goes.
@@ -228,11 +239,12 @@ pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 pub const MAX_NSID: u32 = 1024;
 /// Log lines that the commands of one connection may cause in a second.
 pub(crate) const LOG_LINES_PER_SECOND: u32 = 10;
-/// The same of all hosts of the target together, with those about how they come and go: who connects again
-/// and again has a new connection each time.
+/// The same of a host, of each kind of lines: who connects again and again has a new connection each time.
+pub(crate) const HOST_LOG_LINES_PER_SECOND: u32 = 50;
+/// The same of all hosts of the target together.
 pub(crate) const HOSTS_LOG_LINES_PER_SECOND: u32 = 200;
-/// The same of all connections of a reactor that have not got through Connect or have not
-/// authenticated as their rule asks, and of all TLS handshakes.
+/// The same of all connections of a reactor that have not got through Connect, of all that have not authenticated as
+/// their rule asks, and of all TLS handshakes.
 pub(crate) const STRANGERS_LOG_LINES_PER_SECOND: u32 = 50;
 
 const _: () = assert!(IN_CAPSULE_BYTES as usize + 512 <= SMALL_RX_BYTES, "a capsule fits");

@@ -1,7 +1,7 @@
 //! A submission and completion queue pair: slots for its commands, flow control, and what its commands
 //! hold of data. It knows no PDUs.
 
-use crate::limits::{BUFFER_BYTES, MAX_IN_FLIGHT_BYTES};
+use crate::limits::{BUFFER_BYTES, MAX_IN_FLIGHT_BYTES, STRANGER_SLOTS};
 use crate::refusal::Reply;
 use crate::vectors::Vector;
 use bpfof_device::IoBuffer;
@@ -16,6 +16,8 @@ pub(crate) struct Deallocation {
     /// Offsets and lengths in bytes; those before `next` are done or with the device.
     pub(crate) ranges: Vec<(u64, u64)>,
     pub(crate) next: usize,
+    /// The file must be flushed before the answer.
+    pub(crate) syncs: bool,
 }
 
 /// What a command waits for. Namespaces are places of the reactor's table; offsets and lengths are in
@@ -50,7 +52,7 @@ pub(crate) enum State {
         ranges: u16,
         deallocate: bool,
     },
-    /// Dataset Management.
+    /// Dataset Management, or Write Zeroes in parts.
     Deallocate(Box<Deallocation>),
     /// Flush or Write Zeroes: nothing left to do but to answer.
     Plain {
@@ -206,6 +208,10 @@ struct Entry {
     held: Held,
 }
 
+impl Entry {
+    const FREE: Entry = Entry { slot: FREE, held: Held::NONE };
+}
+
 /// What a buffer for `length` bytes takes.
 fn buffer_bytes(length: u32) -> usize {
     (length as usize).next_multiple_of(BUFFER_BYTES) + BUFFER_BYTES
@@ -225,6 +231,8 @@ pub(crate) struct Fetch {
 pub(crate) struct QueuePair {
     id: u16,
     head: u16,
+    /// Entries of the submission queue. There may be fewer slots.
+    size: u16,
     flow_control: bool,
     entries: Vec<Entry>,
     free: Vec<u16>,
@@ -247,15 +255,32 @@ impl QueuePair {
 
     /// Queue `id` with so many entries, of which the first has been used by its Connect.
     pub(crate) fn new(id: u16, entries: u16, flow_control: bool) -> QueuePair {
+        let mut queue = QueuePair { size: entries, ..QueuePair::of_stranger(id, 0, flow_control) };
+        queue.open();
+        queue
+    }
+
+    /// The same for a host that has yet to show who it is: until the queue is [opened](Self::open) it has slots for
+    /// a few commands, whatever its size.
+    pub(crate) fn of_stranger(id: u16, entries: u16, flow_control: bool) -> QueuePair {
+        let slots = entries.min(STRANGER_SLOTS);
         QueuePair {
             id,
             head: 1,
+            size: entries,
             flow_control,
-            entries: (0..entries).map(|_| Entry { slot: FREE, held: Held::NONE }).collect(),
-            free: (0..entries).rev().collect(),
+            entries: (0..slots).map(|_| Entry::FREE).collect(),
+            free: (0..slots).rev().collect(),
             held: Held::NONE,
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Makes a slot for each entry.
+    pub(crate) fn open(&mut self) {
+        let before = self.entries.len() as u16;
+        self.entries.resize_with(usize::from(self.size), || Entry::FREE);
+        self.free.splice(0..0, (before..self.size).rev());
     }
 
     pub(crate) fn id(&self) -> u16 {
@@ -263,13 +288,13 @@ impl QueuePair {
     }
 
     pub(crate) fn entries(&self) -> u16 {
-        self.entries.len() as u16
+        self.size
     }
 
     /// An entry of the submission queue has been taken.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        self.head = (self.head + 1) % self.entries.len() as u16;
+        self.head = (self.head + 1) % self.size;
     }
 
     /// Whether a command is being carried out, so that the slots must stay.

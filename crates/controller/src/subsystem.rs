@@ -1,7 +1,7 @@
 //! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
 
 use crate::access::Access;
-use crate::command_log::note_of_host;
+use crate::command_log::Topic;
 use crate::controller::{Controller, CounterTable, Party};
 use crate::declared_maps::{self, DeclaredMap};
 use crate::health::Health;
@@ -14,6 +14,7 @@ use crate::namespace::Namespace;
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
 use bpfof_chain::{Function, Tables};
+use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::vendor_specific::MapAddress;
@@ -143,8 +144,37 @@ impl Controllers {
         });
         let Some(goes) = goes else { return Err(full) };
         let what = format_args!("its association {} goes for another: {full}", goes.id);
-        note_of_host((Level::Warn, now_ns), &goes.host().nqn, what);
+        let host = goes.host();
+        host.log.note(Topic::Coming, (Level::Warn, now_ns), &host.nqn, what);
         Ok(Some(Arc::clone(goes)))
+    }
+
+    /// Gives an association all that is kept.
+    fn give_kept(&self, controller: &Controller, now_ns: u64) {
+        self.kept.iter().for_each(|kept| kept.give(controller, now_ns));
+    }
+
+    /// Memory for an association of somebody at this address who has yet to show who it is. If strangers have theirs,
+    /// one of them goes for it, unless another goes anyway: the oldest of the address, or of all.
+    fn memory_of_stranger(
+        &self,
+        evicted: Option<Arc<Controller>>,
+        hosts: &Hosts,
+        address: IpAddr,
+    ) -> Result<(Option<Arc<Controller>>, Charge), MemoryFull> {
+        let full = match hosts.pending.charge(ASSOCIATION_BYTES) {
+            Ok(charge) => return Ok((evicted, charge)),
+            Err(full) => full,
+        };
+        let strangers = || self.by_id.values().filter(|known| known.is_stranger());
+        let goes = evicted.or_else(|| {
+            let here = strangers().filter(|known| known.address() == address);
+            let oldest = here.min_by_key(|known| known.serial);
+            oldest.or_else(|| strangers().min_by_key(|known| known.serial)).cloned()
+        });
+        // Its memory comes back when its connections have heard of it.
+        let goes = goes.ok_or(full)?;
+        Ok((Some(goes), hosts.pending.charge_anyway(ASSOCIATION_BYTES)))
     }
 }
 
@@ -166,12 +196,20 @@ struct Kept {
 }
 
 impl Kept {
-    /// Gives the function to an association of a host, with maps if the host's memory has room.
-    fn install(&self, tables: &Tables, host: &Host) -> Tables {
+    /// Gives the function to an association.
+    fn give(&self, controller: &Controller, now_ns: u64) {
+        controller.counters.begin(self.function.id);
+        controller.update(|tables| self.install(tables, controller.host(), now_ns));
+    }
+
+    /// The tables of an association of a host with the function, with maps if the host's memory has room.
+    fn install(&self, tables: &Tables, host: &Host, now_ns: u64) -> Tables {
         let id = self.function.id;
         let maps = declared_maps::make(&self.maps, tables, &host.memory).unwrap_or_else(|full| {
-            let (nqn, name) = (&host.nqn, &self.function.name);
-            log::warn!("{nqn}: it gets the kept function {id} {name:?} without its maps: {full}");
+            let name = &self.function.name;
+            let what =
+                format_args!("it gets the kept function {id} {name:?} without its maps: {full}");
+            host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
             Default::default()
         });
         tables.with_function_and_maps(Arc::clone(&self.function), maps).with_trace(id)
@@ -358,10 +396,16 @@ impl Subsystem {
         let Newcomer { host, address, host_id, access, listener, is_stranger } = newcomer;
         // Who goes is still counted until its connections have heard of it.
         let more = if evicted.is_some() { MAX_CONTROLLERS as u32 } else { 0 };
+        let (member, slot) =
+            (host.association(&hosts.limits, more)?, hosts.association_of(address, more)?);
+        let (evicted, memory) = match is_stranger {
+            true => controllers.memory_of_stranger(evicted, hosts, address)?,
+            false => (evicted, host.memory.charge(ASSOCIATION_BYTES)?),
+        };
         let party = Party {
-            member: host.association(&hosts.limits, more)?,
-            address: hosts.association_of(address, more)?,
-            memory: host.memory.charge(ASSOCIATION_BYTES)?,
+            member,
+            address: slot,
+            memory,
             host_id,
             access: Arc::clone(&access),
             listener,
@@ -382,15 +426,23 @@ impl Subsystem {
         let visible = controllers.namespaces.iter().filter(|known| access.sees(known.nsid));
         let whole = visible.map(|namespace| namespace.whole_file());
         let tables = Tables::new(whole.collect());
-        let install = |tables: Tables, kept: &Kept| kept.install(&tables, &host);
-        let tables = controllers.kept.iter().fold(tables, install);
-        let controller = Controller::new(id, party, (kato_ms, now_ns), tables);
-        for kept in &controllers.kept {
-            controller.counters.begin(kept.function.id);
+        let controller = Arc::new(Controller::new(id, party, (kato_ms, now_ns), tables));
+        if !is_stranger {
+            controllers.give_kept(&controller, now_ns);
         }
-        let controller = Arc::new(controller);
         controllers.by_id.insert(id, Arc::clone(&controller));
         Ok((controller, evicted))
+    }
+
+    /// A host has shown on its admin queue that it is the one it names: its association takes its memory from now on,
+    /// and has the kept functions.
+    pub(crate) fn recognize(&self, controller: &Controller, now_ns: u64) -> Result<(), MemoryFull> {
+        let controllers = self.controllers();
+        if controller.is_stranger() {
+            controller.recognize()?;
+            controllers.give_kept(controller, now_ns);
+        }
+        Ok(())
     }
 
     pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
@@ -402,6 +454,7 @@ impl Subsystem {
         &self,
         function: Function,
         by: &Controller,
+        now_ns: u64,
     ) -> Result<u32, Refusal> {
         if by.host_id == [0; 16] {
             let message = "functions are kept for hosts that have a host identifier other than 0";
@@ -420,12 +473,13 @@ impl Subsystem {
         }
         let host = Arc::clone(by.host());
         let owner = Owner::Host { host, host_id: by.host_id, association: by.serial };
-        self.keep(&mut controllers, function, owner)
+        self.keep(&mut controllers, function, owner, now_ns)
     }
 
     /// Gives every association a function that the configuration names.
     pub(crate) fn keep_own_function(&self, function: Function) -> Result<u32, Refusal> {
-        self.keep(&mut self.controllers(), function, Owner::Target)
+        // Nobody is connected yet.
+        self.keep(&mut self.controllers(), function, Owner::Target, 0)
     }
 
     fn keep(
@@ -433,6 +487,7 @@ impl Subsystem {
         controllers: &mut Controllers,
         function: Function,
         owner: Owner,
+        now_ns: u64,
     ) -> Result<u32, Refusal> {
         if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
             let message = format!("the subsystem keeps {MAX_KEPT_FUNCTIONS} functions at most");
@@ -446,9 +501,9 @@ impl Subsystem {
         let id = KEPT | controllers.last_kept;
         self.kept_counters.begin(id);
         let kept = Kept { function: Arc::new(Function { id, ..function }), maps, owner };
-        for controller in controllers.by_id.values() {
-            controller.counters.begin(id);
-            controller.update(|tables| kept.install(tables, controller.host()));
+        // Strangers get it when they have shown who they are.
+        for controller in controllers.by_id.values().filter(|known| !known.is_stranger()) {
+            kept.give(controller, now_ns);
         }
         controllers.kept.push(kept);
         Ok(id)

@@ -300,6 +300,53 @@ fn records_that_lie_end_their_connection_and_no_other() {
     use_it(&witness);
 }
 
+/// Records of a byte are opened some at a time; what is behind them is answered all the same, though nothing more
+/// arrives.
+#[test]
+fn tiny_records_are_worked_through() {
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
+    let server = start(vec![rule(HOST, with)], TlsMode::Required);
+    let text = fs::read_to_string(&psk).expect("read");
+    let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
+    let names = Names::new(HOST, NQN).expect("names");
+    let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
+    let (stream, secured) = shake(&server, &identity.expect("short enough")).expect("TLS");
+    let mut say = Vec::new();
+    bpfof_nvme::tcp::IcReq::default().encode_into(&mut say);
+    let command = FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 0 };
+    let data = bpfof_nvme::fabrics::ConnectData {
+        hostid: [5; 16],
+        cntlid: 0xFFFF,
+        subnqn: NQN.to_owned(),
+        hostnqn: HOST.to_owned(),
+    };
+    let data = data.to_bytes();
+    bpfof_nvme::tcp::CapsuleCmd { sqe: command.to_sqe(), data: &data }.encode_into(
+        &mut say,
+        Default::default(),
+        0,
+    );
+    let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
+    let mut opener = bpfof_tls::Opener::new(secured.read, secured.side).expect("a key");
+    let mut sealed = Vec::new();
+    for byte in &say {
+        sealer.seal([std::slice::from_ref(byte)], &mut sealed).expect("sealed");
+    }
+    (&stream).write_all(&sealed).expect("sent");
+    let (mut inbox, mut plain, mut filled) = (vec![0; 1 << 16], Vec::new(), 0);
+    while plain.len() < 128 + 24 {
+        filled += (&stream).read(&mut inbox[filled..]).expect("an answer in time");
+        let opened = opener.open(&mut inbox[..filled]).expect("its records");
+        plain.extend_from_slice(&inbox[..opened.plaintext_bytes]);
+        inbox.copy_within(opened.consumed_bytes..filled, 0);
+        filled -= opened.consumed_bytes;
+    }
+    let status = u16::from_le_bytes([plain[128 + 8 + 14], plain[128 + 8 + 15]]) >> 1;
+    assert_eq!(status & 0x7FF, 0, "connected");
+}
+
 #[test]
 fn keys_change_without_a_restart() {
     let keys = Keys::new();

@@ -254,6 +254,9 @@ pub struct Opened {
     /// Whether the peer has said that it sends no more (close_notify). What it sent behind that is
     /// not looked at.
     pub closed: bool,
+    /// Whether it stopped because it had opened as many as it may: there may be whole records behind
+    /// them.
+    pub has_more: bool,
 }
 
 /// Opens what one end receives, where it stands. Allocates nothing.
@@ -317,17 +320,40 @@ impl Opener {
     /// # Errors
     /// A record that ends the connection. Plaintext that arrived together with it is lost.
     pub fn open(&mut self, received: &mut [u8]) -> Result<Opened, RecordError> {
+        self.open_some(received, usize::MAX)
+    }
+
+    /// The same with so many records at most: one without content takes as long to open as a short
+    /// one, and a buffer has room for thousands.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_some(
+        &mut self,
+        received: &mut [u8],
+        most_records: usize,
+    ) -> Result<Opened, RecordError> {
         let opened = match self.failed {
             Some(error) => Err(error),
-            None => self.open_all(received),
+            None => self.open_records(received, most_records),
         };
         self.failed = opened.as_ref().err().copied();
         opened
     }
 
-    fn open_all(&mut self, received: &mut [u8]) -> Result<Opened, RecordError> {
+    fn open_records(
+        &mut self,
+        received: &mut [u8],
+        most_records: usize,
+    ) -> Result<Opened, RecordError> {
         let mut opened = Opened { closed: self.closed, ..Opened::default() };
+        let mut records = 0;
         while !self.closed {
+            if records == most_records {
+                opened.has_more = true;
+                break;
+            }
+            records += 1;
             let rest = received.get(opened.consumed_bytes..).unwrap_or_default();
             let Some(header) = rest.first_chunk::<HEADER_BYTES>().copied() else { break };
             let end = opened.consumed_bytes + self.record_bytes(header)?;
@@ -514,9 +540,34 @@ mod tests {
         Sealer::new(key()).unwrap().seal([&plaintext[..]], &mut out).unwrap();
         assert_eq!(out, RECORD);
         let opened = Opener::new(key(), Side::Server).unwrap().open(&mut out).unwrap();
-        let expected = Opened { plaintext_bytes: 50, consumed_bytes: 72, closed: false };
+        let expected = Opened { plaintext_bytes: 50, consumed_bytes: 72, ..Opened::default() };
         assert_eq!(opened, expected);
         assert_eq!(out[..50], plaintext);
+    }
+
+    #[test]
+    fn records_are_opened_some_at_a_time() {
+        let (mut sealer, mut opener) = aes(Side::Server);
+        let mut received = Vec::new();
+        for content in [&b""[..], b"a", b"", b"", b"bc", b""] {
+            let inner = [content, &[APPLICATION_DATA]].concat();
+            received.extend(sealed_inner(&mut sealer, &inner));
+        }
+        let part = sealed(&mut sealer, APPLICATION_DATA, b"d");
+        received.extend_from_slice(&part[..part.len() - 1]);
+        let mut found = Vec::new();
+        let mut rounds = Vec::new();
+        loop {
+            let opened = opener.open_some(&mut received, 2).unwrap();
+            found.extend_from_slice(&received[..opened.plaintext_bytes]);
+            received.drain(..opened.consumed_bytes);
+            rounds.push((opened.plaintext_bytes, opened.has_more));
+            if !opened.has_more {
+                break;
+            }
+        }
+        assert_eq!(rounds, [(1, true), (0, true), (2, true), (0, false)]);
+        assert_eq!((&found[..], received.len()), (&b"abc"[..], part.len() - 1));
     }
 
     #[test]
@@ -678,7 +729,7 @@ mod tests {
     fn empty_application_data_is_nothing() {
         let (mut sealer, mut opener) = aes(Side::Server);
         let mut stream = sealed_inner(&mut sealer, &[APPLICATION_DATA]);
-        let expected = Opened { plaintext_bytes: 0, consumed_bytes: 22, closed: false };
+        let expected = Opened { plaintext_bytes: 0, consumed_bytes: 22, ..Opened::default() };
         assert_eq!(opener.open(&mut stream), Ok(expected));
         for content_type in [HANDSHAKE, ALERT] {
             let (mut sealer, mut opener) = aes(Side::Client);
@@ -696,7 +747,8 @@ mod tests {
         let consumed_bytes = stream.len();
         stream.extend(sealed(&mut sealer, APPLICATION_DATA, b"too late"));
         let opened = opener.open(&mut stream).unwrap();
-        assert_eq!(opened, Opened { plaintext_bytes: 4, consumed_bytes, closed: true });
+        let expected = Opened { plaintext_bytes: 4, consumed_bytes, closed: true, has_more: false };
+        assert_eq!(opened, expected);
         assert_eq!(&stream[..4], b"last");
         let again = Opened { closed: true, ..Opened::default() };
         assert_eq!(opener.open(&mut stream[consumed_bytes..]).unwrap(), again);

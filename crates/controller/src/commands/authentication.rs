@@ -40,6 +40,11 @@ pub(super) fn send(
             false => Err(wrong_pointer("the message is in the capsule")),
         };
     }
+    // It has been told, and may fetch why: for more nobody does anything.
+    if cx.connection.phase.association().is_some_and(|association| association.has_failed) {
+        cx.connection.asks.close = Some("its authentication failed");
+        return Ok(Outcome::DONE);
+    }
     let now_us = cx.executor.now_ns / 1000;
     renew_keys(cx);
     let step = auth(cx)?.send(command.data, now_us);
@@ -74,7 +79,7 @@ fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> An
         Step::Compute(work) => {
             let Some(command) = command else { return Ok(Outcome::DONE) };
             let command = cx.occupy(command, State::Authentication);
-            let (serial, address) = (cx.connection.serial, cx.connection.ends.peer.ip());
+            let (serial, address) = (cx.connection.serial, cx.connection.ends.counted_address());
             let authentication = Authentication { command, serial, address, work };
             cx.executor.outbox.authentications.push(authentication);
             return Ok(Outcome::Pending);
@@ -142,20 +147,29 @@ pub(super) fn receive(
 /// The queue takes other commands from now on.
 fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
     let (is_admin, qid) = (cx.connection.phase.is_admin(), cx.connection.queue.id());
+    if let Some(association) = cx.connection.phase.association_mut()
+        && !is_admin
+        && !association.register(qid)
+    {
+        cx.connection.asks.close = Some("its id is another queue's by now, or it was reset");
+        return;
+    }
+    if let Err(full) =
+        cx.connection.join_host(&cx.executor.registry.hosts.limits, cx.executor.now_ns)
+    {
+        let what = format_args!("it has authenticated itself, and there is no room: {full}");
+        cx.executor.note(cx.connection, Level::Warn, what);
+        cx.connection.asks.close = Some("its host may have no more");
+        return;
+    }
     if let Some(association) = cx.connection.phase.association_mut() {
-        if is_admin {
-            association.controller.recognize();
-        } else if !association.register(qid) {
-            cx.connection.asks.close = Some("its id is another queue's by now, or it was reset");
-            return;
-        }
         association.admit();
     }
     let both = if how.mutual { ", and so is the target" } else { "" };
     let which = if how.host_key == 0 { "" } else { ", by its second secret" };
     let (hash, group) = (how.hash, how.group);
     let what = format_args!("authenticated with {hash:?} and {group:?}{which}{both}");
-    cx.connection.note(Level::Info, cx.executor.now_ns, what);
+    cx.executor.note(cx.connection, Level::Info, what);
 }
 
 fn failed(cx: &mut Context<'_>, why: &str) {

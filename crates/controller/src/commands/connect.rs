@@ -3,10 +3,10 @@
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
 use crate::access::{Access, Reason, Rules};
 use crate::association::{AdminState, Association};
-use crate::connection::{Connection, ConnectionMemory, Phase};
+use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull};
-use crate::limits::{MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES};
+use crate::limits::MAX_QUEUE_ENTRIES;
 use crate::listener::Listener;
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;
@@ -65,8 +65,8 @@ struct Wish {
     subsystem: Arc<Subsystem>,
     host: Arc<Host>,
     access: Arc<Access>,
-    /// By TLS.
-    is_identified: bool,
+    /// Its host has yet to show that it is the one it names.
+    is_stranger: bool,
 }
 
 fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsCommand) -> Answered {
@@ -98,42 +98,62 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let rules = registry.rules();
     let access = access(&registry, &rules, &data, &subsystem, identity)?;
     let entries = sqsize + 1;
-    let address = (!is_identified).then(|| ends.peer.ip());
+    let address = (!is_identified).then(|| ends.counted_address());
     let host = registry.hosts.host(address, &data.hostnqn);
-    let own_bytes = cx.connection.port.own_bytes();
-    let base_bytes = Connection::queue_bytes(qid, entries) + own_bytes;
-    let room = || -> Result<_, HostFull> {
-        let member = host.connection(&registry.hosts.limits)?;
-        let bytes = base_bytes + MAX_TRANSFER_BYTES as usize;
-        Ok((member, host.memory.charge(bytes)?))
+    let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
+    let known = match qid {
+        0 => None,
+        _ => Some(known_controller(&data, &subsystem, registry.listener(ends.listener))?),
     };
-    let (member, memory) = room().map_err(|full| no_room(&full, &data.hostnqn))?;
-    let wish = Wish { data, qid, kato_ms, subsystem, host, access, is_identified };
-    let (controller, resets) = match qid {
-        0 => (new_controller(cx, &wish, &rules)?, 0),
-        _ => known_controller(&wish, registry.listener(ends.listener))?,
+    // By the rules under which the admin queue has connected: those may be others now.
+    let asked = known.as_ref().map_or(&access, |known| &known.access).authentication.is_some();
+    // Anybody can name a host: what it has is not for who has yet to show that it is the host.
+    let is_stranger = asked && !is_identified;
+    let place = match is_stranger {
+        true => None,
+        false => {
+            let place = Connection::place(&host, &registry.hosts.limits, base_bytes);
+            Some(place.map_err(|full| no_room(&full, &data.hostnqn))?)
+        }
+    };
+    let wish = Wish { data, qid, kato_ms, subsystem, host, access, is_stranger };
+    let (controller, resets) = match known {
+        None => (new_controller(cx, &wish, &rules)?, 0),
+        Some(known) => {
+            let resets = place_of_queue(&wish, &known)?;
+            (known, resets)
+        }
     };
     let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
     let id = controller.id;
     let began = (resets, cx.executor.now_ns);
-    let mut association = Association::new(wish.subsystem, controller, member, qid > 0, began);
+    let (member, memory) = place.unzip();
+    let whose = (wish.host, member);
+    let mut association = Association::new(wish.subsystem, controller, whose, qid > 0, began);
     association.is_registered = qid > 0 && association.auth.is_none();
-    // By the rules under which the admin queue has connected: those may be others now.
     let asks = u32::from(association.awaits_authentication()) * ASKS_FOR_AUTHENTICATION;
     let connection = &mut *cx.connection;
-    connection.queue = QueuePair::new(qid, entries, flow_control);
-    connection.phase = match qid {
-        0 => {
-            let mut admin = Box::<AdminState>::default();
-            // What changes from now on is news.
-            admin.events.known_ana = association.controller.listener.changes();
-            Phase::Admin(association, admin)
-        }
-        _ => Phase::Io(association),
+    connection.queue = match is_stranger {
+        true => QueuePair::of_stranger(qid, entries, flow_control),
+        false => QueuePair::new(qid, entries, flow_control),
     };
-    connection.memory = ConnectionMemory::new(memory, base_bytes);
-    connection.asks.connected = true;
+    connection.phase = phase(qid, association);
+    if let Some(memory) = memory {
+        connection.memory = memory;
+        connection.asks.connected = true;
+    }
     Ok(Outcome::dword(u32::from(id) | asks))
+}
+
+/// What the connection carries from now on.
+fn phase(qid: u16, association: Association) -> Phase {
+    if qid > 0 {
+        return Phase::Io(association);
+    }
+    let mut admin = Box::<AdminState>::default();
+    // What changes from now on is news.
+    admin.events.known_ana = association.controller.listener.changes();
+    Phase::Admin(association, admin)
 }
 
 /// Whether the queue may be of this size, and is the one that was asked for.
@@ -162,9 +182,9 @@ fn wanted_subsystem(
         let cause = format!("{:?} is not served here", data.subnqn);
         return Err(invalid(true, 256, "SUBNQN", cause));
     };
-    // The name goes into logs.
-    if data.hostnqn.contains(is_unprintable) {
-        let cause = "it has a character that cannot be printed".to_owned();
+    // The name goes into logs, where nobody is to write what looks like a line about another.
+    if data.hostnqn.contains(|c: char| is_unprintable(c) || c.is_whitespace()) {
+        let cause = "it has white space, or a character that cannot be printed".to_owned();
         return Err(invalid(true, 512, "HOSTNQN", cause));
     }
     Ok(subsystem)
@@ -235,11 +255,11 @@ fn new_controller(
     let times = (*kato_ms, cx.executor.now_ns);
     let newcomer = Newcomer {
         host: Arc::clone(host),
-        address: cx.connection.ends.peer.ip(),
+        address: cx.connection.ends.counted_address(),
         host_id: data.hostid,
         access: Arc::clone(access),
         listener: Arc::clone(listener),
-        is_stranger: access.authentication.is_some() && !wish.is_identified,
+        is_stranger: wish.is_stranger,
     };
     let made = subsystem.add_controller(newcomer, hosts, times);
     let (controller, evicted) = made.map_err(|full| no_room(&full, &data.hostnqn))?;
@@ -253,12 +273,12 @@ fn new_controller(
     Ok(controller)
 }
 
-/// An I/O queue joins the controller of its host; with how often that has ended all its queues.
+/// The controller that an I/O queue asks for, which is its host's.
 fn known_controller(
-    wish: &Wish,
+    data: &ConnectData,
+    subsystem: &Subsystem,
     listener: &Arc<Listener>,
-) -> Result<(Arc<Controller>, u32), Refusal> {
-    let Wish { data, qid, subsystem, .. } = wish;
+) -> Result<Arc<Controller>, Refusal> {
     let controller = subsystem.controller(data.cntlid).ok_or_else(|| {
         let cause = format!("there is no controller {}", data.cntlid);
         let mut refusal = invalid(true, 16, "CNTLID", cause);
@@ -283,15 +303,20 @@ fn known_controller(
         let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
         return Err(Refusal::new(status, "the controller is not enabled"));
     }
+    Ok(controller)
+}
+
+/// An I/O queue joins the controller of its host; how often that has ended all its queues.
+fn place_of_queue(wish: &Wish, controller: &Controller) -> Result<u32, Refusal> {
+    let qid = wish.qid;
     let resets = match controller.access.authentication {
         // A discovery controller has no I/O queues.
-        _ if subsystem.is_discovery() => None,
-        Some(_) => controller.place_of_queue(*qid),
-        None => controller.add_queue(*qid),
+        _ if wish.subsystem.is_discovery() => None,
+        Some(_) => controller.place_of_queue(qid),
+        None => controller.add_queue(qid),
     };
-    let resets = resets.ok_or_else(|| {
+    resets.ok_or_else(|| {
         let cause = format!("queue {qid} is taken, or more than the controller has");
         invalid(false, 42, "QID", cause)
-    })?;
-    Ok((controller, resets))
+    })
 }

@@ -3,10 +3,11 @@
 use super::authentication;
 use super::context::{Answered, Close, Command, Context, Outcome, not_authenticated};
 use crate::controller::Controller;
-use crate::limits::MAX_QUEUE_ENTRIES;
+use crate::limits::{ADMIN_UNITS, MAX_QUEUE_ENTRIES};
 use crate::refusal::{Refusal, Reply};
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
 use bpfof_nvme::{FabricsCommand, Status};
+use log::Level;
 
 /// On an admin queue.
 pub(super) fn on_admin_queue(
@@ -32,7 +33,8 @@ pub(super) fn on_admin_queue(
         }
         FabricsCommand::PropertySet { offset: offset::CC, size8: false, value } => {
             configure(cx, ControllerConfig::from(value as u32));
-            log::debug!("{}: controller configuration {value:#x}", cx.connection);
+            let what = format_args!("controller configuration {value:#x}");
+            cx.connection.note(Level::Debug, cx.executor.now_ns, what);
             Ok(Outcome::DONE)
         }
         FabricsCommand::PropertySet { offset, .. } => {
@@ -51,6 +53,7 @@ pub(super) fn on_io_queue(
     command: &Command<'_>,
     fabrics: FabricsCommand,
 ) -> Result<(), Close> {
+    cx.executor.spend(ADMIN_UNITS);
     let refusal = match fabrics {
         FabricsCommand::Disconnect => {
             cx.answer(command, Ok(Outcome::DONE));

@@ -3,6 +3,7 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::upload::{self, Kind, Part};
 use crate::association::PartialUpload;
+use crate::command_log::Topic;
 use crate::controller::{Controller, Counters};
 use crate::declared_maps::{self, DeclaredMap};
 use crate::kept::is_kept;
@@ -77,12 +78,14 @@ pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     }
     let taken = cx.connection.queue.vacate(command.slot);
     let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let now_ns = cx.executor.now_ns;
     let admin = cx.admin();
     admin.is_loading = false;
     let last_map = &mut admin.last_function_map;
-    let installed = outcome
-        .map_err(|message| Refusal::new(Status::FUNCTION_REJECTED, message))
-        .and_then(|function| install(function, installation, (&controller, &subsystem), last_map));
+    let installed =
+        outcome.map_err(|message| Refusal::new(Status::FUNCTION_REJECTED, message)).and_then(
+            |function| install(function, installation, (&controller, &subsystem, now_ns), last_map),
+        );
     let reply = match installed {
         Ok(id) => {
             admin.load_message.clear();
@@ -90,7 +93,6 @@ pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
         }
         Err(refusal) => {
             admin.load_message = refusal.cause();
-            let now_ns = cx.executor.now_ns;
             cx.connection.note(Level::Info, now_ns, format_args!("Function Load: {refusal}"));
             refusal.status().with_dnr().into()
         }
@@ -109,7 +111,7 @@ fn own_functions(controller: &Controller) -> (usize, usize) {
 fn install(
     mut function: Function,
     installation: Installation,
-    (controller, subsystem): (&Controller, &Subsystem),
+    (controller, subsystem, now_ns): (&Controller, &Subsystem, u64),
     last_map: &mut u32,
 ) -> Result<u32, Refusal> {
     let full = |message: String| Refusal::new(Status::RESOURCE_LIMIT, message);
@@ -131,10 +133,11 @@ fn install(
     let memory = controller.host().memory.charge(bytes);
     function.memory = Some(memory.map_err(|error| full(error.to_string()))?);
     let id = match installation.kept {
-        true => subsystem.keep_function(function, controller)?,
+        true => subsystem.keep_function(function, controller, now_ns)?,
         false => install_own(function, controller, last_map)?,
     };
-    log::info!("{}: function {id} is {about}", controller.host_nqn());
+    let (host, when) = (controller.host(), (Level::Info, now_ns));
+    host.log.note(Topic::Commands, when, &host.nqn, format_args!("function {id} is {about}"));
     Ok(id)
 }
 

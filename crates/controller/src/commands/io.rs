@@ -79,7 +79,7 @@ fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand)
         NvmCommand::Read(rw) => nvm::read(cx, command, rw, namespace),
         NvmCommand::Write(rw) => nvm::write(cx, command, rw, namespace),
         NvmCommand::Flush => nvm::flush(cx, command, namespace),
-        NvmCommand::WriteZeroes(rw) => nvm::write_zeroes(cx, command, rw, namespace),
+        NvmCommand::WriteZeroes(rw) => nvm_optional::write_zeroes(cx, command, rw, namespace),
         NvmCommand::Compare(rw) => nvm_optional::take_compare(cx, command, rw, namespace),
         NvmCommand::Verify(rw) => nvm_optional::verify(cx, command, rw, namespace),
         NvmCommand::DatasetManagement { ranges, deallocate } => {

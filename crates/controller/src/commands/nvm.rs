@@ -69,32 +69,6 @@ pub(crate) fn flush(cx: &mut Context<'_>, command: &Command<'_>, namespace: usiz
     Ok(Outcome::Pending)
 }
 
-/// Write Zeroes (§3.2.8).
-pub(crate) fn write_zeroes(
-    cx: &mut Context<'_>,
-    command: &Command<'_>,
-    rw: Rw,
-    namespace: usize,
-) -> Answered {
-    let (offset, length) = byte_range(cx.executor, namespace, rw, false)?;
-    check_deallocates(cx.executor, namespace)?;
-    let is_durable = !cx.executor.namespace(namespace).has_volatile_cache();
-    let state = match rw.fua && !is_durable {
-        true => State::ZeroesThenSync { namespace },
-        false => State::Plain { namespace },
-    };
-    let command = cx.occupy(command, state);
-    cx.executor.submit_zero(namespace, command, (offset, length.into()));
-    Ok(Outcome::Pending)
-}
-
-/// Whether a namespace can give blocks back.
-pub(super) fn check_deallocates(x: &Executor, namespace: usize) -> Result<(), Refusal> {
-    let cause = "the namespace's file system gives no blocks back";
-    let refusal = || Refusal::new(Status::INVALID_OPCODE.with_dnr(), cause);
-    if x.namespace(namespace).deallocates() { Ok(()) } else { Err(refusal()) }
-}
-
 /// A command's range in bytes, checked against the namespace; `transfers` if data of that length
 /// crosses the network.
 #[inline]

@@ -1,12 +1,12 @@
-//! Optional commands of the NVM command set: Compare, Verify and Dataset Management.
+//! Optional commands of the NVM command set: Compare, Verify, Write Zeroes and Dataset Management.
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
-use super::nvm::{byte_range, check_deallocates, out_of_range};
+use super::nvm::{byte_range, out_of_range};
 use crate::executor::Executor;
 use crate::limits::{BYTES_PER_UNIT, ZEROES_PART_BYTES};
 use crate::operation::CommandId;
 use crate::queue::{Deallocation, State};
-use crate::refusal::Reply;
+use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{DataPointer, DsmRange, Rw, Status};
@@ -82,6 +82,40 @@ pub(crate) fn verify(
     Ok(Outcome::Pending)
 }
 
+/// Write Zeroes (§3.2.8).
+pub(crate) fn write_zeroes(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    rw: Rw,
+    namespace: usize,
+) -> Answered {
+    let (offset, length) = byte_range(cx.executor, namespace, rw, false)?;
+    check_deallocates(cx.executor, namespace)?;
+    let place = cx.executor.namespace(namespace);
+    let syncs = rw.fua && place.has_volatile_cache();
+    if place.backend.memory().is_none() && u64::from(length) > ZEROES_PART_BYTES {
+        let ranges = vec![(offset, length.into())];
+        let rest = Box::new(Deallocation { namespace, ranges, next: 0, syncs });
+        let command = cx.occupy(command, State::Deallocate(rest));
+        deallocate_next(cx, command);
+        return Ok(Outcome::Pending);
+    }
+    let state = match syncs {
+        true => State::ZeroesThenSync { namespace },
+        false => State::Plain { namespace },
+    };
+    let command = cx.occupy(command, state);
+    cx.executor.submit_zero(namespace, command, (offset, length.into()));
+    Ok(Outcome::Pending)
+}
+
+/// Whether a namespace can give blocks back.
+fn check_deallocates(x: &Executor, namespace: usize) -> Result<(), Refusal> {
+    let cause = "the namespace's file system gives no blocks back";
+    let refusal = || Refusal::new(Status::INVALID_OPCODE.with_dnr(), cause);
+    if x.namespace(namespace).deallocates() { Ok(()) } else { Err(refusal()) }
+}
+
 /// Dataset Management (§3.2.3).
 pub(crate) fn dataset_management(
     cx: &mut Context<'_>,
@@ -128,18 +162,18 @@ pub(super) fn deallocate(
     if list.is_empty() {
         return Ok(Outcome::DONE);
     }
-    let rest = Box::new(Deallocation { namespace, ranges: list, next: 0 });
+    let rest = Box::new(Deallocation { namespace, ranges: list, next: 0, syncs: false });
     let command = cx.occupy(command, State::Deallocate(rest));
     deallocate_next(cx, command);
     Ok(Outcome::Pending)
 }
 
-/// Hands the next range of a Dataset Management command to its device, one at a time; false if
+/// Hands the next part of a range that is being deallocated to its device, one at a time; false if
 /// there is none left.
 pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool {
     let state = cx.connection.queue.state_mut(command.slot);
     let State::Deallocate(rest) = state else { return false };
-    let Deallocation { namespace, ranges, next } = &mut **rest;
+    let Deallocation { namespace, ranges, next, .. } = &mut **rest;
     let Some(range) = ranges.get_mut(*next) else { return false };
     let (offset, length) = *range;
     let namespace = *namespace;
@@ -152,7 +186,7 @@ pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool 
     true
 }
 
-/// Whether a Dataset Management command has ranges that were not deallocated.
+/// Whether a command has ranges that were not deallocated.
 pub(super) fn has_ranges(state: &State) -> bool {
     matches!(state, State::Deallocate(rest) if rest.next < rest.ranges.len())
 }

@@ -25,7 +25,7 @@ pub(crate) fn receive(
     until: u64,
 ) -> Result<usize, Close> {
     let (mut used, mut length, mut has_ended) = (begin, 0, false);
-    let mut left = if cx.connection.phase.is_admin() { 1 } else { PDUS_PER_CLOCK };
+    let mut left = if cx.connection.phase.is_io() { PDUS_PER_CLOCK } else { 1 };
     cx.connection.has_more = false;
     loop {
         if cx.connection.vectors.has_unstarted() {
@@ -72,7 +72,7 @@ fn arrived(
     match arrival {
         // Not moved: it is large.
         Arrival::Command { ref sqe, data, intact } => {
-            let units = if cx.connection.phase.is_admin() { ADMIN_UNITS } else { COMMAND_UNITS };
+            let units = if cx.connection.phase.is_io() { COMMAND_UNITS } else { ADMIN_UNITS };
             cx.executor.spend(units + data.len() as u64 / BYTES_PER_UNIT);
             cx.connection.arrivals.command_ns = cx.executor.now_ns;
             let pointer = cx.connection.port.pointer(&sqe.sgl);

@@ -13,7 +13,7 @@ pub(crate) use buffers::BufferPool;
 use crate::authenticator::Authentication;
 use crate::backend::Backend;
 use crate::chain_admission::{Admission, DISPLACED_PER_TURN, GRANTS_PER_TURN};
-use crate::command_log::{CommandLog, note_of_host};
+use crate::command_log::{CommandLog, Topic};
 use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{
@@ -87,8 +87,11 @@ pub(crate) struct Executor {
     pub(crate) namespaces: NamespaceTable,
     pub(crate) observer: Observer,
     pub(crate) functions: FunctionLatencies,
-    /// Lines of the log about connections that have not got through Connect, or not authenticated.
+    /// Lines of the log about connections that have not got through Connect, and about commands of those that have not
+    /// authenticated.
     pub(crate) strangers: CommandLog,
+    /// Lines about how the latter come and go, and fail: not every stranger causes those.
+    unproved: CommandLog,
     /// There are arenas to grant that this turn had no time for.
     pub(crate) grants_wait: bool,
     /// Units of work that is not of an operation, since they were last taken.
@@ -117,6 +120,7 @@ impl Executor {
             observer: Observer::default(),
             functions: FunctionLatencies::default(),
             strangers: CommandLog::of_strangers(),
+            unproved: CommandLog::of_strangers(),
             grants_wait: false,
             spent: 0,
             delayed: Vec::new(),
@@ -553,9 +557,14 @@ impl Executor {
     /// strangers.
     pub(crate) fn note(&mut self, connection: &Connection, level: Level, what: fmt::Arguments<'_>) {
         let when = (level, self.now_ns);
-        match connection.is_of_stranger() {
-            true => self.strangers.note(when, connection, what),
-            false => note_of_host(when, connection, what),
+        match connection.phase.association() {
+            None => self.strangers.note(when, connection, what),
+            Some(association) if association.awaits_authentication() => {
+                self.unproved.note(when, connection, what);
+            }
+            Some(association) => {
+                association.host().log.note(Topic::Coming, when, connection, what);
+            }
         }
     }
 

@@ -1,14 +1,15 @@
 //! How connections go.
 
 use super::io::{Io, Message, Shut};
-use super::state::Core;
+use super::state::{Core, Ended};
+use super::table::Entry;
 use crate::access::Reason;
 use crate::association::Association;
 use crate::commands::{Context, pushdown_vector};
-use crate::connection::{Connection, Phase};
+use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::executor::Executor;
-use crate::limits::CLOSES_PER_TURN;
+use crate::limits::{CLOSE_UNITS, CLOSES_PER_TURN};
 use crate::transport::Port;
 use log::Level;
 use std::sync::Arc;
@@ -18,16 +19,32 @@ use std::sync::Arc;
 pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
     if let Some(entry) = core.table.get_mut(index) {
         entry.cuts_chains = true;
-        core.ended.push_back((index, entry.connection.serial, reason));
+        let serial = entry.connection.serial;
+        core.ended.push_back(Ended { index, serial, reason, cuts_chains: true });
     }
+}
+
+/// The same for a connection that goes whether its host likes it or not: it takes no more input. What is answered until
+/// then is answered as it would be; chains are cut short as it closes, unless their host waits for them.
+pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
+    let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
+    let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
+    entry.is_over = true;
+    let (serial, reason) = (entry.connection.serial, reason.to_owned());
+    core.ended.push_back(Ended { index, serial, reason, cuts_chains });
 }
 
 /// Closes some of those.
 pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
     for _ in 0..CLOSES_PER_TURN {
-        let Some((index, serial, reason)) = core.ended.pop_front() else { return };
+        let Some(Ended { index, serial, reason, cuts_chains }) = core.ended.pop_front() else {
+            return;
+        };
         if core.connection(index).is_some_and(|connection| connection.serial == serial) {
-            close(core, index, &reason);
+            match cuts_chains {
+                true => close(core, index, &reason),
+                false => dismiss(core, index, &reason),
+            }
         }
     }
 }
@@ -52,6 +69,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     }
     entry.closing = true;
     entry.closed_ns = core.executor.now_ns;
+    core.executor.schedule.charge(index, CLOSE_UNITS as i64);
     entry.cuts_chains |= cuts_chains;
     let connection = &mut entry.connection;
     let is_stranger =
@@ -81,7 +99,9 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     core.io.cancel(connection.serial);
     // Ends the receive; what is being sent still goes out. By RDMA nobody knows what a stranger will take, and
     // strangers that close are not counted as such.
-    let is_stranger = matches!(connection.phase, Phase::Connecting);
+    let has_failed =
+        connection.phase.association().is_some_and(|association| association.has_failed);
+    let is_stranger = connection.is_pending() && !has_failed;
     let half = match is_stranger && connection.port.asked_qid().is_some() {
         true => Shut::Both,
         false => Shut::Receive,
@@ -123,11 +143,8 @@ pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>
             connection.ends_with(controller, and_admin)
         };
         if core.connection(index).is_some_and(ends) {
-            let reason = "the controller was reset or is gone";
-            match controller.listener.is_drained() {
-                true => dismiss(core, index, reason),
-                false => close(core, index, reason),
-            }
+            let cuts_chains = !controller.listener.is_drained();
+            end_soon(core, index, "the controller was reset or is gone", cuts_chains);
         }
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let Core { io, executor, table, .. } = &mut *core;
     let Some(entry) = table.get_mut(index) else { return };
     let connection = &mut entry.connection;
-    if entry.closing || !connection.has_more || connection.is_full() {
+    if entry.closing || entry.is_over || !connection.has_more || connection.is_full() {
         // What it was granted for its next command is for others, if it does not take commands.
         if !connection.waiters.want_arena() {
             executor.admission.let_go(index);
@@ -136,8 +136,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
         return close(core, index, "keep-alive timeout");
     }
     let Some(input) = connection.port.take_input() else { return };
-    let until = executor.spent() + SLICE_UNITS;
-    let (mut used, mut takes_long) = (0, false);
+    let (until, mut used, mut takes_long) = (executor.spent() + SLICE_UNITS, 0, false);
     let outcome = loop {
         let mut cx = Context { connection: &mut *connection, executor: &mut *executor };
         match receive::receive(&mut cx, &input, used, until) {
@@ -156,6 +155,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     // What is left is a part of a PDU, or waits until the connection goes on.
     connection.port.put_back(input, used);
     executor.spend(connection.port.take_spent());
+    connection.has_more |= connection.port.has_unopened();
     match outcome {
         Ok(()) => {
             let has_more = connection.has_more;

@@ -70,8 +70,20 @@ pub(super) struct Ticks {
     pub(super) next_ns: u64,
     /// When connections are looked at, which is not at every tick.
     pub(super) next_slow_ns: u64,
+    /// The connection that is looked at next, while not all have been.
+    pub(super) looking: Option<u32>,
     /// Those in a row without chains.
     pub(super) quiet: u32,
+}
+
+/// A connection that is to be closed.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) index: u32,
+    pub(super) serial: u64,
+    pub(super) reason: String,
+    /// Chains are cut short.
+    pub(super) cuts_chains: bool,
 }
 
 /// A reactor, but for its thread.
@@ -84,8 +96,8 @@ pub(crate) struct Core<I> {
     pub(crate) table: Table,
     /// Connections that have something to send, or may receive again.
     pub(super) dirty: Vec<u32>,
-    /// Connections that have ended and are to be closed: index, serial, and why.
-    pub(super) ended: VecDeque<(u32, u64, String)>,
+    /// Connections that have ended and are to be closed.
+    pub(super) ended: VecDeque<Ended>,
     pub(super) turn: Turn,
     /// Sends of memory that commands may change, which have not ended.
     pub(super) lent: usize,
@@ -123,6 +135,7 @@ impl<I: Io> Core<I> {
     pub(crate) fn has_work(&self) -> bool {
         !self.dirty.is_empty()
             || !self.ended.is_empty()
+            || self.ticks.looking.is_some()
             || self.executor.schedule.has_work()
             || self.executor.grants_wait
     }
@@ -167,6 +180,12 @@ impl<I: Io> Core<I> {
             self.look_at_clock();
         }
         taken < COMPLETIONS_PER_TURN && !self.turn.is_over
+    }
+
+    /// Whether the turn has lasted as long as it may, by the clock of now.
+    pub(crate) fn is_turn_over(&mut self) -> bool {
+        self.look_at_clock();
+        self.turn.is_over
     }
 
     /// Returns the time since the last look, in ns.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) connections: usize,
-    /// Of these, those that have not got through Connect.
+    /// Of these, those of strangers: they have not got through Connect, or not authenticated as their rule asks.
     pub(crate) pending: usize,
     /// Of these, those of one address.
     pub(crate) pending_of_address: usize,
@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     stuck: Option<(u64, u64, u64)>,
     pub(super) dirty: bool,
     pub(super) closing: bool,
+    /// It takes no more input, and is to be closed.
+    pub(super) is_over: bool,
     /// Chains end at their next hop, zeroes at their next part: nobody waits for them.
     pub(super) cuts_chains: bool,
     pub(super) closed_ns: u64,
@@ -71,7 +73,7 @@ impl Entry {
     }
 }
 
-/// The shares of a connection that has got through Connect.
+/// The shares of a connection that is its host's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartyIndex {
     pub(super) host: HostIndex,
@@ -126,10 +128,10 @@ impl Parties {
     }
 }
 
-/// The connections that have not got through Connect and do not close: whoever connects again and again makes
-/// nobody look through all.
+/// The connections of strangers that do not close: they have not got through Connect, or not authenticated as their
+/// rule asks. Whoever connects again and again makes nobody look through all.
 #[derive(Debug, Default)]
-struct Unconnected {
+struct Strangers {
     /// By serial number, which is by age: the index.
     all: BTreeMap<u64, u32>,
     /// By address as well.
@@ -138,17 +140,17 @@ struct Unconnected {
     counts: HashMap<IpAddr, usize>,
 }
 
-impl Unconnected {
+impl Strangers {
     fn insert(&mut self, connection: &Connection) {
-        let (address, serial) = (connection.ends.peer.ip(), connection.serial);
+        let (address, serial) = (connection.ends.counted_address(), connection.serial);
         self.all.insert(serial, connection.index);
         self.by_address.insert((address, serial), connection.index);
         *self.counts.entry(address).or_insert(0) += 1;
     }
 
-    /// It has got through, closes, or is gone; any of these may have been told before.
+    /// It has become its host's, closes, or is gone; any of these may have been told before.
     fn remove(&mut self, connection: &Connection) {
-        let (address, serial) = (connection.ends.peer.ip(), connection.serial);
+        let (address, serial) = (connection.ends.counted_address(), connection.serial);
         if self.all.remove(&serial).is_none() {
             return;
         }
@@ -177,10 +179,10 @@ pub(crate) struct Table {
     entries: Vec<Option<Entry>>,
     /// Indices that nobody has.
     free: Vec<u32>,
-    unconnected: Unconnected,
+    strangers: Strangers,
     next_serial: u64,
     parties: Parties,
-    /// The share of connections that have not got through Connect.
+    /// The share of strangers.
     pub(super) pending: HostIndex,
     pub(crate) room: Room,
 }
@@ -191,7 +193,7 @@ impl Table {
         Table {
             entries: Vec::new(),
             free: Vec::new(),
-            unconnected: Unconnected::default(),
+            strangers: Strangers::default(),
             next_serial,
             parties: Parties::default(),
             pending,
@@ -244,13 +246,14 @@ impl Table {
         // The last, unless another became free meanwhile.
         let free = self.free.iter().rposition(|free| *free == connection.index);
         self.free.swap_remove(free.expect("the index is free"));
-        self.unconnected.insert(&connection);
+        self.strangers.insert(&connection);
         self.entries[index] = Some(Entry {
             connection,
             sends: 0,
             stuck: None,
             dirty: false,
             closing: false,
+            is_over: false,
             cuts_chains: false,
             closed_ns: 0,
             party: None,
@@ -262,7 +265,7 @@ impl Table {
     pub(super) fn remove(&mut self, index: u32) {
         let Some(entry) = self.entries[index as usize].take() else { return };
         self.free.push(index);
-        self.unconnected.remove(&entry.connection);
+        self.strangers.remove(&entry.connection);
         if let Some(party) = entry.party {
             self.parties.leave(party);
         }
@@ -271,51 +274,51 @@ impl Table {
     /// A connection begins to close.
     pub(super) fn closes(&mut self, index: u32) {
         if let Some(Some(entry)) = self.entries.get(index as usize) {
-            self.unconnected.remove(&entry.connection);
+            self.strangers.remove(&entry.connection);
         }
     }
 
-    /// A connection has got through Connect: whose it is.
+    /// A connection has got through Connect, and authentication if that is asked for: whose it is.
     pub(super) fn join(
         &mut self,
         index: u32,
         schedule: &mut Schedule,
     ) -> Option<(HostIndex, Party)> {
-        let Table { entries, parties, unconnected, .. } = self;
+        let Table { entries, parties, strangers, .. } = self;
         let entry = entries.get_mut(index as usize)?.as_mut()?;
         let association = entry.connection.phase.association()?;
-        unconnected.remove(&entry.connection);
+        strangers.remove(&entry.connection);
         let party = parties.join(association.host(), &association.controller, schedule);
         entry.party = Some(party);
         let PartyIndex { host, association } = party;
         Some((host, Party { host: host.number(), association }))
     }
 
-    /// The connection that has to go for one more at these ends, if there are too many that have not got
-    /// through Connect, or too many of the same address: the oldest of these.
+    /// The connection that has to go for one more at these ends, if there are too many of strangers, or too many of the
+    /// same address: the oldest of these.
     pub(super) fn oldest_pending(&self, ends: &Endpoints) -> Option<u32> {
-        let address = ends.peer.ip();
+        let address = ends.counted_address();
         match () {
-            () if self.unconnected.count_of(address) >= self.room.pending_of_address => {
-                self.unconnected.of(address).next()
+            () if self.strangers.count_of(address) >= self.room.pending_of_address => {
+                self.strangers.of(address).next()
             }
-            () if self.unconnected.all.len() >= self.room.pending => {
-                self.unconnected.all.values().next().copied()
+            () if self.strangers.all.len() >= self.room.pending => {
+                self.strangers.all.values().next().copied()
             }
             () => None,
         }
     }
 
-    /// The connection that goes when there is no memory for one more that has not got through Connect, at
-    /// these ends and by the same transport: the oldest of the same address, or of all.
+    /// The stranger's connection that goes when there is no memory for one more at these ends and by the same
+    /// transport: the oldest of the same address, or of all.
     pub(super) fn oldest_stranger(&self, ends: &Endpoints, port: &Port) -> Option<u32> {
         let is_message = |port: &Port| port.asked_qid().is_some();
         let is_alike = |index: &u32| {
             let known = self.get(*index).map(|entry| is_message(&entry.connection.port));
             known == Some(is_message(port))
         };
-        let here = self.unconnected.of(ends.peer.ip()).find(is_alike);
-        here.or_else(|| self.unconnected.all.values().copied().find(is_alike))
+        let here = self.strangers.of(ends.counted_address()).find(is_alike);
+        here.or_else(|| self.strangers.all.values().copied().find(is_alike))
     }
 
     /// The connection that has been idle longest of the host with most of them, if there are so many

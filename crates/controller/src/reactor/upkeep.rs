@@ -1,11 +1,11 @@
 //! How connections come, and what is done about them now and then.
 
-use super::closing::{close, forget_chains, resume};
+use super::closing::{close, end_soon, forget_chains, resume};
 use super::io::{Io, Shut};
 use super::state::Core;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
-use crate::limits::{DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS};
+use crate::limits::{ADOPT_UNITS, DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
 use crate::queue::{Slot, Stage};
 use crate::transport::Port;
 use log::Level;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const TICK_NS: u64 = 1_000_000_000;
 /// The same while removed namespaces wait for the last of their commands, or connections for an arena.
 const SHORT_TICK_NS: u64 = 10_000_000;
-/// Connections that have not connected yet and go for the memory of one that comes, at most.
+/// Connections of strangers that go for the memory of one that comes, at most.
 const EVICTED_MAX: usize = 8;
 /// Ticks without a busy moment after which arenas that nobody uses are dropped.
 const QUIET_TICKS: u32 = 10;
@@ -32,7 +32,7 @@ pub(crate) fn adopt<I: Io>(
         return None;
     }
     if let Some(goes) = core.table.oldest_pending(&ends) {
-        close(core, goes, "others came and it had not connected yet");
+        close(core, goes, "others came and it had not connected or authenticated itself yet");
     }
     let Some(index) = core.table.free_index() else {
         let (peer, count) = (ends.peer, core.table.room.connections);
@@ -51,7 +51,9 @@ pub(crate) fn adopt<I: Io>(
             break;
         }
         let Some(goes) = core.table.oldest_stranger(&ends, &port) else { break };
-        close(core, goes, "others came, there is no memory for more, and it had not connected yet");
+        let reason = "others came, there is no memory for more, and it had not connected or \
+                      authenticated itself yet";
+        close(core, goes, reason);
         if let Some(entry) = core.table.get_mut(goes) {
             entry.connection.memory.let_go();
         }
@@ -70,6 +72,7 @@ pub(crate) fn adopt<I: Io>(
     connection.inaccessible = core.executor.registry.listener(ends.listener).inaccessible();
     core.table.insert(connection, address);
     core.executor.schedule.join(index, core.table.pending);
+    core.executor.schedule.charge(index, ADOPT_UNITS as i64);
     Some(index)
 }
 
@@ -78,7 +81,8 @@ pub(crate) fn begin<I: Io>(core: &mut Core<I>, index: u32) {
     resume(core, index);
 }
 
-/// A connection has got through Connect: it has shares from now on.
+/// A connection has got through Connect, and authentication if that is asked for: it has shares of its host from now
+/// on.
 pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
     let Some((host, party)) = core.table.join(index, &mut core.executor.schedule) else { return };
     core.executor.schedule.join(index, host);
@@ -101,6 +105,7 @@ fn interval_ns<I: Io>(core: &Core<I>) -> u64 {
 /// Looks around, if it is time: namespaces that can go; and once a second peers that are silent or do
 /// not take what is sent to them, and what idle connections keep.
 pub(super) fn tick<I: Io>(core: &mut Core<I>) {
+    look_on(core);
     let now_ns = core.executor.now_ns;
     if now_ns < core.ticks.next_ns {
         return;
@@ -121,9 +126,8 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     if core.executor.namespaces.has_leaving() {
         end_transfers(core);
     }
-    for index in core.table.indices() {
-        look_at(core, index);
-    }
+    core.ticks.looking = Some(0);
+    look_on(core);
     let executor = &mut core.executor;
     executor.observer.expire(now_ns);
     executor.forget_functions();
@@ -152,6 +156,17 @@ fn end_transfers<I: Io>(core: &mut Core<I>) {
     }
 }
 
+/// Looks at some connections; at the others in turns that follow.
+fn look_on<I: Io>(core: &mut Core<I>) {
+    let Some(first) = core.ticks.looking else { return };
+    let end = core.table.indices().end;
+    let next = end.min(first.saturating_add(LOOKS_PER_TURN));
+    core.ticks.looking = (next < end).then_some(next);
+    for index in first..next {
+        look_at(core, index);
+    }
+}
+
 fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
     let Core { io, executor, table, .. } = core;
     let Some(entry) = table.get_mut(index) else { return };
@@ -165,15 +180,16 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
     }
     let limits = executor.registry.hosts.limits;
     if let Some(reason) = entry.connection.overdue(now_ns, limits.idle_timeout_s) {
-        return close(core, index, reason);
+        return end_soon(core, index, reason, true);
     }
     let taken_bytes = if entry.is_sending() { io.taken_bytes(index) } else { 0 };
     if entry.stuck_s(taken_bytes, now_ns) >= u64::from(limits.send_timeout_s) {
-        return close(core, index, "it takes nothing of what is sent to it (send-timeout)");
+        let reason = "it takes nothing of what is sent to it (send-timeout)";
+        return end_soon(core, index, reason, true);
     }
     // While nothing is received, nobody else hears that the host is gone.
     if entry.connection.is_paused() && io.has_hung_up(index) {
-        return close(core, index, "the host closed the connection");
+        return end_soon(core, index, "the host closed the connection", true);
     }
     // What an idle connection keeps, nobody has any use for: tables that are out of date, with what has
     // been unloaded, and room for answers.

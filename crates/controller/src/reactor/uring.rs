@@ -318,6 +318,9 @@ impl Reactor {
                 }
                 message => completions::message(&mut self.core, message),
             }
+            if self.core.is_turn_over() {
+                break;
+            }
         }
         self.core.io.setup.mailbox(Mailbox::wake);
     }

@@ -3,13 +3,14 @@
 use super::peer::{Peer, Said, pushdown};
 use crate::connection::Connection;
 use crate::hosts::{Host, HostLimits};
-use crate::limits::LINGER_NS;
+use crate::limits::{CLOSES_PER_TURN, LINGER_NS};
 use crate::reactor::Message;
 use crate::reactor::completions::message;
-use crate::rig::{NQN, Rig, capsule, connect_command, h2c_data};
+use crate::reactor::turn;
+use crate::rig::{NQN, Rig, capsule, connect_command, enable_command, h2c_data};
 use bpfof_chain::Limits;
 use bpfof_function::memory::Charge;
-use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
+use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand};
 use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, R2t};
 use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort,
@@ -699,4 +700,48 @@ fn commands_on_the_wrong_queue_or_too_early() {
     let (empty, _) = connect_command(0, 0, 0);
     assert_eq!(statuses(empty, &data(&|_| ())), (invalid, 44));
     assert_eq!(statuses(connect, &data(&|_| ())), (Status::SUCCESS, 2));
+}
+
+/// However many connections are overdue at once, a turn closes a few, and looks at some.
+#[test]
+fn silent_peers_are_closed_a_few_in_a_turn() {
+    let mut rig = Rig::new(Limits::default());
+    let lines: Vec<usize> = (0..200).map(|_| rig.open()).collect();
+    let open = |rig: &Rig| lines.iter().filter(|line| rig.is_open(**line)).count();
+    rig.core.io.now_ns += 11 * SECOND_NS;
+    let mut before = open(&rig);
+    assert_eq!(before, 200);
+    let mut turns = 0;
+    rig.turn_without_input();
+    while rig.core.has_work() {
+        rig.turn_without_input();
+        let now = open(&rig);
+        assert!(before - now <= CLOSES_PER_TURN, "{} in a turn", before - now);
+        (before, turns) = (now, turns + 1);
+    }
+    assert_eq!(before, 0);
+    assert!(turns >= 200 / CLOSES_PER_TURN, "{turns} turns");
+    rig.finish();
+}
+
+/// The same of the queues of a controller that is reset; none of them takes a command any more.
+#[test]
+fn queues_of_a_reset_controller_are_closed_a_few_in_a_turn() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let peers: Vec<Peer> = (1..=64).map(|qid| Peer::connect(&mut rig, qid, 31)).collect();
+    let controller = Arc::clone(rig.connection(admin.line).controller().expect("connected"));
+    controller.configure(ControllerConfig::default());
+    turn::begin(&mut rig.core);
+    message(&mut rig.core, Message::EndQueues(controller, false));
+    turn::end(&mut rig.core);
+    let open = |rig: &Rig| peers.iter().filter(|peer| rig.is_open(peer.line)).count();
+    assert_eq!(open(&rig), 64 - CLOSES_PER_TURN);
+    let last = peers.last().expect("there are some").line;
+    rig.arrives(last, &capsule(rw(opcode::nvm::READ, 1, 0, 512), &[], Digests::default()));
+    rig.work();
+    assert_eq!(open(&rig), 0);
+    assert!(rig.output(last).is_empty(), "it is answered nothing");
+    assert_eq!(admin.call(&mut rig, enable_command(), &[]).status, Status::SUCCESS);
+    rig.finish();
 }

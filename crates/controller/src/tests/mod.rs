@@ -9,6 +9,7 @@ mod peer;
 mod restriction;
 mod scripted;
 mod simulation;
+mod strangers;
 mod timers;
 mod turns;
 mod vectors;

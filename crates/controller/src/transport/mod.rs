@@ -139,6 +139,15 @@ impl Port {
         Violation(reason.to_owned())
     }
 
+    /// Whether more of what has been received can be looked at that is not in the input.
+    #[inline]
+    pub(crate) fn has_unopened(&self) -> bool {
+        match self {
+            Port::Tcp(port) => port.has_unopened(),
+            Port::Message(_) => false,
+        }
+    }
+
     /// Whether a part of something is here whose rest is on its way, once `used` of `length` bytes have
     /// been looked at.
     #[inline]

@@ -2,7 +2,7 @@
 //! does not do it.
 
 use super::arrival::Violation;
-use crate::limits::{RECORD_BYTES_PER_UNIT, RECORD_UNITS};
+use crate::limits::{RECORD_BYTES_PER_UNIT, RECORD_UNITS, RECORDS_AT_A_TIME};
 use bpfof_tls::{Opener, RECORD_OVERHEAD_BYTES, RecordError, Sealer, Secured};
 
 /// Who a handshake has proved the peer to be: the names that its key was made for.
@@ -19,6 +19,8 @@ pub(crate) struct Secure {
     sealer: Option<Sealer>,
     opener: Opener,
     failed: Option<RecordError>,
+    /// There may be more whole records behind those that were opened.
+    pub(crate) has_more: bool,
     /// The peer has said that it sends no more.
     is_closed: bool,
     /// What opening and sealing has cost since somebody asked, in units.
@@ -54,7 +56,15 @@ impl Secure {
         let Secured { side, write, read, .. } = secured;
         let sealer = if by_kernel { None } else { Some(Sealer::new(write)?) };
         let opener = Opener::new(read, side)?;
-        Ok(Secure { identity, sealer, opener, failed: None, is_closed: false, spent: 0 })
+        Ok(Secure {
+            identity,
+            sealer,
+            opener,
+            failed: None,
+            has_more: false,
+            is_closed: false,
+            spent: 0,
+        })
     }
 
     /// Whether the kernel seals: its sockets take no send that waits for all.
@@ -62,16 +72,18 @@ impl Secure {
         self.sealer.is_none()
     }
 
-    /// Opens the records in `buffer[plain..filled]`, behind plaintext. Returns where the plaintext ends
-    /// now, and the part of a record behind it. An error is told by [`check`](Self::check), once what
+    /// Opens records in `buffer[plain..filled]`, behind plaintext, some at a time. Returns where the plaintext ends
+    /// now, and what is sealed behind it. An error is told by [`check`](Self::check), once what
     /// came before has been looked at.
     pub(crate) fn open(
         &mut self,
         buffer: &mut [u8],
         (plain, filled): (usize, usize),
     ) -> (usize, usize) {
-        match self.opener.open(&mut buffer[plain..filled]) {
+        self.has_more = false;
+        match self.opener.open_some(&mut buffer[plain..filled], RECORDS_AT_A_TIME) {
             Ok(opened) => {
+                self.has_more = opened.has_more;
                 self.is_closed |= opened.closed;
                 self.spent += cost(opened.consumed_bytes, opened.plaintext_bytes);
                 let end = plain + opened.plaintext_bytes;

@@ -34,7 +34,7 @@ pub(crate) struct TcpPort {
     /// None while the socket receives into it, or while it is looked at.
     rx: Option<Vec<u8>>,
     rx_filled: usize,
-    /// What of that is plaintext; behind it is a part of a record.
+    /// What of that is plaintext; behind it are records that are not opened, or a part of one.
     rx_plain: usize,
     /// None on a connection without TLS.
     secure: Option<Box<Secure>>,
@@ -85,6 +85,12 @@ impl TcpPort {
         self.secure.as_mut().map_or(0, |secure| secure.take_spent())
     }
 
+    /// Whether there are records that are not opened, and may be.
+    #[inline]
+    pub(super) fn has_unopened(&self) -> bool {
+        self.secure.as_ref().is_some_and(|secure| secure.has_more)
+    }
+
     /// Whether the rest of a record is on its way.
     pub(super) fn has_part_of_record(&self) -> bool {
         self.rx_filled > self.rx_plain
@@ -109,7 +115,7 @@ impl TcpPort {
 
     #[inline]
     pub(super) fn put_back(&mut self, mut buffer: Vec<u8>, left: Range<usize>) {
-        // With the part of a record that is behind the plaintext.
+        // With what is sealed behind the plaintext.
         buffer.copy_within(left.start..self.rx_filled, 0);
         self.rx_filled -= left.start;
         self.rx_plain = left.len();

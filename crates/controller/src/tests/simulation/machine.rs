@@ -507,6 +507,9 @@ impl Machine {
         serve::work(core);
         turn::end(core);
         core.io.submit();
+        if self.build.cores > 1 && self.build.plant != Some(Plant::LentIsSentLate) {
+            copy_rests(core);
+        }
         let ended = core.io.ended();
         let is_busy = core.has_work() || !core.io.completions.is_empty();
         let due = if is_busy { ended } else { core.next_ns() };
@@ -608,6 +611,23 @@ impl Machine {
             left => Err(format!("{left} bytes are taken for hosts that are gone")),
         }
     }
+}
+
+/// What a socket has not taken of lent memory is copied before another core takes its turn. In between that core may
+/// change a block of which a part has been sent: reactors that use a block at the same moment may tear it, and this
+/// is not what is looked for.
+fn copy_rests(core: &mut Core<SimulatedIo>) {
+    for completion in std::mem::take(&mut core.io.completions) {
+        match &completion {
+            Completion::Sent { outgoing, result, .. }
+                if !outgoing.is_own() && *result != outgoing.len() as i32 =>
+            {
+                complete(core, completion);
+            }
+            _ => core.io.completions.push_back(completion),
+        }
+    }
+    core.io.submit();
 }
 
 /// Tells a core of something.

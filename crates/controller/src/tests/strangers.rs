@@ -1,0 +1,219 @@
+//! Hosts that are to authenticate themselves, before they have.
+
+use super::peer::{Peer, Said};
+use crate::access::Rules;
+use crate::hosts::{Host, HostLimits};
+use crate::limits::ADMIN_UNITS;
+use crate::rig::{
+    NQN, PEER_NQN, Rig, capsule, connect_command, enable_command, follow_code, function,
+};
+use bpfof_auth::dhchap::{Algorithms, Group, HostAuth, HostConfig, HostStep};
+use bpfof_auth::{DhchapKey, Hash, Names};
+use bpfof_chain::{Function, Limits};
+use bpfof_function::cost::UNIT_PS;
+use bpfof_nvme::fabrics::{FabricsCommand, SecurityProtocol};
+use bpfof_nvme::tcp::Digests;
+use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
+use std::sync::Arc;
+
+const MEMORY_BYTES: usize = 64 << 20;
+
+/// A target that asks its host for a secret, and what the host knows.
+struct Target {
+    rig: Rig,
+    config: Arc<HostConfig>,
+}
+
+impl Target {
+    fn new(limits: HostLimits) -> Target {
+        let rig = Rig::with(Limits::default(), limits, MEMORY_BYTES);
+        let key = DhchapKey::generate(Hash::Sha256).expect("random numbers");
+        let names = Names::new(PEER_NQN, NQN).expect("good names");
+        let algorithms = Algorithms { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };
+        let config = Arc::new(HostConfig::new(names, &key, None, algorithms));
+        let rules = Rules::with_secrets(PEER_NQN, vec![key], None);
+        rig.core.executor.registry.set_rules(rules);
+        Target { rig, config }
+    }
+
+    /// A queue of the largest size that has connected and no more.
+    fn stranger(&mut self, qid: u16) -> Peer {
+        let mut peer = Peer::hello(&mut self.rig);
+        let (sqe, data) = connect_command(qid, 1022, 0);
+        assert_eq!(peer.call(&mut self.rig, sqe, &data).status, Status::SUCCESS);
+        peer
+    }
+
+    /// An Authentication Send; its status.
+    fn say(&mut self, peer: &mut Peer, message: &[u8]) -> Status {
+        let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, message.len() as u32);
+        let send = FabricsCommand::AuthenticationSend { protocol, length_bytes };
+        peer.call(&mut self.rig, send.to_sqe(), message).status
+    }
+
+    /// An Authentication Receive; what it brings.
+    fn fetch(&mut self, peer: &mut Peer) -> Vec<u8> {
+        let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, 4096);
+        let receive = FabricsCommand::AuthenticationReceive { protocol, length_bytes };
+        peer.send(&mut self.rig, receive.to_sqe(), &[]);
+        self.rig.work();
+        match peer.hear(&mut self.rig).swap_remove(0) {
+            Said::Data(data, _) => data,
+            other => panic!("no message but {other:?}"),
+        }
+    }
+
+    fn authenticate(&mut self, peer: &mut Peer) {
+        let (mut host, mut step) = HostAuth::new(Arc::clone(&self.config), 1);
+        while let HostStep::Exchange(message) = step {
+            assert_eq!(self.say(peer, &message), Status::SUCCESS);
+            step = host.received(&self.fetch(peer));
+        }
+        assert!(matches!(step, HostStep::Finished { result: Ok(_), .. }), "{step:?}");
+    }
+
+    fn host(&self, peer: &Peer) -> Arc<Host> {
+        let association = self.rig.connection(peer.line).phase.association();
+        Arc::clone(association.expect("connected").host())
+    }
+
+    fn pending_bytes(&self) -> usize {
+        self.rig.core.executor.registry.hosts.pending.used_bytes()
+    }
+
+    /// How many functions a queue's association has.
+    fn functions(&self, peer: &Peer) -> usize {
+        let controller = self.rig.connection(peer.line).controller().expect("connected");
+        controller.tables().functions().len()
+    }
+
+    fn keep(&self, name: &str) {
+        let subsystem = self.rig.core.executor.registry.subsystem(NQN).expect("it is served");
+        let kept = Arc::into_inner(function(0, name, &follow_code())).expect("nobody else has it");
+        subsystem.keep_own_function(Function { ..kept }).expect("there is room");
+    }
+}
+
+fn block(opcode: u8) -> Sqe {
+    let rw = Rw { slba: 0, blocks: 1, fua: false };
+    Sqe { sgl: Sgl::transport(512), ..rw.to_sqe(opcode, 1) }
+}
+
+/// Whoever knows the name of a host takes neither memory nor shares of it, and no kept functions, before it has shown
+/// that it is the host.
+#[test]
+fn what_a_host_has_is_for_who_has_shown_that_it_is_the_host() {
+    let mut target = Target::new(HostLimits::default());
+    target.keep("before");
+    let mut admin = target.stranger(0);
+    target.keep("after");
+    let host = target.host(&admin);
+    let first_bytes = target.pending_bytes();
+    assert_eq!((host.memory.used_bytes(), host.report().connections), (0, 0));
+    assert_eq!(target.functions(&admin), 0);
+    assert!(first_bytes < 64 << 10, "{first_bytes} bytes");
+    let call = AdminCommand::keep_alive();
+    let required = Status::AUTHENTICATION_REQUIRED.with_dnr();
+    assert_eq!(admin.call(&mut target.rig, call, &[]).status, required);
+    target.authenticate(&mut admin);
+    assert_eq!(target.pending_bytes(), 0);
+    assert_eq!((host.report().connections, target.functions(&admin)), (1, 2));
+    let admin_bytes = host.memory.used_bytes();
+    assert!(admin_bytes > 128 << 10, "{admin_bytes} bytes");
+    assert_eq!(admin.call(&mut target.rig, enable_command(), &[]).status, Status::SUCCESS);
+
+    let mut io = target.stranger(1);
+    assert_eq!((host.memory.used_bytes(), host.report().connections), (admin_bytes, 1));
+    assert!(target.pending_bytes() < 64 << 10);
+    target.authenticate(&mut io);
+    assert_eq!((target.pending_bytes(), host.report().connections), (0, 2));
+    // It has a slot for each entry from now on.
+    let read = block(opcode::nvm::READ);
+    (0..1000).for_each(|_| _ = io.send(&mut target.rig, read, &[]));
+    target.rig.work();
+    let ends = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.is_success());
+    assert_eq!(io.hear(&mut target.rig).iter().filter(|said| ends(said)).count(), 1000);
+    target.rig.finish();
+}
+
+/// They count as connections that have not connected, and the oldest goes for one that comes.
+#[test]
+fn strangers_compete_among_themselves() {
+    let mut target = Target::new(HostLimits::default());
+    target.rig.core.table.room.pending = 8;
+    let mut admin = target.stranger(0);
+    target.authenticate(&mut admin);
+    let strangers: Vec<Peer> = (0..20).map(|_| target.stranger(0)).collect();
+    let open = strangers.iter().filter(|peer| target.rig.is_open(peer.line)).count();
+    assert_eq!(open, 8);
+    assert!(!target.rig.core.executor.schedule.is_shared(), "no shares are theirs");
+    assert!(target.rig.is_open(strangers[12].line) && target.rig.is_open(admin.line));
+    target.rig.finish();
+}
+
+/// A host that has authenticated itself and may have no more connections is let go.
+#[test]
+fn limits_of_a_host_count_when_it_has_shown_who_it_is() {
+    let limits = HostLimits { connections_per_host: 1, ..HostLimits::default() };
+    let mut target = Target::new(limits);
+    let strangers = [0, 0, 0].map(|qid| target.stranger(qid));
+    let [mut admin, mut second, _third] = strangers;
+    target.authenticate(&mut admin);
+    assert!(target.rig.is_open(admin.line));
+    target.authenticate(&mut second);
+    assert!(!target.rig.is_open(second.line) && target.rig.is_open(admin.line));
+    target.rig.finish();
+}
+
+/// What takes a reactor long counts as that, whoever asks for it.
+#[test]
+fn refused_connects_and_messages_cost_what_they_take() {
+    let mut target = Target::new(HostLimits::default());
+    target.rig.core.io.unit_ps = UNIT_PS;
+    let least_ns = |commands: u64| commands * ADMIN_UNITS * UNIT_PS / 1000;
+    let mut peer = Peer::hello(&mut target.rig);
+    let (sqe, data) = connect_command(1, 31, 0);
+    let begun_ns = target.rig.core.io.now_ns;
+    let connects = capsule(sqe, &data, Digests::default()).repeat(12);
+    target.rig.feed(peer.line, &connects);
+    target.rig.work();
+    assert_eq!(peer.hear(&mut target.rig).len(), 12, "there is no controller 1");
+    assert!(target.rig.core.io.now_ns - begun_ns >= least_ns(12));
+
+    let mut admin = target.stranger(0);
+    target.authenticate(&mut admin);
+    assert_eq!(admin.call(&mut target.rig, enable_command(), &[]).status, Status::SUCCESS);
+    let mut io = target.stranger(1);
+    let begun_ns = target.rig.core.io.now_ns;
+    let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, 0);
+    let send = FabricsCommand::AuthenticationSend { protocol, length_bytes }.to_sqe();
+    assert!(target.rig.is_open(io.line));
+    assert_eq!(io.call(&mut target.rig, send, &[]).status, Status::SUCCESS, "that was no message");
+    assert!(target.rig.core.io.now_ns - begun_ns >= least_ns(1));
+    // It has failed, and one that does not fetch why is let go.
+    assert!(target.rig.is_open(io.line));
+    assert_eq!(io.call(&mut target.rig, send, &[]).status, Status::SUCCESS);
+    assert!(!target.rig.is_open(io.line));
+    target.rig.finish();
+}
+
+/// The error log of an association is not for who only names its host.
+#[test]
+fn strangers_leave_no_errors_to_a_host() {
+    let mut target = Target::new(HostLimits::default());
+    let mut admin = target.stranger(0);
+    target.authenticate(&mut admin);
+    assert_eq!(admin.call(&mut target.rig, enable_command(), &[]).status, Status::SUCCESS);
+    let mut io = target.stranger(1);
+    let controller = target.rig.connection(io.line).controller().map(Arc::clone);
+    let errors = || controller.as_ref().expect("connected").errors.count();
+    let read = block(opcode::nvm::READ);
+    let required = Status::AUTHENTICATION_REQUIRED.with_dnr();
+    assert_eq!((io.call(&mut target.rig, read, &[]).status, errors()), (required, 0));
+    target.authenticate(&mut io);
+    let unknown = Sqe { nsid: 77, ..read };
+    assert!(!io.call(&mut target.rig, unknown, &[]).status.is_success());
+    assert_eq!(errors(), 1);
+    drop(controller);
+    target.rig.finish();
+}
