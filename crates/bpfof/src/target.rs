@@ -8,7 +8,7 @@ use bpfof_controller::{
     Transport, parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
 use bpfof_operations::client::Client;
-use bpfof_operations::control::{self, Bound, Change, Operations};
+use bpfof_operations::control::{self, Bound, Change, Control, ControlError, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
 use bpfof_operations::hand_over::{self, Claims, Sockets};
 use bpfof_operations::names::Names;
@@ -171,6 +171,17 @@ impl fmt::Display for BadConfiguration {
 
 impl std::error::Error for BadConfiguration {}
 
+/// Answers operators. A target that has retired another one serves on without, because both would end otherwise.
+fn answer(bound: Bound, is_successor: bool) -> Result<Option<Control>, ControlError> {
+    bound.serve().map(Some).or_else(|error| match is_successor {
+        true => {
+            log::error!("{error}; bpfof ctl does not reach it");
+            Ok(None)
+        }
+        false => Err(error),
+    })
+}
+
 pub(crate) fn run(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the server starts, so that no signal is lost.
@@ -205,7 +216,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         old = Some(client);
     }
     // Now that it needs no more clients itself; before, it would have been left without, had it not retired.
-    let _control = control.map(Bound::serve).transpose()?;
+    let _control = control.map(|bound| answer(bound, old.is_some())).transpose()?.flatten();
     drop(claim);
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);

@@ -86,7 +86,9 @@ const char *bpfof_error(void);
  * From now on log is called with each line of this level or a lower one, in any
  * thread, also in several at once: that a path to the target is lost, for
  * example, of which no call fails. The line is valid during the call, in which
- * nothing of this library may be called. With NULL nothing is said any more,
+ * nothing of this library may be called; nor may log wait for a thread that is
+ * in such a call or is about to enter one (for a lock that it has, say): the
+ * library may hold locks of its own meanwhile. With NULL nothing is said any more,
  * as at first; when that returns log is not running. Fails with EBUSY in a
  * program that has a logger of Rust's crate log.
  */
@@ -178,8 +180,9 @@ struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof
  * connection and the files are closed with the last of them.
  *
  * It ends the thread that tells the target of files, and waits for what that is
- * at: a command to the target (command_timeout_ms), or that a file is written
- * back to its disk. Threads that connect may outlive it, by connect_timeout_ms:
+ * at: a command to the target (command_timeout_ms), an answer of the grant
+ * daemon (2 minutes, if that does not answer), or that a file is written back to
+ * its disk. Threads that connect may outlive it, by connect_timeout_ms:
  * do not unload the library (dlclose()).
  */
 void bpfof_close(struct bpfof *bpfof);

@@ -85,7 +85,9 @@ impl Session {
             Some((url, device)) if url.starts_with(NVME) => {
                 match passthrough(Path::new(&url[NVME.len()..]), device) {
                     Ok(maps) => (maps, None),
-                    Err(why) if fall_back => (FileMaps::local(), Some(why)),
+                    Err(why) if fall_back && why.errno != libc::EXDEV => {
+                        (FileMaps::local(), Some(why))
+                    }
                     Err(why) => return Err(why),
                 }
             }
@@ -95,7 +97,9 @@ impl Session {
                 let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;
                 match connect(&url, device, options, queue_depth) {
                     Ok(maps) => (maps, None),
-                    Err(why) if fall_back => (FileMaps::local(), Some(why)),
+                    Err(why) if fall_back && why.errno != libc::EXDEV => {
+                        (FileMaps::local(), Some(why))
+                    }
                     Err(why) => return Err(why),
                 }
             }

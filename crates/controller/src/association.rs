@@ -25,7 +25,7 @@ pub(crate) struct Association {
     access: Arc<Access>,
     /// None if the host need not authenticate itself.
     pub(crate) auth: Option<Box<ControllerAuth>>,
-    /// Its authentication has failed, and that was logged.
+    /// Its authentication has failed, or there was no room for it afterwards, and that was logged.
     pub(crate) has_failed: bool,
     host: Arc<Host>,
     /// The connection's place among those of its host: none before the host has shown that it is the one it names.
@@ -108,9 +108,9 @@ impl Association {
         self.member = Some(member);
     }
 
-    /// Whether the host has yet to authenticate itself on this queue.
+    /// Whether the host has yet to authenticate itself on this queue, or has and there was no room for it.
     pub(crate) fn awaits_authentication(&self) -> bool {
-        self.auth.as_ref().is_some_and(|auth| auth.authentication().is_none())
+        self.is_pending() || self.auth.as_ref().is_some_and(|auth| auth.authentication().is_none())
     }
 
     /// Whether a namespace exists for the host.

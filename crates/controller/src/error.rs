@@ -78,6 +78,12 @@ impl ServerError {
     /// served: a disk or an address may come later.
     #[must_use]
     pub fn is_of_configuration(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Key(_) | Self::Function { .. })
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Key(_)
+                | Self::Function { .. }
+                | Self::Namespace(NamespaceError::SameDisk { .. })
+        )
     }
 }

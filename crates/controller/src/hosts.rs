@@ -1,7 +1,7 @@
 //! Who is connected: one entry for each host, with what it has taken.
 //!
-//! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address: so nobody
-//! takes the share of another by its name alone.
+//! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
+//! so nobody elsewhere takes the share of another by its name alone.
 
 use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;
@@ -68,8 +68,8 @@ pub(crate) struct Host {
     pub(crate) compile_time_us: AtomicU64,
     /// Connections, and associations.
     counts: [AtomicU32; 2],
-    /// Lines of the log about it.
-    pub(crate) log: HostLog,
+    /// Lines of the log about it, in this life and the last.
+    pub(crate) log: Arc<HostLog>,
     /// Where it is, as it is [counted](counted_address), unless it is identified.
     address: Option<IpAddr>,
     /// What was done on connections that are gone, by the reactors that had them.
@@ -84,17 +84,20 @@ pub(crate) struct Hosts {
     pub(crate) memory: Arc<Memory>,
     /// Of the target itself.
     pub(crate) own: Arc<Account>,
-    /// Of connections that have not said whose they are.
+    /// Of connections and associations that have not said or not shown whose they are.
     pub(crate) pending: Arc<Account>,
     /// The same by RDMA, which takes more for each: those keep nobody out who comes by TCP.
     pub(crate) pending_rdma: Arc<Account>,
     known: Mutex<Known>,
 }
 
+/// A host that is there or was, and what it may log.
+type Lives = (Weak<Host>, Arc<HostLog>);
+
 #[derive(Debug, Default)]
 struct Known {
     /// By address, none of those that are identified, and by name.
-    hosts: HashMap<(Option<IpAddr>, String), Weak<Host>>,
+    hosts: HashMap<(Option<IpAddr>, String), Lives>,
     /// Connections, and associations.
     addresses: HashMap<IpAddr, [u32; 2]>,
     last_serial: u64,
@@ -267,11 +270,14 @@ impl Hosts {
     pub(crate) fn host(&self, address: Option<IpAddr>, nqn: &str) -> Arc<Host> {
         let mut known = self.known();
         let key = (address, nqn.to_owned());
-        if let Some(host) = known.hosts.get(&key).and_then(Weak::upgrade) {
+        let last = known.hosts.get(&key);
+        if let Some(host) = last.and_then(|(host, _)| host.upgrade()) {
             return host;
         }
+        // Who comes again and again has no more lines than who stays.
+        let log = last.map(|(_, log)| Arc::clone(log)).unwrap_or_default();
         if known.hosts.len() >= 2 * known.swept.max(64) {
-            known.hosts.retain(|_, host| host.strong_count() > 0);
+            known.hosts.retain(|_, (host, _)| host.strong_count() > 0);
             known.swept = known.hosts.len();
         }
         known.last_serial += 1;
@@ -281,11 +287,11 @@ impl Hosts {
             memory: self.memory.account(),
             compile_time_us: AtomicU64::new(0),
             counts: Default::default(),
-            log: HostLog::default(),
+            log: Arc::clone(&log),
             address,
             past: Mutex::default(),
         });
-        known.hosts.insert(key, Arc::downgrade(&host));
+        known.hosts.insert(key, (Arc::downgrade(&host), log));
         host
     }
 }

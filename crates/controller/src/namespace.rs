@@ -70,10 +70,10 @@ pub enum NamespaceError {
         /// Namespace id.
         nsid: u32,
     },
-    /// Hosts would take two namespaces for one.
+    /// Two namespaces are one disk, as far as that is known.
     #[error(
-        "namespaces {other} and {nsid} are one disk by what it says of itself ({identity}): serve it once, or give \
-         each a uuid= if they are two"
+        "namespaces {other} and {nsid}, of one subsystem or of two, are one disk by what it says of itself \
+         ({identity}): serve it once, or give each a uuid= if they are two"
     )]
     SameDisk {
         /// The one.
@@ -432,7 +432,12 @@ mod tests {
         let (one, two, other) = (open(1, ""), open(2, ""), open(3, given));
         Namespace::check_distinct([&one, &other].into_iter()).expect("the other has a UUID");
         let error = Namespace::check_distinct([&one, &other, &two].into_iter()).expect_err("same");
-        assert!(error.to_string().contains("namespaces 1 and 2 are one disk"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("namespaces 1 and 2, of one subsystem or of two, are one disk"),
+            "{error}"
+        );
         assert!(!one.is_known_by_kernel_name());
     }
 }

@@ -143,9 +143,12 @@ impl Controllers {
             (has > own + 1).then(|| its().max_by_key(longest)).flatten()
         });
         let Some(goes) = goes else { return Err(full) };
-        let what = format_args!("its association {} goes for another: {full}", goes.id);
-        let host = goes.host();
-        host.log.note(Topic::Coming, (Level::Warn, now_ns), &host.nqn, what);
+        // Strangers are told of as their connections close, in a budget of their own.
+        if !goes.is_stranger() {
+            let what = format_args!("its association {} goes for another: {full}", goes.id);
+            let host = goes.host();
+            host.log.note(Topic::Coming, (Level::Warn, now_ns), &host.nqn, what);
+        }
         Ok(Some(Arc::clone(goes)))
     }
 
@@ -155,17 +158,17 @@ impl Controllers {
     }
 
     /// Memory for an association of somebody at this address who has yet to show who it is. If strangers have theirs,
-    /// one of them goes for it, unless another goes anyway: the oldest of the address, or of all.
+    /// one of them goes for it, if there is any: the oldest of the address, or of all. Nobody is refused for what
+    /// strangers take; associations of theirs are no more than there may be in all.
     fn memory_of_stranger(
         &self,
         evicted: Option<Arc<Controller>>,
         hosts: &Hosts,
         address: IpAddr,
-    ) -> Result<(Option<Arc<Controller>>, Charge), MemoryFull> {
-        let full = match hosts.pending.charge(ASSOCIATION_BYTES) {
-            Ok(charge) => return Ok((evicted, charge)),
-            Err(full) => full,
-        };
+    ) -> (Option<Arc<Controller>>, Charge) {
+        if let Ok(charge) = hosts.pending.charge(ASSOCIATION_BYTES) {
+            return (evicted, charge);
+        }
         let strangers = || self.by_id.values().filter(|known| known.is_stranger());
         let goes = evicted.or_else(|| {
             let here = strangers().filter(|known| known.address() == address);
@@ -173,8 +176,7 @@ impl Controllers {
             oldest.or_else(|| strangers().min_by_key(|known| known.serial)).cloned()
         });
         // Its memory comes back when its connections have heard of it.
-        let goes = goes.ok_or(full)?;
-        Ok((Some(goes), hosts.pending.charge_anyway(ASSOCIATION_BYTES)))
+        (goes, hosts.pending.charge_anyway(ASSOCIATION_BYTES))
     }
 }
 
@@ -399,7 +401,7 @@ impl Subsystem {
         let (member, slot) =
             (host.association(&hosts.limits, more)?, hosts.association_of(address, more)?);
         let (evicted, memory) = match is_stranger {
-            true => controllers.memory_of_stranger(evicted, hosts, address)?,
+            true => controllers.memory_of_stranger(evicted, hosts, address),
             false => (evicted, host.memory.charge(ASSOCIATION_BYTES)?),
         };
         let party = Party {

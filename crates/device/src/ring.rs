@@ -10,7 +10,7 @@ use crate::buffer::IoBuffer;
 use crate::gather_buffer::Outgoing;
 use crate::volume::Part;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -610,9 +610,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
                 // The kernel gives no completions any more; free nothing it may still write to.
                 if self.borrows {
                     // The callers free theirs once the ring is gone.
-                    eprintln!(
-                        "an io_uring is dropped that still reads, and cannot be asked to end"
-                    );
+                    let why = "an io_uring is dropped that still reads, and cannot be asked to end";
+                    let _ = writeln!(io::stderr(), "{why}");
                     std::process::abort();
                 }
                 std::mem::forget(std::mem::take(&mut self.in_flight));

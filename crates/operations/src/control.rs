@@ -39,6 +39,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 /// Requests at a time.
@@ -97,8 +98,8 @@ pub struct Bound {
     path: PathBuf,
     /// Where it is until then.
     aside: PathBuf,
-    listener: UnixListener,
-    operations: Arc<Operations>,
+    /// Told when it is to answer; without that the thread ends.
+    begin: SyncSender<()>,
 }
 
 /// A socket that answers as long as this lives.
@@ -143,9 +144,16 @@ pub fn bind(path: &Path, operations: Operations, takes_over: bool) -> Result<Bou
     let aside = PathBuf::from(aside);
     let _ = std::fs::remove_file(&aside);
     let listener = UnixListener::bind(&aside).map_err(failed)?;
-    let operations = Arc::new(operations);
-    let bound = Bound { path: path.to_owned(), aside, listener, operations };
+    let (begin, begins) = sync_channel(1);
+    let bound = Bound { path: path.to_owned(), aside, begin };
     std::fs::set_permissions(&bound.aside, Permissions::from_mode(0o600)).map_err(failed)?;
+    let operations = Arc::new(operations);
+    let serve = move || {
+        if begins.recv().is_ok() {
+            accept(&listener, &operations);
+        }
+    };
+    std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
     Ok(bound)
 }
 
@@ -153,16 +161,14 @@ impl Bound {
     /// Answers at the path from now on, on threads of its own.
     ///
     /// # Errors
-    /// The kernel's.
+    /// It cannot be renamed to its path.
     pub fn serve(self) -> Result<Control, ControlError> {
         let failed = |source| ControlError { path: self.path.clone(), source };
-        let listener = self.listener.try_clone().map_err(failed)?;
-        let operations = Arc::clone(&self.operations);
-        let serve = move || accept(&listener, &operations);
         // At its place from one moment to the next: there is always one that answers.
         let placed = std::fs::rename(&self.aside, &self.path).and_then(|()| identity(&self.path));
         let control = Control { path: self.path.clone(), identity: placed.map_err(failed)? };
-        std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+        // The thread waits for nothing else.
+        let _ = self.begin.send(());
         log::info!("bpfof ctl --socket {} reaches it", self.path.display());
         Ok(control)
     }

@@ -2,7 +2,8 @@
 //!
 //! A web page of somebody else's can give its own name the address of a target, and then ask for what the
 //! target tells, by the browser of an operator who reaches it (DNS rebinding). The request has the page's
-//! name in its `Host`, so only names that are nobody else's are answered.
+//! name in its `Host`, so only names are answered that are nobody else's, or that begin with this machine's:
+//! the kernel does not tell its domain, by which Prometheus may ask for it, and other people do not know its name.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,13 +12,20 @@ const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
 /// Names that are answered beside addresses and names without a dot, which nobody can have in public.
 #[derive(Clone, Debug, Default)]
-pub struct Names(Vec<String>);
+pub struct Names {
+    /// The first part of the machine's own.
+    machine: Option<String>,
+    more: Vec<String>,
+}
 
 impl Names {
-    /// The machine's name, and these.
+    /// The machine's name in any domain, and these.
     pub fn of_machine(more: &[String]) -> Names {
-        let machine = std::fs::read_to_string(HOSTNAME).ok().map(|name| name.trim().to_owned());
-        Names(machine.into_iter().chain(more.iter().cloned()).collect())
+        let machine = std::fs::read_to_string(HOSTNAME).ok();
+        Names {
+            machine: machine.map(|name| first_part(name.trim()).to_owned()),
+            more: more.to_vec(),
+        }
     }
 
     /// Whether who asks for `host`, with or without a port, means this target.
@@ -33,8 +41,19 @@ impl Names {
         };
         let name = name.strip_suffix('.').unwrap_or(name);
         let is_known = |known: &String| known.eq_ignore_ascii_case(name);
-        !name.contains('.') || name.parse::<IpAddr>().is_ok() || self.0.iter().any(is_known)
+        let is_machine = |machine: &str| {
+            // Not of a machine whose name everybody knows.
+            machine != "localhost" && machine.eq_ignore_ascii_case(first_part(name))
+        };
+        !name.contains('.')
+            || name.parse::<IpAddr>().is_ok()
+            || self.more.iter().any(is_known)
+            || self.machine.as_deref().is_some_and(is_machine)
     }
+}
+
+fn first_part(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
 }
 
 fn is_number(text: &str) -> bool {
@@ -47,7 +66,8 @@ mod tests {
 
     #[test]
     fn names_of_others_are_none_of_ours() {
-        let names = Names(vec!["storage1.example.org".to_owned()]);
+        let more = vec!["storage1.example.org".to_owned()];
+        let names = Names { machine: Some("machine7".to_owned()), more };
         for host in [
             "127.0.0.1:9420",
             "10.0.0.2",
@@ -58,6 +78,8 @@ mod tests {
             "storage1.example.org:9420",
             "STORAGE1.example.org",
             "storage1.example.org.:9420",
+            "machine7.example.com:9420",
+            "Machine7",
             "",
         ] {
             assert!(names.are_asked_for(host), "{host}");
@@ -69,10 +91,14 @@ mod tests {
             "storage1.example.org.example.net:9420",
             "[::1].example.net",
             "localhost.example.net",
+            "machine77.example.com",
+            "www.machine7.example.com",
             "example.net:x:9420",
         ] {
             assert!(!names.are_asked_for(host), "{host}");
         }
+        let nobody = Names { machine: Some("localhost".to_owned()), more: Vec::new() };
+        assert!(!nobody.are_asked_for("localhost.example.net"));
         let more = ["storage1.example.org".to_owned()];
         assert!(Names::of_machine(&more).are_asked_for("storage1.example.org"));
     }

@@ -239,7 +239,8 @@ fn dump(options: &Map) -> Outcome {
     let shown = order.iter().map(entry).map(|(key, value)| show(key, value));
     if options.host.json {
         let mut out = std::io::stdout().lock();
-        serde_json::Serializer::pretty(&mut out).collect_seq(shown)?;
+        let written = serde_json::Serializer::pretty(&mut out).collect_seq(shown);
+        written.map_err(std::io::Error::from)?;
         writeln!(out)?;
         return Ok(());
     }

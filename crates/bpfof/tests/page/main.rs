@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Names that would be elements, if the page took them for HTML.
-const HOSTILE_HOST: &str = "nqn.2026-01.org.example:<img src=x onerror=\"document.title='owned'\">";
+const HOSTILE_HOST: &str = "nqn.2026-01.org.example:<img/src=x/onerror=\"document.title='owned'\">";
 const HOSTILE_FUNCTION: &str = "<img src=x onerror=\"document.title='owned'\">";
 
 /// Whether there is a Chromium; it is not for every machine that compiles this.

@@ -160,6 +160,9 @@ fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
         let what = format_args!("it has authenticated itself, and there is no room: {full}");
         cx.executor.note(cx.connection, Level::Warn, what);
         cx.connection.asks.close = Some("its host may have no more");
+        if let Some(association) = cx.connection.phase.association_mut() {
+            association.has_failed = true;
+        }
         return;
     }
     if let Some(association) = cx.connection.phase.association_mut() {

@@ -25,11 +25,14 @@ pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) 
 }
 
 /// The same for a connection that goes whether its host likes it or not: it takes no more input. What is answered until
-/// then is answered as it would be; chains are cut short as it closes, unless their host waits for them.
+/// then is answered as it would be; chains are cut short, unless their host waits for them, and what is done in parts goes no
+/// further.
 pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
     let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
     let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
     entry.is_over = true;
+    entry.cuts_chains |= cuts_chains && core.stop_at_ns.is_none();
+    entry.connection.is_abandoned = true;
     let (serial, reason) = (entry.connection.serial, reason.to_owned());
     core.ended.push_back(Ended { index, serial, reason, cuts_chains });
 }

@@ -97,6 +97,8 @@ impl MapRefusal {
     pub const fn is_passing(&self) -> bool {
         match self {
             Self::NotGranted(refusal) => refusal.cause.is_passing(),
+            // A path may come back.
+            Self::Target(error) => matches!(**error, Error::NoPath(_)) || error.lost().is_some(),
             Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. } => true,
             _ => false,
         }

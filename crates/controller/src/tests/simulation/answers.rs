@@ -36,6 +36,10 @@ impl World {
             }
             Err(error) => format!("link {link}: request {tag}: {error}"),
         });
+        // Nobody is there any more for what is lost with its connection.
+        if let Some(client) = &self.clients[link] {
+            self.hosts[client.host].last_answer = self.now;
+        }
         self.check_wait(&pending)?;
         let begun = pending.begun;
         let outcome = match result {

@@ -50,9 +50,9 @@ pub(super) struct Host {
     lane_count: usize,
     /// Mean time between requests.
     think: Time,
-    /// It sends no Keep Alive while there are requests, as Linux does.
+    /// It sends no Keep Alive while there are answers, as Linux does.
     trusts_traffic: bool,
-    pub(super) last_request: Time,
+    pub(super) last_answer: Time,
     pub(super) admin: Option<usize>,
     pub(super) lanes: Vec<usize>,
     cntlid: u16,
@@ -113,7 +113,7 @@ impl Host {
                 250 * MILLISECOND,
             ]),
             trusts_traffic: random.one_in(2),
-            last_request: 0,
+            last_answer: 0,
             admin: None,
             lanes: Vec::new(),
             cntlid: 0,
@@ -513,7 +513,7 @@ impl World {
         let Some(client) = &self.clients[link] else { return Ok(()) };
         let host = &self.hosts[client.host];
         let interval = u64::from(host.kato_ms) * MILLISECOND / 4;
-        let is_known = host.trusts_traffic && self.now - host.last_request < interval;
+        let is_known = host.trusts_traffic && self.now - host.last_answer < interval;
         let is_up = client.stage == Stage::Ready && self.now >= host.sleeps_until;
         self.after(interval, Event::KeepAlive { link });
         if is_up && !is_known && self.has_room(link) {

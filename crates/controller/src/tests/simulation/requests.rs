@@ -86,7 +86,6 @@ impl World {
         let submitted = client.initiator.submit(tag, request);
         submitted.map_err(|error| format!("link {link}: {:?}: {error}", pending.what))?;
         client.initiator.ring();
-        self.hosts[client.host].last_request = self.now;
         self.pending.insert(tag, pending);
         // Some wait for others, and leave with them.
         if !self.random.one_in(4) {
