@@ -248,9 +248,9 @@ impl Rig {
         self.core.context(self.lines[line]).expect("it is there").connection
     }
 
-    /// Whether a line's connection takes commands.
+    /// Whether a line's connection does not close.
     pub(crate) fn is_open(&self, line: usize) -> bool {
-        self.entry(line).is_some_and(|connection| !connection.is_abandoned)
+        self.core.table.get(self.lines[line]).is_some_and(|entry| !entry.closing)
     }
 
     /// The index of a line's connection in the reactor.

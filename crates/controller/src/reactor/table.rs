@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     /// had taken, since when that is so.
     stuck: Option<(u64, u64, u64)>,
     pub(super) dirty: bool,
-    pub(super) closing: bool,
+    pub(crate) closing: bool,
     /// It takes no more input, and is to be closed.
     pub(super) is_over: bool,
     /// Chains end at their next hop, zeroes at their next part: nobody waits for them.
@@ -206,7 +206,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&Entry> {
+    pub(crate) fn get(&self, index: u32) -> Option<&Entry> {
         self.entries.get(index as usize)?.as_ref()
     }
 
