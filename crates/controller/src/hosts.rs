@@ -91,13 +91,17 @@ pub(crate) struct Hosts {
     known: Mutex<Known>,
 }
 
-/// A host that is there or was, and what it may log.
-type Lives = (Weak<Host>, Arc<HostLog>);
+/// A host that is there or was lately.
+#[derive(Debug)]
+struct KnownHost {
+    host: Weak<Host>,
+    log: Arc<HostLog>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
     /// By address, none of those that are identified, and by name.
-    hosts: HashMap<(Option<IpAddr>, String), Lives>,
+    hosts: HashMap<(Option<IpAddr>, String), KnownHost>,
     /// Connections, and associations.
     addresses: HashMap<IpAddr, [u32; 2]>,
     last_serial: u64,
@@ -271,13 +275,13 @@ impl Hosts {
         let mut known = self.known();
         let key = (address, nqn.to_owned());
         let last = known.hosts.get(&key);
-        if let Some(host) = last.and_then(|(host, _)| host.upgrade()) {
+        if let Some(host) = last.and_then(|known| known.host.upgrade()) {
             return host;
         }
         // Who comes again and again has no more lines than who stays.
-        let log = last.map(|(_, log)| Arc::clone(log)).unwrap_or_default();
+        let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
         if known.hosts.len() >= 2 * known.swept.max(64) {
-            known.hosts.retain(|_, (host, _)| host.strong_count() > 0);
+            known.hosts.retain(|_, last| last.host.strong_count() > 0);
             known.swept = known.hosts.len();
         }
         known.last_serial += 1;
@@ -291,7 +295,7 @@ impl Hosts {
             address,
             past: Mutex::default(),
         });
-        known.hosts.insert(key, (Arc::downgrade(&host), log));
+        known.hosts.insert(key, KnownHost { host: Arc::downgrade(&host), log });
         host
     }
 }

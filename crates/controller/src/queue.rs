@@ -16,7 +16,7 @@ pub(crate) struct Deallocation {
     /// Offsets and lengths in bytes; those before `next` are done or with the device.
     pub(crate) ranges: Vec<(u64, u64)>,
     pub(crate) next: usize,
-    /// The file must be flushed before the answer.
+    /// The last part is followed by a flush.
     pub(crate) syncs: bool,
 }
 

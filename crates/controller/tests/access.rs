@@ -166,12 +166,19 @@ fn a_key_proves_one_name() {
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
     let server = start(vec![rule(HOST, with), rule(OTHER, HostKeys::default())], TlsMode::Allowed);
-    let text = fs::read_to_string(&psk).expect("read");
+    let status = connect_by_hand((&server, &psk), OTHER, usize::MAX);
+    assert_eq!(status, 0x184, "Connect Invalid Host");
+    assert!(server.denials().contains(&("foreign name", 1)));
+}
+
+/// Connects with the key of [`HOST`] in a file, in the name of a host, in records of so many bytes. The status, without
+/// Do Not Retry.
+fn connect_by_hand((server, psk): (&Server, &Path), host: &str, record_bytes: usize) -> u16 {
+    let text = fs::read_to_string(psk).expect("read");
     let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
     let names = Names::new(HOST, NQN).expect("names");
     let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
-    let (stream, secured) = shake(&server, &identity.expect("short enough")).expect("TLS");
-    // By hand, as the other host.
+    let (stream, secured) = shake(server, &identity.expect("short enough")).expect("TLS");
     let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
     let mut opener = bpfof_tls::Opener::new(secured.read, secured.side).expect("a key");
     let mut say = Vec::new();
@@ -181,7 +188,7 @@ fn a_key_proves_one_name() {
         hostid: [5; 16],
         cntlid: 0xFFFF,
         subnqn: NQN.to_owned(),
-        hostnqn: OTHER.to_owned(),
+        hostnqn: host.to_owned(),
     };
     let data = data.to_bytes();
     bpfof_nvme::tcp::CapsuleCmd { sqe: command.to_sqe(), data: &data }.encode_into(
@@ -190,12 +197,13 @@ fn a_key_proves_one_name() {
         0,
     );
     let mut sealed = Vec::new();
-    sealer.seal([&say[..]], &mut sealed).expect("sealed");
+    for record in say.chunks(record_bytes) {
+        sealer.seal([record], &mut sealed).expect("sealed");
+    }
     (&stream).write_all(&sealed).expect("sent");
-    let (mut inbox, mut plain) = (vec![0; 1 << 16], Vec::new());
-    let mut filled = 0;
+    let (mut inbox, mut plain, mut filled) = (vec![0; 1 << 16], Vec::new(), 0);
     while plain.len() < 128 + 24 {
-        filled += (&stream).read(&mut inbox[filled..]).expect("an answer");
+        filled += (&stream).read(&mut inbox[filled..]).expect("an answer in time");
         let opened = opener.open(&mut inbox[..filled]).expect("its records");
         plain.extend_from_slice(&inbox[..opened.plaintext_bytes]);
         inbox.copy_within(opened.consumed_bytes..filled, 0);
@@ -203,8 +211,7 @@ fn a_key_proves_one_name() {
     }
     // The status field of the completion behind the ICResp of 128 bytes.
     let status = u16::from_le_bytes([plain[128 + 8 + 14], plain[128 + 8 + 15]]) >> 1;
-    assert_eq!(status & 0x7FF, 0x184, "Connect Invalid Host");
-    assert!(server.denials().contains(&("foreign name", 1)));
+    status & 0x7FF
 }
 
 /// A TLS connection by hand.
@@ -308,43 +315,7 @@ fn tiny_records_are_worked_through() {
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
     let server = start(vec![rule(HOST, with)], TlsMode::Required);
-    let text = fs::read_to_string(&psk).expect("read");
-    let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
-    let names = Names::new(HOST, NQN).expect("names");
-    let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
-    let (stream, secured) = shake(&server, &identity.expect("short enough")).expect("TLS");
-    let mut say = Vec::new();
-    bpfof_nvme::tcp::IcReq::default().encode_into(&mut say);
-    let command = FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 0 };
-    let data = bpfof_nvme::fabrics::ConnectData {
-        hostid: [5; 16],
-        cntlid: 0xFFFF,
-        subnqn: NQN.to_owned(),
-        hostnqn: HOST.to_owned(),
-    };
-    let data = data.to_bytes();
-    bpfof_nvme::tcp::CapsuleCmd { sqe: command.to_sqe(), data: &data }.encode_into(
-        &mut say,
-        Default::default(),
-        0,
-    );
-    let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
-    let mut opener = bpfof_tls::Opener::new(secured.read, secured.side).expect("a key");
-    let mut sealed = Vec::new();
-    for byte in &say {
-        sealer.seal([std::slice::from_ref(byte)], &mut sealed).expect("sealed");
-    }
-    (&stream).write_all(&sealed).expect("sent");
-    let (mut inbox, mut plain, mut filled) = (vec![0; 1 << 16], Vec::new(), 0);
-    while plain.len() < 128 + 24 {
-        filled += (&stream).read(&mut inbox[filled..]).expect("an answer in time");
-        let opened = opener.open(&mut inbox[..filled]).expect("its records");
-        plain.extend_from_slice(&inbox[..opened.plaintext_bytes]);
-        inbox.copy_within(opened.consumed_bytes..filled, 0);
-        filled -= opened.consumed_bytes;
-    }
-    let status = u16::from_le_bytes([plain[128 + 8 + 14], plain[128 + 8 + 15]]) >> 1;
-    assert_eq!(status & 0x7FF, 0, "connected");
+    assert_eq!(connect_by_hand((&server, &psk), HOST, 1), 0, "connected");
 }
 
 #[test]

@@ -63,15 +63,6 @@ pub(crate) fn file_done(
     if result == 0 && is_wanted && nvm_optional::deallocate_next(cx, command) {
         return;
     }
-    if result == 0
-        && let State::Deallocate(ref rest) = *cx.connection.queue.state_mut(slot)
-        && rest.syncs
-        && rest.next == rest.ranges.len()
-    {
-        let namespace = rest.namespace;
-        *cx.connection.queue.state_mut(slot) = State::Plain { namespace };
-        return cx.executor.submit_flush(namespace, command);
-    }
     let mut taken = cx.connection.queue.vacate(slot);
     let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
     let ok = result >= 0 && result as usize == length;

@@ -173,7 +173,7 @@ pub(super) fn deallocate(
 pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool {
     let state = cx.connection.queue.state_mut(command.slot);
     let State::Deallocate(rest) = state else { return false };
-    let Deallocation { namespace, ranges, next, .. } = &mut **rest;
+    let Deallocation { namespace, ranges, next, syncs } = &mut **rest;
     let Some(range) = ranges.get_mut(*next) else { return false };
     let (offset, length) = *range;
     let namespace = *namespace;
@@ -182,6 +182,9 @@ pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool 
     let part = if is_memory { length } else { length.min(ZEROES_PART_BYTES) };
     *range = (offset + part, length - part);
     *next += usize::from(part == length);
+    if *syncs && *next == ranges.len() {
+        *state = State::ZeroesThenSync { namespace };
+    }
     cx.executor.submit_zero(namespace, command, (offset, part));
     true
 }

@@ -24,8 +24,8 @@ pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) 
     }
 }
 
-/// The same for a connection that goes whether its host likes it or not: it takes no more input. What is answered until
-/// then is answered as it would be; chains are cut short, unless their host waits for them, and what is done in parts goes no
+/// The same for a connection that goes whether its host likes it or not: it takes no more input. What ends until then is
+/// answered as it would be; chains are cut short, unless their host waits for them, and what is done in parts goes no
 /// further.
 pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
     let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
