@@ -127,6 +127,35 @@ fn change(lane: &mut Lane, model: &mut [u8], numbers: &mut Numbers) {
     }
 }
 
+/// The device gets them in parts, and whoever wants them to last a flush behind the last.
+#[test]
+fn many_zeroes_are_written_in_parts() {
+    const MIB: u64 = 1 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = ["a", "b"].map(|name| directory.path().join(name));
+    let server = start(vec![pieces(&paths, Some(20 * MIB), Layout::Concatenated)]);
+    let (_controller, mut lane) = connect(&server, false);
+    let data = Numbers::new(3).bytes(4096);
+    // Before and behind the range, in it, and on both sides of the border of its parts.
+    let places = [4096, 8192, 16 * MIB, 16 * MIB + 8192, 32 * MIB, 32 * MIB + 8192];
+    for fua in [false, true] {
+        for offset_bytes in places {
+            do_one(&mut lane, Request::Write { nsid: 1, offset_bytes, data: &data, fua: false });
+        }
+        // 32 MiB, which is what one command can.
+        let rw = Rw { slba: 8192 / 512, blocks: 1 << 16, fua };
+        let sqe = rw.to_sqe(opcode::nvm::WRITE_ZEROES, 1);
+        do_one(&mut lane, Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 });
+        for (index, place) in places.into_iter().enumerate() {
+            let mut back = vec![1; data.len()];
+            lane.read(1, place, &mut back).expect("read");
+            let is_kept = index == 0 || index == places.len() - 1;
+            let expected = if is_kept { data.clone() } else { vec![0; data.len()] };
+            assert!(back == expected, "byte {place}, fua {fua}");
+        }
+    }
+}
+
 /// Compare, Verify and Dataset Management over several files.
 #[test]
 fn optional_commands_are_split() {
