@@ -95,7 +95,7 @@ pub enum FileError {
     },
     /// Another process serves it.
     #[error(
-        "{path} is in use by another target; stop that one first, or give the namespace a uuid= at both (docs/paths.md)"
+        "{path} is in use by another target, or by another namespace of this one; stop that one first, or give the namespace a uuid= at both (docs/paths.md)"
     )]
     Locked {
         /// The file.
