@@ -4,6 +4,7 @@ use crate::kv::options::KvOptions;
 use crate::kv::remote::Bench;
 use crate::kv::{plot, report};
 use crate::output::write_json;
+use crate::plot::use_font;
 use bpfkv::Layout;
 use bpfof_terminal::Outcome;
 use clap::Args;
@@ -12,8 +13,7 @@ use std::path::PathBuf;
 /// Answers that are compared with the plain path's before anything is measured.
 const CHECKED_KEYS: u64 = 1000;
 
-/// Start a target on loopback with a fresh BPF-KV database in memory, compare a thousand answers
-/// of the pushed-down path with the plain one, then measure both side by side.
+/// Options of `bpfof demo`.
 #[derive(Args)]
 pub struct Options {
     /// Levels of the tree.
@@ -49,6 +49,8 @@ pub fn run(options: &Options) -> Outcome {
         json: None,
         plot: None,
     };
+    // What is missing is told before anything is measured.
+    use_font()?;
     println!("starting a target on loopback with a BPF-KV database of {} levels", options.levels);
     let mut running = Bench::open(&bench)?;
     let keys = running.keys;

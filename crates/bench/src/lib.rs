@@ -73,7 +73,7 @@ pub enum Command {
     Function(function::FunctionOptions),
     /// Queries over files, pushed down against DuckDB, pyarrow and compiled code over plain reads.
     ///
-    /// The same rows, as records of 32 bytes and as CSV, in memory that a target of its own serves. They are asked
+    /// The same rows, as records of 32 bytes, as CSV and, where pyarrow is there to write it, as an Arrow file, in memory that a target of its own serves. They are asked
     /// pushed down, and in turn by what there is else:
     ///
     ///   pushed       `bpfof query`: stages at the target, 32 chains at a time

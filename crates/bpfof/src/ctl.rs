@@ -8,6 +8,7 @@ use bpfof_operations::client::{Client, USUAL_SOCKET};
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use table::{table, text};
 
@@ -57,6 +58,10 @@ enum Command {
     Kick {
         /// Its NQN.
         host: String,
+        /// End those of the host of this name at this address only, as hosts tells it. A host that TLS has identified
+        /// is at none.
+        #[arg(long, value_name = "IP")]
+        address: Option<IpAddr>,
     },
     #[command(flatten)]
     Paths(paths::Command),
@@ -159,9 +164,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let mut call = |method: &str, params: Value| client.call(method, params);
     let (result, words) = match &options.command {
-        Command::Kick { host } => {
-            let result = call("kick", json!({ "host": host }))?;
-            let words = format!("{} associations of {host} end", result["ended"]);
+        Command::Kick { host, address } => {
+            let result = call("kick", json!({ "host": host, "address": address }))?;
+            let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
+            let words = format!("{} associations of {host}{at} end", result["ended"]);
             (result, words)
         }
         Command::Reload => {
@@ -211,6 +217,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
+/// A host as the one that has an account.
+fn account(of: &Value) -> String {
+    match of["address"].as_str() {
+        Some(address) => format!("{} at {address}", text(&of["nqn"])),
+        None => text(&of["nqn"]),
+    }
+}
+
 /// A part of a report, and how it looks.
 fn shown(part: &Command, report: &Value) -> (Value, String) {
     let rows = |list: &str, row: fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
@@ -246,15 +260,22 @@ fn shown(part: &Command, report: &Value) -> (Value, String) {
         }
         Command::Memory => {
             let figures = ["memory_limit_bytes", "memory_used_bytes", "memory_own_bytes"];
-            let result: Value =
+            let mut result: serde_json::Map<String, Value> =
                 figures.map(|name| (name.to_owned(), report[name].clone())).into_iter().collect();
+            let hosts = report["hosts"].as_array().into_iter().flatten();
+            let host = |of: &Value| {
+                let [nqn, address, bytes] =
+                    ["nqn", "address", "memory_bytes"].map(|name| &of[name]);
+                json!({ "nqn": nqn, "address": address, "memory_bytes": bytes })
+            };
+            result.insert("hosts".to_owned(), hosts.map(host).collect());
             let mut all = vec![
                 vec!["limit".to_owned(), size(&report["memory_limit_bytes"])],
                 vec!["used".to_owned(), size(&report["memory_used_bytes"])],
                 vec!["of that the target's own".to_owned(), size(&report["memory_own_bytes"])],
             ];
-            all.extend(rows("hosts", |of| vec![text(&of["nqn"]), size(&of["memory_bytes"])]));
-            return (result, table(&["account", "memory"], all));
+            all.extend(rows("hosts", |of| vec![account(of), size(&of["memory_bytes"])]));
+            return (result.into(), table(&["account", "memory"], all));
         }
         _ => return (report.clone(), serde_json::to_string_pretty(report).unwrap_or_default()),
     };

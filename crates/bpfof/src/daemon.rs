@@ -16,7 +16,7 @@ pub(crate) struct Daemon {
     /// Log warnings and errors only.
     #[arg(long, short)]
     quiet: bool,
-    /// Log what each refused command and chain met, and each grant that is taken back.
+    /// Log more, for finding faults: TLS handshakes, what drives answer, each grant that is taken back.
     #[arg(long, short)]
     verbose: bool,
     /// How to write the log, to standard error: as text (with levels for the journal, where that reads it), or

@@ -17,8 +17,6 @@ const MODULE_KERNEL: (u32, u32) = (6, 12);
 /// Descriptors: a connection takes one, and a target may have 4096.
 const DESCRIPTORS: u64 = 8192;
 
-/// Checks kernel, io_uring, limits, the port and the tools, and says what to do about each
-/// problem. Ends with an error if a target cannot run.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The address a target would listen on.
@@ -148,11 +146,12 @@ fn io_uring() -> Finding {
     finding("io_uring", good, Verdict::Problem, found, remedy)
 }
 
+/// A target raises its own limit as far as it may.
 fn descriptors() -> Finding {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let found = limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
     let good = limit.is_none_or(|limit| limit >= DESCRIPTORS);
-    let remedy = "for thousands of connections raise it: ulimit -n 8192";
+    let remedy = "for thousands of connections raise it: as root, ulimit -H -n 8192";
     finding("open files", good, Verdict::Warning, found, remedy)
 }
 

@@ -3,17 +3,13 @@
 use crate::daemon;
 use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases};
 use bpfof_host::TargetUrl;
-use bpfof_terminal::{Outcome, complete_url, target_url};
+use bpfof_terminal::{Outcome, complete_url, ignores_hang_up, target_url};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-/// Let processes without privileges push down into files that they can open. For each client it opens an
-/// association at the target that can do nothing else, and grants the files whose descriptors the client
-/// sends. Needs root, or CAP_LEASE and permission to read the files. SIGTERM, Ctrl-C and SIGHUP (unless nohup
-/// has it ignored) take all grants back and end it.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Where clients connect [default: /run/bpfof/grantd.sock].
@@ -77,14 +73,6 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     daemon.stop();
     Ok(())
-}
-
-/// Whether who has started this process wants it to outlive its terminal (nohup).
-fn ignores_hang_up() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    ignored.is_some_and(|set| set & 1 << (SIGHUP - 1) != 0)
 }
 
 /// Outlives the daemon: what ends that does not end this.

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 /// Chains of dependent reads, run at the storage target in one network round trip.
 #[derive(Parser)]
-#[command(name = "bpfof", version, about, propagate_version = true)]
+#[command(name = "bpfof", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -41,7 +41,7 @@ struct Cli {
 enum Command {
     /// Serve namespaces over NVMe/TCP, with pushdown.
     ///
-    /// SIGTERM and Ctrl-C stop it once commands in flight have ended. On SIGHUP it reads the
+    /// On SIGTERM and Ctrl-C it tells hosts to go elsewhere, and stops once commands in flight have ended. On SIGHUP it reads the
     /// --config file again, takes over its namespaces and the sizes of files that have grown, and
     /// tells the hosts; a configuration that cannot be served changes nothing. Namespaces that are
     /// given by --namespace replace those of the file then, too: leave that option out.
@@ -53,11 +53,14 @@ enum Command {
     ///
     /// For each client it opens an association at the target that can run chains over granted files and
     /// nothing else, and grants the files whose descriptors the client sends: those on ext4 that nobody has
-    /// open for writing, and immutable ones on XFS. SIGTERM and Ctrl-C take all grants back and end it.
+    /// open for writing, and immutable ones on XFS. It needs root, or CAP_LEASE and permission to read the files.
+    /// SIGTERM, Ctrl-C and SIGHUP (unless nohup has it ignored) take all grants back and end it.
     Grantd(grantd::Options),
     /// See and change a running target on this machine.
     Ctl(ctl::Options),
     /// Watch a running target on this machine: hosts, namespaces, functions, reactors, live.
+    ///
+    /// The key ? tells all keys. The target needs a control socket (bpfof target --control).
     #[cfg(feature = "top")]
     Top(bpfof_top::Options),
     /// Watch chains of a running target on this machine, hop by hop, as they end.
@@ -91,11 +94,20 @@ enum Command {
     #[cfg(feature = "bench")]
     Bench(bpfof_bench::Command),
     /// Start a target, check a thousand answers, measure, plot.
+    ///
+    /// The target is on loopback, with a fresh BPF-KV database in memory; answers that are pushed down are compared
+    /// with those of plain reads, then both are measured side by side.
     #[cfg(feature = "bench")]
     Demo(bpfof_bench::demo::Options),
     /// Look for what would keep a target from running well here.
+    ///
+    /// It looks at the kernel, io_uring, limits, the port and the tools, and says what to do about each problem. It
+    /// ends with an error if a target cannot run.
     Doctor(doctor::Options),
     /// Run chains in the interrupt of this machine's NVMe drives, by a kernel module.
+    ///
+    /// The module is bpfof_xrp (docs/kernel.md). Programs that read files or drives by NVMe passthrough use it while
+    /// it is loaded.
     Xrp(xrp::Options),
     /// Write completions for a shell to standard output.
     #[command(hide = true)]

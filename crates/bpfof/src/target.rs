@@ -37,9 +37,6 @@ const DISCOVERY_SOCKET: &str = "discovery";
 /// How long hosts get to go elsewhere when the target stops.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Serve namespaces over NVMe/TCP. On SIGTERM and Ctrl-C tells hosts to go elsewhere, stops once commands in flight have ended;
-/// on SIGHUP reads the configuration file again, takes over its namespaces and the sizes of files
-/// that have grown, and tells the hosts. A configuration that cannot be served changes nothing.
 // One field for each option.
 #[derive(Args)]
 pub(crate) struct Options {

@@ -13,9 +13,6 @@ use std::process::Command;
 const MODULE: &str = "bpfof_xrp";
 const DEBUGFS: &str = "/sys/kernel/debug/bpfof_xrp";
 
-/// Runs chains in the interrupt of this machine's NVMe drives, by the kernel module bpfof_xrp
-/// (docs/kernel.md). Programs that read files or drives by NVMe passthrough use it while it is
-/// loaded.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]

@@ -103,7 +103,10 @@ fn operators_see_hosts_end_them_and_change_the_log() {
     assert!(wrong.contains("no level \"loud\""), "{wrong}");
     let nobody = operated.refused(&["kick", "nqn.2026-01.org.example:nobody"]);
     assert!(nobody.contains("no host of this name"), "{nobody}");
-    assert_eq!(operated.asked(&["kick", &nqn])["ended"], 1);
+    let elsewhere = operated.refused(&["kick", &nqn, "--address", "10.9.9.9"]);
+    assert!(elsewhere.contains("from 10.9.9.9"), "{elsewhere}");
+    let here = hosts[0]["address"].as_str().expect("an address");
+    assert_eq!(operated.asked(&["kick", &nqn, "--address", here])["ended"], 1);
     let deadline = Instant::now() + Duration::from_secs(10);
     while lane.read(1, 0, &mut [0; 512]).is_ok() {
         assert!(Instant::now() < deadline, "the lane lives");

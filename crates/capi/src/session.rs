@@ -164,6 +164,23 @@ impl Session {
         Ok(file)
     }
 
+    /// Puts the files that `fds` stand for in place of those in `files`, under one lock if all are known.
+    pub(crate) fn files(
+        &self,
+        fds: impl Iterator<Item = c_int> + Clone,
+        files: &mut Vec<PushdownFile>,
+    ) -> Result<(), Failure> {
+        files.clear();
+        let known = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let stable = fds.clone().take_while(|fd| self.stable_fds || *fd < 0);
+        files.extend(stable.map_while(|fd| known.get(&fd).map(|(_, file)| file.clone())));
+        drop(known);
+        for fd in fds.skip(files.len()) {
+            files.push(self.file(fd)?);
+        }
+        Ok(())
+    }
+
     /// Makes the file that `fd` stands for known as one that only the caller writes.
     pub(crate) fn add_own(&self, fd: c_int) -> Result<(), Failure> {
         let identity = descriptor::identity(fd)?;
@@ -182,15 +199,24 @@ impl Session {
         if number >= -1 {
             return Err(Failure::invalid("a file that is named by its path has a number below -1"));
         }
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = files.get(&number) {
-            if known.path() == path {
-                return Ok(());
+        let is_known = |files: &HashMap<c_int, (Identity, PushdownFile)>| match files.get(&number) {
+            None => Ok(false),
+            Some((_, known)) if known.path() == path => Ok(true),
+            Some((_, known)) => {
+                let why = format!("{number} is the number of {}", known.path().display());
+                Err(Failure::new(libc::EEXIST, why))
             }
-            let why = format!("{number} is the number of {}", known.path().display());
-            return Err(Failure::new(libc::EEXIST, why));
+        };
+        if is_known(&self.files.read().unwrap_or_else(PoisonError::into_inner))? {
+            return Ok(());
         }
-        files.insert(number, (Identity::default(), self.maps.add_path(path)));
+        // It wakes a thread: chains of others do not wait for that.
+        let file = self.maps.add_path(path.clone());
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster; then this file goes once the lock is released.
+        if !is_known(&files)? {
+            files.insert(number, (Identity::default(), file));
+        }
         Ok(())
     }
 
@@ -225,8 +251,9 @@ impl Session {
     }
 
     pub(crate) fn forget(&self, fd: c_int) -> Result<(), Failure> {
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        match files.remove(&fd) {
+        // What it was is dropped without the lock: that wakes a thread.
+        let removed = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&fd);
+        match removed {
             Some(_) => Ok(()),
             None => Err(Failure::new(libc::ENOENT, format!("descriptor {fd} was never used"))),
         }

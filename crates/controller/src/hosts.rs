@@ -188,6 +188,11 @@ impl Host {
         past.get(reactor).copied().unwrap_or_default()
     }
 
+    /// Whether this is the host at `address`; one that TLS has identified is at none.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        self.address == Some(counted_address(address))
+    }
+
     /// What there is to tell of it but for what was done, which reactors tell.
     pub(crate) fn report(&self) -> HostReport {
         let [connections, associations] =

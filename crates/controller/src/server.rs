@@ -5,6 +5,7 @@ use crate::access::{HostRule, Rules};
 use crate::authenticator::Authenticator;
 use crate::config::{ListenConfig, Listeners, NamespaceConfig, TargetConfig, TlsMode, Transport};
 use crate::connection::Endpoints;
+use crate::controller::Controller;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
 use crate::listener::Listener;
@@ -28,7 +29,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -484,17 +485,21 @@ impl Server {
         move |request| traces.begin(request)
     }
 
-    /// Ends the associations of the host with this name; the call returns how many there were. It may be made
-    /// from any thread.
-    pub fn kick(&self) -> impl Fn(&str) -> usize + Send + Sync + 'static {
+    /// Ends the associations of the hosts with this name, or of the one with this name at an address; the call returns
+    /// how many there were. It may be made from any thread.
+    pub fn kick(&self) -> impl Fn(&str, Option<IpAddr>) -> usize + Send + Sync + 'static {
         let (mailboxes, registry) = (Arc::downgrade(&self.mailboxes), Arc::clone(&self.registry));
-        move |host_nqn| {
+        move |host_nqn, address| {
+            let is_meant = |controller: &Arc<Controller>| {
+                let host = controller.host();
+                host.nqn == host_nqn && address.is_none_or(|address| host.is_at(address))
+            };
             let Some(mailboxes) = mailboxes.upgrade() else { return 0 };
             let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
             let all = registry.subsystems().into_iter();
             let all = all.flat_map(|subsystem| subsystem.all_controllers());
             let mut ended = 0;
-            for controller in all.filter(|controller| controller.host_nqn() == host_nqn) {
+            for controller in all.filter(is_meant) {
                 let id = controller.id;
                 log::info!("{host_nqn}: its association {id} ends: an operator asks for it");
                 for mailbox in mailboxes.iter() {

@@ -8,7 +8,7 @@
 //! | `report` | | [`TargetReport`](bpfof_controller::TargetReport) |
 //! | `slow` | | a list of [`CommandRecord`](bpfof_controller::CommandRecord), the slowest first |
 //! | `trace` | a [`TraceRequest`] | nothing; then [`Traced`](bpfof_controller::Traced) as parameters of notifications `chain`, until the client goes |
-//! | `kick` | `host`: its NQN | `ended`: how many associations |
+//! | `kick` | `host`: its NQN; `address`: where it is, none for all | `ended`: how many associations |
 //! | `reload` | | nothing; the configuration is read again |
 //! | `namespace.add` | `spec`, `save` | `subsystem`, `nsid` |
 //! | `namespace.remove` | `subsystem`, `nsid`, `save` | the same |
@@ -34,6 +34,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -55,8 +56,8 @@ pub struct Operations {
     pub slowest: Slowest,
     /// Begins to tell of chains as they end.
     pub trace: Box<dyn Fn(TraceRequest) -> Result<Tracing, TraceError> + Send + Sync>,
-    /// Ends the associations of a host, and tells how many there were.
-    pub kick: Box<dyn Fn(&str) -> usize + Send + Sync>,
+    /// Ends the associations of the hosts of a name, or of the one at an address, and tells how many there were.
+    pub kick: Box<dyn Fn(&str, Option<IpAddr>) -> usize + Send + Sync>,
     /// Changes ways to namespaces.
     pub paths: Paths,
     /// What another process needs to go on in this one's place.
@@ -343,10 +344,21 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
                 (operations.slowest)(PATIENCE).map_err(|error| failed(error.to_string()))?;
             serde_json::to_value(slowest).map_err(|error| failed(error.to_string()))
         }
-        "kick" => match (operations.kick)(text("host")?) {
-            0 => Err(failed("no host of this name is connected".to_owned())),
-            ended => Ok(json!({ "ended": ended })),
-        },
+        "kick" => {
+            let address = match params.get("address").filter(|address| !address.is_null()) {
+                Some(_) => Some(text("address")?.parse().map_err(|_| {
+                    Failure::new(Failure::BAD_PARAMS, "\"address\" is no IP address".to_owned())
+                })?),
+                None => None,
+            };
+            match ((operations.kick)(text("host")?, address), address) {
+                (0, None) => Err(failed("no host of this name is connected".to_owned())),
+                (0, Some(address)) => Err(failed(format!(
+                    "no host of this name is connected from {address}, or TLS has identified it: it is itself at any address"
+                ))),
+                (ended, _) => Ok(json!({ "ended": ended })),
+            }
+        }
         "reload" => (operations.change)(Change::Reload).map(|_| Value::Null).map_err(failed),
         "keys.reload" => (operations.change)(Change::Keys).map(|_| Value::Null).map_err(failed),
         "drain" | "undrain" | "ana" | "close" => change_paths(operations, method, params),
@@ -448,7 +460,7 @@ mod tests {
                 report: Arc::new(server.report()),
                 slowest: Arc::new(server.slowest()),
                 trace: Box::new(server.trace()),
-                kick: Box::new(|_| 0),
+                kick: Box::new(|_, _| 0),
                 paths: server.paths(),
                 hand_over: Box::new(|| Err("not now".to_owned())),
                 take_back: Box::new(|| Ok(())),

@@ -4,6 +4,7 @@
 pub mod progress;
 
 use bpfof_host::{HostsFile, KeyFiles, TargetUrl};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +12,8 @@ use std::sync::atomic::AtomicBool;
 /// What a command ends with: an error in words for the user.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A flag that Ctrl-C and SIGTERM set, so that a command can undo what is half done.
+/// A flag that Ctrl-C, SIGTERM and the loss of the terminal (SIGHUP, unless [it is ignored](ignores_hang_up)) set, so
+/// that a command can undo what is half done.
 ///
 /// # Errors
 /// A signal handler cannot be installed.
@@ -30,7 +32,7 @@ pub fn stop_or_end_on_signal() -> io::Result<Arc<AtomicBool>> {
 
 fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGINT, SIGTERM].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP)) {
         if second_ends {
             // Before the flag is set: the first signal is none that ends it.
             let status = 128 + signal;
@@ -39,6 +41,15 @@ fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Whether who has started this process wants it to outlive its terminal (nohup).
+#[must_use]
+pub fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    ignored.is_some_and(|set| set & 1 << (SIGHUP - 1) != 0)
 }
 
 /// Reads the address of a target from a command line. What it does not say of who this host is and which

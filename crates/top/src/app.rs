@@ -1,10 +1,11 @@
 //! What is shown and how keys change it: no terminal, no socket.
 
-use crate::figures::{Figures, TABLES};
+use crate::figures::{Figures, IDENTIFIED, TABLES};
 use crate::report::Report;
-use crate::table::{Order, Row, Table};
+use crate::table::{Cell, Order, Row, Table};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::VecDeque;
+use std::fmt;
 
 /// Rates that the line at the top has room for.
 const HISTORY: usize = 512;
@@ -19,7 +20,23 @@ pub(crate) enum Action {
     Nothing,
     Quit,
     /// End the associations of a host.
-    Kick(String),
+    Kick(Host),
+}
+
+/// Who is kicked: a name at an address, or one that TLS has identified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) nqn: String,
+    pub(crate) address: Option<String>,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Some(address) => write!(out, "{} at {address}", self.nqn),
+            None => out.write_str(&self.nqn),
+        }
+    }
 }
 
 /// How things are with the target.
@@ -36,7 +53,7 @@ pub(crate) enum Link {
 pub(crate) enum Dialog {
     Help,
     /// Whether the associations of this host are to end.
-    Kick(String),
+    Kick(Host),
 }
 
 /// How a table is looked at.
@@ -202,8 +219,15 @@ impl App {
     }
 
     fn ask_to_kick(&mut self) {
-        let host = |row: &Row| row.cells[0].text(crate::table::Unit::Text);
-        let chosen = self.selected().and_then(|place| self.table()?.rows.get(place).map(host));
+        let host = |row: &Row| {
+            let word = |cell: &Cell| match cell {
+                Cell::Text(text) => Some(text.clone()),
+                _ => None,
+            };
+            let address = word(&row.cells[1]).filter(|address| address != IDENTIFIED);
+            Some(Host { nqn: word(&row.cells[0])?, address })
+        };
+        let chosen = self.selected().and_then(|place| self.table()?.rows.get(place).and_then(host));
         match chosen.filter(|_| self.tab == HOSTS) {
             Some(host) => self.dialog = Some(Dialog::Kick(host)),
             None => self.message = Some("choose a host to kick: 1, then the arrow keys".to_owned()),
@@ -274,7 +298,7 @@ mod tests {
             assert_eq!(app.message.as_deref(), Some("nobody was kicked"));
         }
         let kicked = press(&mut app, &[KeyCode::Char('k'), KeyCode::Char('y')]);
-        assert_eq!(kicked, Action::Kick("a".into()));
+        assert_eq!(kicked, Action::Kick(Host { nqn: "a".to_owned(), address: None }));
         let elsewhere =
             press(&mut app, &[KeyCode::Char('2'), KeyCode::Char('k'), KeyCode::Char('y')]);
         assert_eq!(elsewhere, Action::Nothing);

@@ -23,6 +23,8 @@ const HOSTS: [Column; 12] = [
     column("connections", "connections", Unit::Count),
     column("memory_bytes", "memory", Unit::Bytes),
 ];
+/// Where a host is that TLS has identified.
+pub(crate) const IDENTIFIED: &str = "any (TLS)";
 const NAMESPACES: [Column; 13] = [
     column("namespace", "namespace", Unit::Text),
     column("subsystem", "subsystem", Unit::Text),
@@ -197,7 +199,7 @@ fn host(of: &Host, since: Option<Since<'_>>) -> Row {
     let hops = rate(totals.hops, old.map(|old| old.hops), since);
     let cells = vec![
         of.nqn.as_str().into(),
-        of.address.as_deref().unwrap_or("any (TLS)").into(),
+        of.address.as_deref().unwrap_or(IDENTIFIED).into(),
         chains.into(),
         hops.into(),
         rate(totals.reads, old.map(|old| old.reads), since).into(),

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 /// How soon a signal is noticed between two reports that are printed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The keys are told by `?`. The target needs a control socket (`bpfof target --control`).
+/// Options of `bpfof top`.
 #[derive(Args)]
 pub struct Options {
     /// Socket of the target: what it was given by --control.

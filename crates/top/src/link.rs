@@ -1,5 +1,6 @@
 //! The connection to the target, on a thread of its own: a report every interval, and kicks in between.
 
+use crate::app::Host;
 use crate::report::Report;
 use bpfof_operations::client::{Client, ClientError};
 use serde_json::{Value, json};
@@ -50,8 +51,9 @@ impl Link {
         Ok(serde_json::from_value(self.call("report", Value::Null)?)?)
     }
 
-    fn kick(&mut self, host: &str) -> Result<String, ClientError> {
-        let result = self.call("kick", json!({ "host": host }))?;
+    fn kick(&mut self, host: &Host) -> Result<String, ClientError> {
+        let Host { nqn, address } = host;
+        let result = self.call("kick", json!({ "host": nqn, "address": address }))?;
         Ok(format!("{} associations of {host} end", result["ended"]))
     }
 
@@ -59,7 +61,7 @@ impl Link {
     pub(crate) fn follow(
         mut self,
         interval: Duration,
-        kicks: &Receiver<String>,
+        kicks: &Receiver<Host>,
         tell: impl Fn(News) -> bool,
     ) {
         let mut due = Instant::now();

@@ -69,7 +69,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
         Some(Dialog::Kick(host)) => {
             let lines = [
                 "End all associations of this host?".to_owned(),
-                host.clone(),
+                host.to_string(),
                 "It may come again: to keep it out change its rule.".to_owned(),
                 "y: end them; any other key: leave it".to_owned(),
             ];
@@ -244,6 +244,7 @@ fn draw_dialog(frame: &mut Frame<'_>, title: &str, lines: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::Host;
     use crate::report::Report;
     use crossterm::event::{KeyCode, KeyEvent};
     use ratatui::Terminal;
@@ -292,7 +293,8 @@ mod tests {
     #[test]
     fn every_size_is_drawn() {
         let mut app = app();
-        for dialog in [None, Some(Dialog::Help), Some(Dialog::Kick(HOST.into()))] {
+        let host = Host { nqn: HOST.to_owned(), address: Some("10.0.0.1".to_owned()) };
+        for dialog in [None, Some(Dialog::Help), Some(Dialog::Kick(host))] {
             app.dialog = dialog;
             for (width, height) in [(1, 1), (3, 2), (20, 5), (80, 24), (400, 100)] {
                 screen(&app, width, height);

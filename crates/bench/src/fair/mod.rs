@@ -5,7 +5,6 @@ mod plot;
 mod report;
 mod victim;
 
-use crate::measurement::latencies;
 use crate::output::{check_writable, write_json};
 use crate::plot::use_font;
 use crate::{machine, steal};
@@ -127,9 +126,8 @@ fn memory(options: &FairOptions, seconds: u32, bar: &ProgressBar) -> Result<Memo
     bar.set_message("memory beside everything");
     let running = Aggressor::Everything.start(&victim.url())?;
     let (begun, mut most_bytes, mut reported) = (Instant::now(), idle_bytes, 0);
-    let mut latency = latencies()?;
     while begun.elapsed().as_secs() < u64::from(seconds) {
-        latency.add(victim.window(SAMPLE / 2)?.reads)?;
+        victim.window(SAMPLE / 2)?;
         most_bytes = most_bytes.max(victim.target.resident_bytes()?);
         let passed = begun.elapsed().as_secs().min(seconds.into());
         bar.inc(passed - reported);

@@ -79,7 +79,7 @@ pub(crate) struct KvOptions {
     pub(crate) poll: bool,
     /// Compare gets that are pushed down with and without TLS instead, in turn: plain, records by the
     /// target itself and, where there is kernel TLS, by its kernel.
-    #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "plot"])]
+    #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "poll", "plot"])]
     pub(crate) tls: bool,
     /// Compare gets by Pushdown Vectors of so many keys, 1 to 256, with single ones and with plain reads
     /// instead, in turn, with the same number of keys in flight: at least a vector.

@@ -7,10 +7,9 @@ use super::threads;
 use crate::child_target::ChildTarget;
 use crate::machine;
 use crate::measurement::CpuTimes;
-use bpfof_host::{Controller, Lane, TargetUrl};
+use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
 use bpfof_terminal::{Outcome, progress};
-use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 pub(super) type Failure = Box<dyn std::error::Error>;
@@ -27,8 +26,6 @@ pub(super) struct Bench {
     nsid: u32,
     size_bytes: u64,
     child: Option<ChildTarget>,
-    /// Whether TCP alone, over this machine's loopback device, goes where the reads go.
-    pub(super) has_floor: bool,
     seed: u64,
 }
 
@@ -50,13 +47,18 @@ impl Bench {
         let size_bytes = info.size_bytes();
         check(options, size_bytes, info.block_bytes, &lane)?;
         check_connections(options, &controller)?;
-        let has_floor = is_loopback(&url);
-        let mut bench = Bench { controller, lane, nsid, size_bytes, child, has_floor, seed: 0 };
+        let mut bench = Bench { controller, lane, nsid, size_bytes, child, seed: 0 };
         if bench.child.is_some() {
             let place = bench.place();
             fill(&mut bench.lane, place)?;
         }
         Ok(bench)
+    }
+
+    /// Whether TCP alone, over this machine's loopback device, goes where the reads go. Behind another loopback
+    /// address there may be a network.
+    pub(super) const fn has_floor(&self) -> bool {
+        self.child.is_some()
     }
 
     pub(super) fn close(self) -> Outcome {
@@ -84,7 +86,7 @@ impl Bench {
         count: usize,
     ) -> Result<threads::Case, Failure> {
         let target_cpu_ns = || self.cpu_ns().1;
-        let place = self.threads_place(&target_cpu_ns);
+        let place = self.threads_place(options, &target_cpu_ns);
         let time = Duration::from_millis(options.milliseconds);
         threads::measure(&place, count, options.smallest(), options.repetitions, time)
     }
@@ -96,28 +98,24 @@ impl Bench {
         count: usize,
     ) -> Result<Vec<WayShares>, Failure> {
         let target_cpu_ns = || self.cpu_ns().1;
-        let place = self.threads_place(&target_cpu_ns);
+        let place = self.threads_place(options, &target_cpu_ns);
         let time = Duration::from_millis(options.milliseconds) * options.repetitions;
         cpu_profile::measure(&place, count, options.smallest(), time, self.child.is_some())
     }
 
     fn threads_place<'a>(
         &'a self,
+        options: &NetOptions,
         target_cpu_ns: &'a dyn Fn() -> Option<u64>,
     ) -> threads::Place<'a> {
-        threads::Place { url: self.controller.url(), size_bytes: self.size_bytes, target_cpu_ns }
+        let (url, size_bytes) = (self.controller.url(), self.size_bytes);
+        threads::Place { url, size_bytes, poll: options.poll, target_cpu_ns }
     }
 
     /// Processor time of host and target so far.
     pub(super) fn cpu_ns(&self) -> CpuTimes {
         (machine::own_cpu_ns(), self.child.as_ref().and_then(ChildTarget::cpu_ns))
     }
-}
-
-/// Whether a target is reached by the loopback device.
-fn is_loopback(url: &TargetUrl) -> bool {
-    let found = (url.host.as_str(), url.port).to_socket_addrs();
-    found.is_ok_and(|mut all| all.all(|at| at.ip().to_canonical().is_loopback()))
 }
 
 /// Finds out before anything is measured whether all of it can be.
@@ -169,19 +167,4 @@ pub(super) fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Erro
     }
     bar.finish_and_clear();
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_is_told_from_networks() {
-        let is = |host: &str| {
-            let url = format!("nvme-tcp://{host}:4420/nqn.2026-01.io.bpf-of:target");
-            is_loopback(&url.parse().expect("an address"))
-        };
-        assert!(is("127.0.0.1") && is("[::1]") && is("localhost"));
-        assert!(!is("192.0.2.1") && !is("[2001:db8::1]"));
-    }
 }

@@ -31,7 +31,7 @@ pub(super) struct Case {
     pub(super) lane: Figures,
     /// One send for each read.
     pub(super) single_send: Figures,
-    /// TCP alone; None if the target is not on this machine's loopback device.
+    /// TCP alone; None with a target that was given.
     pub(super) floor_polled: Option<BaselineFigures>,
     pub(super) floor_blocking: Option<BaselineFigures>,
 }
@@ -83,7 +83,7 @@ pub(super) fn case(
         let (warm_up, time) = options.repetition(repetition);
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
         let waits = [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)];
-        for (baselines, wait) in waits.into_iter().filter(|_| bench.has_floor) {
+        for (baselines, wait) in waits.into_iter().filter(|_| bench.has_floor()) {
             let answer_bytes = ANSWER_HEADER_BYTES + size_bytes as usize;
             let messages = Messages { request_bytes: REQUEST_BYTES, answer_bytes };
             let baseline =
@@ -100,8 +100,8 @@ pub(super) fn case(
         queue_depth,
         lane: lane.figures(),
         single_send: single.figures(),
-        floor_polled: bench.has_floor.then(|| polled.figures(depth)),
-        floor_blocking: bench.has_floor.then(|| blocking.figures(depth)),
+        floor_polled: bench.has_floor().then(|| polled.figures(depth)),
+        floor_blocking: bench.has_floor().then(|| blocking.figures(depth)),
     })
 }
 

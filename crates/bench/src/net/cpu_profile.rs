@@ -43,11 +43,14 @@ pub(super) struct WayShares {
     pub(super) target: Option<Shares>,
 }
 
-/// Whether perf is there, before minutes have been spent on other things.
-pub(super) fn check() -> Result<(), String> {
-    let mut version = Command::new("perf");
-    version.arg("version");
-    perf(version).map(drop)
+/// Whether perf may look at a processor, before minutes have been spent on other things.
+pub(super) fn check() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let mut record = Command::new("perf");
+    record.args(["record", "--quiet", "-C", &machine::processors().0.to_string(), "-o"]);
+    record.arg(folder.path().join("perf.data")).args(["--", "true"]);
+    perf(record).map_err(|why| format!("{why}\nleave out --perf to measure all else"))?;
+    Ok(())
 }
 
 /// Lets perf look at each way in turn.
@@ -66,7 +69,7 @@ pub(super) fn measure(
     let file = folder.path().join("perf.data");
     let mut ways = Vec::new();
     for way in Way::ALL {
-        let controller = Controller::connect(place.url, way.host())?;
+        let controller = Controller::connect(place.url, way.host(threads, place.poll))?;
         let recorded = std::thread::scope(|scope| -> Result<(), Failure> {
             let recording = scope.spawn(|| record(&file, host, target, time));
             // perf may take a while to begin.

@@ -55,7 +55,7 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
     let others = mixes.len() + spreads.len() + threads.len() + usize::from(!options.no_curve);
     let bar = progress::steps("measuring", (cases + others) as u64);
     // A target of our own that polls takes the processor of the baseline's peer.
-    let has_baselines = bench.has_floor && (!options.poll || options.target.is_some());
+    let has_baselines = bench.has_floor() && !options.poll;
     let mut report = Report { has_baselines, ..Report::default() };
     for &size in &options.sizes {
         for &depth in &options.depths {

@@ -45,14 +45,13 @@ pub struct NetOptions {
     /// Length of each repetition in ms.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) milliseconds: u64,
-    /// Never sleep, on both sides. Floors are of no use then, unless the target is on processors of
-    /// its own (--target): the summary leaves them out.
+    /// Never sleep, on both sides. Floors are of no use then: the summary leaves them out.
     #[arg(long)]
     pub(super) poll: bool,
     /// Compare reads with and without TLS instead, in turn, in shared sends: plain, records by the
     /// target itself and, where there is kernel TLS, by its kernel.
     #[arg(long, conflicts_with_all =
-          ["target", "writes", "no_curve", "connections", "threads", "perf", "plots"])]
+          ["target", "writes", "no_curve", "connections", "threads", "perf", "poll", "plots"])]
     pub(super) tls: bool,
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]

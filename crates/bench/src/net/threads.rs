@@ -35,11 +35,15 @@ impl Way {
         }
     }
 
-    /// Threads with a connection each sleep at once: spinning would take the processor from those with
+    /// Several threads with a connection each sleep at once: spinning would take the processor from those with
     /// work.
-    pub(super) fn host(self) -> HostOptions {
-        let options = HostOptions { queue_depth: 1023, ..HostOptions::default() };
-        if self == Way::Private { HostOptions { spin_us: 0, ..options } } else { options }
+    pub(super) fn host(self, threads: usize, poll: bool) -> HostOptions {
+        let options = HostOptions { queue_depth: 1023, poll, ..HostOptions::default() };
+        if self == Way::Private && threads > 1 {
+            HostOptions { spin_us: 0, ..options }
+        } else {
+            options
+        }
     }
 
     fn caravan(self) -> Caravan {
@@ -82,6 +86,8 @@ impl Case {
 pub(super) struct Place<'a> {
     pub(super) url: &'a TargetUrl,
     pub(super) size_bytes: u64,
+    /// Whether hosts never sleep.
+    pub(super) poll: bool,
     /// Processor time of the target so far, in ns.
     pub(super) target_cpu_ns: &'a dyn Fn() -> Option<u64>,
 }
@@ -94,8 +100,8 @@ pub(super) fn measure(
     repetitions: u32,
     time: Duration,
 ) -> Result<Case, Box<dyn std::error::Error>> {
-    let shared = Controller::connect(place.url, Way::Lane.host())?;
-    let private = Controller::connect(place.url, Way::Private.host())?;
+    let shared = Controller::connect(place.url, Way::Lane.host(threads, place.poll))?;
+    let private = Controller::connect(place.url, Way::Private.host(threads, place.poll))?;
     let mut samples: Vec<_> = Way::ALL.iter().map(|_| (Samples::default(), Vec::new())).collect();
     for repetition in 0..=repetitions {
         let warm_up = repetition == 0;

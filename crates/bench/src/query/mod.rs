@@ -38,7 +38,7 @@ pub struct QueryOptions {
     /// Measure only this.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     parts: Vec<Part>,
-    /// Size of each of the two files, in MiB.
+    /// Size of each file, in MiB: records, CSV and, with --python's engines, Arrow.
     #[arg(long, default_value_t = 1024, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     size_mib: u64,
     /// How often each figure is measured.

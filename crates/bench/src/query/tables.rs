@@ -197,7 +197,8 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "\nOne chain, and one plain read at a time, in ms (e2BPF, figures 6.7 and 6.8); ff: percent filtered\n\
+            "\nOne chain, and one plain read at a time, in ms (e2BPF, figures 6.7 and 6.8); ff: percent that \
+             the amount filters, beside a fifteenth by zone\n\
              {:>5} {:>4} {:>10} {:>10} {:>14} {:>15} {:>20}",
             "MiB",
             "ff",
@@ -255,7 +256,8 @@ pub(super) fn filter_over_compiled(stacks: &[Stack]) -> Vec<(u32, f64)> {
         let times = these.map(|stack| stack.filter_reduce_ms / stack.plain_filter_reduce_ms);
         median(&times.collect::<Vec<_>>())
     };
-    factors.into_iter().map(|factor| (factor, of(factor))).collect()
+    let has_ratio = |(_, times): &(u32, f64)| times.is_finite() && *times > 0.0;
+    factors.into_iter().map(|factor| (factor, of(factor))).filter(has_ratio).collect()
 }
 
 fn gb_per_s(row: &Row) -> f64 {

@@ -106,8 +106,12 @@ impl Report {
     /// Tables, for people.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "{} of one chain (of the whole machine, its kernel included), median of the repetitions\n\n",
-            self.unit.name()
+            "{} of one chain (of the whole machine, its kernel included), median of the repetitions{}\n\n",
+            self.unit.name(),
+            match self.unit {
+                Unit::Instructions => "",
+                Unit::Nanoseconds => "; with several in flight the time in which one of them ends",
+            }
         );
         let _ = write!(text, "{:<22}{:>9}", "reads of a chain", "in flight");
         for way in Way::ALL {

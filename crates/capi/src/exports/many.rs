@@ -5,7 +5,7 @@ use super::{call, elements, elements_mut, given};
 use crate::abi::{Chain, Entry, Outcome, Read};
 use crate::failure::Failure;
 use crate::function::Function;
-use bpfof_host::files::{FirstRead, PushdownFile, ReadEntry, ReadError, ReadPushdownMany};
+use bpfof_host::files::{FirstRead, ReadEntry, ReadError, ReadPushdownMany};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -94,17 +94,18 @@ unsafe fn submit_many(
         asked.push(ReadEntry { first_read, scratch });
         tags.push(tag);
     }
-    let files = fds.iter().map(|fd| reader.session.file(*fd));
-    let files = files.collect::<Result<Vec<PushdownFile>, _>>()?;
+    reader.session.files(fds.iter().copied(), &mut core.files)?;
     let many = ReadPushdownMany {
-        files: &files,
+        files: &core.files,
         function: &function.loaded,
         entries: &asked,
         // 0 would be the default.
         scratch_size_bytes: (common.scratch_len as u32).max(1),
         answer_max_bytes: common.scratch_len as u32,
     };
-    core.reader.submit_tagged(tags.into_iter(), &many).map_err(|error| match error {
+    let submitted = core.reader.submit_tagged(tags.into_iter(), &many);
+    core.files.clear();
+    submitted.map_err(|error| match error {
         ReadError::Request(why) => Failure::invalid(why),
         error => Failure::of_chain(&error),
     })

@@ -5,7 +5,7 @@ use super::{call, elements_mut, given, null};
 use crate::abi::FileRead as Asked;
 use crate::failure::Failure;
 use crate::session::timeout_of;
-use bpfof_host::files::{FileRead, PushdownFile};
+use bpfof_host::files::FileRead;
 use std::ffi::c_int;
 use std::time::Instant;
 
@@ -37,8 +37,8 @@ unsafe extern "C" fn bpfof_read_files_within(
         }
         // SAFETY: what C promises.
         let theirs = unsafe { elements_mut(reads, count, "reads") }?;
-        let files = theirs.iter().map(|read| reader.session.file(read.fd));
-        let files = files.collect::<Result<Vec<PushdownFile>, _>>()?;
+        let mut files = Vec::with_capacity(count);
+        reader.session.files(theirs.iter().map(|read| read.fd), &mut files)?;
         let mut ours = Vec::with_capacity(count);
         for (read, file) in theirs.iter().zip(&files) {
             // SAFETY: what C promises. That the bytes may be uninitialised is of no consequence: they

@@ -34,6 +34,8 @@ pub(super) struct Core {
     pub(super) reader: PushdownReader,
     /// Addresses of chains that have ended and that no `bpfof_poll` has returned.
     pub(super) ended: VecDeque<usize>,
+    /// Room for the files of a call; empty between calls.
+    pub(super) files: Vec<PushdownFile>,
 }
 
 impl Reader {
@@ -157,10 +159,10 @@ pub(super) unsafe fn submit(
             elements(asked.scratch.cast::<u8>().cast_const(), asked.argument_len, "scratch")?,
         )
     };
-    let files = fds.iter().map(|fd| session.file(*fd)).collect::<Result<Vec<PushdownFile>, _>>()?;
+    session.files(fds.iter().copied(), &mut core.files)?;
     let Read { offset, size, file } = asked.first;
     let call = ReadPushdown {
-        files: &files,
+        files: &core.files,
         first_read: FirstRead {
             // One that is too large names no file either way.
             file: u16::try_from(file).unwrap_or(u16::MAX),
@@ -173,7 +175,9 @@ pub(super) unsafe fn submit(
         scratch_size_bytes: (asked.scratch_len as u32).max(1),
         answer_max_bytes: asked.scratch_len as u32,
     };
-    core.reader.submit(tag as u64, &call).map_err(|error| match error {
+    let submitted = core.reader.submit(tag as u64, &call);
+    core.files.clear();
+    submitted.map_err(|error| match error {
         ReadError::Request(why) => Failure::invalid(why),
         error => Failure::of_chain(&error),
     })
@@ -199,7 +203,7 @@ unsafe extern "C" fn bpfof_reader_open(handle: *mut Handle) -> *mut Reader {
         let session = Arc::clone(&unsafe { given(handle, "bpfof") }?.0);
         let reader = PushdownReader::new(session.maps(), session.policy())
             .map_err(|error| Failure::of_error(&error))?;
-        let core = Mutex::new(Core { reader, ended: VecDeque::new() });
+        let core = Mutex::new(Core { reader, ended: VecDeque::new(), files: Vec::new() });
         Ok(Box::into_raw(Box::new(Reader { session, core })))
     })
 }
@@ -381,7 +385,7 @@ mod tests {
         let (session, _) = Session::open(None, &Options::default()).expect("without a target");
         let session = Arc::new(session);
         let reader = PushdownReader::new(session.maps(), session.policy()).expect("no target");
-        let core = Mutex::new(Core { reader, ended: VecDeque::new() });
+        let core = Mutex::new(Core { reader, ended: VecDeque::new(), files: Vec::new() });
         let reader = Reader { session, core };
         let in_use = reader.lock().expect("free");
         assert_eq!(refused(&reader), Some(libc::EBUSY));

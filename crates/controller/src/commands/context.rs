@@ -277,7 +277,9 @@ impl Context<'_> {
     /// Answers a command whose slot has been given back, counts it, and fetches what had no room until now.
     #[inline]
     pub(crate) fn respond(&mut self, slot: &Slot, reply: Reply, payload: Payload<'_>) {
-        let is_ok = reply.status == Status::SUCCESS;
+        // A Compare that finds a difference has done what it was asked for.
+        let is_ok =
+            reply.status == Status::SUCCESS || reply.status.same_code(Status::COMPARE_FAILURE);
         let bytes = match slot.state {
             State::Read { length, .. } | State::Verify { length, .. } => length,
             _ => slot.transfer.length_bytes,

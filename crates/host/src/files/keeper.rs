@@ -5,7 +5,7 @@ use super::grants;
 use super::layout::{FileLayout, FileSystem, file_layout, own_file_layout};
 use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
-use super::shared::{Place, Remote, Shared};
+use super::shared::{Place, Queue, Remote, Shared};
 use super::sys::{self, BreakSignal, Breaks, LeaseState};
 use crate::{FileMapObject, NamespaceInfo};
 use std::cell::Cell;
@@ -31,7 +31,7 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// A lease that somebody's writing has prevented is asked for again after this time, which doubles.
 const LEASE_AGAIN: Duration = Duration::from_millis(10);
 const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// Files mapped before it looks around again.
+/// Files mapped, and others whose maps are removed, before it looks around again.
 const BATCH: usize = 16;
 /// While there are more to map it looks for broken leases so often.
 const LOOK: Duration = Duration::from_millis(10);
@@ -102,19 +102,12 @@ impl<'a> Keeper<'a> {
     fn run(&mut self) {
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
-            if !queue.removed.is_empty() {
+            if !queue.removed.is_empty() && !queue.refresh.is_empty() {
                 // A map that is made now would never be removed.
                 let removed: HashSet<u32> = queue.removed.iter().map(|entry| entry.id).collect();
                 queue.refresh.retain(|entry| !removed.contains(&entry.id));
             }
-            for entry in &queue.removed {
-                self.remove(entry);
-                if self.has_stopped() {
-                    break;
-                }
-            }
-            let rest = queue.refresh.split_off(BATCH.min(queue.refresh.len()));
-            self.shared.queue().refresh.splice(..0, rest);
+            self.keep_for_later(&mut queue);
             for entry in &queue.refresh {
                 if queue.stop || self.has_stopped() {
                     break;
@@ -125,10 +118,17 @@ impl<'a> Keeper<'a> {
             if !queue.refresh.is_empty() {
                 self.shared.tell();
             }
+            // After the maps that chains wait for.
+            for entry in &queue.removed {
+                self.remove(entry);
+                if self.has_stopped() {
+                    break;
+                }
+            }
             // The rest, or files whose leases had to be released first.
-            let more = !self.shared.queue().refresh.is_empty();
-            let many = more && queue.refresh.len() == BATCH;
-            if many && !queue.stop && self.looked.elapsed() < LOOK {
+            let more = !self.shared.queue().is_empty();
+            let many = queue.refresh.len() == BATCH || queue.removed.len() == BATCH;
+            if more && many && !queue.stop && self.looked.elapsed() < LOOK {
                 continue;
             }
             let draining = self.look();
@@ -147,6 +147,14 @@ impl<'a> Keeper<'a> {
             entry.status().mapping = None;
             release(&entry, &mapping);
         }
+    }
+
+    /// Puts back what is more than a batch of each.
+    fn keep_for_later(&self, queue: &mut Queue) {
+        let mut later = self.shared.queue();
+        let rest = |entries: &mut Vec<_>| entries.split_off(BATCH.min(entries.len()));
+        later.refresh.splice(..0, rest(&mut queue.refresh));
+        later.removed.splice(..0, rest(&mut queue.removed));
     }
 
     /// Looks after leases. True while chains of some that were broken have not ended.
