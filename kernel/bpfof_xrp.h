@@ -21,7 +21,7 @@
 #define BPFOF_XRP_CHAIN_FILES	16
 /* Hops of one chain. A reset of the drive waits for the chain. */
 #define BPFOF_XRP_HOPS_MAX	64
-/* Units (0.2 ns) of one call of a function, which runs in an interrupt: 50 us. */
+/* Units (0.2 ns) of one call of a function, which runs in an interrupt: 50 us by their price. */
 #define BPFOF_XRP_CALL_UNITS	250000
 
 /* Makes a domain of the open file. Needs CAP_SYS_ADMIN. */

@@ -10,7 +10,7 @@
 void nvme_init_request(struct request *req, struct nvme_command *cmd);
 
 struct xrp_burst {
-	u64 last_ns;
+	u64 last_ns;		/* end of the last completion */
 	u32 count;
 };
 
@@ -159,8 +159,7 @@ static int xrp_call(struct xrp_chain *chain)
 	chain->ops->run(hop);
 	if (hop->fault)
 		return hop->fault >> 16 == XRP_FAULT_HELPER ? BPFOF_XRP_HELPER : BPFOF_XRP_FAULT;
-	chain->paid = granted - min(hop->budget, granted);
-	chain->run.units -= chain->paid;
+	chain->run.units -= granted - min(hop->budget, granted);
 	return hop->result ? BPFOF_XRP_OUTPUT : 0;
 }
 
@@ -229,20 +228,18 @@ static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 }
 
 /*
- * A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. The time
- * of the call is no pause: each of its units counts as a ns, five times what it should take.
+ * A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. What
+ * completions take is no pause, however slow their functions are.
  */
-static bool xrp_is_burst(const struct xrp_chain *chain)
+static bool xrp_is_burst(u64 begin_ns)
 {
 	struct xrp_burst *burst;
-	u64 now, pause = (u64)READ_ONCE(pause_ns) + chain->paid;
 
 	if (in_task())
 		return false;
 	burst = this_cpu_ptr(&xrp_bursts);
-	now = local_clock();
-	burst->count = now - burst->last_ns < pause ? burst->count + 1 : 0;
-	burst->last_ns = now;
+	/* Another one may have come and gone since the beginning of this. */
+	burst->count = (s64)(begin_ns - burst->last_ns) < READ_ONCE(pause_ns) ? burst->count + 1 : 0;
 	return burst->count > XRP_BURST_MAX;
 }
 
@@ -272,7 +269,7 @@ static blk_status_t xrp_queue(struct request *rq)
 }
 
 /* Issues the prepared request from a completion. The chain may be over before this returns. */
-static void xrp_resubmit(struct xrp_chain *chain)
+static void xrp_resubmit(struct xrp_chain *chain, u64 begin_ns)
 {
 	struct request *rq = chain->rq;
 
@@ -280,7 +277,7 @@ static void xrp_resubmit(struct xrp_chain *chain)
 	rq->rq_flags &= ~RQF_TIMED_OUT;
 	if (READ_ONCE(hand_over)) {
 		xrp_count(handed_over_always);
-	} else if (xrp_is_burst(chain)) {
+	} else if (xrp_is_burst(begin_ns)) {
 		xrp_count(handed_over_burst);
 	} else if (!xrp_may_lock(rq->mq_hctx)) {
 		xrp_count(handed_over_lock);
@@ -328,15 +325,18 @@ static blk_status_t xrp_status(struct request *rq, blk_status_t status)
 static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status)
 {
 	struct xrp_chain *chain = rq->end_io_data;
+	u64 begin_ns = local_clock();
 
 	/* Before the module is unloaded its end is waited for, in threaded interrupts too. */
 	guard(rcu)();
 	if (xrp_hop(chain, xrp_status(rq, status))) {
 		xrp_prepare(chain);
-		xrp_resubmit(chain);
+		xrp_resubmit(chain, begin_ns);
 	} else {
 		complete(&chain->done);
 	}
+	if (!in_task())
+		this_cpu_write(xrp_bursts.last_ns, local_clock());
 	return RQ_END_IO_NONE;
 }
 

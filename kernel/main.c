@@ -45,7 +45,7 @@ MODULE_PARM_DESC(hand_over,
 uint pause_ns = 2000;
 module_param(pause_ns, uint, 0600);
 MODULE_PARM_DESC(pause_ns,
-		 "Reads of a processor with a shorter pause are taken for those of one interrupt; longer for a test");
+		 "Completions of a processor with a shorter pause count as one interrupt; longer for a test");
 
 DEFINE_PER_CPU(struct xrp_counts, xrp_counts);
 struct workqueue_struct *xrp_workqueue;
@@ -99,6 +99,7 @@ void xrp_domain_put(struct xrp_domain *domain)
 /* A namespace of a drive on PCI, driven by the stock driver, without its multipath. */
 static int xrp_take_drive(struct xrp_domain *domain, int fd)
 {
+	const struct device_driver *driver;
 	struct device *controller, *pci;
 	struct gendisk *disk;
 	int nsid;
@@ -113,8 +114,10 @@ static int xrp_take_drive(struct xrp_domain *domain, int fd)
 	domain->queue = bdev_get_queue(domain->bdev);
 	controller = disk_to_dev(disk)->parent;
 	pci = controller ? controller->parent : NULL;
-	if (bdev_is_partition(domain->bdev) || !queue_is_mq(domain->queue) || !pci ||
-	    !dev_is_pci(pci) || !pci->driver || strcmp(pci->driver->name, "nvme") ||
+	/* It may be unbound at any time. */
+	driver = pci ? READ_ONCE(pci->driver) : NULL;
+	if (bdev_is_partition(domain->bdev) || !queue_is_mq(domain->queue) || !driver ||
+	    !dev_is_pci(pci) || strcmp(driver->name, "nvme") ||
 	    !disk->fops->ioctl || blk_get_integrity(disk))
 		return -EOPNOTSUPP;
 	nsid = disk->fops->ioctl(domain->bdev, BLK_OPEN_READ, NVME_IOCTL_ID, 0);
@@ -270,7 +273,7 @@ static struct miscdevice xrp_device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "bpfof-xrp",
 	.fops = &xrp_fops,
-	.mode = 0666,
+	.mode = 0600,
 };
 
 #define XRP_SUM(field) ({						\

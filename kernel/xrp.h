@@ -26,7 +26,7 @@
 #define XRP_DATA_PAGES		(XRP_DATA_BYTES / PAGE_SIZE)
 #define XRP_READS_MAX		16U
 
-/* Reads that a processor issues from interrupts without a pause (pause_ns) between two of them. */
+/* Reads that a processor issues from interrupts without a pause (pause_ns) between completions. */
 #define XRP_BURST_MAX		32
 
 /* Bytes that helpers go over in one call: here they are slower than what they are paid for. */
@@ -110,7 +110,6 @@ struct xrp_chain {
 	u64 device_offset;
 	u32 length;
 	u32 prepared;			/* the length that bio was made for */
-	u32 paid;			/* units, by the last call */
 	int srcu;
 	bool cancelled;
 	unsigned long busy;

@@ -229,7 +229,7 @@ if [[ $# == 2 ]]; then
 	trap 'rm -rf --one-file-system "$COPY"' EXIT
 	cp -a --reflink=auto "$1/base" "$COPY/root"
 	# Mounts, processes and the network of the test end with it.
-	COPY=$COPY ROOT=$COPY/root unshare --mount-proc --net --fork --kill-child "$0"
+	COPY=$COPY ROOT=$COPY/root unshare --pid --mount-proc --net --fork --kill-child "$0"
 elif [[ $# == 0 && -n ${COPY:-} && -n ${ROOT:-} ]]; then
 	test_packages
 else

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -45,7 +45,9 @@ pub enum KeyFileError {
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, others may read it, or it is too long.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
-    let Some(credential) = credential(path) else { return read_private(path, MAX_BYTES) };
+    let Some(credential) = credential(path) else {
+        return Ok(read_private(path, MAX_BYTES)?.0);
+    };
     let failed = |source| KeyFileError::Io { path: credential.clone(), source };
     read_from(File::open(&credential).map_err(failed)?, &credential)
 }
@@ -61,11 +63,11 @@ fn credential(path: &Path) -> Option<PathBuf> {
     (is_inside && found.exists()).then_some(found)
 }
 
-/// Reads a file of text that nobody but its owner may read.
+/// Reads a file of text that nobody but its owner may read. Returns the owner's user id, too.
 ///
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, others may read it, or it has more than `max_bytes`.
-pub fn read_private(path: &Path, max_bytes: u64) -> Result<Zeroizing<String>, KeyFileError> {
+pub fn read_private(path: &Path, max_bytes: u64) -> Result<(Zeroizing<String>, u32), KeyFileError> {
     let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
@@ -73,7 +75,7 @@ pub fn read_private(path: &Path, max_bytes: u64) -> Result<Zeroizing<String>, Ke
     if mode & 0o077 != 0 && found.is_file() {
         return Err(KeyFileError::Readable { path: path.to_owned(), mode });
     }
-    read_text(file, path, max_bytes)
+    Ok((read_text(file, path, max_bytes)?, found.uid()))
 }
 
 /// Reads the text of a key from something that is open already, such as standard input. `name` is for

@@ -24,7 +24,7 @@ pub(crate) struct Check {
 pub(crate) fn run(command: &Command) -> Outcome {
     let Command::Check(options) = command;
     forbid_core_dumps()?;
-    let config = TargetConfig::from_file(&options.file)?;
+    let (config, _) = TargetConfig::from_file(&options.file)?;
     let named = |error| format!("{}: {error}", options.file.display());
     Server::check(&config).map_err(named)?;
     let TargetConfig { listen, discovery, nqn, namespaces, rules, functions, .. } = &config;

@@ -138,7 +138,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Go on in the place of the target whose control socket this is: listen with its sockets, then have its
-    /// hosts move here, and have it stop.
+    /// hosts move here, and have it stop. Without another control socket that one becomes this target's.
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
@@ -185,7 +185,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, OPERATORS])?;
     let manager = Manager::of_environment()?;
     let manager = manager.as_ref();
-    let config = configuration(options).map_err(BadConfiguration)?;
+    let (config, mut texts) = configuration(options).map_err(BadConfiguration)?;
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
     let mut surroundings = surroundings(&is_crippled)?;
@@ -224,8 +224,6 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(old) = old {
         move_hosts(old, &server)?;
     }
-    // Of the configuration file, with changes that were not saved.
-    let mut text = None;
     for signal in signals.forever() {
         if ![SIGHUP, OPERATORS].contains(&signal) {
             log::info!("signal {signal}: stopping");
@@ -233,11 +231,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
         daemon::tell(manager, Manager::notify_reloading);
         if signal == SIGHUP {
-            let _ = carry_out(&Change::Reload, options, &server, &mut text);
+            let _ = carry_out(&Change::Reload, options, &server, &mut texts);
         }
         let changes = std::mem::take(&mut *lock(&asked));
         for (change, asker) in changes {
-            let _ = asker.send(carry_out(&change, options, &server, &mut text));
+            let _ = asker.send(carry_out(&change, options, &server, &mut texts));
         }
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
@@ -297,30 +295,35 @@ type Changed = Result<Option<Place>, String>;
 /// Changes that operators wait for.
 type Asked = Arc<Mutex<Vec<(Change, Sender<Changed>)>>>;
 
-/// Changes what is served. `text` is that of the configuration file, once it has had changes that are not in
-/// the file.
-fn carry_out(
-    change: &Change,
-    options: &Options,
-    server: &Server,
-    text: &mut Option<String>,
-) -> Changed {
+/// What the configuration file had in it.
+#[derive(Default)]
+struct Texts {
+    /// When it was read, or written, last.
+    file: String,
+    /// The same with changes that were not saved: its namespaces are served.
+    served: String,
+}
+
+/// Changes what is served.
+fn carry_out(change: &Change, options: &Options, server: &Server, texts: &mut Texts) -> Changed {
     let unchanged = |error: Box<dyn std::error::Error>| {
         format!("nothing has changed, the configuration is refused: {error}")
     };
     let outcome = match change {
         Change::Reload => configuration(options)
-            .and_then(|config| Ok(server.reload(&config)?))
-            .map(|()| *text = None)
-            .map(|()| None)
+            .and_then(|(config, read)| {
+                server.reload(&config)?;
+                *texts = read;
+                Ok(None)
+            })
             .map_err(unchanged),
         Change::Keys => configuration(options)
-            .and_then(|config| Ok(server.reload_rules(&config.rules)?))
+            .and_then(|(config, _)| Ok(server.reload_rules(&config.rules)?))
             .map(|()| None)
             .map_err(unchanged),
-        Change::Namespaces(edit, save) => edit_namespaces(edit, *save, options, server, text)
+        Change::Namespaces(edit, save) => edit_namespaces(edit, *save, options, server, texts)
             .map_err(unchanged)
-            .and_then(|(place, to_save)| save_text(to_save).map(|()| Some(place))),
+            .and_then(|(place, to_save)| save_text(to_save, texts).map(|()| Some(place))),
     };
     match &outcome {
         Ok(_) => log::info!("the configuration is taken over"),
@@ -338,22 +341,31 @@ fn edit_namespaces<'a>(
     save: bool,
     options: &'a Options,
     server: &Server,
-    text: &mut Option<String>,
+    texts: &mut Texts,
 ) -> Result<(Place, ToSave<'a>), Box<dyn std::error::Error>> {
     let Some(path) = options.config.as_ref().filter(|_| options.namespaces.is_empty()) else {
         return Err("namespaces come from --namespace: only those of a --config file change".into());
     };
-    let in_file = std::fs::read_to_string(path)?;
-    let (edited, place) = edit::apply(text.as_ref().unwrap_or(&in_file), edit)?;
+    let (edited, place) = edit::apply(&texts.served, edit)?;
     // Nothing else of the text, which may be older than the rules that hold.
     let edited_config = with_options(TargetConfig::from_toml(&edited)?, options)?;
     // Without changes that others did not save.
+    let named = |why: String| format!("{}: {why}", path.display());
+    let in_file = if save { std::fs::read_to_string(path)? } else { String::new() };
+    if save && !edit::have_same_namespaces(&in_file, &texts.file)? {
+        let why = "its namespaces have changed since it was read; reload takes them over";
+        return Err(named(why.to_owned()).into());
+    }
+    let known = |text| edit::storage_of(text, &place);
     let to_save = match edit {
         _ if !save => None,
         // It was never saved itself.
-        Edit::Remove(_) if !edit::has(&in_file, &place)? => None,
+        Edit::Remove(_) if known(&in_file)?.is_none() => None,
+        Edit::Remove(_) | Edit::Resize(..) if known(&in_file)? != known(&texts.served)? => {
+            let why = format!("namespace {} is another one there", place.nsid);
+            return Err(named(why).into());
+        }
         _ => {
-            let named = |why: String| format!("{}: {why}", path.display());
             let saved = edit::apply(&in_file, &edit.at(&place));
             let (saved, _) = saved.map_err(|error| named(error.to_string()))?;
             let config = with_options(TargetConfig::from_toml(&saved)?, options)?;
@@ -362,17 +374,18 @@ fn edit_namespaces<'a>(
         }
     };
     server.reload_namespaces(&edited_config.namespaces)?;
-    *text = Some(edited);
+    texts.served = edited;
     Ok((place, to_save))
 }
 
 /// Writes what the configuration file is to become, now that it is served.
-fn save_text(to_save: ToSave<'_>) -> Result<(), String> {
+fn save_text(to_save: ToSave<'_>, texts: &mut Texts) -> Result<(), String> {
     let Some((path, text)) = to_save else { return Ok(()) };
     write_over(path, &text).map_err(|error| {
         format!("the target has the change now, but cannot save it in {}: {error}", path.display())
     })?;
     log::info!("{} has the change", path.display());
+    texts.file = text;
     Ok(())
 }
 
@@ -504,12 +517,13 @@ fn feed_watchdog(manager: Option<&Manager>, server: &Server) -> io::Result<()> {
     std::thread::Builder::new().name("watchdog".into()).spawn(feed).map(drop)
 }
 
-fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {
-    let config = match &options.config {
-        Some(path) => TargetConfig::from_file(path)?,
-        None => TargetConfig::default(),
+fn configuration(options: &Options) -> Result<(TargetConfig, Texts), Box<dyn std::error::Error>> {
+    let Some(path) = &options.config else {
+        return Ok((with_options(TargetConfig::default(), options)?, Texts::default()));
     };
-    with_options(config, options)
+    let (config, file) = TargetConfig::from_file(path)?;
+    let served = file.clone();
+    Ok((with_options(config, options)?, Texts { file, served }))
 }
 
 /// What the file says, and what options override.
@@ -530,7 +544,8 @@ fn with_options(
     config.discovery = options.discovery.or(config.discovery);
     config.metrics = options.metrics.or(config.metrics);
     config.metrics_names.extend(options.metrics_names.iter().cloned());
-    config.control = options.control.clone().or(config.control);
+    // Whoever takes over answers operators where they ask.
+    config.control = options.control.clone().or(config.control).or(options.take_over.clone());
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);
     }

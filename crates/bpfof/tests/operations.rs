@@ -201,6 +201,37 @@ fn what_is_saved_is_what_is_served() {
     assert_eq!((ids(), saved()), (vec![1, 2, 9], before));
 }
 
+/// Who edits the file and has not said so yet changes nothing by what somebody else asks for.
+#[test]
+fn a_file_that_is_edited_meanwhile_is_not_taken_over_by_the_way() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    let all = "namespaces = [\"mem:size=1MiB\", \"mem:size=2MiB\", \"mem:size=3MiB\"]\n";
+    let edited = "namespaces = [\"mem:size=2MiB,nsid=2\", \"mem:size=3MiB,nsid=3\"]\n";
+    std::fs::write(&config, all).expect("written");
+    let operated = start(&["--quiet", "--config", config.to_str().expect("UTF-8")]);
+    let served = || -> Vec<(u64, u64)> {
+        let all = operated.asked(&["namespaces"]);
+        let of = |of: &Value, name: &str| of[name].as_u64().expect("a number");
+        let all = all.as_array().expect("a list").iter();
+        all.map(|one| (of(one, "nsid"), of(one, "size_bytes") >> 20)).collect()
+    };
+    std::fs::write(&config, edited).expect("written");
+    operated.said(&["namespace", "remove", "2"]);
+    assert_eq!(served(), [(1, 1), (3, 3)]);
+    for change in
+        [["namespace", "remove", "1", "--save"], ["namespace", "add", "mem:size=4MiB", "--save"]]
+    {
+        let refused = operated.refused(&change);
+        assert!(refused.contains("have changed since it was read"), "{refused}");
+    }
+    assert_eq!(served(), [(1, 1), (3, 3)]);
+    assert_eq!(std::fs::read_to_string(&config).expect("it is there"), edited);
+    operated.said(&["reload"]);
+    assert_eq!(operated.asked(&["namespace", "add", "mem:size=4MiB", "--save"])["nsid"], 4);
+    assert_eq!(served(), [(2, 2), (3, 3), (4, 4)]);
+}
+
 #[test]
 fn requests_that_are_none_are_refused() {
     let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);

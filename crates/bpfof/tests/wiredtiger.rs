@@ -72,17 +72,32 @@ fn the_function_reads_what_wiredtiger_writes() {
     eprintln!("{}", run("ctest", &["--test-dir", &folder, "--output-on-failure"]));
 }
 
-#[test]
-fn answers_stay_right_around_truncations_and_rollbacks() {
+/// A program of the tests that opens databases on the disk.
+fn on_disk(disk: &Disk, program: &str) -> Command {
+    let mut command = Command::new(build().join(program));
+    command.arg(build().join("libbpfof_wiredtiger.so")).arg(disk.mount());
+    command.args([disk.url.to_string(), disk.image().display().to_string()]);
+    command
+}
+
+fn run_on_disk(program: &str) {
     if cannot_build() || cannot_mount().is_some() {
         return;
     }
     let disk = Disk::new("ext4", IMAGE_BYTES);
-    let folder = build();
-    let extension = folder.join("libbpfof_wiredtiger.so").display().to_string();
-    let (mount, image) = (disk.mount().display().to_string(), disk.image().display().to_string());
-    let test = folder.join("answers_test").display().to_string();
-    eprintln!("{}", run(&test, &[extension, mount, disk.url.to_string(), image]));
+    let output = on_disk(&disk, program).output().expect("it starts");
+    eprintln!("{}", text(&output));
+    assert!(output.status.success());
+}
+
+#[test]
+fn answers_stay_right_around_truncations_and_rollbacks() {
+    run_on_disk("answers_test");
+}
+
+#[test]
+fn files_are_durable_and_whole() {
+    run_on_disk("files_test");
 }
 
 #[test]
@@ -136,6 +151,24 @@ fn a_target_that_dies_is_no_error_and_is_used_again() {
     wait_for("chains answer");
     kill_process(Pid::from_child(&running), Signal::TERM).expect("it runs");
     wait_for("no answer was wrong");
+    assert!(running.wait().expect("it ends").success());
+}
+
+#[test]
+fn idle_threads_have_no_files_of_a_lost_target() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let mut disk = Disk::new("ext4", IMAGE_BYTES);
+    let mut command = on_disk(&disk, "answers_test");
+    let mut running = command.arg("idle").stdout(Stdio::piped()).spawn().expect("it starts");
+    for line in BufReader::new(running.stdout.take().expect("piped")).lines() {
+        match line.expect("text").as_str() {
+            "stop" => disk.stop_target(),
+            "start" => disk.restart_target(),
+            other => eprintln!("{other}"),
+        }
+    }
     assert!(running.wait().expect("it ends").success());
 }
 

@@ -66,12 +66,21 @@ impl Backend {
         }
     }
 
-    /// Whether ranges can be made zero by giving their blocks back.
-    pub(crate) fn deallocates(&self) -> bool {
+    /// Whether ranges can be made zero without data for them.
+    pub(crate) fn writes_zeroes(&self) -> bool {
         match self {
             Backend::Memory(_) => true,
             Backend::Volume(volume) => volume.punches_holes(),
             Backend::Drive(drive) => drive.writes_zeroes(),
+        }
+    }
+
+    /// Whether that gives their blocks back.
+    pub(crate) fn deallocates(&self) -> bool {
+        match self {
+            Backend::Memory(_) => true,
+            Backend::Volume(volume) => volume.gives_back(),
+            Backend::Drive(drive) => drive.deallocates(),
         }
     }
 
@@ -84,25 +93,13 @@ impl Backend {
         }
     }
 
-    /// Its size in bytes now; none if that cannot change by itself.
-    pub(crate) fn measure(&self) -> io::Result<Option<u64>> {
+    /// The size in bytes that it gets if each of its files is to have `file_bytes`, for which they may
+    /// have to grow, or that of the drive now; none if it cannot change.
+    pub(crate) fn settle_size(&self, file_bytes: Option<u64>) -> Result<Option<u64>, FileError> {
         match self {
             Backend::Memory(_) => Ok(None),
-            Backend::Volume(volume) => volume.measure().map(Some),
+            Backend::Volume(volume) => volume.settle_size(file_bytes).map(Some),
             Backend::Drive(drive) => drive.measure().map(Some),
-        }
-    }
-
-    /// The size in bytes that it gets if each of its files is to have `file_bytes`, for which they may
-    /// have to grow; none if that cannot change by a configuration.
-    pub(crate) fn settle_size(&self, file_bytes: Option<u64>) -> Result<Option<u64>, FileError> {
-        self.volume().map(|volume| volume.settle_size(file_bytes)).transpose()
-    }
-
-    /// From now on its files have the size to which [`settle_size`](Self::settle_size) has agreed.
-    pub(crate) fn give_size(&self, file_bytes: Option<u64>) {
-        if let Some(volume) = self.volume() {
-            volume.give_size(file_bytes);
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::health::ErrorLog;
 use crate::hosts::{AddressSlot, Host, Member};
 use crate::limits::MAX_IO_QUEUES;
 use crate::listener::Listener;
+use crate::lost_writes::Told;
 use bpfof_chain::Tables;
 use bpfof_function::Fault;
 use bpfof_function::memory::{Account, Charge, MemoryFull};
@@ -119,6 +120,8 @@ pub(crate) struct Controller {
     generation: AtomicU64,
     /// Of the association's own functions.
     pub(crate) counters: CounterTable,
+    /// Which lost writes the host has heard of.
+    pub(crate) told: Arc<Told>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -136,6 +139,7 @@ pub(crate) struct Party {
     pub(crate) access: Arc<Access>,
     pub(crate) listener: Arc<Listener>,
     pub(crate) is_stranger: bool,
+    pub(crate) told: Arc<Told>,
 }
 
 impl Controller {
@@ -147,7 +151,7 @@ impl Controller {
         tables: Tables,
     ) -> Controller {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Party { member, address, memory, host_id, access, listener, is_stranger } = party;
+        let Party { member, address, memory, host_id, access, listener, is_stranger, told } = party;
         Controller {
             id,
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -167,6 +171,7 @@ impl Controller {
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),
             counters: CounterTable::default(),
+            told,
         }
     }
 
@@ -292,6 +297,11 @@ impl Controller {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.status().ready
+    }
+
+    /// Whether the host has shut it down: then the association is over for the host as well.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.config().shutdown != Shutdown::None
     }
 
     /// Property Set of CC (NVMe Base 2.0 §3.1.3.5). True if the I/O queues must go: the host

@@ -56,6 +56,7 @@ mod kept;
 mod limits;
 mod listener;
 mod loader;
+mod lost_writes;
 mod machine_memory;
 mod metrics;
 mod namespace;

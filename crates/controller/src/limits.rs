@@ -127,6 +127,8 @@ pub(crate) const STRANGER_SLOTS: u16 = 4;
 pub(crate) const MAX_UNTAKEN: usize = 256;
 /// Associations of a subsystem at a time. Beyond that the least useful one goes.
 pub(crate) const MAX_CONTROLLERS: usize = 1024;
+/// Associations that were cut off, of which a subsystem remembers what their hosts have been told: all may be at once.
+pub(crate) const MAX_CUT_OFF: usize = MAX_CONTROLLERS;
 /// Time for which an association without I/O queues must have been silent to go when room is needed.
 pub(crate) const USELESS_AFTER_NS: u64 = 1_000_000_000;
 /// I/O queues of an association.

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::config::{NamespaceConfig, NamespaceSource};
 use crate::disk_identity::DiskIdentity;
+use crate::lost_writes::LostWrites;
 use bpfof_chain::FileMap;
 use bpfof_device::{
     FileError, FileNamespace, LatencyModel, Layout, Lock, MemoryNamespace, NvmeDrive, Volume,
@@ -20,6 +21,8 @@ pub(crate) struct Namespace {
     pub(crate) block_shift: u32,
     blocks: AtomicU64,
     pub(crate) backend: Backend,
+    /// Writes that it has acknowledged and lost.
+    pub(crate) lost_writes: Arc<LostWrites>,
     /// Those of a file are the same on every start: made from its path and the subsystem's name; those of a
     /// disk likewise, from what it says of itself. Those of memory that is no file's are new each time,
     /// because what a host knows of its contents is gone: Linux then gives up the old namespace, instead of
@@ -173,6 +176,7 @@ impl Namespace {
             block_shift: block_bytes.trailing_zeros(),
             blocks: AtomicU64::new(backend.size_bytes() / u64::from(block_bytes)),
             backend,
+            lost_writes: Arc::default(),
             nguid,
             uuid,
             ana_group: config.ana_group,
@@ -202,6 +206,7 @@ impl Namespace {
             block_shift: self.block_shift,
             blocks: AtomicU64::new(self.blocks()),
             backend: self.backend.clone(),
+            lost_writes: Arc::clone(&self.lost_writes),
             nguid,
             uuid,
             ana_group: config.ana_group,
@@ -277,7 +282,7 @@ impl Namespace {
         (self.given_uuid, self.ana_group) == (config.uuid, config.ana_group)
     }
 
-    /// The size in blocks that it gets by `source`; of a file, which may have to grow for it.
+    /// The size in blocks that it gets by `source`: of a file, which may have to grow for it, or of a drive now.
     pub(crate) fn settle_size(&self, source: &NamespaceSource) -> Result<u64, NamespaceError> {
         let failed = |source| NamespaceError::File { nsid: self.nsid, source };
         let size_bytes = self.backend.settle_size(source.file_bytes()).map_err(failed)?;
@@ -285,8 +290,7 @@ impl Namespace {
     }
 
     /// Takes over the size that [`settle_size`](Self::settle_size) has found; true if it is another.
-    pub(crate) fn resize(&self, source: &NamespaceSource, blocks: u64) -> bool {
-        self.backend.give_size(source.file_bytes());
+    pub(crate) fn resize(&self, blocks: u64) -> bool {
         self.blocks.swap(blocks, Ordering::Relaxed) != blocks
     }
 
@@ -310,13 +314,6 @@ impl Namespace {
         self.blocks() << self.block_shift
     }
 
-    /// Takes over the size of the file; true if it has changed.
-    pub(crate) fn remeasure(&self) -> std::io::Result<bool> {
-        let Some(size_bytes) = self.backend.measure()? else { return Ok(false) };
-        let blocks = size_bytes >> self.block_shift;
-        Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
-    }
-
     pub(crate) fn whole_file(&self) -> FileMap {
         FileMap::whole_namespace(self.nsid, self.size_bytes())
     }
@@ -326,9 +323,28 @@ impl Namespace {
         matches!(self.source, NamespaceSource::Memory { .. })
     }
 
-    /// Whether ranges can be made zero by giving their blocks back.
+    /// Whether ranges can be made zero without data for them.
+    pub(crate) fn writes_zeroes(&self) -> bool {
+        self.backend.writes_zeroes()
+    }
+
+    /// Whether that gives their blocks back.
     pub(crate) fn deallocates(&self) -> bool {
         self.backend.deallocates()
+    }
+
+    /// A command has ended that makes writes durable; `has_failed` if that is an error which tells of lost writes.
+    pub(crate) fn sync_ended(&self, has_failed: bool) {
+        let mut is_noted = false;
+        if let Some(volume) = self.backend.volume() {
+            volume.look_for_lost_writes(|| {
+                self.lost_writes.note();
+                is_noted = true;
+            });
+        }
+        if has_failed && !is_noted {
+            self.lost_writes.note();
+        }
     }
 
     /// Whether acknowledged writes may sit in a cache that a Flush empties.

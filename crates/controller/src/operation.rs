@@ -2,6 +2,9 @@
 
 use bpfof_chain::{ChainId, DeviceRead};
 use bpfof_device::IoBuffer;
+use bpfof_nvme::Status;
+use std::fmt;
+use std::io;
 
 /// A command of a connection of this reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,46 @@ impl Operation {
                 Some(*chain)
             }
             _ => None,
+        }
+    }
+}
+
+/// The results of an operation on a drive which the drive refuses are below this: errno numbers are not.
+const STATUS_RESULTS: i32 = -0x1_0000;
+
+/// The result of an operation that a drive has answered with this status field.
+pub(crate) fn status_result(field: u16) -> i32 {
+    STATUS_RESULTS - i32::from(field)
+}
+
+/// Why an operation on a file or a drive has not been done.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was done in part.
+    Short,
+    /// The kernel's answer.
+    Kernel(io::Error),
+    /// The drive's answer.
+    Drive(Status),
+}
+
+impl Failure {
+    /// What a result says that is not the length of the operation.
+    pub(crate) fn of(result: i32) -> Failure {
+        match result {
+            0.. => Failure::Short,
+            STATUS_RESULTS..0 => Failure::Kernel(io::Error::from_raw_os_error(-result)),
+            _ => Failure::Drive(Status::from_field((STATUS_RESULTS - result) as u16)),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Short => f.write_str("it ended early"),
+            Failure::Kernel(error) => error.fmt(f),
+            Failure::Drive(status) => write!(f, "the drive answers {status}"),
         }
     }
 }

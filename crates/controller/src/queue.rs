@@ -54,8 +54,12 @@ pub(crate) enum State {
     },
     /// Dataset Management, or Write Zeroes in parts.
     Deallocate(Box<Deallocation>),
-    /// Flush or Write Zeroes: nothing left to do but to answer.
-    Plain {
+    /// Flush, also the one that ends Write Zeroes with Force Unit Access.
+    Flush {
+        namespace: usize,
+    },
+    /// Write Zeroes that is answered when they are written.
+    Zeroes {
         namespace: usize,
     },
     /// Write Zeroes with Force Unit Access: the file must be flushed before the answer.
@@ -94,7 +98,8 @@ impl State {
             | State::Compare { namespace, .. }
             | State::Verify { namespace, .. }
             | State::Ranges { namespace, .. }
-            | State::Plain { namespace }
+            | State::Flush { namespace }
+            | State::Zeroes { namespace }
             | State::ZeroesThenSync { namespace }
             | State::Chain { namespace, .. }
             | State::Vector { namespace, .. } => Some(namespace),

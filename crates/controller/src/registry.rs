@@ -200,24 +200,4 @@ impl Registry {
             subsystem.replace_namespaces(its);
         }
     }
-
-    /// Looks at the sizes of all files again; true if one has changed.
-    pub(crate) fn remeasure(&self) -> bool {
-        let mut changed = false;
-        for subsystem in self.subsystems() {
-            for namespace in subsystem.namespaces() {
-                let what = format!("{} namespace {}", subsystem.nqn, namespace.nsid);
-                match namespace.remeasure() {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        log::info!("{what} has {} blocks now", namespace.blocks());
-                        subsystem.namespace_resized(&namespace);
-                        changed = true;
-                    }
-                    Err(error) => log::error!("{what} cannot be measured: {error}"),
-                }
-            }
-        }
-        changed
-    }
 }

@@ -24,8 +24,8 @@ type Named = (String, Arc<Namespace>);
 #[derive(Debug)]
 pub(crate) struct Plan {
     namespaces: Vec<Named>,
-    /// Of each that was there before: its configuration, and the blocks it gets.
-    sizes: Vec<(Arc<Namespace>, NamespaceSource, u64)>,
+    /// Of each that was there before: the blocks that it gets.
+    sizes: Vec<(Arc<Namespace>, u64)>,
 }
 
 impl Plan {
@@ -85,7 +85,7 @@ impl Plan {
         };
         let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
         let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
-        self.sizes.push((Arc::clone(&namespace), config.source.clone(), blocks));
+        self.sizes.push((Arc::clone(&namespace), blocks));
         Ok(namespace)
     }
 
@@ -117,8 +117,8 @@ impl Plan {
         }
         serve(next);
         registry.replace(&self.namespaces);
-        for (namespace, source, blocks) in &self.sizes {
-            let has_changed = namespace.resize(source, *blocks);
+        for (namespace, blocks) in &self.sizes {
+            let has_changed = namespace.resize(*blocks);
             let named = self.namespaces.iter().find(|(_, named)| Arc::ptr_eq(named, namespace));
             let subsystem = named.and_then(|(nqn, _)| registry.subsystem(nqn));
             if let Some(subsystem) = subsystem.filter(|_| has_changed) {
@@ -201,10 +201,15 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
              may be another disk's after the next start: give it a uuid="
         );
     }
-    if !namespace.deallocates() {
+    if !namespace.writes_zeroes() {
         log::warn!(
             "{nqn} namespace {nsid}: this file system cannot punch holes, so that the subsystem \
              has neither Dataset Management nor Write Zeroes"
+        );
+    } else if !namespace.deallocates() {
+        log::info!(
+            "{nqn} namespace {nsid}: the disk gives no blocks back when it writes zeroes, so that the \
+             subsystem has no Dataset Management"
         );
     }
 }

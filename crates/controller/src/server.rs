@@ -516,19 +516,10 @@ impl Server {
         Arc::clone(&self.registry.hosts.memory)
     }
 
-    /// Looks again at the sizes of files that were given none, and tells the hosts of those that
-    /// have changed.
-    pub fn remeasure(&self) {
-        let _running = self.running();
-        if self.registry.remeasure() {
-            self.tell(|| Message::NamespacesChanged);
-        }
-    }
-
     /// Goes on with another configuration, in which only namespaces may differ: some may be new,
-    /// others gone; files may have another size, and those without a size are measured again. Hosts
-    /// hear of it. A namespace that stays serves on meanwhile, and so do the commands in flight on
-    /// one that goes; its chains end with Invalid Namespace or Format.
+    /// others gone; files may have another size, and those without a size are measured again, as
+    /// drives are. Hosts hear of it. A namespace that stays serves on meanwhile, and so do the
+    /// commands in flight on one that goes; its chains end with Invalid Namespace or Format.
     ///
     /// # Errors
     /// The configuration cannot be served; then nothing has changed, but perhaps that files have

@@ -7,8 +7,11 @@ use crate::declared_maps::{self, DeclaredMap};
 use crate::health::Health;
 use crate::hosts::{Host, HostFull, HostLimits, Hosts};
 use crate::kept::{KEPT, is_kept};
-use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
+use crate::limits::{
+    ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_CUT_OFF, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS,
+};
 use crate::listener::Listener;
+use crate::lost_writes::Told;
 use crate::metrics::Octaves;
 use crate::namespace::Namespace;
 use crate::refusal::Refusal;
@@ -19,7 +22,7 @@ use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::vendor_specific::MapAddress;
 use log::Level;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +52,8 @@ pub(crate) struct Subsystem {
 pub(crate) struct Traits {
     /// A namespace may lose acknowledged writes that were not flushed.
     pub(crate) has_volatile_cache: bool,
+    /// Each namespace can make ranges zero without data for them.
+    pub(crate) writes_zeroes: bool,
     /// Each namespace can give blocks back.
     pub(crate) deallocates: bool,
 }
@@ -75,13 +80,50 @@ struct Controllers {
     changes: u64,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
+    /// The last comes last.
+    cut_off: VecDeque<CutOff>,
     /// Functions that every association has.
     kept: Vec<Kept>,
     last_kept: u32,
     last_kept_map: u32,
 }
 
+/// An association whose host has not shut it down. The host may come back by another one and go on, among others to
+/// flush what it has written by this one.
+#[derive(Debug)]
+struct CutOff {
+    host_nqn: String,
+    host_id: [u8; 16],
+    told: Arc<Told>,
+}
+
 impl Controllers {
+    /// An association is over.
+    fn ended(&mut self, controller: &Controller) {
+        let is_known = !controller.is_stranger() && controller.host_id != [0; 16];
+        if !is_known || controller.is_shut_down() {
+            return;
+        }
+        if self.cut_off.len() == MAX_CUT_OFF {
+            self.cut_off.pop_front();
+        }
+        let (host_nqn, told) = (controller.host_nqn().to_owned(), Arc::clone(&controller.told));
+        self.cut_off.push_back(CutOff { host_nqn, host_id: controller.host_id, told });
+    }
+
+    /// What a host has been told by an association that was cut off, of which it may now come back: nothing that was
+    /// lost from now on, if there is none.
+    fn told_before(&self, host_nqn: &str, host_id: [u8; 16]) -> Arc<Told> {
+        let is_its = |of: &&CutOff| of.host_id == host_id && of.host_nqn == host_nqn;
+        let found = self.cut_off.iter().find(is_its).map(|of| Arc::clone(&of.told));
+        found.unwrap_or_else(|| Arc::new(Told::from_now()))
+    }
+
+    /// The host has come back by this association, and by no other.
+    fn has_come_back(&mut self, controller: &Controller) {
+        self.cut_off.retain(|of| !Arc::ptr_eq(&of.told, &controller.told));
+    }
+
     /// Chooses an association that has to go for another of `host`, if there are too many: the one that
     /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
     /// If the subsystem is full of others, one goes of the address that has most, if that has more than
@@ -325,6 +367,7 @@ impl Subsystem {
         if !new.is_empty() {
             controllers.traits = Traits {
                 has_volatile_cache: new.iter().any(|namespace| namespace.has_volatile_cache()),
+                writes_zeroes: new.iter().all(|namespace| namespace.writes_zeroes()),
                 deallocates: new.iter().all(|namespace| namespace.deallocates()),
             };
         }
@@ -404,6 +447,7 @@ impl Subsystem {
             true => controllers.memory_of_stranger(evicted, hosts, address),
             false => (evicted, host.memory.charge(ASSOCIATION_BYTES)?),
         };
+        let told = controllers.told_before(&host.nqn, host_id);
         let party = Party {
             member,
             address: slot,
@@ -412,9 +456,11 @@ impl Subsystem {
             access: Arc::clone(&access),
             listener,
             is_stranger,
+            told,
         };
         if let Some(evicted) = &evicted {
             controllers.by_id.remove(&evicted.id);
+            controllers.ended(evicted);
         }
         let mut id = controllers.last_id;
         loop {
@@ -431,6 +477,7 @@ impl Subsystem {
         let controller = Arc::new(Controller::new(id, party, (kato_ms, now_ns), tables));
         if !is_stranger {
             controllers.give_kept(&controller, now_ns);
+            controllers.has_come_back(&controller);
         }
         controllers.by_id.insert(id, Arc::clone(&controller));
         Ok((controller, evicted))
@@ -439,10 +486,11 @@ impl Subsystem {
     /// A host has shown on its admin queue that it is the one it names: its association takes its memory from now on,
     /// and has the kept functions.
     pub(crate) fn recognize(&self, controller: &Controller, now_ns: u64) -> Result<(), MemoryFull> {
-        let controllers = self.controllers();
+        let mut controllers = self.controllers();
         if controller.is_stranger() {
             controller.recognize()?;
             controllers.give_kept(controller, now_ns);
+            controllers.has_come_back(controller);
         }
         Ok(())
     }
@@ -582,6 +630,7 @@ impl Subsystem {
         let known = controllers.by_id.get(&controller.id);
         if known.is_some_and(|known| Arc::ptr_eq(known, controller)) {
             controllers.by_id.remove(&controller.id);
+            controllers.ended(controller);
         }
     }
 }
@@ -591,6 +640,8 @@ mod tests {
     use super::*;
     use crate::hosts::HostLimits;
     use crate::limits::LAST_CONTROLLER_ID;
+    use crate::lost_writes::LostWrites;
+    use bpfof_nvme::fabrics::{ControllerConfig, Shutdown};
     use std::net::{Ipv4Addr, SocketAddr};
     use std::ops::RangeInclusive;
 
@@ -672,6 +723,41 @@ mod tests {
         assert!(full.subsystem.controllers().by_id.contains_key(&second.id));
         full.subsystem.remove_controller(&second);
         assert!(full.subsystem.controllers().by_id.is_empty());
+    }
+
+    /// Who was cut off hears by its next association what was lost meanwhile, and nobody else does, also not who says
+    /// to be the host.
+    #[test]
+    fn a_host_that_was_cut_off_hears_what_was_lost() {
+        let full = Full::new();
+        let lost = Arc::new(LostWrites::default());
+        let connect = |is_stranger| full.connect(1, is_stranger, 0).expect("room").0;
+        let end = |controller: &Arc<Controller>| full.subsystem.remove_controller(controller);
+        let first = connect(false);
+        end(&first);
+        lost.note();
+        let liar = connect(true);
+        end(&liar);
+        let stranger = connect(true);
+        full.subsystem.recognize(&stranger, 0).expect("memory");
+        assert!(stranger.told.must_hear(&lost) && !stranger.told.must_hear(&lost));
+        assert!(!connect(false).told.must_hear(&lost), "one has come back");
+        // It has been told, and does not forget that.
+        end(&stranger);
+        let again = connect(false);
+        assert!(!again.told.must_hear(&lost));
+        // A host that shuts its association down begins anew.
+        let shutdown = Shutdown::Normal;
+        again.configure(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
+        end(&again);
+        lost.note();
+        assert!(!connect(false).told.must_hear(&lost));
+        // They are not remembered without a limit.
+        let last = connect(false);
+        for _ in 0..MAX_CUT_OFF + 2 {
+            full.subsystem.controllers().ended(&last);
+        }
+        assert_eq!(full.subsystem.controllers().cut_off.len(), MAX_CUT_OFF);
     }
 
     #[test]

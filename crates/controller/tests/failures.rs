@@ -3,12 +3,14 @@
 mod common;
 
 use bpfof_controller::{NamespaceSource, Server, ServerError, TargetConfig};
-use bpfof_host::{Controller, LostReason, Options, Request, RequestError, Status};
-use bpfof_nvme::Sqe;
+use bpfof_host::{Controller, Lane, LostReason, Options, Request, RequestError, Status};
+use bpfof_nvme::log_page::{ErrorLogEntry, SmartLog, lid};
+use bpfof_nvme::{AdminCommand, Sqe};
 use common::{
     NAMESPACE_BYTES, Witness, call, compile, config, connect, ends, file, load, memory, options,
     same_ports, slow_memory, start, until, url,
 };
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[test]
@@ -117,48 +119,69 @@ fn two_targets_on_one_port() {
 
 const IN_NAMESPACE: &str = "BPFOF_TEST_IN_MOUNT_NAMESPACE";
 
-/// A file namespace on a small file system, mounted in a mount namespace of this test's own: the
-/// test runs itself again inside `unshare --mount`.
-#[test]
-fn a_full_disk() {
+/// Runs this test again inside `unshare --mount`, where it may mount; then, `true`, it does what it is for.
+fn is_in_mount_namespace(name: &str) -> bool {
     if std::env::var_os(IN_NAMESPACE).is_some() {
-        return fill_the_disk();
+        return true;
     }
+    let module = module_path!().split_once("::").map(|(_, module)| format!("{module}::"));
     let test = std::env::current_exe().expect("a path");
     let output = std::process::Command::new("unshare")
         .args(["--mount", "--propagation", "private"])
         .arg(test)
-        .args(["--exact", "a_full_disk", "--nocapture"])
+        .args(["--exact", &(module.unwrap_or_default() + name), "--nocapture"])
         .env(IN_NAMESPACE, "1")
         .output();
     match output {
-        Ok(output) if output.status.success() => {}
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.contains("1 passed"), "{text}");
+            if let Some(line) = text.lines().find(|line| line.starts_with("skipped")) {
+                println!("{line}");
+            }
+        }
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             // Its own failures are those of a test; only the tool may be refused.
             if text.starts_with("unshare:") {
-                return println!("skipped, mounting needs root: {text}");
+                println!("skipped, mounting needs root: {text}");
+            } else {
+                panic!("{}{text}", String::from_utf8_lossy(&output.stdout));
             }
-            panic!("{}{text}", String::from_utf8_lossy(&output.stdout));
         }
         Err(error) => println!("skipped, there is no unshare: {error}"),
     }
+    false
 }
 
-fn fill_the_disk() {
+/// Mounts a file system in memory of this size.
+fn mount_memory(size: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let mounted = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
+        .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
         .arg(directory.path())
         .status()
         .expect("mount starts");
     assert!(mounted.success(), "this is root in its own mount namespace");
+    directory
+}
+
+/// A file namespace on a small file system.
+#[test]
+fn a_full_disk() {
+    if is_in_mount_namespace("a_full_disk") {
+        fill_the_disk();
+    }
+}
+
+fn fill_the_disk() {
+    let directory = mount_memory("2m");
     let filler = directory.path().join("filler");
     std::fs::write(&filler, vec![1; 1 << 20]).expect("there is room");
     let namespace = file(&directory.path().join("disk"), 8 << 20, 512);
     assert!(matches!(namespace.source, NamespaceSource::File { .. }));
     let server = start(vec![namespace, memory(NAMESPACE_BYTES, 512)]);
-    let (_controller, mut lane) = connect(&server, false);
+    let (mut controller, mut lane) = connect(&server, false);
     let mut failed = None;
     for index in 0..100u64 {
         let (offset_bytes, data) = (index << 16, [7; 65536]);
@@ -178,7 +201,128 @@ fn fill_the_disk() {
     lane.write(2, 0, &[1; 4096]).expect("another namespace is not full");
     lane.read(1, 0, &mut [0; 4096]).expect("what was written can be read");
     assert!(lane.write(1, index << 16, &[7; 65536]).is_err(), "still full");
+    assert_eq!(smart(&mut controller).media_errors, 0, "there is nothing wrong with the medium");
     std::fs::remove_file(&filler).expect("removed");
     lane.write(1, index << 16, &[7; 65536]).expect("there is room again");
     lane.flush(1).expect("flushed");
+}
+
+fn smart(controller: &mut Controller) -> SmartLog {
+    let log = AdminCommand::get_log_page(lid::SMART, u32::MAX, 0, 512);
+    let (_, page) = controller.admin_command(log, &[], 512).expect("a page");
+    SmartLog::from_bytes(page[..].try_into().expect("a page"))
+}
+
+/// A loop device with blocks of 4096 bytes, which is taken away in the end.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn of(image: &Path) -> Option<LoopDevice> {
+        let arguments = ["--find", "--show", "--sector-size", "4096"];
+        let made =
+            std::process::Command::new("losetup").args(arguments).arg(image).output().ok()?;
+        let path = String::from_utf8(made.stdout).ok().filter(|_| made.status.success())?;
+        Some(LoopDevice(path.trim().into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A disk takes writes into the page cache and loses them: every association is told, once, and must not try again.
+#[test]
+fn lost_writes_are_told_to_everybody() {
+    if is_in_mount_namespace("lost_writes_are_told_to_everybody") {
+        lose_writes();
+    }
+}
+
+fn lose_writes() {
+    let directory = mount_memory("1m");
+    // A file with more bytes than there is room for.
+    let image = directory.path().join("image");
+    let file_of_image = std::fs::File::create(&image).expect("made");
+    file_of_image.set_len(8 << 20).expect("sparse");
+    let Some(device) = LoopDevice::of(&image) else {
+        return println!("skipped, no loop device can be made here");
+    };
+    // Blocks smaller than the device's go through the page cache.
+    let server = start(vec![file(&device.0, 8 << 20, 512)]);
+    let (mut controller, mut writer) = connect(&server, false);
+    let (_another, mut other) = connect(&server, false);
+    let write = |lane: &mut Lane, offset_bytes, data: &[u8], fua| {
+        let write = Request::Write { nsid: 1, offset_bytes, data, fua };
+        lane.submit(1, write).expect("submitted");
+        ends(lane).remove(0).1.map(drop)
+    };
+    let flush = |lane: &mut Lane| {
+        lane.submit(2, Request::Flush { nsid: 1 }).expect("submitted");
+        ends(lane).remove(0).1.map(drop)
+    };
+    let is_told = |ended: Result<(), RequestError>, who: &str| {
+        let Err(RequestError::Command(error)) = ended else { panic!("{who}: {ended:?}") };
+        assert_eq!(error.status, Status::WRITE_FAULT.with_dnr(), "{who}");
+    };
+    write(&mut writer, 0, &[1; 65536], false).expect("taken");
+    for lane in [&mut writer, &mut other] {
+        flush(lane).expect("there is room for that");
+    }
+
+    // The loss is told to the one that flushes first, whose writes they were not; then to the other.
+    for index in 1..64 {
+        write(&mut writer, index << 16, &[2; 65536], false).expect("taken");
+    }
+    is_told(flush(&mut other), "the first");
+    is_told(flush(&mut writer), "who has written");
+    let (_later, mut later) = connect(&server, false);
+    for lane in [&mut writer, &mut other, &mut later] {
+        flush(lane).expect("told already, or it was not there");
+        write(lane, 0, &[3; 512], true).expect("there is room for that");
+    }
+
+    // Both at once: whoever is told first, none succeeds. Either may be told once more.
+    for round in 0..20 {
+        write(&mut writer, (4 << 20) + (round << 12), &[8; 4096], false).expect("taken");
+        for lane in [&mut writer, &mut other] {
+            lane.submit(2, Request::Flush { nsid: 1 }).expect("submitted");
+            lane.flush_doorbell().expect("sent");
+        }
+        for lane in [&mut writer, &mut other] {
+            is_told(ends(lane).remove(0).1.map(drop), "at once");
+        }
+        for lane in [&mut writer, &mut other, &mut later] {
+            let _ = flush(lane);
+            let _ = flush(lane);
+            flush(lane).expect("told already");
+        }
+    }
+
+    // Heard of by a write with Force Unit Access, and told by one.
+    write(&mut writer, 5 << 20, &[4; 65536], false).expect("taken");
+    is_told(write(&mut other, 5 << 20, &[5; 65536], true), "a write that is not durable");
+    is_told(write(&mut later, 0, &[6; 512], true), "a write that is durable");
+    is_told(write(&mut writer, 0, &[6; 512], true), "who has written");
+    for lane in [&mut writer, &mut other, &mut later] {
+        write(lane, 0, &[7; 512], true).expect("told already");
+        flush(lane).expect("told already");
+    }
+
+    check_error_log(&mut controller);
+    assert!(smart(&mut controller).media_errors > 0);
+}
+
+/// The last errors are lost writes, and the log names the namespace.
+fn check_error_log(controller: &mut Controller) {
+    let log = AdminCommand::get_log_page(lid::ERROR, 0, 0, 128);
+    let (_, page) = controller.admin_command(log, &[], 128).expect("a page");
+    for entry in page.chunks(64) {
+        let entry = ErrorLogEntry::from_bytes(entry.try_into().expect("an entry"));
+        assert_eq!(
+            (entry.nsid, entry.status_field >> 1),
+            (1, Status::WRITE_FAULT.with_dnr().field())
+        );
+    }
 }

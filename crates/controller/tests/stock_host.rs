@@ -313,14 +313,15 @@ fn a_namespace_that_grows() {
     std::fs::write(&path, vec![7; 1 << 20]).expect("written");
     let source = bpfof_controller::NamespaceSource::File { path: path.clone(), size_bytes: None };
     let fixed = file(&directory.path().join("fixed"), 1 << 20, 512);
-    let server = start(vec![fixed.clone(), NamespaceConfig { source, ..fixed }]);
+    let config = config(vec![fixed.clone(), NamespaceConfig { source, ..fixed }]);
+    let server = Server::start(&config).expect("the target starts");
     let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
     let grow = |bytes: u64| {
         for name in ["grows", "fixed"] {
             let file = std::fs::OpenOptions::new().write(true).open(directory.path().join(name));
             file.and_then(|file| file.set_len(bytes)).expect("it grows");
         }
-        server.remeasure();
+        server.reload(&config).expect("the same, measured again");
     };
     let event = Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0);
     let log = AdminCommand::get_log_page(lid::CHANGED_NAMESPACES, 0, 0, 4096);

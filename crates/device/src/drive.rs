@@ -1,6 +1,6 @@
 //! A namespace of an NVMe drive of this machine, for a target that serves it.
 
-use crate::file::{FileError, Lock, lock};
+use crate::file::{FileError, Lock, lock, not_locked};
 use crate::nvme::{DriveBlocks, NvmeDevice};
 use crate::volume::Part;
 use rustix::fs::{Mode, OFlags, open};
@@ -14,6 +14,14 @@ const TRANSFER_MAX_BYTES: u64 = 128 << 10;
 /// Most logical blocks of one command (NVM Command Set 1.0 §3.2.8).
 const BLOCKS_MAX: u64 = 1 << 16;
 
+/// ONCS: Dataset Management, Write Zeroes (NVMe Base 2.0 §5.17.2.1).
+const ONCS_DATASET_MANAGEMENT: u8 = 1 << 2;
+const ONCS_WRITE_ZEROES: u8 = 1 << 3;
+/// DLFEAT: bits 2:0 are 001b where deallocated blocks read as zeroes, bit 3 where Write Zeroes may
+/// deallocate (NVM Command Set 1.0 §4.1.5.1).
+const DLFEAT_MASK: u8 = 0b1111;
+const DLFEAT_ZEROES_DEALLOCATE: u8 = 0b1001;
+
 /// The character device of a namespace, `/dev/ngXnY`, opened for reading and writing.
 #[derive(Debug)]
 pub struct NvmeDrive {
@@ -23,6 +31,9 @@ pub struct NvmeDrive {
     size_bytes: u64,
     transfer_max_bytes: u64,
     zeroes: bool,
+    deallocates: bool,
+    /// Most bytes of one Write Zeroes.
+    zeroes_max_bytes: u64,
     has_volatile_cache: bool,
     identity: String,
     /// The block device: held so that nobody mounts it.
@@ -39,6 +50,7 @@ struct Identified {
     /// Largest transfer is 2^this pages of 4 KiB; 0 is no limit.
     mdts: u8,
     zeroes: bool,
+    deallocates: bool,
     has_volatile_cache: bool,
 }
 
@@ -56,7 +68,9 @@ impl Identified {
             metadata_bytes: u16::from_le_bytes([format[0], format[1]]),
             serial,
             mdts: controller[77],
-            zeroes: controller[520] & 1 << 3 != 0,
+            zeroes: controller[520] & ONCS_WRITE_ZEROES != 0,
+            deallocates: controller[520] & ONCS_DATASET_MANAGEMENT != 0
+                && namespace[33] & DLFEAT_MASK == DLFEAT_ZEROES_DEALLOCATE,
             has_volatile_cache: controller[525] & 1 != 0,
         })
     }
@@ -84,8 +98,7 @@ impl NvmeDrive {
                 Some(libc::ENOTTY | libc::EINVAL) => refused("is no NVMe namespace".to_owned()),
                 _ => failed("open as the character device of an NVMe namespace")(error),
             })?;
-        lock(device.file(), Lock::Alone)
-            .map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        lock(device.file(), Lock::Alone).map_err(not_locked(path))?;
         let block_device = block_device(path)
             .ok_or_else(|| refused("has no name of the form /dev/ngXnY".to_owned()))?;
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
@@ -107,10 +120,9 @@ impl NvmeDrive {
             let bytes = 1u64.checked_shl(found.block_shift.into()).unwrap_or(0);
             return Err(refused(format!("has logical blocks of {bytes} bytes, not 512 or 4096")));
         }
-        let transfer_max_bytes = match found.mdts {
-            0 => TRANSFER_MAX_BYTES,
-            mdts => TRANSFER_MAX_BYTES.min(4096u64.checked_shl(mdts.into()).unwrap_or(u64::MAX)),
-        };
+        let transfer_max_bytes = TRANSFER_MAX_BYTES.min(pages(found.mdts));
+        let wzsl = device.identify_nvm_controller().ok().map(|nvm| nvm[1]);
+        let zeroes_max_bytes = zeroes_max_bytes(wzsl, found.mdts, found.block_shift);
         let nsid = device.nsid();
         Ok(NvmeDrive {
             path: path.to_owned(),
@@ -118,6 +130,8 @@ impl NvmeDrive {
             size_bytes: found.size_bytes(),
             transfer_max_bytes,
             zeroes: found.zeroes,
+            deallocates: found.zeroes && found.deallocates,
+            zeroes_max_bytes,
             has_volatile_cache: found.has_volatile_cache,
             identity: format!("{}/{nsid}", found.serial),
             device,
@@ -138,9 +152,17 @@ impl NvmeDrive {
     /// Its size in bytes now.
     ///
     /// # Errors
-    /// The kernel's answer, or the status of the command in words.
-    pub fn measure(&self) -> io::Result<u64> {
-        Ok(Identified::of(&self.device)?.size_bytes())
+    /// The kernel's answer, or the status of the command in words; and if the namespace is gone from the
+    /// drive, or has other blocks.
+    pub fn measure(&self) -> Result<u64, FileError> {
+        let path = || self.path.clone();
+        let found = Identified::of(&self.device).map_err(|source| FileError::Io {
+            action: "measure",
+            path: path(),
+            source,
+        })?;
+        check_measured(&found, self.blocks.block_shift)
+            .map_err(|why| FileError::Drive { path: path(), why })
     }
 
     /// Its logical block in bytes: 512 or 4096.
@@ -164,6 +186,11 @@ impl NvmeDrive {
         self.zeroes
     }
 
+    /// Whether that may give blocks back.
+    pub fn deallocates(&self) -> bool {
+        self.deallocates
+    }
+
     /// Whether completed writes may sit in a cache that a Flush empties.
     pub fn has_volatile_cache(&self) -> bool {
         self.has_volatile_cache
@@ -179,10 +206,36 @@ impl NvmeDrive {
         divide(self.fd(), (offset, length), self.transfer_max_bytes, parts);
     }
 
-    /// The same for commands without data.
+    /// The same for Write Zeroes.
     pub fn ranges(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
-        divide(self.fd(), (offset, length), BLOCKS_MAX << self.blocks.block_shift, parts);
+        divide(self.fd(), (offset, length), self.zeroes_max_bytes, parts);
     }
+}
+
+/// The size in bytes of a namespace that was opened with blocks of this size; why not, if it is another by now.
+fn check_measured(found: &Identified, block_shift: u32) -> Result<u64, String> {
+    match found.size_bytes() {
+        0 => Err("is gone from the drive".to_owned()),
+        _ if u32::from(found.block_shift) != block_shift || found.metadata_bytes != 0 => {
+            Err("has been formatted with other blocks".to_owned())
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// The bytes that a limit of the drive allows, a power of two of pages of 4 KiB; 0 is no limit.
+fn pages(exponent: u8) -> u64 {
+    match exponent {
+        0 => u64::MAX,
+        exponent if exponent < 52 => 4096 << exponent,
+        _ => u64::MAX,
+    }
+}
+
+/// Most bytes of one Write Zeroes of a drive with this WZSL (NVM Command Set 1.0 §4.1.5.2). Of one that has none
+/// Linux, too, takes the limit of transfers.
+fn zeroes_max_bytes(wzsl: Option<u8>, mdts: u8, block_shift: u8) -> u64 {
+    pages(wzsl.unwrap_or(mdts)).min(BLOCKS_MAX << block_shift)
 }
 
 fn divide(fd: RawFd, (offset, length): (u64, u64), most: u64, parts: &mut Vec<Part>) {
@@ -213,6 +266,34 @@ mod tests {
         let found: Vec<_> = parts.iter().map(|part| (part.offset, part.length)).collect();
         let (k, at) = (1 << 10, 4096);
         assert_eq!(found, [(at, 128 * k), (at + 128 * k, 128 * k), (at + 256 * k, 44 * k)]);
+    }
+
+    #[test]
+    fn zeroes_have_the_limit_of_the_drive() {
+        let most = 65536 * 512;
+        assert_eq!(zeroes_max_bytes(Some(3), 9, 9), 8 * 4096);
+        assert_eq!(zeroes_max_bytes(Some(0), 5, 9), most, "no limit");
+        assert_eq!(zeroes_max_bytes(Some(200), 5, 9), most);
+        assert_eq!(zeroes_max_bytes(None, 5, 9), 32 * 4096);
+        assert_eq!(zeroes_max_bytes(None, 0, 12), 65536 * 4096);
+    }
+
+    #[test]
+    fn a_namespace_that_is_measured_is_still_the_same() {
+        let found = |blocks, block_shift, metadata_bytes| Identified {
+            blocks,
+            block_shift,
+            metadata_bytes,
+            serial: String::new(),
+            mdts: 0,
+            zeroes: false,
+            deallocates: false,
+            has_volatile_cache: false,
+        };
+        assert_eq!(check_measured(&found(1000, 9, 0), 9), Ok(512_000));
+        for other in [found(0, 9, 0), found(0, 0, 0), found(1000, 12, 0), found(1000, 9, 8)] {
+            assert!(check_measured(&other, 9).is_err());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A namespace in a file or on a block device; and files whose memory is a namespace.
 
+use crate::lost_writes::LossWatch;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags, fallocate, fstat, fstatfs, open,
     statx,
@@ -8,7 +9,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Why a file cannot be a namespace, with what to do about it.
@@ -122,10 +122,19 @@ pub struct FileNamespace {
     /// When it was opened.
     size_bytes: u64,
     block_bytes: u32,
-    /// The size that it is given, whatever that of the file.
-    fixed_bytes: Mutex<Option<u64>>,
     direct: bool,
-    punches_holes: bool,
+    /// Of one that goes through the page cache.
+    watch: Option<LossWatch>,
+    zeroes: Zeroes,
+}
+
+/// How ranges of a file can be made zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Zeroes {
+    /// They can, without data for them.
+    can_punch: bool,
+    /// Their blocks are given back, so that it takes no time as if they were written.
+    gives_back: bool,
 }
 
 impl FileNamespace {
@@ -169,36 +178,34 @@ impl FileNamespace {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(FileError::Kind { path: path.to_owned() });
         }
-        lock(&fd, how).map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        lock(&fd, how).map_err(not_locked(path))?;
         let file = File::from(fd);
         let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
-        let fixed_bytes = Mutex::new(size_bytes.map(|_| size));
         let direct = allows_direct(&file, block_bytes);
         if direct {
             let flags = rustix::fs::fcntl_getfl(&file).map_err(failed("examine"))?;
             rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)
                 .map_err(failed("use direct I/O on"))?;
         }
-        let punches_holes = can_punch_holes(&file, kind, block_bytes);
+        let watch = match direct {
+            true => None,
+            false => Some(LossWatch::of(file.as_raw_fd()).map_err(|source| FileError::Io {
+                action: "open once more",
+                path: path.to_owned(),
+                source,
+            })?),
+        };
+        let zeroes = Zeroes::of(&file, kind, block_bytes);
         let path = path.to_owned();
-        Ok(FileNamespace {
-            file,
-            path,
-            kind,
-            size_bytes: size,
-            block_bytes,
-            fixed_bytes,
-            direct,
-            punches_holes,
-        })
+        Ok(FileNamespace { file, path, kind, size_bytes: size, block_bytes, direct, watch, zeroes })
     }
 
     /// Locks it in another way.
     ///
     /// # Errors
-    /// [`FileError::Locked`].
+    /// [`FileError::Locked`], or the kernel's answer.
     pub fn lock(&self, how: Lock) -> Result<(), FileError> {
-        relock(&self.file, how).map_err(|_| FileError::Locked { path: self.path.clone() })
+        relock(&self.file, how).map_err(not_locked(&self.path))
     }
 
     /// Its size in bytes when it was opened, whole blocks.
@@ -208,7 +215,6 @@ impl FileNamespace {
 
     /// What its size becomes, in bytes and whole blocks, with this one given (or all of the file)
     /// instead of what [`open`](Self::open) was given. A regular file that is smaller is grown.
-    /// Nothing else changes before [`give_size`](Self::give_size).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -216,19 +222,9 @@ impl FileNamespace {
         settle_size(&self.file, &self.path, self.kind, size_bytes, self.block_bytes)
     }
 
-    /// From now on it has this size, which [`settle_size`](Self::settle_size) has agreed to, or
-    /// that of the file.
-    pub fn give_size(&self, size_bytes: Option<u64>) {
-        *self.fixed_bytes() = size_bytes.map(|bytes| self.whole_blocks(bytes));
-    }
-
     /// A size rounded down to logical blocks.
     pub(crate) fn whole_blocks(&self, bytes: u64) -> u64 {
         bytes - bytes % u64::from(self.block_bytes)
-    }
-
-    fn fixed_bytes(&self) -> MutexGuard<'_, Option<u64>> {
-        self.fixed_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file.
@@ -236,28 +232,24 @@ impl FileNamespace {
         &self.path
     }
 
-    /// Its size in bytes now, whole blocks: that of the file, unless it was given one.
-    ///
-    /// # Errors
-    /// The kernel's answer.
-    pub fn measure(&self) -> io::Result<u64> {
-        use std::io::{Seek, SeekFrom};
-        if let Some(bytes) = *self.fixed_bytes() {
-            return Ok(bytes);
-        }
-        // Of a block device the kernel tells no size but this way. Nobody uses the position.
-        let bytes = (&self.file).seek(SeekFrom::End(0))?;
-        Ok(self.whole_blocks(bytes))
-    }
-
     /// Whether I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
+    /// Whether the kernel has lost writes in the page cache since this was last asked.
+    pub(crate) fn has_lost_writes(&self) -> bool {
+        self.watch.as_ref().is_some_and(LossWatch::has_lost)
+    }
+
     /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on it.
     pub fn punches_holes(&self) -> bool {
-        self.punches_holes
+        self.zeroes.can_punch
+    }
+
+    /// Whether that gives blocks back. A disk that has no discard may write the zeroes, all of them.
+    pub fn gives_back(&self) -> bool {
+        self.zeroes.gives_back
     }
 
     /// For the ring.
@@ -285,7 +277,7 @@ pub(crate) fn open_in_memory(
     if !is_regular || !is_on_tmpfs {
         return Err(FileError::NotInMemory { path: path.to_owned() });
     }
-    lock(&fd, how).map_err(|_| FileError::Locked { path: path.to_owned() })?;
+    lock(&fd, how).map_err(not_locked(path))?;
     let have = stat.st_size as u64;
     if have == 0 || !have.is_multiple_of(u64::from(block_bytes)) {
         return Err(FileError::PartOfBlock { path: path.to_owned(), have, block_bytes });
@@ -316,6 +308,15 @@ pub(crate) fn lock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
             }
             outcome => return outcome,
         }
+    }
+}
+
+/// Why a file cannot be locked.
+pub(crate) fn not_locked(path: &Path) -> impl FnOnce(rustix::io::Errno) -> FileError {
+    let path = path.to_owned();
+    move |error| match error {
+        rustix::io::Errno::WOULDBLOCK => FileError::Locked { path },
+        error => FileError::Io { action: "lock", path, source: error.into() },
     }
 }
 
@@ -367,28 +368,42 @@ fn settle_size(
     Ok(want)
 }
 
-/// Whether holes of whole blocks of `block_bytes` can be made. Asks for one far behind the end of a file, where
-/// nobody appends meanwhile, which changes nothing; of a block device its queue tells.
-fn can_punch_holes(file: &File, kind: FileType, block_bytes: u32) -> bool {
-    let Ok(stat) = fstat(file) else { return false };
-    if kind == FileType::BlockDevice {
-        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-        let device = format!("/sys/dev/block/{major}:{minor}");
-        // A partition has its disk's.
-        return ["queue", "../queue"].iter().any(|queue| {
-            let limit = |name| {
-                let text = std::fs::read_to_string(format!("{device}/{queue}/{name}")).ok()?;
-                text.trim().parse::<u64>().ok()
-            };
-            // Parts of its blocks a device refuses to zero.
-            limit("write_zeroes_max_bytes").is_some_and(|bytes| bytes > 0)
-                && limit("logical_block_size").is_some_and(|bytes| bytes <= block_bytes.into())
-        });
+impl Zeroes {
+    /// Of whole blocks of `block_bytes`. Asks for a hole far behind the end of a file, where nobody appends
+    /// meanwhile, which changes nothing; of a block device its queue tells.
+    fn of(file: &File, kind: FileType, block_bytes: u32) -> Zeroes {
+        let Ok(stat) = fstat(file) else { return Zeroes::default() };
+        if kind == FileType::BlockDevice {
+            let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+            let device = format!("/sys/dev/block/{major}:{minor}");
+            // A partition has its disk's.
+            let queues =
+                ["queue", "../queue"].map(|queue| PathBuf::from(format!("{device}/{queue}")));
+            return queues
+                .iter()
+                .find(|queue| queue.exists())
+                .map_or(Zeroes::default(), |queue| Zeroes::of_queue(queue, block_bytes));
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let end = (stat.st_size as u64).next_multiple_of(4096);
+        // The largest size that a file may have is that of its file system.
+        let can_punch =
+            [1 << 40, 1 << 30].iter().any(|far| fallocate(file, flags, end + far, 4096).is_ok());
+        Zeroes { can_punch, gives_back: can_punch }
     }
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let end = (stat.st_size as u64).next_multiple_of(4096);
-    // The largest size that a file may have is that of its file system.
-    [1 << 40, 1 << 30].iter().any(|far| fallocate(file, flags, end + far, 4096).is_ok())
+
+    /// Of a block device, by the folder of its queue in sysfs.
+    fn of_queue(queue: &Path, block_bytes: u32) -> Zeroes {
+        let limit = |name| {
+            let text = std::fs::read_to_string(queue.join(name)).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        let is_some = |name| limit(name).is_some_and(|bytes| bytes > 0);
+        // Parts of its blocks a device refuses to zero.
+        let fits = limit("logical_block_size").is_some_and(|bytes| bytes <= block_bytes.into());
+        let can_punch = fits && is_some("write_zeroes_max_bytes");
+        Zeroes { can_punch, gives_back: can_punch && is_some("discard_max_bytes") }
+    }
 }
 
 /// What the memory of chains is aligned to.
@@ -455,5 +470,38 @@ mod tests {
         let found = [punches(512), punches(4096)];
         losetup(&["--detach", device.trim()].map(std::ffi::OsStr::new));
         assert_eq!(found.map(|it| it.expect("it opens")), [false, true]);
+    }
+
+    /// Only a lock of somebody else means that the file is in use.
+    #[test]
+    fn a_file_that_cannot_be_locked_need_not_be_in_use() {
+        // Opened for its path only, it takes no lock.
+        let fd = open("/dev/null", OFlags::PATH, Mode::empty()).expect("it opens");
+        let error = lock(&fd, Lock::Alone).map_err(not_locked(Path::new("/dev/null")));
+        assert!(matches!(error, Err(FileError::Io { action: "lock", .. })), "{error:?}");
+    }
+
+    /// A disk that writes zeroes itself need not give blocks back.
+    #[test]
+    fn a_queue_tells_what_a_disk_does_with_zeroes() {
+        let queue = tempfile::tempdir().expect("a folder");
+        let mut found = Vec::new();
+        for (zeroes, discard, block) in [
+            ("4096", "4096", "512"),
+            ("4096", "0", "512"),
+            ("0", "4096", "512"),
+            ("4096", "4096", "4096"),
+        ] {
+            for (name, text) in [
+                ("write_zeroes_max_bytes", zeroes),
+                ("discard_max_bytes", discard),
+                ("logical_block_size", block),
+            ] {
+                std::fs::write(queue.path().join(name), format!("{text}\n")).expect("written");
+            }
+            let Zeroes { can_punch, gives_back } = Zeroes::of_queue(queue.path(), 512);
+            found.push((can_punch, gives_back));
+        }
+        assert_eq!(found, [(true, true), (true, false), (false, false), (false, false)]);
     }
 }

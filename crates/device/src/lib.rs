@@ -22,7 +22,8 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `nvme`, `xrp`, `rdma`, `buffer`, `memory` and, to be sent between threads, `gather_buffer`.
+//! Only in `ring`, `nvme`, `xrp`, `rdma`, `buffer`, `memory`, `lost_writes` and, to be sent between threads,
+//! `gather_buffer`.
 
 mod buffer;
 mod delay;
@@ -30,6 +31,7 @@ mod drive;
 pub mod fabric;
 mod file;
 mod gather_buffer;
+mod lost_writes;
 mod memory;
 mod nvme;
 pub mod rdma;

@@ -126,6 +126,14 @@ impl NvmeDevice {
         self.identify_of(0, 1)
     }
 
+    /// What the controller says of itself for the NVM command set (NVM Command Set 1.0 §4.1.5.2).
+    ///
+    /// # Errors
+    /// As [`identify`](Self::identify): drives before version 2.0 refuse it.
+    pub fn identify_nvm_controller(&self) -> io::Result<[u8; IDENTIFY_BYTES]> {
+        self.identify_of(0, 6)
+    }
+
     fn identify_of(&self, nsid: u32, cns: u32) -> io::Result<[u8; IDENTIFY_BYTES]> {
         let mut data = [0; IDENTIFY_BYTES];
         let mut command = Command {
@@ -206,7 +214,7 @@ impl NvmeRing {
     /// # Panics
     /// If the parts have more or fewer bytes.
     pub fn read_drive(&mut self, drive: DriveBlocks, parts: &[Part], buffer: IoBuffer, token: u64) {
-        self.push_parts(token, Memory::Owned(buffer), parts, |part, to| {
+        self.push_joined(token, Memory::Owned(buffer), (parts, first_status), |part, to| {
             drive.entry(Command { address: address(to), ..drive.command(READ, part, 0) }, part)
         });
     }
@@ -222,7 +230,7 @@ impl NvmeRing {
         to: *mut u8,
         token: u64,
     ) {
-        self.push_parts(token, Memory::Lent(to), parts, |part, to| {
+        self.push_joined(token, Memory::Lent(to), (parts, first_status), |part, to| {
             drive.entry(Command { address: address(to), ..drive.command(READ, part, 0) }, part)
         });
     }
@@ -239,7 +247,7 @@ impl NvmeRing {
         token: u64,
     ) {
         let flags = if fua { FUA } else { 0 };
-        self.push_parts(token, Memory::Owned(buffer), parts, |part, from| {
+        self.push_joined(token, Memory::Owned(buffer), (parts, first_status), |part, from| {
             let command = drive.command(WRITE, part, flags);
             drive.entry(Command { address: address(from), ..command }, part)
         });
@@ -247,7 +255,7 @@ impl NvmeRing {
 
     /// Makes the parts of a drive read as zeroes; it may give their blocks back.
     pub fn zero_drive(&mut self, drive: DriveBlocks, parts: &[Part], token: u64) {
-        self.push_parts(token, Memory::None, parts, |part, _| {
+        self.push_joined(token, Memory::None, (parts, first_status), |part, _| {
             let command = drive.command(WRITE_ZEROES, part, DEALLOCATE);
             drive.entry(Command { data_bytes: 0, ..command }, part)
         });
@@ -291,6 +299,11 @@ impl DriveBlocks {
     }
 }
 
+/// Of two commands the status that is not 0, or the first.
+fn first_status(one: i32, other: i32) -> i32 {
+    if one == 0 { other } else { one }
+}
+
 fn address(memory: *mut u8) -> u64 {
     memory.expose_provenance() as u64
 }
@@ -314,6 +327,27 @@ mod tests {
         // SAFETY: the structure has no padding, and any bytes are a value of it.
         let back: Command = unsafe { bytes.as_ptr().cast::<Command>().read_unaligned() };
         assert_eq!(format!("{back:?}"), format!("{command:?}"));
+    }
+
+    /// Commands of one operation that a drive refuses have one status, and not the sum of theirs.
+    #[test]
+    fn an_operation_has_the_status_of_a_command() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(512).expect("it grows");
+        let mut ring = Ring::new(4).expect("a ring");
+        // The results of these are 0, 512 and 512.
+        let parts = [512, 0, 0].map(|offset| Part { fd: file.as_raw_fd(), offset, length: 512 });
+        let buffer = Memory::Owned(IoBuffer::new(3 * 512));
+        ring.push_joined(1, buffer, (&parts, first_status), |part, to| {
+            opcode::Read::new(types::Fd(part.fd), to, 512).offset(part.offset).build()
+        });
+        let done = loop {
+            ring.submit(Some(std::time::Duration::from_secs(10))).expect("the kernel answers");
+            if let Some(done) = ring.completion() {
+                break done;
+            }
+        };
+        assert_eq!(done.result, 512);
     }
 
     #[test]

@@ -75,14 +75,18 @@ pub(crate) enum Memory {
     Lent(*mut u8),
 }
 
+/// Makes one of the results of two parts that are no errors.
+type Join = fn(i32, i32) -> i32;
+
 /// An operation in parts, which completes when all of them have.
 struct Group {
     token: u64,
     /// Parts of it are reads or writes of this.
     buffer: Option<Buffer>,
     parts_left: u32,
-    /// Of all parts so far: the sum of what they give, or the first error.
+    /// Of all parts so far: what they give together, or the first error.
     result: i32,
+    join: Join,
 }
 
 /// One thread's io_uring. The kinds of its entries are those of sockets and files; commands of NVMe
@@ -219,12 +223,24 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Begins an operation in parts: each is an entry, made with the place of its bytes in memory.
-    pub(crate) fn push_parts<E: Into<S>>(
+    /// Begins an operation in parts: each is an entry, made with the place of its bytes in memory. The result is the
+    /// sum of theirs, or the first error.
+    fn push_parts<E: Into<S>>(
         &mut self,
         token: u64,
         memory: Memory,
         parts: &[Part],
+        entry: impl Fn(&Part, *mut u8) -> E,
+    ) {
+        self.push_joined(token, memory, (parts, |one, other| one + other), entry);
+    }
+
+    /// The same with another way to join two results that are no errors, of which 0 is the first.
+    pub(crate) fn push_joined<E: Into<S>>(
+        &mut self,
+        token: u64,
+        memory: Memory,
+        (parts, join): (&[Part], Join),
         entry: impl Fn(&Part, *mut u8) -> E,
     ) {
         let (base, buffer) = match memory {
@@ -240,7 +256,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             }
         };
         let parts_left = parts.len() as u32;
-        let group = Some(Group { token, buffer, parts_left, result: 0 });
+        let group = Some(Group { token, buffer, parts_left, result: 0, join });
         let index = match self.free_groups.pop() {
             Some(index) => {
                 self.groups[index as usize] = group;
@@ -577,7 +593,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         group.parts_left -= 1;
         group.result = match (group.result, result) {
             (error @ ..0, _) | (_, error @ ..0) => error,
-            (before, bytes) => before + bytes,
+            (before, result) => (group.join)(before, result),
         };
         if group.parts_left > 0 {
             return None;

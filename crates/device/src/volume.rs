@@ -2,9 +2,9 @@
 //! stripes.
 
 use crate::file::{FileError, FileNamespace, Lock};
-use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// How the blocks of a namespace lie in several files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct Part {
 pub struct Volume {
     pieces: Vec<FileNamespace>,
     map: PieceMap,
+    /// Held while somebody looks for lost writes.
+    looking: Mutex<()>,
 }
 
 /// Where bytes are, without the files themselves.
@@ -104,15 +106,19 @@ impl PieceMap {
 }
 
 impl Volume {
+    fn of(pieces: Vec<FileNamespace>, map: PieceMap) -> Volume {
+        Volume { pieces, map, looking: Mutex::default() }
+    }
+
     /// One file.
     pub fn single(file: FileNamespace) -> Volume {
-        Volume { pieces: vec![file], map: PieceMap::Concatenated(vec![0]) }
+        Volume::of(vec![file], PieceMap::Concatenated(vec![0]))
     }
 
     /// Locks all files in another way.
     ///
     /// # Errors
-    /// [`FileError::Locked`].
+    /// As [`FileNamespace::lock`].
     pub fn lock(&self, how: Lock) -> Result<(), FileError> {
         self.pieces.iter().try_for_each(|piece| piece.lock(how))
     }
@@ -157,7 +163,7 @@ impl Volume {
                 PieceMap::Striped { chunk_bytes, count }
             }
         };
-        let volume = Volume { pieces, map };
+        let volume = Volume::of(pieces, map);
         volume.check_chunks(|piece| Ok(piece.size_bytes()))?;
         Ok(volume)
     }
@@ -193,16 +199,6 @@ impl Volume {
         all.saturating_sub(self.size_bytes())
     }
 
-    /// Its size in bytes now (see [`FileNamespace::measure`]). Of files behind each other only the
-    /// last can change its size, else blocks would move.
-    ///
-    /// # Errors
-    /// The kernel's answer.
-    pub fn measure(&self) -> io::Result<u64> {
-        let sizes: io::Result<Vec<u64>> = self.pieces.iter().map(FileNamespace::measure).collect();
-        Ok(self.map.size_bytes(&sizes?))
-    }
-
     /// What its size becomes with this one given to each piece (see
     /// [`FileNamespace::settle_size`]).
     ///
@@ -223,22 +219,32 @@ impl Volume {
         Ok(self.map.size_bytes(&sizes))
     }
 
-    /// From now on each piece has this size, to which [`settle_size`](Self::settle_size) has agreed,
-    /// or that of its file.
-    pub fn give_size(&self, size_bytes: Option<u64>) {
-        for piece in &self.pieces {
-            piece.give_size(size_bytes);
-        }
-    }
-
     /// Whether I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.pieces.iter().all(FileNamespace::is_direct)
     }
 
+    /// Calls `lost` if the kernel has lost writes in the page cache since this was last asked. Whoever asks after a
+    /// sync has ended, on whatever thread, finds that `lost` has been called for all that was lost before.
+    pub fn look_for_lost_writes(&self, lost: impl FnOnce()) {
+        if self.is_direct() {
+            return;
+        }
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each is asked, or it would tell of the same loss later.
+        if self.pieces.iter().filter(|piece| piece.has_lost_writes()).count() > 0 {
+            lost();
+        }
+    }
+
     /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on it.
     pub fn punches_holes(&self) -> bool {
         self.pieces.iter().all(FileNamespace::punches_holes)
+    }
+
+    /// Whether that gives blocks back (see [`FileNamespace::gives_back`]).
+    pub fn gives_back(&self) -> bool {
+        self.pieces.iter().all(FileNamespace::gives_back)
     }
 
     /// Puts the parts of a range into `parts`, in the order of its bytes.
@@ -330,11 +336,8 @@ mod tests {
         let volume = Volume::open(&paths, None, 512, striped).expect("it opens");
         assert_eq!((volume.size_bytes(), volume.unused_bytes()), (3 * 16384, 93184 - 49152));
         grow("b", 50_000);
-        assert_eq!(volume.measure().expect("files"), 6 * 16384);
         assert_eq!(volume.settle_size(None).expect("files"), 6 * 16384);
         assert_eq!(volume.settle_size(Some(65536)).expect("files"), 12 * 16384);
-        volume.give_size(Some(65536));
-        assert_eq!(volume.measure().expect("files"), 12 * 16384);
         let small = volume.settle_size(Some(8192)).expect_err("no whole chunk");
         assert!(matches!(small, FileError::TooSmall { want: 16384, .. }), "{small}");
         drop(volume);
@@ -346,7 +349,7 @@ mod tests {
         assert_eq!((volume.size_bytes(), volume.unused_bytes()), (3 * 65536, 0));
         grow("a", 100_000);
         grow("c", 70_000);
-        assert_eq!(volume.measure().expect("files"), 3 * 65536 + 4096);
+        assert_eq!(volume.settle_size(None).expect("files"), 3 * 65536 + 4096);
         let moves = volume.settle_size(Some(1 << 20)).expect_err("blocks would move");
         assert!(matches!(moves, FileError::BlocksMove { .. }), "{moves}");
         assert_eq!(std::fs::metadata(path("a")).expect("a file").len(), 100_000, "untouched");

@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// A client that connects must say what it wants within this time.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
@@ -235,7 +236,9 @@ impl Session<'_> {
     }
 
     fn send(&self, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
-        let mut packet = Vec::new();
+        // With room for all of it, so that no part of a lane's keys stays behind in freed memory.
+        let key_bytes = if let Answer::Lane { state } = answer { state.len() + 16 } else { 0 };
+        let mut packet = Zeroizing::new(Vec::with_capacity(key_bytes));
         answer.encode(&mut packet);
         Ok(self.socket.send(&packet, descriptors)?)
     }
@@ -319,7 +322,7 @@ impl Session<'_> {
         open.grants.keep_up(&mut open.association)?;
         match open.association.lane(max) {
             Ok(lane) => {
-                let answer = Answer::Lane { state: lane.state().to_vec() };
+                let answer = Answer::Lane { state: Zeroizing::new(lane.state().to_vec()) };
                 self.send(&answer, &[lane.socket.as_fd()])
             }
             Err(failed) => self.answer_or_refuse(Err(failed)),

@@ -15,7 +15,6 @@ use bpfof_nvme::tcp::DEFAULT_PORT;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Longer files are none of these, in bytes.
@@ -144,12 +143,11 @@ impl HostsFile {
     /// [`Error::Key`]: it cannot be read, or others may read it. [`Error::HostsFile`]: it is another
     /// user's, or something in it makes no sense.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = key_file::read_private(path, MAX_BYTES)?;
+        let (text, owner) = key_file::read_private(path, MAX_BYTES)?;
         let refused = |why: String| Error::HostsFile { path: path.to_owned(), why };
-        let owner = std::fs::metadata(path).map(|found| found.uid());
         let is_ours = [0, rustix::process::geteuid().as_raw()];
         // Else who sets the environment of a program with more rights chooses its keys.
-        if !owner.is_ok_and(|owner| is_ours.contains(&owner)) {
+        if !is_ours.contains(&owner) {
             return Err(refused("it belongs to another user".to_owned()));
         }
         Ok(Self { targets: parse(&text).map_err(refused)?, path: path.to_owned() })

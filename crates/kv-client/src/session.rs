@@ -5,7 +5,7 @@ use bpfkv::pushdown::{FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES};
 use bpfkv::{Cache, detect};
 use bpfof_host::{
     Controller, Error, FileVersion, FirstRead, FirstReads, FunctionId, Lane, Options, PushdownCall,
-    PushdownLimits, PushdownVectorCall, TargetUrl, VectorAnswer, VectorArguments,
+    PushdownLimits, PushdownVectorCall, Status, TargetUrl, VectorAnswer, VectorArguments,
 };
 use std::io;
 
@@ -136,8 +136,32 @@ pub(crate) fn read(lane: &mut Lane, nsid: u32, offset: u64, data: &mut [u8]) -> 
     let from = (offset - start) as usize;
     match whole {
         Ok(()) => data.copy_from_slice(&blocks[from..from + data.len()]),
-        // The namespace may end within the last 4096 bytes.
-        Err(_) => lane.read(nsid, offset, data).map_err(io::Error::other)?,
+        Err(error) if is_behind_the_end(&error) => {
+            lane.read(nsid, offset, data).map_err(io::Error::other)?;
+        }
+        Err(error) => return Err(io::Error::other(error)),
     }
     Ok(())
+}
+
+/// Whether a read went beyond the namespace, which may end within the last 4096 bytes.
+fn is_behind_the_end(error: &Error) -> bool {
+    matches!(error, Error::Command { source, .. } if source.status.same_code(Status::LBA_OUT_OF_RANGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_host::CommandError;
+
+    /// Any other error is told as it came.
+    #[test]
+    fn only_a_read_behind_the_end_is_tried_again() {
+        let failed = |status| {
+            let source = CommandError { status, dw0: 0, dw1: 0 };
+            is_behind_the_end(&Error::Command { command: "Read", source })
+        };
+        assert!(failed(Status::LBA_OUT_OF_RANGE.with_dnr()));
+        assert!(!failed(Status::UNRECOVERED_READ_ERROR) && !is_behind_the_end(&Error::DataDigest));
+    }
 }

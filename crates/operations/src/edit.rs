@@ -1,6 +1,7 @@
 //! Changes of the namespaces in a target's configuration file, which leave everything else of its text.
 
 use bpfof_controller::{MAX_NSID, NamespaceConfig, TargetConfig, parse_size};
+use std::path::PathBuf;
 use toml_edit::{Array, DocumentMut, Item, Value};
 
 /// What is to become of the namespaces.
@@ -43,12 +44,23 @@ fn refused<T>(why: impl ToString) -> Result<T, EditError> {
     Err(EditError(why.to_string()))
 }
 
-/// Whether a configuration has this namespace.
+/// What a namespace of a configuration is, but for its size and how hosts see it; none if there is no such namespace.
 ///
 /// # Errors
 /// The text is no configuration.
-pub fn has(text: &str, place: &Place) -> Result<bool, EditError> {
-    Ok(find(&TargetConfig::from_toml(text).map_err(EditError)?, place).is_ok())
+pub fn storage_of(text: &str, place: &Place) -> Result<Option<Vec<PathBuf>>, EditError> {
+    let config = TargetConfig::from_toml(text).map_err(EditError)?;
+    let found = find(&config, place).ok();
+    Ok(found.map(|at| config.namespaces[at].source.paths().to_vec()))
+}
+
+/// Whether two configurations have the same namespaces.
+///
+/// # Errors
+/// One of them is none.
+pub fn have_same_namespaces(one: &str, other: &str) -> Result<bool, EditError> {
+    let namespaces = |text| TargetConfig::from_toml(text).map(|config| config.namespaces);
+    Ok(namespaces(one).map_err(EditError)? == namespaces(other).map_err(EditError)?)
 }
 
 /// The text of a configuration file with its namespaces changed, and where the change is.
@@ -193,8 +205,11 @@ namespaces = [
         assert!(text.contains("mem:size=4MiB,nsid=3"), "{text}");
         let (_, added) = apply("", &Edit::Add("mem:size=4MiB,nsid=9".into())).expect("added");
         assert_eq!(added, place(9));
-        assert!(has(&text, &place(3)).expect("a configuration"));
-        assert!(!has(&text, &place(4)).expect("a configuration"));
+        assert_eq!(storage_of(&text, &place(3)), Ok(Some(Vec::new())));
+        assert_eq!(storage_of(&text, &place(4)), Ok(None));
+        assert_eq!(storage_of(FILE, &of_b), Ok(Some(vec![PathBuf::from("/srv/a")])));
+        assert_eq!(have_same_namespaces(FILE, &text), Ok(false));
+        assert_eq!(have_same_namespaces(&format!("{FILE}poll = true"), FILE), Ok(true));
     }
 
     #[test]

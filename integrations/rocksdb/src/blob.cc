@@ -84,7 +84,7 @@ bool BlobReads::add(const Slice &index, const Slice &key, const BlobFiles &files
 	BlobPlace place;
 	FileRange range;
 
-	if (!place.parse(index))
+	if (!place.parse(index) || !sst::can_decompress(place.compression))
 		return false;
 	const auto file = files.find(place.file_number);
 

@@ -57,7 +57,8 @@ rocksdb::Status take_blob(const BlobPlace &place, const rocksdb::Slice &key, std
 class BlobReads {
     public:
 	/* Adds the read of the value of a key, whose place is `index`; `of` is a number of the caller's. False
-	 * if that leads to no blob of these files, or to one that is too long. */
+	 * if that leads to no blob of these files, or to one that is too long, or compressed by what take_blob() does
+	 * not know. */
 	bool add(const rocksdb::Slice &index, const rocksdb::Slice &key, const BlobFiles &files, size_t of);
 	/* Reads all, in one round trip, as TableFiles::read(). */
 	Fetched fetch(const TableFiles &files, int64_t timeout_us);

@@ -26,18 +26,19 @@ constexpr size_t SCANS_OF_AVERAGE = 16;
 
 class PushdownIterator final : public rocksdb::Iterator {
     public:
-	PushdownIterator(std::unique_ptr<rocksdb::Iterator> plain, const Slice *upper_bound,
+	PushdownIterator(std::unique_ptr<rocksdb::Iterator> plain, const rocksdb::ReadOptions &options,
 		std::shared_ptr<const View> view, std::shared_ptr<VersionTracker> live,
 		std::shared_ptr<TableFiles> files, std::shared_ptr<Scans> scans)
-		: plain_(std::move(plain)), upper_bound_(upper_bound), view_(std::move(view)),
-		  live_(std::move(live)), files_(std::move(files)), scans_(std::move(scans))
+		: plain_(std::move(plain)), lower_bound_(options.iterate_lower_bound),
+		  upper_bound_(options.iterate_upper_bound), view_(std::move(view)), live_(std::move(live)),
+		  files_(std::move(files)), scans_(std::move(scans))
 	{
 	}
 	~PushdownIterator() override { end_scan(); }
 
 	void Seek(const Slice &key) override
 	{
-		Fetch fetch(*this, begin_scan(&key));
+		Fetch fetch(*this, begin_scan(&not_before_bound(key)));
 
 		plain_->Seek(key);
 	}
@@ -50,7 +51,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 	void SeekToFirst() override
 	{
 		const Slice first;
-		Fetch fetch(*this, begin_scan(&first));
+		Fetch fetch(*this, begin_scan(&not_before_bound(first)));
 
 		plain_->SeekToFirst();
 	}
@@ -137,6 +138,12 @@ class PushdownIterator final : public rocksdb::Iterator {
 		const bool seeks_;
 	};
 
+	/* Where RocksDB looks that seeks to a key. Families that are followed have their keys in this order. */
+	const Slice &not_before_bound(const Slice &key) const
+	{
+		return lower_bound_ && key.compare(*lower_bound_) < 0 ? *lower_bound_ : key;
+	}
+
 	const Slice *begin_scan(const Slice *key)
 	{
 		end_scan();
@@ -212,6 +219,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 	}
 
 	const std::unique_ptr<rocksdb::Iterator> plain_;
+	const Slice *const lower_bound_;
 	const Slice *const upper_bound_;
 	/* That of the iterator's own version, or null. */
 	std::shared_ptr<const View> view_;
@@ -237,8 +245,8 @@ rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
 	if (!plain->GetProperty("rocksdb.iterator.super-version-number", &version).ok() || !view ||
 		version != std::to_string(view->version))
 		view = nullptr;
-	return new PushdownIterator(std::move(plain), options.iterate_upper_bound, std::move(view),
-		std::move(live), std::move(files), std::move(scans));
+	return new PushdownIterator(std::move(plain), options, std::move(view), std::move(live), std::move(files),
+		std::move(scans));
 }
 
 } /* namespace bpf_of */

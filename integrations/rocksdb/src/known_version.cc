@@ -16,7 +16,7 @@ struct Known {
 };
 
 /* Families of which a thread knows the version. */
-constexpr size_t FAMILIES = 8;
+constexpr size_t FAMILIES = 64;
 
 /* Versions that this thread was given, of all families of all databases. */
 thread_local uint64_t acquisitions;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 namespace bpf_of {
@@ -82,8 +83,12 @@ static bool has_not_ended(const struct bpfof_chain &chain)
 
 void cannot_end(struct bpfof_chain *chain)
 {
-	if (has_not_ended(*chain))
-		chain->result.error = EIO;
+	struct bpfof_result &result = chain->result;
+
+	if (!has_not_ended(*chain))
+		return;
+	result.error = EIO;
+	std::snprintf(result.message, sizeof(result.message), "%s", bpfof_error());
 }
 
 void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t count, const TimeLimit &limit)
@@ -148,11 +153,11 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 	struct sst_get_answer answer;
 
 	if (result.length < 0) {
-		*error = result.message;
 		if (has_not_ended(chain))
 			return ReadPath::kTimedOut;
-		found->met_long_key = met_long_key(chain);
-		if (found->met_long_key)
+		*error = result.message[0] ? result.message : std::strerror(result.error);
+		found->lacks_scratch = met_long_key(chain);
+		if (found->lacks_scratch)
 			return ReadPath::kDeclined;
 		/* RocksDB has deleted a table that the target does not know: there is another version. That the
 		 * target knows no such function it says by a status. */
@@ -167,6 +172,7 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 	found->blocks = answer.blocks;
 	found->tables = answer.table + 1;
 	found->is_whole = answer.status != SST_NOT_FOUND;
+	found->lacks_scratch = answer.status == SST_TOO_LONG;
 	if (answer.status == SST_OTHER || answer.status == SST_TOO_LONG || answer.status > SST_BLOB)
 		return ReadPath::kDeclined;
 	const size_t size = result.length - sizeof(answer);

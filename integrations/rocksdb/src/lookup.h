@@ -63,7 +63,7 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const Part &part, c
 void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t count, const TimeLimit &limit);
 /* What a chain has before it ends. */
 void not_ended(struct bpfof_chain *chain);
-/* The reader has failed: a chain that has not ended has failed with it. */
+/* The reader has failed, for which bpfof_error() has the reason: a chain that has not ended has failed with it. */
 void cannot_end(struct bpfof_chain *chain);
 
 /* What a chain has found, in its scratch. */
@@ -82,8 +82,9 @@ struct Found {
 	std::vector<rocksdb::Slice> operands;
 	/* That were read, also for nothing. */
 	uint32_t blocks = 0;
-	/* A chain that was needed has ended at a key, of any entry on its way, for which its scratch has no room. */
-	bool met_long_key = false;
+	/* A chain that was needed has ended at a key, of any entry on its way, or at values of its own, for which its
+	 * scratch has no room. */
+	bool lacks_scratch = false;
 };
 
 /*

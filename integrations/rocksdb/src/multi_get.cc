@@ -127,7 +127,7 @@ class ManyChains {
 
 		running_ += failed ? 0 : count_ - begun_;
 		for (size_t i = begun_; failed && i < count_; i++)
-			chains_[i].result.error = EIO;
+			cannot_end(&chains_[i]);
 		begun_ = count_;
 		is_closed_ = true;
 	}
@@ -183,7 +183,7 @@ class PushdownDB::ManyGets {
 		const Slice *keys, PinnableSlice *values, Status *statuses)
 		: state_(state), db_(db), at_(at), limit_(at),
 		  /* RocksDB has no snapshots with inplace_update_support. */
-		  newest_tag_(at.snapshot ? State::newest_tag(db, at) : UINT64_MAX),
+		  newest_tag_(at.snapshot || state.read_only ? State::newest_tag(db, at) : UINT64_MAX),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
 		  values_(values), statuses_(statuses)
 	{
@@ -288,7 +288,7 @@ class PushdownDB::ManyGets {
 			else if (wanted.size() > KEY_BYTES_MAX)
 				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(*family.live, at_))
-				sampled_.push_back(key);
+				left_.push_back({key, ReadPath::kSampled});
 			else if (!make_plan(*family.view, wanted, newest_tag_, family.live->merge(), end, &plan, &why))
 				plainly(key, why);
 			else if (plan.tables > 0)
@@ -309,7 +309,7 @@ class PushdownDB::ManyGets {
 		plan([&](const Missing &missing, const Plan &plan) {
 			pending.emplace_back(missing.key, plan);
 		});
-		read_sampled();
+		read_left();
 		if (pending.empty())
 			return;
 		for (const auto &[key, plan] : pending)
@@ -331,8 +331,9 @@ class PushdownDB::ManyGets {
 	{
 		const bool are_single = mode_ == Mode::kSingleChains;
 		const size_t part = are_single ? last - first : PART;
-		std::optional<Reader> reader;
+		/* The chains are there as long as the reader, which may write to them. */
 		std::optional<ManyChains> chains;
+		std::optional<Reader> reader;
 		std::vector<Pending> pending;
 		std::optional<Speculation::Read> speculates;
 
@@ -342,7 +343,10 @@ class PushdownDB::ManyGets {
 			search_memory(from, std::min(from + part, last));
 			plan([&](Missing &missing, Plan &plan) {
 				const size_t key = missing.key;
+				const VersionTracker &live = *families_[family_of_[key]].live;
 
+				if (live.declines().are_likely())
+					return left_.push_back({key, ReadPath::kDeclined});
 				if (!reader)
 					reader.emplace(state_.files->target().session());
 				if (!reader->get())
@@ -352,7 +356,7 @@ class PushdownDB::ManyGets {
 						speculates && speculates->is_at_once());
 				const size_t number = chains->count();
 				const uint32_t parts = chains->add(*reader, &plan, keys_[key],
-					state_.scratch_bytes_of(*families_[family_of_[key]].live, keys_[key]));
+					state_.scratch_bytes_of(live, keys_[key]));
 
 				pending.push_back({std::move(missing), number, parts, plan.tables});
 			});
@@ -362,7 +366,7 @@ class PushdownDB::ManyGets {
 		if (chains)
 			chains->leave(*reader);
 		/* While the target works. */
-		read_sampled();
+		read_left();
 		if (!chains)
 			return;
 		chains->wait(*reader, limit_);
@@ -370,12 +374,12 @@ class PushdownDB::ManyGets {
 		take_answers(pending, *chains, speculates ? &*speculates : nullptr);
 	}
 
-	/* Leaves keys to RocksDB for its cache. */
-	void read_sampled()
+	/* RocksDB reads the keys that are left to it. */
+	void read_left()
 	{
-		for (const size_t key : sampled_)
-			plainly_together(key, ReadPath::kSampled);
-		sampled_.clear();
+		for (const auto &[key, way] : left_)
+			plainly_together(key, way);
+		left_.clear();
 	}
 
 	KeyRead read_of(const Missing &missing) const
@@ -499,7 +503,8 @@ class PushdownDB::ManyGets {
 	/* Of those that were searched last. */
 	std::vector<Missing> missing_;
 	std::vector<size_t> stale_;
-	std::vector<size_t> sampled_;
+	/* Left to RocksDB for its cache, or because chains would decline. */
+	std::vector<std::pair<size_t, ReadPath>> left_;
 };
 
 /* Whether such a MultiGet() is all RocksDB's, and why. */
@@ -530,7 +535,8 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 	/* Get() refuses what MultiGet() may say here. */
 	at.io_activity = rocksdb::Env::IOActivity::kUnknown;
 #endif
-	if (!at.snapshot) {
+	/* It takes RocksDB's mutex; without writes all moments are the same. */
+	if (!at.snapshot && !state_->read_only) {
 		snapshot.emplace(db_);
 		at.snapshot = snapshot->snapshot();
 	}

@@ -21,12 +21,27 @@ using rocksdb::Status;
 
 namespace {
 
+/* Whether DB::Open() returns before all tables are open, which RocksDB before 11 does not do. */
+template <typename Options>
+auto opens_later(const Options &options, int) -> decltype(options.open_files_async != false)
+{
+	return options.open_files_async;
+}
+
+template <typename Options>
+bool opens_later(const Options &, long)
+{
+	return false;
+}
+
 /* Why a database with these options cannot be pushed down, and what to do; "" if it can. */
 std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pushdown)
 {
 	if (options.max_open_files != -1)
 		return "max_open_files must be -1: with fewer a search in memory has to open tables";
-	if (options.env != rocksdb::Env::Default())
+	if (opens_later(options, 0))
+		return "open_files_async must be off: before a table is open a search in memory has to open it";
+	if (options.env && options.env != rocksdb::Env::Default())
 		return "env must be Env::Default(): the files are opened by their paths";
 	if (options.unordered_write || options.two_write_queues)
 		return "unordered_write and two_write_queues must be off: with them tables may hold "

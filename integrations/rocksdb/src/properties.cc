@@ -3,6 +3,7 @@
 #include "state.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 
 namespace bpf_of {
@@ -34,14 +35,22 @@ template <typename Each> void for_each_number(const PushdownStats &stats, Each e
 	each("index-bytes", stats.index_bytes);
 }
 
+/* In every locale as JSON has it. */
+std::string as_text(double number)
+{
+	char text[32];
+
+	return std::string(text, std::to_chars(text, text + sizeof(text), number).ptr);
+}
+
 std::string as_json(const PushdownStats &stats)
 {
 	std::string text = "{";
 
 	for_each_number(stats, [&](const std::string &name, uint64_t value) {
-		text += (text.size() > 1 ? ", \"" : "\"") + name + "\": " + std::to_string(value);
+		text += "\"" + name + "\": " + std::to_string(value) + ", ";
 	});
-	return text + "}";
+	return text + "\"sample-rate\": " + as_text(stats.sample_rate) + "}";
 }
 
 } /* namespace */
@@ -73,6 +82,8 @@ bool PushdownDB::GetProperty(ColumnFamilyHandle *family, const Slice &property, 
 		return db_->GetProperty(family, property, value);
 	if (property == Slice("bpfof.stats"))
 		*value = as_json(stats());
+	else if (property == Slice("bpfof.sample-rate"))
+		*value = as_text(stats().sample_rate);
 	else if (property == Slice("bpfof.last-error"))
 		*value = last_error();
 	else if (GetIntProperty(family, property, &number))

@@ -133,12 +133,15 @@ bool PushdownDB::State::is_current(
 
 	if (view && (read_only || is_known_version(live->number(), view->version)))
 		return true;
-	if (view && VersionTracker::current_version(db, family, &version) && version == view->version) {
-		know_version(live->number(), version);
-		return true;
+	/* The first view comes by itself. */
+	if (!view || live->is_outdated(*view) || !VersionTracker::current_version(db, family, &version))
+		return false;
+	if (version != view->version) {
+		live->see(version);
+		return false;
 	}
-	live->poke();
-	return false;
+	know_version(live->number(), version);
+	return true;
 }
 
 Status PushdownDB::Get(const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key,
@@ -211,6 +214,8 @@ Status PushdownDB::get(
 	value->Reset();
 	if (mode == Mode::kBlocks && plan.tables > 0)
 		return state_->search_blocks(plan, limit, plainly);
+	if (plan.tables > 0 && live->declines().are_likely())
+		return together(ReadPath::kDeclined);
 	way = state_->run_plan(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
 	/* The blocks that the chain has read, or some that it could not read. */
 	if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
@@ -316,8 +321,8 @@ ChainRead PushdownDB::State::take_chains(const struct bpfof_chain *chains, uint3
 		at_once.fetch_add(1, std::memory_order_relaxed);
 	if (ended.way == ReadPath::kFailed)
 		failed(error);
-	if (ended.found.met_long_key)
-		read.live.note_long_key();
+	if (ended.found.lacks_scratch)
+		read.live.note_lack_of_scratch();
 	return ended;
 }
 
@@ -356,6 +361,7 @@ ReadPath PushdownDB::State::take_answer(ChainRead *read)
 {
 	if (read->is_good() && !settle(&read->found, read->read))
 		read->way = ReadPath::kDeclined;
+	read->read.live.declines().add(read->way == ReadPath::kDeclined);
 	if (read->way == ReadPath::kTimedOut)
 		*read->read.status = timed_out();
 	return read->way;

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "session.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 namespace bpf_of {
 
 namespace {
+
+/* How long a chain waits for the map of a file. Views have waited for those of new tables (version_tracker.cc); where
+ * it takes longer, as for many tables of a database that was just opened, no Get waits for that. */
+constexpr uint32_t PATIENCE_US = 2000;
 
 /* The storage function's object, in this library's read-only data. */
 extern "C" const unsigned char bpfof_sst_get_object[];
@@ -32,6 +38,7 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 	/* Table files keep theirs until they have forgotten it. */
 	settings.flags = BPFOF_STABLE_FDS;
 	settings.lanes_max = options.lanes_max;
+	settings.patience_us = PATIENCE_US;
 
 	if (options.url.empty()) {
 		opened->bpfof_ = bpfof_open(nullptr, nullptr, &settings);
@@ -159,20 +166,34 @@ rocksdb::Status Target::open(const PushdownOptions &options, std::shared_ptr<Tar
 	if (!status.ok())
 		return status;
 	opened->session_.store(session);
+	opened->sessions_.push_back(std::move(session));
 	*target = std::move(opened);
 	return status;
 }
 
+std::vector<std::shared_ptr<Session>> Target::take_unused()
+{
+	const auto is_used = [](const std::shared_ptr<Session> &session) { return session.use_count() > 1; };
+	const auto last = sessions_.end() - 1;
+	const auto unused = std::stable_partition(sessions_.begin(), last, is_used);
+	std::vector<std::shared_ptr<Session>> taken(
+		std::make_move_iterator(unused), std::make_move_iterator(last));
+
+	sessions_.erase(unused, last);
+	return taken;
+}
+
 bool Target::reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare)
 {
-	if (!session()->is_lost())
-		return false;
+	/* Closed when the lock is free. */
+	std::vector<std::shared_ptr<Session>> unused;
 	std::unique_lock<std::mutex> lock(reconnecting_, std::try_to_lock);
 
 	/* Somebody else does, which may take long: who closes the database waits for this caller. */
 	if (!lock)
 		return false;
-	const std::shared_ptr<Session> lost = session();
+	unused = take_unused();
+	const std::shared_ptr<Session> lost = sessions_.back();
 	std::shared_ptr<Session> made;
 
 	if (!lost->is_lost() || !Session::open(options_, &made).ok())
@@ -180,6 +201,7 @@ bool Target::reconnect(const std::function<std::shared_ptr<void>(const Session &
 	const std::shared_ptr<void> prepared = prepare(*made);
 
 	session_.store(made);
+	sessions_.push_back(std::move(made));
 	PushdownStats past;
 
 	/* What its last users add after this is not counted. */

@@ -114,17 +114,25 @@ class Target {
 	static rocksdb::Status open(const PushdownOptions &options, std::shared_ptr<Target> *target);
 
 	std::shared_ptr<Session> session() const { return session_.load(); }
-	/* Makes a new session if this one was lost. False if that does not succeed, or none was. */
-	/* `prepare` is called with it before anybody uses it; what that returns goes when all use it. */
+	/*
+	 * Makes a new session if this one was lost. False if that does not succeed, or none was. `prepare` is called
+	 * with it before anybody uses it; what that returns goes when all use it. And closes sessions that are over
+	 * once nobody uses them, which may take long.
+	 */
 	bool reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare);
 	void count(PushdownStats *stats) const;
 
     private:
 	explicit Target(const PushdownOptions &options) : options_(options) {}
 
+	/* Takes sessions that are over and that nobody uses. */
+	std::vector<std::shared_ptr<Session>> take_unused();
+
 	const PushdownOptions options_;
 	/* One thread at a time makes a new session. */
 	std::mutex reconnecting_;
+	/* With that: the session, and before it those that are over, which a call may still use. */
+	std::vector<std::shared_ptr<Session>> sessions_;
 	SharedPerProcessor<Session> session_;
 	/* Traffic of sessions that are over. */
 	std::atomic<uint64_t> sent_{0};

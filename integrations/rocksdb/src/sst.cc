@@ -15,7 +15,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#if defined(__SSE4_2__)
+#if defined(__x86_64__)
 #include <nmmintrin.h>
 #elif defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
@@ -141,7 +141,17 @@ Status read_bytes(int fd, uint64_t offset, size_t count, char *bytes)
 	return Status::OK();
 }
 
-#if !defined(__SSE4_2__) && !defined(__ARM_FEATURE_CRC32)
+#if defined(__ARM_FEATURE_CRC32)
+uint32_t crc32c(const char *bytes, size_t count)
+{
+	uint32_t crc = UINT32_MAX;
+	for (; count >= 8; bytes += 8, count -= 8)
+		crc = __crc32cd(crc, load64(bytes));
+	for (; count > 0; bytes++, count--)
+		crc = __crc32cb(crc, static_cast<uint8_t>(*bytes));
+	return ~crc;
+}
+#else
 constexpr std::array<uint32_t, 256> make_crc_table()
 {
 	std::array<uint32_t, 256> table{};
@@ -154,34 +164,38 @@ constexpr std::array<uint32_t, 256> make_crc_table()
 	return table;
 }
 constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
-#endif
 
-uint32_t crc_of_byte(uint32_t crc, uint8_t byte)
+uint32_t crc32c_by_table(const char *bytes, size_t count)
 {
-#if defined(__SSE4_2__)
-	return _mm_crc32_u8(crc, byte);
-#elif defined(__ARM_FEATURE_CRC32)
-	return __crc32cb(crc, byte);
-#else
-	return (crc >> 8) ^ kCrcTable[(crc ^ byte) & 0xff];
-#endif
+	uint32_t crc = UINT32_MAX;
+	for (; count > 0; bytes++, count--)
+		crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<uint8_t>(*bytes)) & 0xff];
+	return ~crc;
 }
+
+#if defined(__x86_64__)
+/* The library is compiled for all processors. */
+__attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(const char *bytes, size_t count)
+{
+	uint32_t crc = UINT32_MAX;
+	for (; count >= 8; bytes += 8, count -= 8)
+		crc = static_cast<uint32_t>(_mm_crc32_u64(crc, load64(bytes)));
+	for (; count > 0; bytes++, count--)
+		crc = _mm_crc32_u8(crc, static_cast<uint8_t>(*bytes));
+	return ~crc;
+}
+#endif
 
 uint32_t crc32c(const char *bytes, size_t count)
 {
-	uint32_t crc = UINT32_MAX;
-#if defined(__SSE4_2__)
-	for (; count >= 8; bytes += 8, count -= 8) {
-		crc = static_cast<uint32_t>(_mm_crc32_u64(crc, load64(bytes)));
-	}
-#elif defined(__ARM_FEATURE_CRC32)
-	for (; count >= 8; bytes += 8, count -= 8)
-		crc = __crc32cd(crc, load64(bytes));
+#if defined(__x86_64__)
+	static const bool has_instruction = __builtin_cpu_supports("sse4.2");
+	if (has_instruction)
+		return crc32c_by_instruction(bytes, count);
 #endif
-	for (; count > 0; bytes++, count--)
-		crc = crc_of_byte(crc, static_cast<uint8_t>(*bytes));
-	return ~crc;
+	return crc32c_by_table(bytes, count);
 }
+#endif
 
 } // namespace
 
@@ -253,12 +267,17 @@ bool decompress_into(uint8_t compression, const Slice &compressed, char *to, siz
 
 } // namespace
 
+bool can_decompress(uint8_t compression)
+{
+	return compression == kNone || compression == kSnappy || compression == kLz4 || compression == kLz4Hc ||
+	       compression == kZstd;
+}
+
 Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block)
 {
 	if (compression == kNone)
 		return Status::OK();
-	if (compression != kSnappy && compression != kLz4 && compression != kLz4Hc &&
-		compression != kZstd) {
+	if (!can_decompress(compression)) {
 		return Status::NotSupported(name_of(handle), "compression of kind " +
 								    std::to_string(compression) +
 								    " is not Snappy, LZ4 or Zstandard");

@@ -81,6 +81,9 @@ struct Block {
  */
 rocksdb::Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block);
 
+/* Whether decompress() knows that kind. */
+bool can_decompress(uint8_t compression);
+
 /* CRC-32C as tables and blob files have it: data may have such sums in it. */
 uint32_t masked_crc32c(const char *bytes, size_t count);
 

@@ -113,7 +113,7 @@ struct PushdownDB::State {
 	/* Scratch of a chain that looks for such a key. */
 	size_t scratch_bytes_of(const VersionTracker &live, const rocksdb::Slice &key) const
 	{
-		if (key.size() > USUAL_KEY_BYTES_MAX || live.has_long_keys())
+		if (key.size() > USUAL_KEY_BYTES_MAX || live.needs_all_scratch())
 			return BPFOF_SCRATCH_MAX;
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}

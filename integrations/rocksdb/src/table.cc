@@ -149,8 +149,9 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 	opened->refusal_ = refuse(properties);
 	if (opened->refusal_.empty()) {
 		status = opened->read(properties);
-		if (status.IsIOError())
+		if (status.IsPathNotFound())
 			return status;
+		opened->is_unread_ = status.IsIOError();
 		if (!status.ok())
 			opened->refusal_ = status.ToString();
 	}
@@ -165,8 +166,10 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	const Descriptor open(file_->path());
 	sst::Footer footer;
 
+	if (open.fd < 0 && errno == ENOENT)
+		return rocksdb::Status::PathNotFound("opening " + file_->path(), std::strerror(errno));
 	if (open.fd < 0)
-		return rocksdb::Status::IOError("opening " + file_->path(), std::strerror(errno));
+		return rocksdb::Status::IOError("opening it", std::strerror(errno));
 	rocksdb::Status status = sst::read_footer(open.fd, file_->size_bytes(), &footer);
 
 	if (!status.ok())
@@ -186,9 +189,14 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	top_.checksum = footer.checksum;
 	top_.checksum_base = footer.checksum_base;
 
-	status = sst::Index::read(open.fd, footer, shape, memory_->left(), &index_);
+	std::unique_ptr<sst::Index> index;
+
+	status = sst::Index::read(open.fd, footer, shape, memory_->left(), &index);
+	/* Other families may have taken what was left. */
+	if (status.ok() && !memory_->take(index->memory_bytes()))
+		status = rocksdb::Status::MemoryLimit("the indices of other tables have all memory that there is for them");
 	if (status.ok())
-		memory_->take(index_->memory_bytes());
+		index_ = std::move(index);
 	/* The storage function reads no first keys. */
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX && !shape.first_keys)
 		status = rocksdb::Status::OK();

@@ -28,7 +28,17 @@ class IndexMemory {
 
 		return used < bytes_max_ ? bytes_max_ - used : 0;
 	}
-	void take(size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+	/* False if there is no room for so many. */
+	bool take(size_t bytes)
+	{
+		size_t used = used_.load(std::memory_order_relaxed);
+
+		while (used <= bytes_max_ && bytes <= bytes_max_ - used) {
+			if (used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed))
+				return true;
+		}
+		return false;
+	}
 	void give_back(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 	size_t used() const { return used_.load(std::memory_order_relaxed); }
 
@@ -41,7 +51,7 @@ class Table {
     public:
 	/*
 	 * Opens the file and finds out whether chains can read it; if not, refusal() tells why. Fails
-	 * only if the file is gone or cannot be read.
+	 * only if the file is not there.
 	 */
 	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
 		const std::string &path, const rocksdb::TableProperties &properties,
@@ -53,6 +63,8 @@ class Table {
 
 	/* "" if chains can read it. */
 	const std::string &refusal() const { return refusal_; }
+	/* It was refused because it could not be read, which may pass: descriptors had run out, for example. */
+	bool is_unread() const { return is_unread_; }
 	const TableFile &file() const { return *file_; }
 	const std::shared_ptr<const TableFile> &shared_file() const { return file_; }
 
@@ -91,6 +103,7 @@ class Table {
 	const std::shared_ptr<IndexMemory> memory_;
 	std::shared_ptr<const TableFile> file_;
 	std::string refusal_;
+	bool is_unread_ = false;
 	/* Where a chain begins that reads the index itself. */
 	struct sst_table top_ = {};
 	/* Null if the target reads it. */

@@ -4,13 +4,22 @@
 #include <rocksdb/env.h>
 #include <rocksdb/table.h>
 
+#include <algorithm>
 #include <atomic>
 #include <system_error>
 
 namespace bpf_of {
 
-/* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
-constexpr int ATTEMPTS = 10;
+/* To list it takes RocksDB's mutex, the longer the more tables there are: so many times as long it is not done again. */
+constexpr int PAUSE_AFTER_LISTING = 3;
+/* After a view could not be made; twice as long each time. */
+constexpr std::chrono::milliseconds PAUSE_MIN{10};
+constexpr std::chrono::milliseconds PAUSE_MAX{1000};
+/* How long a view waits for the target to know its new tables. RocksDB reads them meanwhile, which were just written and
+ * are in memory; chains would wait. */
+constexpr std::chrono::milliseconds MAPPED_WITHIN{20};
+/* How often what was deleted is let go, and a target that was lost is looked for. */
+constexpr std::chrono::seconds TIDY_EVERY{1};
 
 /* Whether tables of this family are cached by blocks. */
 static bool caches_blocks(const rocksdb::ColumnFamilyOptions &options)
@@ -26,9 +35,6 @@ static uint64_t next_number()
 
 	return ++last;
 }
-
-/* How often a target that was lost is looked for. */
-constexpr std::chrono::seconds LOOK_FOR_TARGET{1};
 
 VersionTracker::VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
 	const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge)
@@ -72,6 +78,7 @@ void VersionTracker::stop()
 	if (thread_.joinable())
 		thread_.join();
 	view_.store(nullptr);
+	views_.clear();
 	tables_.clear();
 	ahead_.clear();
 	{
@@ -113,8 +120,22 @@ void VersionTracker::deleted(const rocksdb::TableFileDeletionInfo &info)
 	if (stopping_)
 		return;
 	deleted_.push_back(info.file_path);
-	poked_ = true;
-	wake_.notify_one();
+}
+
+bool VersionTracker::raise(uint64_t version)
+{
+	uint64_t seen = newest_seen_.load(std::memory_order_relaxed);
+
+	while (seen < version &&
+		!newest_seen_.compare_exchange_weak(seen, version, std::memory_order_relaxed))
+		;
+	return seen < version;
+}
+
+void VersionTracker::see(uint64_t version)
+{
+	if (raise(version))
+		poke();
 }
 
 bool VersionTracker::current_version(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, uint64_t *version)
@@ -122,13 +143,13 @@ bool VersionTracker::current_version(rocksdb::DB *db, rocksdb::ColumnFamilyHandl
 	return db->GetIntProperty(handle, rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
 }
 
-bool VersionTracker::is_ready()
+std::shared_ptr<const View> VersionTracker::current()
 {
 	std::lock_guard<std::mutex> lock(handle_mutex_);
-	const std::shared_ptr<const View> now = view();
+	std::shared_ptr<const View> now = view();
 	uint64_t version;
 
-	return handle_ && current_version(db_, handle_, &version) && now && now->version == version;
+	return handle_ && current_version(db_, handle_, &version) && now && now->version == version ? now : nullptr;
 }
 
 bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
@@ -139,10 +160,12 @@ bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
 		if (stopping_)
 			return true;
 		lock.unlock();
-		const bool ready = is_ready();
+		const std::shared_ptr<const View> now = current();
 
+		if (now)
+			return is_mapped(*now, *files_, end);
 		lock.lock();
-		if (ready || stopping_)
+		if (stopping_)
 			return true;
 		poked_ = true;
 		wake_.notify_one();
@@ -153,29 +176,55 @@ bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
 
 void VersionTracker::run()
 {
+	Clock::time_point next_tidy = Clock::now() + TIDY_EVERY;
 	std::unique_lock<std::mutex> lock(mutex_);
+	const auto due = [&] { return poked_ ? std::min(next_listing_, next_tidy) : next_tidy; };
 
 	while (!stopping_) {
-		wake_.wait_for(lock, LOOK_FOR_TARGET,
-			[this] { return poked_ || stopping_ || !created_.empty(); });
+		while (!stopping_ && created_.empty() && Clock::now() < due())
+			wake_.wait_until(lock, due());
 		std::vector<Created> created;
-		std::vector<std::string> deleted;
-		const bool poked = poked_ && !stopping_;
+		const bool lists = poked_ && !stopping_ && Clock::now() >= next_listing_;
 
 		created.swap(created_);
-		deleted.swap(deleted_);
-		poked_ = false;
+		poked_ = poked_ && !lists;
 		lock.unlock();
 		/* What was created belongs to no version yet; reading its index takes time. */
 		open_created(created);
-		for (const std::string &path : deleted)
-			ahead_.erase(path);
-		if (poked)
+		if (lists)
 			refresh();
-		files_->reconnect();
+		if (Clock::now() >= next_tidy) {
+			tidy();
+			next_tidy = Clock::now() + TIDY_EVERY;
+		}
+		drop_replaced();
 		lock.lock();
 		refreshed_.notify_all();
 	}
+}
+
+void VersionTracker::tidy()
+{
+	std::vector<std::string> deleted;
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		deleted.swap(deleted_);
+		/* Some are deleted without a flush or a compaction. */
+		poked_ = poked_ || !deleted.empty();
+	}
+	for (const std::string &path : deleted)
+		ahead_.erase(path);
+	files_->reconnect();
+}
+
+void VersionTracker::drop_replaced()
+{
+	if (views_.empty())
+		return;
+	const auto is_unused = [](const std::shared_ptr<const View> &view) { return view.use_count() == 1; };
+
+	views_.erase(std::remove_if(views_.begin(), views_.end() - 1, is_unused), views_.end() - 1);
 }
 
 void VersionTracker::open_created(const std::vector<Created> &created)
@@ -198,14 +247,14 @@ void VersionTracker::refresh()
 	Tables tables;
 	uint64_t version;
 
-	/* A table of another family was deleted, or a read has asked for what came meanwhile: to list the tables
-	 * takes RocksDB's mutex. */
+	/* Most who poke do not know that there is another version. To list the tables takes RocksDB's mutex. */
 	if (now && current_version(db_, handle_, &version) && version == now->version)
 		return;
 	const rocksdb::Status status = make_view(&view, &tables);
 
 	if (!status.ok())
-		return failed(status.ToString());
+		return try_again(status);
+	pause_ = std::chrono::milliseconds(0);
 	size_t refused = 0;
 	std::string refusal;
 
@@ -216,7 +265,11 @@ void VersionTracker::refresh()
 		}
 		ahead_.erase(entry.first);
 	}
-	view_.store(std::move(view));
+	/* Tables that were there when the database was opened are not in memory. */
+	if (now)
+		wait_mapped(tables);
+	view_.store(view);
+	views_.push_back(std::move(view));
 	tables_.swap(tables);
 	std::lock_guard<std::mutex> lock(mutex_);
 
@@ -225,50 +278,68 @@ void VersionTracker::refresh()
 	last_error_ = refusal;
 }
 
-void VersionTracker::failed(const std::string &why)
+void VersionTracker::wait_mapped(const Tables &tables) const
 {
+	const std::shared_ptr<Session> session = files_->target().session();
+	const Clock::time_point end = Clock::now() + MAPPED_WITHIN;
+
+	for (const auto &[path, table] : tables) {
+		if (tables_.count(path) == 0 && !is_mapped(*table, *session, end))
+			return;
+	}
+}
+
+void VersionTracker::try_again(const rocksdb::Status &why)
+{
+	/* There is a newer version already. */
+	const bool is_late = why.IsTryAgain();
+
+	if (!is_late) {
+		pause_ = std::clamp(2 * pause_, PAUSE_MIN, PAUSE_MAX);
+		next_listing_ = std::max(next_listing_, Clock::now() + pause_);
+	}
 	std::lock_guard<std::mutex> lock(mutex_);
 
-	last_error_ = why;
+	poked_ = true;
+	if (!is_late)
+		last_error_ = why.ToString();
 }
 
 rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *tables)
 {
+	auto view = std::make_shared<View>();
+	rocksdb::ColumnFamilyMetaData family;
+	uint64_t after;
+
+	if (!current_version(db_, handle_, &view->version))
+		return rocksdb::Status::NotSupported("this RocksDB does not tell its version number");
+	raise(view->version);
+	const Clock::time_point begun = Clock::now();
+
+	db_->GetColumnFamilyMetaData(handle_, &family);
+	const Clock::time_point listed = Clock::now();
+
+	next_listing_ = listed + PAUSE_AFTER_LISTING * (listed - begun);
+	if (!current_version(db_, handle_, &after) || after != view->version)
+		return rocksdb::Status::TryAgain("the set of tables has changed while it was listed");
 	rocksdb::Status status;
 
-	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-		auto view = std::make_shared<View>();
-		rocksdb::ColumnFamilyMetaData family;
-		uint64_t after;
+	for (const rocksdb::LevelMetaData &level : family.levels) {
+		std::vector<Range> ranges(level.files.size());
 
-		if (!current_version(db_, handle_, &view->version))
-			return rocksdb::Status::NotSupported(
-				"this RocksDB does not tell its version number");
-		db_->GetColumnFamilyMetaData(handle_, &family);
-		if (!current_version(db_, handle_, &after) || after != view->version)
-			continue;
-		tables->clear();
-		status = rocksdb::Status::OK();
-		for (const rocksdb::LevelMetaData &level : family.levels) {
-			std::vector<Range> ranges(level.files.size());
-
-			for (size_t i = 0; status.ok() && i < ranges.size(); i++)
-				status = range(level.files[i], &ranges[i], tables);
-			if (level.level == 0)
-				view->newest = std::move(ranges);
-			else if (!ranges.empty())
-				view->levels.emplace_back(std::move(ranges));
-		}
-		if (status.ok())
-			status = open_blobs(family.blob_files, &view->blobs);
-		if (status.ok()) {
-			*made = std::move(view);
-			return status;
-		}
 		/* A file may be gone because there is a newer version. */
+		for (size_t i = 0; status.ok() && i < ranges.size(); i++)
+			status = range(level.files[i], &ranges[i], tables);
+		if (level.level == 0)
+			view->newest = std::move(ranges);
+		else if (!ranges.empty())
+			view->levels.emplace_back(std::move(ranges));
 	}
-	return status.ok() ? rocksdb::Status::TryAgain("the set of tables changes all the time")
-			   : status;
+	if (status.ok())
+		status = open_blobs(family.blob_files, &view->blobs);
+	if (status.ok())
+		*made = std::move(view);
+	return status;
 }
 
 rocksdb::Status VersionTracker::open_blobs(
@@ -310,7 +381,7 @@ rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Rang
 		const auto found = all.find(path);
 
 		if (found == all.end())
-			return rocksdb::Status::TryAgain(path + " is not in the current version");
+			return rocksdb::Status::NotFound(path, "not in the current version");
 		status = Table::open(*files_, memory_, path, *found->second, &table);
 		if (!status.ok())
 			return status;
@@ -329,7 +400,8 @@ std::shared_ptr<const Table> VersionTracker::find(const std::string &path) const
 	for (const Tables *tables : {&ahead_, &tables_}) {
 		const auto found = tables->find(path);
 
-		if (found != tables->end())
+		/* One that could not be read is tried again for each view. */
+		if (found != tables->end() && !found->second->is_unread())
 			return found->second;
 	}
 	return nullptr;

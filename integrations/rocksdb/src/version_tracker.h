@@ -6,6 +6,7 @@
 #ifndef BPFOF_ROCKSDB_VERSION_TRACKER_H
 #define BPFOF_ROCKSDB_VERSION_TRACKER_H
 
+#include "declines.h"
 #include "merge.h"
 #include "view.h"
 
@@ -48,15 +49,25 @@ class VersionTracker {
 	/* The database's, for the merge operator. */
 	rocksdb::Logger *logger() const { return logger_.get(); }
 
-	/* Whether tables have keys for which chains need more scratch than usually; a chain has met one. */
-	bool has_long_keys() const { return has_long_keys_.load(std::memory_order_relaxed); }
-	void note_long_key() const { has_long_keys_.store(true, std::memory_order_relaxed); }
+	/* Whether chains get all of the scratch that there is: one had no room for a key or a value with less. */
+	bool needs_all_scratch() const { return needs_all_scratch_.load(std::memory_order_relaxed); }
+	void note_lack_of_scratch() const { needs_all_scratch_.store(true, std::memory_order_relaxed); }
+	/* Of the chains of the family. */
+	Declines &declines() const { return declines_; }
 
-	/* There is another version than that of the view. */
+	/* There may be another version than that of the view. */
 	void poke();
 
-	/* Waits until the view is that of the current version, at most until then; whether it is, or the family is
-	 * not followed any more. */
+	/* Whether somebody has seen a newer version than that of a view, of which there will be a view then. */
+	bool is_outdated(const View &view) const
+	{
+		return newest_seen_.load(std::memory_order_relaxed) > view.version;
+	}
+	/* The current version has this number. */
+	void see(uint64_t version);
+
+	/* Waits until the view is that of the current version, and the target knows where its tables lie or cannot
+	 * know, at most until then; whether it is so, or the family is not followed any more. */
 	bool wait_ready(std::chrono::steady_clock::time_point end);
 
 	/* Adds the tables. */
@@ -78,18 +89,28 @@ class VersionTracker {
 		rocksdb::TableProperties properties;
 	};
 	using Tables = std::unordered_map<std::string, std::shared_ptr<const Table>>;
+	using Clock = std::chrono::steady_clock;
 
 	void run();
+	/* What is not urgent. */
+	void tidy();
 	void open_created(const std::vector<Created> &created);
 	void refresh();
+	/* Waits a moment until the target knows where tables lie that are new. */
+	void wait_mapped(const Tables &tables) const;
+	/* Lets views go that were replaced and that nobody uses. */
+	void drop_replaced();
+	/* Whether the number was not seen before. */
+	bool raise(uint64_t version);
 	rocksdb::Status make_view(std::shared_ptr<View> *view, Tables *tables);
 	rocksdb::Status range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables);
 	/* Opens the blob files of a version. */
 	rocksdb::Status open_blobs(const std::vector<rocksdb::BlobMetaData> &files, BlobFiles *blobs);
 	std::shared_ptr<const Table> find(const std::string &path) const;
-	void failed(const std::string &why);
-	/* Whether the view is that of the current version; not after stop(). */
-	bool is_ready();
+	/* The view could not be made: it is tried again. */
+	void try_again(const rocksdb::Status &why);
+	/* The view, if it is that of the current version; null also after stop(). */
+	std::shared_ptr<const View> current();
 
 	const uint64_t number_;
 	const std::shared_ptr<TableFiles> files_;
@@ -97,7 +118,8 @@ class VersionTracker {
 	const std::string family_;
 	const bool has_block_cache_;
 	const std::shared_ptr<const FollowedMerge> merge_;
-	mutable std::atomic<bool> has_long_keys_{false};
+	mutable std::atomic<bool> needs_all_scratch_{false};
+	mutable Declines declines_;
 	std::shared_ptr<rocksdb::Logger> logger_;
 	rocksdb::DB *db_ = nullptr;
 	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
@@ -109,10 +131,17 @@ class VersionTracker {
 	std::thread thread_;
 
 	SharedPerProcessor<const View> view_;
+	/* The largest number of a version that anybody has seen: they only grow. */
+	std::atomic<uint64_t> newest_seen_{0};
 
 	/* The thread's own: the tables of the view, and those that were created since. */
 	Tables tables_;
 	Tables ahead_;
+	/* The last view, and those before it that a read may still use: the thread frees them, and no read. */
+	std::vector<std::shared_ptr<const View>> views_;
+	/* Not before that the tables are listed again; and how long after the last failure that was. */
+	Clock::time_point next_listing_{};
+	std::chrono::milliseconds pause_{0};
 
 	mutable std::mutex mutex_;
 	std::condition_variable wake_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 
 namespace bpf_of {
 
@@ -140,24 +141,35 @@ std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 	return blocks;
 }
 
+bool is_mapped(const Table &table, const Session &session, std::chrono::steady_clock::time_point end)
+{
+	using std::chrono::milliseconds;
+	const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+	const int timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+
+	return !table.refusal().empty() ||
+	       bpfof_wait_mapped(session.get(), table.file().number(), timeout_ms) == 0 || errno != ETIMEDOUT;
+}
+
+bool is_mapped(const View &view, const TableFiles &files, std::chrono::steady_clock::time_point end)
+{
+	const std::shared_ptr<Session> session = files.target().session();
+
+	return view.all_tables([&](const Table &table) { return is_mapped(table, *session, end); });
+}
+
 std::string why_not_mapped(const View &view, const TableFiles &files)
 {
 	const std::shared_ptr<Session> session = files.target().session();
-	const auto why = [&](const Range &range) -> std::string {
-		const bool is_mapped =
-			!range.table->refusal().empty() ||
-			bpfof_wait_mapped(session->get(), range.table->file().number(), 0) == 0;
-
-		return is_mapped || errno == ENOTCONN ? "" : bpfof_error();
-	};
 	std::string found;
 
-	for (const Range &range : view.newest)
-		found = found.empty() ? why(range) : found;
-	for (const Level &level : view.levels) {
-		for (const Range &range : level.ranges)
-			found = found.empty() ? why(range) : found;
-	}
+	view.all_tables([&](const Table &table) {
+		const bool is_mapped = !table.refusal().empty() ||
+				       bpfof_wait_mapped(session->get(), table.file().number(), 0) == 0;
+
+		found = is_mapped || errno == ENOTCONN ? "" : bpfof_error();
+		return found.empty();
+	});
 	return found;
 }
 

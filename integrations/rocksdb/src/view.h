@@ -36,6 +36,7 @@
 #include "table.h"
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 namespace bpf_of {
@@ -77,6 +78,17 @@ struct View {
 	/* The other levels, upper first, each by key. */
 	std::vector<Level> levels;
 	BlobFiles blobs;
+
+	/* Calls `is_good` with each table until it gives false; whether it never does. */
+	template <typename IsGood> bool all_tables(IsGood is_good) const
+	{
+		const auto is_good_range = [&](const Range &range) { return is_good(*range.table); };
+
+		return std::all_of(newest.begin(), newest.end(), is_good_range) &&
+		       std::all_of(levels.begin(), levels.end(), [&](const Level &level) {
+			       return std::all_of(level.ranges.begin(), level.ranges.end(), is_good_range);
+		       });
+	}
 };
 
 /* The blocks that one key may be in, newest first: where to begin in each table, and with merges where the
@@ -105,6 +117,11 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
  */
 std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 	const rocksdb::Slice *upper_bound, uint64_t ahead_bytes, const TableFile &missing);
+
+/* Whether the target knows where a table lies, or all tables of a view; or cannot know, or is not there. That is waited
+ * for until `end`. */
+bool is_mapped(const Table &table, const Session &session, std::chrono::steady_clock::time_point end);
+bool is_mapped(const View &view, const TableFiles &files, std::chrono::steady_clock::time_point end);
 
 /* Why the target does not know where a table of the view lies, of which chains run here then; "" if it
  * knows where all of them lie, or is not there. */

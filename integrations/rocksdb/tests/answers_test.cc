@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* One thread: every answer is that of a model, over all kinds of tables and ways to change them. */
-#include "database.h"
+#include "answers.h"
 
 #include <rocksdb/comparator.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/merge_operator.h>
-#include <rocksdb/perf_context.h>
 #include <rocksdb/sst_file_writer.h>
-#include <rocksdb/statistics.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <map>
 
 using bpf_of::Mode;
 using bpf_of::PushdownDB;
@@ -25,40 +22,10 @@ using rocksdb::WriteOptions;
 
 namespace {
 
-constexpr uint64_t KEYS = 4000;
-
-using Model = std::map<std::string, std::string>;
-
-std::string key_of(uint64_t number)
-{
-	char text[32];
-
-	/* Two lengths, of which one begins as the other. */
-	std::snprintf(text, sizeof(text), number % 3 ? "user%06llu" : "user%06lluxyz",
-		static_cast<unsigned long long>(number));
-	return text;
-}
-
 std::string value_of(Random &random)
 {
 	return std::string(random.below(90), static_cast<char>('a' + random.below(26))) +
 	       std::to_string(random.next());
-}
-
-void check_get(PushdownDB *db, const Model &model, const std::string &key, const rocksdb::Snapshot *at)
-{
-	ReadOptions options;
-	std::string value;
-
-	options.snapshot = at;
-	const Status status = db->Get(options, db->DefaultColumnFamily(), key, &value);
-	const auto found = model.find(key);
-
-	if (found == model.end())
-		CHECK(status.IsNotFound(), "%s: %s", key.c_str(), status.ToString().c_str());
-	else
-		CHECK(status.ok() && value == found->second, "%s: %s, '%s' instead of '%s'",
-			key.c_str(), status.ToString().c_str(), value.c_str(), found->second.c_str());
 }
 
 void check_all(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
@@ -102,18 +69,6 @@ void check_many(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
 					(!again[i].ok() || pinned[i] == values[i]),
 				"%s: %s", names[first + i].c_str(), again[i].ToString().c_str());
 	}
-}
-
-/* Some keys at once. */
-void check_many_of(PushdownDB *db, const Model &model, const std::vector<std::string> &names)
-{
-	const std::vector<rocksdb::Slice> keys(names.begin(), names.end());
-	std::vector<std::string> values;
-	const std::vector<Status> statuses = db->MultiGet(ReadOptions(), keys, &values);
-
-	for (size_t i = 0; i < names.size(); i++)
-		CHECK(statuses[i].ok() && values[i] == model.at(names[i]), "%zu: %s", i,
-			statuses[i].ToString().c_str());
 }
 
 /* That an iterator is where one of the model is. */
@@ -160,18 +115,28 @@ void check_scans(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at
 	scan->SeekToLast();
 	check_at(*scan, model, model.empty() ? model.end() : std::prev(model.end()));
 
-	/* To an upper bound. */
+	/* To an upper bound, and from a lower one. */
 	const std::string from = key_of(random.below(KEYS)), to = key_of(random.below(KEYS));
-	const rocksdb::Slice bound = std::max(from, to);
+	const rocksdb::Slice bound = std::max(from, to), lower = std::min(from, to);
 
 	options.iterate_upper_bound = &bound;
 	scan.reset(db->NewIterator(options));
-	expected = model.lower_bound(std::min(from, to));
-	for (scan->Seek(std::min(from, to)); scan->Valid(); scan->Next())
-		check_at(*scan, model, expected++);
-	check_ok(scan->status(), "scanning");
-	CHECK(expected == model.lower_bound(bound.ToString()), "an end before %s",
-		expected->first.c_str());
+	const auto check_bounded = [&] {
+		for (expected = model.lower_bound(lower.ToString()); scan->Valid(); scan->Next())
+			check_at(*scan, model, expected++);
+		check_ok(scan->status(), "scanning");
+		CHECK(expected == model.lower_bound(bound.ToString()), "an end before %s",
+			expected->first.c_str());
+	};
+
+	scan->Seek(lower);
+	check_bounded();
+	options.iterate_lower_bound = &lower;
+	scan.reset(db->NewIterator(options));
+	scan->SeekToFirst();
+	check_bounded();
+	scan->Seek("a");
+	check_bounded();
 }
 
 void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &random)
@@ -399,6 +364,13 @@ void test_refusals(const Place &place, const Kind &kind)
 	CHECK(status.ToString().find("max_open_files") != std::string::npos, "%s",
 		status.ToString().c_str());
 	options.max_open_files = -1;
+#if ROCKSDB_MAJOR >= 11
+	options.open_files_async = true;
+	status = PushdownDB::Open(options, pushdown, path, &db);
+	CHECK(status.IsInvalidArgument() && status.ToString().find("open_files_async") != std::string::npos, "%s",
+		status.ToString().c_str());
+	options.open_files_async = false;
+#endif
 	pushdown.value_bytes_max = 20000;
 	status = PushdownDB::Open(options, pushdown, path, &db);
 	CHECK(status.IsInvalidArgument() && !db, "%s", status.ToString().c_str());
@@ -637,44 +609,6 @@ void test_space(const Place &place, const Kind &kind)
 	delete db;
 }
 
-/* Threads that read do not wait for those that write: RocksDB's mutex is for a version that is new to them. */
-void test_mutex(const Place &place, const Kind &kind)
-{
-	constexpr uint64_t GETS = 500;
-	rocksdb::Options options = small_tables(kind);
-
-	options.statistics = rocksdb::CreateDBStatistics();
-	PushdownDB *db = open_database(place, kind, options, "mutex");
-	Model model;
-
-	for (uint64_t number = 0; number < KEYS; number++)
-		model[key_of(number)] = std::to_string(number);
-	for (const auto &entry : model)
-		check_ok(db->Put(WriteOptions(), entry.first, entry.second), "writing");
-	for (uint64_t round = 1; round <= 3; round++) {
-		check_ok(db->Put(WriteOptions(), key_of(0), "new"), "writing");
-		check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
-		model[key_of(0)] = "new";
-		check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
-		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
-		check_get(db, model, key_of(1), nullptr);
-		rocksdb::SetPerfLevel(rocksdb::kEnableTime);
-		const uint64_t before = rocksdb::get_perf_context()->db_mutex_lock_nanos;
-
-		for (uint64_t number = 1; number <= GETS; number++)
-			check_get(db, model, key_of(number), nullptr);
-		CHECK(rocksdb::get_perf_context()->db_mutex_lock_nanos == before,
-			"Gets take the mutex of the database");
-		rocksdb::SetPerfLevel(rocksdb::kDisable);
-		CHECK(chains(db->stats()) == round * (GETS + 1), "%llu chains",
-			static_cast<unsigned long long>(chains(db->stats())));
-	}
-	/* The program's statistics are still its own. */
-	CHECK(options.statistics->getTickerCount(rocksdb::NUMBER_KEYS_WRITTEN) == KEYS + 3, "keys written");
-	CHECK(options.statistics->getTickerCount(rocksdb::NUMBER_SUPERVERSION_ACQUIRES) > 0, "acquisitions");
-	delete db;
-}
-
 } /* namespace */
 
 int main(int argc, char **argv)
@@ -698,6 +632,8 @@ int main(int argc, char **argv)
 	}
 	CHECK(at_once > 100, "few keys had their tables searched at once");
 	test_the_rest(where, kinds[1]);
+	test_long_values(where, kinds[1]);
+	test_lower_bound(where, kinds[1]);
 	test_dictionary(where, kinds[1]);
 	test_refusals(where, kinds[1]);
 	test_families(where, kinds[1]);

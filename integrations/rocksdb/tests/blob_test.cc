@@ -8,6 +8,7 @@
 #include <rocksdb/snapshot.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 
 using bpf_of::PushdownDB;
@@ -163,6 +164,26 @@ void test_long(const Place &place, const Kind &kind)
 	delete db;
 }
 
+/* What chains cannot decompress is not fetched for them. */
+void test_unknown_compression(const Place &place, const Kind &kind)
+{
+	const std::vector<rocksdb::CompressionType> supported = rocksdb::GetSupportedCompressions();
+
+	if (std::find(supported.begin(), supported.end(), rocksdb::kZlibCompression) == supported.end())
+		return;
+	PushdownDB *db = open_database(place, kind, options_of(kind, rocksdb::kZlibCompression), "blobs");
+	const std::string wanted(1000, 'z');
+	std::string value;
+
+	check_ok(db->Put(WriteOptions(), "key", wanted), "writing");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_ok(db->Get(ReadOptions(), "key", &value), "reading");
+	CHECK(value == wanted, "%zu bytes", value.size());
+	CHECK(db->stats()[ReadPath::kDeclined] == 1 && db->stats().blobs == 0, "it was fetched");
+	delete db;
+}
+
 /* Flips each byte of a record: nobody is given a value that was not written. */
 void test_damage(const Place &place, const Kind &kind)
 {
@@ -225,6 +246,7 @@ int main(int argc, char **argv)
 	}
 	kinds[0].speculate = bpf_of::Speculate::kWhenFaster;
 	test_long(where, kinds[0]);
+	test_unknown_compression(where, kinds[0]);
 	/* A target may have read a block before it is damaged. */
 	if (where.url.empty())
 		test_damage(where, kinds[0]);

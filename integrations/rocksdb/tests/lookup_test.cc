@@ -30,7 +30,16 @@ void test_without_answer()
 	bpf_of::not_ended(&chain);
 	check_way(chain, ReadPath::kTimedOut, "");
 	bpf_of::cannot_end(&chain);
-	check_way(chain, ReadPath::kFailed, "");
+	check_way(chain, ReadPath::kFailed, "Input/output error");
+
+	/* It could not be sent. */
+	bpf_of::not_ended(&chain);
+	CHECK(!bpfof_open("nowhere", "", nullptr), "a target without an address");
+	const std::string why = bpfof_error();
+
+	bpf_of::cannot_end(&chain);
+	CHECK(!why.empty(), "no reason");
+	check_way(chain, ReadPath::kFailed, why.c_str());
 
 	/* It ran on this machine, whose drive has not answered the kernel. */
 	bpf_of::not_ended(&chain);
@@ -103,7 +112,7 @@ void test_parts()
 	found = chains.read(ReadPath::kTarget);
 	CHECK(found.value == "new" && found.blocks == 3, "%u blocks", found.blocks);
 	chains.fails(2, ECANCELED, DAMAGE_KEY_TOO_LONG);
-	CHECK(!chains.read(ReadPath::kTarget).met_long_key, "a long key that did not matter");
+	CHECK(!chains.read(ReadPath::kTarget).lacks_scratch, "a long key that did not matter");
 	bpf_of::not_ended(&chains.chains[2]);
 	chains.read(ReadPath::kTarget);
 	chains.answers(2, SST_OTHER, 0, "", "");
@@ -120,11 +129,13 @@ void test_parts()
 	chains.chains[2].result.status = 0;
 	chains.read(ReadPath::kStale);
 	chains.fails(2, ECANCELED, DAMAGE_KEY_TOO_LONG);
-	CHECK(chains.read(ReadPath::kDeclined).met_long_key, "a long key");
+	CHECK(chains.read(ReadPath::kDeclined).lacks_scratch, "a long key");
 	bpf_of::not_ended(&chains.chains[2]);
 	chains.read(ReadPath::kTimedOut);
 	chains.answers(2, SST_TOO_LONG, 0, "", "");
-	chains.read(ReadPath::kDeclined);
+	CHECK(chains.read(ReadPath::kDeclined).lacks_scratch, "a long value");
+	chains.answers(2, SST_OTHER, 0, "", "");
+	CHECK(!chains.read(ReadPath::kDeclined).lacks_scratch, "another kind of entry");
 	chains.answers(2, SST_NOT_FOUND, 1, "", "");
 	found = chains.read(ReadPath::kTarget);
 	CHECK(!found.has_value && found.tables == 6 && found.blocks == 6, "%u tables", found.tables);

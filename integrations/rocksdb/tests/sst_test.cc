@@ -722,10 +722,37 @@ void CheckMadeLarge()
 	CHECK(ReadMade(longer + one_restart, 0, delta, 100000).IsMemoryLimit());
 }
 
+// Bit by bit.
+uint32_t SlowCrc(const std::string &bytes)
+{
+	uint32_t crc = UINT32_MAX;
+	for (const char byte : bytes) {
+		crc ^= static_cast<uint8_t>(byte);
+		for (int bit = 0; bit < 8; bit++)
+			crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78 : 0);
+	}
+	return ~crc;
+}
+
+// RFC 3720, B.4, and all lengths.
+void CheckCrc()
+{
+	subject = "CRC-32C";
+	CHECK(SlowCrc(std::string(32, 0)) == 0x8a9136aa);
+	std::string bytes;
+	for (unsigned length = 0; length < 200; length++) {
+		const uint32_t crc = SlowCrc(bytes);
+		CHECK(bpf_of::sst::masked_crc32c(bytes.data(), length) ==
+			((crc >> 15) | (crc << 17)) + 0xa282ead8);
+		bytes += static_cast<char>(length * 89 + (length >> 3));
+	}
+}
+
 } // namespace
 
 int main()
 {
+	CheckCrc();
 	CheckMade();
 	CheckMadePartitions();
 	CheckMadeLarge();

@@ -211,6 +211,8 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 
 	if (size < 0) {
 		note_failure(thread, result);
+		if (wants_value && result.error != ESTALE)
+			table->declining.count(true);
 		return false;
 	}
 	wt_get_answer answer;

@@ -36,6 +36,14 @@ int truncate(WT_SESSION *session, const char *uri, WT_CURSOR *start, WT_CURSOR *
 	return error;
 }
 
+int close(WT_SESSION *session, const char *config)
+{
+	Engine *const engine = engine_of(session->connection);
+
+	end_session(session);
+	return engine->close.load()(session, config);
+}
+
 int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const char *config, WT_CURSOR **cursor)
 {
 	Engine *const engine = engine_of(session->connection);
@@ -65,6 +73,7 @@ int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const cha
 	if ((*session)->open_cursor != open_cursor) {
 		BPFOF_WRAP(open_cursor, open_cursor);
 		BPFOF_WRAP(truncate, truncate);
+		BPFOF_WRAP(close, close);
 	}
 	return 0;
 }

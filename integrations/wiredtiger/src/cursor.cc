@@ -84,9 +84,13 @@ template <typename State> class States {
 
 	State *obtain(const void *address)
 	{
-		std::lock_guard<std::mutex> lock(mutex_);
 		State *state = find(address);
 
+		if (state)
+			return state;
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		state = find(address);
 		if (state)
 			return state;
 		const Slots *const slots = slots_.load();
@@ -355,14 +359,13 @@ int remove(WT_CURSOR *cursor)
 		int beside = 0;
 		const int error = attach(attached, cursor, &beside);
 
+		if (error && error != WT_NOTFOUND)
+			return error;
 		if (error || beside) {
-			/* The row is gone: as for any key. */
-			const int ended = attached->reset(cursor);
-
-			if (ended)
-				return ended;
+			/* The row is gone: as for any key that was set. */
 			cursor->key.data = attached->key.data();
 			cursor->key.size = attached->key.size();
+			cursor->flags &= ~(WT_CURSTD_KEY_SET | WT_CURSTD_VALUE_SET);
 			cursor->flags |= WT_CURSTD_KEY_EXT;
 		}
 	}
@@ -410,6 +413,27 @@ int reset(WT_CURSOR *cursor)
 	return state->reset(cursor);
 }
 
+/* Of `cursor->method`, WiredTiger's own goes into the state, and ours takes its place. */
+#define BPFOF_WRAP(method)                                                                             \
+	do {                                                                                           \
+		state->method = cursor->method;                                                        \
+		cursor->method = method;                                                               \
+	} while (0)
+#define BPFOF_METHODS(of)                                                                              \
+	of(search);                                                                                    \
+	of(search_near);                                                                               \
+	of(insert);                                                                                    \
+	of(update);                                                                                    \
+	of(remove);                                                                                    \
+	of(reserve);                                                                                   \
+	of(modify);                                                                                    \
+	of(next);                                                                                      \
+	of(prev);                                                                                      \
+	of(reset);                                                                                     \
+	of(close)
+/* WiredTiger may keep the cursor, and open it for itself. */
+#define BPFOF_UNWRAP(method) cursor->method = state->method
+
 int close(WT_CURSOR *cursor)
 {
 	State *const state = states().find(cursor);
@@ -421,76 +445,85 @@ int close(WT_CURSOR *cursor)
 	std::string().swap(state->key);
 	std::string().swap(state->value);
 	open.erase(std::remove(open.begin(), open.end(), cursor), open.end());
-	return state->close(cursor);
+	BPFOF_METHODS(BPFOF_UNWRAP);
+	return cursor->close(cursor);
 }
 
-/* Of `cursor->method`, WiredTiger's own goes into the state, and ours takes its place. */
-#define BPFOF_WRAP(method)                                                                             \
-	do {                                                                                           \
-		state->method = cursor->method;                                                        \
-		cursor->method = method;                                                               \
-	} while (0)
+/* WiredTiger's configuration strings, as it reads them itself. */
+class Config {
+    public:
+	Config(WT_SESSION *session, const char *text)
+		: api_(session->connection->get_extension_api(session->connection)), session_(session), text_(text)
+	{
+	}
 
-/* The value of a setting in a table's metadata. */
-std::string setting(const std::string &metadata, const char *name)
-{
-	const std::string wanted = std::string(name) + "=";
-	size_t at = metadata.compare(0, wanted.size(), wanted) == 0 ? 0 : metadata.find("," + wanted);
+	/* Nothing, and 0, if it is not there. */
+	std::string text(const char *name) const
+	{
+		const WT_CONFIG_ITEM item = find(name);
 
-	if (at == std::string::npos)
-		return "";
-	at = metadata.find('=', at) + 1;
-	const bool is_list = metadata[at] == '(';
-	const size_t end = metadata.find_first_of(is_list ? ")" : ",", at);
+		return std::string(item.str, item.len);
+	}
+	int64_t number(const char *name) const { return find(name).val; }
+	bool is_true(const char *name) const
+	{
+		const WT_CONFIG_ITEM item = find(name);
+		const bool is_word = item.type != WT_CONFIG_ITEM::WT_CONFIG_ITEM_BOOL &&
+				     item.type != WT_CONFIG_ITEM::WT_CONFIG_ITEM_NUM;
 
-	return metadata.substr(at, end == std::string::npos ? end : end - at + is_list);
-}
+		return item.val || (is_word && item.len);
+	}
+	bool is_none(const char *name) const
+	{
+		const std::string value = text(name);
 
-bool is_none(const std::string &value)
-{
-	return value.empty() || value == "none" || value == "\"\"";
-}
+		return value.empty() || value == "none";
+	}
+
+    private:
+	WT_CONFIG_ITEM find(const char *name) const
+	{
+		WT_CONFIG_ITEM item;
+
+		if (!text_ || api_->config_get_string(api_, session_, text_, name, &item))
+			return {"", 0, 0, WT_CONFIG_ITEM::WT_CONFIG_ITEM_STRING};
+		return item;
+	}
+
+	WT_EXTENSION_API *const api_;
+	WT_SESSION *const session_;
+	const char *const text_;
+};
 
 /* Finds out whether the pages of a table are what wt_get reads. */
-void learn(WT_EXTENSION_API *api, WT_SESSION *session, Table *table)
+void learn(WT_SESSION *session, Table *table)
 {
+	WT_EXTENSION_API *const api = session->connection->get_extension_api(session->connection);
 	char *found = nullptr;
 
 	if (api->metadata_search(api, session, ("file:" + table->name).c_str(), &found) || !found)
 		return;
-	const std::string metadata = found;
-	free(found);
-	const std::string unit = setting(metadata, "allocation_size"), key = setting(metadata, "key_format");
-	const std::string encryption = setting(metadata, "encryption");
-	const std::string compressor = setting(metadata, "block_compressor");
-	char *rest;
-	uint32_t bytes = uint32_t(strtoul(unit.c_str(), &rest, 10));
+	const Config metadata(session, found);
+	const int64_t bytes = metadata.number("allocation_size");
+	const std::string key = metadata.text("key_format"), compressor = metadata.text("block_compressor");
 
-	if (*rest == 'K')
-		bytes *= 1024;
-	if (*rest == 'M')
-		bytes *= 1024 * 1024;
-	table->allocation_bytes = bytes;
+	table->allocation_bytes = uint32_t(bytes);
 	/* As bpfof_decompress() calls them. */
 	table->compressor = compressor == "snappy" ? 1 : compressor == "lz4" ? 4 : compressor == "zstd" ? 7 : 0;
-	const bool is_encrypted = encryption.find("name=") != std::string::npos &&
-				  encryption.find("name=)") == std::string::npos &&
-				  encryption.find("name=,") == std::string::npos &&
-				  encryption.find("name=none") == std::string::npos;
-
 	table->is_suitable = bytes >= 512 && bytes <= WT_BLOCK_BYTES_MAX && !key.empty() && key != "r" &&
-			     is_none(setting(metadata, "collator")) && is_none(setting(metadata, "huffman_key")) &&
-			     is_none(setting(metadata, "huffman_value")) && !is_encrypted;
+			     metadata.is_none("collator") && metadata.is_none("huffman_key") &&
+			     metadata.is_none("huffman_value") && metadata.is_none("encryption.name");
 	table->is_known = true;
+	free(found);
 }
 
 /* Cursors that do more, or less, than to go to rows. */
-bool is_special(const char *config)
+bool is_special(WT_SESSION *session, const char *text)
 {
-	for (const char *const word : {"bulk", "checkpoint", "dump", "next_random", "debug"})
-		if (config && strstr(config, word))
-			return true;
-	return false;
+	const Config config(session, text);
+
+	return config.is_true("bulk") || config.is_true("next_random") || !config.text("checkpoint").empty() ||
+	       !config.text("dump").empty() || !config.text("debug").empty();
 }
 
 } /* namespace */
@@ -498,45 +531,23 @@ bool is_special(const char *config)
 void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 {
 	const char *const uri = cursor->internal_uri ? cursor->internal_uri : cursor->uri;
-	State *state = states().find(cursor);
 
-	if (!uri || strncmp(uri, "file:", 5) || is_special(config)) {
-		/* Memory of an earlier cursor, which may be ours. */
-		if (state && cursor->search != search)
-			state->table = nullptr;
+	/* One that is wrapped already was opened inside this call. */
+	if (!uri || strncmp(uri, "file:", 5) || cursor->search == search || is_special(cursor->session, config))
 		return;
-	}
 	const std::string name = uri + 5;
 
 	if (name.compare(0, 10, "WiredTiger") == 0)
 		return;
-	if (!state)
-		state = states().obtain(cursor);
-	if (cursor->search != search) {
-		BPFOF_WRAP(search);
-		BPFOF_WRAP(search_near);
-		BPFOF_WRAP(insert);
-		BPFOF_WRAP(update);
-		BPFOF_WRAP(remove);
-		BPFOF_WRAP(reserve);
-		BPFOF_WRAP(modify);
-		BPFOF_WRAP(next);
-		BPFOF_WRAP(prev);
-		BPFOF_WRAP(reset);
-		BPFOF_WRAP(close);
-	}
-	state->session = sessions().find(cursor->session);
-	std::vector<WT_CURSOR *> &open = state->session->open;
+	State *const state = states().obtain(cursor);
 
-	if (std::find(open.begin(), open.end(), cursor) == open.end())
-		open.push_back(cursor);
+	BPFOF_METHODS(BPFOF_WRAP);
+	state->session = sessions().find(cursor->session);
+	state->session->open.push_back(cursor);
 	state->engine = engine;
 	state->table = engine->table(name);
-	if (!state->table->is_known) {
-		WT_CONNECTION *const connection = cursor->session->connection;
-
-		learn(connection->get_extension_api(connection), cursor->session, state->table);
-	}
+	if (!state->table->is_known)
+		learn(cursor->session, state->table);
 }
 
 Table *table_of(const WT_CURSOR *cursor)
@@ -553,6 +564,14 @@ void begin_session(const WT_SESSION *session)
 	own->open.clear();
 	own->detached = 0;
 	own->anchor = nullptr;
+}
+
+void end_session(const WT_SESSION *session)
+{
+	WT_CURSOR *const anchor = sessions().find(session)->anchor;
+
+	if (anchor)
+		anchor->close(anchor);
 }
 
 bool detach(const WT_CURSOR *cursor)

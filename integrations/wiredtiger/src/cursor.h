@@ -14,6 +14,8 @@ Table *table_of(const WT_CURSOR *cursor);
 
 /* A session that has no cursors yet; there may have been another one at its address. */
 void begin_session(const WT_SESSION *session);
+/* The session is about to be closed: the program hears of no cursor that it has not opened. */
+void end_session(const WT_SESSION *session);
 /*
  * For the cursor's search, which is about to be called off: until it goes to another row its session keeps the snapshot
  * that it has now. False if that is not possible.

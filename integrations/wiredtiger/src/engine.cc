@@ -7,7 +7,7 @@ namespace bpf_of {
 
 Engine::Engine(const Settings &settings) : settings_(settings)
 {
-	if (!settings.url.empty())
+	if (!settings.url.empty() || !settings.counters.empty())
 		target_ = std::make_unique<Target>(settings);
 }
 
@@ -19,6 +19,21 @@ Table *Engine::table(const std::string &file)
 	if (!table)
 		table = std::make_unique<Table>(file);
 	return table.get();
+}
+
+/*
+ * What was to be kept may be lost, and the system says so once: the next sync would succeed. So there is none, and
+ * nothing is written that would count on it.
+ */
+int Engine::fail(WT_SESSION *session, const char *path, int error)
+{
+	WT_EXTENSION_API *const api = connection->get_extension_api(connection);
+
+	has_failed_ = true;
+	api->err_printf(api, session,
+		"bpfof: %s cannot be synced: %s; nothing is written any more until the database is opened again", path,
+		strerror(error));
+	return WT_PANIC;
 }
 
 std::string Engine::name_of(const char *path) const

@@ -15,7 +15,7 @@ class Engine {
 
 	const Settings &settings() const { return settings_; }
 	/* Null if there is none in the settings. */
-	Target *target() const { return target_.get(); }
+	Target *target() const { return settings_.url.empty() ? nullptr : target_.get(); }
 
 	/* The table of this file; it stays where it is. */
 	Table *table(const std::string &file);
@@ -27,6 +27,10 @@ class Engine {
 	/* Whether a table that is opened now may be truncated without being told: by recovery no cursor tells. */
 	bool may_be_truncating() const { return !is_started_ || truncations_; }
 
+	/* A sync has failed: tells why, and gives what WiredTiger's calls end with from then on. */
+	int fail(WT_SESSION *session, const char *path, int error);
+	bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
+
 	/* The file's name as tables have it: from the database's folder on. */
 	std::string name_of(const char *path) const;
 
@@ -35,6 +39,7 @@ class Engine {
 	int (*open_session)(WT_CONNECTION *, WT_EVENT_HANDLER *, const char *, WT_SESSION **) = nullptr;
 	std::atomic<decltype(WT_SESSION::open_cursor)> open_cursor{nullptr};
 	std::atomic<decltype(WT_SESSION::truncate)> truncate{nullptr};
+	std::atomic<decltype(WT_SESSION::close)> close{nullptr};
 
     private:
 	const Settings settings_;
@@ -42,6 +47,8 @@ class Engine {
 	std::unordered_map<std::string, std::unique_ptr<Table>> tables_;
 	std::atomic<bool> is_started_{false};
 	std::atomic<uint32_t> truncations_{0};
+	std::atomic<bool> has_failed_{false};
+	/* It writes the counters, too. */
 	std::unique_ptr<Target> target_;
 };
 

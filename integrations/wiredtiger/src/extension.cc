@@ -10,16 +10,25 @@ extern "C" __attribute__((visibility("default"))) int wiredtiger_extension_init(
 {
 	WT_EXTENSION_API *const api = connection->get_extension_api(connection);
 	bpf_of::Settings settings;
-	int major = 0, error = bpf_of::read_settings(api, config, &settings);
+	int major = 0, minor = 0;
+
+	api->version(&major, &minor, nullptr);
+	/* Sessions and cursors have other methods with each minor version. */
+	if (major != WIREDTIGER_VERSION_MAJOR || minor != WIREDTIGER_VERSION_MINOR) {
+		api->err_printf(api, nullptr,
+			"bpfof: this extension was built for WiredTiger %d.%d, and this is %d.%d: build it with the headers "
+			"of that (docs/wiredtiger.md)",
+			WIREDTIGER_VERSION_MAJOR, WIREDTIGER_VERSION_MINOR, major, minor);
+		return EINVAL;
+	}
+	if (bpf_of::engine_of(connection)) {
+		api->err_printf(api, nullptr, "bpfof: the extension is named twice in extensions=[]");
+		return EINVAL;
+	}
+	int error = bpf_of::read_settings(api, config, &settings);
 
 	if (error)
 		return error;
-	api->version(&major, nullptr, nullptr);
-	if (major != WIREDTIGER_VERSION_MAJOR) {
-		api->err_printf(api, nullptr, "bpfof: this extension was built for WiredTiger %d, and this is %d: build it "
-			"with the headers of that (docs/wiredtiger.md)", WIREDTIGER_VERSION_MAJOR, major);
-		return EINVAL;
-	}
 	bpf_of::Engine *engine = nullptr;
 
 	try {
@@ -33,8 +42,8 @@ extern "C" __attribute__((visibility("default"))) int wiredtiger_extension_init(
 		return ENOMEM;
 	}
 	if (error) {
-		api->err_printf(api, nullptr, "bpfof: the extension must be loaded before the database is open: "
-			"extensions=[LIBRARY={early_load=true}]");
+		api->err_printf(api, nullptr, "bpfof: the extension must be loaded before the database is open, and without "
+			"another file system: extensions=[LIBRARY={early_load=true}]");
 		delete engine;
 		return error;
 	}

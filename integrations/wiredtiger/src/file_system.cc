@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace bpf_of {
 
@@ -26,11 +27,21 @@ struct FileSystem {
 
 /* `methods` comes first: WiredTiger has the address of that. */
 struct Handle {
-	WT_FILE_HANDLE methods;
+	WT_FILE_HANDLE methods = {};
 	Engine *engine;
 	/* Of other files than tables; -1 for these. */
-	int fd;
+	int fd = -1;
 	std::unique_ptr<File> file;
+
+	explicit Handle(Engine *engine) : engine(engine) {}
+	~Handle()
+	{
+		if (fd >= 0)
+			close(fd);
+		free(methods.name);
+	}
+	Handle(const Handle &) = delete;
+	Handle &operator=(const Handle &) = delete;
 };
 
 Engine *engine_of_system(WT_FILE_SYSTEM *system)
@@ -67,6 +78,8 @@ int plain_write(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t by
 {
 	const char *memory = static_cast<const char *>(from);
 
+	if (handle_of(handle)->engine->has_failed())
+		return WT_PANIC;
 	while (bytes) {
 		const ssize_t done = pwrite(handle_of(handle)->fd, memory, bytes, offset);
 
@@ -91,9 +104,13 @@ int plain_size(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t *bytes)
 	return 0;
 }
 
-int plain_sync(WT_FILE_HANDLE *handle, WT_SESSION *)
+int plain_sync(WT_FILE_HANDLE *handle, WT_SESSION *session)
 {
-	return fsync(handle_of(handle)->fd) < 0 ? errno : 0;
+	Handle *const own = handle_of(handle);
+
+	if (own->engine->has_failed())
+		return WT_PANIC;
+	return fdatasync(own->fd) < 0 ? own->engine->fail(session, own->methods.name, errno) : 0;
 }
 
 int plain_truncate(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t bytes)
@@ -121,9 +138,8 @@ int close_handle(WT_FILE_HANDLE *handle, WT_SESSION *)
 
 	if (own->file)
 		own->file->forget(own->engine->target());
-	else if (close(own->fd) < 0)
+	else if (close(std::exchange(own->fd, -1)) < 0)
 		error = errno;
-	free(own->methods.name);
 	delete own;
 	return error;
 }
@@ -141,6 +157,8 @@ int table_write(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t by
 {
 	Handle *const own = handle_of(handle);
 
+	if (own->engine->has_failed())
+		return WT_PANIC;
 	return own->file->write(offset, bytes, from, own->engine->target());
 }
 
@@ -153,38 +171,45 @@ int table_size(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t *bytes)
 	return error;
 }
 
-int table_sync(WT_FILE_HANDLE *handle, WT_SESSION *)
+int table_sync(WT_FILE_HANDLE *handle, WT_SESSION *session)
 {
-	return handle_of(handle)->file->sync();
+	Handle *const own = handle_of(handle);
+
+	if (own->engine->has_failed())
+		return WT_PANIC;
+	const int error = own->file->sync();
+
+	return error ? own->engine->fail(session, own->methods.name, error) : 0;
 }
 
 /* ---- Opening ---- */
 
-int flags_of(WT_FS_OPEN_FILE_TYPE type, uint32_t flags)
+int flags_of(WT_FS_OPEN_FILE_TYPE type, uint32_t flags, bool is_log_dsync)
 {
 	int open_flags = O_CLOEXEC;
 
 	if (type == WT_FS_OPEN_FILE_TYPE_DIRECTORY || flags & WT_FS_OPEN_READONLY)
 		return open_flags | O_RDONLY;
 	open_flags |= O_RDWR;
+	if (type == WT_FS_OPEN_FILE_TYPE_LOG && is_log_dsync)
+		open_flags |= O_DSYNC;
 	if (flags & WT_FS_OPEN_CREATE)
 		open_flags |= O_CREAT | (flags & WT_FS_OPEN_EXCLUSIVE ? O_EXCL : 0);
 	return open_flags;
 }
 
 /* The folder of a name that was made, changed or removed. */
-int sync_folder(const char *path)
+int sync_folder(Engine *engine, WT_SESSION *session, const char *path)
 {
 	const char *const slash = strrchr(path, '/');
-	const std::string folder = slash ? std::string(path, slash - path) : ".";
-	const int fd = open(folder.empty() ? "/" : folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+	const std::string folder = slash ? std::string(path, slash + 1 - path) : ".";
+	const int fd = open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+	const bool is_synced = fd >= 0 && fdatasync(fd) == 0;
+	const int error = errno;
 
-	if (fd < 0)
-		return errno;
-	const int error = fsync(fd) < 0 ? errno : 0;
-
-	close(fd);
-	return error;
+	if (fd >= 0)
+		close(fd);
+	return is_synced ? 0 : engine->fail(session, folder.c_str(), error);
 }
 
 bool is_table(WT_FS_OPEN_FILE_TYPE type, const std::string &name)
@@ -200,8 +225,9 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 	const bool is_direct = fd >= 0;
 	struct stat found;
 
+	/* It was made by then. */
 	if (fd < 0 && errno == EINVAL)
-		fd = open(path, flags, 0666);
+		fd = open(path, flags & ~O_EXCL, 0666);
 	if (fd < 0 || fstat(fd, &found) < 0)
 		return errno;
 	Table *const table = handle->engine->table(name);
@@ -223,18 +249,16 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 	return 0;
 }
 
-int open_file(WT_FILE_SYSTEM *system, WT_SESSION *, const char *path, WT_FS_OPEN_FILE_TYPE type, uint32_t flags,
+int open_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, WT_FS_OPEN_FILE_TYPE type, uint32_t flags,
 	WT_FILE_HANDLE **opened)
 {
 	Engine *const engine = engine_of_system(system);
 	const std::string name = engine->name_of(path);
-	const int open_flags = flags_of(type, flags);
-	std::unique_ptr<Handle> handle(new (std::nothrow) Handle());
+	const int open_flags = flags_of(type, flags, engine->settings().log_dsync);
+	std::unique_ptr<Handle> handle(new (std::nothrow) Handle(engine));
 
-	if (!handle)
+	if (!handle || !(handle->methods.name = strdup(path)))
 		return ENOMEM;
-	handle->engine = engine;
-	handle->fd = -1;
 	handle->methods.file_system = system;
 	handle->methods.close = close_handle;
 	handle->methods.fh_lock = lock;
@@ -253,11 +277,12 @@ int open_file(WT_FILE_SYSTEM *system, WT_SESSION *, const char *path, WT_FS_OPEN
 		handle->methods.fh_sync = plain_sync;
 		handle->methods.fh_truncate = plain_truncate;
 	}
-	if (flags & WT_FS_OPEN_CREATE && flags & WT_FS_OPEN_DURABLE)
-		sync_folder(path);
-	handle->methods.name = strdup(path);
-	if (!handle->methods.name)
-		return ENOMEM;
+	if (flags & WT_FS_OPEN_DURABLE) {
+		const int error = sync_folder(engine, session, path);
+
+		if (error)
+			return error;
+	}
 	*opened = &handle.release()->methods;
 	return 0;
 }
@@ -336,18 +361,18 @@ int size(WT_FILE_SYSTEM *, WT_SESSION *, const char *path, wt_off_t *bytes)
 	return 0;
 }
 
-int remove_file(WT_FILE_SYSTEM *, WT_SESSION *, const char *path, uint32_t flags)
+int remove_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, uint32_t flags)
 {
 	if (unlink(path) < 0)
 		return errno;
-	return flags & WT_FS_DURABLE ? sync_folder(path) : 0;
+	return flags & WT_FS_DURABLE ? sync_folder(engine_of_system(system), session, path) : 0;
 }
 
-int rename_file(WT_FILE_SYSTEM *, WT_SESSION *, const char *from, const char *to, uint32_t flags)
+int rename_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *from, const char *to, uint32_t flags)
 {
 	if (rename(from, to) < 0)
 		return errno;
-	return flags & WT_FS_DURABLE ? sync_folder(to) : 0;
+	return flags & WT_FS_DURABLE ? sync_folder(engine_of_system(system), session, to) : 0;
 }
 
 /* The database is closed. */

@@ -37,6 +37,8 @@ Session::Session(uint32_t readers_max) : number_(++sessions), left_(readers_max)
 
 std::shared_ptr<Session> Session::open(const Settings &settings)
 {
+	if (settings.url.empty())
+		return nullptr;
 	std::shared_ptr<Session> opened(new Session(settings.readers_max));
 	struct bpfof_options options = BPFOF_OPTIONS_INIT;
 
@@ -85,11 +87,21 @@ void Session::give_back(struct bpfof_reader *reader)
 	left_++;
 }
 
+void Session::forget_all()
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	has_ended_ = true;
+	for (const int fd : files_)
+		bpfof_forget(bpfof_, fd);
+	files_.clear();
+}
+
 Target::Target(const Settings &settings) : settings_(settings), session_(Session::open(settings))
 {
 	if (session_)
 		number_ = session_->number();
-	else
+	else if (!settings.url.empty())
 		fprintf(stderr, "bpfof: WiredTiger reads plainly until the target is there: %s\n", bpfof_error());
 	keeper_ = std::thread([this] { keep(); });
 }
@@ -118,6 +130,7 @@ void Target::keep()
 		if (now && now->is_lost()) {
 			number_ = 0;
 			std::atomic_store(&session_, std::shared_ptr<Session>());
+			now->forget_all();
 			counters().add(BPFOF_COUNTER(lost));
 		}
 		std::shared_ptr<Session> made;

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace bpf_of {
@@ -18,7 +19,7 @@ namespace bpf_of {
 /* An association with the target, until it is lost. */
 class Session {
     public:
-	/* Null if there is no target; then bpfof_error() says why. */
+	/* Null if there is no target; then bpfof_error() says why, unless none is named. */
 	static std::shared_ptr<Session> open(const Settings &settings);
 	~Session();
 	Session(const Session &) = delete;
@@ -33,6 +34,26 @@ class Session {
 	struct bpfof_reader *take();
 	void give_back(struct bpfof_reader *reader);
 
+	/* Makes a file known that only this process writes. Whether chains can read it. */
+	bool add(int fd)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		if (has_ended_ || bpfof_add_own(bpfof_, fd) < 0)
+			return false;
+		files_.insert(fd);
+		return true;
+	}
+	void forget(int fd)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		if (files_.erase(fd))
+			bpfof_forget(bpfof_, fd);
+	}
+	/* Forgets all files for good. Threads that search no more have the session still, which would keep them open. */
+	void forget_all();
+
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 	void lose() { lost_.store(true, std::memory_order_relaxed); }
 
@@ -44,6 +65,10 @@ class Session {
 	struct bpfof_function *function_ = nullptr;
 	std::atomic<bool> lost_{false};
 	std::atomic<int64_t> left_;
+	/* What is known of files. */
+	std::mutex mutex_;
+	std::set<int> files_;
+	bool has_ended_ = false;
 };
 
 /* The session of the moment; a thread looks for another one when it is lost. */

@@ -15,6 +15,17 @@ bool take_number(const WT_CONFIG_ITEM &value, uint32_t most, uint32_t *number)
 	return true;
 }
 
+/* As WiredTiger takes its own. */
+bool take_truth(const WT_CONFIG_ITEM &value, bool *truth)
+{
+	const bool is_number = value.type == WT_CONFIG_ITEM::WT_CONFIG_ITEM_NUM && (value.val == 0 || value.val == 1);
+
+	if (value.type != WT_CONFIG_ITEM::WT_CONFIG_ITEM_BOOL && !is_number)
+		return false;
+	*truth = value.val != 0;
+	return true;
+}
+
 bool take(const std::string &name, const WT_CONFIG_ITEM &value, Settings *settings)
 {
 	if (name == "url")
@@ -32,7 +43,9 @@ bool take(const std::string &name, const WT_CONFIG_ITEM &value, Settings *settin
 	else if (name == "deadline_ms")
 		return take_number(value, 600000, &settings->deadline_ms) && settings->deadline_ms > 0;
 	else if (name == "target_reads")
-		settings->target_reads = value.val != 0;
+		return take_truth(value, &settings->target_reads);
+	else if (name == "log_dsync")
+		return take_truth(value, &settings->log_dsync);
 	else
 		return false;
 	return true;
@@ -57,7 +70,7 @@ int read_settings(WT_EXTENSION_API *api, WT_CONFIG_ARG *config, Settings *settin
 			continue;
 		api->err_printf(api, nullptr,
 			"bpfof: config has %s=%.*s; there are url, device, counters (a file), sample (0 to 100), "
-			"readers (0 to 128), lanes (0 to 128), deadline_ms (1 to 600000) and target_reads (true or false)",
+			"readers (0 to 128), lanes (0 to 128), deadline_ms (1 to 600000), target_reads and log_dsync (true or false)",
 			name.c_str(), int(value.len), value.str);
 		error = EINVAL;
 		break;

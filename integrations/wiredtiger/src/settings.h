@@ -28,6 +28,8 @@ struct Settings {
 	uint32_t deadline_ms = 2000;
 	/* single pages are read at the target, too, instead of from the file */
 	bool target_reads = false;
+	/* each write to a log file waits for the disk */
+	bool log_dsync = true;
 };
 
 /* Reads the configuration. Returns 0 or an error that was told by `api`. */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/types.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,8 @@ constexpr size_t ALIGNMENT = 4096;
 /* A file is made longer by its own size, within these. */
 constexpr uint64_t AHEAD_MIN = 256 << 10;
 constexpr uint64_t AHEAD_MAX = 16 << 20;
+/* And by no more than this part of the disk's free space, which logs and other files need. */
+constexpr uint64_t AHEAD_OF_FREE = 8;
 /* Zeroes that are written at once. */
 constexpr size_t ZEROES = 1 << 20;
 
@@ -102,6 +105,18 @@ int File::read(uint64_t offset, size_t bytes, void *to)
 	return error;
 }
 
+uint64_t File::room_ahead(uint64_t at) const
+{
+	struct statvfs disk;
+
+	/* WiredTiger knows a new file by its size, which is that of its first block. */
+	if (!at || fstatvfs(fd_, &disk) < 0)
+		return 0;
+	const uint64_t most = uint64_t(disk.f_bavail) * disk.f_frsize / AHEAD_OF_FREE / ALIGNMENT * ALIGNMENT;
+
+	return most < AHEAD_MIN ? 0 : std::min(std::clamp(at, AHEAD_MIN, AHEAD_MAX), most);
+}
+
 /*
  * The file gets its room in advance, so that its place changes seldom. When this has succeeded, no zeroes are
  * written before `end` any more.
@@ -113,7 +128,7 @@ int File::extend(uint64_t end, Target *target)
 	bool extended = false;
 
 	if (end > at && is_direct_) {
-		const uint64_t wanted = end + std::clamp(at, AHEAD_MIN, AHEAD_MAX);
+		const uint64_t wanted = end + room_ahead(at);
 		char *const zeroes = bounce.get(ZEROES);
 
 		if (!zeroes)
@@ -125,7 +140,7 @@ int File::extend(uint64_t end, Target *target)
 			const int error = transfer(true, at, whole, zeroes);
 
 			/* A full disk has room for what is needed, perhaps. */
-			if (error && at < end && error != ENOSPC)
+			if (error && at < end && error != ENOSPC && error != EDQUOT)
 				return error;
 			if (error)
 				break;
@@ -192,7 +207,7 @@ bool File::is_shared_with(Session *session)
 
 	if (session_.load() == session->number())
 		return true;
-	if (bpfof_add_own(session->get(), fd_) < 0)
+	if (!session->add(fd_))
 		return false;
 	session_.store(session->number(), std::memory_order_release);
 	return true;
@@ -203,7 +218,7 @@ void File::forget(Target *target)
 	const std::shared_ptr<Session> session = target ? target->session() : nullptr;
 
 	if (session && session_.load() == session->number())
-		bpfof_forget(session->get(), fd_);
+		session->forget(fd_);
 }
 
 std::atomic<uint64_t> &File::word_of(uint64_t offset, uint64_t *bit)

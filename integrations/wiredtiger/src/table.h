@@ -124,6 +124,8 @@ class File {
 	static constexpr size_t PAGE_WORDS = 1 << 14;
 
 	int extend(uint64_t end, Target *target);
+	/* So many bytes behind those that are needed are written in advance, when it ends there. */
+	uint64_t room_ahead(uint64_t at) const;
 	int transfer(bool is_write, uint64_t offset, size_t bytes, char *memory);
 	std::atomic<uint64_t> &word_of(uint64_t offset, uint64_t *bit);
 	/* What a page that is read or written says of itself and its children. */

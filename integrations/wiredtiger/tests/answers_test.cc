@@ -1,259 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // answers_test EXTENSION FOLDER URL DEVICE [TEST]: what a chain that answers a search must not change. Databases are in
-// FOLDER, on a file system that the target serves.
+// FOLDER, on a file system that the target serves. The test "idle" runs only by its name.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <initializer_list>
 #include <iterator>
-#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "bpfof/wiredtiger.h"
-#include "check.h"
+#include "database.h"
 #include "page.h"
 
 namespace {
 
-constexpr int kRows = 30000;
 // The part of a table that is truncated.
 constexpr int kGoneFrom = 24000, kGoneTo = 27000;
-// Searches after which the extension knows that the cache is full, and within which one is then answered by a chain.
-constexpr int kSearchesBefore = 20000, kSearchesMax = 20000;
-const char kPages[] =
-	"key_format=u,value_format=u,allocation_size=512B,internal_page_max=4KB,leaf_page_max=512B";
-
-struct Place {
-	const char *extension, *url, *device;
-	std::string folder;
-};
-
-int Quiet(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *)
-{
-	return 0;
-}
-
-std::string Settings(const Place &place)
-{
-	// Handles that nobody uses are closed at once.
-	return std::string("create,cache_size=1MB,statistics=(fast),file_manager=(close_handle_minimum=0,close_idle_time=1,"
-			   "close_scan_interval=1),extensions=[") +
-	       place.extension + "={early_load=true,config={url=\"" + place.url + "\",device=\"" + place.device +
-	       "\",sample=0}}]";
-}
-
-// An open database, and a session.
-class Database {
-    public:
-	Database(const Place &place, const std::string &name)
-	{
-		CHECK_WT(wiredtiger_open((place.folder + "/" + name).c_str(), nullptr, Settings(place).c_str(), &connection_));
-		library_ = dlopen(place.extension, RTLD_NOW | RTLD_NOLOAD);
-		CHECK(library_, "%s", dlerror());
-		session_ = Session();
-	}
-	~Database() { CHECK_WT(connection_->close(connection_, nullptr)); }
-	Database(const Database &) = delete;
-	Database &operator=(const Database &) = delete;
-
-	WT_CONNECTION *connection() const { return connection_; }
-	WT_SESSION *session() const { return session_; }
-
-	// What WiredTiger refuses in it is not told.
-	WT_SESSION *Session(const char *config = nullptr)
-	{
-		WT_SESSION *session;
-
-		quiet_.handle_error = Quiet;
-		CHECK_WT(connection_->open_session(connection_, &quiet_, config, &session));
-		return session;
-	}
-
-	WT_CURSOR *Open(const char *uri, WT_SESSION *session = nullptr, const char *config = nullptr)
-	{
-		WT_SESSION *const in = session ? session : session_;
-		WT_CURSOR *cursor;
-
-		CHECK_WT(in->open_cursor(in, uri, nullptr, config, &cursor));
-		return cursor;
-	}
-
-	// Searches that chains have answered with a value.
-	uint64_t values() const
-	{
-		bpfof_wiredtiger_counters counters = {};
-
-		Call<decltype(bpfof_wiredtiger_read_counters)>("bpfof_wiredtiger_read_counters")(&counters, sizeof(counters));
-		return counters.values;
-	}
-
-	void SetMode(bpfof_wiredtiger_mode mode) const
-	{
-		Call<decltype(bpfof_wiredtiger_set_mode)>("bpfof_wiredtiger_set_mode")(mode);
-	}
-
-	// Pages that were deleted without being read.
-	int64_t deleted()
-	{
-		WT_CURSOR *const cursor = Open("statistics:");
-		const char *what, *printed;
-		int64_t count;
-
-		cursor->set_key(cursor, WT_STAT_CONN_REC_PAGE_DELETE_FAST);
-		CHECK_WT(cursor->search(cursor));
-		CHECK_WT(cursor->get_value(cursor, &what, &printed, &count));
-		CHECK_WT(cursor->close(cursor));
-		return count;
-	}
-
-    private:
-	template <typename Function> Function *Call(const char *name) const
-	{
-		const auto function = reinterpret_cast<Function *>(dlsym(library_, name));
-
-		CHECK(function, "%s", dlerror());
-		return function;
-	}
-
-	WT_CONNECTION *connection_;
-	WT_SESSION *session_;
-	WT_EVENT_HANDLER quiet_ = {};
-	void *library_;
-};
-
-std::string Key(int number)
-{
-	char text[16];
-
-	std::snprintf(text, sizeof(text), "key %08d", number);
-	return text;
-}
-
-std::string Value(int number)
-{
-	std::string value = "the value of row ";
-
-	for (int rest = number; rest; rest /= 20)
-		value += char('a' + rest % 20);
-	return value;
-}
-
-void SetKey(WT_CURSOR *cursor, const std::string &key)
-{
-	const WT_ITEM item = {key.data(), key.size(), nullptr, 0, 0};
-
-	cursor->set_key(cursor, &item);
-}
-
-// Of the row that the cursor is on.
-std::string ValueAt(WT_CURSOR *cursor)
-{
-	WT_ITEM value;
-
-	CHECK_WT(cursor->get_value(cursor, &value));
-	return std::string(static_cast<const char *>(value.data), value.size);
-}
-
-int Search(WT_CURSOR *cursor, int number)
-{
-	// A cursor has only the address of its key.
-	const std::string key = Key(number);
-
-	SetKey(cursor, key);
-	return cursor->search(cursor);
-}
-
-// Whether the row is there; if it is, with its value.
-bool IsThere(WT_CURSOR *cursor, int number)
-{
-	const int error = Search(cursor, number);
-
-	CHECK(!error || error == WT_NOTFOUND, "%s", wiredtiger_strerror(error));
-	if (error)
-		return false;
-	const std::string found = ValueAt(cursor);
-
-	CHECK(found == Value(number), "row %d is %s", number, found.c_str());
-	return true;
-}
-
-int RowAt(WT_CURSOR *cursor)
-{
-	WT_ITEM key;
-
-	CHECK_WT(cursor->get_key(cursor, &key));
-	return std::atoi(std::string(static_cast<const char *>(key.data), key.size).c_str() + 4);
-}
-
-int RandomRow(int to)
-{
-	static std::mt19937 random(4711);
-
-	// One with rows on both sides.
-	return 1 + int(random() % (to - 2));
-}
-
-// Searches rows before `to` until a chain has answered with one, and gives its number.
-int SearchByChain(const Database &database, WT_CURSOR *cursor, int to = kRows)
-{
-	for (int i = 0; i < kSearchesMax; i++) {
-		const int number = RandomRow(to);
-		const uint64_t before = database.values();
-
-		CHECK(IsThere(cursor, number), "row %d", number);
-		if (database.values() > before)
-			return number;
-	}
-	CHECK(false, "no chain gave a value: is the target there?");
-	return 0;
-}
-
-// From now on chains answer searches.
-void FillCache(const Database &database, WT_CURSOR *cursor, int to)
-{
-	database.SetMode(BPFOF_WIREDTIGER_PLAIN);
-	for (int i = 0; i < kSearchesBefore; i++)
-		IsThere(cursor, RandomRow(to));
-	database.SetMode(BPFOF_WIREDTIGER_VALUES);
-}
-
-void Fill(Database *database, const char *uri, const std::string &options = "")
-{
-	WT_SESSION *const session = database->session();
-
-	CHECK_WT(session->create(session, uri, (kPages + options).c_str()));
-	WT_CURSOR *const cursor = database->Open(uri);
-
-	for (int number = 0; number < kRows; number++) {
-		const std::string key = Key(number), value = Value(number);
-		const WT_ITEM item = {value.data(), value.size(), nullptr, 0, 0};
-
-		SetKey(cursor, key);
-		cursor->set_value(cursor, &item);
-		CHECK_WT(cursor->insert(cursor));
-	}
-	CHECK_WT(cursor->close(cursor));
-	CHECK_WT(session->checkpoint(session, nullptr));
-}
-
-// Nothing of it is in the cache when it is opened next.
-void Make(const Place &place, const std::string &name, const char *uri, const std::string &options = "")
-{
-	const std::string folder = place.folder + "/" + name;
-
-	CHECK(system(("rm -rf '" + folder + "' && mkdir -p '" + folder + "'").c_str()) == 0, "%s", folder.c_str());
-	Database database(place, name);
-
-	Fill(&database, uri, options);
-}
 
 void CheckGone(WT_CURSOR *cursor, int from, int to, int step, const char *when)
 {
@@ -332,6 +105,7 @@ void TruncatedWhileClosed(const Place &place)
 	std::printf("a truncation of a table that is closed is seen\n");
 }
 
+#if WIREDTIGER_VERSION_MAJOR == 3
 // WiredTiger 3.2 can encode keys and values.
 void EncodedIsLeftAlone(const Place &place)
 {
@@ -346,6 +120,7 @@ void EncodedIsLeftAlone(const Place &place)
 	}
 	std::printf("tables with Huffman encoding are left alone\n");
 }
+#endif
 
 // As a cursor that was reset: no key, and the next row is the first one.
 void CheckReset(WT_CURSOR *cursor, const char *what)
@@ -399,6 +174,18 @@ void CursorsAreReset(const Place &place)
 	CHECK(RowAt(cursor) == committed + 1, "behind row %d is %d", committed, RowAt(cursor));
 	CHECK_WT(kept->next(kept));
 	CHECK(RowAt(kept) == number + 1, "behind row %d is %d", number, RowAt(kept));
+	// One that WiredTiger had kept, and that is opened in other words; the first of its session of which a search is
+	// called off.
+	WT_SESSION *const fresh = database.Session();
+	WT_CURSOR *const first = database.Open("table:t", fresh);
+
+	CHECK_WT(first->close(first));
+	CHECK_WT(fresh->begin_transaction(fresh, nullptr));
+	WT_CURSOR *const again = database.Open("table:t", fresh, "bulk=false,next_random=false,checkpoint=");
+
+	search(again);
+	CHECK_WT(fresh->rollback_transaction(fresh, nullptr));
+	CheckReset(again, "rollback_transaction of a cursor that was kept");
 	// What fails by itself is a transaction that is rolled back.
 	WT_CURSOR *const inserting = database.Open("table:t", session, "overwrite=false");
 	const std::string key = Key(1);
@@ -601,6 +388,179 @@ void ClosedCursorsHaveNothing(const Place &place)
 	std::printf("cursors that are closed have given back %zu KiB\n", (open - after) >> 10);
 }
 
+// Words of the program in a table's metadata are not the table's settings.
+void ProgramsHaveTheirOwnMetadata(const Place &place)
+{
+	Make(place, "metadata", "table:t", ",app_metadata=(a=1,block_compressor=lz4,collator=none,key_format=r,z=1)");
+	Database database(place, "metadata");
+	WT_CURSOR *const cursor = database.Open("table:t");
+
+	FillCache(database, cursor, kRows);
+	SearchByChain(database, cursor);
+	std::printf("metadata of the program is left alone\n");
+}
+
+int CompareBackwards(WT_COLLATOR *, WT_SESSION *, const WT_ITEM *first, const WT_ITEM *second, int *order)
+{
+	const int direct = std::memcmp(first->data, second->data, std::min(first->size, second->size));
+
+	*order = direct ? -direct : int(second->size) - int(first->size);
+	return 0;
+}
+
+// Chains do not know the order of a program's own.
+void CollatedIsLeftAlone(const Place &place)
+{
+	static WT_COLLATOR backwards = {CompareBackwards, nullptr, nullptr};
+
+	MakeFolder(place.folder + "/collated");
+	Database database(place, "collated");
+
+	CHECK_WT(database.connection()->add_collator(database.connection(), "backwards", &backwards, nullptr));
+	Fill(&database, "table:t", ",collator=backwards,app_metadata=(a=1,collator=none,z=1)");
+	WT_CURSOR *const cursor = database.Open("table:t");
+
+	FillCache(database, cursor, kRows);
+	for (int number = 1; number < kRows; number += 7) {
+		CHECK(IsThere(cursor, number), "row %d", number);
+		CHECK_WT(cursor->next(cursor));
+		CHECK(RowAt(cursor) == number - 1, "behind row %d is %d", number, RowAt(cursor));
+	}
+	std::printf("tables with a collator are left alone\n");
+}
+
+// A chain has found the row, and it is gone when it is removed: as for a key that was set.
+void GoneIsRemoved(const Place &place)
+{
+	constexpr int kFrom = kRows / 4, kTo = kRows / 2;
+
+	Make(place, "gone", "table:t");
+	Database database(place, "gone");
+	WT_SESSION *const session = database.Session("isolation=read-uncommitted");
+	WT_CURSOR *const cursor = database.Open("table:t", session), *const other = database.Open("table:t");
+	int number = 0;
+
+	FillCache(database, other, kRows);
+#if WIREDTIGER_VERSION_MAJOR > 3
+	for (const bool is_lower : {true, false}) {
+		const std::string key = Key(is_lower ? kFrom : kTo);
+
+		SetKey(cursor, key);
+		CHECK_WT(cursor->bound(cursor, is_lower ? "bound=lower" : "bound=upper"));
+	}
+#endif
+	for (uint64_t before = database.values(); database.values() == before;) {
+		number = kFrom + RandomRow(kTo - kFrom);
+		CHECK(IsThere(cursor, number), "row %d", number);
+	}
+	const std::string key = Key(number);
+
+	SetKey(other, key);
+	CHECK_WT(other->remove(other));
+	const int error = cursor->remove(cursor);
+
+	// WiredTiger 3.2 takes that for a success, unless it has looked at other rows for it.
+	CHECK(error == WT_NOTFOUND || (WIREDTIGER_VERSION_MAJOR == 3 && !error), "%s", wiredtiger_strerror(error));
+	CHECK_WT(cursor->next(cursor));
+	CHECK(RowAt(cursor) == (WIREDTIGER_VERSION_MAJOR > 3 ? kFrom : 0), "the next row is %d", RowAt(cursor));
+	CHECK(!IsThere(other, number), "row %d", number);
+	for (const int beside : {number - 1, number + 1})
+		CHECK(IsThere(other, beside), "row %d", beside);
+	std::printf("a row that is gone is not removed\n");
+}
+
+int closed_handles = 0;
+
+int CountClosed(WT_EVENT_HANDLER *, WT_SESSION *, WT_CURSOR *)
+{
+	closed_handles++;
+	return 0;
+}
+
+// A program hears of no cursors but its own.
+void OnlyOwnCursorsAreTold(const Place &place)
+{
+	WT_EVENT_HANDLER handler = {};
+	int told[2];
+
+	Make(place, "told", "table:t");
+	Database database(place, "told");
+
+	handler.handle_close = CountClosed;
+	FillCache(database, database.Open("table:t"), kRows);
+	// WiredTiger tells of some of its own.
+	for (const bool is_plain : {true, false}) {
+		WT_SESSION *session;
+
+		CHECK_WT(database.connection()->open_session(database.connection(), &handler, nullptr, &session));
+		WT_CURSOR *const cursor = database.Open("table:t", session);
+
+		database.SetMode(is_plain ? BPFOF_WIREDTIGER_PLAIN : BPFOF_WIREDTIGER_VALUES);
+		if (is_plain)
+			CHECK(IsThere(cursor, 1), "row 1");
+		else
+			SearchByChain(database, cursor);
+		CHECK_WT(cursor->close(cursor));
+		closed_handles = 0;
+		CHECK_WT(session->close(session, nullptr));
+		told[is_plain] = closed_handles;
+	}
+	CHECK(told[false] == told[true], "the program is told of %d cursors, and of %d by WiredTiger", told[false], told[true]);
+	std::printf("the program hears of its own cursors\n");
+}
+
+size_t TimesOpen(const std::string &path)
+{
+	size_t count = 0;
+
+	for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+		std::error_code error;
+
+		count += std::filesystem::read_symlink(entry.path(), error) == path;
+	}
+	return count;
+}
+
+// For the target, which somebody stops and starts as this says: a thread that has searched by a session that is lost,
+// and does nothing now, has no file open.
+void IdleThreadsHaveNoFiles(const Place &place)
+{
+	Make(place, "idle", "table:t");
+	const std::string file = place.folder + "/idle/t.wt";
+	Database database(place, "idle");
+	WT_CURSOR *const cursor = database.Open("table:t");
+	std::promise<void> has_searched, may_end;
+
+	FillCache(database, cursor, kRows);
+	std::thread idle([&] {
+		SearchByChain(database, database.Open("table:t", database.Session()));
+		has_searched.set_value();
+		may_end.get_future().wait();
+	});
+
+	has_searched.get_future().wait();
+	SearchByChain(database, cursor);
+	const size_t before = TimesOpen(file);
+
+	std::printf("stop\n");
+	std::fflush(stdout);
+	for (int i = 0; !database.counters().lost; i++) {
+		CHECK(i < 60000, "the target is not lost");
+		IsThere(cursor, RandomRow(kRows));
+		usleep(1000);
+	}
+	std::printf("start\n");
+	std::fflush(stdout);
+	for (int i = 0; !database.counters().reconnected; i++, usleep(1000))
+		CHECK(i < 60000, "there is no other session");
+	SearchByChain(database, cursor);
+	for (int i = 0; TimesOpen(file) > before; i++, usleep(1000))
+		CHECK(i < 5000, "it is open %zu times, and %zu before", TimesOpen(file), before);
+	may_end.set_value();
+	idle.join();
+	std::printf("idle threads have no files\n");
+}
+
 std::atomic<bool> has_no_threads{false};
 
 void NoThread(const Place &place)
@@ -608,7 +568,7 @@ void NoThread(const Place &place)
 	const std::string home = place.folder + "/thread";
 	WT_CONNECTION *connection = nullptr;
 
-	CHECK(system(("rm -rf '" + home + "' && mkdir -p '" + home + "'").c_str()) == 0, "%s", home.c_str());
+	MakeFolder(home);
 	has_no_threads = true;
 	const int error = wiredtiger_open(home.c_str(), nullptr, Settings(place).c_str(), &connection);
 
@@ -638,10 +598,16 @@ int main(int argc, char **argv)
 	} tests[] = {
 		{"crash", TruncatedBeforeACrash},
 		{"closed", TruncatedWhileClosed},
+#if WIREDTIGER_VERSION_MAJOR == 3
 		{"encoded", EncodedIsLeftAlone},
+#endif
 		{"reset", CursorsAreReset},
 		{"snapshot", SnapshotsAreKept},
 		{"memory", ClosedCursorsHaveNothing},
+		{"metadata", ProgramsHaveTheirOwnMetadata},
+		{"collator", CollatedIsLeftAlone},
+		{"gone", GoneIsRemoved},
+		{"told", OnlyOwnCursorsAreTold},
 		{"thread", NoThread},
 		{"lost", LostWritesAreSeen},
 	};
@@ -652,5 +618,7 @@ int main(int argc, char **argv)
 	for (const auto &test : tests)
 		if (argc == 5 || !std::strcmp(argv[5], test.name))
 			test.run(place);
+	if (argc == 6 && !std::strcmp(argv[5], "idle"))
+		IdleThreadsHaveNoFiles(place);
 	return 0;
 }

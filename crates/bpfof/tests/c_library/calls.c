@@ -8,10 +8,13 @@
  * when this program says "kill", the target is to be ended, and a line on standard input says so. With LANES
  * readers share connections, at most so many.
  */
+#define _GNU_SOURCE
 #include <bpfof.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <dirent.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,7 +245,7 @@ static void call_errors(struct bpfof *b, struct bpfof_reader *reader, const int 
 	CHECK(bpfof_function_load(b, "no object", 9, NULL) == NULL && errno == ENOEXEC);
 	CHECK(bpfof_function_load(b, NULL, 9, NULL) == NULL && errno == EINVAL);
 	CHECK(bpfof_function_load_file(b, object, NULL) == NULL && errno == EINVAL);
-	CHECK(strstr(bpfof_error(), "sum, fill, fail"));
+	CHECK(strstr(bpfof_error(), "sum, fill, count, fail"));
 	CHECK(bpfof_function_load_file(b, object, "none") == NULL && errno == ENOENT);
 	CHECK(bpfof_function_load_file(b, "/no/such/file", "fill") == NULL && errno == ENOENT);
 	CHECK(bpfof_function_load_file(NULL, object, "fill") == NULL && errno == EINVAL);
@@ -292,6 +295,10 @@ static void open_errors(void)
 	options.size = sizeof(options);
 	options.flags = BPFOF_NO_FALL_BACK;
 	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", paths[0], &options) && errno == ECONNREFUSED);
+	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
+	/* A mistake is no target that cannot be reached. */
+	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x?tls-psk=/no/such", paths[0], NULL));
+	CHECK(errno == EACCES && strstr(bpfof_error(), "/no/such"));
 	bpfof_close(NULL);
 	bpfof_reader_close(NULL);
 	bpfof_function_unload(NULL);
@@ -507,6 +514,68 @@ static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 	bpfof_function_unload(fill);
 }
 
+/* A file that is not there yet, and cannot be mapped for that reason. */
+static void known_later(struct bpfof *b)
+{
+	const int number = -2;
+	char bytes[8192];
+	int fd;
+
+	if (!url)
+		return;
+	memset(bytes, 7, sizeof(bytes));
+	unlink("later");
+	CHECK(bpfof_add_path(b, "later", number) == 0);
+	CHECK(bpfof_wait_mapped(b, number, -1) == -1 && errno == ENOENT);
+	fd = open("later", O_WRONLY | O_CREAT, 0600);
+	CHECK(fd >= 0 && write(fd, bytes, sizeof(bytes)) == sizeof(bytes) && close(fd) == 0);
+	CHECK(bpfof_wait_mapped(b, number, -1) == 0);
+	CHECK(bpfof_forget(b, number) == 0 && unlink("later") == 0);
+}
+
+/* What is sent to the process is left to the program, which waits for it. */
+static void signals(void)
+{
+	struct timespec longest = { 10, 0 };
+	sigset_t set, before;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	CHECK(pthread_sigmask(SIG_BLOCK, &set, &before) == 0);
+	CHECK(kill(getpid(), SIGUSR1) == 0);
+	CHECK(sigtimedwait(&set, NULL, &longest) == SIGUSR1);
+	CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+}
+
+static int open_descriptors(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	int count = 0;
+
+	CHECK(folder);
+	while (readdir(folder))
+		count++;
+	closedir(folder);
+	return count;
+}
+
+/* A call that fails keeps none of its files. */
+static void forgotten(struct bpfof *b, struct bpfof_reader *reader)
+{
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_read first = { 0, 8, 0 };
+	int fds[] = { opened(0), 9999 }, before = open_descriptors();
+	char scratch[8];
+
+	CHECK(fill);
+	REFUSED(EBADF, bpfof_read_pushdown(reader, fds, 2, &first, fill, scratch, 8, 0, NULL));
+	CHECK(open_descriptors() == before + 1);
+	CHECK(bpfof_forget(b, fds[0]) == 0);
+	CHECK(open_descriptors() == before);
+	close(fds[0]);
+	bpfof_function_unload(fill);
+}
+
 struct worker {
 	pthread_t thread;
 	struct bpfof *b;
@@ -645,21 +714,38 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 {
 	struct bpfof *strict = session(BPFOF_NO_FALL_BACK);
 	struct bpfof_reader *strict_reader = bpfof_reader_open(strict);
+	struct bpfof_reader *reads = bpfof_reader_open(strict);
 	struct bpfof_function *fill = bpfof_function_load_file(strict, object, "fill");
 	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
+	struct bpfof_function *count = bpfof_function_load_file(b, object, "count");
 	struct bpfof_read first = { 0, 8, 0 };
 	struct bpfof_reader *late;
 	char scratch[8], line[8];
+	struct bpfof_file_read read;
 	int tries;
+
+	memset(&read, 0, sizeof(read));
+	read.fd = fds[0];
+	read.size = sizeof(scratch);
+	read.data = scratch;
 
 	map(strict, fds[0]);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == 8);
+	CHECK(reads && bpfof_read_files(reads, &read, 1) == 0 && read.length == 8);
+	CHECK(count && bpfof_read_pushdown(reader, fds, 1, &first, count, NULL, 0, 0, NULL) == 0);
 	printf("kill\n");
 	fflush(stdout);
 	CHECK(fgets(line, sizeof(line), stdin) != NULL);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
 	CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == ESTALE);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
+	/* Nothing of this is to be tried again. */
+	for (tries = 0; tries < 3; tries++) {
+		CHECK(bpfof_read_files(reads, &read, 1) == -1);
+		CHECK(errno == ECONNRESET || errno == ENOTCONN);
+		CHECK(bpfof_read_pushdown(reader, fds, 1, &first, count, NULL, 0, 0, NULL) == -1);
+		CHECK(errno == ECONNRESET || errno == ENOTCONN);
+	}
 	/* The kernel may still be closing the target's port, and connections that nobody has used lately. */
 	for (tries = 0; (late = bpfof_reader_open(strict)) && tries < 10; tries++) {
 		bpfof_reader_close(late);
@@ -669,8 +755,10 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 	CHECK(errno == ECONNREFUSED || errno == ECONNRESET || errno == ENOTCONN);
 	executor = BPFOF_HERE;
 	sum_chain(reader, sum, fds, 10, 0);
+	bpfof_function_unload(count);
 	bpfof_function_unload(sum);
 	bpfof_function_unload(fill);
+	bpfof_reader_close(reads);
 	bpfof_reader_close(strict_reader);
 	bpfof_close(strict);
 }
@@ -717,6 +805,11 @@ int main(int argc, char **argv)
 	many_of_a_kind(b, reader, fds);
 	descriptors(b, reader);
 	stable_descriptors();
+	known_later(b);
+	signals();
+	/* With a target, a thread opens and closes others meanwhile. */
+	if (!url)
+		forgotten(b, reader);
 	threads(b, fds);
 	in_time(b, fds);
 	order();

@@ -47,6 +47,24 @@ int fill(struct bpfof_ctx *ctx)
 	return 0;
 }
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} calls SEC(".maps");
+
+/* Counts its calls; the answer is empty. */
+SEC("bpfof/count")
+int count(struct bpfof_ctx *ctx)
+{
+	__u32 key = 0;
+
+	bpfof_map_add(&calls, &key, 0, 1);
+	ctx->done = 1;
+	return 0;
+}
+
 /* Ends as words[0] says. */
 SEC("bpfof/fail")
 int fail(struct bpfof_ctx *ctx)

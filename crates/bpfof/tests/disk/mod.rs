@@ -5,7 +5,7 @@ use bpfof_host::{Controller, Options, TargetUrl};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -47,7 +47,8 @@ pub(crate) fn cannot_mount() -> Option<String> {
     } else {
         return None;
     };
-    eprintln!("SKIPPED: {why}");
+    // Told also of tests that pass, whose `eprintln!` nobody sees.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
     Some(why.to_owned())
 }
 

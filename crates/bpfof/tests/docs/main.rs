@@ -179,15 +179,57 @@ fn name_of(command: &str) -> Vec<String> {
     words.take_while(|word| is_name(word) && !is_option(word)).map(str::to_owned).collect()
 }
 
-#[test]
-fn every_command_and_option_exists() {
+/// All pages.
+fn pages() -> Vec<PathBuf> {
     let docs = fs::read_dir(repository().join("docs")).expect("a folder");
     let mut pages: Vec<PathBuf> = docs.map(|entry| entry.expect("an entry").path()).collect();
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
-    pages.extend(["README.md", "CONTRIBUTING.md"].map(|name| repository().join(name)));
+    let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+    pages.extend(others.map(|name| repository().join(name)));
+    pages
+}
+
+/// Files and headings that pages lead to.
+#[test]
+fn every_link_leads_somewhere() {
+    let anchors = |text: &str| -> Vec<String> {
+        let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+        let name = |heading: &str| -> String {
+            let text = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        };
+        headings.map(name).collect()
+    };
+    let mut seen = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).expect("a page");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let (place, anchor) = link.0.split_once('#').unwrap_or((link.0, ""));
+            if place.contains("://") || place.contains(char::is_whitespace) {
+                continue;
+            }
+            let told = format!("{}: {}", page.display(), link.0);
+            let target = match place {
+                "" => page.clone(),
+                place => page.parent().expect("a folder").join(place),
+            };
+            assert!(target.exists(), "{told}");
+            if !anchor.is_empty() {
+                let there = fs::read_to_string(&target).expect("a page");
+                assert!(anchors(&there).iter().any(|known| known == anchor), "{told}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "only {seen} links");
+}
+
+#[test]
+fn every_command_and_option_exists() {
     let makefile = fs::read_to_string(repository().join("Makefile")).expect("a Makefile");
     let (mut helps, mut seen) = (HashMap::new(), 0);
-    for page in pages {
+    for page in pages() {
         let blocks = blocks(&fs::read_to_string(&page).expect("a page"));
         for command in blocks
             .iter()

@@ -3,12 +3,14 @@
 use super::context::Context;
 use super::{nvm_optional, observed};
 use crate::metrics::{Class, Ended};
+use crate::operation::Failure;
 use crate::queue::State;
 use crate::refusal::Reply;
 use crate::transport::Payload;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::Status;
 use log::Level;
+use std::fmt;
 use std::io;
 
 /// A command on a memory namespace is due.
@@ -45,7 +47,7 @@ pub(crate) fn memory_done(cx: &mut Context<'_>, slot: u16) {
     cx.respond(&taken, reply, Payload::None);
 }
 
-/// A command's file operation has completed with a system call's `result`.
+/// A command's file operation has completed with a system call's `result`, or that of a drive.
 pub(crate) fn file_done(
     cx: &mut Context<'_>,
     slot: u16,
@@ -56,7 +58,7 @@ pub(crate) fn file_done(
     if let State::ZeroesThenSync { namespace } = *cx.connection.queue.state_mut(slot)
         && result == 0
     {
-        *cx.connection.queue.state_mut(slot) = State::Plain { namespace };
+        *cx.connection.queue.state_mut(slot) = State::Flush { namespace };
         return cx.executor.submit_flush(namespace, command);
     }
     let is_wanted = cx.connection.wants_more(cx.executor.now_ns);
@@ -65,11 +67,15 @@ pub(crate) fn file_done(
     }
     let mut taken = cx.connection.queue.vacate(slot);
     let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
-    let ok = result >= 0 && result as usize == length;
+    let failure =
+        (result < 0 || result as usize != length).then(|| Failed::of(&taken.state, result));
+    let has_lost = must_hear_of_loss(cx, &taken.state, failure.as_ref());
     let mut reply = Reply::default();
     let mut payload = Payload::None;
-    if !ok {
-        reply = file_error(cx, taken.cid, &taken.state, result).into();
+    if let Some(failed) = failure {
+        reply = note_failed(cx, (taken.cid, &taken.state), &failed).into();
+    } else if has_lost {
+        reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
     } else if nvm_optional::has_ranges(&taken.state) {
         reply = Status::ABORTED_SQ_DELETION.into();
     } else if let State::Read { .. } = taken.state {
@@ -86,84 +92,220 @@ pub(crate) fn file_done(
     cx.respond(&taken, reply, payload);
 }
 
-/// The status for a failed system call (or a short one), logged with its cause.
-fn file_error(cx: &mut Context<'_>, cid: u16, state: &State, result: i32) -> Status {
-    let (what, place) = match *state {
-        State::Read { namespace, offset, .. }
-        | State::Compare { namespace, offset, .. }
-        | State::Verify { namespace, offset, .. } => ("read", Some((namespace, offset))),
-        State::Write { namespace, offset, .. } => ("write", Some((namespace, offset))),
-        State::Deallocate(_) => ("deallocate or write zeroes", None),
-        _ => ("flush or write zeroes", None),
+/// Whether a command that makes writes durable has to tell its host of lost ones; if it has failed by itself, that
+/// tells the host.
+fn must_hear_of_loss(cx: &Context<'_>, state: &State, failed: Option<&Failed>) -> bool {
+    let (State::Flush { namespace } | State::Write { namespace, fua: true, .. }) = *state else {
+        return false;
     };
-    let is_read = what == "read";
-    let (status, cause) = match result {
-        0.. if is_read => {
-            (Status::UNRECOVERED_READ_ERROR, "the file is shorter than it was".to_owned())
+    let namespace = cx.executor.namespace(namespace);
+    namespace.sync_ended(failed.is_some_and(|failed| failed.loses_writes));
+    let association = cx.connection.phase.association();
+    association.is_some_and(|of| of.controller.told.must_hear(&namespace.lost_writes))
+}
+
+/// What is done to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Read,
+    Write { fua: bool },
+    Flush,
+    Zeroes,
+}
+
+impl Deed {
+    fn of(state: &State) -> Deed {
+        match *state {
+            State::Read { .. } | State::Compare { .. } | State::Verify { .. } => Deed::Read,
+            State::Write { fua, .. } => Deed::Write { fua },
+            State::Flush { .. } => Deed::Flush,
+            _ => Deed::Zeroes,
         }
-        // The kernel writes what still fits.
-        0.. => (Status::CAPACITY_EXCEEDED.with_dnr(), "the disk is full".to_owned()),
-        error => {
-            let cause = io::Error::from_raw_os_error(-error);
-            (failure(is_read, what == "write", cause.kind()), cause.to_string())
+    }
+
+    /// The status where nothing better is known.
+    fn fault(self) -> Status {
+        match self {
+            Deed::Read => Status::UNRECOVERED_READ_ERROR,
+            Deed::Write { .. } | Deed::Flush | Deed::Zeroes => Status::WRITE_FAULT,
         }
+    }
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Deed::Read => "read",
+            Deed::Write { .. } => "write",
+            Deed::Flush => "flush",
+            Deed::Zeroes => "deallocate or write zeroes",
+        })
+    }
+}
+
+/// How a command has failed at a device.
+#[derive(Debug)]
+struct Failed {
+    status: Status,
+    level: Level,
+    cause: String,
+    /// Writes of others may have been lost by it, which nobody will hear of from the device.
+    loses_writes: bool,
+}
+
+impl Failed {
+    fn of(state: &State, result: i32) -> Failed {
+        let deed = Deed::of(state);
+        let failure = Failure::of(result);
+        let (status, level, cause) = match failure {
+            Failure::Short if deed == Deed::Read => {
+                (deed.fault(), Level::Error, "the file is shorter than it was".to_owned())
+            }
+            // The kernel writes what still fits.
+            Failure::Short => {
+                let status = Status::CAPACITY_EXCEEDED.with_dnr();
+                (status, Level::Error, "the disk is full".to_owned())
+            }
+            Failure::Kernel(ref error) => {
+                (status_of_kernel(deed, error.kind()), Level::Error, failure.to_string())
+            }
+            Failure::Drive(status) => {
+                (status_of_drive(deed, status), Level::Warn, failure.to_string())
+            }
+        };
+        let loses_writes = match (deed, failure) {
+            (Deed::Flush, _) => true,
+            // Of a file it is a write with a sync behind it; a drive only fails what it was given.
+            (Deed::Write { fua: true }, Failure::Kernel(_)) => {
+                status.same_code(Status::WRITE_FAULT)
+            }
+            _ => false,
+        };
+        Failed { status, level, cause, loses_writes }
+    }
+
+    /// One that has succeeded, but other writes of the host may be lost.
+    fn lost() -> Failed {
+        Failed {
+            status: Status::WRITE_FAULT.with_dnr(),
+            level: Level::Error,
+            cause: "writes that were acknowledged before have been lost".to_owned(),
+            loses_writes: false,
+        }
+    }
+}
+
+/// Logs and remembers that a command has failed; gives its status.
+fn note_failed(cx: &mut Context<'_>, (cid, state): (u16, &State), failed: &Failed) -> Status {
+    let Failed { status, level, cause, .. } = failed;
+    let offset = match *state {
+        State::Read { offset, .. }
+        | State::Compare { offset, .. }
+        | State::Verify { offset, .. }
+        | State::Write { offset, .. } => Some(offset),
+        _ => None,
     };
-    let (nsid, lba, where_) = match place {
-        Some((namespace, offset)) => {
-            let namespace = cx.executor.namespace(namespace);
-            let at = format!("{} at byte {offset}", namespace.description);
-            (namespace.nsid, offset >> namespace.block_shift, at)
-        }
-        None => (0, 0, "file".to_owned()),
-    };
-    let now_ns = cx.executor.now_ns;
-    cx.connection.note(Level::Error, now_ns, format_args!("{what} of {where_} failed: {cause}"));
-    cx.connection.remember_error(cid, status, nsid, lba);
-    let is_media_error = !status.same_code(Status::INVALID_OPCODE);
-    if let Some(association) = cx.connection.phase.association().filter(|_| is_media_error) {
+    let (deed, now_ns) = (Deed::of(state), cx.executor.now_ns);
+    let Context { connection, executor } = cx;
+    let (mut nsid, mut lba) = (0, 0);
+    if let Some(namespace) = state.namespace().map(|place| executor.namespaces.get(place)) {
+        nsid = namespace.nsid;
+        lba = offset.map_or(0, |offset| offset >> namespace.block_shift);
+        let what = &namespace.description;
+        let at = offset.map_or(String::new(), |offset| format!(" at byte {offset}"));
+        let words = format_args!("{deed} of namespace {nsid}, {what},{at} failed: {cause}");
+        connection.note(*level, now_ns, words);
+    }
+    connection.remember_error(cid, *status, nsid, lba);
+    let is_media_error = status.same_code(deed.fault());
+    if let Some(association) = connection.phase.association().filter(|_| is_media_error) {
         association.subsystem.health.media_error();
     }
-    status
+    *status
 }
 
 /// The status for a system call's error.
-fn failure(is_read: bool, is_write: bool, kind: io::ErrorKind) -> Status {
+fn status_of_kernel(deed: Deed, kind: io::ErrorKind) -> Status {
     use io::ErrorKind::{
         FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull, Unsupported,
     };
-    match kind {
-        _ if is_read => Status::UNRECOVERED_READ_ERROR,
-        StorageFull | QuotaExceeded | FileTooLarge => Status::CAPACITY_EXCEEDED.with_dnr(),
-        ReadOnlyFilesystem => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
-        _ if is_write => Status::WRITE_FAULT,
+    match (deed, kind) {
+        (Deed::Read, _) => Status::UNRECOVERED_READ_ERROR,
+        (_, StorageFull | QuotaExceeded | FileTooLarge) => Status::CAPACITY_EXCEEDED.with_dnr(),
+        (_, ReadOnlyFilesystem) => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        (Deed::Write { fua: false }, _) => Status::WRITE_FAULT,
         // Some devices find out when they are asked that they write no zeroes; the host writes them then.
-        Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        (Deed::Zeroes, Unsupported) => Status::INVALID_OPCODE.with_dnr(),
         // A second flush would succeed, although what the first one lost is not there: the kernel
         // tells of each lost write once. So the host must not try again.
         _ => Status::WRITE_FAULT.with_dnr(),
     }
 }
 
+/// The status for that of a drive.
+fn status_of_drive(deed: Deed, found: Status) -> Status {
+    let known = [
+        Status::CAPACITY_EXCEEDED,
+        Status::NAMESPACE_WRITE_PROTECTED,
+        // The host stops sending such commands.
+        Status::INVALID_OPCODE,
+        Status::LBA_OUT_OF_RANGE,
+    ];
+    let status = known.into_iter().find(|known| known.same_code(found)).unwrap_or(deed.fault());
+    // What a drive has lost it may not tell of a second time either.
+    if found.dnr() || deed == Deed::Flush { status.with_dnr() } else { status }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operation::status_result;
 
     /// Of a disk without room, a host must hear that, and of a flush that failed that trying again
     /// does not help.
     #[test]
     fn failures_have_their_status() {
-        let write = |errno: rustix::io::Errno| failure(false, true, io::Error::from(errno).kind());
-        let flush = |errno: rustix::io::Errno| failure(false, false, io::Error::from(errno).kind());
         use rustix::io::Errno;
+        let of = |deed, errno: Errno| status_of_kernel(deed, io::Error::from(errno).kind());
+        let write = Deed::Write { fua: false };
         for full in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
-            assert_eq!(write(full), Status::CAPACITY_EXCEEDED.with_dnr());
-            assert_eq!(flush(full), Status::CAPACITY_EXCEEDED.with_dnr());
+            assert_eq!(of(write, full), Status::CAPACITY_EXCEEDED.with_dnr());
+            assert_eq!(of(Deed::Flush, full), Status::CAPACITY_EXCEEDED.with_dnr());
         }
-        assert_eq!(write(Errno::ROFS), Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
-        assert_eq!(write(Errno::IO), Status::WRITE_FAULT);
-        assert_eq!(flush(Errno::IO), Status::WRITE_FAULT.with_dnr());
-        assert_eq!(flush(Errno::OPNOTSUPP), Status::INVALID_OPCODE.with_dnr());
-        let read = failure(true, false, io::Error::from(Errno::IO).kind());
-        assert_eq!(read, Status::UNRECOVERED_READ_ERROR);
+        assert_eq!(of(write, Errno::ROFS), Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        assert_eq!(of(write, Errno::IO), Status::WRITE_FAULT);
+        assert_eq!(of(Deed::Write { fua: true }, Errno::IO), Status::WRITE_FAULT.with_dnr());
+        assert_eq!(of(Deed::Flush, Errno::IO), Status::WRITE_FAULT.with_dnr());
+        assert_eq!(of(Deed::Flush, Errno::OPNOTSUPP), Status::WRITE_FAULT.with_dnr());
+        assert_eq!(of(Deed::Zeroes, Errno::OPNOTSUPP), Status::INVALID_OPCODE.with_dnr());
+        assert_eq!(of(Deed::Read, Errno::IO), Status::UNRECOVERED_READ_ERROR);
+    }
+
+    /// What a drive answers comes to the host, with its Do Not Retry.
+    #[test]
+    fn a_drive_is_heard() {
+        let failed = |state: &State, status: Status| {
+            let Failed { status, loses_writes, .. } =
+                Failed::of(state, status_result(status.field()));
+            (status, loses_writes)
+        };
+        let write = State::Write { namespace: 0, offset: 0, fua: true };
+        let (read, zeroes, flush) = (
+            State::Read { namespace: 0, offset: 0, length: 512 },
+            State::Zeroes { namespace: 0 },
+            State::Flush { namespace: 0 },
+        );
+        let full = Status::CAPACITY_EXCEEDED;
+        assert_eq!(failed(&write, full), (full, false));
+        assert_eq!(failed(&write, full.with_dnr()), (full.with_dnr(), false));
+        let opcode = Status::INVALID_OPCODE.with_dnr();
+        assert_eq!(failed(&zeroes, opcode), (opcode, false));
+        assert_eq!(failed(&read, Status::LBA_OUT_OF_RANGE), (Status::LBA_OUT_OF_RANGE, false));
+        // A status that only says something of the drive.
+        let internal = Status::INTERNAL_ERROR.with_dnr();
+        assert_eq!(failed(&read, internal), (Status::UNRECOVERED_READ_ERROR.with_dnr(), false));
+        let not_ready = Status::NAMESPACE_NOT_READY;
+        assert_eq!(failed(&write, not_ready), (Status::WRITE_FAULT, false));
+        assert_eq!(failed(&flush, not_ready), (Status::WRITE_FAULT.with_dnr(), true));
     }
 }

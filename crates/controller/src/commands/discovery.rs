@@ -2,7 +2,7 @@
 
 use crate::config::{Advertised, Transport};
 use crate::connection::Endpoints;
-use crate::limits::MAX_QUEUE_ENTRIES;
+use crate::limits::{MAX_QUEUE_ENTRIES, RDMA_ADMIN_ENTRIES};
 use crate::listener::Listener;
 use crate::registry::Registry;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
@@ -98,9 +98,11 @@ fn entry(
         true => (DiscoveryEntry::TREQ_REQUIRED, DiscoveryEntry::SECTYPE_TLS13),
         false => (DiscoveryEntry::TREQ_NOT_REQUIRED, 0),
     };
-    let (trtype, tsas) = match reached.transport {
-        Transport::Tcp => (DiscoveryEntry::TRTYPE_TCP, [sectype, 0, 0]),
-        Transport::Rdma => (DiscoveryEntry::TRTYPE_RDMA, DiscoveryEntry::RDMA_TSAS),
+    let (trtype, tsas, asqsz) = match reached.transport {
+        Transport::Tcp => (DiscoveryEntry::TRTYPE_TCP, [sectype, 0, 0], MAX_QUEUE_ENTRIES),
+        Transport::Rdma => {
+            (DiscoveryEntry::TRTYPE_RDMA, DiscoveryEntry::RDMA_TSAS, RDMA_ADMIN_ENTRIES)
+        }
     };
     let adrfam = match reached.ip {
         IpAddr::V4(_) => DiscoveryEntry::ADRFAM_IPV4,
@@ -113,11 +115,26 @@ fn entry(
         treq: channel | DiscoveryEntry::TREQ_NO_SQ_FLOW_CONTROL,
         portid: port_id,
         cntlid: CNTLID_DYNAMIC,
-        asqsz: MAX_QUEUE_ENTRIES,
+        asqsz,
         eflags: 0,
         trsvcid: reached.port.to_string().as_str().into(),
         subnqn: nqn.into(),
         traddr: reached.host.as_str().into(),
         tsas,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host may make its admin queue as large as it is told to.
+    #[test]
+    fn an_admin_queue_has_the_limit_of_its_transport() {
+        let asqsz = |transport| {
+            let reached = Reached::at(SocketAddr::from(([192, 0, 2, 1], 4420)), transport);
+            entry(DiscoveryEntry::SUBTYPE_NVM, "nqn.2026-01.io.bpf-of:a", false, 1, &reached).asqsz
+        };
+        assert_eq!([Transport::Tcp, Transport::Rdma].map(asqsz), [1024, 128]);
     }
 }

@@ -129,17 +129,12 @@ fn model(subsystem: &Subsystem) -> &'static str {
     }
 }
 
-/// Optional commands: Compare and Verify always, Dataset Management and Write Zeroes where each
-/// namespace can give blocks back. No Compare and Write (fused): see docs/decisions.md. No
-/// reservations.
+/// Optional commands (ONCS): Compare and Verify always, Write Zeroes where each namespace can do that
+/// without data, Dataset Management where each gives blocks back by it. No Compare and Write (fused):
+/// see docs/decisions.md. No reservations.
 fn optional_commands(traits: Traits) -> u16 {
     const COMPARE_AND_VERIFY: u16 = 1 | 1 << 7;
-    const DATASET_MANAGEMENT_AND_ZEROES: u16 = 1 << 2 | 1 << 3;
-    if traits.deallocates {
-        COMPARE_AND_VERIFY | DATASET_MANAGEMENT_AND_ZEROES
-    } else {
-        COMPARE_AND_VERIFY
-    }
+    COMPARE_AND_VERIFY | u16::from(traits.deallocates) << 2 | u16::from(traits.writes_zeroes) << 3
 }
 
 fn identify_controller(

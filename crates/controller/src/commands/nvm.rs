@@ -64,7 +64,7 @@ pub(crate) fn write(
 
 /// Flush (NVMe Base 2.0 §7.1).
 pub(crate) fn flush(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
-    let command = cx.occupy(command, State::Plain { namespace });
+    let command = cx.occupy(command, State::Flush { namespace });
     cx.executor.submit_flush(namespace, command);
     Ok(Outcome::Pending)
 }

@@ -90,7 +90,7 @@ pub(crate) fn write_zeroes(
     namespace: usize,
 ) -> Answered {
     let (offset, length) = byte_range(cx.executor, namespace, rw, false)?;
-    check_deallocates(cx.executor, namespace)?;
+    check_zeroes(cx.executor, namespace)?;
     let place = cx.executor.namespace(namespace);
     let syncs = rw.fua && place.has_volatile_cache();
     if place.backend.memory().is_none() && u64::from(length) > ZEROES_PART_BYTES {
@@ -102,18 +102,26 @@ pub(crate) fn write_zeroes(
     }
     let state = match syncs {
         true => State::ZeroesThenSync { namespace },
-        false => State::Plain { namespace },
+        false => State::Zeroes { namespace },
     };
     let command = cx.occupy(command, state);
     cx.executor.submit_zero(namespace, command, (offset, length.into()));
     Ok(Outcome::Pending)
 }
 
-/// Whether a namespace can give blocks back.
+/// Whether a namespace can make ranges zero.
+fn check_zeroes(x: &Executor, namespace: usize) -> Result<(), Refusal> {
+    supported(x.namespace(namespace).writes_zeroes(), "the namespace makes no ranges zero")
+}
+
+/// Whether a namespace gives blocks back.
 fn check_deallocates(x: &Executor, namespace: usize) -> Result<(), Refusal> {
-    let cause = "the namespace's file system gives no blocks back";
-    let refusal = || Refusal::new(Status::INVALID_OPCODE.with_dnr(), cause);
-    if x.namespace(namespace).deallocates() { Ok(()) } else { Err(refusal()) }
+    supported(x.namespace(namespace).deallocates(), "the namespace gives no blocks back")
+}
+
+fn supported(is_supported: bool, why_not: &'static str) -> Result<(), Refusal> {
+    let refusal = || Refusal::new(Status::INVALID_OPCODE.with_dnr(), why_not);
+    if is_supported { Ok(()) } else { Err(refusal()) }
 }
 
 /// Dataset Management (§3.2.3).

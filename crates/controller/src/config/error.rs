@@ -34,8 +34,11 @@ pub enum ConfigError {
         message: String,
     },
     /// No chain could ever run.
-    #[error("max-chains is 0, so nothing could be pushed down: it must be 1 or more")]
-    NoChains,
+    #[error("{0} is 0, so nothing could be pushed down: it must be 1 or more")]
+    NoChains(&'static str),
+    /// Two reactors that never sleep would take each other's time.
+    #[error("cores has {0} twice, and with poll a processor has room for one reactor")]
+    SameCore(usize),
     /// Too little memory beside that of the namespaces.
     #[error(
         "memory-max is {given_bytes} bytes, of which namespaces in memory take {namespace_bytes}: \

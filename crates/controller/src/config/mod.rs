@@ -114,16 +114,30 @@ impl TargetConfig {
             return Err(ConfigError::AnyHost(address));
         }
         self.check_memory()?;
-        for rule in &self.rules {
+        for (place, rule) in self.rules.iter().enumerate() {
             check_rule(rule)?;
+            check_reached(rule, &self.rules[..place])?;
         }
         let has_keys = |rule: &&HostRule| !rule.keys.tls_psk.is_empty();
         if let Some(rule) = self.rules.iter().find(has_keys).filter(|_| self.tls == TlsMode::Off) {
             let why = "it has a tls-psk, and tls is \"off\"".to_owned();
             return Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
         }
-        if self.limits.chains == 0 {
-            return Err(ConfigError::NoChains);
+        let limits = &self.limits;
+        let least_one = [
+            ("max-chains", limits.chains as u64),
+            ("max-hops", limits.hops.into()),
+            ("max-chain-bytes", limits.bytes),
+            ("max-instructions", limits.instructions),
+            ("max-instructions-per-call", limits.instructions_per_call.into()),
+        ];
+        if let Some((name, _)) = least_one.into_iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::NoChains(name));
+        }
+        let mut cores = HashSet::new();
+        let twice = self.cores.iter().find(|core| !cores.insert(**core));
+        if let Some(core) = twice.filter(|_| self.poll) {
+            return Err(ConfigError::SameCore(*core));
         }
         let least_one = [
             ("connections-per-address", self.hosts.connections_per_address),
@@ -302,6 +316,30 @@ impl TargetConfig {
     }
 }
 
+/// Refuses keys that would count for nothing: the first rule that is about a host and a subsystem holds.
+fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError> {
+    let hides = |earlier: &HostRule| {
+        let is_host = earlier.nqn == "*" || earlier.nqn == rule.nqn;
+        let has_all = match (&earlier.subsystems, &rule.subsystems) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(earlier), Some(later)) => later.iter().all(|nqn| earlier.contains(nqn)),
+        };
+        is_host && has_all
+    };
+    match before.iter().position(hides).filter(|_| !rule.keys.is_empty()) {
+        Some(place) => {
+            let why = format!(
+                "[[host]] rule {} is about the same and comes first, so the keys of this one would count for \
+                 nothing: put them there",
+                place + 1
+            );
+            Err(ConfigError::Rule { nqn: rule.nqn.clone(), why })
+        }
+        None => Ok(()),
+    }
+}
+
 fn check_rule(rule: &HostRule) -> Result<(), ConfigError> {
     let refused = |why: String| Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
     if rule.nqn != "*" && !is_nqn(&rule.nqn) {
@@ -373,6 +411,41 @@ mod tests {
         assert!(with(&["", ""]).check_change(&config).is_ok());
         let nqn = TargetConfig { nqn: "disk".into(), ..config };
         assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
+        for (text, why) in [
+            ("max-hops = 0", "max-hops is 0"),
+            ("max-chain-bytes = 0", "max-chain-bytes is 0"),
+            ("max-instructions = 0", "max-instructions is 0"),
+            ("max-instructions-per-call = 0", "max-instructions-per-call is 0"),
+            ("max-chains = 0", "max-chains is 0"),
+            ("poll = true\ncores = [1, 0, 1]", "cores has 1 twice"),
+        ] {
+            let config =
+                TargetConfig::from_toml(&format!("namespaces = [\"mem:size=1M\"]\n{text}"));
+            let error = config.expect("read").check().expect_err(text).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn keys_that_count_for_nothing_are_refused() {
+        let host = "[[host]]\nnqn = \"nqn.2026-01.org:a\"\n";
+        let key = "tls-psk = [\"a.psk\"]\n";
+        let of_one = "subsystems = [\"nqn.2026-01.org:x\"]\n";
+        let check = |rules: &[&str]| {
+            let text = format!("namespaces = [\"mem:size=1M\"]\n{}", rules.concat());
+            TargetConfig::from_toml(&text).expect("read").check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[host, key]), Ok(()));
+        assert_eq!(check(&[host, of_one, host, key]), Ok(()));
+        assert_eq!(check(&[host, key, "[[host]]\nnqn = \"*\"\n"]), Ok(()));
+        for rules in [
+            [host, key, host, key].as_slice(),
+            &["[[host]]\nnqn = \"*\"\n", host, key],
+            &[host, of_one, host, of_one, key],
+        ] {
+            let error = check(rules).expect_err("nobody could use the key");
+            assert!(error.contains("rule 1 is about the same and comes first"), "{error}");
+        }
     }
 
     #[test]
@@ -387,7 +460,9 @@ mod tests {
         let other = rule("").replace(":a", ":b");
         for before in [&tls, &secret] {
             let running = config(before);
-            for after in [rule(""), everybody.to_owned(), String::new(), rule("") + before] {
+            let hidden = config(&(rule("") + before)).check_change(&running);
+            assert!(hidden.is_err_and(|error| error.to_string().contains("count for nothing")));
+            for after in [rule(""), everybody.to_owned(), String::new()] {
                 let refused = config(&after).check_change(&running).expect_err("it opens a name");
                 assert!(refused.to_string().contains("anybody in its name"), "{refused}");
             }

@@ -72,7 +72,7 @@ pub enum NamespaceSource {
 
 impl NamespaceSource {
     /// The files it is made of.
-    pub(crate) fn paths(&self) -> &[PathBuf] {
+    pub fn paths(&self) -> &[PathBuf] {
         match self {
             NamespaceSource::Memory { .. } => &[],
             NamespaceSource::MemoryFile { path, .. }

@@ -126,12 +126,13 @@ impl HostForm {
 }
 
 impl TargetConfig {
-    /// Reads a TOML file over the defaults.
-    pub fn from_file(path: &Path) -> Result<TargetConfig, ConfigError> {
+    /// Reads a TOML file over the defaults. Returns its text, too.
+    pub fn from_file(path: &Path) -> Result<(TargetConfig, String), ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        TargetConfig::from_toml(&text)
-            .map_err(|message| ConfigError::File { path: path.to_owned(), message })
+        let config = TargetConfig::from_toml(&text)
+            .map_err(|message| ConfigError::File { path: path.to_owned(), message })?;
+        Ok((config, text))
     }
 
     /// Parses TOML over the defaults. The error names line and column.

@@ -10,7 +10,7 @@ use crate::commands::{authentication, device_done, events, file_maps, functions}
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::loader::Loaded;
-use crate::operation::{CommandId, Operation};
+use crate::operation::{CommandId, Failure, Operation};
 use crate::report::ReactorReport;
 use crate::reporting::{HostPart, Part, connection_report};
 use crate::transport::{Port, Received};
@@ -137,8 +137,8 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
     if result < 0
         && let Some(cx) = core.context(index)
     {
-        let cause = std::io::Error::from_raw_os_error(-result);
-        let what = format_args!("read for a chain failed: {cause}");
+        let failure = Failure::of(result);
+        let what = format_args!("read for a chain failed: {failure}");
         cx.connection.note(log::Level::Error, cx.executor.now_ns, what);
     }
     let ok = result == length as i32;

@@ -19,7 +19,7 @@ use crate::hosts::AddressSlot;
 use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
 use crate::loader::{Load, Loader};
 use crate::observe::SLOWEST_BYTES;
-use crate::operation::{CommandId, Fenced, FileOperation};
+use crate::operation::{CommandId, Fenced, FileOperation, status_result};
 use crate::registry::Registry;
 use crate::transport::Port;
 use crate::transport::message::MessagePort;
@@ -387,7 +387,7 @@ impl Uring {
     }
 
     /// The next completion of a drive, with the result that a file gives: the bytes that were read or
-    /// written, or a negative errno.
+    /// written, or below 0 what [`Failure`](crate::operation::Failure) says.
     fn drive_completion(&mut self) -> Option<Completion> {
         if let Some(failed) = self.failed.pop() {
             return Some(failed);
@@ -396,10 +396,7 @@ impl Uring {
         completion.result = match (completion.result, &completion.buffer) {
             (0, Some(Buffer::Aligned(buffer))) => buffer.len() as i32,
             (0, _) if completion.token & token::KIND == token::CHAIN => completion.token as i32,
-            (status @ 1.., _) => {
-                log::debug!("a drive answers with NVMe status {status:#x}");
-                -libc::EIO
-            }
+            (status @ 1.., _) => status_result(status as u16),
             (result, _) => result,
         };
         Some(completion)

@@ -105,6 +105,8 @@ pub struct Endpoint {
     /// Whether the end of the next work is waited for, whatever it is.
     tells_next: bool,
     is_closed: bool,
+    /// What has come before the end is being taken.
+    is_ending: bool,
     taken_bytes: u64,
 }
 
@@ -172,6 +174,7 @@ impl Endpoint {
             tells_all: false,
             tells_next: false,
             is_closed: false,
+            is_ending: false,
             taken_bytes: 0,
         }
     }
@@ -381,11 +384,14 @@ impl Endpoint {
         self.end(reason, false);
     }
 
-    /// The connection is over.
+    /// The connection is over. What has come until now counts, and may say why.
     fn end(&mut self, reason: String, by_peer: bool) {
-        if std::mem::replace(&mut self.is_closed, true) {
+        // What comes ends with an error as well, now.
+        if self.is_closed || std::mem::replace(&mut self.is_ending, true) {
             return;
         }
+        while self.take(Of::Receives) > 0 {}
+        self.is_closed = true;
         self.events.push_back(Event::Closed { reason, by_peer });
         if let Some(queue) = &mut self.queue {
             queue.pair.disconnect();
@@ -478,7 +484,6 @@ impl Endpoint {
 
     /// Turns what has ended into events; returns how much that was.
     fn take_ended(&mut self) -> usize {
-        // What has come counts, even if what was posted since has failed.
         self.take(Of::Receives) + self.take(Of::Works)
     }
 

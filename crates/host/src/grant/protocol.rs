@@ -6,6 +6,7 @@
 
 use bpfof_nvme::is_unprintable;
 use std::fmt;
+use zeroize::Zeroizing;
 
 /// Version of this protocol, the first field of [`Request::Open`].
 pub const PROTOCOL: u16 = 1;
@@ -70,7 +71,7 @@ pub enum Answer {
     /// To [`Request::Lane`], with a descriptor of its connection.
     Lane {
         /// What [`Lane::adopt`](crate::Lane::adopt) needs, at most [`LANE_STATE_MAX_BYTES`].
-        state: Vec<u8>,
+        state: Zeroizing<Vec<u8>>,
     },
     /// To [`Request::Add`] and [`Request::Refresh`]: one entry for each file, in order.
     Files(Vec<FileAnswer>),
@@ -327,7 +328,7 @@ impl Answer {
                 if length > LANE_STATE_MAX_BYTES {
                     return Err(BadPacket("a state of a lane that is too long"));
                 }
-                (Answer::Lane { state: fields.take(length)?.to_vec() }, 1)
+                (Answer::Lane { state: Zeroizing::new(fields.take(length)?.to_vec()) }, 1)
             }
             FILES => (Answer::Files(fields.files()?), 0),
             DONE => (Answer::Done, 0),
@@ -518,7 +519,7 @@ mod tests {
                 }
             ),
             (1_u32..).prop_map(|function| Answer::Loaded { function }),
-            state.prop_map(|state| Answer::Lane { state }),
+            state.prop_map(|state| Answer::Lane { state: Zeroizing::new(state) }),
             files().prop_map(Answer::Files),
             Just(Answer::Done),
             refusals().prop_map(Answer::Refused),

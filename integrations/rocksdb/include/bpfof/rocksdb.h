@@ -72,8 +72,8 @@ struct PushdownOptions {
 	 */
 	size_t index_bytes_max = size_t{1} << 30;
 	/* The longest value that comes with the answer, in bytes, at most VALUE_BYTES_MAX; with merge operands,
-	 * of which each takes 4 bytes more. Longer ones are read as RocksDB does it. Those in blob files do not
-	 * count. */
+	 * of which each takes 4 bytes more. Once a column family has a longer one, its answers have room for
+	 * VALUE_BYTES_MAX. Longer ones are read as RocksDB does it. Those in blob files do not count. */
 	uint32_t value_bytes_max = 4096;
 	/* Calls that the target serves at once. More are served by RocksDB. */
 	size_t readers_max = 64;
@@ -137,7 +137,8 @@ enum class ReadPath : uint8_t {
 	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
 	kBusy,	     /* no connection was free, or the target is gone */
-	kDeclined,   /* the chain met a value, merge operands or a block too long; docs/rocksdb.md has all */
+	kDeclined,   /* the chain met a value, merge operands or a block too long, or would have met it, as most chains
+		      * of the family do; docs/rocksdb.md has all */
 	kFailed,     /* the chain failed; last_error() tells why */
 	/* Not answered: Status::TimedOut. */
 	kTimedOut, /* the target was waited for until ReadOptions::deadline, or for io_timeout */
@@ -179,7 +180,7 @@ class PushdownDB : public rocksdb::StackableDB {
 	 *
 	 * InvalidArgument if the options rule pushdown out, with the reason: max_open_files must be -1
 	 * (else tables would have to be opened in the middle of a search), the Env must be the
-	 * default one, and unordered_write, two_write_queues and rate-limited deletion be off.
+	 * default one, and unordered_write, two_write_queues, open_files_async and rate-limited deletion be off.
 	 * IOError if the target cannot be reached. What DB::Open() fails with.
 	 *
 	 * A column family is pushed down unless it has another comparator than the bytewise one, or another
@@ -299,8 +300,8 @@ class PushdownDB : public rocksdb::StackableDB {
 	using rocksdb::StackableDB::GetProperty;
 	/*
 	 * As in DB, and stats() by name: "bpfof.gets." with what name() says of a ReadPath ('-' for a space),
-	 * "bpfof.blocks" and so on; "bpfof.ready", 1 if wait_ready() would not wait; as text also "bpfof.stats",
-	 * all of that as JSON, and "bpfof.last-error".
+	 * "bpfof.blocks" and so on; "bpfof.ready", 1 if wait_ready() would not wait; as text also
+	 * "bpfof.sample-rate", "bpfof.stats", all of stats() as JSON, and "bpfof.last-error".
 	 */
 	bool GetProperty(rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &property,
 		std::string *value) override;
@@ -340,8 +341,8 @@ class PushdownDB : public rocksdb::StackableDB {
 	/* Why the last chain failed, or a table was refused, or the target does not know where a table
 	 * lies, of which chains run here then; or "". */
 	std::string last_error() const;
-	/* Waits until the tables of the moment are known, at most so long; whether they are. For tests
-	 * and measurements: reads before are right, too. */
+	/* Waits until the tables of the moment are known, here and at the target, at most so long; whether they
+	 * are. For tests and measurements: reads before are right, too. */
 	bool wait_ready(unsigned timeout_ms);
 
     private:

@@ -1,0 +1,87 @@
+//! Writes that were acknowledged and then lost, and which associations have been told.
+//!
+//! Whoever syncs first hears of a loss from the kernel or the drive, and nobody after that. So a loss is kept with the
+//! storage, and each association is told by its next Flush or write with Force Unit Access.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Losses are numbered, those of all storage together.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// The number of the last loss of a storage; 0 if there was none.
+#[derive(Debug, Default)]
+pub(crate) struct LostWrites(AtomicU64);
+
+impl LostWrites {
+    /// Writes have been lost.
+    pub(crate) fn note(&self) {
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        self.0.fetch_max(number, Ordering::Relaxed);
+    }
+}
+
+/// What an association has been told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// The last loss before it began.
+    first: u64,
+    /// Of each storage with losses since then, the last that it was told of.
+    later: Mutex<Vec<(Weak<LostWrites>, u64)>>,
+}
+
+impl Told {
+    /// Of a host that begins now: it has no writes that can have been lost before.
+    pub(crate) fn from_now() -> Told {
+        Told { first: LAST.load(Ordering::Relaxed), later: Mutex::default() }
+    }
+
+    /// Whether there is a loss that it was not told of; it is told now.
+    #[inline]
+    pub(crate) fn must_hear(&self, of: &Arc<LostWrites>) -> bool {
+        let last = of.0.load(Ordering::Relaxed);
+        last > self.first && self.hears(of, last)
+    }
+
+    #[cold]
+    fn hears(&self, of: &Arc<LostWrites>, last: u64) -> bool {
+        let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |known: &Weak<LostWrites>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(of));
+        if let Some((_, told)) = later.iter_mut().find(|(known, _)| is_it(known)) {
+            let before = std::mem::replace(told, last.max(*told));
+            return before < last;
+        }
+        // Storage that nobody serves any more.
+        later.retain(|(known, _)| known.strong_count() > 0);
+        later.push((Arc::downgrade(of), last));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_association_is_told_once_of_each_loss() {
+        let [one, other] = [Arc::new(LostWrites::default()), Arc::new(LostWrites::default())];
+        let told = [Told::from_now(), Told::from_now()];
+        assert!(!told.iter().any(|told| told.must_hear(&one)));
+        one.note();
+        assert!(told[0].must_hear(&one));
+        assert!(!told[0].must_hear(&one) && !told[0].must_hear(&other));
+        other.note();
+        one.note();
+        for told in &told {
+            assert!(told.must_hear(&one) && told.must_hear(&other));
+            assert!(!told.must_hear(&one) && !told.must_hear(&other));
+        }
+        let later = Told::from_now();
+        assert!(!later.must_hear(&one) && !later.must_hear(&other));
+        // What nobody serves is forgotten.
+        drop(one);
+        let third = Arc::new(LostWrites::default());
+        third.note();
+        assert!(told[0].must_hear(&third) && told[0].later.lock().expect("free").len() == 2);
+    }
+}

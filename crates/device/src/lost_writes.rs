@@ -1,0 +1,90 @@
+//! Whether the kernel has lost writes of a file that it had taken into its page cache.
+//!
+//! It tells each open file of a loss once, when that is synced (errseq_t). Here an open file of its own looks for
+//! losses, so that nobody else can have heard of them before.
+#![allow(unsafe_code)]
+
+use rustix::fs::{Mode, OFlags, open};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Looks for lost writes of a file.
+#[derive(Debug)]
+pub(crate) struct LossWatch(File);
+
+impl LossWatch {
+    /// Watches the file that is open as `fd` from now on.
+    ///
+    /// # Errors
+    /// The kernel's answer: the file cannot be opened once more.
+    pub(crate) fn of(fd: RawFd) -> io::Result<LossWatch> {
+        let path = format!("/proc/self/fd/{fd}");
+        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(LossWatch(File::from(file)))
+    }
+
+    /// Whether writes have been lost since this was last asked. It waits for nothing and writes nothing.
+    pub(crate) fn has_lost(&self) -> bool {
+        /// Where no file has pages: there is nothing to wait for.
+        const NOWHERE: i64 = i64::MAX - 8191;
+        let (fd, how) = (self.0.as_raw_fd(), libc::SYNC_FILE_RANGE_WAIT_BEFORE);
+        // SAFETY: the descriptor is open; the call takes no memory.
+        if unsafe { libc::sync_file_range(fd, NOWHERE, 4096, how) } == 0 {
+            return false;
+        }
+        let error = io::Error::last_os_error().raw_os_error();
+        matches!(error, Some(libc::EIO | libc::ENOSPC | libc::EDQUOT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{FileNamespace, Volume};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fdatasync, ftruncate, memfd_create};
+    use std::cell::Cell;
+    use std::os::fd::{AsRawFd, BorrowedFd};
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// A loss is seen once, though the namespace's own open file has been told of it before.
+    #[test]
+    fn a_loss_is_seen_that_another_open_file_was_told_of() {
+        let memory = memfd_create("disk", MemfdFlags::ALLOW_SEALING).expect("memory");
+        ftruncate(&memory, 1 << 20).expect("it grows");
+        let image = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+        let arguments = ["--sector-size", "4096", "--find", "--show", &image];
+        let made = Command::new("losetup").args(arguments).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else {
+            eprintln!("SKIPPED: no loop device can be made here");
+            return;
+        };
+        let device = String::from_utf8(made.stdout).expect("a path");
+        let device = Path::new(device.trim());
+        // Smaller blocks than the device's go through the page cache.
+        let file = FileNamespace::open(device, None, 512).expect("it opens");
+        // Its second half is not there any more, and cannot be written.
+        ftruncate(&memory, 512 << 10).expect("it shrinks");
+        fcntl_add_seals(&memory, SealFlags::GROW).expect("sealed");
+        let fd = file.fd();
+        let volume = Volume::single(file);
+        let losses = Cell::new(0);
+        let look = || {
+            volume.look_for_lost_writes(|| losses.set(losses.get() + 1));
+            losses.get()
+        };
+        // SAFETY: the volume has it open.
+        let own = unsafe { BorrowedFd::borrow_raw(fd) };
+        let writer = std::fs::File::from(own.try_clone_to_owned().expect("a descriptor"));
+        writer.write_all_at(&[1; 4096], 0).expect("taken");
+        fdatasync(own).expect("it is there");
+        assert_eq!(look(), 0);
+        writer.write_all_at(&[1; 4096], 768 << 10).expect("taken");
+        let ended = [fdatasync(own), fdatasync(own)];
+        let seen = [look(), look()];
+        drop((volume, writer));
+        let _ = Command::new("losetup").arg("--detach").arg(device).status();
+        assert_eq!((ended, seen), ([Err(rustix::io::Errno::IO), Ok(())], [1, 1]));
+    }
+}
