@@ -31,11 +31,13 @@
  * Closing something that another thread is using is an error of the program.
  * After fork() a child must not use what its parent opened.
  *
- * Signals. One thread of the library waits for SIGRTMAX - 1, which is sent to
- * it alone, and for SIGIO, which the kernel sends in its place when too many
- * signals are queued. That thread takes a SIGIO, or a SIGRTMAX - 1, that is sent
- * to the process and blocked by its other threads: a program that waits for one
- * of the two itself may miss it. Calls go on after a signal.
+ * Signals. The library's threads block all signals but those of faults: what
+ * is sent to the process is left to the program, which may block it to wait for
+ * it. One of them waits for SIGRTMAX - 1, which is sent to it alone, and for
+ * SIGIO, which the kernel sends in its place when too many signals are queued.
+ * That thread takes a SIGIO, or a SIGRTMAX - 1, that is sent to the process and
+ * blocked by its other threads: a program that waits for one of the two itself
+ * may miss it. Calls go on after a signal.
  */
 #ifndef LIBBPFOF_H
 #define LIBBPFOF_H
@@ -98,8 +100,9 @@ int bpfof_set_log(void (*log)(int level, const char *line), int level);
 #define BPFOF_NO_FALL_BACK 1u
 /* Never sleep while waiting. For threads that own a processor. */
 #define BPFOF_POLL 2u
-/* Descriptors are not closed, nor used for other files, between bpfof_add(), or
- * their first use, and bpfof_forget(): this saves a system call for each. */
+/* From bpfof_add(), or its first use, to bpfof_forget() a number stands for the
+ * same file: this saves a system call for each use. The descriptor may be closed
+ * meanwhile, but its number must not be used for another file. */
 #define BPFOF_STABLE_FDS 4u
 
 /* Start from BPFOF_OPTIONS_INIT. */
@@ -145,7 +148,8 @@ struct bpfof_options {
  * descriptors that chains name. device is then any file or directory of the file
  * system that is meant, such as the database's; NULL or "" will do where the
  * daemon serves one namespace. Chains over files that get no grant run here;
- * bpfof_wait_mapped() tells why.
+ * bpfof_wait_mapped() tells why. How many chains a connection has at once is the
+ * daemon's matter, not that of options.queue_depth.
  *
  * url may also be nvme:PATH, the character device of an NVMe namespace of this machine
  * (/dev/ngXnY), with device its block device (/dev/nvmeXnY): chains run here and read by NVMe
@@ -155,13 +159,14 @@ struct bpfof_options {
  * With url NULL there is no target, and all chains run here. They do so as well
  * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
  * is set; bpfof_has_target() is then 0 and bpfof_error() tells why. With that
- * flag it fails, with EACCES if a key is missing or wrong.
+ * flag it fails: with EINVAL if url is NULL, with EACCES if a key is missing or
+ * wrong, or the target does not know this host.
  *
  * Who this host is and which keys it has is part of the url: &hostnqn=NQN, and
  * &tls-psk=FILE, &tls-compat, &dhchap-key=FILE, &dhchap-ctrl-key=FILE. If it has none
  * of these, $XDG_CONFIG_HOME/bpfof/hosts.toml or ~/.config/bpfof/hosts.toml may say
- * so (docs/security.md); that file makes it fail, with EACCES, if others may read it or
- * something in it is wrong. The library does not change whether the process can be
+ * so (docs/security.md). That file and those with keys make it fail, with EACCES, if
+ * they cannot be read, others may read them or something in them is wrong. The library does not change whether the process can be
  * dumped: a program with keys sets prctl(PR_SET_DUMPABLE, 0) or RLIMIT_CORE itself.
  *
  * url may name several portals of a subsystem, HOST[:PORT],HOST[:PORT]…: paths to the
@@ -193,9 +198,10 @@ int bpfof_has_target(const struct bpfof *bpfof);
 /*
  * Files are named by descriptors of regular files, open for reading. The first
  * use of one, or bpfof_add(), opens the same file once more, for reading only,
- * and begins to find out where it lies; the caller's descriptor is not used
- * after that and may be closed. A number that is used again for another file
- * is noticed.
+ * and begins to find out where it lies. The caller's descriptor must be open
+ * whenever a call names it: each looks which file it is of, so that a number
+ * that is used again for another file is noticed. With BPFOF_STABLE_FDS that
+ * is not looked at, and it may be closed.
  *
  * If nobody has the file open for writing, the caller's descriptor included, a
  * read lease guards it, and chains over it cost least.
@@ -235,7 +241,8 @@ int bpfof_refresh(struct bpfof *bpfof, int fd);
 
 /*
  * Waits until the target knows where the file lies; a negative timeout is
- * endless. Fails with ETIMEDOUT, with ENOTCONN without a target or after it has
+ * endless. The file is looked at again if it was refused before, but with a
+ * timeout of 0, which tells what is known. Fails with ETIMEDOUT, with ENOTCONN without a target or after it has
  * ended the association, and with ENOTSUP if it cannot know, for reasons that
  * bpfof_error() tells: chains that read the file then run here. Need not be
  * called.
@@ -262,7 +269,9 @@ struct bpfof_function *bpfof_function_load_file(struct bpfof *bpfof, const char 
 
 /*
  * Unloads it here and at the target. End its chains before: those that run at the
- * target fail with ENOENT then. NULL is allowed.
+ * target fail with ENOENT then. By a grant daemon it stays at the target until
+ * the struct bpfof ends. A reader that has run it here keeps its memory until
+ * its next chain. NULL is allowed.
  */
 void bpfof_function_unload(struct bpfof_function *function);
 
@@ -333,10 +342,11 @@ struct bpfof_result {
  * EREMOTEIO     another status of the target
  * ESTALE        a file became shorter while it was read on this machine
  *
- * and only with BPFOF_NO_FALL_BACK:
+ * and only with BPFOF_NO_FALL_BACK, or of a function that has maps at the target:
  *
- * ESTALE        a file changed each time, or has no map
- * ENOTCONN      there is no target, or function or reader are of another struct bpfof
+ * ESTALE        a file changed each time, or has no map (EAGAIN if the function has maps)
+ * ENOTCONN      there is no target or no connection to it any more, or function or
+ *               reader are of another struct bpfof
  * ECONNRESET    the connection was lost
  */
 
@@ -462,7 +472,10 @@ struct bpfof_file_read {
  * knows them: all in one round trip, past this machine's kernel and page cache.
  * Returns 0 once all are read. If any cannot be, it fails as pread() does, and
  * what the others have read is undefined; EBUSY while chains that were
- * submitted have not ended.
+ * submitted have not ended. With BPFOF_NO_FALL_BACK it fails for what the target
+ * has not read: with ESTALE, ENOTCONN and ECONNRESET as chains do, or as the
+ * target's read has; always with ENOTCONN by a grant daemon, which lets chains
+ * read and nothing else, and on a drive of this machine (nvme:).
  */
 int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count);
 

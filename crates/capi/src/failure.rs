@@ -79,8 +79,10 @@ impl Failure {
         match error {
             ReadError::Command(command) => Self::of_command(command),
             ReadError::Stale => Self::new(libc::ESTALE, message),
-            // The chain may be tried again; its function is at the target and nowhere else.
-            ReadError::Remembers { .. } => Self::new(libc::EAGAIN, message),
+            // Its function is at the target and nowhere else.
+            ReadError::Remembers { cause, .. } => {
+                Self::new(errno_of_lack(cause.as_deref()), message)
+            }
             ReadError::TimedOut => Self::new(libc::ETIMEDOUT, message),
             ReadError::Plain { source, .. } => Self::new(errno_of(source), message),
             ReadError::Target(error) => Self::of_error(error),
@@ -118,7 +120,8 @@ impl Failure {
             | Error::SeveralPortals(_)
             | Error::NoLane(_) => libc::EINVAL,
             Error::NoSuchMap { .. } | Error::NoSuchFunction { .. } => libc::ENOENT,
-            Error::Resolve { .. } | Error::NoPath(_) | Error::ConnectRdma { .. } => {
+            Error::NoPath { is_denied: true, .. } => libc::EACCES,
+            Error::Resolve { .. } | Error::NoPath { .. } | Error::ConnectRdma { .. } => {
                 libc::EHOSTUNREACH
             }
             Error::Connect { source, .. } => errno_of(source),
@@ -186,8 +189,8 @@ impl Failure {
 /// caller has room for all of scratch, so an answer is never too long for anything else.
 const ANSWER_OUTSIDE_SCRATCH: u32 = 5;
 
-/// Statuses of chains; the header tells them.
-const CHAIN_ERRNOS: [(Status, i32); 11] = [
+/// Statuses of chains, which the header tells, and of a host that the target does not know.
+const CHAIN_ERRNOS: [(Status, i32); 12] = [
     (Status::UNKNOWN_FUNCTION, libc::ENOENT),
     (Status::READ_OUTSIDE_FILE, libc::ERANGE),
     (Status::HOP_BUDGET_EXHAUSTED, libc::ELOOP),
@@ -199,7 +202,20 @@ const CHAIN_ERRNOS: [(Status, i32); 11] = [
     (Status::RESOURCE_LIMIT, libc::ENOBUFS),
     (Status::UNRECOVERED_READ_ERROR, libc::EIO),
     (Status::ACCESS_DENIED, libc::EACCES),
+    (Status::CONNECT_INVALID_HOST, libc::EACCES),
 ];
+
+/// Of a chain that can run at the target only, and has not because of this: whether it may be tried again on
+/// the same reader.
+fn errno_of_lack(cause: Option<&ReadError>) -> i32 {
+    match cause {
+        Some(ReadError::Target(Error::Lost(_))) => libc::ECONNRESET,
+        Some(
+            ReadError::Target(Error::Submit(SubmitError::NotConnected)) | ReadError::Request(_),
+        ) => libc::ENOTCONN,
+        _ => libc::EAGAIN,
+    }
+}
 
 fn errno_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| match error.kind() {
@@ -215,6 +231,7 @@ fn errno_of(error: &io::Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bpfof_host::LostReason;
 
     #[test]
     fn messages_are_cut_at_characters_and_end_in_a_zero() {
@@ -242,6 +259,25 @@ mod tests {
         assert_eq!(last(), "one two");
         std::thread::spawn(move || assert_eq!(last(), "")).join().expect("no panic");
         assert_eq!(last(), "one two");
+    }
+
+    #[test]
+    fn a_function_with_maps_is_not_tried_again_on_a_lost_connection() {
+        let errno = |cause| {
+            let function = "count".to_owned();
+            Failure::of_chain(&ReadError::Remembers { function, cause }).errno
+        };
+        let target = |error| errno(Some(Box::new(ReadError::Target(error))));
+        assert_eq!(errno(None), libc::EAGAIN);
+        assert_eq!(errno(Some(Box::new(ReadError::Stale))), libc::EAGAIN);
+        let no_path = |is_denied| Error::NoPath { reasons: String::new(), is_denied };
+        assert_eq!(target(no_path(false)), libc::EAGAIN);
+        assert_eq!(target(LostReason::Closed.into()), libc::ECONNRESET);
+        assert_eq!(target(SubmitError::NotConnected.into()), libc::ENOTCONN);
+        assert_eq!(errno(Some(Box::new(ReadError::Request("no target")))), libc::ENOTCONN);
+        let opened = |error| Failure::of_error(&error).errno;
+        assert_eq!(opened(no_path(true)), libc::EACCES);
+        assert_eq!(opened(no_path(false)), libc::EHOSTUNREACH);
     }
 
     #[test]

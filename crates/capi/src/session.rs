@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::options::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
 use bpfof_host::files::{FileMaps, NamespaceDevice, NvmeNamespace, Policy, PushdownFile};
 use bpfof_host::grant::GrantClient;
-use bpfof_host::{Controller, Error, HostsFile, TargetUrl};
+use bpfof_host::{Controller, Credentials, Error, HostsFile, TargetUrl};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
@@ -18,12 +18,8 @@ use std::time::{Duration, Instant};
 const GRANTD: &str = "grantd:";
 /// And that of the character device of an NVMe namespace of this machine.
 const NVME: &str = "nvme:";
-/// Longest single wait of an endless one.
-const WAIT: Duration = Duration::from_secs(1);
-/// Longest wait that has an end: there are no later moments than a clock can tell.
+/// Longest wait, also of one without an end: there are no later moments than a clock can tell.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
-/// A file that cannot be mapped for the moment is looked at again after this.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Shared by the handle, its functions and its readers, so that they may go in any order.
 #[derive(Debug)]
@@ -73,10 +69,11 @@ impl Session {
             local: fall_back || target.is_some_and(|(url, _)| url.starts_with(NVME)),
         };
         let (maps, why) = match target {
-            None => (FileMaps::local(), None),
+            None if fall_back => (FileMaps::local(), None),
+            None => return Err(Failure::invalid("BPFOF_NO_FALL_BACK without a target")),
             Some((url, place)) if url.starts_with(GRANTD) => {
                 let socket = Path::new(&url[GRANTD.len()..]);
-                match granted(socket, place) {
+                match granted(socket, place, options_of(options, queue_depth)) {
                     Ok(maps) => (maps, None),
                     Err(why) if fall_back => (FileMaps::local(), Some(why)),
                     Err(why) => return Err(why),
@@ -94,8 +91,9 @@ impl Session {
             Some((url, device)) => {
                 // Mistakes are errors whatever the options say.
                 let url = address(url).map_err(|e| Failure::of_error(&e))?;
+                Credentials::read(&url.keys).map_err(|e| Failure::of_error(&e))?;
                 let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;
-                match connect(&url, device, options, queue_depth) {
+                match connect(&url, device, options_of(options, queue_depth)) {
                     Ok(maps) => (maps, None),
                     Err(why) if fall_back && why.errno != libc::EXDEV => {
                         (FileMaps::local(), Some(why))
@@ -176,7 +174,14 @@ impl Session {
         files.extend(stable.map_while(|fd| known.get(&fd).map(|(_, file)| file.clone())));
         drop(known);
         for fd in fds.skip(files.len()) {
-            files.push(self.file(fd)?);
+            match self.file(fd) {
+                Ok(file) => files.push(file),
+                Err(failure) => {
+                    // Those that are kept are not closed.
+                    files.clear();
+                    return Err(failure);
+                }
+            }
         }
         Ok(())
     }
@@ -228,7 +233,7 @@ impl Session {
         }
         let end = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
+            let left = end.map_or(LONGEST, |end| end.saturating_duration_since(Instant::now()));
             if self.maps.wait_mapped(&file, left) {
                 return Ok(());
             }
@@ -243,9 +248,6 @@ impl Session {
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 return Err(Failure::new(libc::ETIMEDOUT, format!("{name} has no map yet")));
-            }
-            if refusal.is_some() {
-                std::thread::sleep(LOOK_AGAIN.min(left));
             }
         }
     }
@@ -271,12 +273,12 @@ fn address(text: &str) -> Result<TargetUrl, Error> {
 
 /// By the grant daemon at `socket`, for files of the file system that `place` is on; an empty place leaves
 /// that to the daemon.
-fn granted(socket: &Path, place: &Path) -> Result<FileMaps, Failure> {
+fn granted(socket: &Path, place: &Path, options: bpfof_host::Options) -> Result<FileMaps, Failure> {
     let named =
         |error: std::io::Error| Failure::io(&format!("cannot open {}", place.display()), &error);
     let is_named = !place.as_os_str().is_empty();
     let place = is_named.then(|| File::open(place)).transpose().map_err(named)?;
-    let client = GrantClient::connect(socket, place.as_ref().map(AsFd::as_fd));
+    let client = GrantClient::connect_with(socket, place.as_ref().map(AsFd::as_fd), options);
     client
         .map_err(Error::from)
         .and_then(FileMaps::granted)
@@ -290,19 +292,21 @@ fn passthrough(character: &Path, device: &Path) -> Result<FileMaps, Failure> {
     FileMaps::passthrough(namespace, device).map_err(|e| Failure::of_error(&e))
 }
 
-fn connect(
-    url: &TargetUrl,
-    device: NamespaceDevice,
-    options: &Options,
-    queue_depth: u16,
-) -> Result<FileMaps, Failure> {
-    let options = bpfof_host::Options {
+fn options_of(options: &Options, queue_depth: u16) -> bpfof_host::Options {
+    bpfof_host::Options {
         queue_depth,
         connect_timeout: Duration::from_millis(options.connect_timeout_ms.into()),
         command_timeout: Duration::from_millis(options.command_timeout_ms.into()),
         poll: options.flags & POLL != 0,
         ..bpfof_host::Options::default()
-    };
+    }
+}
+
+fn connect(
+    url: &TargetUrl,
+    device: NamespaceDevice,
+    options: bpfof_host::Options,
+) -> Result<FileMaps, Failure> {
     let maps = Controller::connect(url, options)
         .and_then(|controller| FileMaps::new(controller, url.nsid, device))
         .map_err(|error| Failure::of_error(&error))?;

@@ -6,12 +6,13 @@
 //! within the command timeout is lost. So the queue is locked for moments only, except by a call,
 //! which sends the Keep Alives itself while it waits. Lanes have no part in this.
 
+use crate::files::spawn;
 use crate::queue::{Event, Queue};
 use crate::{Error, LostReason, TargetUrl};
 use bpfof_nvme::{Cqe, Sqe};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Receives of one look whether the connection is open: what else has come is received later.
@@ -105,9 +106,8 @@ impl Admin {
     /// Starts the thread.
     pub(crate) fn start_thread(&mut self, url: &TargetUrl) -> Result<(), Error> {
         let (shared, url) = (Arc::clone(&self.shared), url.clone());
-        let thread = Builder::new().name("bpfof-alive".into());
-        let thread = thread.spawn(move || shared.keep_alive(&url)).map_err(Error::Thread)?;
-        self.thread = Some(thread);
+        let thread = spawn("bpfof-alive", move || shared.keep_alive(&url));
+        self.thread = Some(thread.map_err(Error::Thread)?);
         Ok(())
     }
 

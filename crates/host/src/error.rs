@@ -68,8 +68,13 @@ pub enum Error {
     #[error(transparent)]
     Joined(Arc<Error>),
     /// None of the portals of an address works.
-    #[error("no path to the target: {0}")]
-    NoPath(String),
+    #[error("no path to the target: {reasons}")]
+    NoPath {
+        /// Each portal's.
+        reasons: String,
+        /// One of them is that the target does not take this host, or its keys.
+        is_denied: bool,
+    },
     /// A portal of an address leads to something else than the others do.
     #[error("it cannot take the place of the other paths: {0}")]
     OtherTarget(&'static str),
@@ -455,6 +460,21 @@ impl RequestError {
 }
 
 impl Error {
+    /// Whether a key is missing or wrong, or the target does not know this host.
+    pub(crate) fn is_denied(&self) -> bool {
+        match self {
+            Self::Command { source, .. } => source.status.same_code(Status::CONNECT_INVALID_HOST),
+            Self::Joined(error) => error.is_denied(),
+            Self::AuthenticationRequired
+            | Self::TargetNotAuthenticated
+            | Self::AuthenticationFailed(_)
+            | Self::Tls { .. }
+            | Self::Key(_)
+            | Self::Credentials(_) => true,
+            _ => false,
+        }
+    }
+
     /// Why the connection is over, if that is what went wrong.
     pub(crate) const fn lost(&self) -> Option<LostReason> {
         match self {

@@ -95,10 +95,18 @@ impl Lane {
     /// # Errors
     /// [`Error::NoLane`]: a socket that is no TCP connection, or a state that no lane has.
     pub fn adopt(socket: OwnedFd, state: &[u8]) -> Result<Lane, Error> {
+        Self::adopt_with(socket, state, &Options::default())
+    }
+
+    /// The same with the timeouts and the waiting of `options`.
+    pub(crate) fn adopt_with(
+        socket: OwnedFd,
+        state: &[u8],
+        options: &Options,
+    ) -> Result<Lane, Error> {
         let Agreed { qid, config, takeover } = Agreed::decode(state)?;
         let port = Port::Tcp(Box::new(TcpPort::adopt(socket, config, takeover)?));
-        let options = Options::default();
-        Ok(Lane::adopted(Queue::over(port, &options, options.command_timeout), qid))
+        Ok(Lane::adopted(Queue::over(port, options, options.command_timeout), qid))
     }
 }
 
@@ -236,5 +244,29 @@ impl<'a> Reader<'a> {
         let is_padded = padding.iter().all(|byte| *byte == 0);
         let key = TrafficKey::from_parts(suite, key, iv, sequence).filter(|_| is_padded);
         key.ok_or(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    #[test]
+    fn an_adopted_lane_waits_as_its_options_say() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut state = vec![0; STATE_BYTES];
+        // Queue 3 with 128 requests of at most 128 KiB, as the layout has them.
+        let fields = [1, 0, 0, 0, 3, 0, 128, 0, 0, 0x20, 0, 0, 0, 0, 2, 0, 0, 0x10];
+        state[..fields.len()].copy_from_slice(&fields);
+        let adopt = |options: &Options| {
+            let address = listener.local_addr().expect("an address");
+            let socket = TcpStream::connect(address).expect("it listens");
+            Lane::adopt_with(socket.into(), &state, options).expect("a lane").waiting()
+        };
+        let options = Options { poll: true, spin_us: 7, ..Options::default() };
+        assert_eq!(adopt(&options), (Duration::from_micros(7), true));
+        assert_eq!(adopt(&Options::default()), (Duration::from_micros(200), false));
     }
 }

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest file that `read` answers at once, in bytes.
 const READ_MAX_BYTES: usize = 1 << 30;
@@ -177,7 +177,9 @@ impl Files {
         let timeout = timeout.map_err(|_| Failure::question("a timeout is 0 seconds or more"))?;
         let Opened { maps, files } = self.opened.clone();
         watched(py, move |_| {
-            Ok::<_, Failure>(files.iter().all(|file| maps.wait_mapped(file, timeout)))
+            let begun = Instant::now();
+            let left = || timeout.saturating_sub(begun.elapsed());
+            Ok::<_, Failure>(files.iter().all(|file| maps.wait_mapped(file, left())))
         })
     }
 

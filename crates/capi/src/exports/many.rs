@@ -231,11 +231,9 @@ unsafe extern "C" fn bpfof_read_pushdown_batch(
         let depth = reader.session.queue_depth();
         let (mut next, mut running, mut good) = (0, 0, 0);
         while next < count || running > 0 {
-            while next < count {
-                let run = run_length(&theirs[next..]).min(depth);
-                if running > 0 && running + run > depth {
-                    break;
-                }
+            while next < count && running < depth {
+                let room = count.min(next + depth - running);
+                let run = run_length(&theirs[next..room]);
                 // SAFETY: what C promises.
                 running += unsafe { submit_run(reader, &mut core, theirs, next..next + run) };
                 next += run;

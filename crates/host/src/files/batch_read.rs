@@ -2,9 +2,9 @@
 
 use super::call::ReadError;
 use super::file::{Pin, PushdownFile};
-use super::shared::Shared;
+use super::shared::{Remote, Server, Shared};
 use super::target_lane::TargetLane;
-use crate::{Extent, Request, SubmitError};
+use crate::{Error, Extent, Request, SubmitError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -32,9 +32,16 @@ pub struct FileRead<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pieces: Vec<Piece>,
-    /// One for each read; none for those that plain reads of this machine do.
-    pins: Vec<Option<Pin>>,
+    /// One for each read; or why the target cannot do it.
+    pins: Vec<Result<Pin, ReadError>>,
 }
+
+/// Why no reads are done at the target, for a policy without plain ones.
+const NO_TARGET: &str =
+    "there is no connection to a target, or a file is not of the reader's FileMaps";
+const GRANTED: &str =
+    "by the grant daemon chains run at the target, and no reads without a function";
+const TOO_SHORT: &str = "a read with less data than was asked for";
 
 /// How reads at the target have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +125,7 @@ impl Batch {
         // Of several reads of a file, one after the other, the first was begun before the others.
         let mut last: Option<(Pin, bool)> = None;
         for (read, pin) in reads.iter_mut().zip(self.pins.drain(..)) {
-            let at_target = pin.is_some_and(|pin| match &last {
+            let at_target = pin.map(|pin| match &last {
                 Some((verified, good)) if verified.has_map_of(&pin) => *good,
                 _ => {
                     let good = pin.verify();
@@ -126,11 +133,11 @@ impl Batch {
                     good
                 }
             });
-            if !at_target && !falls_back {
-                return Err(ReadError::Stale);
-            }
-            if !at_target {
-                read.read_bytes = read_here(read)?;
+            match at_target {
+                Ok(true) => {}
+                _ if falls_back => read.read_bytes = read_here(read)?,
+                Ok(false) => return Err(ReadError::Stale),
+                Err(why) => return Err(why),
             }
         }
         Ok(())
@@ -143,24 +150,26 @@ impl Batch {
         let remote = shared.remote.as_ref().filter(|_| has_lane && shared.is_kept());
         for (index, read) in reads.iter_mut().enumerate() {
             let ours = read.file.is_of(shared) && !read.file.is_whole_namespace();
-            let (Some(remote), true) = (remote, ours) else {
-                self.pins.push(None);
-                continue;
-            };
-            let pin = read.file.begin().filter(|pin| {
-                // Grants are for chains only.
-                let Some(layout) = pin.layout() else { return false };
-                let end = layout.length_bytes();
-                let start = read.offset_bytes.min(end);
-                let wanted = start.saturating_add(read.data.len() as u64);
-                if wanted > end && pin.has_grown() {
-                    return false;
+            let pin = match remote.filter(|_| ours) {
+                None => Err(ReadError::Request(NO_TARGET)),
+                Some(Remote { server: Server::Grants(_), .. }) => Err(ReadError::Request(GRANTED)),
+                Some(remote) => {
+                    let pin = read.file.begin().filter(|pin| {
+                        let Some(layout) = pin.layout() else { return false };
+                        let end = layout.length_bytes();
+                        let start = read.offset_bytes.min(end);
+                        let wanted = start.saturating_add(read.data.len() as u64);
+                        if wanted > end && pin.has_grown() {
+                            return false;
+                        }
+                        let end = end.min(wanted);
+                        read.read_bytes = (end - start) as usize;
+                        let block = u64::from(remote.info.block_bytes);
+                        self.divide(index, (start, end), layout.extents(), block)
+                    });
+                    pin.ok_or(ReadError::Stale)
                 }
-                let end = end.min(wanted);
-                read.read_bytes = (end - start) as usize;
-                let block = u64::from(remote.info.block_bytes);
-                self.divide(index, (start, end), layout.extents(), block)
-            });
+            };
             self.pins.push(pin);
         }
     }
@@ -175,7 +184,7 @@ impl Batch {
     ) -> Exchanged {
         let Self { pieces, pins } = self;
         let Some(remote) = &shared.remote else { return Exchanged::Done };
-        let (mut next, mut lost) = (0, false);
+        let (mut next, mut lost) = (0, None);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -183,7 +192,7 @@ impl Batch {
                 return Exchanged::TimedOut;
             }
             let mut is_full = false;
-            while let Some(piece) = pieces.get(next).filter(|_| !lost) {
+            while let Some(piece) = pieces.get(next).filter(|_| lost.is_none()) {
                 let request = Request::Read {
                     nsid: remote.info.nsid,
                     offset_bytes: piece.device_offset,
@@ -195,7 +204,7 @@ impl Batch {
                         is_full = true;
                         break;
                     }
-                    Err(_) => pins[piece.read] = None,
+                    Err(error) => pins[piece.read] = Err(ReadError::Target(error.into())),
                 }
                 next += 1;
             }
@@ -207,23 +216,27 @@ impl Batch {
                 shared.is_crowded(),
                 &mut |completion| {
                     let Some(piece) = pieces.get(completion.tag as usize) else { return };
-                    let data = completion.result.ok().map(|done| done.data);
-                    let from =
-                        data.and_then(|data| data.get(piece.skip..piece.skip + piece.length));
                     let to = reads.get_mut(piece.read).map(|read| &mut *read.data);
                     let to = to.and_then(|to| to.get_mut(piece.at..piece.at + piece.length));
-                    match (from, to) {
-                        (Some(from), Some(to)) => to.copy_from_slice(from),
-                        _ => pins[piece.read] = None,
+                    let taken = completion.result.map_err(|error| error.of("Read"));
+                    let taken = taken.and_then(|done| {
+                        let from = done.data.get(piece.skip..piece.skip + piece.length);
+                        let (from, to) = from.zip(to).ok_or(Error::BadAnswer(TOO_SHORT))?;
+                        to.copy_from_slice(from);
+                        Ok(())
+                    });
+                    if let Err(error) = taken {
+                        pins[piece.read] = Err(ReadError::Target(error));
                     }
                 },
             );
-            lost = waited.is_err();
+            lost = waited.err();
         }
+        let Some(reason) = lost.map(Arc::new) else { return Exchanged::Done };
         for piece in pieces.iter().skip(next) {
-            pins[piece.read] = None;
+            pins[piece.read] = Err(ReadError::Target(Error::Joined(Arc::clone(&reason))));
         }
-        if lost { Exchanged::Lost } else { Exchanged::Done }
+        Exchanged::Lost
     }
 }
 
@@ -245,9 +258,25 @@ fn read_here(read: &mut FileRead<'_>) -> Result<usize, ReadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{FileMaps, Policy, PushdownReader};
     use proptest::prelude::*;
+    use std::io::Write;
 
     const BLOCK: u64 = 512;
+
+    #[test]
+    fn without_a_target_there_is_nothing_to_fall_back_from() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(b"0123456789").expect("written");
+        let maps = FileMaps::local();
+        let policy = Policy { fall_back: false, ..Policy::default() };
+        let mut reader = PushdownReader::new(&maps, policy).expect("a reader");
+        let file = maps.open(file.path()).expect("it opens");
+        let mut data = [0; 6];
+        let mut reads = [FileRead { file: &file, offset_bytes: 7, data: &mut data, read_bytes: 0 }];
+        reader.read_files(&mut reads).expect("a plain read");
+        assert_eq!((reads[0].read_bytes, &data[..3]), (3, &b"789"[..]));
+    }
 
     /// Extents of 1 to 400 blocks with gaps between some of them; and where the file ends.
     fn layouts() -> impl Strategy<Value = Vec<Extent>> {

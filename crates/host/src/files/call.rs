@@ -121,7 +121,8 @@ impl ReadPushdown<'_> {
 #[derive(Debug)]
 pub(crate) struct KeptCall {
     pub(crate) files: Vec<PushdownFile>,
-    pub(crate) function: StorageFunction,
+    /// None once its chains have ended.
+    function: Option<StorageFunction>,
     /// Of each chain where it begins, and where its argument ends.
     entries: Vec<(FirstRead, usize)>,
     /// The arguments, one behind the other.
@@ -134,7 +135,7 @@ impl KeptCall {
     pub(crate) fn new(call: &ReadPushdownMany<'_>) -> Self {
         let mut kept = Self {
             files: Vec::new(),
-            function: call.function.clone(),
+            function: None,
             entries: Vec::new(),
             arguments: Vec::new(),
             scratch_size_bytes: 0,
@@ -148,7 +149,7 @@ impl KeptCall {
     pub(crate) fn replace(&mut self, call: &ReadPushdownMany<'_>) {
         self.files.clear();
         self.files.extend_from_slice(call.files);
-        self.function.clone_from(call.function);
+        self.function = Some(call.function.clone());
         self.entries.clear();
         self.arguments.clear();
         for entry in call.entries {
@@ -159,6 +160,10 @@ impl KeptCall {
         self.answer_max_bytes = call.answer_max_bytes;
     }
 
+    pub(crate) const fn function(&self) -> &StorageFunction {
+        self.function.as_ref().expect("its chains have not ended")
+    }
+
     /// One of its chains.
     pub(crate) fn chain(&self, index: usize) -> ReadPushdown<'_> {
         let (first_read, end) = self.entries[index];
@@ -166,7 +171,7 @@ impl KeptCall {
         ReadPushdown {
             files: &self.files,
             first_read,
-            function: &self.function,
+            function: self.function(),
             scratch: &self.arguments[start..end],
             scratch_size_bytes: self.scratch_size_bytes,
             answer_max_bytes: self.answer_max_bytes,
@@ -200,7 +205,7 @@ impl KeptChain {
     }
 
     pub(crate) fn function(&self) -> &StorageFunction {
-        &self.call.function
+        self.call.function()
     }
 
     pub(crate) fn as_call(&self) -> ReadPushdown<'_> {
@@ -216,8 +221,9 @@ impl KeptChain {
     pub(crate) fn into_last(self) -> Option<Arc<KeptCall>> {
         let mut call = self.call;
         let kept = Arc::get_mut(&mut call)?;
-        // They may be closed.
+        // They may be closed, and it unloaded.
         kept.files.clear();
+        kept.function = None;
         Some(call)
     }
 }

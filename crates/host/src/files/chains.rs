@@ -462,23 +462,34 @@ mod tests {
     use bpfof_chain::{FunctionMaps, Peers};
     use bpfof_function::Program;
 
-    /// A chain without files, of a function that does nothing.
-    fn chain() -> Chain {
+    /// A function that does nothing.
+    fn function() -> StorageFunction {
         // r0 = 0; exit
         let code: [[u8; 8]; 2] = [[0xB7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
         let program = Program::parse(code.as_flattened()).expect("valid");
         let (peers, maps) = (Peers::default(), FunctionMaps::default());
         let function = StorageFunction::of_program("nothing".to_owned(), &program, peers, maps);
-        let function = function.expect("it is compiled");
+        function.expect("it is compiled")
+    }
+
+    /// Hands a chain without files to `with`.
+    fn with_call<T>(
+        function: &StorageFunction,
+        with: impl FnOnce(&ReadPushdownMany<'_>) -> T,
+    ) -> T {
         let first_read = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
-        let call = ReadPushdownMany {
+        with(&ReadPushdownMany {
             files: &[],
-            function: &function,
+            function,
             entries: &[ReadEntry { first_read, scratch: &[] }],
             scratch_size_bytes: 0,
             answer_max_bytes: 64,
-        };
-        Chain::new(0, KeptChain::new(Arc::new(KeptCall::new(&call)), 0))
+        })
+    }
+
+    fn chain() -> Chain {
+        let kept = with_call(&function(), |call| Arc::new(KeptCall::new(call)));
+        Chain::new(0, KeptChain::new(kept, 0))
     }
 
     fn settle<'a>(chain: &mut Chain, end: End<'a>) -> Option<Result<(&'a [u8], u32), ReadError>> {
@@ -503,6 +514,20 @@ mod tests {
             panic!("it is not left to plain reads")
         };
         assert!(source.is_interrupted());
+    }
+
+    #[test]
+    fn a_function_is_not_kept_for_chains_that_have_ended() {
+        let (mut chains, mut numbers) = (Chains::default(), Vec::new());
+        let function = function();
+        let left = Arc::downgrade(function.local_function());
+        for _ in 0..2 {
+            numbers.clear();
+            with_call(&function, |call| chains.add(0.., call, &mut numbers));
+            assert_eq!(chains.remove(numbers[0]), Some(0));
+        }
+        drop(function);
+        assert!(left.upgrade().is_none() && chains.spare.len() == 1);
     }
 
     #[test]

@@ -98,7 +98,9 @@ impl MapRefusal {
         match self {
             Self::NotGranted(refusal) => refusal.cause.is_passing(),
             // A path may come back.
-            Self::Target(error) => matches!(**error, Error::NoPath(_)) || error.lost().is_some(),
+            Self::Target(error) => {
+                matches!(**error, Error::NoPath { .. }) || error.lost().is_some()
+            }
             Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. } => true,
             _ => false,
         }

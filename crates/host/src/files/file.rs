@@ -113,6 +113,21 @@ impl PushdownFile {
         self.0.shared.refresh(&self.0.mapped);
     }
 
+    /// The same for somebody who waits, and so sooner after a refusal, unless that passes soon: then how
+    /// long it is not asked again.
+    pub(crate) fn ask_again(&self) -> Option<Duration> {
+        let status = self.0.mapped.status();
+        let passes = status.refusal.as_ref().is_some_and(|refusal| refusal.is_passing());
+        let not_before = status.not_before.filter(|_| passes);
+        drop(status);
+        let left = not_before.map(|time| time.saturating_duration_since(Instant::now()));
+        let left = left.filter(|left| !left.is_zero());
+        if left.is_none() {
+            self.0.shared.refresh(&self.0.mapped);
+        }
+        left
+    }
+
     /// The map of this version is wrong, or about to be: no chain uses it any more.
     pub(crate) fn distrust(&self, version: u64) {
         let mut status = self.0.mapped.status();

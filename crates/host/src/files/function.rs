@@ -3,7 +3,7 @@
 use crate::{Error, FunctionId};
 use bpfof_chain::{Function, FunctionMap, FunctionMaps, Peers, Trace};
 use bpfof_function::{Fault, Map, MapDefinition, NativeFunction, Object, Program};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Where local ids begin. Targets count functions from 1, and kept ones from 2^31.
@@ -12,12 +12,38 @@ const FIRST_LOCAL_ID: u32 = 1 << 30;
 /// A function that chains can run, here or at the target.
 #[derive(Clone, Debug)]
 pub struct StorageFunction {
-    local: Arc<Function>,
+    local: Arc<Loaded>,
     /// The association's serial number, and its id there.
     remote: Option<(u64, FunctionId)>,
 }
 
+/// A function for as long as somebody may call it. Readers may know it longer.
+#[derive(Debug)]
+struct Loaded {
+    function: Arc<Function>,
+    /// Dropped after it.
+    _counts: Counts,
+}
+
+#[derive(Debug)]
+struct Counts;
+
+/// Functions of this process that nobody can call any more.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        DROPPED.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl StorageFunction {
+    /// How many functions of this process have been dropped: when the number changes, a reader looks which of
+    /// those that it knows.
+    pub(crate) fn dropped() -> u64 {
+        DROPPED.load(Ordering::Acquire)
+    }
+
     /// Translates the entry point `entry_index` of `object` for this machine. Its maps are among
     /// `known`; None if they are at a target.
     pub(crate) fn local(
@@ -29,9 +55,14 @@ impl StorageFunction {
         let refused = |error: &dyn std::error::Error| Error::FunctionRejected(error.to_string());
         let object = Object::parse(object).map_err(|error| refused(&error))?;
         let entry = object.into_entry(entry_index as usize).map_err(|error| refused(&error))?;
-        let wanted = entry.program.maps();
-        let maps = known.map(|known| known.share(wanted)).transpose()?.unwrap_or_default();
-        Self::of_program(entry.name, &entry.program, peers, maps)
+        let Some(known) = known else {
+            return Self::of_program(entry.name, &entry.program, peers, FunctionMaps::default());
+        };
+        let mut known = known.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let maps = share(&mut known, entry.program.maps())?;
+        let function = Self::of_program(entry.name, &entry.program, peers, maps)?;
+        known.push(Arc::downgrade(&function.local));
+        Ok(function)
     }
 
     /// Translates a program that has these maps.
@@ -57,6 +88,7 @@ impl StorageFunction {
             peers: Some(peers),
             maps,
         };
+        let local = Loaded { function: Arc::new(local), _counts: Counts };
         Ok(Self { local: Arc::new(local), remote: None })
     }
 
@@ -69,13 +101,13 @@ impl StorageFunction {
         self.remote.filter(|(of, _)| *of == association).map(|(_, id)| id)
     }
 
-    pub(crate) const fn local_function(&self) -> &Arc<Function> {
-        &self.local
+    pub(crate) fn local_function(&self) -> &Arc<Function> {
+        &self.local.function
     }
 
     /// Whether it declares maps.
     pub(crate) fn has_maps(&self) -> bool {
-        !self.local.native.program().maps().is_empty()
+        !self.local.function.native.program().maps().is_empty()
     }
 
     /// Whether it remembers things at a target, so that it must not run anywhere else.
@@ -88,7 +120,8 @@ impl StorageFunction {
     /// [`Controller::map`](crate::Controller::map).
     #[must_use]
     pub fn local_map(&self, name: &str) -> Option<&Map> {
-        let found = self.local.maps.iter().find(|known| known.map.definition().name() == name);
+        let found =
+            self.local.function.maps.iter().find(|known| known.map.definition().name() == name);
         found.map(|known| &known.map)
     }
 
@@ -102,58 +135,82 @@ impl StorageFunction {
     /// `bpfof_tail_call`, wherever the chain runs: its id at the target, if there is one.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.remote.map_or(self.local.id, |(_, id)| id.0)
+        self.remote.map_or(self.local.function.id, |(_, id)| id.0)
     }
 
     /// A fault of a chain on this machine in words, with the line of the source.
     #[must_use]
     pub fn explain(&self, fault: &Fault) -> String {
-        fault.explain(self.local.native.program())
+        fault.explain(self.local.function.native.program())
     }
 
     /// Its name: the section's after `bpfof/`.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.local.name
+        &self.local.function.name
     }
 }
 
-/// The maps in this process of functions that belong to the same files, by name. A map ends with
-/// the last function that has it.
+/// The functions in this process that belong to the same files, and share maps of the same name. A map ends
+/// with the last function that has it.
 #[derive(Debug, Default)]
-pub(crate) struct LocalMaps(Mutex<Vec<Weak<FunctionMap>>>);
+pub(crate) struct LocalMaps(Mutex<Vec<Weak<Loaded>>>);
 
-impl LocalMaps {
-    fn share(&self, wanted: &[MapDefinition]) -> Result<FunctionMaps, Error> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|map| map.strong_count() > 0);
-        let mut maps = Vec::with_capacity(wanted.len());
-        for definition in wanted {
-            let alive = known.iter().filter_map(Weak::upgrade);
-            let mut same = alive.filter(|known| known.map.definition().name() == definition.name());
-            maps.push(match same.next() {
-                Some(same) if same.map.definition() == definition => same,
-                Some(same) => {
-                    return Err(Error::FunctionRejected(format!(
-                        "another function has declared it as {}, this one as {}: rename one of \
-                         the maps, or drop the other function",
-                        same.map.definition().describe(),
-                        definition.describe()
-                    )));
-                }
-                None => {
-                    static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-                    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-                    let made = Arc::new(FunctionMap {
-                        id,
-                        map: Map::new(definition.clone()),
-                        memory: None,
-                    });
-                    known.push(Arc::downgrade(&made));
-                    made
-                }
-            });
-        }
-        Ok(maps.into())
+/// The maps of a function with these definitions: those that one of `known` has, and new ones.
+fn share(known: &mut Vec<Weak<Loaded>>, wanted: &[MapDefinition]) -> Result<FunctionMaps, Error> {
+    known.retain(|function| function.strong_count() > 0);
+    let mut maps = Vec::with_capacity(wanted.len());
+    for definition in wanted {
+        let is_same =
+            |known: &&Arc<FunctionMap>| known.map.definition().name() == definition.name();
+        let mut alive = known.iter().filter_map(Weak::upgrade);
+        let same = alive.find_map(|loaded| loaded.function.maps.iter().find(is_same).cloned());
+        maps.push(match same {
+            Some(same) if same.map.definition() == definition => same,
+            Some(same) => {
+                return Err(Error::FunctionRejected(format!(
+                    "another function has declared it as {}, this one as {}: rename one of \
+                     the maps, or drop the other function",
+                    same.map.definition().describe(),
+                    definition.describe()
+                )));
+            }
+            None => {
+                static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+                let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+                let map = Map::new(definition.clone());
+                Arc::new(FunctionMap { id, map, memory: None })
+            }
+        });
+    }
+    Ok(maps.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_function::MapKind;
+
+    #[test]
+    fn a_map_ends_with_its_functions_whatever_readers_know() {
+        let definition = |entries| {
+            MapDefinition::new("m", MapKind::Array, (4, 8), entries).expect("within the limits")
+        };
+        // r0 = 0; exit
+        let code: [[u8; 8]; 2] = [[0xB7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+        let program = Program::parse(code.as_flattened()).expect("valid");
+        let mut known = Vec::new();
+        let maps = share(&mut known, &[definition(1)]).expect("the first");
+        let function =
+            StorageFunction::of_program("f".to_owned(), &program, Peers::default(), maps);
+        let function = function.expect("it is compiled");
+        known.push(Arc::downgrade(&function.local));
+        let reader = Arc::clone(function.local_function());
+        let same = share(&mut known, &[definition(1)]).expect("it is the same");
+        assert!(Arc::ptr_eq(&same[0], &reader.maps[0]));
+        assert!(share(&mut known, &[definition(2)]).is_err());
+        drop(function);
+        let other = share(&mut known, &[definition(2)]).expect("nobody has the first");
+        assert_eq!(*other[0].map.definition(), definition(2));
     }
 }

@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Starts the keeper; returns when it can be woken.
 pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let (ready, started) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("bpfof-files".into()).spawn(move || {
+    let thread = sys::spawn("bpfof-files", move || {
         let signal = BreakSignal::of_this_thread();
         if let Ok(signal) = signal {
             shared.set_signal(signal);

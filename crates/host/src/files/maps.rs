@@ -218,19 +218,29 @@ impl FileMaps {
         file
     }
 
-    /// Waits until `file` has a map or is refused one; true if it has.
+    /// Waits until `file` has a map or is refused one; true if it has. A refusal of before is not believed:
+    /// the file is looked at again.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
         let end = deadline(patience);
+        // The look that ends next may have begun before this call.
+        let first = file.looks() + 1;
         loop {
-            let known = || file.is_mapped() || file.refusal().is_some();
+            let looks = file.looks();
+            let is_refused = looks > first && file.refusal().is_some();
             let left = end.saturating_duration_since(Instant::now());
-            if known() || left.is_zero() || !self.shared.is_kept() {
+            if file.is_mapped() || is_refused || !self.shared.is_kept() {
                 return file.is_mapped();
             }
+            if left.is_zero() {
+                file.refresh();
+                return false;
+            }
             // Again and again: a map may be lost as soon as it is made.
-            file.refresh();
-            self.shared.wait_until(left.min(ASK_AGAIN), &mut || known());
+            let pause = file.ask_again().unwrap_or(ASK_AGAIN);
+            self.shared.wait_until(left.min(pause), &mut || {
+                file.is_mapped() || file.looks() != looks && file.refusal().is_some()
+            });
         }
     }
 

@@ -75,4 +75,5 @@ pub use maps::FileMaps;
 pub use nvme::NvmeNamespace;
 pub use plain_chain::{PlainCall, PlainChains, PlainDone, PlainError, PlainRead};
 pub use reader::PushdownReader;
+pub(crate) use sys::spawn;
 pub use sys::{BreakSignal, write_back};

@@ -232,8 +232,9 @@ impl PushdownReader {
     ///
     /// # Errors
     /// [`ReadError::Request`] while submitted chains have not ended; [`ReadError::Plain`] if a file
-    /// cannot be read here either; [`ReadError::Stale`] if the policy forbids that. What was read
-    /// is then undefined.
+    /// cannot be read here either. If the policy forbids that and there is a target, or a drive, why it is not
+    /// read there: [`ReadError::Stale`], [`ReadError::Target`], or [`ReadError::Request`] where no connection is
+    /// left or none can do it. What was read is then undefined.
     pub fn read_files(&mut self, reads: &mut [FileRead<'_>]) -> Result<(), ReadError> {
         self.read_files_until(reads, None)
     }
@@ -262,7 +263,8 @@ impl PushdownReader {
                 return Err(ReadError::TimedOut);
             }
         }
-        self.batch.complete(reads, self.policy.fall_back)
+        // Where there is no target, none is passed by.
+        self.batch.complete(reads, self.policy.fall_back || self.shared.remote.is_none())
     }
 
     /// Sends what was submitted, and waits until a chain has ended or `timeout` passed. Chains
@@ -355,7 +357,7 @@ impl PushdownReader {
         let executor = either(target, local).filter(|executor| {
             let at_target = executor.place() == Executor::Target;
             (!executor.needs_maps() || is_ours())
-                && (at_target || !call.function.remembers_at_target())
+                && (at_target || !call.function().remembers_at_target())
         });
         let Some(executor) = executor else {
             chains.fall_back(numbers, NO_EXECUTOR);

@@ -168,7 +168,7 @@ mod tests {
         let open = || {
             tries.fetch_add(1, Ordering::SeqCst);
             thread::sleep(pause);
-            Err(Error::NoPath("silent".to_owned()))
+            Err(Error::NoPath { reasons: "silent".to_owned(), is_denied: false })
         };
         let begun = Instant::now();
         thread::scope(|scope| {
@@ -182,7 +182,7 @@ mod tests {
         // Who comes later tries again, and nobody waits for it.
         let before = tries.load(Ordering::SeqCst);
         let error = lanes.any(0, open).expect_err("it is silent");
-        assert!(matches!(error, Error::NoPath(_)), "{error:?}");
+        assert!(matches!(error, Error::NoPath { .. }), "{error:?}");
         assert_eq!(tries.load(Ordering::SeqCst), before + 1);
         assert!(lanes.any(0, || Ok(None)).expect("no target").is_none());
     }

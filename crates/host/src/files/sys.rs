@@ -1,5 +1,5 @@
-//! System calls on files that no safe crate offers: FIEMAP, inode flags, sizes, write-back, read leases and
-//! the signals that tell of their breaks.
+//! System calls that no safe crate offers: FIEMAP, inode flags, sizes, write-back, read leases and the
+//! signals that tell of their breaks, and what signals threads of this library take.
 #![allow(unsafe_code)]
 
 use std::collections::HashSet;
@@ -9,6 +9,7 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// Extents that one FIEMAP call returns: 14 KiB of stack.
@@ -314,6 +315,59 @@ impl BreakSignal {
     }
 }
 
+/// Signals by which the kernel tells a thread of what it has done itself.
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a thread that takes no signals but faults. Those that are sent to the process are the program's,
+/// which may have blocked them to wait for them.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    // SAFETY: a sigset_t is plain integers, for which zero is a value.
+    let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { mem::zeroed() };
+    // SAFETY: the set is ours, the signals exist.
+    unsafe {
+        libc::sigfillset(&raw mut set);
+        FAULTS.iter().for_each(|fault| _ = libc::sigdelset(&raw mut set, *fault));
+    }
+    // SAFETY: both sets are initialised. The thread inherits the mask.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let thread = Builder::new().name(name.to_owned()).spawn(run);
+    // SAFETY: the set is what the kernel has said; no old set is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    thread
+}
+
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The signals that the calling thread has blocked: bit n - 1 is signal n.
+    fn blocked() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("it is there");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        u64::from_str_radix(mask.expect("a mask").trim(), 16).expect("hexadecimal")
+    }
+
+    #[test]
+    fn threads_leave_signals_to_the_program() {
+        let before = blocked();
+        let there = spawn("test", blocked).expect("it starts").join().expect("it ends");
+        assert_eq!(blocked(), before);
+        let bit = |signal: c_int| 1 << (signal - 1);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGCHLD, libc::SIGUSR1, libc::SIGRTMAX()]
+        {
+            assert_ne!(there & bit(signal), 0, "signal {signal}");
+        }
+        assert!(FAULTS.iter().all(|fault| there & bit(*fault) == before & bit(*fault)));
+    }
 }

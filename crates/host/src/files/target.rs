@@ -50,7 +50,7 @@ impl ChainExecutor for AtTarget {
     }
 
     fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted> {
-        let Some(function) = run.call.function.id_in(self.shared.serial) else {
+        let Some(function) = run.call.function().id_in(self.shared.serial) else {
             let why = "the function is not loaded at the reader's target";
             return Err(NotStarted::Ended(Failure::Unable(ReadError::Request(why))));
         };

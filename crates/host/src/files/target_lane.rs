@@ -1,10 +1,10 @@
 //! The connection that a reader's commands leave by: its own, or one that it shares with others.
 
 use super::shared::Shared;
+use super::sys::spawn;
 use crate::shared::LaneShare;
 use crate::{Completion, Error, InitiatorConfig, Lane, Request, SubmitError};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// A reader's lane.
@@ -56,7 +56,7 @@ impl Place {
             }
         };
         // Without a thread there is none for this processor until somebody tries again.
-        let _ = thread::Builder::new().name("bpfof-lane".to_owned()).spawn(connect);
+        let _ = spawn("bpfof-lane", connect);
     }
 }
 

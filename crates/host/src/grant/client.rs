@@ -7,7 +7,7 @@ use super::protocol::{
 };
 use super::socket::PacketSocket;
 use crate::deadline::deadline;
-use crate::{FunctionId, Lane, NamespaceInfo, STATE_MAX_BYTES};
+use crate::{FunctionId, Lane, NamespaceInfo, Options, STATE_MAX_BYTES};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -16,10 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The same about files: what was written to them and is not on the disk is written first, of each in turn.
-/// A daemon that ends closes the connection.
+/// Longest wait for an answer about files: what was written to them and is not on the disk is written first, of
+/// each in turn. A daemon that ends closes the connection.
 const FILES_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to the grant daemon, and the association that the daemon has made for it. All
@@ -33,6 +31,7 @@ pub struct GrantClient {
     namespace: NamespaceInfo,
     files_max: u32,
     packet: Vec<u8>,
+    options: Options,
     is_broken: bool,
 }
 
@@ -50,13 +49,26 @@ impl GrantClient {
     /// # Errors
     /// [`GrantError`].
     pub fn connect(socket: &Path, place: Option<BorrowedFd<'_>>) -> Result<Self, GrantError> {
+        Self::connect_with(socket, place, Options::default())
+    }
+
+    /// The same, with lanes that have the timeouts and the waiting of `options`. What the daemon asks the target
+    /// for it is to answer within both timeouts together. What else there is in them is the daemon's.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn connect_with(
+        socket: &Path,
+        place: Option<BorrowedFd<'_>>,
+        options: Options,
+    ) -> Result<Self, GrantError> {
         let path = socket.to_owned();
         let failed = |source| GrantError::Socket { socket: path.clone(), source };
         let mut socket = PacketSocket::connect(socket).map_err(failed)?;
         let mut packet = Vec::new();
         let place: Vec<BorrowedFd<'_>> = place.into_iter().collect();
         let open = Request::Open { protocol: PROTOCOL };
-        let answer = exchange(&mut socket, &mut packet, &open, &place)
+        let answer = exchange(&mut socket, &mut packet, patience(&open, &options), &open, &place)
             .map_err(|failure| failure.of(&path))?;
         let (Answer::Opened(opened), [page]) = (answer.0, &answer.1[..]) else {
             return Err(BadPacket("an answer to another request").into());
@@ -69,7 +81,7 @@ impl GrantClient {
             nguid: [0; 16],
         };
         let (page, files_max) = (Arc::new(page), opened.files_max);
-        Ok(Self { socket, path, page, namespace, files_max, packet, is_broken: false })
+        Ok(Self { socket, path, page, namespace, files_max, packet, options, is_broken: false })
     }
 
     /// Where the daemon listens.
@@ -130,7 +142,9 @@ impl GrantClient {
     pub fn lane(&mut self) -> Result<Lane, crate::Error> {
         let (answer, descriptors) = self.ask(&Request::Lane, &[])?;
         match (answer, <[OwnedFd; 1]>::try_from(descriptors)) {
-            (Answer::Lane { state }, Ok([socket])) => Lane::adopt(socket, &state),
+            (Answer::Lane { state }, Ok([socket])) => {
+                Lane::adopt_with(socket, &state, &self.options)
+            }
             _ => Err(self.mistaken().into()),
         }
     }
@@ -187,7 +201,8 @@ impl GrantClient {
         if self.is_broken {
             return Err(Failure::Io(ErrorKind::NotConnected.into()).of(&self.path));
         }
-        let asked = exchange(&mut self.socket, &mut self.packet, request, descriptors);
+        let patience = patience(request, &self.options);
+        let asked = exchange(&mut self.socket, &mut self.packet, patience, request, descriptors);
         asked.map_err(|failure| {
             self.is_broken = !matches!(failure, Failure::Refused(_));
             failure.of(&self.path)
@@ -217,10 +232,19 @@ impl Failure {
     }
 }
 
+/// How long to wait for the answer to a request.
+const fn patience(request: &Request, options: &Options) -> Duration {
+    match request {
+        Request::Add { .. } | Request::Refresh { .. } => FILES_PATIENCE,
+        _ => options.connect_timeout.saturating_add(options.command_timeout),
+    }
+}
+
 /// Sends a request and waits for its answer.
 fn exchange(
     socket: &mut PacketSocket,
     packet: &mut Vec<u8>,
+    patience: Duration,
     request: &Request,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
@@ -228,12 +252,7 @@ fn exchange(
     request.encode(packet);
     // A daemon that has turned this process away has said why before it closed the connection.
     let mut failed = socket.send(packet, descriptors).err();
-    let patience = match request {
-        _ if failed.is_some() => Duration::ZERO,
-        Request::Add { .. } | Request::Refresh { .. } => FILES_PATIENCE,
-        _ => PATIENCE,
-    };
-    let end = deadline(patience);
+    let end = deadline(if failed.is_some() { Duration::ZERO } else { patience });
     loop {
         if !socket.wait(end.saturating_duration_since(Instant::now())).map_err(Failure::Io)? {
             return Err(Failure::Io(failed.unwrap_or_else(|| ErrorKind::TimedOut.into())));
@@ -271,3 +290,28 @@ fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
 }
 
 const _: () = assert!(STATE_MAX_BYTES <= LANE_STATE_MAX_BYTES, "a lane's state fits its answer");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    #[test]
+    fn a_daemon_that_says_nothing_is_not_waited_for_longer_than_asked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let daemon = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        let address = SocketAddrUnix::new(&path).expect("a path");
+        bind(&daemon, &address).and_then(|()| listen(&daemon, 1)).expect("it listens");
+        let timeout = Duration::from_millis(10);
+        let options =
+            Options { connect_timeout: timeout, command_timeout: timeout, ..Options::default() };
+        let begun = Instant::now();
+        let refused = GrantClient::connect_with(&path, None, options).expect_err("no answer");
+        assert!(
+            matches!(&refused, GrantError::Socket { source, .. } if source.kind() == ErrorKind::TimedOut),
+            "{refused}"
+        );
+        assert!(begun.elapsed() >= 2 * timeout && begun.elapsed() < Duration::from_secs(20));
+    }
+}

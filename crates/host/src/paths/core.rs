@@ -106,7 +106,7 @@ impl Paths {
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || table.has_ended {
-                return Err(Error::NoPath(self.reasons(&table)));
+                return Err(self.no_path_of(&table));
             }
             table =
                 self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -160,17 +160,17 @@ impl Paths {
 
     /// That no path is usable, and why.
     pub(super) fn no_path(&self) -> Error {
-        Error::NoPath(self.reasons(&self.table()))
+        self.no_path_of(&self.table())
     }
 
-    /// Each path's reason.
-    fn reasons(&self, table: &Table) -> String {
+    fn no_path_of(&self, table: &Table) -> Error {
         let reasons = (0..self.portals.len()).map(|path| {
             let state = table.states.state(path);
             let reason = table.states.reason(path).map(|reason| format!(": {reason}"));
             format!("{} is {state}{}", self.address(path), reason.unwrap_or_default())
         });
-        reasons.collect::<Vec<_>>().join("; ")
+        let reasons = reasons.collect::<Vec<_>>().join("; ");
+        Error::NoPath { reasons, is_denied: table.states.is_denied() }
     }
 
     /// Ends an association, because it was lost or is of no use. Until when the target may still carry
@@ -263,7 +263,7 @@ impl Paths {
                 self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         if table.links.iter().all(Option::is_none) {
-            return Err(Error::NoPath(self.reasons(&table)));
+            return Err(self.no_path_of(&table));
         }
         drop(table);
         // Where none is usable, one that is connected may become so.
@@ -366,7 +366,7 @@ impl Paths {
     /// A path could not be connected.
     pub(super) fn failed(&self, path: usize, error: &Error) {
         let mut table = self.table();
-        if table.states.failed(path, error.to_string()) && !table.has_ended {
+        if table.states.failed(path, error.to_string(), error.is_denied()) && !table.has_ended {
             log::warn!("{}: path {} cannot be used: {error}", self.url, self.address(path));
         }
         self.tell(&table);

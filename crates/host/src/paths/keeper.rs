@@ -5,6 +5,7 @@ use super::intent::{Intent, Intents, Progress};
 use super::state::PathState;
 use super::terms::Terms;
 use crate::association::Association;
+use crate::files::spawn;
 use crate::queue::Event;
 use crate::transport::tcp::wait_ready;
 use crate::{Controller, Error, Status};
@@ -13,7 +14,6 @@ use bpfof_nvme::log_page::{AnaGroup, AnaHeader, lid};
 use bpfof_nvme::{AdminCommand, features};
 use std::io;
 use std::sync::{Arc, MutexGuard};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Longest sleep of a thread whose path is usable, and of one whose path is not: then the log is
@@ -32,7 +32,7 @@ const ANA_LOG_MAX_BYTES: u32 = 160 << 10;
 /// Starts the thread of a path.
 pub(super) fn start(paths: &Arc<Paths>, intents: &Arc<Intents>, path: usize) -> io::Result<()> {
     let keeper = Keeper { paths: Arc::clone(paths), intents: Arc::clone(intents), path };
-    Builder::new().name("bpfof-path".into()).spawn(move || keeper.keep()).map(drop)
+    spawn("bpfof-path", move || keeper.keep()).map(drop)
 }
 
 struct Keeper {

@@ -82,6 +82,8 @@ struct Entry {
     state: PathState,
     /// Why it is not usable.
     reason: Option<String>,
+    /// The target does not take this host, or its keys.
+    is_denied: bool,
     /// Its association, which the caller numbers; 0 if there is none.
     association: u64,
     since: Instant,
@@ -100,6 +102,7 @@ impl States {
         let entry = |_| Entry {
             state: PathState::Connecting,
             reason: None,
+            is_denied: false,
             association: 0,
             since: now,
             refused_until: None,
@@ -123,6 +126,7 @@ impl States {
         let Some(entry) = self.0.get_mut(path) else { return };
         entry.state = state;
         entry.reason = None;
+        entry.is_denied = false;
         entry.association = association;
         entry.since = now;
         entry.refused_until = None;
@@ -185,12 +189,13 @@ impl States {
     }
 
     /// A path could not be connected; whether that is news.
-    pub(crate) fn failed(&mut self, path: usize, reason: String) -> bool {
+    pub(crate) fn failed(&mut self, path: usize, reason: String, is_denied: bool) -> bool {
         let Some(entry) = self.0.get_mut(path) else { return false };
         let is_news = entry.state != PathState::Lost || entry.reason.as_ref() != Some(&reason);
         entry.failures = entry.failures.saturating_add(1);
         entry.state = PathState::Lost;
         entry.reason = Some(reason);
+        entry.is_denied = is_denied;
         is_news
     }
 
@@ -226,6 +231,11 @@ impl States {
 
     pub(crate) fn reason(&self, path: usize) -> Option<&str> {
         self.0.get(path)?.reason.as_deref()
+    }
+
+    /// Whether a target does not take this host, or its keys.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.0.iter().any(|entry| entry.is_denied)
     }
 
     /// Whether each path has been connected, or could not be.
@@ -311,7 +321,7 @@ mod tests {
             before = states.pause(0);
         }
         for _ in 0..100 {
-            states.failed(0, "refused".into());
+            states.failed(0, "refused".into(), false);
         }
         assert_eq!(states.pause(0), RECONNECT_MAX);
         states.came_up(0, 7, PathState::Optimized, now);
@@ -336,7 +346,7 @@ mod tests {
                         states.came_up(path, associations[path], PathState::of_ana(detail), now);
                     }
                     1 => _ = states.lost(known, "gone".into(), now),
-                    2 => _ = states.failed(path, "refused".into()),
+                    2 => _ = states.failed(path, "refused".into(), false),
                     3 => _ = states.refused(known, &refusal(detail), now),
                     _ => _ = states.learned(known, PathState::of_ana(detail), event == 4, now),
                 }

@@ -1,7 +1,7 @@
 //! What the engine of the local executor knows: files, each in a stretch of a make-believe
 //! namespace, and functions.
 
-use super::tables::with_function;
+use super::tables::Functions;
 use crate::files::direct::BLOCK_MAX_BYTES;
 use crate::files::file::PushdownFile;
 use crate::files::function::StorageFunction;
@@ -45,6 +45,7 @@ pub(super) struct Files {
     /// Slots by the address of the file. No other file gets it while the slot has a [`Weak`].
     by_file: HashMap<usize, usize>,
     tables: Tables,
+    functions: Functions,
     /// How many files had been closed when the slots were last looked through.
     closed: u64,
 }
@@ -56,6 +57,7 @@ impl Files {
             free: Vec::new(),
             by_file: HashMap::new(),
             tables: Tables::new(Vec::new()),
+            functions: Functions::default(),
             closed: MappedFile::closed(),
         }
     }
@@ -151,11 +153,7 @@ impl Files {
 
     /// The engine's number of a function.
     pub(super) fn function(&mut self, function: &StorageFunction) -> u32 {
-        let local = function.local_function();
-        if self.tables.function_index(local.id).is_none() {
-            self.tables = with_function(&self.tables, local);
-        }
-        local.id
+        self.functions.number(&mut self.tables, function)
     }
 
     /// Where a read of `length_bytes` at `device_offset` of the make-believe namespace goes: the

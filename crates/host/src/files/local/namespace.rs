@@ -1,7 +1,7 @@
 //! What the engine of the passthrough executor knows: functions, and the maps of files on one
 //! namespace.
 
-use super::tables::with_function;
+use super::tables::Functions;
 use crate::files::file::{Pin, PushdownFile};
 use crate::files::function::StorageFunction;
 use crate::files::mapped_file::MappedFile;
@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 #[derive(Debug)]
 pub(super) struct Namespace {
     tables: Tables,
+    functions: Functions,
     /// Files that have a map in the tables.
     mapped: Vec<(u32, Weak<MappedFile>)>,
     /// Entries that had been closed when these were last looked through.
@@ -23,7 +24,12 @@ impl Namespace {
     pub(super) fn new(of: &NvmeNamespace) -> Self {
         let info = &of.info;
         let whole = FileMap::whole_namespace(info.nsid, info.size_bytes());
-        Self { tables: Tables::new(vec![whole]), mapped: Vec::new(), closed: MappedFile::closed() }
+        Self {
+            tables: Tables::new(vec![whole]),
+            functions: Functions::default(),
+            mapped: Vec::new(),
+            closed: MappedFile::closed(),
+        }
     }
 
     pub(super) const fn tables(&self) -> &Tables {
@@ -84,10 +90,6 @@ impl Namespace {
 
     /// The engine's number of a function.
     pub(super) fn function(&mut self, function: &StorageFunction) -> u32 {
-        let local = function.local_function();
-        if self.tables.function_index(local.id).is_none() {
-            self.tables = with_function(&self.tables, local);
-        }
-        local.id
+        self.functions.number(&mut self.tables, function)
     }
 }
