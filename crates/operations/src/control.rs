@@ -48,6 +48,9 @@ const MAX_CONNECTIONS: usize = 16;
 /// How long an operator may be silent, or take nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// Ends associations: of a host's name, and of an address if one is given.
+type Kick = Box<dyn Fn(&str, Option<IpAddr>) -> usize + Send + Sync>;
+
 /// What a target does for operators.
 pub struct Operations {
     /// Tells everything.
@@ -57,7 +60,7 @@ pub struct Operations {
     /// Begins to tell of chains as they end.
     pub trace: Box<dyn Fn(TraceRequest) -> Result<Tracing, TraceError> + Send + Sync>,
     /// Ends the associations of the hosts of a name, or of the one at an address, and tells how many there were.
-    pub kick: Box<dyn Fn(&str, Option<IpAddr>) -> usize + Send + Sync>,
+    pub kick: Kick,
     /// Changes ways to namespaces.
     pub paths: Paths,
     /// What another process needs to go on in this one's place.
