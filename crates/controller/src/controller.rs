@@ -121,7 +121,7 @@ pub(crate) struct Controller {
     /// Of the association's own functions.
     pub(crate) counters: CounterTable,
     /// Which lost writes the host has heard of.
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Told,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,7 +139,7 @@ pub(crate) struct Party {
     pub(crate) access: Arc<Access>,
     pub(crate) listener: Arc<Listener>,
     pub(crate) is_stranger: bool,
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Told,
 }
 
 impl Controller {

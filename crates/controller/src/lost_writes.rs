@@ -4,7 +4,7 @@
 //! storage, and each association is told by its next Flush or write with Force Unit Access.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Losses are numbered, those of all storage together.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -36,25 +36,51 @@ impl Told {
         Told { first: LAST.load(Ordering::Relaxed), later: Mutex::default() }
     }
 
-    /// Whether there is a loss that it was not told of; it is told now.
+    /// Of an association that goes on where another one of its host is: what that one has not been told, it is told
+    /// as well.
+    pub(crate) fn copied(&self) -> Told {
+        Told { first: self.first, later: Mutex::new(self.later().clone()) }
+    }
+
+    /// The number of the last loss, if that was not told.
     #[inline]
-    pub(crate) fn must_hear(&self, of: &Arc<LostWrites>) -> bool {
+    pub(crate) fn unheard(&self, of: &Arc<LostWrites>) -> Option<u64> {
         let last = of.0.load(Ordering::Relaxed);
-        last > self.first && self.hears(of, last)
+        (last > self.first && self.last_told(of) < last).then_some(last)
     }
 
     #[cold]
-    fn hears(&self, of: &Arc<LostWrites>, last: u64) -> bool {
-        let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |known: &Weak<LostWrites>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(of));
-        if let Some((_, told)) = later.iter_mut().find(|(known, _)| is_it(known)) {
-            let before = std::mem::replace(told, last.max(*told));
-            return before < last;
+    fn last_told(&self, of: &Arc<LostWrites>) -> u64 {
+        let later = self.later();
+        later.iter().find(|(known, _)| is_it(known, of)).map_or(0, |(_, told)| *told)
+    }
+
+    /// The losses up to this number have been told.
+    pub(crate) fn hears(&self, of: &Arc<LostWrites>, number: u64) {
+        let mut later = self.later();
+        if let Some((_, told)) = later.iter_mut().find(|(known, _)| is_it(known, of)) {
+            *told = number.max(*told);
+            return;
         }
         // Storage that nobody serves any more.
         later.retain(|(known, _)| known.strong_count() > 0);
-        later.push((Arc::downgrade(of), last));
-        true
+        later.push((Arc::downgrade(of), number));
+    }
+
+    fn later(&self) -> MutexGuard<'_, Vec<(Weak<LostWrites>, u64)>> {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_it(known: &Weak<LostWrites>, of: &Arc<LostWrites>) -> bool {
+    std::ptr::eq(known.as_ptr(), Arc::as_ptr(of))
+}
+
+#[cfg(test)]
+impl Told {
+    /// Whether there was a loss that is told now.
+    pub(crate) fn must_hear(&self, of: &Arc<LostWrites>) -> bool {
+        self.unheard(of).map(|number| self.hears(of, number)).is_some()
     }
 }
 

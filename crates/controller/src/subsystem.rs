@@ -94,7 +94,7 @@ struct Controllers {
 struct CutOff {
     host_nqn: String,
     host_id: [u8; 16],
-    told: Arc<Told>,
+    told: Told,
 }
 
 impl Controllers {
@@ -107,21 +107,28 @@ impl Controllers {
         if self.cut_off.len() == MAX_CUT_OFF {
             self.cut_off.pop_front();
         }
-        let (host_nqn, told) = (controller.host_nqn().to_owned(), Arc::clone(&controller.told));
+        let (host_nqn, told) = (controller.host_nqn().to_owned(), controller.told.copied());
         self.cut_off.push_back(CutOff { host_nqn, host_id: controller.host_id, told });
     }
 
-    /// What a host has been told by an association that was cut off, of which it may now come back: nothing that was
-    /// lost from now on, if there is none.
-    fn told_before(&self, host_nqn: &str, host_id: [u8; 16]) -> Arc<Told> {
-        let is_its = |of: &&CutOff| of.host_id == host_id && of.host_nqn == host_nqn;
-        let found = self.cut_off.iter().find(is_its).map(|of| Arc::clone(&of.told));
-        found.unwrap_or_else(|| Arc::new(Told::from_now()))
+    /// What a host has been told by an association that was cut off, of which it may now come back, or else by one that
+    /// it has. With none it has no writes that can have been lost.
+    fn told_before(&self, host_nqn: &str, host_id: [u8; 16]) -> Told {
+        let of_cut_off = |of: &&CutOff| of.host_id == host_id && of.host_nqn == host_nqn;
+        let of_other = |other: &&Arc<Controller>| {
+            let is_its = other.host_id == host_id && other.host_nqn() == host_nqn;
+            is_its && !other.is_stranger() && !other.is_shut_down()
+        };
+        let before = self.cut_off.iter().find(of_cut_off).map(|of| &of.told);
+        let other = || self.by_id.values().find(of_other).map(|other| &other.told);
+        let found = before.or_else(other).filter(|_| host_id != [0; 16]);
+        found.map_or_else(Told::from_now, Told::copied)
     }
 
-    /// The host has come back by this association, and by no other.
+    /// The host has come back by this association, which goes on where those were that were cut off.
     fn has_come_back(&mut self, controller: &Controller) {
-        self.cut_off.retain(|of| !Arc::ptr_eq(&of.told, &controller.told));
+        let (host_nqn, host_id) = (controller.host_nqn(), controller.host_id);
+        self.cut_off.retain(|of| of.host_id != host_id || of.host_nqn != host_nqn);
     }
 
     /// Chooses an association that has to go for another of `host`, if there are too many: the one that
@@ -447,6 +454,10 @@ impl Subsystem {
             true => controllers.memory_of_stranger(evicted, hosts, address),
             false => (evicted, host.memory.charge(ASSOCIATION_BYTES)?),
         };
+        if let Some(evicted) = &evicted {
+            controllers.by_id.remove(&evicted.id);
+            controllers.ended(evicted);
+        }
         let told = controllers.told_before(&host.nqn, host_id);
         let party = Party {
             member,
@@ -458,10 +469,6 @@ impl Subsystem {
             is_stranger,
             told,
         };
-        if let Some(evicted) = &evicted {
-            controllers.by_id.remove(&evicted.id);
-            controllers.ended(evicted);
-        }
         let mut id = controllers.last_id;
         loop {
             let next = id.saturating_add(1);
@@ -741,15 +748,23 @@ mod tests {
         let stranger = connect(true);
         full.subsystem.recognize(&stranger, 0).expect("memory");
         assert!(stranger.told.must_hear(&lost) && !stranger.told.must_hear(&lost));
-        assert!(!connect(false).told.must_hear(&lost), "one has come back");
-        // It has been told, and does not forget that.
+        // It has been told, by whatever association, and does not forget that.
+        let other = connect(false);
+        assert!(!other.told.must_hear(&lost));
         end(&stranger);
         let again = connect(false);
         assert!(!again.told.must_hear(&lost));
-        // A host that shuts its association down begins anew.
+        // What one has not been told, another one that comes is told as well.
+        lost.note();
+        assert!(other.told.must_hear(&lost));
+        let more = connect(false);
+        assert!(!more.told.must_hear(&lost) && again.told.must_hear(&lost));
+        // A host that shuts its associations down begins anew.
         let shutdown = Shutdown::Normal;
-        again.configure(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
-        end(&again);
+        for controller in [again, other, more] {
+            controller.configure(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
+            end(&controller);
+        }
         lost.note();
         assert!(!connect(false).told.must_hear(&lost));
         // They are not remembered without a limit.

@@ -248,17 +248,18 @@ void VersionTracker::refresh()
 	uint64_t version;
 
 	/* Most who poke do not know that there is another version. To list the tables takes RocksDB's mutex. */
-	if (now && current_version(db_, handle_, &version) && version == now->version)
+	if (now && !has_unread_ && current_version(db_, handle_, &version) && version == now->version)
 		return;
 	const rocksdb::Status status = make_view(&view, &tables);
 
 	if (!status.ok())
 		return try_again(status);
-	pause_ = std::chrono::milliseconds(0);
 	size_t refused = 0;
 	std::string refusal;
 
+	has_unread_ = false;
 	for (const auto &entry : tables) {
+		has_unread_ = has_unread_ || entry.second->is_unread();
 		if (!entry.second->refusal().empty()) {
 			refused++;
 			refusal = entry.second->refusal();
@@ -271,8 +272,13 @@ void VersionTracker::refresh()
 	view_.store(view);
 	views_.push_back(std::move(view));
 	tables_.swap(tables);
+	if (has_unread_)
+		pause();
+	else
+		pause_ = std::chrono::milliseconds(0);
 	std::lock_guard<std::mutex> lock(mutex_);
 
+	poked_ = poked_ || has_unread_;
 	known_ = tables_.size();
 	refused_ = refused;
 	last_error_ = refusal;
@@ -289,15 +295,19 @@ void VersionTracker::wait_mapped(const Tables &tables) const
 	}
 }
 
+void VersionTracker::pause()
+{
+	pause_ = std::clamp(2 * pause_, PAUSE_MIN, PAUSE_MAX);
+	next_listing_ = std::max(next_listing_, Clock::now() + pause_);
+}
+
 void VersionTracker::try_again(const rocksdb::Status &why)
 {
 	/* There is a newer version already. */
 	const bool is_late = why.IsTryAgain();
 
-	if (!is_late) {
-		pause_ = std::clamp(2 * pause_, PAUSE_MIN, PAUSE_MAX);
-		next_listing_ = std::max(next_listing_, Clock::now() + pause_);
-	}
+	if (!is_late)
+		pause();
 	std::lock_guard<std::mutex> lock(mutex_);
 
 	poked_ = true;
@@ -327,7 +337,6 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 	for (const rocksdb::LevelMetaData &level : family.levels) {
 		std::vector<Range> ranges(level.files.size());
 
-		/* A file may be gone because there is a newer version. */
 		for (size_t i = 0; status.ok() && i < ranges.size(); i++)
 			status = range(level.files[i], &ranges[i], tables);
 		if (level.level == 0)
@@ -339,6 +348,9 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 		status = open_blobs(family.blob_files, &view->blobs);
 	if (status.ok())
 		*made = std::move(view);
+	else if (current_version(db_, handle_, &after) && after != view->version)
+		/* A file may be gone because of that. */
+		status = rocksdb::Status::TryAgain("there is a newer version");
 	return status;
 }
 
@@ -400,7 +412,7 @@ std::shared_ptr<const Table> VersionTracker::find(const std::string &path) const
 	for (const Tables *tables : {&ahead_, &tables_}) {
 		const auto found = tables->find(path);
 
-		/* One that could not be read is tried again for each view. */
+		/* One that could not be read is tried again. */
 		if (found != tables->end() && !found->second->is_unread())
 			return found->second;
 	}

@@ -107,6 +107,8 @@ class VersionTracker {
 	/* Opens the blob files of a version. */
 	rocksdb::Status open_blobs(const std::vector<rocksdb::BlobMetaData> &files, BlobFiles *blobs);
 	std::shared_ptr<const Table> find(const std::string &path) const;
+	/* Lists again later than after the last failure. */
+	void pause();
 	/* The view could not be made: it is tried again. */
 	void try_again(const rocksdb::Status &why);
 	/* The view, if it is that of the current version; null also after stop(). */
@@ -142,6 +144,8 @@ class VersionTracker {
 	/* Not before that the tables are listed again; and how long after the last failure that was. */
 	Clock::time_point next_listing_{};
 	std::chrono::milliseconds pause_{0};
+	/* A table of the view could not be read: another view is made, though no version is newer. */
+	bool has_unread_ = false;
 
 	mutable std::mutex mutex_;
 	std::condition_variable wake_;

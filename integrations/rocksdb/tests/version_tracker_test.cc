@@ -140,9 +140,8 @@ void test_unread(const std::string &directory)
 	CHECK(test.stats().tables == 1 && test.stats().tables_refused == 1, "it was not refused");
 	CHECK(test.tracker->last_error().find(test.table()) != std::string::npos, "%s",
 		test.tracker->last_error().c_str());
-	test.flush();
-	test.wait_ready();
-	CHECK(test.stats().tables == 2 && test.stats().tables_refused == 0, "%s",
+	wait_until("it is not tried again", [&] { return test.stats().tables_refused == 0; });
+	CHECK(test.stats().tables == 1 && test.tracker->last_error().empty(), "%s",
 		test.tracker->last_error().c_str());
 }
 
@@ -205,7 +204,6 @@ void test_replaced(const std::string &directory)
 	test.wait_ready();
 	CHECK(test.tracker->view()->version != view->version, "it is not replaced");
 	view.reset();
-	CHECK(!table.expired(), "this thread has freed it");
 	wait_until("it is kept", [&] { return table.expired(); });
 }
 

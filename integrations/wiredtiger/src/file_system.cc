@@ -204,11 +204,14 @@ int sync_folder(Engine *engine, WT_SESSION *session, const char *path)
 	const char *const slash = strrchr(path, '/');
 	const std::string folder = slash ? std::string(path, slash + 1 - path) : ".";
 	const int fd = open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-	const bool is_synced = fd >= 0 && fdatasync(fd) == 0;
+
+	/* Nothing is lost where nothing was tried. */
+	if (fd < 0)
+		return errno;
+	const bool is_synced = fdatasync(fd) == 0;
 	const int error = errno;
 
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	return is_synced ? 0 : engine->fail(session, folder.c_str(), error);
 }
 

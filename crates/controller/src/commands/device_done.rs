@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::{nvm_optional, observed};
+use crate::lost_writes::LostWrites;
 use crate::metrics::{Class, Ended};
 use crate::operation::Failure;
 use crate::queue::State;
@@ -12,6 +13,7 @@ use bpfof_nvme::Status;
 use log::Level;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 /// A command on a memory namespace is due.
 #[inline]
@@ -69,13 +71,11 @@ pub(crate) fn file_done(
     let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
     let failure =
         (result < 0 || result as usize != length).then(|| Failed::of(&taken.state, result));
-    let has_lost = must_hear_of_loss(cx, &taken.state, failure.as_ref());
+    let unheard = unheard_loss(cx, &taken.state, failure.as_ref());
     let mut reply = Reply::default();
     let mut payload = Payload::None;
     if let Some(failed) = failure {
         reply = note_failed(cx, (taken.cid, &taken.state), &failed).into();
-    } else if has_lost {
-        reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
     } else if nvm_optional::has_ranges(&taken.state) {
         reply = Status::ABORTED_SQ_DELETION.into();
     } else if let State::Read { .. } = taken.state {
@@ -86,22 +86,36 @@ pub(crate) fn file_done(
         reply = nvm_optional::compared(&expected, found);
         cx.executor.buffers.recycle(*expected);
     }
+    if let Some((losses, number)) = unheard {
+        // A status with which the host tries again would hide the loss.
+        if !reply.status.dnr() {
+            reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
+        }
+        // Of what nobody waits for, nobody hears.
+        if is_wanted && let Some(association) = cx.connection.phase.association() {
+            association.controller.told.hears(&losses, number);
+        }
+    }
     if let Some(buffer) = buffer {
         cx.executor.buffers.recycle(buffer);
     }
     cx.respond(&taken, reply, payload);
 }
 
-/// Whether a command that makes writes durable has to tell its host of lost ones; if it has failed by itself, that
-/// tells the host.
-fn must_hear_of_loss(cx: &Context<'_>, state: &State, failed: Option<&Failed>) -> bool {
+/// What a command that makes writes durable has to tell its host of lost ones.
+fn unheard_loss(
+    cx: &Context<'_>,
+    state: &State,
+    failed: Option<&Failed>,
+) -> Option<(Arc<LostWrites>, u64)> {
     let (State::Flush { namespace } | State::Write { namespace, fua: true, .. }) = *state else {
-        return false;
+        return None;
     };
     let namespace = cx.executor.namespace(namespace);
     namespace.sync_ended(failed.is_some_and(|failed| failed.loses_writes));
-    let association = cx.connection.phase.association();
-    association.is_some_and(|of| of.controller.told.must_hear(&namespace.lost_writes))
+    let losses = &namespace.lost_writes;
+    let number = cx.connection.phase.association()?.controller.told.unheard(losses)?;
+    Some((Arc::clone(losses), number))
 }
 
 /// What is done to a device.
@@ -173,15 +187,8 @@ impl Failed {
                 (status_of_drive(deed, status), Level::Warn, failure.to_string())
             }
         };
-        let loses_writes = match (deed, failure) {
-            (Deed::Flush, _) => true,
-            // Of a file it is a write with a sync behind it; a drive only fails what it was given.
-            (Deed::Write { fua: true }, Failure::Kernel(_)) => {
-                status.same_code(Status::WRITE_FAULT)
-            }
-            _ => false,
-        };
-        Failed { status, level, cause, loses_writes }
+        // A write with Force Unit Access fails for itself; what the page cache has lost, a watch tells.
+        Failed { status, level, cause, loses_writes: deed == Deed::Flush }
     }
 
     /// One that has succeeded, but other writes of the host may be lost.
