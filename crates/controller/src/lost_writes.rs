@@ -3,6 +3,8 @@
 //! Whoever syncs first hears of a loss from the kernel or the drive, and nobody after that. So a loss is kept with the
 //! storage, and each association is told by its next Flush or write with Force Unit Access.
 
+use crate::limits::MAX_CUT_OFF;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -72,6 +74,34 @@ impl Told {
     }
 }
 
+/// Associations that their hosts have not shut down, the last one last, of which not too many are kept. The hosts may
+/// come back by others and go on, among others to flush what they have written by these.
+#[derive(Debug, Default)]
+pub(crate) struct CutOff(VecDeque<(HostName, Told)>);
+
+/// The qualified name of a host, and its identifier.
+type HostName = (String, [u8; 16]);
+
+impl CutOff {
+    /// A host is cut off.
+    pub(crate) fn add(&mut self, host: HostName, told: &Told) {
+        if self.0.len() == MAX_CUT_OFF {
+            self.0.pop_front();
+        }
+        self.0.push_back((host, told.copied()));
+    }
+
+    /// What a host has been told by the first of its associations here.
+    pub(crate) fn told(&self, (nqn, id): (&str, [u8; 16])) -> Option<&Told> {
+        self.0.iter().find(|(of, _)| of.1 == id && of.0 == nqn).map(|(_, told)| told)
+    }
+
+    /// A host has come back.
+    pub(crate) fn remove(&mut self, (nqn, id): (&str, [u8; 16])) {
+        self.0.retain(|(of, _)| of.1 != id || of.0 != nqn);
+    }
+}
+
 fn is_it(known: &Weak<LostWrites>, of: &Arc<LostWrites>) -> bool {
     std::ptr::eq(known.as_ptr(), Arc::as_ptr(of))
 }
@@ -87,6 +117,17 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// They are not remembered without a limit.
+    #[test]
+    fn the_oldest_is_forgotten() {
+        let mut cut_off = CutOff::default();
+        for number in 0..MAX_CUT_OFF + 2 {
+            cut_off.add((number.to_string(), [1; 16]), &Told::from_now());
+        }
+        assert_eq!(cut_off.0.len(), MAX_CUT_OFF);
+        assert!(cut_off.told(("1", [1; 16])).is_none() && cut_off.told(("2", [1; 16])).is_some());
+    }
 
     #[test]
     fn each_association_is_told_once_of_each_loss() {

@@ -7,11 +7,9 @@ use crate::declared_maps::{self, DeclaredMap};
 use crate::health::Health;
 use crate::hosts::{Host, HostFull, HostLimits, Hosts};
 use crate::kept::{KEPT, is_kept};
-use crate::limits::{
-    ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_CUT_OFF, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS,
-};
+use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
 use crate::listener::Listener;
-use crate::lost_writes::Told;
+use crate::lost_writes::{CutOff, Told};
 use crate::metrics::Octaves;
 use crate::namespace::Namespace;
 use crate::refusal::Refusal;
@@ -22,7 +20,7 @@ use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::vendor_specific::MapAddress;
 use log::Level;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,46 +78,31 @@ struct Controllers {
     changes: u64,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
-    /// The last comes last.
-    cut_off: VecDeque<CutOff>,
+    cut_off: CutOff,
     /// Functions that every association has.
     kept: Vec<Kept>,
     last_kept: u32,
     last_kept_map: u32,
 }
 
-/// An association whose host has not shut it down. The host may come back by another one and go on, among others to
-/// flush what it has written by this one.
-#[derive(Debug)]
-struct CutOff {
-    host_nqn: String,
-    host_id: [u8; 16],
-    told: Told,
-}
-
 impl Controllers {
     /// An association is over.
     fn ended(&mut self, controller: &Controller) {
         let is_known = !controller.is_stranger() && controller.host_id != [0; 16];
-        if !is_known || controller.is_shut_down() {
-            return;
+        if is_known && !controller.is_shut_down() {
+            let host = (controller.host_nqn().to_owned(), controller.host_id);
+            self.cut_off.add(host, &controller.told);
         }
-        if self.cut_off.len() == MAX_CUT_OFF {
-            self.cut_off.pop_front();
-        }
-        let (host_nqn, told) = (controller.host_nqn().to_owned(), controller.told.copied());
-        self.cut_off.push_back(CutOff { host_nqn, host_id: controller.host_id, told });
     }
 
     /// What a host has been told by an association that was cut off, of which it may now come back, or else by one that
     /// it has. With none it has no writes that can have been lost.
     fn told_before(&self, host_nqn: &str, host_id: [u8; 16]) -> Told {
-        let of_cut_off = |of: &&CutOff| of.host_id == host_id && of.host_nqn == host_nqn;
         let of_other = |other: &&Arc<Controller>| {
             let is_its = other.host_id == host_id && other.host_nqn() == host_nqn;
             is_its && !other.is_stranger() && !other.is_shut_down()
         };
-        let before = self.cut_off.iter().find(of_cut_off).map(|of| &of.told);
+        let before = self.cut_off.told((host_nqn, host_id));
         let other = || self.by_id.values().find(of_other).map(|other| &other.told);
         let found = before.or_else(other).filter(|_| host_id != [0; 16]);
         found.map_or_else(Told::from_now, Told::copied)
@@ -127,8 +110,7 @@ impl Controllers {
 
     /// The host has come back by this association, which goes on where those were that were cut off.
     fn has_come_back(&mut self, controller: &Controller) {
-        let (host_nqn, host_id) = (controller.host_nqn(), controller.host_id);
-        self.cut_off.retain(|of| of.host_id != host_id || of.host_nqn != host_nqn);
+        self.cut_off.remove((controller.host_nqn(), controller.host_id));
     }
 
     /// Chooses an association that has to go for another of `host`, if there are too many: the one that
@@ -767,12 +749,6 @@ mod tests {
         }
         lost.note();
         assert!(!connect(false).told.must_hear(&lost));
-        // They are not remembered without a limit.
-        let last = connect(false);
-        for _ in 0..MAX_CUT_OFF + 2 {
-            full.subsystem.controllers().ended(&last);
-        }
-        assert_eq!(full.subsystem.controllers().cut_off.len(), MAX_CUT_OFF);
     }
 
     #[test]
