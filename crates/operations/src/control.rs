@@ -357,7 +357,8 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
             match ((operations.kick)(text("host")?, address), address) {
                 (0, None) => Err(failed("no host of this name is connected".to_owned())),
                 (0, Some(address)) => Err(failed(format!(
-                    "no host of this name is connected from {address}, or TLS has identified it: it is itself at any address"
+                    "no host of this name is connected from {address}; for one that TLS has identified \
+                     give no address"
                 ))),
                 (ended, _) => Ok(json!({ "ended": ended })),
             }
