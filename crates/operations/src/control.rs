@@ -347,22 +347,7 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
                 (operations.slowest)(PATIENCE).map_err(|error| failed(error.to_string()))?;
             serde_json::to_value(slowest).map_err(|error| failed(error.to_string()))
         }
-        "kick" => {
-            let address = match params.get("address").filter(|address| !address.is_null()) {
-                Some(_) => Some(text("address")?.parse().map_err(|_| {
-                    Failure::new(Failure::BAD_PARAMS, "\"address\" is no IP address".to_owned())
-                })?),
-                None => None,
-            };
-            match ((operations.kick)(text("host")?, address), address) {
-                (0, None) => Err(failed("no host of this name is connected".to_owned())),
-                (0, Some(address)) => Err(failed(format!(
-                    "no host of this name is connected from {address}; for one that TLS has identified \
-                     give no address"
-                ))),
-                (ended, _) => Ok(json!({ "ended": ended })),
-            }
-        }
+        "kick" => kick(operations, text("host")?, &params["address"]),
         "reload" => (operations.change)(Change::Reload).map(|_| Value::Null).map_err(failed),
         "keys.reload" => (operations.change)(Change::Keys).map(|_| Value::Null).map_err(failed),
         "drain" | "undrain" | "ana" | "close" => change_paths(operations, method, params),
@@ -413,6 +398,28 @@ fn listeners(params: &Value) -> Result<Vec<String>, Failure> {
         }
         _ => Err(bad()),
     }
+}
+
+/// Ends the associations of a host.
+fn kick(operations: &Operations, host: &str, address: &Value) -> Result<Value, Failure> {
+    let no_address =
+        || Failure::new(Failure::BAD_PARAMS, "\"address\" is no IP address".to_owned());
+    let address: Option<IpAddr> = match address {
+        Value::Null => None,
+        address => {
+            let parsed = address.as_str().and_then(|text| text.parse().ok());
+            Some(parsed.ok_or_else(no_address)?)
+        }
+    };
+    let why = match ((operations.kick)(host, address), address) {
+        (0, None) => "no host of this name is connected".to_owned(),
+        (0, Some(address)) => format!(
+            "no host of this name is connected from {address}; for one that TLS has identified \
+             give no address"
+        ),
+        (ended, _) => return Ok(json!({ "ended": ended })),
+    };
+    Err(Failure::new(Failure::FAILED, why))
 }
 
 /// Changes ways to namespaces, and tells how they are then.
