@@ -34,6 +34,7 @@ mod elf;
 mod environment;
 mod fault;
 mod fault_kind;
+mod functions;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod helper;

@@ -1,23 +1,36 @@
-//! What an entry point needs of its object: its own section, the functions it calls and the static
-//! data it uses, each found through relocations and put where it will be.
+//! What an entry point needs of its object: its own function, the functions it calls and the static
+//! data it uses, each found through calls and relocations and put where it will be.
 
-use crate::abi::{MAPS, MAX_INSTRUCTIONS, STATICS, STATICS_BYTES};
+use crate::abi::{MAPS, MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS, STATICS_BYTES};
 use crate::elf::{Elf, Section};
+use crate::functions::FunctionTable;
 use crate::map::{Declarations, MapDefinition};
-use crate::source::{DebugInfo, SourceMap};
+use crate::source::{DebugInfo, SourceMap, SourceMapBuilder};
 use crate::statics::Statics;
 use object::elf::{self, R_BPF_64_32, R_BPF_64_64, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE};
 use object::{
     Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget,
     SectionFlags, SectionIndex,
 };
+use std::collections::HashMap;
+use std::mem::take;
+use std::ops::Range;
+use std::rc::Rc;
 
 /// A pointer in static data (LLVM: BPF relocations).
 const R_BPF_64_ABS64: elf::RelocationType = elf::RelocationType(2);
 
+/// The first two bytes of a call of a function of the object (RFC 9669 §4.3.1): opcode, then source
+/// register 1 above destination register 0.
+const LOCAL_CALL: [u8; 2] = [0x85, 0x10];
+/// The opcode of a 64-bit constant, which takes two slots.
+const LOAD_CONSTANT: u8 = 0x18;
+
 /// Sections that one entry point may need. Clang makes a handful; the work of linking is bounded by
 /// this times the size of the object.
 pub(crate) const MAX_SECTIONS: usize = 64;
+/// Relocations of the sections that one entry point needs. Each takes 16 bytes of the object.
+const MAX_RELOCATIONS: usize = MAX_OBJECT_BYTES / 16;
 
 /// Code and data of one entry point.
 pub(crate) struct Linked {
@@ -34,7 +47,7 @@ pub(crate) enum LinkError {
     Relocation { section: String, offset: u64, source: String, problem: &'static str },
     /// It refers to more than [`MAX_SECTIONS`].
     TooManySections,
-    /// A section has more relocations than it has room for.
+    /// The sections have more than [`MAX_RELOCATIONS`], or one has more than it has room for.
     TooManyRelocations,
     /// The code is longer than any program.
     TooLong,
@@ -44,22 +57,84 @@ pub(crate) enum LinkError {
     Elf(object::Error),
 }
 
+/// The same while what is wrong is found: at the place that is looked at, or not at one place.
+enum Failure {
+    Here(&'static str),
+    Whole(LinkError),
+}
+
+impl From<&'static str> for Failure {
+    fn from(problem: &'static str) -> Failure {
+        Failure::Here(problem)
+    }
+}
+
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Failure {
+        Failure::Whole(error)
+    }
+}
+
 impl From<object::Error> for LinkError {
     fn from(error: object::Error) -> LinkError {
         LinkError::Elf(error)
     }
 }
 
+/// What the objects' parts say that all entry points share.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a, 'e> {
+    pub(crate) elf: &'a Elf<'e>,
+    pub(crate) debug: &'a DebugInfo<'e>,
+    pub(crate) declarations: &'a Declarations,
+    pub(crate) functions: &'a FunctionTable<'e>,
+}
+
 /// Code and data that an entry point needs, in the order in which they were found.
 struct Linker<'a, 'e> {
-    elf: &'a Elf<'e>,
-    declarations: &'a Declarations,
+    parts: Parts<'a, 'e>,
+    /// Sections that something was taken of.
+    sections: HashMap<SectionIndex, Rc<CodeSection<'e>>>,
+    relocations: usize,
     code: Vec<u8>,
-    /// Sections of code, and the slot each begins at.
-    functions: Vec<(SectionIndex, usize)>,
+    functions: Vec<Function>,
+    /// The instructions at which functions begin, by their first slots in their sections.
+    bases: HashMap<(SectionIndex, usize), usize>,
+    calls: Vec<Call>,
     data: Vec<Data>,
-    sources: SourceMap,
+    sources: SourceMapBuilder<'a, 'e>,
     maps: Vec<MapDefinition>,
+}
+
+/// A section of code, of which functions may be needed.
+struct CodeSection<'e> {
+    code: &'e [u8],
+    /// Ascending by slot.
+    relocations: Vec<CodeRelocation>,
+}
+
+struct CodeRelocation {
+    slot: usize,
+    flags: RelocationFlags,
+    target: RelocationTarget,
+}
+
+/// A function that is needed.
+#[derive(Clone)]
+struct Function {
+    section: SectionIndex,
+    /// Where it stands in its section.
+    slots: Range<usize>,
+    /// The instruction of the program that it begins at.
+    base: usize,
+}
+
+/// A call of a function that is needed.
+struct Call {
+    /// The instruction.
+    pc: usize,
+    /// The callee's section and slot there.
+    callee: (SectionIndex, usize),
 }
 
 struct Data {
@@ -71,23 +146,25 @@ struct Data {
     address: u64,
 }
 
-/// Links the entry section and all that it refers to, directly or not.
+/// Links the function at `slot` of the entry section and all that it refers to, directly or not.
 pub(crate) fn link(
-    elf: &Elf<'_>,
+    parts: Parts<'_, '_>,
     entry: SectionIndex,
-    debug: &DebugInfo<'_>,
-    declarations: &Declarations,
+    slot: usize,
 ) -> Result<Linked, LinkError> {
     let mut linker = Linker {
-        elf,
-        declarations,
+        parts,
+        sections: HashMap::new(),
+        relocations: 0,
         code: Vec::new(),
         functions: Vec::new(),
+        bases: HashMap::new(),
+        calls: Vec::new(),
         data: Vec::new(),
-        sources: SourceMap::default(),
+        sources: SourceMapBuilder::new(parts.debug),
         maps: Vec::new(),
     };
-    linker.collect(entry, debug)?;
+    linker.collect(entry, slot)?;
     let (image_bytes, constant_bytes) = linker.lay_out_data();
     if image_bytes > STATICS_BYTES {
         return Err(LinkError::StaticsTooLarge(image_bytes as u64));
@@ -99,78 +176,179 @@ pub(crate) fn link(
         image[at..at + data.bytes.len()].copy_from_slice(&data.bytes);
     }
     let statics = Statics::new(image, constant_bytes);
-    Ok(Linked { code: linker.code, sources: linker.sources, statics, maps: linker.maps })
+    let sources = linker.sources.finish();
+    Ok(Linked { code: linker.code, sources, statics, maps: linker.maps })
 }
 
 impl<'a, 'e> Linker<'a, 'e> {
-    /// Takes the section and, one after the other, those that the ones taken refer to.
-    fn collect(&mut self, entry: SectionIndex, debug: &DebugInfo<'_>) -> Result<(), LinkError> {
-        let mut wanted = vec![entry];
-        let mut next = 0;
-        while let Some(&index) = wanted.get(next) {
-            next += 1;
-            let section = self.elf.section_by_index(index)?;
-            if !self.take(&section, debug)? {
-                continue;
+    /// Takes the entry and, one after the other, what the functions and data taken refer to.
+    fn collect(&mut self, entry: SectionIndex, slot: usize) -> Result<(), LinkError> {
+        self.take_function(entry, slot)?;
+        let (mut functions, mut data) = (0, 0);
+        loop {
+            if functions < self.functions.len() {
+                self.follow_function(functions)?;
+                functions += 1;
+            } else if data < self.data.len() {
+                self.follow_data(data)?;
+                data += 1;
+            } else {
+                return Ok(());
             }
-            // One for each instruction, or pointer of static data. Several tables may be for one section.
-            // What is not in the file may claim to be of any size.
-            let most = section.size().min(8 * MAX_INSTRUCTIONS as u64) / 8;
-            for (number, (_, relocation)) in (0..).zip(section.relocations()) {
-                if number >= most {
-                    return Err(LinkError::TooManyRelocations);
+        }
+    }
+
+    /// A section's code and relocations.
+    fn code_section(&mut self, index: SectionIndex) -> Result<Rc<CodeSection<'e>>, LinkError> {
+        if let Some(known) = self.sections.get(&index) {
+            return Ok(Rc::clone(known));
+        }
+        self.count_section()?;
+        let section = self.parts.elf.section_by_index(index)?;
+        let code = if is_code(&section) { section.data()? } else { &[] };
+        let slots = code.len() / 8;
+        let mut relocations = Vec::new();
+        for (offset, relocation) in section.relocations() {
+            // One for each instruction. Several tables may be for one section.
+            self.relocations += 1;
+            if relocations.len() >= slots || self.relocations > MAX_RELOCATIONS {
+                return Err(LinkError::TooManyRelocations);
+            }
+            let (flags, target) = (relocation.flags(), relocation.target());
+            let slot = usize::try_from(offset / 8).ok();
+            let slot = slot.filter(|&slot| offset.is_multiple_of(8) && slot < slots);
+            let Some(slot) = slot else {
+                return Err(self.failed(index, offset, "relocation outside the section"));
+            };
+            relocations.push(CodeRelocation { slot, flags, target });
+        }
+        relocations.sort_by_key(|relocation| relocation.slot);
+        let section = Rc::new(CodeSection { code, relocations });
+        self.sections.insert(index, Rc::clone(&section));
+        Ok(section)
+    }
+
+    fn count_section(&self) -> Result<(), LinkError> {
+        let is_room = self.sections.len() + self.data.len() < MAX_SECTIONS;
+        if is_room { Ok(()) } else { Err(LinkError::TooManySections) }
+    }
+
+    /// Takes the function that `slot` of a section is in.
+    fn take_function(&mut self, index: SectionIndex, slot: usize) -> Result<(), LinkError> {
+        let section = self.code_section(index)?;
+        let slots = self.parts.functions.around(index, slot, section.code.len() / 8);
+        if self.bases.contains_key(&(index, slots.start)) {
+            return Ok(());
+        }
+        let base = self.code.len() / 8;
+        if base + slots.len() > MAX_INSTRUCTIONS {
+            return Err(LinkError::TooLong);
+        }
+        self.bases.insert((index, slots.start), base);
+        self.code.extend_from_slice(&section.code[8 * slots.start..8 * slots.end]);
+        let name = self.name_of(index);
+        self.sources.add(base, index.0, name, slots.clone());
+        self.functions.push(Function { section: index, slots, base });
+        Ok(())
+    }
+
+    /// Takes what a function calls and the data that it refers to.
+    fn follow_function(&mut self, index: usize) -> Result<(), LinkError> {
+        let Function { section: index, slots, base } = self.functions[index].clone();
+        let section = self.code_section(index)?;
+        for relocation in section.relocations_of(&slots) {
+            let target = self.symbol(relocation.target);
+            let followed = match relocation.flags {
+                RelocationFlags::Elf { r_type: R_BPF_64_32 } => {
+                    self.follow_call(base + relocation.slot - slots.start, target)
                 }
-                let Some((target, _)) = self.symbol(relocation.target()) else { continue };
-                if wanted.contains(&target) {
-                    continue;
-                }
-                if wanted.len() == MAX_SECTIONS {
-                    return Err(LinkError::TooManySections);
-                }
-                wanted.push(target);
+                RelocationFlags::Elf { r_type: R_BPF_64_64 } => self.take_data(target),
+                _ => Err(Failure::Here("relocation of an unknown type")),
+            };
+            followed.map_err(|failure| self.placed(failure, index, relocation.slot))?;
+        }
+        // The assembler resolves calls of functions of the same section that other files cannot refer to.
+        for slot in slots.clone() {
+            let pc = base + slot - slots.start;
+            let is_call = self.code[8 * pc..].starts_with(&LOCAL_CALL);
+            if is_call && section.relocations_of(&(slot..slot + 1)).is_empty() {
+                let target = Some((index, 8 * slot as u64));
+                let followed = self.follow_call(pc, target);
+                followed.map_err(|failure| self.placed(failure, index, slot))?;
             }
         }
         Ok(())
     }
 
-    /// Takes a section if it is code or data. What others claim to be, of any size, does not matter.
-    fn take(
+    /// Takes the callee of an instruction: slot 1 of `target` if its immediate is 0.
+    fn follow_call(
         &mut self,
-        section: &Section<'_, '_>,
-        debug: &DebugInfo<'_>,
-    ) -> Result<bool, LinkError> {
-        let flags = flags(section);
-        if flags.contains(SHF_EXECINSTR) {
-            let code = section.data()?;
-            let base = self.code.len() / 8;
-            let slots = code.len() / 8;
-            if base + slots > MAX_INSTRUCTIONS {
-                return Err(LinkError::TooLong);
-            }
-            self.sources.begin_section(section.index().0, base as u32);
-            if let Ok(name) = section.name() {
-                self.sources.add(debug, name, base as u32, slots as u32);
-            }
-            self.functions.push((section.index(), base));
-            self.code.extend_from_slice(&code[..8 * slots]);
-        } else if is_data(section) {
-            let others: u64 = self.data.iter().map(|data| data.bytes.len() as u64).sum();
-            let total = others.saturating_add(section.size());
-            if total > STATICS_BYTES as u64 {
-                return Err(LinkError::StaticsTooLarge(total));
-            }
-            // What takes no room in the file (.bss) is zero.
-            let mut bytes = section.data()?.to_vec();
-            bytes.resize(section.size() as usize, 0);
-            let name = section.name().unwrap_or_default();
-            let is_constant = !flags.contains(SHF_WRITE) || name.starts_with(".data.rel.ro");
-            let align = section.align().clamp(1, 64).next_power_of_two();
-            let section = section.index();
-            self.data.push(Data { section, bytes, align, is_constant, address: 0 });
-        } else {
-            return Ok(false);
+        pc: usize,
+        target: Option<(SectionIndex, u64)>,
+    ) -> Result<(), Failure> {
+        let target = target.filter(|(section, _)| {
+            self.parts.elf.section_by_index(*section).is_ok_and(|section| is_code(&section))
+        });
+        let (section, address) =
+            target.ok_or(Failure::Here("calls a function that the object does not define"))?;
+        let slots = self.code_section(section)?.code.len() / 8;
+        let slot = i64::try_from(address / 8)
+            .ok()
+            .and_then(|slot| slot.checked_add(i64::from(immediate(&self.code[8 * pc..])) + 1))
+            .and_then(|slot| usize::try_from(slot).ok())
+            .filter(|slot| *slot < slots)
+            .ok_or(Failure::Here("call target out of range"))?;
+        self.take_function(section, slot)?;
+        self.calls.push(Call { pc, callee: (section, slot) });
+        Ok(())
+    }
+
+    /// Takes a section of static data. What others claim to be, of any size, does not matter.
+    fn take_data(&mut self, target: Option<(SectionIndex, u64)>) -> Result<(), Failure> {
+        let Some((index, _)) = target else { return Ok(()) };
+        let section = self.parts.elf.section_by_index(index).map_err(LinkError::Elf)?;
+        let is_known = self.data.iter().any(|data| data.section == index);
+        if is_known || is_code(&section) || !is_data(&section) {
+            return Ok(());
         }
-        Ok(true)
+        self.count_section()?;
+        let others: u64 = self.data.iter().map(|data| data.bytes.len() as u64).sum();
+        let total = others.saturating_add(section.size());
+        if total > STATICS_BYTES as u64 {
+            return Err(LinkError::StaticsTooLarge(total).into());
+        }
+        // What takes no room in the file (.bss) is zero.
+        let mut bytes = section.data().map_err(LinkError::Elf)?.to_vec();
+        bytes.resize(section.size() as usize, 0);
+        let name = section.name().unwrap_or_default();
+        let is_constant = !flags(&section).contains(SHF_WRITE) || name.starts_with(".data.rel.ro");
+        let align = section.align().clamp(1, 64).next_power_of_two();
+        self.data.push(Data { section: index, bytes, align, is_constant, address: 0 });
+        Ok(())
+    }
+
+    /// Takes the data that static data has pointers to.
+    fn follow_data(&mut self, index: usize) -> Result<(), LinkError> {
+        let Data { section: index, ref bytes, .. } = self.data[index];
+        let pointers = bytes.len() / 8;
+        let section = self.parts.elf.section_by_index(index)?;
+        for (number, (offset, relocation)) in (0..).zip(section.relocations()) {
+            self.relocations += 1;
+            if number >= pointers || self.relocations > MAX_RELOCATIONS {
+                return Err(LinkError::TooManyRelocations);
+            }
+            let followed = match relocation.flags() {
+                RelocationFlags::Elf { r_type: R_BPF_64_ABS64 } => {
+                    self.take_data(self.symbol(relocation.target()))
+                }
+                _ => Err(Failure::Here("static data with a relocation of an unknown type")),
+            };
+            followed.map_err(|failure| match failure {
+                Failure::Here(problem) => self.failed(index, offset, problem),
+                Failure::Whole(error) => error,
+            })?;
+        }
+        Ok(())
     }
 
     /// Constants first, then variables. Returns the size of all and of the constants.
@@ -191,88 +369,67 @@ impl<'a, 'e> Linker<'a, 'e> {
 
     fn symbol(&self, target: RelocationTarget) -> Option<(SectionIndex, u64)> {
         let RelocationTarget::Symbol(index) = target else { return None };
-        let symbol = self.elf.symbol_by_index(index).ok()?;
+        let symbol = self.parts.elf.symbol_by_index(index).ok()?;
         Some((symbol.section_index()?, symbol.address()))
     }
 
     fn relocate(&mut self) -> Result<(), LinkError> {
-        for (index, base) in self.functions.clone() {
-            let section = self.elf.section_by_index(index)?;
-            for (offset, relocation) in section.relocations() {
-                let target = self.symbol(relocation.target());
-                let done = match relocation.flags() {
-                    RelocationFlags::Elf { r_type: R_BPF_64_32 } => {
-                        self.relocate_call(base, offset, target)
-                    }
-                    RelocationFlags::Elf { r_type: R_BPF_64_64 } => {
-                        self.relocate_address(base, offset, target)
-                    }
-                    _ => Err("relocation of an unknown type"),
-                };
-                done.map_err(|problem| self.failed(&section, base, offset, problem))?;
+        for Call { pc, callee: (section, slot) } in take(&mut self.calls) {
+            let slots = self.sections[&section].code.len() / 8;
+            let first = self.parts.functions.around(section, slot, slots).start;
+            let target = self.bases[&(section, first)] + slot - first;
+            let relative = target as i32 - pc as i32 - 1;
+            self.code[8 * pc + 4..8 * pc + 8].copy_from_slice(&relative.to_le_bytes());
+        }
+        for Function { section: index, slots, base } in self.functions.clone() {
+            let section = Rc::clone(&self.sections[&index]);
+            for relocation in section.relocations_of(&slots) {
+                if relocation.flags == (RelocationFlags::Elf { r_type: R_BPF_64_64 }) {
+                    let pc = base + relocation.slot - slots.start;
+                    let done = self.relocate_address(pc, self.symbol(relocation.target));
+                    done.map_err(|problem| self.placed(problem.into(), index, relocation.slot))?;
+                }
             }
         }
-        for index in 0..self.data.len() {
-            let section = self.elf.section_by_index(self.data[index].section)?;
+        for data in 0..self.data.len() {
+            let index = self.data[data].section;
+            let section = self.parts.elf.section_by_index(index)?;
             for (offset, relocation) in section.relocations() {
                 let target = self.symbol(relocation.target());
-                let done = match relocation.flags() {
-                    RelocationFlags::Elf { r_type: R_BPF_64_ABS64 } => {
-                        self.relocate_pointer(index, offset, target)
-                    }
-                    _ => Err("static data with a relocation of an unknown type"),
-                };
-                done.map_err(|problem| self.failed(&section, usize::MAX, offset, problem))?;
+                let done = self.relocate_pointer(data, offset, target);
+                done.map_err(|problem| self.failed(index, offset, problem))?;
             }
         }
         Ok(())
     }
 
-    fn failed(
-        &self,
-        section: &Section<'_, '_>,
-        base: usize,
-        offset: u64,
-        problem: &'static str,
-    ) -> LinkError {
-        let pc = (base as u64).saturating_add(offset / 8);
-        let line = u32::try_from(pc).ok().and_then(|pc| self.sources.find(pc));
-        let section = section.name().unwrap_or("?").to_owned();
+    fn name_of(&self, section: SectionIndex) -> &'e str {
+        let section = self.parts.elf.section_by_index(section).ok();
+        let name = section.and_then(|section| section.name_bytes().ok());
+        name.and_then(|name| str::from_utf8(name).ok()).unwrap_or("?")
+    }
+
+    /// What is wrong at an offset of a section.
+    fn failed(&self, section: SectionIndex, offset: u64, problem: &'static str) -> LinkError {
+        let slot = usize::try_from(offset / 8).unwrap_or(usize::MAX);
+        let function = self
+            .functions
+            .iter()
+            .find(|function| function.section == section && function.slots.contains(&slot));
+        let line = function.and_then(|function| {
+            self.sources.find((function.base + slot - function.slots.start) as u32)
+        });
         let source = line.map(|line| line.quoted()).unwrap_or_default();
+        let section = self.name_of(section).to_owned();
         LinkError::Relocation { section, offset, source, problem }
     }
 
-    /// The slots from an offset in a code section on.
-    fn slots(&mut self, base: usize, offset: u64) -> Result<(usize, &mut [u8]), &'static str> {
-        const OUTSIDE: &str = "relocation outside the section";
-        let at = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(base * 8));
-        let at = at.filter(|at| at.is_multiple_of(8)).ok_or(OUTSIDE)?;
-        let slots = self.code.get_mut(at..).filter(|slots| slots.len() >= 8).ok_or(OUTSIDE)?;
-        Ok((at / 8, slots))
-    }
-
-    fn relocate_call(
-        &mut self,
-        base: usize,
-        offset: u64,
-        target: Option<(SectionIndex, u64)>,
-    ) -> Result<(), &'static str> {
-        let (callee, address) = target
-            .and_then(|(section, address)| {
-                let found = self.functions.iter().find(|(index, _)| *index == section)?;
-                Some((found.1, address))
-            })
-            .ok_or("calls a function that the object does not define")?;
-        let (pc, slots) = self.slots(base, offset)?;
-        // The immediate holds the callee's slot within the symbol, minus one.
-        let inside = i64::from(immediate(slots)) + 1;
-        let target = (callee as i64)
-            .checked_add((address / 8) as i64)
-            .and_then(|target| target.checked_add(inside))
-            .and_then(|target| i32::try_from(target - pc as i64 - 1).ok())
-            .ok_or("call target out of range")?;
-        slots[4..8].copy_from_slice(&target.to_le_bytes());
-        Ok(())
+    /// The same of a slot, if it is there that it is wrong.
+    fn placed(&self, failure: Failure, section: SectionIndex, slot: usize) -> LinkError {
+        match failure {
+            Failure::Here(problem) => self.failed(section, 8 * slot as u64, problem),
+            Failure::Whole(error) => error,
+        }
     }
 
     /// The guest address of an offset in a data section, or the handle of a map. An address may lie
@@ -283,10 +440,10 @@ impl<'a, 'e> Linker<'a, 'e> {
         addend: u64,
     ) -> Result<u64, &'static str> {
         let (section, address) = target.ok_or("refers to data that the object does not define")?;
-        if self.functions.iter().any(|(index, _)| *index == section) {
+        if self.parts.elf.section_by_index(section).is_ok_and(|section| is_code(&section)) {
             return Err("takes the address of a function; functions can only be called");
         }
-        if self.declarations.is_section(section) {
+        if self.parts.declarations.is_section(section) {
             return self.handle(address.wrapping_add(addend));
         }
         let data =
@@ -298,7 +455,7 @@ impl<'a, 'e> Linker<'a, 'e> {
 
     /// The handle of the map that is declared at this place. Maps get theirs as they are found.
     fn handle(&mut self, place: u64) -> Result<u64, &'static str> {
-        let definition = self.declarations.at(place);
+        let definition = self.parts.declarations.at(place);
         let definition =
             definition.ok_or("refers to the inside of a map; only &map is possible")?;
         let known = self.maps.iter().position(|map| map.name() == definition.name());
@@ -311,18 +468,14 @@ impl<'a, 'e> Linker<'a, 'e> {
 
     fn relocate_address(
         &mut self,
-        base: usize,
-        offset: u64,
+        pc: usize,
         target: Option<(SectionIndex, u64)>,
     ) -> Result<(), &'static str> {
-        let (_, slots) = self.slots(base, offset)?;
-        let addend = i64::from(immediate(slots)) as u64;
+        let addend = i64::from(immediate(&self.code[8 * pc..])) as u64;
         let address = self.address(target, addend)?;
-        let (_, slots) = self.slots(base, offset)?;
-        let is_constant = slots.first() == Some(&0x18);
-        let [_, _, _, _, low @ .., _, _, _, _, h0, h1, h2, h3] = slots
+        let [_, _, _, _, low @ .., _, _, _, _, h0, h1, h2, h3] = self.code[8 * pc..]
             .first_chunk_mut::<16>()
-            .filter(|_| is_constant)
+            .filter(|slots| slots[0] == LOAD_CONSTANT)
             .ok_or("relocation of an address in an instruction that does not load one")?;
         low.copy_from_slice(&(address as u32).to_le_bytes());
         [*h0, *h1, *h2, *h3] = ((address >> 32) as u32).to_le_bytes();
@@ -347,6 +500,15 @@ impl<'a, 'e> Linker<'a, 'e> {
     }
 }
 
+impl CodeSection<'_> {
+    /// Those of a function's slots.
+    fn relocations_of(&self, slots: &Range<usize>) -> &[CodeRelocation] {
+        let below = |end: usize| self.relocations.partition_point(|found| found.slot < end);
+        &self.relocations[below(slots.start)..below(slots.end)]
+    }
+}
+
+/// The immediate of the instruction that `slots` begins with.
 fn immediate(slots: &[u8]) -> i32 {
     match slots {
         [_, _, _, _, i0, i1, i2, i3, ..] => i32::from_le_bytes([*i0, *i1, *i2, *i3]),
@@ -359,6 +521,10 @@ fn flags(section: &Section<'_, '_>) -> elf::SectionFlags {
         SectionFlags::Elf { sh_flags, .. } => sh_flags,
         _ => elf::SectionFlags(0),
     }
+}
+
+fn is_code(section: &Section<'_, '_>) -> bool {
+    flags(section).contains(SHF_EXECINSTR)
 }
 
 fn is_data(section: &Section<'_, '_>) -> bool {

@@ -2,7 +2,8 @@
 
 use crate::abi::{MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS_BYTES};
 use crate::elf::Elf;
-use crate::link::{LinkError, MAX_SECTIONS, link};
+use crate::functions::FunctionTable;
+use crate::link::{LinkError, MAX_SECTIONS, Parts, link};
 use crate::map::{DeclarationError, Declarations};
 use crate::program::{Problem, Program, ProgramError};
 use crate::source::DebugInfo;
@@ -22,7 +23,7 @@ pub struct Object {
     entries: Vec<Entry>,
 }
 
-/// One `bpfof/<name>` section and the functions it calls.
+/// The function of a `bpfof/<name>` section and those it calls.
 #[derive(Debug)]
 pub struct Entry {
     /// The section's name after [`ENTRY_PREFIX`].
@@ -59,6 +60,18 @@ pub enum ObjectError {
         index: usize,
         /// How many there are.
         entries: usize,
+    },
+    /// A section with more than one function that could be the entry point.
+    #[error(
+        "the section {ENTRY_PREFIX}{name} has two functions, {} and {}; give each entry point a \
+         section of its own, and make the functions that it calls static",
+        functions[0], functions[1]
+    )]
+    TwoFunctions {
+        /// The section's name after [`ENTRY_PREFIX`].
+        name: String,
+        /// The names of two of them.
+        functions: [String; 2],
     },
     /// A relocation that the loader cannot resolve.
     #[error("{place}{section}: instruction {pc}: {problem}")]
@@ -156,6 +169,7 @@ struct File<'a> {
     elf: Elf<'a>,
     debug: DebugInfo<'a>,
     declarations: Declarations,
+    functions: FunctionTable<'a>,
 }
 
 impl<'a> File<'a> {
@@ -174,7 +188,8 @@ impl<'a> File<'a> {
         });
         let debug = DebugInfo::parse(btf, extension);
         let declarations = Declarations::read(&elf, btf)?;
-        Ok(File { elf, debug, declarations })
+        let functions = FunctionTable::read(&elf);
+        Ok(File { elf, debug, declarations, functions })
     }
 
     /// The sections of the entry points, with the names of these.
@@ -186,8 +201,13 @@ impl<'a> File<'a> {
     }
 
     fn read(&self, section: SectionIndex, name: &str) -> Result<Entry, ObjectError> {
-        let File { elf, debug, declarations } = self;
-        let linked = link(elf, section, debug, declarations).map_err(|error| match error {
+        let entry_slot = self
+            .functions
+            .entry(section)
+            .map_err(|functions| ObjectError::TwoFunctions { name: name.to_owned(), functions })?;
+        let File { elf, debug, declarations, functions } = self;
+        let parts = Parts { elf, debug, declarations, functions };
+        let linked = link(parts, section, entry_slot).map_err(|error| match error {
             LinkError::Relocation { section, offset, source, problem } => {
                 ObjectError::Relocation { place: source, section, pc: offset / 8, problem }
             }
@@ -200,8 +220,7 @@ impl<'a> File<'a> {
                 ObjectError::StaticsTooLarge { name: name.to_owned(), bytes }
             }
             LinkError::TooManyRelocations => {
-                let problem = "has more relocations for a section than that has room for";
-                ObjectError::Elf(format!("{name} {problem}"))
+                ObjectError::Elf(format!("{name} has more relocations than there is room for"))
             }
             LinkError::TooManySections => {
                 ObjectError::Elf(format!("{name} refers to more than {MAX_SECTIONS} sections"))

@@ -7,11 +7,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Longest file name or source text kept, in bytes.
 const MAX_TEXT_BYTES: usize = 200;
-/// Different file names and texts kept of one section; all further ones are empty.
+/// Different file names and texts kept of one program; all further ones are empty.
 const MAX_TEXTS: usize = 8192;
 
 /// A place in the source.
@@ -75,9 +76,9 @@ pub struct Origin {
 pub struct SourceMap {
     /// First instruction of each line, ascending.
     lines: Vec<(u32, SourceLine)>,
-    /// First instruction and number of each section of code, ascending.
-    sections: Vec<(u32, usize)>,
-    /// Bytes of the texts, each counted once for each section.
+    /// First instruction of each function, ascending, and where that stands.
+    functions: Vec<(u32, Origin)>,
+    /// Bytes of the texts.
     text_bytes: usize,
 }
 
@@ -90,9 +91,9 @@ impl SourceMap {
 
     /// Where instruction `pc` stands in its object; None if the program comes from no object.
     pub fn origin(&self, pc: u32) -> Option<Origin> {
-        let after = self.sections.partition_point(|(start, _)| *start <= pc);
-        let (start, section) = self.sections[after.checked_sub(1)?];
-        Some(Origin { section, offset_bytes: 8 * u64::from(pc - start) })
+        let after = self.functions.partition_point(|(start, _)| *start <= pc);
+        let (start, Origin { section, offset_bytes }) = self.functions[after.checked_sub(1)?];
+        Some(Origin { section, offset_bytes: offset_bytes + 8 * u64::from(pc - start) })
     }
 
     /// The same for a program of `instructions` slots, with each line as `refine` makes it of where
@@ -117,41 +118,61 @@ impl SourceMap {
     /// Bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.lines.capacity() * size_of::<(u32, SourceLine)>()
-            + self.sections.capacity() * size_of::<(u32, usize)>()
+            + self.functions.capacity() * size_of::<(u32, Origin)>()
             + self.text_bytes
     }
+}
 
-    /// From instruction `base` on, behind all that are there already, the program is this section.
-    pub(crate) fn begin_section(&mut self, section: usize, base: u32) {
-        self.sections.push((base, section));
+/// Makes the [`SourceMap`] of a program, function by function.
+pub(crate) struct SourceMapBuilder<'a, 'e> {
+    debug: &'a DebugInfo<'e>,
+    strings: Strings<'e>,
+    map: SourceMap,
+}
+
+impl<'a, 'e> SourceMapBuilder<'a, 'e> {
+    pub(crate) fn new(debug: &'a DebugInfo<'e>) -> SourceMapBuilder<'a, 'e> {
+        let strings = Strings { all: debug.strings, known: HashMap::new() };
+        SourceMapBuilder { debug, strings, map: SourceMap::default() }
     }
 
-    /// Adds what is known of a section of `slots` instructions that begins at instruction `base`,
-    /// behind all that are there already.
-    pub(crate) fn add(&mut self, debug: &DebugInfo<'_>, section: &str, base: u32, slots: u32) {
-        let mut strings = Strings { all: debug.strings, known: HashMap::new() };
-        let mut next = 0;
-        for record in debug.of(section) {
+    /// From instruction `base` on, behind all that are there already, the program is `slots` of this
+    /// section.
+    pub(crate) fn add(&mut self, base: usize, section: usize, name: &str, slots: Range<usize>) {
+        let origin = Origin { section, offset_bytes: 8 * slots.start as u64 };
+        self.map.functions.push((base as u32, origin));
+        let mut next = slots.start;
+        for record in self.debug.of(name, slots.start) {
             let Some([offset, file, text, place]) = words::<4>(record) else { return };
-            let pc = offset / 8;
-            // One record an instruction, in order: no more of them than instructions.
-            if pc < next || pc >= slots {
-                continue;
+            let slot = (offset / 8) as usize;
+            // One record an instruction, in order.
+            if !(next..slots.end).contains(&slot) {
+                return;
             }
-            next = pc + 1;
+            next = slot + 1;
             // The lower 10 bits are the column. Line 0 is the compiler's own: it goes with the
             // line before.
             let line = place >> 10;
             if line == 0 {
                 continue;
             }
-            let (file, text) = (strings.get(file), strings.get(text));
-            let inlined_at = Vec::new();
-            self.lines.push((base + pc, SourceLine { file, line, text, inlined_at }));
+            let (file, text) = (self.strings.get(file), self.strings.get(text));
+            let pc = (base + slot - slots.start) as u32;
+            self.map.lines.push((pc, SourceLine { file, line, text, inlined_at: Vec::new() }));
         }
+    }
+
+    /// The line of an instruction of what is there already.
+    pub(crate) fn find(&self, pc: u32) -> Option<&SourceLine> {
+        self.map.find(pc)
+    }
+
+    pub(crate) fn finish(self) -> SourceMap {
+        let SourceMapBuilder { strings, mut map, .. } = self;
         // Each has its two counts before it.
-        self.text_bytes += strings.known.values().map(|text| text.len() + 16).sum::<usize>();
-        self.lines.shrink_to_fit();
+        map.text_bytes = strings.known.values().map(|text| text.len() + 16).sum();
+        map.lines.shrink_to_fit();
+        map
     }
 }
 
@@ -193,10 +214,20 @@ impl<'a> DebugInfo<'a> {
         Some((string(self.strings, name), records, behind))
     }
 
-    /// The records of a section.
-    fn of(&self, section: &str) -> impl Iterator<Item = &'a [u8]> {
+    /// The records of a section, from the first that is of `slot` or behind it. They are in order.
+    fn of(&self, section: &str, slot: usize) -> impl Iterator<Item = &'a [u8]> {
         let records = self.records.get(section.as_bytes()).copied().unwrap_or_default();
-        records.chunks_exact(self.record_bytes.max(1))
+        let record_bytes = self.record_bytes.max(1);
+        let is_before = |index: usize| {
+            let offset = words::<1>(&records[index * record_bytes..]);
+            offset.is_some_and(|[offset]| ((offset / 8) as usize) < slot)
+        };
+        let (mut low, mut high) = (0, records.len() / record_bytes);
+        while low < high {
+            let middle = low.midpoint(high);
+            if is_before(middle) { low = middle + 1 } else { high = middle }
+        }
+        records[low * record_bytes..].chunks_exact(record_bytes)
     }
 }
 

@@ -131,7 +131,11 @@ fn relocations_of_what_is_neither_code_nor_data() {
     sections.extend([table; 200]);
     let refused = refusal(&object(&body, &sections, 3));
     assert!(refused.contains("refers to a section that is not data"), "{refused}");
-    // The same of code that is not in the file, and still more often.
+    // The same of code that is not in the file, which is called, and still more often.
+    let called = sections[1].at - 64;
+    body[called..called + 8].copy_from_slice(&[0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    let referred = sections[5].at - 64;
+    body[referred + 8] = 10;
     sections[4].flags = 6;
     sections.extend([table; 7_000]);
     let refused = refusal(&object(&body, &sections, 3));

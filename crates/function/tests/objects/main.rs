@@ -140,6 +140,41 @@ fn refusals_name_the_line() {
     }
 }
 
+/// What other entry points call, in the same section or not, is neither taken nor checked.
+#[test]
+fn an_entry_has_only_the_functions_that_it_calls() {
+    for clang in Clang::all() {
+        let object = clang.compile("shared");
+        let parsed = |index| Object::parse_entry(&object, index);
+        for (index, expected, calls) in [(0, 16, 1), (3, 16, 2), (4, 40, 2)] {
+            let entry = parsed(index).expect("valid");
+            assert_eq!(run(&entry).expect("no fault"), expected, "{}", entry.name);
+            assert_eq!(entry.program.functions().len(), 1 + calls, "{}", entry.name);
+            assert!(entry.program.statics().constants().is_empty(), "{}", entry.name);
+        }
+        let refusal = parsed(1).expect_err("calls a helper that does not exist").to_string();
+        assert!(refusal.contains("/shared.bpf.c:11: `return missing() + "), "{refusal}");
+        let third = parsed(2).expect("valid");
+        assert_eq!(run(&third).expect("no fault"), 21);
+        assert!(!third.program.statics().constants().is_empty());
+    }
+}
+
+#[test]
+fn two_functions_in_one_section_are_refused() {
+    let text = r#"
+        #include "bpfof.h"
+        SEC("bpfof/x") int one(struct bpfof_ctx *ctx) { return ctx->offset != 0; }
+        SEC("bpfof/x") int two(struct bpfof_ctx *ctx) { return ctx->offset == 0; }
+    "#;
+    let object = Clang::default().compile_text(text);
+    let refusal = Object::parse(&object).expect_err("refused").to_string();
+    assert!(
+        refusal.starts_with("the section bpfof/x has two functions, one and two;"),
+        "{refusal}"
+    );
+}
+
 /// Section headers may claim that one table of relocations is that of a section many times over.
 #[test]
 fn relocations_have_a_limit() {
@@ -166,10 +201,7 @@ fn relocations_have_a_limit() {
     object[header(table) + 0x20..][..8].copy_from_slice(&(longer.len() as u64).to_le_bytes());
     object.extend(longer);
     let refusal = Object::parse(&object).expect_err("refused").to_string();
-    assert!(
-        refusal.contains("has more relocations for a section than that has room for"),
-        "{refusal}"
-    );
+    assert!(refusal.contains("has more relocations than there is room for"), "{refusal}");
 }
 
 /// What byte `index` of the data is.

@@ -1,0 +1,67 @@
+//! Where the functions of an object begin, as its symbols say it.
+
+use crate::elf::Elf;
+use object::elf::{STB_LOCAL, STT_FUNC};
+use object::{Object as _, ObjectSymbol as _, SectionIndex};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The functions of all sections of code. A section without symbols of functions is one function.
+#[derive(Debug, Default)]
+pub(crate) struct FunctionTable<'a> {
+    /// Of each section, ascending by `slot`.
+    starts: HashMap<SectionIndex, Vec<Start<'a>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Start<'a> {
+    /// Where it begins in its section.
+    slot: usize,
+    name: &'a [u8],
+    /// Other files may refer to it: it is no `static` function.
+    is_global: bool,
+}
+
+impl<'a> FunctionTable<'a> {
+    /// From the symbols of an object.
+    pub(crate) fn read(elf: &Elf<'a>) -> FunctionTable<'a> {
+        let mut starts = HashMap::<SectionIndex, Vec<Start<'a>>>::new();
+        for symbol in elf.symbols().filter(|symbol| symbol.elf_symbol().st_type() == STT_FUNC) {
+            let Some(section) = symbol.section_index() else { continue };
+            let slot = usize::try_from(symbol.address() / 8).unwrap_or(usize::MAX);
+            let name = symbol.name_bytes().unwrap_or_default();
+            let is_global = symbol.elf_symbol().st_bind() != STB_LOCAL;
+            starts.entry(section).or_default().push(Start { slot, name, is_global });
+        }
+        for starts in starts.values_mut() {
+            starts.sort_by_key(|start| start.slot);
+        }
+        FunctionTable { starts }
+    }
+
+    /// The slots of the function that `slot` is in, of a section of `slots` slots.
+    pub(crate) fn around(&self, section: SectionIndex, slot: usize, slots: usize) -> Range<usize> {
+        let starts = self.starts.get(&section).map(Vec::as_slice).unwrap_or_default();
+        let next = starts.partition_point(|start| start.slot <= slot);
+        let first = next.checked_sub(1).map_or(0, |index| starts[index].slot);
+        let end = starts.get(next).map_or(slots, |start| start.slot);
+        first.min(slots)..end.min(slots)
+    }
+
+    /// Where the entry point of a section begins, in slots: its global function, or its first if it has
+    /// none.
+    ///
+    /// # Errors
+    /// The names of two global functions.
+    pub(crate) fn entry(&self, section: SectionIndex) -> Result<usize, [String; 2]> {
+        let starts = self.starts.get(&section).map(Vec::as_slice).unwrap_or_default();
+        let mut global = starts.iter().filter(|start| start.is_global);
+        let Some(entry) = global.next() else { return Ok(0) };
+        match global.find(|start| start.slot != entry.slot) {
+            None => Ok(entry.slot),
+            Some(other) => {
+                Err([entry, other].map(|start| String::from_utf8_lossy(start.name).into_owned()))
+            }
+        }
+    }
+}
