@@ -6,9 +6,9 @@
 
 use crate::bucket_index::Directory;
 use crate::file_map::FileMap;
+use crate::frees;
 use bpfof_function::memory::Charge;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Entries of a chunk at most. Two neighbours have more than half as many together.
 const CHUNK: usize = 128;
@@ -98,32 +98,9 @@ impl Drop for MapTable {
         if self.chunks.len() > FREED_AT_ONCE
             && self.chunks.iter().filter(is_last).take(FREED_AT_ONCE + 1).count() > FREED_AT_ONCE
         {
-            // Without a thread, or if it could not be started, they are freed here.
-            if let Some(frees) = FREES.get() {
-                let _ = frees.send(std::mem::take(&mut self.chunks));
-            }
+            frees::free(std::mem::take(&mut self.chunks));
         }
     }
-}
-
-/// Who frees what [`MapTable`]s leave.
-static FREES: OnceLock<Sender<Vec<Arc<Chunk>>>> = OnceLock::new();
-
-/// Starts the thread that frees the file maps of tables with many of them, once for the process. It calls `begin`
-/// first. Without it whoever drops such a table frees them, which takes 0.3 µs for each.
-///
-/// # Errors
-/// There can be no thread.
-pub fn free_maps_elsewhere(begin: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let (sender, receiver) = channel::<Vec<Arc<Chunk>>>();
-    if FREES.set(sender).is_err() {
-        return Ok(());
-    }
-    let free = move || {
-        begin();
-        receiver.into_iter().for_each(drop);
-    };
-    std::thread::Builder::new().name("map frees".into()).spawn(free).map(|_| ())
 }
 
 impl MapTable {
@@ -331,7 +308,7 @@ mod tests {
     /// Whoever lets go of the last table waits for none of its maps, and all are freed.
     #[test]
     fn many_maps_are_freed_by_another_thread() {
-        free_maps_elsewhere(|| ()).expect("a thread");
+        frees::free_elsewhere(|| ()).expect("a thread");
         let table = (0..10_000).fold(MapTable::default(), |table, file| table.with(entry(file, 1)));
         let maps: Vec<_> = table.iter().map(|entry| Arc::downgrade(&entry.map)).collect();
         let other = table.clone();

@@ -4,6 +4,7 @@
 //! the one they have until they look for a newer one, so the read side takes no lock.
 
 use crate::file_map::FileMap;
+use crate::function_table::FunctionTable;
 use crate::map_table::{MapEntry, MapTable};
 use crate::trace::Trace;
 use bpfof_function::memory::Charge;
@@ -77,13 +78,9 @@ pub type FunctionMaps = Arc<[Arc<FunctionMap>]>;
 pub struct Tables {
     /// 0 for tables without anything in them.
     serial: u64,
-    functions: Vec<Arc<Function>>,
-    /// Of each function, in the same order.
-    functions_maps: Vec<FunctionMaps>,
+    functions: FunctionTable,
     /// What functions have said here, by id: of those that others run, too.
     traces: BTreeMap<u32, Arc<Trace>>,
-    /// Of all functions together, each once, by id.
-    function_maps: Vec<Arc<FunctionMap>>,
     maps: MapTable,
     whole_namespaces: Vec<Arc<FileMap>>,
     /// No namespace is a file, neither now nor later.
@@ -124,8 +121,7 @@ impl Tables {
     /// may be in many.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Tables>()
-            + self.functions.len() * (size_of::<Arc<Function>>() + size_of::<FunctionMaps>())
-            + self.function_maps.len() * size_of::<Arc<FunctionMap>>()
+            + self.functions.memory_bytes()
             + self.maps.memory_bytes()
             + self.whole_namespaces.len() * size_of::<Arc<FileMap>>()
             + self.traces.len() * (size_of::<(u32, Arc<Trace>)>() + Trace::MEMORY_BYTES)
@@ -141,9 +137,7 @@ impl Tables {
         Tables {
             serial: Tables::next_serial(),
             functions: self.functions.clone(),
-            functions_maps: self.functions_maps.clone(),
             traces: self.traces.clone(),
-            function_maps: self.function_maps.clone(),
             maps: self.maps.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
             maps_only: self.maps_only,
@@ -154,26 +148,26 @@ impl Tables {
     /// The function with this id.
     #[inline]
     pub fn function(&self, id: u32) -> Option<&Function> {
-        self.function_index(id).map(|index| &*self.functions[index])
+        self.function_index(id).map(|index| &*self.functions()[index])
     }
 
     /// The function that `number` means in a tail call of `function`.
     pub(crate) fn peer(&self, function: &Function, number: u32) -> Option<Arc<Function>> {
         match &function.peers {
             Some(peers) => peers.get(number),
-            None => self.function_index(number).map(|index| Arc::clone(&self.functions[index])),
+            None => self.function_index(number).map(|index| Arc::clone(&self.functions()[index])),
         }
     }
 
     /// Where in [`functions`](Tables::functions) the function with this id stands.
     #[inline]
     pub fn function_index(&self, id: u32) -> Option<usize> {
-        self.functions.binary_search_by_key(&id, |function| function.id).ok()
+        self.functions.index_of(id)
     }
 
     /// All functions, by id.
     pub fn functions(&self) -> &[Arc<Function>] {
-        &self.functions
+        self.functions.functions()
     }
 
     /// The maps of a function that runs with these tables.
@@ -182,20 +176,18 @@ impl Tables {
         if function.native.program().maps().is_empty() {
             return &[];
         }
-        let index = self.function_index(function.id);
-        let own = index.and_then(|index| self.functions_maps.get(index));
+        let own = self.functions.maps_of(function.id);
         own.filter(|own| !own.is_empty()).unwrap_or(&function.maps)
     }
 
     /// The maps of all functions, by id.
     pub fn function_maps(&self) -> &[Arc<FunctionMap>] {
-        &self.function_maps
+        self.functions.maps()
     }
 
     /// The map of functions with this id.
     pub fn function_map(&self, id: u32) -> Option<&Arc<FunctionMap>> {
-        let index = self.function_maps.binary_search_by_key(&id, |map| map.id).ok()?;
-        self.function_maps.get(index)
+        self.functions.map(id)
     }
 
     /// The map of a file in a namespace; id [`WHOLE_NAMESPACE`] is the namespace itself.
@@ -259,30 +251,16 @@ impl Tables {
         function: impl Into<Arc<Function>>,
         maps: FunctionMaps,
     ) -> Tables {
-        let (mut tables, function) = (self.successor(), function.into());
-        match tables.functions.binary_search_by_key(&function.id, |known| known.id) {
-            Ok(index) => {
-                tables.functions[index] = function;
-                tables.functions_maps[index] = maps;
-            }
-            Err(index) => {
-                tables.functions.insert(index, function);
-                tables.functions_maps.insert(index, maps);
-            }
-        }
-        tables.index_function_maps();
+        let mut tables = self.successor();
+        tables.functions.set(function.into(), maps);
         tables
     }
 
     /// These tables without a function, and without maps that only it had.
     pub fn without_function(&self, id: u32) -> Tables {
         let mut tables = self.successor();
-        if let Some(index) = tables.function_index(id) {
-            tables.functions.remove(index);
-            tables.functions_maps.remove(index);
-            tables.traces.remove(&id);
-            tables.index_function_maps();
-        }
+        tables.functions.remove(id);
+        tables.traces.remove(&id);
         tables
     }
 
@@ -296,14 +274,6 @@ impl Tables {
     /// What a function has said that ran with these tables, if that is kept apart.
     pub fn trace_of(&self, id: u32) -> Option<&Trace> {
         self.traces.get(&id).map(|trace| &**trace)
-    }
-
-    fn index_function_maps(&mut self) {
-        let all = self.functions_maps.iter().flat_map(|maps| maps.iter().cloned());
-        let mut all: Vec<Arc<FunctionMap>> = all.collect();
-        all.sort_by_key(|map| map.id);
-        all.dedup_by_key(|map| map.id);
-        self.function_maps = all;
     }
 
     /// These tables without whole namespaces, for good: chains read files that have maps, and no others.

@@ -216,8 +216,7 @@ impl Server {
         let loader = Loader::start(&config.cores).map_err(ServerError::Start)?;
         let authenticator = Authenticator::start(&config.cores).map_err(ServerError::Start)?;
         let reactors = config.cores.clone();
-        bpfof_chain::free_maps_elsewhere(move || step_aside(&reactors))
-            .map_err(ServerError::Start)?;
+        bpfof_chain::free_elsewhere(move || step_aside(&reactors)).map_err(ServerError::Start)?;
         for core in cores {
             server.start_reactor(core, config, (&registry, &loader, &authenticator), clock)?;
         }

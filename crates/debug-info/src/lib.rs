@@ -69,7 +69,7 @@ mod tests {
     fn lines(object: &Object) -> Vec<SourceLine> {
         let program = &object.entries()[0].program;
         let slots = 0..program.instructions().len() as u32;
-        slots.filter_map(|pc| program.sources().find(pc)).cloned().collect()
+        slots.filter_map(|pc| program.sources().find(pc)).collect()
     }
 
     fn with_calls(bytes: &[u8], object: &[u8]) -> Vec<SourceLine> {

@@ -43,10 +43,14 @@ pub struct Arena {
     memory: NonNull<u8>,
     /// Whether functions could write to the workspace since it was zeroed.
     workspace_used: bool,
+    /// The same since the chain began.
+    chain_used_workspace: bool,
     /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
     scratch_bytes: usize,
     /// Whose static data is in place, by serial number; 0 if nobody's.
     statics_of: u64,
+    /// Bytes of static data that are in place, whosever it is.
+    statics_bytes: usize,
 }
 
 // SAFETY: the arena owns its allocation exclusively; no thread-bound state is attached to it.
@@ -78,8 +82,10 @@ impl Arena {
             allocation,
             memory,
             workspace_used: false,
+            chain_used_workspace: false,
             scratch_bytes: abi::DEFAULT_SCRATCH_BYTES,
             statics_of: 0,
+            statics_bytes: 0,
         }
     }
 
@@ -95,8 +101,10 @@ impl Arena {
             // SAFETY: the caller has more bytes than these.
             memory: unsafe { workspace.add(abi::WORKSPACE_BYTES) },
             workspace_used: false,
+            chain_used_workspace: false,
             scratch_bytes: abi::DEFAULT_SCRATCH_BYTES,
             statics_of: 0,
+            statics_bytes: 0,
         })
     }
 
@@ -113,6 +121,7 @@ impl Arena {
         let before = (abi::GUEST_BASE - lowest) as usize;
         assert!(before <= abi::WORKSPACE_BYTES);
         self.workspace_used |= before != 0;
+        self.chain_used_workspace |= before != 0;
         let len = before + limit.bytes();
         // SAFETY: as in `bytes_mut`; WORKSPACE_BYTES before `memory` belong to the allocation, and
         // a limit is at most ARENA_BYTES.
@@ -163,13 +172,19 @@ impl Arena {
         self.statics_of
     }
 
-    /// Puts the static data of the function with this serial number where it belongs.
+    /// Puts the static data of the function with this serial number where it belongs, in place of all that
+    /// another had there.
     ///
     /// # Panics
     /// If it is longer than [`abi::STATICS_BYTES`]: the linker bounds it.
     pub(crate) fn place_statics(&mut self, image: &[u8], serial: u64) {
         self.statics_of = serial;
-        self.bytes_mut()[STATICS_AT..SCRATCH_AT][..image.len()].copy_from_slice(image);
+        let before = std::mem::replace(&mut self.statics_bytes, image.len());
+        let statics = &mut self.bytes_mut()[STATICS_AT..SCRATCH_AT];
+        statics[..image.len()].copy_from_slice(image);
+        if let Some(rest) = statics.get_mut(image.len()..before) {
+            rest.fill(0);
+        }
     }
 
     /// Zeroes stack, context, static data, all that can be scratch, and the workspace if it was
@@ -178,6 +193,7 @@ impl Arena {
     /// behind a block what lies around it there, also past the end of its file.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
+        self.statics_bytes = 0;
         if self.workspace_used {
             self.accessible_mut(abi::WORKSPACE, Limit(0)).fill(0);
             self.workspace_used = false;
@@ -195,6 +211,7 @@ impl Arena {
         assert!(scratch_bytes <= abi::MAX_SCRATCH_BYTES);
         self.scratch_bytes = scratch_bytes;
         self.statics_of = 0;
+        self.chain_used_workspace = false;
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].fill(0);
         let scratch = &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + scratch_bytes];
         let (head, tail) = scratch.split_at_mut(argument.len());
@@ -214,7 +231,7 @@ impl Arena {
             scratch: self.scratch().into(),
             statics_of: self.statics_of,
             statics,
-            workspace: self.workspace_used.then(|| self.workspace().into()),
+            workspace: self.chain_used_workspace.then(|| self.workspace().into()),
         }
     }
 
@@ -223,6 +240,7 @@ impl Arena {
         self.begin_chain(&saved.scratch, saved.scratch.len());
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].copy_from_slice(&saved.context);
         self.statics_of = saved.statics_of;
+        self.statics_bytes = self.statics_bytes.max(saved.statics.len());
         self.bytes_mut()[STATICS_AT..][..saved.statics.len()].copy_from_slice(&saved.statics);
         if let Some(workspace) = &saved.workspace {
             self.accessible_mut(abi::WORKSPACE, Limit(0))[..abi::WORKSPACE_BYTES]
@@ -357,5 +375,46 @@ impl Limit {
     /// the data area.
     pub fn bytes(self) -> usize {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn static_data_of_another_function_goes() {
+        let mut arena = Arena::new();
+        arena.begin_chain(&[], 64);
+        arena.place_statics(&[7; 300], 1);
+        arena.place_statics(&[8; 20], 2);
+        assert_eq!(arena.bytes()[STATICS_AT..][..20], [8; 20]);
+        assert_eq!(arena.bytes()[STATICS_AT + 20..SCRATCH_AT], [0; abi::STATICS_BYTES - 20]);
+        // What is put back may be as long as it can be.
+        let saved = {
+            arena.place_statics(&[9; abi::STATICS_BYTES], 3);
+            arena.save()
+        };
+        arena.begin_chain(&[], 64);
+        arena.place_statics(&[1], 4);
+        arena.restore(&saved);
+        assert_eq!((arena.statics_of(), arena.bytes()[SCRATCH_AT - 1]), (3, 9));
+        arena.place_statics(&[1], 4);
+        assert_eq!(arena.bytes()[STATICS_AT + 1..SCRATCH_AT], [0; abi::STATICS_BYTES - 1]);
+    }
+
+    #[test]
+    fn only_a_chain_that_used_the_workspace_takes_it_along() {
+        let mut arena = Arena::new();
+        arena.begin_chain(&[], 64);
+        arena.accessible_mut(abi::WORKSPACE, Limit(0))[5] = 6;
+        let saved = arena.save();
+        assert!(saved.bytes() > abi::WORKSPACE_BYTES);
+        arena.begin_chain(&[], 64);
+        assert!(arena.save().bytes() < abi::WORKSPACE_BYTES);
+        arena.restore(&saved);
+        assert_eq!(arena.save(), saved);
+        arena.wipe();
+        assert_eq!(arena.workspace()[5], 0);
     }
 }

@@ -105,7 +105,11 @@ impl<'a> Btf<'a> {
 
     /// The number of the type of a variable in a data section.
     pub(crate) fn variable(&self, section: &str, name: &str) -> Option<u32> {
-        let named = |found: &&BtfType<'_>, name| self.string(found.name) == name;
+        // There may be many of both, and names of any length: no string is made of them.
+        let named = |found: &&BtfType<'_>, name: &str| {
+            let rest = self.strings.get(found.name as usize..).unwrap_or_default();
+            rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+        };
         let section = self
             .types
             .iter()

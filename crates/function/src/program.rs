@@ -214,6 +214,12 @@ impl Program {
         self.scans.any()
     }
 
+    /// Whether an instruction is one of a strided loop.
+    #[cfg(feature = "fuzz")]
+    pub(crate) fn is_in_scan(&self, pc: u32) -> bool {
+        self.scans.at(pc).is_some()
+    }
+
     /// The scans that are left and entered where control goes from `pc` to `next`, if there are any.
     #[inline]
     pub(crate) fn crossing(&self, pc: u32, next: u32) -> Option<Crossing> {

@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Longest file name or source text kept, in bytes.
 const MAX_TEXT_BYTES: usize = 200;
@@ -19,11 +18,11 @@ const MAX_TEXTS: usize = 8192;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
     /// The file as it was named to the compiler.
-    pub file: Arc<str>,
+    pub file: String,
     /// From 1.
     pub line: u32,
     /// The line itself without leading blanks, empty if the object does not have it.
-    pub text: Arc<str>,
+    pub text: String,
     /// The calls through which the compiler has put it where it is, the nearest first. BTF does not
     /// have them; `bpfof-debug-info` adds them.
     pub inlined_at: Vec<CallSite>,
@@ -33,7 +32,7 @@ pub struct SourceLine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSite {
     /// The file as it was named to the compiler.
-    pub file: Arc<str>,
+    pub file: String,
     /// From 1.
     pub line: u32,
 }
@@ -71,22 +70,53 @@ pub struct Origin {
     pub offset_bytes: u64,
 }
 
-/// The source lines of a program, by instruction.
+/// The source lines of a program, by instruction. A few allocations, however many lines there are: who
+/// drops it may have no time.
 #[derive(Clone, Debug, Default)]
 pub struct SourceMap {
-    /// First instruction of each line, ascending.
-    lines: Vec<(u32, SourceLine)>,
+    /// Ascending by first instruction.
+    lines: Vec<Line>,
+    /// Of all lines.
+    calls: Vec<Place>,
+    /// All texts, one after the other.
+    texts: String,
     /// First instruction of each function, ascending, and where that stands.
     functions: Vec<(u32, Origin)>,
-    /// Bytes of the texts.
-    text_bytes: usize,
 }
+
+#[derive(Clone, Debug)]
+struct Line {
+    /// Its first instruction.
+    start: u32,
+    place: Place,
+    text: Text,
+    /// In `calls`.
+    inlined_at: Range<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    file: Text,
+    line: u32,
+}
+
+/// A part of `texts`.
+type Text = Range<u32>;
 
 impl SourceMap {
     /// The line that instruction `pc` comes from.
-    pub fn find(&self, pc: u32) -> Option<&SourceLine> {
-        let after = self.lines.partition_point(|(start, _)| *start <= pc);
-        after.checked_sub(1).map(|index| &self.lines[index].1)
+    pub fn find(&self, pc: u32) -> Option<SourceLine> {
+        let after = self.lines.partition_point(|line| line.start <= pc);
+        let Line { place, text, inlined_at, .. } = &self.lines[after.checked_sub(1)?];
+        let text_of = |text: &Text| self.texts[text.start as usize..text.end as usize].to_owned();
+        let calls = &self.calls[inlined_at.start as usize..inlined_at.end as usize];
+        let call = |Place { file, line }: &Place| CallSite { file: text_of(file), line: *line };
+        Some(SourceLine {
+            file: text_of(&place.file),
+            line: place.line,
+            text: text_of(text),
+            inlined_at: calls.iter().map(call).collect(),
+        })
     }
 
     /// Where instruction `pc` stands in its object; None if the program comes from no object.
@@ -104,36 +134,61 @@ impl SourceMap {
         instructions: u32,
         mut refine: impl FnMut(Origin, &SourceLine) -> SourceLine,
     ) -> SourceMap {
-        let mut refined = SourceMap { lines: Vec::new(), ..self.clone() };
+        let mut refined = SourceMap { functions: self.functions.clone(), ..SourceMap::default() };
+        let (mut known_texts, mut last) = (HashMap::new(), None);
+        let mut text_of = |texts: &mut String, text: String| -> Text {
+            known_texts.entry(text).or_insert_with_key(|text| append(texts, text)).clone()
+        };
         for pc in 0..instructions {
             let (Some(origin), Some(known)) = (self.origin(pc), self.find(pc)) else { continue };
-            let line = refine(origin, known);
-            if refined.lines.last().is_none_or(|(_, last)| *last != line) {
-                refined.lines.push((pc, line));
+            let line = refine(origin, &known);
+            if last.as_ref() == Some(&line) {
+                continue;
             }
+            last = Some(line.clone());
+            let first_call = refined.calls.len() as u32;
+            for CallSite { file, line } in line.inlined_at {
+                let file = text_of(&mut refined.texts, file);
+                refined.calls.push(Place { file, line });
+            }
+            let file = text_of(&mut refined.texts, line.file);
+            refined.lines.push(Line {
+                start: pc,
+                place: Place { file, line: line.line },
+                text: text_of(&mut refined.texts, line.text),
+                inlined_at: first_call..refined.calls.len() as u32,
+            });
         }
         refined
     }
 
     /// Bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.lines.capacity() * size_of::<(u32, SourceLine)>()
+        self.lines.capacity() * size_of::<Line>()
+            + self.calls.capacity() * size_of::<Place>()
+            + self.texts.capacity()
             + self.functions.capacity() * size_of::<(u32, Origin)>()
-            + self.text_bytes
     }
+}
+
+/// Puts a text behind the others.
+fn append(texts: &mut String, text: &str) -> Text {
+    let start = texts.len() as u32;
+    texts.push_str(text);
+    start..texts.len() as u32
 }
 
 /// Makes the [`SourceMap`] of a program, function by function.
 pub(crate) struct SourceMapBuilder<'a, 'e> {
     debug: &'a DebugInfo<'e>,
-    strings: Strings<'e>,
+    /// The texts that are there already, by their offsets in the object's strings.
+    known: HashMap<u32, Text>,
     map: SourceMap,
 }
 
 impl<'a, 'e> SourceMapBuilder<'a, 'e> {
     pub(crate) fn new(debug: &'a DebugInfo<'e>) -> SourceMapBuilder<'a, 'e> {
-        let strings = Strings { all: debug.strings, known: HashMap::new() };
-        SourceMapBuilder { debug, strings, map: SourceMap::default() }
+        SourceMapBuilder { debug, known: HashMap::new(), map: SourceMap::default() }
     }
 
     /// From instruction `base` on, behind all that are there already, the program is `slots` of this
@@ -156,23 +211,37 @@ impl<'a, 'e> SourceMapBuilder<'a, 'e> {
             if line == 0 {
                 continue;
             }
-            let (file, text) = (self.strings.get(file), self.strings.get(text));
-            let pc = (base + slot - slots.start) as u32;
-            self.map.lines.push((pc, SourceLine { file, line, text, inlined_at: Vec::new() }));
+            let place = Place { file: self.text(file), line };
+            let start = (base + slot - slots.start) as u32;
+            let text = self.text(text);
+            self.map.lines.push(Line { start, place, text, inlined_at: 0..0 });
         }
     }
 
     /// The line of an instruction of what is there already.
-    pub(crate) fn find(&self, pc: u32) -> Option<&SourceLine> {
+    pub(crate) fn find(&self, pc: u32) -> Option<SourceLine> {
         self.map.find(pc)
     }
 
     pub(crate) fn finish(self) -> SourceMap {
-        let SourceMapBuilder { strings, mut map, .. } = self;
-        // Each has its two counts before it.
-        map.text_bytes = strings.known.values().map(|text| text.len() + 16).sum();
+        let mut map = self.map;
         map.lines.shrink_to_fit();
+        map.texts.shrink_to_fit();
         map
+    }
+
+    /// The string at an offset.
+    fn text(&mut self, offset: u32) -> Text {
+        if let Some(known) = self.known.get(&offset) {
+            return known.clone();
+        }
+        if self.known.len() >= MAX_TEXTS {
+            return 0..0;
+        }
+        let text = String::from_utf8_lossy(string(self.debug.strings, offset));
+        let text = append(&mut self.map.texts, &text.trim().replace(char::is_control, " "));
+        self.known.insert(offset, text.clone());
+        text
     }
 }
 
@@ -257,24 +326,4 @@ pub(crate) fn string(strings: &[u8], offset: u32) -> &[u8] {
     let rest = strings.get(offset as usize..).unwrap_or_default();
     let rest = &rest[..rest.len().min(MAX_TEXT_BYTES)];
     rest.split(|&byte| byte == 0).next().unwrap_or_default()
-}
-
-struct Strings<'a> {
-    all: &'a [u8],
-    known: HashMap<u32, Arc<str>>,
-}
-
-impl Strings<'_> {
-    fn get(&mut self, offset: u32) -> Arc<str> {
-        if let Some(known) = self.known.get(&offset) {
-            return known.clone();
-        }
-        if self.known.len() >= MAX_TEXTS {
-            return Arc::default();
-        }
-        let text = String::from_utf8_lossy(string(self.all, offset));
-        let text: Arc<str> = text.trim().replace(char::is_control, " ").into();
-        self.known.insert(offset, text.clone());
-        text
-    }
 }

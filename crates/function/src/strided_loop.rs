@@ -5,7 +5,7 @@
 //! loop, a *scan*, does not charge the instruction budget turn by turn, which costs more than all
 //! other checks of a tight loop, but once when it is left, for the way that it has come.
 
-use crate::cost::{Costs, SCAN_UNITS_PER_BYTE};
+use crate::cost::{Costs, SCAN_OFFSETS_BYTES, SCAN_UNITS_PER_BYTE};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Instruction, Operand, Register};
 use std::cmp::Reverse;
@@ -14,6 +14,9 @@ use std::ops::Range;
 /// Slots from the first to the last of a scan: one machine word holds a set of them. In longer loops
 /// the charge of a turn does not matter.
 const SPAN_MAX: usize = u64::BITS as usize;
+
+/// Loops of a program that are looked at. Programs have some dozens; each takes some 10 µs.
+const MAX_LOOPS: usize = 512;
 
 /// One scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,7 @@ impl Scans {
         costs: &Costs,
     ) -> Scans {
         let mut scans = Scans { scans: Vec::new(), by_slot: vec![0; instructions.len()] };
+        let mut loops = 0;
         for function in functions {
             let mut spans: Vec<(usize, usize)> = function
                 .clone()
@@ -70,6 +74,8 @@ impl Scans {
                 .filter(|(first, last)| first <= last && last - first < SPAN_MAX)
                 .collect();
             spans.sort_by_key(|(first, last)| Reverse(last - first));
+            spans.truncate(MAX_LOOPS - loops);
+            loops += spans.len();
             for (first, last) in spans {
                 scans.add(first, &instructions[first..=last], costs);
             }
@@ -196,7 +202,7 @@ impl Graph {
         register: Register,
         turn: i64,
     ) -> Option<i32> {
-        let (mut steps, mut accesses, mut step) = (0, 0, None);
+        let (mut steps, mut accesses, mut step, mut near) = (0, 0, None, None);
         for (slot, instruction) in span.iter().enumerate() {
             if members >> slot & 1 == 0 {
                 continue;
@@ -217,17 +223,23 @@ impl Graph {
                 Instruction::CallLocal { .. }
                 | Instruction::CallHelper { helper: Helper::TailCall } => return None,
                 _ if instruction.may_write(register) => return None,
-                Instruction::Load { base, .. }
-                | Instruction::Store { base, .. }
-                | Instruction::Atomic { base, .. }
+                Instruction::Load { base, offset, .. }
+                | Instruction::Store { base, offset, .. }
+                | Instruction::Atomic { base, offset, .. }
                     if base == register =>
                 {
-                    accesses |= 1 << slot;
+                    // The way is as long as the arena, and as these are apart.
+                    if near.get_or_insert(offset).abs_diff(offset) <= SCAN_OFFSETS_BYTES / 2 {
+                        accesses |= 1 << slot;
+                    }
                 }
                 _ => {}
             }
         }
         let step: i32 = step?;
+        if accesses == 0 {
+            return None;
+        }
         let is_short = turn <= SCAN_UNITS_PER_BYTE * i64::from(step.unsigned_abs());
         let is_always =
             || self.is_acyclic(members & !steps) && self.is_acyclic(members & !accesses);
@@ -330,6 +342,10 @@ mod tests {
         assert!(is_scan(&[load(6, 0), memset, add(6, 8)]));
         let tail_call = slot(0x85, 0, 0, 0, 6);
         assert!(!is_scan(&[load(6, 0), tail_call, add(6, 8)]));
+        assert!(is_scan(&[load(1, 300), load(1, 44), add(1, 2)]));
+        assert!(is_scan(&[load(1, 300), load(1, -32768), add(1, 2)]), "the first is enough");
+        let far = [load(1, 32760), slot(0x05, 0, 0, 1, 0), load(1, -32768), add(1, 8)];
+        assert!(!is_scan(&[&[below(2, 9, 2)], &far[..]].concat()), "goes on behind the arena");
         // A turn without the step, or without the access.
         assert!(!is_scan(&[load(1, 0), below(2, 9, 1), add(1, 8)]));
         assert!(!is_scan(&[below(2, 9, 1), load(1, 0), add(1, 8)]));
@@ -435,7 +451,7 @@ mod tests {
         let before = budget;
         let observed = crate::observe(&program, &mut arena, limit, &mut budget, &mut Alone);
         assert_eq!(run(&program, before).0, Err(FaultKind::Budget));
-        let most = before + crate::cost::scan_slack(limit);
+        let most = before + crate::cost::scan_slack(abi::GUEST_BASE, limit);
         assert!(observed.executed <= most, "{} units were executed", observed.executed);
     }
 

@@ -236,8 +236,17 @@ fn doubles_are_parsed() {
     let fixed = around(3) + 25 + 120;
     assert_eq!(parse(b"-12.5e3,"), (7, -12500.0, fixed + 8 * 8));
     assert_eq!(parse(b"9007199254740993"), (16, 9_007_199_254_740_992.0, fixed + 16 * 8));
-    // More digits than are read at once.
-    assert_eq!(parse(b"9007199254740993.001").2, fixed + 20 * 8 + 30_000);
+    // More digits than are read at once; signs, points, exponents and the zeroes in front are none.
+    assert_eq!(parse(b"9007199254740993.0010").2, fixed + 21 * 8 + 30_000);
+    for number in ["9007199254740993.001", "-0.00012345678901234567", "-1.2345678901234567e-300"] {
+        let length = number.len() as i64;
+        let parsed = number.parse().expect("a number");
+        assert_eq!(parse(number.as_bytes()), (length, parsed, fixed + length * 8), "{number}");
+    }
+    let zeroes = [&[b'0'; 100][..], b"5"].concat();
+    assert_eq!(parse(&zeroes), (101, 5.0, fixed + 101 * 8));
+    // Their bytes are paid also if they are too many.
+    assert_eq!(parse(&[b'0'; 500]), (ERANGE, 0.0, fixed + 500 * 8));
     assert_eq!(parse(b"2.2250738585072011e-308").1.to_bits(), 0x000f_ffff_ffff_ffff);
     assert_eq!(parse(b"1e-400 "), (6, 0.0, fixed + 7 * 8));
     for text in [&b""[..], b".", b"-", b"e5", b"inf", b"NaN", b" 1"] {

@@ -18,10 +18,13 @@ use repair::{repair, scan};
 /// Units that a call of a fuzzed program may take.
 const BUDGET: i64 = 50_000;
 
-/// Any bytes are an object or an error, never a panic.
+/// Any bytes are an object, whose functions run on both engines alike, or an error; never a panic.
 pub fn object(data: &[u8]) {
     if let Ok(object) = Object::parse(data) {
         assert!(!object.entries().is_empty());
+        for entry in object.entries() {
+            compare(data.len(), &entry.program);
+        }
     }
 }
 
@@ -37,7 +40,7 @@ pub fn differential(data: &[u8]) {
             let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
             let constant_bytes = image.len() / 2;
             let program = program.with_statics(Statics::new(image, constant_bytes));
-            compare(visible, &program);
+            compare(visible_bytes(visible), &program);
         }
     }
 }
@@ -55,22 +58,22 @@ pub fn kernel(data: &[u8]) -> u32 {
         let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
         let constant_bytes = image.len() / 2;
         let program = program.with_statics(Statics::new(image, constant_bytes));
-        compared += u32::from(compare_kernel(visible, &program));
+        compared += u32::from(compare_kernel(visible_bytes(visible), &program));
     }
     compared
 }
 
 /// Whether the program could be rewritten.
-fn compare_kernel(visible: u8, program: &Program) -> bool {
+fn compare_kernel(visible: usize, program: &Program) -> bool {
     let Ok(translated) = KernelProgram::translate(program) else { return false };
     let mut end = KernelEnd::Helper;
-    let actual = run(visible.into(), |arena, limit, budget| {
+    let actual = run(visible, |arena, limit, budget| {
         end = kernel::machine::run(program, &translated, arena, limit, budget);
         Ok(Exit::Return(0))
     });
     // What it has done until then counts for nothing: the chain is run again.
     let KernelEnd::Same(outcome) = end else { return true };
-    let expected = run(visible.into(), |arena, limit, budget| {
+    let expected = run(visible, |arena, limit, budget| {
         observe(program, arena, limit, budget, &mut Surroundings::new()).outcome
     });
     assert_eq!(expected.0.0, outcome, "the kernel has another outcome: {program:?}");
@@ -131,25 +134,33 @@ pub fn decompress(data: &[u8]) {
     assert!(is_whole && memory[from..] == *block, "bytes beside the room were written");
 }
 
+/// The data that a call sees: any few bytes, or up to a whole block.
+fn visible_bytes(first: u8) -> usize {
+    let first = usize::from(first);
+    if first < 128 { first } else { (first - 127) * (abi::MAX_HOP_BYTES / 128) }
+}
+
 /// What is made of a stream of bytes: as it is, it is hardly ever a program, and a program is hardly
 /// ever a scan or a nest of loops.
 fn programs(first: u8, code: &[u8]) -> [Vec<u8>; 4] {
     [code.to_vec(), repair(code), scan(first, code), structured::program(code)]
 }
 
-fn compare(visible: u8, program: &Program) {
+fn compare(visible: usize, program: &Program) {
     let native = NativeFunction::compile(program).expect("a checked program can be translated");
     let (mut oracle, mut surroundings) = (Surroundings::new(), Surroundings::new());
-    let expected = run(visible.into(), |arena, limit, budget| {
+    let expected = run(visible, |arena, limit, budget| {
         let before = *budget;
         let Observed { outcome, executed, .. } =
             observe(program, arena, limit, budget, &mut oracle);
-        let slack = if outcome.is_err() { cost::scan_slack(limit) } else { 0 };
+        // A strided loop pays when it is left.
+        let in_scan = outcome.as_ref().is_err_and(|fault| program.is_in_scan(fault.pc));
+        let slack = if in_scan { cost::scan_slack(program.lowest_address(), limit) } else { 0 };
         let paid = before - *budget;
         assert!(executed <= paid + slack, "{executed} units for {paid}: {program:?}");
         outcome
     });
-    let actual = run(visible.into(), |arena, limit, budget| {
+    let actual = run(visible, |arena, limit, budget| {
         native.call(arena, limit, budget, &mut surroundings)
     });
     assert_eq!(oracle.said, surroundings.said, "the engines disagree on the trace: {program:?}");
@@ -210,6 +221,7 @@ fn run(
     visible: usize,
     call: impl FnOnce(&mut Arena, Limit, &mut i64) -> Result<Exit, Fault>,
 ) -> (Outcome, Arena) {
+    let visible = visible.min(abi::MAX_HOP_BYTES);
     let mut arena = Arena::new();
     let canary = |index: usize| (index as u8).wrapping_mul(31) ^ 0x5a;
     let data = arena.data_mut(0..abi::MAX_HOP_BYTES);
