@@ -106,8 +106,10 @@ def ends(options, test, folder):
     folder.mkdir()
     environment = os.environ | {"BPFOF_ENDS": folder, "BPFOF_FUNCTIONS": ROOT / "functions/build"}
     environment["BPFOF_CHAINS"] = str(options.chains)
-    command = [test, "ends_of_random_chains", "--quiet"]
+    command = [test, "ends_of_random_chains", "--ignored", "--quiet"]
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    if not any(folder.iterdir()):
+        sys.exit("fail the executors have no test ends_of_random_chains")
 
 
 def boot(control, options, programs, more):
@@ -157,12 +159,13 @@ def limit(monitor_path, drive, bytes_per_second):
 def follow(folder, line):
     """Does what the guest asks for: prints what it reports, makes a drive slow, keeps a file. Returns the number of
     failures, or None if the guest stopped before it said anything."""
-    failures, begun, text = 0, time.monotonic(), None
+    steps, failures, begun, text = 0, 0, time.monotonic(), None
     for text in line:
         word, _, rest = text.strip().partition(" ")
         if word == "begin":
             begun = time.monotonic()
         elif word in ("ok", "fail"):
+            steps += 1
             print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
             failures += word == "fail"
         elif word == "say":
@@ -174,7 +177,9 @@ def follow(folder, line):
             name, _, content = rest.partition(" ")
             (folder / pathlib.Path(name).name).write_bytes(base64.b64decode(content))
         elif word == "end":
-            return failures
+            if steps == 0:
+                print("fail the guest has done no step")
+            return failures + (steps == 0)
     if text is None:
         return None
     print("fail the guest stopped before its last step")

@@ -169,7 +169,7 @@ def carry_out(request, served):
 def follow(line, served):
     """Prints what the guest reports and does what it asks for. Returns the number of failures, or
     None if the guest stopped before it said anything."""
-    failures, begun, text = 0, time.monotonic(), None
+    steps, failures, begun, text = 0, 0, time.monotonic(), None
     for text in line:
         word, _, rest = text.strip().partition(" ")
         if word == "begin":
@@ -177,6 +177,7 @@ def follow(line, served):
             for target in served.values():
                 target.look()
         elif word in ("ok", "fail"):
+            steps += 1
             print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
             if word == "fail":
                 failures += 1
@@ -192,7 +193,9 @@ def follow(line, served):
             line.write(f"{answer}\n")
             line.flush()
         elif word == "end":
-            return failures
+            if steps == 0:
+                print("fail the guest has done no step")
+            return failures + (steps == 0)
     if text is None:
         return None
     print("fail the guest stopped before its last step")

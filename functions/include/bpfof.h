@@ -187,7 +187,7 @@ static __s64 (*const bpfof_parse_int)(const void *text, __u64 len, __u64 base, v
  * large for a double or takes more than 128 bytes; then nothing is stored.
  *
  * Costs 145 units, 8 for each byte that is looked at, and 30000 for a number of
- * more than 19 bytes.
+ * more than 19 digits before the exponent, without the zeroes in front.
  */
 static __s64 (*const bpfof_parse_double)(const void *text, __u64 len, void *value) = (void *)9;
 

@@ -9,8 +9,8 @@
 #define LINE_WINDOW 256
 #define FIELD_WINDOW 48
 #define QUOTE_WINDOW 1024
-/* Lines with more fields that are not listed and have no quotes are gone through up to the last that is needed:
- * each field costs 390 units, and a call has a million. */
+/* Lines with quotes are gone through field by field, at 390 units each of a million that a call has, unless there
+ * are more fields: to list their ends costs less, but then those of other lines are listed again. */
 #define WALKED_FIELDS 256
 
 /* A field: its text, without the quotes. */
@@ -163,9 +163,18 @@ RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *c
 	return column->kind == BPFOF_FLOAT_COLUMN && parse_infinity(field, bits) ? 0 : 2;
 }
 
+/* Stores where a column's text is. */
+static inline void store(struct bpfof_batch *batch, const struct bpfof_column *column, __u32 row,
+			 __u32 start, __u32 size)
+{
+	__u32 stride = column->kind == BPFOF_TEXT_COLUMN ? 4 : 8;
+
+	*(__u32 *)bpfof_at(batch, column->values_at + row * stride) = start | size << 16;
+}
+
 /* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column or the number of
- * fields. If `all`, the fields behind them are gone through as well: they are not yet counted, or there are
- * quotes, and one that does not end is of a line that ends in them. */
+ * fields. If `all`, the fields behind them are gone through as well: there are quotes, and one that does not end
+ * is of a line that ends in them. */
 static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			     struct bpfof_batch *batch, __u8 *at, __u8 *end, __u32 row,
 			     __u32 all, __u32 *bad)
@@ -183,13 +192,8 @@ static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *qu
 		}
 		/* Behind the delimiter; behind the end there is no further field. */
 		at = behind + 1;
-		if (column < last && index == column->place) {
-			__u32 stride = column->kind == BPFOF_TEXT_COLUMN ? 4 : 8;
-
-			*(__u32 *)bpfof_at(batch, column->values_at + row * stride) =
-				(field.at - ctx->data) | field.size << 16;
-			column++;
-		}
+		if (column < last && index == column->place)
+			store(batch, column++, row, field.at - ctx->data, field.size);
 		if (behind == end)
 			break;
 	}
@@ -470,12 +474,107 @@ RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *co
 	}
 }
 
-/* Takes the columns of a line that is not listed or has quotes: 0, or what is wrong. The row is in the lower
- * 16 bits of `row`, and whether all fields are gone through above. */
+/* Takes the columns of a line that is listed but not as others, or has quotes: 0, or what is wrong. The row is in
+ * the lower 16 bits of `row`, and whether all fields are gone through above. */
 RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
 {
 	return take_row(ctx, bpfof_query(ctx), bpfof_batch(), ctx->data + at, ctx->data + end,
 			(__u16)row, row >> 16, bad);
+}
+
+/* What is wrong with a row of so many fields: a column that it does not have, or their number. */
+RARE __u32 bad_fields(const struct bpfof_ctx *ctx, __u32 fields, __u32 *bad)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+
+	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++) {
+		if (query->column[i].place >= fields) {
+			*bad = i;
+			return BPFOF_QUERY_SHORT_ROW;
+		}
+	}
+	*bad = fields;
+	return BPFOF_QUERY_BAD_FIELDS;
+}
+
+/* How far a line has been gone through whose fields are not all listed at once. */
+struct wide {
+	/* where the next field begins, and its number */
+	__u32 at;
+	__u32 index;
+	const struct bpfof_column *column;
+};
+
+/* Takes the fields that a delimiter ends before `end`: none of them has quotes. */
+RARE void take_pieces(const struct bpfof_ctx *ctx, struct wide *wide, __u32 end, __u32 row)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+	const struct bpfof_column *column = wide->column, *last = query->column + query->columns;
+	struct bpfof_batch *batch = bpfof_batch();
+	__u16 *list = bpfof_at(batch, query->chosen_at);
+	__u32 at = wide->at, index = wide->index, delimiter = query->delimiter, count;
+
+	do {
+		count = bpfof_find_all(ctx->data + at, end - at,
+				       BPFOF_ANY(delimiter, delimiter, delimiter, delimiter), list,
+				       query->rows_max);
+		for (; column < last && column->place < index + count; column++) {
+			__u32 which = column->place - index, start = which ? list[which - 1] + 1 : 0;
+
+			store(batch, column, row, at + start, list[which] - start);
+		}
+		index += count;
+		if (count)
+			at += list[count - 1] + 1;
+	} while (count == query->rows_max);
+	*wide = (struct wide){ at, index, column };
+}
+
+/* Takes the columns of a line as take_other does, however many fields it has: their ends are listed piece by
+ * piece, in the place of those that listed were. The row is in the lower 16 bits of `row`, and whether there are
+ * quotes above. */
+RARE __u32 take_wide(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+	const struct bpfof_column *last = query->column + query->columns;
+	struct wide wide = { at, 0, query->column };
+	__u32 quote = row >> 16 ? find_quote(ctx, at) : end;
+	struct field field;
+
+	row = (__u16)row;
+	for (;;) {
+		__u8 *behind;
+
+		take_pieces(ctx, &wide, quote < end ? quote : end, row);
+		if (quote >= end)
+			break;
+		if (quote != wide.at) {
+			/* Within a field it is one of its bytes. */
+			quote = find_quote(ctx, quote + 1);
+			continue;
+		}
+		behind = take_quoted(ctx->data + quote, ctx->data + end, &field);
+		if (!behind || (behind < ctx->data + end && *behind != query->delimiter)) {
+			*bad = wide.column - query->column;
+			return BPFOF_QUERY_BAD_QUOTES;
+		}
+		if (wide.column < last && wide.column->place == wide.index)
+			store(bpfof_batch(), wide.column++, row, field.at - ctx->data, field.size);
+		wide.index++;
+		/* Behind the delimiter; behind the end there is no further field. */
+		wide.at = behind - ctx->data + 1;
+		if (wide.at > end)
+			break;
+		quote = find_quote(ctx, wide.at);
+	}
+	if (wide.at <= end) {
+		if (wide.column < last && wide.column->place == wide.index)
+			store(bpfof_batch(), wide.column++, row, wide.at, end - wide.at);
+		wide.index++;
+	}
+	if (wide.column == last && (!query->columns || wide.index == query->fields))
+		return 0;
+	return bad_fields(ctx, wide.index, bad);
 }
 
 /*
@@ -491,6 +590,8 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 	__u16 *rows_at = bpfof_at(batch, query->rows_at);
 	__u32 size = bpfof_data_size(ctx), start = *at, rows_max = query->rows_max, end, text_end, error;
 	__u32 needed = query->columns ? query->column[query->columns - 1].place + 1 : 0;
+	/* No row is listed whole. */
+	__u32 is_wide = query->fields > rows_max;
 	__u64 left = query->end > ctx->offset ? query->end - ctx->offset : 0;
 	__u32 lines = list_all(ctx, bpfof_at(batch, query->selection_at), start, '\n');
 	struct listed listed = { bpfof_at(batch, query->chosen_at), start, 0, 0, query->fields };
@@ -506,10 +607,10 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 
 		if (place.index == lines && (!is_last || lines == rows_max))
 			break;
-		if (listed.next + listed.fields > listed.count && needed)
+		if (listed.next + listed.fields > listed.count && needed && !is_wide)
 			list_fields(ctx, &listed, line);
 		list = listed.list + listed.next;
-		if (listed.fields && listed.fields >= needed)
+		if (listed.fields && listed.fields >= needed && !(needed && is_wide))
 			take_alike(ctx, &listed, &place, lines - place.index, start);
 		if (place.row > first) {
 			const struct bpfof_column *column = query->column, *last = column + query->columns;
@@ -528,13 +629,17 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 			/* The end of the line is in the list as well. */
 			__u32 counted = !has_quotes && fields &&
 					listed.list[listed.next - 1] + listed.base == end;
-			__u32 walks = has_quotes || (!counted && listed.fields <= WALKED_FIELDS);
+			__u32 walks = has_quotes && query->fields <= WALKED_FIELDS;
 
-			error = needed || has_quotes ?
-				take_other(ctx, line, text_end, place.row | walks << 16, bad) : 0;
-			if (!error && counted && fields != listed.fields) {
-				*bad = fields;
-				error = BPFOF_QUERY_BAD_FIELDS;
+			error = 0;
+			if (counted && fields != listed.fields) {
+				error = bad_fields(ctx, fields, bad);
+			} else if (walks || (counted && needed)) {
+				error = take_other(ctx, line, text_end, place.row | walks << 16, bad);
+			} else if (needed || has_quotes) {
+				error = take_wide(ctx, line, text_end, place.row | has_quotes << 16, bad);
+				if (needed)
+					listed.count = listed.next = 0;
 			}
 			if (error) {
 				*at = line;

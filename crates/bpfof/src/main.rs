@@ -121,6 +121,9 @@ enum Command {
 /// started again.
 const BAD_CONFIGURATION: u8 = 78;
 
+/// What a creation of a database ends with that was stopped, as `bpfof query` does.
+const INTERRUPTED: u8 = 130;
+
 fn main() -> ExitCode {
     let _log = log_writer::FlushAtEnd;
     let cli = match command_tree::parse::<Cli>() {
@@ -161,9 +164,12 @@ fn main() -> ExitCode {
             // The reason comes last.
             log_writer::flush();
             eprintln!("bpfof: {error}");
-            match error.is::<target::BadConfiguration>() {
-                true => ExitCode::from(BAD_CONFIGURATION),
-                false => ExitCode::FAILURE,
+            if error.is::<target::BadConfiguration>() {
+                ExitCode::from(BAD_CONFIGURATION)
+            } else if kv::is_interrupted(&*error) {
+                ExitCode::from(INTERRUPTED)
+            } else {
+                ExitCode::FAILURE
             }
         }
     }

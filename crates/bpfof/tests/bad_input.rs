@@ -4,6 +4,9 @@ mod command;
 
 use command::{BPFOF, Target, bad, bpfof, good, json};
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -84,6 +87,50 @@ fn the_target_comes_from_the_environment() {
     assert!(run(&["kv", "range", "1", "3"]).contains("2 2"));
     assert!(run(&["kv", "aggregate", "sum", "0", "100"]).contains("4950"));
     assert!(run(&["function", "list"]).contains("no function is installed"));
+}
+
+/// Of a part of a database the other keys are damage.
+#[test]
+fn a_key_that_cannot_be_looked_up_takes_no_others_away() {
+    let target = Target::start(&["mem:size=16MiB"]);
+    good(&["kv", "create", "--levels", "3", "--subtrees", "1", "--target", &target.url]);
+    for plain in [&[][..], &["--plain"]] {
+        let arguments = [&["kv", "get", "--json", "--target", &target.url], plain, &["-"]].concat();
+        let mut get = Command::new(BPFOF);
+        get.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut get = get.spawn().expect("bpfof starts");
+        let mut keys = get.stdin.take().expect("piped");
+        keys.write_all(b"1\n20000\n2\nx\n3\n").expect("it reads");
+        drop(keys);
+        let output = get.wait_with_output().expect("it ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("key 20000: "), "{errors}");
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let pair = |key: u64| serde_json::json!({ "key": key, "value": key.to_string() });
+        assert_eq!(found, serde_json::json!([pair(1), pair(2)]));
+    }
+}
+
+#[test]
+fn an_interrupted_creation_says_what_is_left_of_the_namespace() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("namespace");
+    File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a sparse file");
+    let target = Target::start(&[&format!("file:path={}", path.display())]);
+    let mut create = Command::new(BPFOF);
+    create.args(["kv", "create", "--levels", "5", "--target", &target.url]).stderr(Stdio::piped());
+    let mut child = create.spawn().expect("bpfof starts");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while std::fs::metadata(&path).expect("it is there").blocks() < 4096 {
+        assert!(Instant::now() < deadline && child.try_wait().expect("waits").is_none());
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    assert!(errors.contains("interrupted: namespace 1 has no database now"), "{errors}");
 }
 
 /// No machine has the address; the libraries are this machine's, or one that cannot be loaded.
@@ -170,7 +217,8 @@ fn an_interrupted_database_is_not_there() {
     create.args(["kv", "create", "--levels", "6", "--file"]).arg(&file);
     for (signal, leaves_partial) in [(Signal::INT, false), (Signal::KILL, true)] {
         let mut child = interrupt_once(&mut create, &partial, signal);
-        assert!(!child.wait().expect("ended").success());
+        let interrupted = (signal == Signal::INT).then_some(130);
+        assert_eq!(child.wait().expect("ended").code(), interrupted);
         assert!(!file.exists(), "{signal:?}");
         assert_eq!(partial.exists(), leaves_partial, "{signal:?}");
     }

@@ -1,9 +1,11 @@
 //! Keys as operators and users meet them: made, checked, used by targets and hosts, and what is refused.
 
 mod command;
+mod skip;
 
 use bpfof_host::grant::GrantClient;
 use command::{BPFOF, Target, bad, bpfof, good, json};
+use skip::{skip, skip_part};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -106,8 +108,7 @@ fn keys_are_made_and_checked() {
 #[test]
 fn a_replaced_key_keeps_its_owner() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: only root gives files away");
-        return;
+        return skip("only root gives files away");
     }
     let keys = Keys::new();
     let path = keys.make("tls", "key");
@@ -407,8 +408,7 @@ fn dumps_core(folder: &Path, rule: &str) -> bool {
 fn a_target_with_keys_dumps_no_core() {
     let folder = tempfile::tempdir().expect("a folder");
     if !dumps_core(folder.path(), "") {
-        eprintln!("SKIPPED: no program dumps core here (ulimit -c, kernel.core_pattern)");
-        return;
+        return skip_part("core", "no program dumps core here (ulimit -c, kernel.core_pattern)");
     }
     assert!(!dumps_core(folder.path(), "tls-psk = [\"PSK\"]"));
 }

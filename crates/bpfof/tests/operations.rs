@@ -2,6 +2,7 @@
 
 mod command;
 mod operated;
+mod stop;
 
 use command::{BPFOF, bad, good};
 use operated::{connect, get, start};
@@ -11,6 +12,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use stop::StopAtEnd;
 
 /// The target counts exactly what a host has asked for.
 #[test]
@@ -337,6 +339,35 @@ fn what_dashboards_and_rules_name_exists() {
     assert!(missing.is_empty(), "docs/operating.md does not explain {missing:?}");
 }
 
+/// So that no page of somebody else reads metrics by a name that it lets lead here.
+#[test]
+fn metrics_are_for_those_who_know_a_name_of_the_target() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    let text = "namespaces = [\"mem:size=1MiB\"]\nmetrics-names = [\"of-the-file.example.org\"]\n";
+    std::fs::write(&config, text).expect("written");
+    let config = config.to_str().expect("UTF-8");
+    let named = ["--metrics-name", "given.example.org", "--metrics-name", "Other.Example.Org"];
+    let operated = start(&[&["--quiet", "--config", config], &named[..]].concat());
+    for path in ["/metrics", "/", "/report", "/slow"] {
+        let ask =
+            |host: &str| operated.http(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        for host in ["127.0.0.1", "localhost:9420", "storage1", "[::1]:9420"].into_iter().chain([
+            "of-the-file.example.org",
+            "given.example.org:9420",
+            "other.example.org",
+        ]) {
+            let (head, _) = ask(host);
+            assert!(head.starts_with("HTTP/1.1 200 OK"), "{path}, {host}: {head}");
+        }
+        for host in ["example.org", "evil.given.example.org", "given.example.org.evil.example"] {
+            let (head, body) = ask(host);
+            assert!(head.starts_with("HTTP/1.1 421 "), "{path}, {host}: {head}");
+            assert!(body.contains("metrics-names"), "{body}");
+        }
+    }
+}
+
 /// Another implementation reads all of it, while the target works.
 #[test]
 fn the_parser_of_the_python_client_reads_the_metrics() {
@@ -344,6 +375,7 @@ fn the_parser_of_the_python_client_reads_the_metrics() {
     good(&["kv", "create", "--levels", "3", "--target", &operated.target.url]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
         scope.spawn(|| {
             let (_controller, mut lane) = connect(&operated.target.url, 8);
             while !stop.load(Ordering::Relaxed) {
@@ -353,7 +385,6 @@ fn the_parser_of_the_python_client_reads_the_metrics() {
         for _ in 0..5 {
             parse_by_python(&operated.metrics());
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

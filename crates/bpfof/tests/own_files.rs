@@ -1,6 +1,7 @@
 //! Chains over files that only this process writes, in place and past the page cache, on mounted ext4 and XFS.
 
 mod disk;
+mod stop;
 
 use bpfof_host::files::{
     Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
@@ -15,6 +16,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use stop::StopAtEnd;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// At the target or not at all.
@@ -113,15 +115,6 @@ impl Fixture {
     }
 }
 
-/// Writes blocks behind the table until it is dropped.
-struct Writer<'a>(&'a AtomicBool);
-
-impl Drop for Writer<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn punch_and_write(fixture: &Fixture, path: &Path, generation: u64) -> Root {
     let (bytes, root) = table(generation);
     let name = path.to_str().expect("UTF-8");
@@ -155,7 +148,7 @@ fn writing_disturbs_no_chain() {
                     write(&written, &[count as u8; BLOCK], ROOM + (count % 64) * BLOCK as u64);
                 }
             });
-            let _stops = Writer(&stop);
+            let _stop = StopAtEnd(&stop);
             let (begun, mut chains) = (Instant::now(), 0);
             while chains < 300 || writes.load(Ordering::Relaxed) < 300 {
                 let key = chains % 2000;

@@ -9,14 +9,21 @@ mod integration;
 mod programs;
 
 use daemon::{Grantd, UID};
+use disk::skip::skip;
 use disk::{BPFOF, Disk, cannot_mount, run};
 use integration::{build, cannot_build, is_other_version};
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Gets of one kind that are no accident.
+const MANY: u64 = 200;
 
 /// The program of docs/rocksdb.md, compiled as the page says, but with what was built.
 fn compile_example(folder: &Path) -> PathBuf {
@@ -79,37 +86,94 @@ fn reads_end_in_time(folder: &Path, disk: &Disk) {
     assert!(status.expect("it starts").success());
 }
 
+/// How many Gets of [`Reading`] have gone which way.
+#[derive(Clone, Copy, Debug)]
+struct Ways {
+    target: u64,
+    here: u64,
+    /// There was no connection.
+    busy: u64,
+}
+
+/// `concurrent_test` reads until this ends.
+struct Reading {
+    process: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Reading {
+    fn start(folder: &Path, disk: &Disk, url: &str) -> Reading {
+        let mut process = Command::new(folder.join("concurrent_test"))
+            .arg(disk.mount())
+            .args([url, disk.image().to_str().expect("UTF-8")])
+            .env("REPORTS", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        Reading { process, lines }
+    }
+
+    fn ways(&mut self) -> Ways {
+        self.process.stdin.as_mut().expect("piped").write_all(b"\n").expect("it runs");
+        let line = self.lines.next().expect("it runs").expect("a line");
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["target", target, "here", here, "busy", busy] = words[..] else { panic!("{line}") };
+        let [target, here, busy] = [target, here, busy].map(|word| word.parse().expect("a number"));
+        Ways { target, here, busy }
+    }
+
+    /// Waits until Gets have gone some way.
+    fn until(&mut self, what: &str, is_so: impl Fn(&Ways) -> bool) -> Ways {
+        let begun = Instant::now();
+        loop {
+            let ways = self.ways();
+            if is_so(&ways) {
+                eprintln!("{what}, after {:?}: {ways:?}", begun.elapsed());
+                return ways;
+            }
+            assert!(begun.elapsed() < PATIENCE, "not in time, {what}: {ways:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn ends_well(mut self) {
+        drop(self.process.stdin.take());
+        self.lines.map_while(Result::ok).for_each(|line| eprintln!("{line}"));
+        assert!(self.process.wait().expect("it ends").success());
+    }
+}
+
 /// Chains go on when it is back.
 fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
-    let mut reading = Command::new(folder.join("concurrent_test"))
-        .arg(disk.mount())
-        .args([disk.url.to_string(), disk.image().display().to_string()])
-        .env("READS", "30000")
-        .spawn()
-        .expect("it starts");
-    std::thread::sleep(Duration::from_millis(500));
+    let mut reading = Reading::start(folder, disk, &disk.url.to_string());
+    reading.until("chains answer", |ways| ways.target > MANY);
     disk.stop_target();
-    std::thread::sleep(Duration::from_millis(500));
+    let killed = reading.ways();
+    let left = |ways: &Ways| ways.here + ways.busy;
+    reading.until("the target is missed", |ways| left(ways) > left(&killed) + MANY);
+    let before = reading.ways();
     disk.restart_target();
-    assert!(reading.wait().expect("it ends").success());
+    reading.until("chains answer again", |ways| ways.target > before.target + MANY);
+    reading.ends_well();
 }
 
 /// With a second path to the storage nobody notices.
 fn a_target_that_dies_is_not_missed(folder: &Path, disk: &mut Disk) {
     let url = disk.add_path().to_string();
-    let mut reading = Command::new(folder.join("concurrent_test"))
-        .arg(disk.mount())
-        .args([url, disk.image().display().to_string()])
-        .env("READS", "30000")
-        .spawn()
-        .expect("it starts");
-    std::thread::sleep(Duration::from_millis(500));
+    let mut reading = Reading::start(folder, disk, &url);
+    reading.until("chains answer", |ways| ways.target > MANY);
     disk.stop_target();
-    assert!(reading.wait().expect("it ends").success());
+    let killed = reading.ways();
+    let later =
+        reading.until("the second target answers", |ways| ways.target > killed.target + 10 * MANY);
+    assert_eq!(later.busy, killed.busy, "Gets were left to RocksDB");
+    reading.ends_well();
     disk.restart_target();
 }
 
-/// Keys that are read of it, at least.
+/// Keys that are read of a database of `db_bench`, at least.
 const READS_OF_DB_BENCH: u64 = 4000;
 
 /// A database that RocksDB's own benchmark has made, with filters, by its options. False if there is no such
@@ -125,7 +189,7 @@ fn make_by_db_bench(database: &Path, user: u32) -> bool {
         .uid(user)
         .output();
     let Ok(made) = made else {
-        eprintln!("SKIPPED: db_bench is missing; scripts/setup.sh rocksdb installs it");
+        skip("db_bench is missing; scripts/setup.sh rocksdb installs it");
         return false;
     };
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -396,9 +460,7 @@ fn kill_targets(disk: &mut Disk, process: &mut Child) {
 #[test]
 #[ignore = "runs as long as READS or SOAK_SECONDS says: make soak-rocksdb"]
 fn soak() {
-    if cannot_build() || cannot_mount().is_some() {
-        return;
-    }
+    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
     let folder = build();
     let setting = |name| {
         let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;

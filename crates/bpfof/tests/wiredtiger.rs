@@ -2,6 +2,7 @@
 
 mod disk;
 
+use disk::skip::skip;
 use disk::{BPFOF, Disk, KINDS, cannot_mount, run};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
@@ -24,8 +25,8 @@ fn cannot_build() -> bool {
     let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
     let has_header = other().is_some() || Path::new("/usr/include/wiredtiger.h").exists();
     if !(has_cmake && has_header) {
-        eprintln!(
-            "SKIPPED: cmake or WiredTiger's headers are missing; scripts/setup.sh wiredtiger installs them"
+        skip(
+            "cmake or WiredTiger's headers are missing; scripts/setup.sh wiredtiger installs them",
         );
     }
     !(has_cmake && has_header)
@@ -154,32 +155,37 @@ fn a_target_that_dies_is_no_error_and_is_used_again() {
     assert!(running.wait().expect("it ends").success());
 }
 
-#[test]
-fn idle_threads_have_no_files_of_a_lost_target() {
+/// A part of `answers_test`, which says when the target is to `stop` and to `start`.
+fn runs_beside_a_target(part: &str, stop: fn(&Disk), start: fn(&mut Disk)) {
     if cannot_build() || cannot_mount().is_some() {
         return;
     }
     let mut disk = Disk::new("ext4", IMAGE_BYTES);
     let mut command = on_disk(&disk, "answers_test");
-    let mut running = command.arg("idle").stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut running = command.arg(part).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut told = Vec::new();
     for line in BufReader::new(running.stdout.take().expect("piped")).lines() {
-        match line.expect("text").as_str() {
-            "stop" => disk.stop_target(),
-            "start" => disk.restart_target(),
+        let line = line.expect("text");
+        match line.as_str() {
+            "stop" => stop(&disk),
+            "start" => start(&mut disk),
             other => eprintln!("{other}"),
         }
+        told.push(line);
     }
     assert!(running.wait().expect("it ends").success());
+    assert_eq!(told[..told.len() - 1], ["stop", "start"], "{told:?}");
 }
 
-/// The Python that has WiredTiger's module, of the version that the extension is built for: `make wiredtiger-11`
-/// makes one, which is in WIREDTIGER_PYTHON.
-fn python() -> Option<String> {
-    let python = std::env::var("WIREDTIGER_PYTHON").ok().filter(|path| !path.is_empty());
-    if python.is_none() {
-        eprintln!("SKIPPED: no Python with WiredTiger's module; make wiredtiger-11 makes one");
-    }
-    python
+#[test]
+fn idle_threads_have_no_files_of_a_lost_target() {
+    runs_beside_a_target("idle", Disk::stop_target, Disk::restart_target);
+}
+
+#[test]
+fn a_target_that_hangs_is_waited_for_no_longer_than_told() {
+    let hang = |disk: &Disk| disk.signal(0, Signal::STOP);
+    runs_beside_a_target("silent", hang, |disk| disk.signal(0, Signal::CONT));
 }
 
 /// A new folder for a database, where the extension leaves its counters, and a configuration that loads it.
@@ -196,12 +202,13 @@ fn database(disk: &Disk, name: &str) -> (PathBuf, PathBuf, String) {
     (home, counters, config)
 }
 
-/// A program in Python, with nothing but a variable of the environment.
+/// A program in Python, with nothing but a variable of the environment. WIREDTIGER_PYTHON is the Python that has
+/// WiredTiger's module, of the version that the extension is built for.
 #[test]
+#[ignore = "make wiredtiger-11 makes a Python with WiredTiger's module"]
 fn a_python_program_is_pushed_down() {
-    let Some(python) = python().filter(|_| !cannot_build() && cannot_mount().is_none()) else {
-        return;
-    };
+    let python = std::env::var("WIREDTIGER_PYTHON").expect("make wiredtiger-11 sets it");
+    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and WiredTiger");
     let disk = Disk::new("ext4", IMAGE_BYTES);
     let (home, counters, config) = database(&disk, "python");
     let program = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -232,8 +239,7 @@ fn a_program_that_knows_nothing_of_it_uses_it() {
         return;
     }
     let Ok(found) = Command::new("wt").arg("-V").output() else {
-        eprintln!("SKIPPED: WiredTiger's tool wt is missing");
-        return;
+        return skip("WiredTiger's tool wt is missing");
     };
     assert!(found.status.success());
     let disk = Disk::new("ext4", IMAGE_BYTES);
@@ -269,9 +275,7 @@ fn a_program_that_knows_nothing_of_it_uses_it() {
 #[test]
 #[ignore = "runs as long as SOAK_SECONDS says: make soak-wiredtiger"]
 fn soak() {
-    if cannot_build() || cannot_mount().is_some() {
-        return;
-    }
+    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and WiredTiger");
     let seconds = std::env::var("SOAK_SECONDS").ok().filter(|text| !text.is_empty());
     let seconds: u64 = seconds.map_or(1800, |text| text.parse().expect("SOAK_SECONDS is a number"));
     for (kind, _) in KINDS {

@@ -268,8 +268,8 @@ struct bpfof_function *bpfof_function_load_file(struct bpfof *bpfof, const char 
 						const char *entry);
 
 /*
- * Unloads it here and at the target. End its chains before: those that run at the
- * target fail with ENOENT then. By a grant daemon it stays at the target until
+ * Unloads it here and at the target. End its chains before: those that are at the
+ * target are run here then, or fail with ENOENT (BPFOF_NO_FALL_BACK). By a grant daemon it stays at the target until
  * the struct bpfof ends. A reader that has run it here keeps its memory until
  * its next chain. NULL is allowed.
  */
@@ -333,13 +333,10 @@ struct bpfof_result {
  * EPROTO        the function asked for what is not allowed
  * ERANGE        the chain reads beyond the end of a file
  * EMSGSIZE      the answer is longer than scratch
- * ENOENT        the function was unloaded; or the path of bpfof_add_path() is gone
+ * ENOENT        the path of bpfof_add_path() is gone
  * EIO, …        a read failed; as read() sets it for reads on this machine
- * EACCES        the target denies a read
- * ENOBUFS       the target's limits are reached
  * EAGAIN        the target cannot run the chain now, and the function has maps
  *               there, so that it runs nowhere else
- * EREMOTEIO     another status of the target
  * ESTALE        a file became shorter while it was read on this machine
  *
  * and only with BPFOF_NO_FALL_BACK, or of a function that has maps at the target:
@@ -348,6 +345,10 @@ struct bpfof_result {
  * ENOTCONN      there is no target or no connection to it any more, or function or
  *               reader are of another struct bpfof
  * ECONNRESET    the connection was lost
+ * ENOENT        the function was unloaded at the target
+ * EACCES        the target denies a read
+ * ENOBUFS       the target's limits are reached
+ * EREMOTEIO     another status of the target
  */
 
 /*

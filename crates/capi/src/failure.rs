@@ -80,9 +80,14 @@ impl Failure {
             ReadError::Command(command) => Self::of_command(command),
             ReadError::Stale => Self::new(libc::ESTALE, message),
             // Its function is at the target and nowhere else.
-            ReadError::Remembers { cause, .. } => {
-                Self::new(errno_of_lack(cause.as_deref()), message)
-            }
+            ReadError::Remembers { cause, .. } => match cause.as_deref() {
+                Some(ReadError::Target(Error::Command { source, .. }))
+                    if !source.is_interrupted() =>
+                {
+                    Self { message, ..Self::of_command(source) }
+                }
+                cause => Self::new(errno_of_lack(cause), message),
+            },
             ReadError::TimedOut => Self::new(libc::ETIMEDOUT, message),
             ReadError::Plain { source, .. } => Self::new(errno_of(source), message),
             ReadError::Target(error) => Self::of_error(error),
@@ -275,6 +280,12 @@ mod tests {
         assert_eq!(target(LostReason::Closed.into()), libc::ECONNRESET);
         assert_eq!(target(SubmitError::NotConnected.into()), libc::ENOTCONN);
         assert_eq!(errno(Some(Box::new(ReadError::Request("no target")))), libc::ENOTCONN);
+        let refused = |status| {
+            let source = CommandError { status, dw0: 0, dw1: 0 };
+            target(Error::Command { command: "Pushdown", source })
+        };
+        assert_eq!(refused(Status::UNKNOWN_FUNCTION), libc::ENOENT);
+        assert_eq!(refused(Status::COMMAND_INTERRUPTED), libc::EAGAIN);
         let opened = |error| Failure::of_error(&error).errno;
         assert_eq!(opened(no_path(true)), libc::EACCES);
         assert_eq!(opened(no_path(false)), libc::EHOSTUNREACH);

@@ -1,7 +1,7 @@
 //! The functions of an association and their maps.
 
 use crate::frees;
-use crate::tables::{Function, FunctionMap, FunctionMaps};
+use crate::function::{Function, FunctionMap, FunctionMaps};
 use std::sync::Arc;
 
 /// Functions that a table which is dropped frees at once, and bytes of their maps.

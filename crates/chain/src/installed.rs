@@ -1,6 +1,7 @@
 //! What a running function reaches beside its arena.
 
-use crate::tables::{Function, FunctionMap, Tables};
+use crate::function::{Function, FunctionMap};
+use crate::tables::Tables;
 use crate::trace::{LINES_PER_CALL, Trace};
 use bpfof_function::{Environment, Map};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //!
 //! - `file_map`, `bucket_index`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole; `map_table`: its file maps;
-//!   `function_table`: its functions and their maps; `frees`: a thread that frees what takes time to free.
+//!   `function_table`: its functions and their maps (`function`); `frees`: a thread that frees what takes time to free.
 //! - `chain`: what a chain begins with and ends in; [`engine`]: chains, hops, fan-out and budgets.
 //! - [`trace`]: lines that functions leave for their author.
 //!
@@ -26,6 +26,7 @@ pub mod engine;
 pub mod file_map;
 mod free_arenas;
 mod frees;
+mod function;
 mod function_table;
 mod installed;
 mod map_table;
@@ -40,6 +41,7 @@ pub use chain::{
 pub use engine::Engine;
 pub use file_map::{Extent, FileMap, MapError};
 pub use frees::free_elsewhere;
+pub use function::{Function, FunctionMap, FunctionMaps, Peers};
 pub use suspended::Suspended;
-pub use tables::{Function, FunctionMap, FunctionMaps, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
+pub use tables::{MapIndex, Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

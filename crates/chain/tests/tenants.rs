@@ -110,9 +110,9 @@ impl House {
     fn new() -> House {
         let functions = [filling(), looking(), modest()];
         let tables = Tables::new(vec![FileMap::whole_namespace(1, 1 << 20)]);
-        let tables = (1..).zip(functions).fold(tables, |tables, (id, code)| {
-            tables.with_function(function(id, &code))
-        });
+        let tables = (1..)
+            .zip(functions)
+            .fold(tables, |tables, (id, code)| tables.with_function(function(id, &code)));
         let engine = Engine::new(Limits { chains: 2, ..Limits::default() });
         House { engine, tables, waiting: Vec::new(), resting: Vec::new(), ended: [0; 3] }
     }

@@ -1,7 +1,9 @@
 //! The arithmetic of authentication beside the reactors, on a thread of its own: a power of a group takes
 //! milliseconds, and strangers may ask for it.
 //!
-//! Addresses take turns, so that one that asks again and again is not served before others.
+//! Addresses take turns by the time that was spent for each, as the loader's hosts do, and of two that had as much the
+//! one with the cheaper work comes first: the peer chooses the group, and a power of the dearest takes thirty times as
+//! long as one of the cheapest.
 
 use crate::operation::CommandId;
 use crate::worker::{Queue, Waiting, Worker};
@@ -46,42 +48,76 @@ pub(crate) struct Authenticator(Worker<Turns>);
 /// Work that waits.
 #[derive(Default)]
 struct Turns {
-    waiting: HashMap<IpAddr, VecDeque<(Authentication, Reply)>>,
-    /// Addresses with work, the one that is next first.
-    turns: VecDeque<IpAddr>,
+    /// Those with work, and those that have had more than others.
+    addresses: HashMap<IpAddr, Turn>,
+    /// Virtual time: what each address that waits has had.
+    now_us: u64,
+    last_number: u64,
+}
+
+/// What there is of an address.
+#[derive(Default)]
+struct Turn {
+    /// What was spent for it, in virtual time.
+    time_us: u64,
+    waiting: VecDeque<Waits>,
+}
+
+struct Waits {
+    /// The virtual time at which it came.
+    came_us: u64,
+    number: u64,
+    work: Authentication,
+    reply: Reply,
+}
+
+impl Turn {
+    /// When its next work begins and ends, in virtual time, and that work's number.
+    fn next(&self) -> Option<(u64, u64, u64)> {
+        let Waits { came_us, number, work, .. } = self.waiting.front()?;
+        let begins_us = self.time_us.max(*came_us);
+        Some((begins_us, begins_us + work.work.price_us(), *number))
+    }
 }
 
 impl Waiting for Turns {
     type Work = (Authentication, Reply);
 
     fn take(&mut self) -> Option<(Authentication, Reply)> {
-        let address = self.turns.pop_front()?;
-        let its = self.waiting.get_mut(&address)?;
-        let work = its.pop_front();
-        match its.is_empty() {
-            true => _ = self.waiting.remove(&address),
-            false => self.turns.push_back(address),
-        }
-        work
+        let all = self.addresses.values_mut();
+        let waiting = all.filter_map(|turn| turn.next().map(|next| (next, turn)));
+        let waiting: Vec<_> = waiting.collect();
+        let count = waiting.len() as u64;
+        let next = waiting.into_iter().min_by_key(|((_, ends_us, number), _)| (*ends_us, *number));
+        let ((begins_us, ends_us, _), turn) = next?;
+        turn.time_us = ends_us;
+        let taken = turn.waiting.pop_front();
+        // All that wait come closer by it. Whoever takes a new address for each work comes behind them in the end.
+        self.now_us = self.now_us.max(begins_us) + (ends_us - begins_us) / count;
+        self.forget();
+        taken.map(|Waits { work, reply, .. }| (work, reply))
     }
 }
 
 impl Turns {
-    fn add(&mut self, address: IpAddr, work: (Authentication, Reply)) {
-        let its = self.waiting.entry(address).or_default();
-        if its.is_empty() {
-            self.turns.push_back(address);
-        }
-        its.push_back(work);
+    fn add(&mut self, address: IpAddr, (work, reply): (Authentication, Reply)) {
+        self.last_number += 1;
+        let (came_us, number) = (self.now_us, self.last_number);
+        let turn = self.addresses.entry(address).or_default();
+        turn.waiting.push_back(Waits { came_us, number, work, reply });
     }
 
     fn cancel(&mut self, serial: u64) {
-        for works in self.waiting.values_mut() {
-            works.retain(|(work, _)| work.serial != serial);
+        for turn in self.addresses.values_mut() {
+            turn.waiting.retain(|waits| waits.work.serial != serial);
         }
-        self.waiting.retain(|_, works| !works.is_empty());
-        let waiting = &self.waiting;
-        self.turns.retain(|address| waiting.contains_key(address));
+        self.forget();
+    }
+
+    /// Forgets addresses that have neither work nor had more than others.
+    fn forget(&mut self) {
+        let now_us = self.now_us;
+        self.addresses.retain(|_, turn| !turn.waiting.is_empty() || turn.time_us > now_us);
     }
 }
 
@@ -118,10 +154,10 @@ mod tests {
     use std::sync::Arc;
 
     /// Work that makes a pair.
-    fn work() -> Work {
+    fn work(group: Group) -> Work {
         let key = DhchapKey::generate(Hash::Sha256).expect("random numbers");
         let names = Names::new("nqn.host", "nqn.subsystem").expect("names");
-        let algorithms = Algorithms { hashes: vec![Hash::Sha256], groups: vec![Group::Ffdhe2048] };
+        let algorithms = Algorithms { hashes: vec![Hash::Sha256], groups: vec![group] };
         let config = HostConfig::new(names.clone(), &key, None, algorithms.clone());
         let (_, step) = HostAuth::new(Arc::new(config), 1);
         let HostStep::Exchange(message) = step else { panic!("it begins with a message") };
@@ -132,15 +168,56 @@ mod tests {
         }
     }
 
-    fn add(state: &mut Turns, address: u8, serial: u64) {
+    fn add_of(state: &mut Turns, group: Group, address: u8, serial: u64) {
         let address = IpAddr::from([10, 0, 0, address]);
         let command = CommandId { connection: 0, slot: 0 };
-        let work = Authentication { command, serial, address, work: work() };
+        let work = Authentication { command, serial, address, work: work(group) };
         state.add(address, (work, Box::new(|_| ())));
     }
 
+    fn add(state: &mut Turns, address: u8, serial: u64) {
+        add_of(state, Group::Ffdhe2048, address, serial);
+    }
+
+    fn take(state: &mut Turns) -> Option<u64> {
+        state.take().map(|(work, _)| work.serial)
+    }
+
     fn all(state: &mut Turns) -> Vec<u64> {
-        std::iter::from_fn(|| state.take()).map(|(work, _)| work.serial).collect()
+        std::iter::from_fn(|| take(state)).collect()
+    }
+
+    /// However many addresses ask for the dearest group again and again, who asks for a cheap one is next.
+    #[test]
+    fn dear_groups_keep_nobody_waiting() {
+        let mut state = Turns::default();
+        let dear = |state: &mut Turns, address| {
+            add_of(state, Group::Ffdhe8192, address, u64::from(address));
+        };
+        (0..200).for_each(|address| dear(&mut state, address));
+        for _ in 0..300 {
+            let address = take(&mut state).expect("some wait") as u8;
+            dear(&mut state, address);
+        }
+        for round in 0..2 {
+            add(&mut state, 250, 1000 + round);
+            assert_eq!(take(&mut state), Some(1000 + round));
+        }
+    }
+
+    /// Nor do addresses that are new for each work let a dear one wait for ever.
+    #[test]
+    fn new_addresses_without_end_let_a_dear_work_in() {
+        let mut state = Turns::default();
+        add_of(&mut state, Group::Ffdhe8192, 255, 1000);
+        let before = (0..250).find(|address| {
+            add(&mut state, *address, u64::from(*address));
+            take(&mut state) == Some(1000)
+        });
+        let before = before.expect("its turn comes");
+        assert!((20..80).contains(&before), "{before} came before it");
+        all(&mut state);
+        assert!(state.addresses.is_empty());
     }
 
     #[test]
@@ -150,7 +227,7 @@ mod tests {
             add(&mut state, address, serial);
         }
         assert_eq!(all(&mut state), [1, 4, 5, 2, 6, 3]);
-        assert!(state.waiting.is_empty() && state.turns.is_empty());
+        assert!(state.addresses.is_empty());
     }
 
     #[test]
@@ -162,8 +239,8 @@ mod tests {
         state.cancel(1);
         state.cancel(3);
         state.cancel(9);
-        assert_eq!(state.turns.len(), 2);
+        assert_eq!(state.addresses.len(), 2);
         assert_eq!(all(&mut state), [2, 4]);
-        assert!(state.waiting.is_empty() && state.turns.is_empty());
+        assert!(state.addresses.is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! What commands, and connections of strangers, lead to in the operator's log: some lines a second.
 
 use crate::limits::{
-    HOST_LOG_LINES_PER_SECOND, HOSTS_LOG_LINES_PER_SECOND, LOG_LINES_PER_SECOND,
-    STRANGERS_LOG_LINES_PER_SECOND,
+    HOST_LOG_LINES_PER_SECOND, HOSTS_LOG_ERRORS_PER_SECOND, HOSTS_LOG_LINES_PER_SECOND,
+    LOG_LINES_PER_SECOND, STRANGERS_LOG_LINES_PER_SECOND,
 };
 use log::Level;
 use std::cmp::Ordering;
@@ -16,18 +16,20 @@ use std::time::Instant;
 pub(crate) struct CommandLog {
     second: u64,
     lines: u32,
+    /// Errors have as many of their own: the lines of commands that are refused hide none.
+    errors: u32,
     per_second: u32,
 }
 
 impl Default for CommandLog {
     fn default() -> Self {
         let per_second = LOG_LINES_PER_SECOND;
-        CommandLog { second: 0, lines: 0, per_second }
+        CommandLog { second: 0, lines: 0, errors: 0, per_second }
     }
 }
 
 /// What a line about a host is of. Each kind has lines of its own, so that those of one, which a host can cause, hide
-/// none of another. Warnings and errors are one kind, whatever they are about.
+/// none of another. Warnings are one kind, whatever they are about, and errors another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// How it comes and goes.
@@ -42,16 +44,20 @@ static HOSTS: LinesOfKinds = LinesOfKinds::new();
 /// Lines about one host, or all. For each kind the latest second of a line, in the upper half, and how many lines there
 /// were in it.
 #[derive(Debug)]
-struct LinesOfKinds([AtomicU64; 3]);
+struct LinesOfKinds([AtomicU64; 4]);
 
 impl LinesOfKinds {
     const fn new() -> LinesOfKinds {
-        LinesOfKinds([const { AtomicU64::new(0) }; 3])
+        LinesOfKinds([const { AtomicU64::new(0) }; 4])
     }
 
     /// Counts a line; how many of its kind there are with it in its second.
     fn count(&self, topic: Topic, level: Level, now_ns: u64) -> u32 {
-        let kind = if level <= Level::Warn { 2 } else { topic as usize };
+        let kind = match level {
+            Level::Error => 3,
+            Level::Warn => 2,
+            _ => topic as usize,
+        };
         let second = (now_ns / 1_000_000_000) << 32;
         // A reactor whose clock is a little behind does not begin a second again.
         let next = |last: u64| if last < second { second + 1 } else { last + 1 };
@@ -81,7 +87,11 @@ impl HostLog {
         let own = self.0.count(topic, level, now_ns);
         let own = instead(words, own, HOST_LOG_LINES_PER_SECOND)?;
         let words = format_args!("what more happens this second to any host is not logged");
-        let all = instead(words, all.count(topic, level, now_ns), HOSTS_LOG_LINES_PER_SECOND)?;
+        let most = match level {
+            Level::Error => HOSTS_LOG_ERRORS_PER_SECOND,
+            _ => HOSTS_LOG_LINES_PER_SECOND,
+        };
+        let all = instead(words, all.count(topic, level, now_ns), most)?;
         Some(own.or(all))
     }
 
@@ -129,7 +139,7 @@ impl CommandLog {
         level: Level,
         now_ns: u64,
     ) -> Option<Option<fmt::Arguments<'static>>> {
-        log::log_enabled!(level).then(|| self.count(now_ns)).flatten()
+        log::log_enabled!(level).then(|| self.count(level, now_ns)).flatten()
     }
 
     /// The same for a line about the commands of a host, which counts among those of the host: who connects again and
@@ -157,14 +167,15 @@ impl CommandLog {
     }
 
     /// Counts a line that is asked for.
-    fn count(&mut self, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
+    fn count(&mut self, level: Level, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
         let second = now_ns / 1_000_000_000;
         if self.second != second {
-            (self.second, self.lines) = (second, 0);
+            (self.second, self.lines, self.errors) = (second, 0, 0);
         }
-        self.lines = self.lines.saturating_add(1);
+        let lines = if level == Level::Error { &mut self.errors } else { &mut self.lines };
+        *lines = lines.saturating_add(1);
         let words = format_args!("what more happens this second is not logged");
-        instead(words, self.lines, self.per_second)
+        instead(words, *lines, self.per_second)
     }
 }
 
@@ -214,12 +225,13 @@ mod tests {
     fn lines_of_a_second_are_limited() {
         let mut lines = CommandLog::of_strangers();
         let count = |lines: &mut CommandLog, second: u64| {
-            let all = (0..1000).filter_map(|at| lines.count(second * 1_000_000_000 + at));
-            all.count() as u32
+            let of = |at| lines.count(Level::Info, second * 1_000_000_000 + at);
+            (0..1000).filter_map(of).count() as u32
         };
         // With the one that says so.
         let most = STRANGERS_LOG_LINES_PER_SECOND + 1;
         assert_eq!([count(&mut lines, 0), count(&mut lines, 1)], [most, most]);
+        assert!(lines.count(Level::Error, 1_000_000_000).is_some(), "errors have their own");
     }
 
     #[test]
@@ -242,9 +254,14 @@ mod tests {
         let hosts: Vec<HostLog> = (0..20).map(|_| HostLog::default()).collect();
         let lines = hosts.iter().map(|host| count(host, 3, Topic::Commands, Level::Info));
         assert_eq!(lines.sum::<u32>(), HOSTS_LOG_LINES_PER_SECOND + 1);
-        for (topic, level) in [(Topic::Coming, Level::Info), (Topic::Commands, Level::Error)] {
+        for (topic, level) in [(Topic::Coming, Level::Info), (Topic::Commands, Level::Warn)] {
             assert_eq!(count(&host, 3, topic, level), most);
         }
-        assert_eq!(count(&host, 3, Topic::Coming, Level::Warn), 0, "that is as an error");
+        assert_eq!(count(&host, 3, Topic::Coming, Level::Warn), 0, "warnings are one kind");
+        // Nor do warnings about many hide an error.
+        let warnings = hosts.iter().map(|host| count(host, 4, Topic::Commands, Level::Warn));
+        assert_eq!(warnings.sum::<u32>(), HOSTS_LOG_LINES_PER_SECOND + 1);
+        let errors = hosts.iter().map(|host| count(host, 4, Topic::Commands, Level::Error));
+        assert_eq!(errors.sum::<u32>(), 20 * most);
     }
 }

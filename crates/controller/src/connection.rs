@@ -251,6 +251,8 @@ pub(crate) struct Connection {
 /// What commands ask the reactor for, once they are carried out.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
+    /// It has just got through Connect, and is of an association.
+    pub(crate) is_associated: bool,
     /// It has just got through Connect, and authentication if that is asked for: it is one of its host's.
     pub(crate) connected: bool,
     /// The host reset or shut down the controller: its I/O queues must go.

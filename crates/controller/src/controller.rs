@@ -1,15 +1,18 @@
 //! One association: the state that its admin queue and its I/O queues share.
 
 use crate::access::{Access, Rights};
+use crate::command_log::Topic;
 use crate::health::ErrorLog;
-use crate::hosts::{AddressSlot, Host, Member};
+use crate::hosts::{AddressSlot, Host, HostFull, Member};
 use crate::limits::MAX_IO_QUEUES;
 use crate::listener::Listener;
-use crate::lost_writes::Told;
+use crate::lost_writes::{HostName, Told};
+use crate::namespace::Traits;
 use bpfof_chain::Tables;
 use bpfof_function::Fault;
 use bpfof_function::memory::{Account, Charge, MemoryFull};
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
+use log::Level;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -75,14 +78,19 @@ struct Registers {
     granted: Option<u16>,
     /// There has been an I/O queue.
     has_had_queues: bool,
+    /// A connection has come for an I/O queue, also of one who had yet to authenticate itself.
+    has_been_joined: bool,
+    /// The association has ended, and nobody joins it any more.
+    is_over: bool,
     is_restricted: bool,
 }
 
 impl Registers {
     /// How often all queues have been ended before one with this id; none if the id is taken, or more than
     /// was granted.
-    fn place_of(&self, qid: u16) -> Option<u32> {
-        let is_granted = qid <= self.granted.unwrap_or(MAX_IO_QUEUES);
+    fn place_of(&mut self, qid: u16) -> Option<u32> {
+        self.has_been_joined |= !self.is_over;
+        let is_granted = qid <= self.granted.unwrap_or(MAX_IO_QUEUES) && !self.is_over;
         (is_granted && !self.queues.contains_key(&qid)).then_some(self.resets)
     }
 }
@@ -94,6 +102,7 @@ pub(crate) struct Controller {
     /// No other association has or gets it.
     pub(crate) serial: u64,
     member: Member,
+    host_nqn: String,
     address: AddressSlot,
     /// For what it takes besides its queues. Whose memory that is, its tables take as well: that of strangers until
     /// the host has shown that it is the one it names.
@@ -103,6 +112,8 @@ pub(crate) struct Controller {
     pub(crate) access: Arc<Access>,
     /// Where its admin queue has come in, and all others must.
     pub(crate) listener: Arc<Listener>,
+    /// What is announced to the host.
+    pub(crate) traits: Traits,
     /// The host has yet to show that it is the one it names.
     is_stranger: AtomicBool,
     /// Keep-alive timeout in ms, 0 for none.
@@ -114,6 +125,8 @@ pub(crate) struct Controller {
     knows_ana: AtomicBool,
     /// Namespaces that have changed since the host last read the log of them.
     changed: Mutex<BTreeSet<u32>>,
+    /// How often namespaces that exist for the host have come or gone, those that there were at its Connect as one.
+    namespace_changes: AtomicU64,
     registers: Mutex<Registers>,
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
@@ -132,6 +145,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Party {
     pub(crate) member: Member,
+    /// The name that the host has given.
+    pub(crate) host_nqn: String,
     pub(crate) address: AddressSlot,
     /// For what it takes besides its queues.
     pub(crate) memory: Charge,
@@ -140,6 +155,7 @@ pub(crate) struct Party {
     pub(crate) listener: Arc<Listener>,
     pub(crate) is_stranger: bool,
     pub(crate) told: Told,
+    pub(crate) traits: Traits,
 }
 
 impl Controller {
@@ -151,22 +167,26 @@ impl Controller {
         tables: Tables,
     ) -> Controller {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Party { member, address, memory, host_id, access, listener, is_stranger, told } = party;
+        let Party { member, host_nqn, address, memory, host_id, access, listener, .. } = party;
+        let Party { is_stranger, told, traits, .. } = party;
         Controller {
             id,
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
             member,
+            host_nqn,
             address,
             memory: Mutex::new(memory),
             host_id,
             access,
             listener,
+            traits,
             is_stranger: AtomicBool::new(is_stranger),
             kato_ms: AtomicU32::new(kato_ms),
             last_traffic_ns: AtomicU64::new(now_ns),
             errors: ErrorLog::default(),
             knows_ana: AtomicBool::default(),
             changed: Mutex::default(),
+            namespace_changes: AtomicU64::new(1),
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),
@@ -180,9 +200,23 @@ impl Controller {
         &self.member.host
     }
 
-    /// The name of its host.
+    /// The name that its host has given.
     pub(crate) fn host_nqn(&self) -> &str {
-        &self.member.host.nqn
+        &self.host_nqn
+    }
+
+    /// Whose association it is, as far as that matters for lost writes.
+    pub(crate) fn name(&self) -> HostName {
+        HostName::new(&self.access, self.host(), (&self.host_nqn, self.host_id))
+    }
+
+    /// It goes for another, because there is too much of this. Of strangers it is told as their connections close, in a
+    /// budget of their own.
+    pub(crate) fn note_eviction(&self, full: &HostFull, now_ns: u64) {
+        if !self.is_stranger() {
+            let what = format_args!("its association {} goes for another: {full}", self.id);
+            self.host().log.note(Topic::Coming, (Level::Warn, now_ns), &self.host_nqn, what);
+        }
     }
 
     /// Whether functions and maps of another association are for this one to see: it is this one, or of the
@@ -271,6 +305,16 @@ impl Controller {
         *tables = Arc::new(changed.counted(memory));
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Namespaces that exist for the host have come or gone.
+    pub(crate) fn namespaces_changed(&self) {
+        self.namespace_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often they have, those that there were when the association began as one.
+    pub(crate) fn namespace_changes(&self) -> u64 {
+        self.namespace_changes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn namespace_changed(&self, nsid: u32) {
@@ -371,6 +415,14 @@ impl Controller {
     /// How many I/O queues the host may have.
     pub(crate) fn granted_queues(&self) -> u16 {
         lock(&self.registers).granted.unwrap_or(MAX_IO_QUEUES)
+    }
+
+    /// The association ends. Whether connections may have come for I/O queues: then reactors must hear of it. None can
+    /// come from now on.
+    pub(crate) fn end(&self) -> bool {
+        let mut registers = lock(&self.registers);
+        registers.is_over = true;
+        registers.has_been_joined
     }
 
     /// An I/O queue is over that was registered when all had been ended `resets` times.

@@ -1,12 +1,14 @@
 //! Who is connected: one entry for each host, with what it has taken.
 //!
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
-//! so nobody elsewhere takes the share of another by its name alone.
+//! so nobody elsewhere takes the share of another by its name alone. Who asks for the discovery log without being
+//! identified is one host with all others at its address that do, whatever names they have.
 
 use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
+use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -64,10 +66,10 @@ pub(crate) struct Host {
     /// Differs for all hosts of the target, also after they are gone.
     pub(crate) serial: u64,
     pub(crate) memory: Arc<Account>,
-    /// What has been compiled for it, in µs of virtual time (see the loader).
-    pub(crate) compile_time_us: AtomicU64,
-    /// Connections, and associations.
-    counts: [AtomicU32; 2],
+    /// What has been compiled for it, in µs of virtual time (see the loader), in this life and the last.
+    pub(crate) compile_time_us: Arc<AtomicU64>,
+    /// By [`Kind`].
+    counts: [AtomicU32; KINDS],
     /// Lines of the log about it, in this life and the last.
     pub(crate) log: Arc<HostLog>,
     /// Where it is, as it is [counted](counted_address), unless it is identified.
@@ -96,14 +98,15 @@ pub(crate) struct Hosts {
 struct KnownHost {
     host: Weak<Host>,
     log: Arc<HostLog>,
+    compile_time_us: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     /// By address, none of those that are identified, and by name.
     hosts: HashMap<(Option<IpAddr>, String), KnownHost>,
-    /// Connections, and associations.
-    addresses: HashMap<IpAddr, [u32; 2]>,
+    /// By [`Kind`].
+    addresses: HashMap<IpAddr, [u32; KINDS]>,
     last_serial: u64,
     /// How many hosts there were when those that have gone were last removed.
     swept: usize,
@@ -113,8 +116,13 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Connection,
+    /// With a subsystem that has namespaces.
     Association,
+    /// With the discovery subsystem: those are for anybody, and keep nobody out of the others.
+    Discovery,
 }
+
+const KINDS: usize = 3;
 
 /// A connection or association of an address, counted as long as this lives.
 #[derive(Debug)]
@@ -136,7 +144,7 @@ impl Drop for AddressSlot {
         let mut known = self.hosts.known();
         if let Some(counts) = known.addresses.get_mut(&self.address) {
             counts[self.kind as usize] -= 1;
-            if *counts == [0, 0] {
+            if *counts == [0; KINDS] {
                 known.addresses.remove(&self.address);
             }
         }
@@ -193,9 +201,27 @@ impl Host {
         self.address == Some(counted_address(address))
     }
 
+    /// Where it is; none if it is identified.
+    pub(crate) const fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// Whether these are all at an address who ask for the discovery log and have not shown who they are.
+    pub(crate) fn is_anybody(&self) -> bool {
+        self.address.is_some() && self.nqn == DISCOVERY_NQN
+    }
+
+    /// How many associations of a kind it may have.
+    pub(crate) fn most_associations(&self, limits: &HostLimits) -> u32 {
+        match self.is_anybody() {
+            true => limits.associations_per_address,
+            false => limits.associations_per_host,
+        }
+    }
+
     /// What there is to tell of it but for what was done, which reactors tell.
     pub(crate) fn report(&self) -> HostReport {
-        let [connections, associations] =
+        let [connections, associations, discovery]: [u64; KINDS] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed).into());
         let (totals, latencies) = Past::default();
         HostReport {
@@ -203,7 +229,7 @@ impl Host {
             nqn: self.nqn.clone(),
             address: self.address.map(|address| address.to_string()),
             connections,
-            associations,
+            associations: associations + discovery,
             memory_bytes: self.memory.used_bytes(),
             totals,
             latencies,
@@ -220,18 +246,22 @@ impl Host {
 
     /// Counts a connection.
     pub(crate) fn connection(self: &Arc<Self>, limits: &HostLimits) -> Result<Member, HostFull> {
-        let limit = limits.connections_per_host;
+        let limit = match self.is_anybody() {
+            true => limits.connections_per_address,
+            false => limits.connections_per_host,
+        };
         self.join(Kind::Connection, limit).ok_or(HostFull::Connections(limit))
     }
 
-    /// Counts an association; `more` may be there than the limit says.
+    /// Counts an association of a kind; `more` may be there than the limit says.
     pub(crate) fn association(
         self: &Arc<Self>,
         limits: &HostLimits,
+        kind: Kind,
         more: u32,
     ) -> Result<Member, HostFull> {
-        let limit = limits.associations_per_host;
-        let joined = self.join(Kind::Association, limit.saturating_add(more));
+        let limit = self.most_associations(limits);
+        let joined = self.join(kind, limit.saturating_add(more));
         joined.ok_or(HostFull::Associations(limit))
     }
 }
@@ -264,14 +294,15 @@ impl Hosts {
         self.count(address, Kind::Connection, self.limits.connections_per_address)
     }
 
-    /// Counts an association of such an address; `more` may be there than the limit says.
+    /// Counts an association of a kind of such an address; `more` may be there than the limit says.
     pub(crate) fn association_of(
         self: &Arc<Self>,
         address: IpAddr,
+        kind: Kind,
         more: u32,
     ) -> Result<AddressSlot, HostFull> {
         let limit = self.limits.associations_per_address;
-        let counted = self.count(address, Kind::Association, limit.saturating_add(more));
+        let counted = self.count(address, kind, limit.saturating_add(more));
         counted.ok_or(HostFull::Address(limit))
     }
 
@@ -283,8 +314,10 @@ impl Hosts {
         if let Some(host) = last.and_then(|known| known.host.upgrade()) {
             return host;
         }
-        // Who comes again and again has no more lines than who stays.
+        // Who comes again and again has no more lines than who stays, and waits as long for the compiler.
         let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
+        let compile_time_us =
+            last.map(|known| Arc::clone(&known.compile_time_us)).unwrap_or_default();
         if known.hosts.len() >= 2 * known.swept.max(64) {
             known.hosts.retain(|_, last| last.host.strong_count() > 0);
             known.swept = known.hosts.len();
@@ -294,13 +327,14 @@ impl Hosts {
             nqn: nqn.to_owned(),
             serial: known.last_serial,
             memory: self.memory.account(),
-            compile_time_us: AtomicU64::new(0),
+            compile_time_us: Arc::clone(&compile_time_us),
             counts: Default::default(),
             log: Arc::clone(&log),
             address,
             past: Mutex::default(),
         });
-        known.hosts.insert(key, KnownHost { host: Arc::downgrade(&host), log });
+        let host_now = Arc::downgrade(&host);
+        known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_us });
         host
     }
 }
@@ -327,12 +361,14 @@ mod tests {
         assert!(![one.serial, other.serial].contains(&identified.serial));
         let two = [(); 2].map(|()| one.connection(&limits).expect("room"));
         assert_eq!(one.connection(&limits).err(), Some(HostFull::Connections(2)));
-        let association = one.association(&limits, 0).expect("room");
-        assert_eq!(one.association(&limits, 0).err(), Some(HostFull::Associations(1)));
-        assert!(one.association(&limits, 1).is_ok());
+        let kind = Kind::Association;
+        let association = one.association(&limits, kind, 0).expect("room");
+        assert_eq!(one.association(&limits, kind, 0).err(), Some(HostFull::Associations(1)));
+        assert!(one.association(&limits, kind, 1).is_ok());
+        assert!(one.association(&limits, Kind::Discovery, 0).is_ok(), "that is counted apart");
         assert!(other.connection(&limits).is_ok());
         drop((two, association));
-        assert!(one.connection(&limits).is_ok() && one.association(&limits, 0).is_ok());
+        assert!(one.connection(&limits).is_ok() && one.association(&limits, kind, 0).is_ok());
         let serial = one.serial;
         drop(one);
         assert_ne!(hosts.host(Some(here), "a").serial, serial, "another life");

@@ -75,6 +75,7 @@ mod report;
 mod reporting;
 #[cfg(any(test, feature = "fuzz"))]
 mod rig;
+mod room;
 mod schedule;
 mod server;
 mod subsystem;

@@ -245,6 +245,9 @@ pub(crate) const LOG_LINES_PER_SECOND: u32 = 10;
 pub(crate) const HOST_LOG_LINES_PER_SECOND: u32 = 50;
 /// The same of all hosts of the target together.
 pub(crate) const HOSTS_LOG_LINES_PER_SECOND: u32 = 200;
+/// The same of errors, which say that storage has failed: other lines hide none of them, and a disk that fails for many
+/// hosts does not fill the log.
+pub(crate) const HOSTS_LOG_ERRORS_PER_SECOND: u32 = 2000;
 /// The same of all connections of a reactor that have not got through Connect, of all that have not authenticated as
 /// their rule asks, and of all TLS handshakes.
 pub(crate) const STRANGERS_LOG_LINES_PER_SECOND: u32 = 50;

@@ -2,7 +2,8 @@
 //! one at a time, however many hosts load functions.
 //!
 //! Hosts take turns by the time that was spent for each, and of two that had as much the one with the
-//! smaller object comes first: so a small function is not long in coming whatever others load. What a
+//! smaller object comes first: so a small function is not long in coming whatever others load. All that wait come
+//! closer by each load, so that small ones of hosts that are new each time do not keep a large one waiting. What a
 //! connection has asked for is forgotten with it.
 
 use crate::hosts::Host;
@@ -121,7 +122,7 @@ pub(crate) struct Loader(Worker<Turns>);
 struct Turns {
     /// Each with the virtual time at which it came.
     waiting: Vec<(Load, Reply, u64)>,
-    /// Virtual time: that of the load that was begun last.
+    /// Virtual time: what each host that waits has had.
     now_us: u64,
 }
 
@@ -136,22 +137,30 @@ impl Waiting for Turns {
         };
         let key = |at: &usize| begins_us(*at) + self.waiting[*at].0.estimate_us();
         let next = (0..self.waiting.len()).min_by_key(key)?;
-        self.now_us = self.now_us.max(begins_us(next));
+        let begins_us = begins_us(next);
+        self.now_us = self.now_us.max(begins_us);
         let (load, reply, _) = self.waiting.remove(next);
+        load.host.compile_time_us.store(begins_us, Ordering::Relaxed);
         Some((load, reply))
     }
 }
 
 impl Turns {
-    /// A load's place in line is that of the time when it came, however long others take.
+    /// A load's place in line is that of the time when it came, however long others take: a host that comes back begins
+    /// where the others are.
     fn add(&mut self, load: Load, reply: Reply) {
         let came_us = self.now_us;
         self.waiting.push((load, reply, came_us));
     }
 
-    /// Where the virtual time of a host stands: one that comes back begins where the others are.
-    fn begins_us(&self, host: &Host) -> u64 {
-        host.compile_time_us.load(Ordering::Relaxed).max(self.now_us)
+    /// The load of a host that was taken last has taken so long.
+    fn ended(&mut self, host: &Host, took_us: u64) {
+        host.compile_time_us.fetch_add(took_us, Ordering::Relaxed);
+        let mut hosts: Vec<u64> = self.waiting.iter().map(|(load, ..)| load.host.serial).collect();
+        hosts.push(host.serial);
+        hosts.sort_unstable();
+        hosts.dedup();
+        self.now_us += took_us / hosts.len() as u64;
     }
 }
 
@@ -184,8 +193,7 @@ fn serve((load, reply): (Load, Reply), queue: &Queue<Turns>) {
         Err("the compiler gave up on it, which is a defect of the target".into())
     });
     let took_us = begun.elapsed().as_micros() as u64;
-    let now_us = queue.with(|turns| turns.begins_us(&load.host)) + took_us;
-    load.host.compile_time_us.store(now_us, Ordering::Relaxed);
+    queue.with(|turns| turns.ended(&load.host, took_us));
     reply(load.ended(outcome));
 }
 
@@ -220,8 +228,7 @@ mod tests {
         add(&mut state, load(&other, 10, 1000));
         let take = |state: &mut Turns| {
             let (load, _) = state.take().expect("one waits");
-            let spent = state.begins_us(&load.host) + load.estimate_us();
-            load.host.compile_time_us.store(spent, Ordering::Relaxed);
+            state.ended(&load.host, load.estimate_us());
             load.serial
         };
         assert_eq!([take(&mut state), take(&mut state)], [10, 0]);
@@ -230,8 +237,8 @@ mod tests {
         assert_eq!([take(&mut state), take(&mut state)], [11, 1]);
         // What others have had while it was away does not count for it.
         let late = hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "c");
-        add(&mut state, load(&late, 20, 100_000));
-        add(&mut state, load(&late, 21, 100_000));
+        add(&mut state, load(&late, 20, 50_000));
+        add(&mut state, load(&late, 21, 50_000));
         assert_eq!([take(&mut state), take(&mut state), take(&mut state)], [20, 2, 21]);
         assert!(state.take().is_none());
     }
@@ -248,11 +255,38 @@ mod tests {
             let (small, reply) = load(&busy, *serial, 2000);
             state.add(small, reply);
             let (taken, _) = state.take().expect("two wait");
-            let spent = state.begins_us(&taken.host) + 3000;
-            taken.host.compile_time_us.store(spent, Ordering::Relaxed);
+            state.ended(&taken.host, 3000);
             taken.serial == 1000
         });
         assert_eq!(before, Some(20));
+    }
+
+    /// The same where each comes by a connection and a name of its own, which are gone when it has ended.
+    #[test]
+    fn hosts_that_are_new_each_time_let_a_large_object_in() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 30);
+        let host = |nqn: &str| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn);
+        let mut state = Turns::default();
+        let (large, reply) = load(&host("large"), 1000, 60_000);
+        state.add(large, reply);
+        let before = (0..1000).find(|serial| {
+            let (small, reply) = load(&host(&serial.to_string()), *serial, 2000);
+            state.add(small, reply);
+            let (taken, _) = state.take().expect("two wait");
+            state.ended(&taken.host, 3000);
+            taken.serial == 1000
+        });
+        let before = before.expect("its turn comes");
+        assert!(before < 60, "{before} came before it");
+    }
+
+    /// A host that reconnects for each load has what it has had.
+    #[test]
+    fn what_a_host_has_had_outlives_its_connections() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 30);
+        let host = || hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "a");
+        host().compile_time_us.store(7, Ordering::Relaxed);
+        assert_eq!(host().compile_time_us.load(Ordering::Relaxed), 7);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! Whoever syncs first hears of a loss from the kernel or the drive, and nobody after that. So a loss is kept with the
 //! storage, and each association is told by its next Flush or write with Force Unit Access.
 
+use crate::access::Access;
+use crate::hosts::Host;
 use crate::limits::MAX_CUT_OFF;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -74,31 +77,102 @@ impl Told {
     }
 }
 
+/// A host by its qualified name and its identifier, which anybody may give; and where it is, unless it proves its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostName {
+    pub(crate) nqn: String,
+    pub(crate) id: [u8; 16],
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl HostName {
+    /// One that has given this name and this identifier, to be let in so.
+    pub(crate) fn new(access: &Access, host: &Host, (nqn, id): (&str, [u8; 16])) -> HostName {
+        let address = host.address().filter(|_| access.authentication.is_none());
+        HostName { nqn: nqn.to_owned(), id, address }
+    }
+
+    /// Whether one may be the other, that has come from elsewhere.
+    pub(crate) fn may_be(&self, other: &HostName) -> bool {
+        self.id == other.id && self.nqn == other.nqn
+    }
+
+    /// Who shares what may be remembered: those at an address, who may take any name there, or a proven name.
+    fn group(&self) -> (Option<IpAddr>, Option<&str>) {
+        (self.address, self.address.is_none().then_some(&self.nqn))
+    }
+}
+
 /// Associations that their hosts have not shut down, the last one last, of which not too many are kept. The hosts may
 /// come back by others and go on, among others to flush what they have written by these.
+///
+/// Who has not proved its name may be told of what it did not write, but nobody who comes from elsewhere makes the
+/// target forget what a host has to hear.
 #[derive(Debug, Default)]
-pub(crate) struct CutOff(VecDeque<(HostName, Told)>);
+pub(crate) struct CutOff(VecDeque<(HostName, Ending)>);
 
-/// The qualified name of a host, and its identifier.
-type HostName = (String, [u8; 16]);
+#[derive(Debug)]
+enum Ending {
+    /// It was cut off, having been told this.
+    CutOff(Told),
+    /// It has shut down what it had, and begins anew, whatever was cut off that had its name elsewhere.
+    ShutDown,
+}
 
 impl CutOff {
     /// A host is cut off.
     pub(crate) fn add(&mut self, host: HostName, told: &Told) {
-        if self.0.len() == MAX_CUT_OFF {
-            self.0.pop_front();
+        self.0.retain(|(of, ending)| *of != host || !matches!(ending, Ending::ShutDown));
+        self.push(host, Ending::CutOff(told.copied()));
+    }
+
+    /// A host has shut its association down.
+    pub(crate) fn has_shut_down(&mut self, host: HostName) {
+        let is_known = self.0.iter().any(|(of, _)| *of == host);
+        if !is_known && self.0.iter().any(|(of, _)| of.may_be(&host)) {
+            self.push(host, Ending::ShutDown);
         }
-        self.0.push_back((host, told.copied()));
     }
 
     /// What a host has been told by the first of its associations here.
-    pub(crate) fn told(&self, (nqn, id): (&str, [u8; 16])) -> Option<&Told> {
-        self.0.iter().find(|(of, _)| of.1 == id && of.0 == nqn).map(|(_, told)| told)
+    pub(crate) fn told(&self, host: &HostName) -> Option<&Told> {
+        self.0.iter().filter(|(of, _)| of == host).find_map(|(_, ending)| ending.told())
+    }
+
+    /// The same of one of its name that was elsewhere, unless the host has shut down what it had.
+    pub(crate) fn told_elsewhere(&self, host: &HostName) -> Option<&Told> {
+        if self.0.iter().any(|(of, _)| of == host) {
+            return None;
+        }
+        self.0.iter().filter(|(of, _)| of.may_be(host)).find_map(|(_, ending)| ending.told())
     }
 
     /// A host has come back.
-    pub(crate) fn remove(&mut self, (nqn, id): (&str, [u8; 16])) {
-        self.0.retain(|(of, _)| of.1 != id || of.0 != nqn);
+    pub(crate) fn has_come_back(&mut self, host: &HostName) {
+        self.0.retain(|(of, ending)| of != host || ending.told().is_none());
+    }
+
+    /// Remembers one more; the oldest of those who have most is forgotten for it if there are too many.
+    fn push(&mut self, host: HostName, ending: Ending) {
+        if self.0.len() >= MAX_CUT_OFF {
+            let mut counts = HashMap::new();
+            for (of, _) in &self.0 {
+                *counts.entry(of.group()).or_insert(0) += 1;
+            }
+            let most = counts.values().copied().max();
+            let oldest = self.0.iter().position(|(of, _)| counts.get(&of.group()).copied() == most);
+            oldest.map(|oldest| self.0.remove(oldest));
+        }
+        self.0.push_back((host, ending));
+    }
+}
+
+impl Ending {
+    fn told(&self) -> Option<&Told> {
+        match self {
+            Ending::CutOff(told) => Some(told),
+            Ending::ShutDown => None,
+        }
     }
 }
 
@@ -118,15 +192,53 @@ impl Told {
 mod tests {
     use super::*;
 
-    /// They are not remembered without a limit.
+    fn at(address: Option<u8>, nqn: &str, id: u8) -> HostName {
+        let address = address.map(|last| IpAddr::from([10, 0, 0, last]));
+        HostName { nqn: nqn.to_owned(), id: [id; 16], address }
+    }
+
+    /// They are not remembered without a limit, and who is cut off again and again pushes out only those at its own
+    /// address, or of its own proven name.
     #[test]
-    fn the_oldest_is_forgotten() {
+    fn the_oldest_of_those_who_have_most_is_forgotten() {
         let mut cut_off = CutOff::default();
-        for number in 0..MAX_CUT_OFF + 2 {
-            cut_off.add((number.to_string(), [1; 16]), &Told::from_now());
+        let told = Told::from_now();
+        let (here, proven) = (at(Some(1), "a", 1), at(None, "a", 1));
+        cut_off.add(here.clone(), &told);
+        cut_off.add(proven.clone(), &told);
+        for number in 0..MAX_CUT_OFF {
+            cut_off.add(at(Some(2), &number.to_string(), 1), &told);
         }
         assert_eq!(cut_off.0.len(), MAX_CUT_OFF);
-        assert!(cut_off.told(("1", [1; 16])).is_none() && cut_off.told(("2", [1; 16])).is_some());
+        assert!(cut_off.told(&here).is_some() && cut_off.told(&proven).is_some());
+        assert!(cut_off.told(&at(Some(2), "1", 1)).is_none());
+        assert!(cut_off.told(&at(Some(2), "2", 1)).is_some());
+        for id in 0..200 {
+            cut_off.add(at(None, "b", id), &told);
+        }
+        assert!(cut_off.told(&here).is_some() && cut_off.told(&proven).is_some());
+    }
+
+    /// Whoever comes from elsewhere by the same name takes nothing from who was cut off, and a host that comes back
+    /// from elsewhere is told once.
+    #[test]
+    fn who_comes_from_elsewhere_takes_nothing_away() {
+        let mut cut_off = CutOff::default();
+        let (here, there) = (at(Some(1), "a", 1), at(Some(2), "a", 1));
+        cut_off.add(here.clone(), &Told::from_now());
+        assert!(cut_off.told(&there).is_none() && cut_off.told_elsewhere(&there).is_some());
+        cut_off.has_come_back(&there);
+        cut_off.has_shut_down(there.clone());
+        assert!(cut_off.told_elsewhere(&there).is_none(), "it begins anew");
+        assert!(cut_off.told(&here).is_some());
+        // Cut off there as well, it has that to hear.
+        cut_off.add(there.clone(), &Told::from_now());
+        assert!(cut_off.told(&there).is_some());
+        cut_off.has_come_back(&here);
+        cut_off.has_come_back(&there);
+        assert!(cut_off.0.is_empty());
+        cut_off.has_shut_down(here);
+        assert!(cut_off.0.is_empty(), "of most hosts there is nothing to remember");
     }
 
     #[test]

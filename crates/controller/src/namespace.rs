@@ -353,6 +353,37 @@ impl Namespace {
     }
 }
 
+/// What a controller announces because of the namespaces that exist for its host. A host looks once, when it connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traits {
+    /// A namespace may lose acknowledged writes that were not flushed.
+    pub(crate) has_volatile_cache: bool,
+    /// Each namespace can make ranges zero without data for them.
+    pub(crate) writes_zeroes: bool,
+    /// Each namespace can give blocks back.
+    pub(crate) deallocates: bool,
+}
+
+impl Traits {
+    /// What fits whatever namespaces there will be: the host flushes, and takes no command for granted.
+    pub(crate) const CAREFUL: Traits =
+        Traits { has_volatile_cache: true, writes_zeroes: false, deallocates: false };
+
+    /// Those of some namespaces; none where there are none.
+    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Arc<Namespace>>) -> Option<Traits> {
+        let one = |namespace: &Arc<Namespace>| Traits {
+            has_volatile_cache: namespace.has_volatile_cache(),
+            writes_zeroes: namespace.writes_zeroes(),
+            deallocates: namespace.deallocates(),
+        };
+        all.map(one).reduce(|one, other| Traits {
+            has_volatile_cache: one.has_volatile_cache || other.has_volatile_cache,
+            writes_zeroes: one.writes_zeroes && other.writes_zeroes,
+            deallocates: one.deallocates && other.deallocates,
+        })
+    }
+}
+
 fn warn_of_unused(pieces: &Volume, of: &str) {
     let bytes = pieces.unused_bytes();
     if bytes > 0 {

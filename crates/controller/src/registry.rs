@@ -3,11 +3,12 @@
 use crate::access::{Denials, HandshakeCounts, Rules};
 use crate::controller::Controller;
 use crate::error::ServerError;
-use crate::hosts::Hosts;
+use crate::hosts::{HostFull, Hosts};
 use crate::listener::Listener;
 use crate::namespace::Namespace;
 use crate::namespace_table::Served;
 use crate::own_functions::OwnFunctions;
+use crate::room::Newcomer;
 use crate::subsystem::Subsystem;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -100,7 +101,7 @@ impl Registry {
             return Vec::new();
         }
         let mut fewer = Vec::new();
-        for subsystem in self.lock().iter().chain([&self.discovery]) {
+        for subsystem in self.all() {
             let is_discovery = subsystem.is_discovery();
             fewer.extend(subsystem.all_controllers().into_iter().filter(|controller| {
                 let host = controller.host_nqn();
@@ -116,6 +117,44 @@ impl Registry {
         // What hosts find may be other subsystems now.
         self.discovery.next_log_generation();
         fewer
+    }
+
+    /// All subsystems: those that have lost their namespaces, and the one for discovery.
+    pub(crate) fn all(&self) -> Vec<Arc<Subsystem>> {
+        self.lock().iter().chain([&self.discovery]).cloned().collect()
+    }
+
+    /// Makes a controller for a host in a subsystem. Those that had to go for it, in whatever subsystem, are added to
+    /// `evicted`.
+    pub(crate) fn add_controller(
+        &self,
+        subsystem: &Subsystem,
+        newcomer: &Newcomer,
+        times: (u32, u64),
+        evicted: &mut Vec<Arc<Controller>>,
+    ) -> Result<Arc<Controller>, HostFull> {
+        let (hosts, (_, now_ns)) = (&self.hosts, times);
+        let mut made = subsystem.add_controller(newcomer, hosts, times, None);
+        if let Err(full @ (HostFull::Associations(_) | HostFull::Address(_))) = &made
+            && !subsystem.is_discovery()
+        {
+            // It may have those that are of no use in other subsystems.
+            let others = self.lock().clone();
+            let others = others.iter().filter(|other| other.number != subsystem.number);
+            let all = others.filter_map(|other| {
+                let goes = other.least_useful(newcomer, full, (hosts, now_ns))?;
+                Some((goes, other))
+            });
+            if let Some(((_, goes), other)) = all.max_by_key(|((silent_ns, _), _)| *silent_ns) {
+                other.remove_controller(&goes);
+                goes.note_eviction(full, now_ns);
+                made = subsystem.add_controller(newcomer, hosts, times, Some(&goes));
+                evicted.push(goes);
+            }
+        }
+        let (controller, goes) = made?;
+        evicted.extend(goes);
+        Ok(controller)
     }
 
     /// The subsystem of this name; the discovery subsystem has a well-known one.

@@ -103,7 +103,6 @@ impl Plan {
         serve: impl Fn(Vec<Served>),
     ) -> Vec<Arc<Controller>> {
         let before = served_with_names(registry);
-        let traits: Vec<_> = registry.subsystems().into_iter().map(|s| (s.traits(), s)).collect();
         let next = self.namespaces.iter().map(|(nqn, namespace)| {
             let number = registry.number(nqn);
             (number, Arc::clone(namespace))
@@ -128,8 +127,7 @@ impl Plan {
             }
         }
         log_changes(&before, &self.namespaces);
-        let changed = traits.into_iter().filter(|(traits, its)| its.traits() != *traits);
-        changed.flat_map(|(_, subsystem)| to_reconnect(&subsystem)).collect()
+        registry.subsystems().iter().flat_map(|subsystem| to_reconnect(subsystem)).collect()
     }
 }
 
@@ -159,8 +157,12 @@ fn check_new(
     }
 }
 
+/// Those whose hosts were told something else than what holds now.
 fn to_reconnect(subsystem: &Subsystem) -> Vec<Arc<Controller>> {
-    let controllers = subsystem.all_controllers();
+    let mut controllers = subsystem.all_controllers();
+    controllers.retain(|known| {
+        subsystem.traits_for(&known.access).is_some_and(|traits| traits != known.traits)
+    });
     if !controllers.is_empty() {
         log::warn!(
             "{}: {} hosts are disconnected and must connect again, because the subsystem's write \

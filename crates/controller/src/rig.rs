@@ -40,6 +40,8 @@ pub(crate) const PEER_NQN: &str = "nqn.2026-01.io.bpf-of:peer";
 /// Most bytes that a connection may have to send: the high-water mark, what was being read when it
 /// was reached, and an answer for each entry of the queue.
 const TX_MAX_BYTES: usize = 16 << 20;
+/// Where hosts come from.
+const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Bytes of each namespace.
 pub(crate) const NAMESPACE_BYTES: u64 = 1 << 20;
 
@@ -57,6 +59,8 @@ pub(crate) struct RigIo {
     pub(crate) now_ns: u64,
     /// What a unit of work takes, in ps.
     pub(crate) unit_ps: u64,
+    /// How often somebody has looked at the clock.
+    pub(crate) looks: u64,
     wires: Vec<Wire>,
     loads: Vec<Load>,
     authentications: Vec<Authentication>,
@@ -93,6 +97,7 @@ impl RigIo {
 
 impl Io for RigIo {
     fn now_ns(&mut self) -> u64 {
+        self.looks += 1;
         self.now_ns
     }
 
@@ -203,17 +208,23 @@ impl Rig {
 
     /// The same at the listener for discovery, or at the other.
     pub(crate) fn open_at(&mut self, discovery_only: bool) -> usize {
-        self.open_with(discovery_only, Port::Tcp(TcpPort::default()))
+        self.open_with((HERE, discovery_only), Port::Tcp(TcpPort::default()))
+    }
+
+    /// The same from another address.
+    #[cfg(test)]
+    pub(crate) fn open_from(&mut self, address: Ipv4Addr) -> usize {
+        self.open_with((address, false), Port::Tcp(TcpPort::default()))
     }
 
     /// The same by a card.
     #[cfg(test)]
     pub(crate) fn open_by_card(&mut self, shape: &Shape, qid: u16) -> usize {
-        self.open_with(false, Port::Message(MessagePort::rdma(shape, qid)))
+        self.open_with((HERE, false), Port::Message(MessagePort::rdma(shape, qid)))
     }
 
-    fn open_with(&mut self, discovery_only: bool, port: Port) -> usize {
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    fn open_with(&mut self, (address, discovery_only): (Ipv4Addr, bool), port: Port) -> usize {
+        let peer = SocketAddr::from((address, 1));
         let ends = Endpoints { peer, local: peer, discovery_only, listener: 0 };
         turn::begin(&mut self.core);
         let index = upkeep::adopt(&mut self.core, ends, port, None).expect("there is room");

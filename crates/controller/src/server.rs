@@ -490,12 +490,13 @@ impl Server {
         let (mailboxes, registry) = (Arc::downgrade(&self.mailboxes), Arc::clone(&self.registry));
         move |host_nqn, address| {
             let is_meant = |controller: &Arc<Controller>| {
-                let host = controller.host();
-                host.nqn == host_nqn && address.is_none_or(|address| host.is_at(address))
+                let is_there = |address| controller.host().is_at(address);
+                let names = [controller.host_nqn(), &controller.host().nqn];
+                names.contains(&host_nqn) && address.is_none_or(is_there)
             };
             let Some(mailboxes) = mailboxes.upgrade() else { return 0 };
             let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
-            let all = registry.subsystems().into_iter();
+            let all = registry.all().into_iter();
             let all = all.flat_map(|subsystem| subsystem.all_controllers());
             let mut ended = 0;
             for controller in all.filter(is_meant) {

@@ -5,22 +5,22 @@ use crate::command_log::Topic;
 use crate::controller::{Controller, CounterTable, Party};
 use crate::declared_maps::{self, DeclaredMap};
 use crate::health::Health;
-use crate::hosts::{Host, HostFull, HostLimits, Hosts};
+use crate::hosts::{Host, HostFull, Hosts, Kind};
 use crate::kept::{KEPT, is_kept};
-use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
-use crate::listener::Listener;
-use crate::lost_writes::{CutOff, Told};
+use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS};
+use crate::lost_writes::{CutOff, HostName, Told};
 use crate::metrics::Octaves;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, Traits};
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
+use crate::room::{self, Goes, Newcomer};
 use bpfof_chain::{Function, Tables};
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::vendor_specific::MapAddress;
 use log::Level;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,38 +44,12 @@ pub(crate) struct Subsystem {
     controllers: Mutex<Controllers>,
 }
 
-/// What controllers announce because of the namespaces there are. A host looks once, when it
-/// connects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traits {
-    /// A namespace may lose acknowledged writes that were not flushed.
-    pub(crate) has_volatile_cache: bool,
-    /// Each namespace can make ranges zero without data for them.
-    pub(crate) writes_zeroes: bool,
-    /// Each namespace can give blocks back.
-    pub(crate) deallocates: bool,
-}
-
-/// Who wants an association.
-#[derive(Debug)]
-pub(crate) struct Newcomer {
-    pub(crate) host: Arc<Host>,
-    pub(crate) address: IpAddr,
-    pub(crate) host_id: [u8; 16],
-    pub(crate) access: Arc<Access>,
-    /// Where it has come in.
-    pub(crate) listener: Arc<Listener>,
-    /// It has yet to show that it is the host that it names.
-    pub(crate) is_stranger: bool,
-}
-
 #[derive(Debug, Default)]
 struct Controllers {
     /// In ascending order of their ids.
     namespaces: Vec<Arc<Namespace>>,
+    /// Those of all namespaces, or of the last that there were.
     traits: Traits,
-    /// How often namespaces have come or gone.
-    changes: u64,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
     cut_off: CutOff,
@@ -88,99 +62,40 @@ struct Controllers {
 impl Controllers {
     /// An association is over.
     fn ended(&mut self, controller: &Controller) {
-        let is_known = !controller.is_stranger() && controller.host_id != [0; 16];
-        if is_known && !controller.is_shut_down() {
-            let host = (controller.host_nqn().to_owned(), controller.host_id);
-            self.cut_off.add(host, &controller.told);
+        if controller.is_stranger() || controller.host_id == [0; 16] {
+            return;
+        }
+        let host = controller.name();
+        match controller.is_shut_down() {
+            true => self.cut_off.has_shut_down(host),
+            false => self.cut_off.add(host, &controller.told),
         }
     }
 
     /// What a host has been told by an association that was cut off, of which it may now come back, or else by one that
     /// it has. With none it has no writes that can have been lost.
-    fn told_before(&self, host_nqn: &str, host_id: [u8; 16]) -> Told {
-        let of_other = |other: &&Arc<Controller>| {
-            let is_its = other.host_id == host_id && other.host_nqn() == host_nqn;
-            is_its && !other.is_stranger() && !other.is_shut_down()
+    fn told_before(&self, host: &HostName) -> Told {
+        let is_live =
+            |of: &Controller| !of.is_stranger() && !of.is_shut_down() && of.name().may_be(host);
+        let live = |is_same: bool| {
+            let mut all = self.by_id.values().filter(|other| is_live(other));
+            all.find(|other| !is_same || other.name() == *host).map(|other| &other.told)
         };
-        let before = self.cut_off.told((host_nqn, host_id));
-        let other = || self.by_id.values().find(of_other).map(|other| &other.told);
-        let found = before.or_else(other).filter(|_| host_id != [0; 16]);
-        found.map_or_else(Told::from_now, Told::copied)
+        let own = self.cut_off.told(host).or_else(|| live(true));
+        let found = own.or_else(|| self.cut_off.told_elsewhere(host)).or_else(|| live(false));
+        found.filter(|_| host.id != [0; 16]).map_or_else(Told::from_now, Told::copied)
     }
 
-    /// The host has come back by this association, which goes on where those were that were cut off.
-    fn has_come_back(&mut self, controller: &Controller) {
-        self.cut_off.remove((controller.host_nqn(), controller.host_id));
+    /// What is announced to a host; none if no namespace exists for it.
+    fn traits_for(&self, access: &Access) -> Option<Traits> {
+        Traits::of(self.namespaces.iter().filter(|namespace| access.sees(namespace.nsid)))
     }
 
-    /// Chooses an association that has to go for another of `host`, if there are too many: the one that
-    /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
-    /// If the subsystem is full of others, one goes of the address that has most, if that has more than
-    /// the newcomer's will have. For one who has yet to show who it is only such ones go, and count.
-    fn make_room(
-        &self,
-        newcomer: &Newcomer,
-        hosts: &Hosts,
-        now_ns: u64,
-    ) -> Result<Option<Arc<Controller>>, HostFull> {
-        let HostLimits { associations_per_host, associations_per_address, idle_timeout_s, .. } =
-            hosts.limits;
-        let least = associations_per_host.min(associations_per_address) as usize;
-        if self.by_id.len() < least.min(MAX_CONTROLLERS) {
-            return Ok(None);
-        }
-        type Which<'a> = &'a dyn Fn(&Controller) -> bool;
-        let of_host = |other: &Controller| other.host().serial == newcomer.host.serial;
-        let of_address = |other: &Controller| other.address() == newcomer.address;
-        let count = |of: Which<'_>| self.by_id.values().filter(|other| of(other)).count();
-        let (full, of): (HostFull, Which<'_>) = match () {
-            () if count(&of_host) >= associations_per_host as usize => {
-                (HostFull::Associations(associations_per_host), &of_host)
-            }
-            () if count(&of_address) >= associations_per_address as usize => {
-                (HostFull::Address(associations_per_address), &of_address)
-            }
-            () if self.by_id.len() >= MAX_CONTROLLERS => {
-                (HostFull::Controllers(MAX_CONTROLLERS), &|_| true)
-            }
-            () => return Ok(None),
-        };
-        let silent_ns = |controller: &Controller| {
-            now_ns.saturating_sub(controller.last_traffic_ns.load(Ordering::Relaxed))
-        };
-        let idle_ns = u64::from(idle_timeout_s).min(60) * 1_000_000_000;
-        let is_useless = |controller: &&Arc<Controller>| {
-            let has_timer = controller.kato_ms.load(Ordering::Relaxed) != 0;
-            let least_ns = match (controller.has_queues(), has_timer) {
-                (false, _) => USELESS_AFTER_NS,
-                (true, false) => idle_ns,
-                (true, true) => return false,
-            };
-            of(controller)
-                && (controller.is_stranger() || !newcomer.is_stranger)
-                && silent_ns(controller) >= least_ns
-        };
-        let longest = |which: &&Arc<Controller>| silent_ns(which);
-        let goes = self.by_id.values().filter(is_useless).max_by_key(longest).or_else(|| {
-            if !matches!(full, HostFull::Controllers(_)) {
-                return None;
-            }
-            // Those who have yet to show who they are compete among themselves only.
-            let may_go = |other: &&Arc<Controller>| other.is_stranger() || !newcomer.is_stranger;
-            let all = || self.by_id.values().filter(may_go);
-            let (address, has) = greediest(all())?;
-            let own = all().filter(|other| of_address(other)).count();
-            let its = || all().filter(|other| other.address() == address);
-            (has > own + 1).then(|| its().max_by_key(longest)).flatten()
-        });
-        let Some(goes) = goes else { return Err(full) };
-        // Strangers are told of as their connections close, in a budget of their own.
-        if !goes.is_stranger() {
-            let what = format_args!("its association {} goes for another: {full}", goes.id);
-            let host = goes.host();
-            host.log.note(Topic::Coming, (Level::Warn, now_ns), &host.nqn, what);
-        }
-        Ok(Some(Arc::clone(goes)))
+    /// Takes an association out that has to go for another.
+    fn evict(&mut self, (goes, full): &Goes, now_ns: u64) {
+        self.by_id.remove(&goes.id);
+        self.ended(goes);
+        goes.note_eviction(full, now_ns);
     }
 
     /// Gives an association all that is kept.
@@ -193,31 +108,24 @@ impl Controllers {
     /// strangers take; associations of theirs are no more than there may be in all.
     fn memory_of_stranger(
         &self,
-        evicted: Option<Arc<Controller>>,
+        goes: Option<Goes>,
         hosts: &Hosts,
         address: IpAddr,
-    ) -> (Option<Arc<Controller>>, Charge) {
-        if let Ok(charge) = hosts.pending.charge(ASSOCIATION_BYTES) {
-            return (evicted, charge);
-        }
+    ) -> (Option<Goes>, Charge) {
+        let full = match hosts.pending.charge(ASSOCIATION_BYTES) {
+            Ok(charge) => return (goes, charge),
+            Err(full) => HostFull::Memory(full),
+        };
         let strangers = || self.by_id.values().filter(|known| known.is_stranger());
-        let goes = evicted.or_else(|| {
+        let goes = goes.or_else(|| {
             let here = strangers().filter(|known| known.address() == address);
             let oldest = here.min_by_key(|known| known.serial);
-            oldest.or_else(|| strangers().min_by_key(|known| known.serial)).cloned()
+            let oldest = oldest.or_else(|| strangers().min_by_key(|known| known.serial));
+            oldest.map(|oldest| (Arc::clone(oldest), full))
         });
         // Its memory comes back when its connections have heard of it.
         (goes, hosts.pending.charge_anyway(ASSOCIATION_BYTES))
     }
-}
-
-/// The address with most of these associations, and how many it has.
-fn greediest<'a>(all: impl Iterator<Item = &'a Arc<Controller>>) -> Option<(IpAddr, usize)> {
-    let mut counts = HashMap::new();
-    for controller in all {
-        *counts.entry(controller.address()).or_insert(0) += 1;
-    }
-    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 /// A function that every association has, each with maps of its own and lines that it has traced.
@@ -320,9 +228,9 @@ impl Subsystem {
         self.controllers().namespaces.iter().find(|namespace| namespace.nsid == nsid).cloned()
     }
 
-    /// What its controllers announce.
-    pub(crate) fn traits(&self) -> Traits {
-        self.controllers().traits
+    /// What its controllers announce by now to a host; none if no namespace exists for it.
+    pub(crate) fn traits_for(&self, access: &Access) -> Option<Traits> {
+        self.controllers().traits_for(access)
     }
 
     /// Takes over other namespaces. Associations lose the file maps of those that are gone, and
@@ -342,6 +250,9 @@ impl Subsystem {
         );
         for controller in controllers.by_id.values() {
             let sees = |namespace: &&Arc<Namespace>| controller.access.sees(namespace.nsid);
+            if gone.iter().chain(&added).any(|namespace| sees(&namespace)) {
+                controller.namespaces_changed();
+            }
             for namespace in gone.iter().filter(sees) {
                 controller.update(|tables| tables.without_namespace(namespace.nsid));
                 controller.namespace_changed(namespace.nsid);
@@ -352,20 +263,10 @@ impl Subsystem {
                 controller.namespace_changed(namespace.nsid);
             }
         }
-        controllers.changes += u64::from(!gone.is_empty() || !added.is_empty());
-        if !new.is_empty() {
-            controllers.traits = Traits {
-                has_volatile_cache: new.iter().any(|namespace| namespace.has_volatile_cache()),
-                writes_zeroes: new.iter().all(|namespace| namespace.writes_zeroes()),
-                deallocates: new.iter().all(|namespace| namespace.deallocates()),
-            };
+        if let Some(traits) = Traits::of(new.iter()) {
+            controllers.traits = traits;
         }
         controllers.namespaces = new;
-    }
-
-    /// How often namespaces have come or gone.
-    pub(crate) fn namespace_changes(&self) -> u64 {
-        self.controllers().changes
     }
 
     /// The id that a controller got last.
@@ -418,38 +319,60 @@ impl Subsystem {
         self.log_generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes a controller for a host, and gives the one that had to go for it, if one had to.
+    /// The association of this subsystem that is of least use, of those that a limit counts with the newcomer's; and
+    /// for how long it was silent.
+    pub(crate) fn least_useful(
+        &self,
+        newcomer: &Newcomer,
+        full: &HostFull,
+        (hosts, now_ns): (&Hosts, u64),
+    ) -> Option<(u64, Arc<Controller>)> {
+        room::least_useful(&self.controllers().by_id, newcomer, full, (&hosts.limits, now_ns))
+    }
+
+    /// Makes a controller for a host, and gives the one that had to go for it, if one had to. `elsewhere` is one that
+    /// goes for it in another subsystem.
     pub(crate) fn add_controller(
         &self,
-        newcomer: Newcomer,
+        newcomer: &Newcomer,
         hosts: &Arc<Hosts>,
         (kato_ms, now_ns): (u32, u64),
+        elsewhere: Option<&Arc<Controller>>,
     ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), HostFull> {
         let mut controllers = self.controllers();
-        let evicted = controllers.make_room(&newcomer, hosts, now_ns)?;
-        let Newcomer { host, address, host_id, access, listener, is_stranger } = newcomer;
+        let goes = room::who_goes(&controllers.by_id, newcomer, &hosts.limits, now_ns)?;
+        let Newcomer { host, address, host_id, access, listener, is_stranger, .. } = newcomer;
         // Who goes is still counted until its connections have heard of it.
-        let more = if evicted.is_some() { MAX_CONTROLLERS as u32 } else { 0 };
-        let (member, slot) =
-            (host.association(&hosts.limits, more)?, hosts.association_of(address, more)?);
-        let (evicted, memory) = match is_stranger {
-            true => controllers.memory_of_stranger(evicted, hosts, address),
-            false => (evicted, host.memory.charge(ASSOCIATION_BYTES)?),
+        let more = |full: HostFull| {
+            let mut all = goes.iter().map(|(goes, _)| goes).chain(elsewhere);
+            let is_one_of_them = all.any(|goes| newcomer.counts_with(goes, &full));
+            if is_one_of_them { MAX_CONTROLLERS as u32 } else { 0 }
         };
-        if let Some(evicted) = &evicted {
-            controllers.by_id.remove(&evicted.id);
-            controllers.ended(evicted);
+        let kind = if self.is_discovery() { Kind::Discovery } else { Kind::Association };
+        let member = host.association(&hosts.limits, kind, more(HostFull::Associations(0)))?;
+        let slot = hosts.association_of(*address, kind, more(HostFull::Address(0)))?;
+        let (goes, memory) = match is_stranger {
+            true => controllers.memory_of_stranger(goes, hosts, *address),
+            false => (goes, host.memory.charge(ASSOCIATION_BYTES)?),
+        };
+        if let Some(goes) = &goes {
+            controllers.evict(goes, now_ns);
         }
-        let told = controllers.told_before(&host.nqn, host_id);
+        let host_name = newcomer.name();
         let party = Party {
             member,
+            host_nqn: newcomer.host_nqn.clone(),
             address: slot,
             memory,
-            host_id,
-            access: Arc::clone(&access),
-            listener,
-            is_stranger,
-            told,
+            host_id: *host_id,
+            access: Arc::clone(access),
+            listener: Arc::clone(listener),
+            is_stranger: *is_stranger,
+            told: controllers.told_before(&host_name),
+            traits: match access.sees_all() {
+                true => controllers.traits,
+                false => controllers.traits_for(access).unwrap_or(Traits::CAREFUL),
+            },
         };
         let mut id = controllers.last_id;
         loop {
@@ -464,12 +387,12 @@ impl Subsystem {
         let whole = visible.map(|namespace| namespace.whole_file());
         let tables = Tables::new(whole.collect());
         let controller = Arc::new(Controller::new(id, party, (kato_ms, now_ns), tables));
-        if !is_stranger {
+        if !*is_stranger {
             controllers.give_kept(&controller, now_ns);
-            controllers.has_come_back(&controller);
+            controllers.cut_off.has_come_back(&host_name);
         }
         controllers.by_id.insert(id, Arc::clone(&controller));
-        Ok((controller, evicted))
+        Ok((controller, goes.map(|(goes, _)| goes)))
     }
 
     /// A host has shown on its admin queue that it is the one it names: its association takes its memory from now on,
@@ -479,7 +402,7 @@ impl Subsystem {
         if controller.is_stranger() {
             controller.recognize()?;
             controllers.give_kept(controller, now_ns);
-            controllers.has_come_back(controller);
+            controllers.cut_off.has_come_back(&controller.name());
         }
         Ok(())
     }
@@ -625,162 +548,4 @@ impl Subsystem {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hosts::HostLimits;
-    use crate::limits::LAST_CONTROLLER_ID;
-    use crate::lost_writes::LostWrites;
-    use bpfof_nvme::fabrics::{ControllerConfig, Shutdown};
-    use std::net::{Ipv4Addr, SocketAddr};
-    use std::ops::RangeInclusive;
-
-    /// Where one came from that had to go, and its id.
-    type Gone = Option<(IpAddr, u16)>;
-
-    struct Full {
-        hosts: Arc<Hosts>,
-        subsystem: Subsystem,
-    }
-
-    impl Full {
-        fn new() -> Full {
-            Full::with_ids(1..=LAST_CONTROLLER_ID)
-        }
-
-        fn with_ids(ids: RangeInclusive<u16>) -> Full {
-            let limits = HostLimits {
-                associations_per_address: MAX_CONTROLLERS as u32,
-                associations_per_host: MAX_CONTROLLERS as u32,
-                ..HostLimits::default()
-            };
-            let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), (ids, 0));
-            Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
-        }
-
-        /// An association, and which had to go for it: of whom, and its id.
-        fn connect(
-            &self,
-            last: u8,
-            is_stranger: bool,
-            now_ns: u64,
-        ) -> Result<(Arc<Controller>, Gone), HostFull> {
-            let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
-            let host = self.hosts.host(Some(address), "host");
-            let access = Arc::new(Access::everything());
-            let at = SocketAddr::from((address, 4420));
-            let listener = Arc::new(Listener::new(1, at, &at.into()));
-            let host_id = [1; 16];
-            let newcomer = Newcomer { host, address, host_id, access, listener, is_stranger };
-            let added = self.subsystem.add_controller(newcomer, &self.hosts, (10_000, now_ns));
-            added.map(|(new, gone)| (new, gone.map(|gone| (gone.address(), gone.id))))
-        }
-    }
-
-    /// Associations that are all in use are taken from the address that has most, as long as that has
-    /// more than the newcomer's.
-    #[test]
-    fn a_full_subsystem_takes_from_who_has_most() {
-        let full = Full::new();
-        let connect = |last, now_ns| {
-            let (controller, gone) = full.connect(last, false, now_ns)?;
-            controller.add_queue(1).expect("free");
-            Ok(gone)
-        };
-        for number in 0..MAX_CONTROLLERS {
-            let last = if number < MAX_CONTROLLERS / 2 { 1 } else { 2 };
-            assert_eq!(connect(last, number as u64), Ok(None));
-        }
-        // Nobody has more than these would have.
-        let busy = Err(HostFull::Controllers(MAX_CONTROLLERS));
-        assert_eq!((connect(1, 5000), connect(2, 5000)), (busy, busy));
-        // The one goes that was silent longest, of the one and of the other.
-        let mut gone = [0; 2].map(|_| connect(3, 5000).expect("room is made").expect("one goes"));
-        gone.sort_unstable();
-        let [one, two] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
-        assert_eq!(gone, [(one, 1), (two, 1 + MAX_CONTROLLERS as u16 / 2)]);
-    }
-
-    /// The connection of one that had to go may end when another has its id.
-    #[test]
-    fn a_controller_is_not_forgotten_for_another() {
-        let full = Full::with_ids(1..=1);
-        let (first, _) = full.connect(1, false, 0).expect("room");
-        full.subsystem.remove_controller(&first);
-        let (second, _) = full.connect(1, false, 0).expect("room");
-        assert_eq!(first.id, second.id);
-        full.subsystem.remove_controller(&first);
-        assert!(full.subsystem.controllers().by_id.contains_key(&second.id));
-        full.subsystem.remove_controller(&second);
-        assert!(full.subsystem.controllers().by_id.is_empty());
-    }
-
-    /// Who was cut off hears by its next association what was lost meanwhile, and nobody else does, also not who says
-    /// to be the host.
-    #[test]
-    fn a_host_that_was_cut_off_hears_what_was_lost() {
-        let full = Full::new();
-        let lost = Arc::new(LostWrites::default());
-        let connect = |is_stranger| full.connect(1, is_stranger, 0).expect("room").0;
-        let end = |controller: &Arc<Controller>| full.subsystem.remove_controller(controller);
-        let first = connect(false);
-        end(&first);
-        lost.note();
-        let liar = connect(true);
-        end(&liar);
-        let stranger = connect(true);
-        full.subsystem.recognize(&stranger, 0).expect("memory");
-        assert!(stranger.told.must_hear(&lost) && !stranger.told.must_hear(&lost));
-        // It has been told, by whatever association, and does not forget that.
-        let other = connect(false);
-        assert!(!other.told.must_hear(&lost));
-        end(&stranger);
-        let again = connect(false);
-        assert!(!again.told.must_hear(&lost));
-        // What one has not been told, another one that comes is told as well.
-        lost.note();
-        assert!(other.told.must_hear(&lost));
-        let more = connect(false);
-        assert!(!more.told.must_hear(&lost) && again.told.must_hear(&lost));
-        // A host that shuts its associations down begins anew.
-        let shutdown = Shutdown::Normal;
-        for controller in [again, other, more] {
-            controller.configure(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
-            end(&controller);
-        }
-        lost.note();
-        assert!(!connect(false).told.must_hear(&lost));
-    }
-
-    #[test]
-    fn who_has_not_shown_who_it_is_takes_from_such_only() {
-        let full = Full::new();
-        let late_ns = 3 * USELESS_AFTER_NS;
-        for _ in 0..MAX_CONTROLLERS - 1 {
-            full.connect(1, false, 0).expect("room");
-        }
-        let (stranger, _) = full.connect(1, true, USELESS_AFTER_NS).expect("room");
-        let gone = full.connect(2, true, late_ns).expect("the other stranger goes").1;
-        assert_eq!(gone.map(|(_, id)| id), Some(stranger.id));
-        let busy = HostFull::Controllers(MAX_CONTROLLERS);
-        assert_eq!(
-            full.connect(2, true, late_ns).err(),
-            Some(busy),
-            "idle ones stay for strangers"
-        );
-        assert!(full.connect(2, false, late_ns).expect("and go for others").1.is_some());
-    }
-
-    /// Whoever comes in the name of hosts that authenticate, again and again from several addresses, keeps out
-    /// nobody who comes from elsewhere.
-    #[test]
-    fn strangers_share_what_they_have_by_address() {
-        let full = Full::new();
-        for number in 0..MAX_CONTROLLERS {
-            full.connect(1 + (number % 8) as u8, true, 0).expect("room");
-        }
-        let ninth = full.connect(9, true, USELESS_AFTER_NS / 2);
-        assert!(ninth.expect("room is made").1.is_some());
-        let busy = Some(HostFull::Controllers(MAX_CONTROLLERS));
-        assert_eq!(full.connect(1, true, USELESS_AFTER_NS / 2).err(), busy);
-    }
-}
+mod tests;

@@ -33,6 +33,7 @@ pub(crate) struct Vector {
     /// Chains that have not ended.
     left: u16,
     failed: u16,
+    is_forgotten: bool,
 }
 
 impl Vector {
@@ -69,6 +70,7 @@ impl Vector {
             used: usize::from(header.chains) * VectorRecord::BYTES,
             left: header.chains,
             failed: 0,
+            is_forgotten: false,
         }
     }
 
@@ -126,12 +128,21 @@ impl Vector {
         self.failed(chain, Status::COMMAND_INTERRUPTED.into());
     }
 
-    /// So are those that have not begun.
-    fn give_up_unstarted(&mut self) {
+    /// So are those that have not begun: with a record each, if somebody hears of it.
+    fn give_up_unstarted(&mut self, is_heard: bool) {
         let begin = self.chains.index();
-        let end = begin + self.chains.left();
+        let count = self.chains.left();
         self.chains.skip_all();
-        (begin..end).for_each(|chain| self.give_up(chain));
+        if is_heard && self.left > count {
+            return (begin..begin + count).for_each(|chain| self.give_up(chain));
+        }
+        self.left -= count;
+        self.is_forgotten |= count > 0;
+    }
+
+    /// Whether nobody gets its answer any more, of which records are missing.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.is_forgotten
     }
 
     /// Whether all of its chains have ended.
@@ -239,13 +250,14 @@ impl Vectors {
         self.get(place).give_up(chain);
     }
 
-    /// Gives up all chains that have not begun, and takes those vectors out of which nothing is left then.
-    pub(crate) fn give_up(&mut self) -> Vec<Vector> {
+    /// Gives up all chains that have not begun, and takes those vectors out of which nothing is left then. The host may
+    /// hear of the others.
+    pub(crate) fn give_up(&mut self, is_heard: bool) -> Vec<Vector> {
         self.unstarted.clear();
         let mut over = Vec::new();
         for place in 0..self.places.len() {
             let Some(vector) = self.places[place].as_mut() else { continue };
-            vector.give_up_unstarted();
+            vector.give_up_unstarted(is_heard);
             if vector.is_over() {
                 over.extend(self.places[place].take());
                 self.free.push(place as u32);

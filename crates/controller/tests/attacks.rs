@@ -10,7 +10,8 @@ use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Rw, Sgl, Sqe, Upload, opcode};
 use common::raw::{Peer, Said};
 use common::{
-    NAMESPACE_BYTES, Witness, call, compile, compile_text, connect, load, memory, run, until, url,
+    NAMESPACE_BYTES, Witness, call, compile, compile_text, connect, load, memory,
+    raise_descriptor_limit, resident_bytes, run, until, url,
 };
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,13 +49,6 @@ impl Attacked {
         ManuallyDrop::into_inner(self.server).stop();
         assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());
     }
-}
-
-/// Room for the descriptors of both sides.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
 }
 
 /// A host of its own, with a lane.
@@ -156,6 +150,7 @@ fn many_small_functions() {
 /// A turn is bounded by time, not by hops, and goes on after a part of a hop's calls.
 #[test]
 fn chains_that_compute() {
+    const CHAINS: u64 = 128;
     let attacked = Attacked::new("");
     let mut witness = Witness::new(&attacked.server);
     let text = "#include \"bpfof/blocks.h\"
@@ -175,13 +170,16 @@ fn chains_that_compute() {
         }";
     let (mut controller, mut lane) = host(&attacked.server, 1);
     let function = load(&mut controller, &compile_text(text), "compute");
-    for tag in 0..128 {
+    for tag in 0..CHAINS {
         lane.submit(tag, Request::Pushdown(call(function, &[]))).expect("there is room");
     }
     lane.flush_doorbell().expect("sent");
     witness.check();
     let waited = slowest(&mut witness, 50);
-    assert!(waited < Duration::from_millis(100), "a write and a read waited {waited:?}");
+    let mut ended = 0;
+    while lane.wait(Duration::from_millis(1), &mut |_| ended += 1).expect("connected") > 0 {}
+    println!("a write and a read waited {waited:?}; {ended} of {CHAINS} chains had ended");
+    assert!(ended < CHAINS / 2, "50 reads and writes waited for {ended} chains");
     drop((controller, lane));
     attacked.stops();
 }
@@ -221,11 +219,11 @@ fn chains_without_end() {
     }
     let (mut controller, mut lane) = host(&attacked.server, 9);
     let answer = load(&mut controller, &object, "answer");
+    let begun = Instant::now();
     for _ in 0..20 {
-        let begun = Instant::now();
         assert_eq!(end_of(&mut lane, &call(answer, &[])), Some(Status::SUCCESS));
-        assert!(begun.elapsed() < Duration::from_secs(1), "it waited {:?}", begun.elapsed());
     }
+    println!("20 chains waited {:?}", begun.elapsed());
     drop(greedy);
     attacked.stops();
 }
@@ -270,20 +268,21 @@ fn a_flood_of_loads() {
     attacked.stops();
 }
 
-fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
-    pages * 4096
+/// Open descriptors of this process: of both sides.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("Linux").count()
 }
 
 /// Hosts that take nothing of what they have asked for cost no more than there is, and go in the end.
 #[test]
 fn hosts_that_take_nothing() {
     const MEMORY_BYTES: u64 = 256 << 20;
+    const HOSTS: usize = 40;
     let attacked = Attacked::new("memory-max = \"256MiB\"\nsend-timeout-s = 3");
     let mut witness = Witness::new(&attacked.server);
     let before = resident_bytes();
-    let mut deaf: Vec<_> = (0..40).map(|_| Peer::pair(&attacked.server, NONE, 1000)).collect();
+    let mut deaf: Vec<_> = (0..HOSTS).map(|_| Peer::pair(&attacked.server, NONE, 1000)).collect();
+    let all = descriptors();
     let rw = Rw { slba: 0, blocks: 256, fua: false }.to_sqe(opcode::nvm::READ, 1);
     let read = Sqe { sgl: Sgl::transport(128 << 10), ..rw };
     for (_, io) in &mut deaf {
@@ -292,19 +291,13 @@ fn hosts_that_take_nothing() {
         }
     }
     let waited = slowest(&mut witness, 50);
-    assert!(waited < Duration::from_millis(500), "a write and a read waited {waited:?}");
+    println!("a write and a read waited {waited:?}");
+    assert!(waited < PATIENCE, "a write and a read waited {waited:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < MEMORY_BYTES + (64 << 20), "{grown} bytes");
-    // Nothing of this is read, so there is an end of it only if the target made one.
-    until("they are given up", || {
-        deaf.iter_mut().all(|(_, io)| {
-            use std::io::Write;
-            let _ = io.stream.set_nonblocking(true);
-            io.stream
-                .write_all(&[0])
-                .is_err_and(|error| !matches!(error.kind(), std::io::ErrorKind::WouldBlock))
-        })
-    });
+    // Hosts hear nothing of it: what comes before the end of their connections fills their buffers.
+    until("they are given up", || descriptors() <= all - HOSTS);
+    drop(deaf);
     witness.check();
     attacked.stops();
 }
@@ -328,8 +321,42 @@ fn admin_queues_that_do_nothing() {
     let begun = Instant::now();
     let (controller, mut lane) = connect(&attacked.server, false);
     lane.read(1, 0, &mut [0; 512]).expect("served");
-    assert!(begun.elapsed() < Duration::from_secs(1), "it took {:?}", begun.elapsed());
+    println!("it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "it took {:?}", begun.elapsed());
     drop((controller, lane, idle));
+    attacked.stops();
+}
+
+/// So many associations has a host, and an address; those that work stay, and who comes for one more is told.
+#[test]
+fn more_associations_than_there_may_be() {
+    let attacked = Attacked::new("associations-per-host = 2\nassociations-per-address = 3");
+    let server = &attacked.server;
+    let open = |number| {
+        let options = Options::for_host([number; 16]);
+        let controller = Controller::connect(&url(server), options)?;
+        let lane = controller.open_lane()?;
+        Ok::<_, bpfof_host::Error>((controller, lane))
+    };
+    let works = |(_, lane): &mut (Controller, Lane)| {
+        lane.read(1, 0, &mut [0; 512]).expect("it goes on");
+    };
+    let is_busy = |number: u8| {
+        let error = open(number).map(drop).expect_err("one too many").to_string();
+        assert!(error.contains("Controller Busy"), "host {number}: {error}");
+    };
+    let mut held = vec![open(1).expect("the first"), open(1).expect("the second")];
+    is_busy(1);
+    held.push(open(2).expect("of another host"));
+    is_busy(3);
+    held.iter_mut().for_each(works);
+    drop(held.pop());
+    until("its place is free", || open(3).map(|new| held.push(new)).is_ok());
+    drop(held.remove(0));
+    until("its place is free", || open(1).map(|new| held.push(new)).is_ok());
+    is_busy(1);
+    held.iter_mut().for_each(works);
+    drop(held);
     attacked.stops();
 }
 
@@ -375,7 +402,8 @@ fn a_flood_of_shutdowns() {
     }
     let begun = Instant::now();
     Witness::new(&attacked.server).check();
-    assert!(begun.elapsed() < Duration::from_secs(1), "it took {:?}", begun.elapsed());
+    println!("it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "it took {:?}", begun.elapsed());
     drop(peers);
     attacked.stops();
 }

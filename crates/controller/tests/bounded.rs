@@ -7,7 +7,10 @@ use bpfof_controller::{NamespaceConfig, NamespaceSource, Server};
 use bpfof_nvme::tcp::{CapsuleCmd, Digests};
 use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, opcode};
 use common::raw::{Peer, Said};
-use common::{NAMESPACE_BYTES, Witness, connect, memory, start, until};
+use common::stop::StopAtEnd;
+use common::{
+    NAMESPACE_BYTES, Witness, connect, memory, raise_descriptor_limit, resident_bytes, start, until,
+};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,13 +24,8 @@ const IDLE_BYTES: u64 = 160 << 10;
 const BUSY_BYTES: u64 = 9 << 20;
 /// What else may come and go: stacks, the allocator, the test.
 const SLACK_BYTES: u64 = 16 << 20;
-
-/// Room for the descriptors of both sides.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
-}
+/// Nobody who is served waits longer, on a busy machine. What floods ask for takes much longer than that.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -40,15 +38,8 @@ fn serve() -> (Server, Witness) {
     (server, witness)
 }
 
-/// Resident memory of this process.
-fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
-    pages * 4096
-}
-
-/// The slowest of some rounds of the witness.
-fn slowest(witness: &mut Witness, time: Duration) -> Duration {
+/// Lets the witness work for some time. It waits for nothing long.
+fn is_served(witness: &mut Witness, time: Duration) {
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
     while begun.elapsed() < time {
@@ -57,7 +48,8 @@ fn slowest(witness: &mut Witness, time: Duration) -> Duration {
         slowest = slowest.max(round.elapsed());
         std::thread::sleep(Duration::from_millis(5));
     }
-    slowest
+    println!("the witness waited {slowest:?}");
+    assert!(slowest < PATIENCE, "the witness waited {slowest:?}");
 }
 
 fn is_closed(stream: &mut TcpStream) -> bool {
@@ -79,13 +71,12 @@ fn silent_and_slow_peers() {
     let mut silent: Vec<TcpStream> = (0..400).map(open).collect();
     let mut slow: Vec<TcpStream> = (0..100).map(open).collect();
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(9) {
+    while begun.elapsed() < Duration::from_secs(7) {
         for stream in &mut slow {
             // The first bytes of an ICReq.
             stream.write_all(&[0]).expect("it is still open");
         }
-        let slowest = slowest(&mut witness, Duration::from_secs(1));
-        assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+        is_served(&mut witness, Duration::from_secs(1));
     }
     assert!(silent.iter_mut().all(|stream| !is_closed(stream)), "they have ten seconds");
     let grown = resident_bytes().saturating_sub(before);
@@ -107,8 +98,10 @@ fn floods_of_aborts() {
         CapsuleCmd { sqe: abort, data: &[] }.encode_into(&mut flood, NONE, 0);
     }
     let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let held_up: [AtomicU64; 4] = Default::default();
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        let _stop = StopAtEnd(&stop);
+        for held_up in &held_up {
             let (mut admin, _io) = Peer::pair(&server, NONE, 15);
             let (sent, stop, flood) = (&sent, &stop, &flood);
             scope.spawn(move || {
@@ -116,16 +109,21 @@ fn floods_of_aborts() {
                 admin.stream.set_write_timeout(timeout).expect("a socket");
                 while !stop.load(Ordering::Relaxed) {
                     // Blocks once nobody listens any more; a part that was sent does no harm.
-                    if let Ok(length) = admin.stream.write(flood) {
-                        sent.fetch_add(length as u64, Ordering::Relaxed);
-                    }
+                    match admin.stream.write(flood) {
+                        Ok(length) => sent.fetch_add(length as u64, Ordering::Relaxed),
+                        Err(error) => {
+                            let waits = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+                            assert!(waits.contains(&error.kind()), "{error}");
+                            held_up.fetch_add(1, Ordering::Relaxed)
+                        }
+                    };
                 }
             });
         }
-        let slowest = slowest(&mut witness, Duration::from_secs(2));
-        stop.store(true, Ordering::Relaxed);
-        assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+        is_served(&mut witness, Duration::from_secs(2));
     });
+    let held_up = held_up.map(|times| times.load(Ordering::Relaxed));
+    assert!(held_up.iter().all(|times| *times > 0), "the target listens on: {held_up:?}");
     assert!(sent.load(Ordering::Relaxed) > 1 << 20, "there was a flood");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 8 * (IDLE_BYTES + BUSY_BYTES) + SLACK_BYTES, "{grown} bytes");
@@ -154,12 +152,12 @@ fn a_flood_of_zeroes() {
     for _ in 0..50 {
         flood.send(deallocate, &ranges);
     }
-    let slowest = slowest(&mut witness, Duration::from_secs(2));
-    assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    is_served(&mut witness, Duration::from_secs(2));
     // Here, too, a command waits for a part of each of them, not for all.
     let begun = Instant::now();
     lane.write(2, 0, &[7; 512]).expect("written");
-    assert!(begun.elapsed() < Duration::from_secs(1), "a write waited {:?}", begun.elapsed());
+    println!("a write waited {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "a write waited {:?}", begun.elapsed());
     let mut last = [7; 512];
     until("they have come round", || {
         lane.read(2, SIZE_BYTES - 512, &mut last).expect("read");
@@ -168,7 +166,8 @@ fn a_flood_of_zeroes() {
     drop((admin, flood));
     let begun = Instant::now();
     server.stop();
-    assert!(begun.elapsed() < Duration::from_secs(4), "zeroes for nobody: {:?}", begun.elapsed());
+    println!("stopped after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "zeroes for nobody: {:?}", begun.elapsed());
 }
 
 /// Writes whose data never comes: the target asks for no more of it than it has set aside.
@@ -192,8 +191,7 @@ fn announced_and_never_sent() {
         io.send_bytes(&bytes[..100 << 10]);
         hosts.push((admin, io));
     }
-    let slowest = slowest(&mut witness, Duration::from_secs(1));
-    assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    is_served(&mut witness, Duration::from_secs(1));
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 40 * IDLE_BYTES + 20 * BUSY_BYTES + SLACK_BYTES, "{grown} bytes");
 }
@@ -215,7 +213,8 @@ fn flood_of_connections(count: usize) {
             slowest = slowest.max(begun.elapsed());
         }
     }
-    assert!(slowest < Duration::from_secs(2), "a host waited {slowest:?}");
+    println!("a host waited {slowest:?}");
+    assert!(slowest < PATIENCE, "a host waited {slowest:?}");
     let open = peers.iter_mut().map(|peer| !is_closed(peer)).filter(|open| *open).count();
     assert!(open <= 1024 + 16, "{open} connections are open");
     let grown = resident_bytes().saturating_sub(before);

@@ -1,16 +1,19 @@
 //! Targets that stop or vanish, ports and files that are taken, disks that are full.
 
 mod common;
+#[path = "../../device/src/loop_device.rs"]
+mod loop_device;
 
 use bpfof_controller::{NamespaceSource, Server, ServerError, TargetConfig};
 use bpfof_host::{Controller, Lane, LostReason, Options, Request, RequestError, Status};
 use bpfof_nvme::log_page::{ErrorLogEntry, SmartLog, lid};
 use bpfof_nvme::{AdminCommand, Sqe};
+use common::skip::skip;
 use common::{
     NAMESPACE_BYTES, Witness, call, compile, config, connect, ends, file, load, memory, options,
     same_ports, slow_memory, start, until, url,
 };
-use std::path::{Path, PathBuf};
+use loop_device::LoopDevice;
 use std::time::Duration;
 
 #[test]
@@ -136,20 +139,19 @@ fn is_in_mount_namespace(name: &str) -> bool {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(text.contains("1 passed"), "{text}");
-            if let Some(line) = text.lines().find(|line| line.starts_with("skipped")) {
-                println!("{line}");
-            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            said.lines().filter_map(|line| line.strip_prefix("SKIPPED: ")).for_each(skip);
         }
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             // Its own failures are those of a test; only the tool may be refused.
             if text.starts_with("unshare:") {
-                println!("skipped, mounting needs root: {text}");
+                skip(&format!("mounting needs root: {text}"));
             } else {
                 panic!("{}{text}", String::from_utf8_lossy(&output.stdout));
             }
         }
-        Err(error) => println!("skipped, there is no unshare: {error}"),
+        Err(error) => skip(&format!("there is no unshare: {error}")),
     }
     false
 }
@@ -213,25 +215,6 @@ fn smart(controller: &mut Controller) -> SmartLog {
     SmartLog::from_bytes(page[..].try_into().expect("a page"))
 }
 
-/// A loop device with blocks of 4096 bytes, which is taken away in the end.
-struct LoopDevice(PathBuf);
-
-impl LoopDevice {
-    fn of(image: &Path) -> Option<LoopDevice> {
-        let arguments = ["--find", "--show", "--sector-size", "4096"];
-        let made =
-            std::process::Command::new("losetup").args(arguments).arg(image).output().ok()?;
-        let path = String::from_utf8(made.stdout).ok().filter(|_| made.status.success())?;
-        Some(LoopDevice(path.trim().into()))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 /// A disk takes writes into the page cache and loses them: every association is told, once, and must not try again.
 #[test]
 fn lost_writes_are_told_to_everybody() {
@@ -247,7 +230,7 @@ fn lose_writes() {
     let file_of_image = std::fs::File::create(&image).expect("made");
     file_of_image.set_len(8 << 20).expect("sparse");
     let Some(device) = LoopDevice::of(&image) else {
-        return println!("skipped, no loop device can be made here");
+        return skip("no loop device can be made here");
     };
     // Blocks smaller than the device's go through the page cache.
     let server = start(vec![file(&device.0, 8 << 20, 512)]);

@@ -9,6 +9,7 @@ use bpfof_host::{
     Caravan, Controller, Error, Extent, FileMapObject, FileVersion, HandedLane, Lane, Options,
     PushdownCall, Request, STATE_MAX_BYTES, SharedLane, SubmitError, TargetUrl, Urgency,
 };
+use common::skip::skip_part;
 use common::{NQN, compile, config, load, memory, url};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -30,7 +31,9 @@ const FILE: FileVersion = FileVersion { id: 7, version: 1 };
 const FILE_AT: u64 = 64 << 10;
 /// What its first byte is; the function answers with one more.
 const FIRST: u8 = 41;
-const KEEP_ALIVE: Duration = Duration::from_secs(1);
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The user that the other process is: nobody.
 const OTHER_UID: u32 = 65534;
 /// The environment variable that tells an owner the target's address.
@@ -89,7 +92,7 @@ impl Other {
     fn start() -> Other {
         let is_possible = can_be_another_user();
         if !is_possible {
-            println!("SKIPPED: another user, which needs root, and a program that others may run");
+            skip_part("users", "another user, which needs root, and a program that others may run");
         }
         Other::start_as("the_other_process", "", is_possible)
     }
@@ -253,7 +256,7 @@ fn another_process_uses_a_lane(tls: Option<PskHash>, options: Options) {
     assert!(other.ask(&format!("whole {function}")).contains("Unknown File"));
     assert!(other.ask("read 0").contains("namespace 1 does not exist"));
     // It goes on while the owner only keeps alive, and reads what is mapped, and no longer.
-    std::thread::sleep(2 * KEEP_ALIVE);
+    std::thread::sleep(KEEP_ALIVE * 3 / 2);
     assert_eq!(other.ask(&format!("chain {function}")), good);
     controller.remove_file_map(1, FILE.id).expect("removed");
     assert!(other.ask(&format!("chain {function}")).contains("Unknown File"));
@@ -267,7 +270,7 @@ fn another_process_uses_a_lane(tls: Option<PskHash>, options: Options) {
     drop(controller);
     let began = Instant::now();
     while other.ask(&format!("chain {function}")) == good {
-        assert!(began.elapsed() < Duration::from_secs(5), "it outlives its association");
+        assert!(began.elapsed() < PATIENCE, "it outlives its association");
     }
     let lost = other.ask(&format!("chain {function}"));
     assert!(lost.contains("the connection"), "{lost}");
@@ -325,11 +328,10 @@ fn a_lane_ends_when_its_owner_is_silent() {
             }
             None
         };
-        assert_eq!(busy(&mut lane, 3 * KEEP_ALIVE), None, "the owner is alive");
+        assert_eq!(busy(&mut lane, KEEP_ALIVE * 3 / 2), None, "the owner is alive");
         let pid = rustix::process::Pid::from_child(&owner.child);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
-        // Timers are looked at once a second.
-        let ended = busy(&mut lane, KEEP_ALIVE + Duration::from_secs(5));
+        let ended = busy(&mut lane, KEEP_ALIVE + PATIENCE);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
         let (after, said) = ended.expect("it ends, though there are chains all the time");
         assert!(after >= KEEP_ALIVE / 2, "a Keep Alive was due before: {after:?}");
@@ -355,8 +357,13 @@ fn not_every_lane_can_be_handed_over() {
     let refused = near.open_lane().expect("a lane").hand_over().expect_err("refused");
     assert!(refused.to_string().contains("no TCP connection"), "{refused}");
     // One that is over.
-    let lane = controller.open_lane().expect("a lane");
+    let [lane, mut watched] = [(); 2].map(|()| controller.open_lane().expect("a lane"));
     drop(controller);
+    let began = Instant::now();
+    while watched.wait(Duration::from_millis(10), &mut |_| ()).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it outlives its association");
+    }
+    // Its lanes end one after the other.
     std::thread::sleep(Duration::from_millis(300));
     assert!(lane.hand_over().is_err());
 }

@@ -535,7 +535,8 @@ fn nothing_is_done_after_the_keep_alive_timer() {
     let server = start(&listening(&[LOOPBACK], vec![memory(MIB, 512)]));
     let mut admin = Peer::open(&server);
     admin.initialize(NONE);
-    let connect = FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 200 };
+    let connect =
+        FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 2000 };
     let data = ConnectData {
         hostid: [5; 16],
         cntlid: CNTLID_DYNAMIC,
@@ -548,7 +549,7 @@ fn nothing_is_done_after_the_keep_alive_timer() {
     io.initialize(NONE);
     assert_eq!(io.connect(NQN, 1, 31, id), Status::SUCCESS);
     assert_eq!(io.status(rw(opcode::nvm::WRITE, 1, 0), &[1; 512]), Status::SUCCESS);
-    std::thread::sleep(Duration::from_millis(250));
+    std::thread::sleep(Duration::from_millis(2100));
     // The target may have closed it already.
     let (late, _) = io.capsule(rw(opcode::nvm::WRITE, 1, 0), &[2; 512]);
     let _ = std::io::Write::write_all(&mut io.stream, &late);

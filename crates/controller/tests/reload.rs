@@ -12,11 +12,11 @@ use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor_specific::{Extent, FileMapObject};
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, Upload, features, opcode};
 use common::raw::{Peer, Said};
+use common::stop::StopAtEnd;
 use common::{
     Numbers, call, compile, config, connect, ends, file, load, memory, run, slow_memory, until,
 };
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const NONE: Digests = Digests { header: false, data: false };
@@ -354,13 +354,14 @@ fn changes_under_load() {
     let base = TargetConfig { cores: vec![0, 0], ..config(all) };
     let server = Server::start(&base).expect("it starts");
     let (stop, object) = (AtomicBool::new(false), compile("hostile"));
-    let connected = Barrier::new(4);
+    let connected = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
         for worker in 0..3u64 {
             let (server, stop, object, connected) = (&server, &stop, &object, &connected);
             scope.spawn(move || work(server, worker, object, (connected, stop)));
         }
-        connected.wait();
+        until("all are connected", || connected.load(Ordering::SeqCst) == 3);
         let mut numbers = Numbers::new(7);
         for _ in 0..300 {
             let mut namespaces = vec![stays.clone()];
@@ -377,7 +378,6 @@ fn changes_under_load() {
                 assert!(text.contains("in use") || text.contains("other memory"), "{text}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     server.reload(&change(&base, &[stays])).expect("it is taken over");
     let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
@@ -387,11 +387,11 @@ fn changes_under_load() {
 
 /// A host that reads, writes and runs chains on namespaces that may be there or not. Namespace 1
 /// always is.
-fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&Barrier, &AtomicBool)) {
+fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&AtomicU64, &AtomicBool)) {
     let mut numbers = Numbers::new(worker);
     let (mut controller, mut lane) = connect(server, false);
     let fan = load(&mut controller, object, "fan");
-    connected.wait();
+    connected.fetch_add(1, Ordering::SeqCst);
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
         for tag in 0..16 {

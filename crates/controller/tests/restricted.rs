@@ -10,6 +10,7 @@ use bpfof_host::{
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, offset};
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{AdminCommand, Sqe, features, opcode};
+use common::stop::StopAtEnd;
 use common::{compile, config, connect, ends, file, load, memory, options, run, start, url};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -363,6 +364,7 @@ fn no_chain_reads_what_comes_after_the_end_of_a_map() {
             }
         };
         std::thread::scope(|scope| {
+            let stop = StopAtEnd(&is_over);
             let threads: Vec<_> =
                 lanes.into_iter().map(|lane| scope.spawn(|| chains(lane))).collect();
             let begun = Instant::now();
@@ -386,7 +388,7 @@ fn no_chain_reads_what_comes_after_the_end_of_a_map() {
                 fill(&mut writer, FOREIGN);
                 rounds += 1;
             }
-            is_over.store(true, Ordering::Relaxed);
+            drop(stop);
             for thread in threads {
                 thread.join().expect("no foreign byte");
             }

@@ -16,6 +16,7 @@ use bpfof_nvme::log_page::{
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::{AdminCommand, DsmRange, Rw, Sgl, Sqe, Status, features, opcode};
 use common::raw::{Peer, Said};
+use common::skip::skip_part;
 use common::{NAMESPACE_BYTES, NQN, config, file, memory, start};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -444,9 +445,10 @@ fn discovery_over_ipv6() {
         allow_any_host: true,
         ..config(vec![memory(1 << 20, 512)])
     };
-    let Ok(server) = Server::start(&open) else {
-        return println!("skipped: this machine has no IPv6");
-    };
+    if let Err(error) = std::net::TcpListener::bind("[::]:0") {
+        return skip_part("ipv6", &format!("this machine has no IPv6: {error}"));
+    }
+    let server = Server::start(&open).expect("it starts");
     let port = server.address().port();
     let reach = [
         (SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port)), (2, "::1")),
@@ -454,6 +456,8 @@ fn discovery_over_ipv6() {
     ];
     for (address, expected) in reach {
         let (_, entries) = discovery_log(&mut Peer::admin(address, DISCOVERY_NQN));
+        let subsystems: Vec<_> = entries.iter().map(|entry| entry.subnqn.to_string()).collect();
+        assert_eq!(subsystems, [DISCOVERY_NQN, NQN]);
         for entry in entries {
             assert_eq!((entry.adrfam, entry.traddr.to_string().as_str()), expected);
         }

@@ -430,6 +430,8 @@ fn allows_direct(file: &File, block_bytes: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loop_device::LoopDevice;
+    use crate::skip::skip;
 
     /// A lock that is given up a moment later, as after a kill, is waited for; one that stays is
     /// reported.
@@ -453,23 +455,14 @@ mod tests {
     fn holes_are_whole_blocks_of_the_device() {
         let image = tempfile::NamedTempFile::new().expect("a file");
         image.as_file().set_len(1 << 20).expect("room");
-        let losetup = |arguments: &[&std::ffi::OsStr]| {
-            std::process::Command::new("losetup").args(arguments).output().ok()
+        let Some(device) = LoopDevice::of(image.path()) else {
+            return skip("no loop device can be made here");
         };
-        let arguments = ["-b", "4096", "--find", "--show"].map(std::ffi::OsStr::new);
-        let made = losetup(&[&arguments[..], &[image.path().as_os_str()]].concat());
-        let Some(made) = made.filter(|made| made.status.success()) else {
-            eprintln!("SKIPPED: no loop device can be made here");
-            return;
-        };
-        let device = String::from_utf8(made.stdout).expect("a path");
         let punches = |block_bytes| {
-            FileNamespace::open(Path::new(device.trim()), None, block_bytes)
-                .map(|it| it.punches_holes())
+            let opened = FileNamespace::open(&device.0, None, block_bytes);
+            opened.expect("it opens").punches_holes()
         };
-        let found = [punches(512), punches(4096)];
-        losetup(&["--detach", device.trim()].map(std::ffi::OsStr::new));
-        assert_eq!(found.map(|it| it.expect("it opens")), [false, true]);
+        assert_eq!([punches(512), punches(4096)], [false, true]);
     }
 
     /// Only a lock of somebody else means that the file is in use.

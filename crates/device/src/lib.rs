@@ -31,11 +31,16 @@ mod drive;
 pub mod fabric;
 mod file;
 mod gather_buffer;
+#[cfg(test)]
+mod loop_device;
 mod lost_writes;
 mod memory;
 mod nvme;
 pub mod rdma;
 mod ring;
+#[cfg(test)]
+#[path = "../../bpfof/tests/skip/mod.rs"]
+mod skip;
 mod volume;
 pub mod xrp;
 

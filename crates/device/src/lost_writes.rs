@@ -43,13 +43,14 @@ impl LossWatch {
 
 #[cfg(test)]
 mod tests {
+    use crate::loop_device::LoopDevice;
+    use crate::skip::skip;
     use crate::{FileNamespace, Volume};
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fdatasync, ftruncate, memfd_create};
     use std::cell::Cell;
     use std::os::fd::{AsRawFd, BorrowedFd};
     use std::os::unix::fs::FileExt;
     use std::path::Path;
-    use std::process::Command;
 
     /// A loss is seen once, though the namespace's own open file has been told of it before.
     #[test]
@@ -57,16 +58,11 @@ mod tests {
         let memory = memfd_create("disk", MemfdFlags::ALLOW_SEALING).expect("memory");
         ftruncate(&memory, 1 << 20).expect("it grows");
         let image = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
-        let arguments = ["--sector-size", "4096", "--find", "--show", &image];
-        let made = Command::new("losetup").args(arguments).output();
-        let Some(made) = made.ok().filter(|made| made.status.success()) else {
-            eprintln!("SKIPPED: no loop device can be made here");
-            return;
+        let Some(device) = LoopDevice::of(Path::new(&image)) else {
+            return skip("no loop device can be made here");
         };
-        let device = String::from_utf8(made.stdout).expect("a path");
-        let device = Path::new(device.trim());
         // Smaller blocks than the device's go through the page cache.
-        let file = FileNamespace::open(device, None, 512).expect("it opens");
+        let file = FileNamespace::open(&device.0, None, 512).expect("it opens");
         // Its second half is not there any more, and cannot be written.
         ftruncate(&memory, 512 << 10).expect("it shrinks");
         fcntl_add_seals(&memory, SealFlags::GROW).expect("sealed");
@@ -87,7 +83,6 @@ mod tests {
         let ended = [fdatasync(own), fdatasync(own)];
         let seen = [look(), look()];
         drop((volume, writer));
-        let _ = Command::new("losetup").arg("--detach").arg(device).status();
         assert_eq!((ended, seen), ([Err(rustix::io::Errno::IO), Ok(())], [1, 1]));
     }
 }

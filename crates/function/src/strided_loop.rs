@@ -202,6 +202,7 @@ impl Graph {
         register: Register,
         turn: i64,
     ) -> Option<i32> {
+        // The register's way is as long as the arena, and as the offsets of the accesses are apart.
         let (mut steps, mut accesses, mut step, mut near) = (0, 0, None, None);
         for (slot, instruction) in span.iter().enumerate() {
             if members >> slot & 1 == 0 {
@@ -226,12 +227,11 @@ impl Graph {
                 Instruction::Load { base, offset, .. }
                 | Instruction::Store { base, offset, .. }
                 | Instruction::Atomic { base, offset, .. }
-                    if base == register =>
+                    if base == register
+                        && near.get_or_insert(offset).abs_diff(offset)
+                            <= SCAN_OFFSETS_BYTES / 2 =>
                 {
-                    // The way is as long as the arena, and as these are apart.
-                    if near.get_or_insert(offset).abs_diff(offset) <= SCAN_OFFSETS_BYTES / 2 {
-                        accesses |= 1 << slot;
-                    }
+                    accesses |= 1 << slot;
                 }
                 _ => {}
             }

@@ -48,6 +48,29 @@ pub(crate) struct Found {
     pub(crate) layout: FileLayout,
 }
 
+/// Why a file is not granted.
+enum Unfit {
+    /// As it is now.
+    Now(Refusal),
+    /// As long as it is open here: what was written to it did not get to the disk, which the kernel tells once.
+    Ever(Refusal),
+}
+
+impl From<Refusal> for Unfit {
+    fn from(refusal: Refusal) -> Self {
+        Self::Now(refusal)
+    }
+}
+
+impl From<MapRefusal> for Unfit {
+    fn from(refusal: MapRefusal) -> Self {
+        match refusal {
+            MapRefusal::NotWritten(_) => Self::Ever(Refusal::new(Cause::Unavailable, refusal)),
+            refusal => Self::Now(refused(&refusal)),
+        }
+    }
+}
+
 /// What has come out.
 #[derive(Debug)]
 pub(crate) struct Examined {
@@ -105,10 +128,13 @@ impl Examiner {
                 Subject::Sent(sent) => sent.get().map_err(unknown).and_then(|sent| self.open(sent)),
             };
             let examined = match opened {
-                Ok(file) => {
-                    let result = self.find(&file);
-                    Examined { id, file: Some(file), result }
-                }
+                Ok(file) => match self.find(&file) {
+                    Ok(found) => Examined { id, file: Some(file), result: Ok(found) },
+                    Err(Unfit::Now(refusal)) => {
+                        Examined { id, file: Some(file), result: Err(refusal) }
+                    }
+                    Err(Unfit::Ever(refusal)) => Examined { id, file: None, result: Err(refusal) },
+                },
                 Err(refusal) => Examined { id, file: None, result: Err(refusal) },
             };
             // Of a client that has gone the lease is released here.
@@ -146,10 +172,10 @@ impl Examiner {
     }
 
     /// Leases a file and finds the places of its bytes.
-    fn find(&self, file: &Arc<File>) -> Result<Found, Refusal> {
+    fn find(&self, file: &Arc<File>) -> Result<Found, Unfit> {
         check_break_time()?;
         // What is written under the lease is little then, and nobody waits long for its release.
-        write_back(file).map_err(|e| Refusal::new(Cause::Unavailable, format!("writing: {e}")))?;
+        write_back(file).map_err(MapRefusal::NotWritten)?;
         let lease =
             LeasedFile::take(Arc::clone(file), &self.signal).map_err(|error| {
                 match error.kind() {
@@ -160,11 +186,10 @@ impl Examiner {
                 }
             })?;
         let pieces_max = self.extents_max.saturating_mul(PIECES_OF_EXTENT);
-        let layout = file_layout_within(file, &self.device, &self.info, pieces_max);
-        let layout = layout.map_err(|refusal| refused(&refusal))?;
+        let layout = file_layout_within(file, &self.device, &self.info, pieces_max)?;
         let (extents, max) = (layout.extents().len(), self.extents_max);
         if extents > max {
-            return Err(refused(&MapRefusal::TooManyExtents { extents, max }));
+            return Err(MapRefusal::TooManyExtents { extents, max }.into());
         }
         if !is_settled(file, layout.file_system(), self.trusts_owners) {
             let why = match layout.file_system() {
@@ -178,7 +203,7 @@ impl Examiner {
                      (bpfof grantd --trust-owners)"
                 }
             };
-            return Err(Refusal::new(Cause::NotImmutable, why));
+            return Err(Refusal::new(Cause::NotImmutable, why).into());
         }
         Ok(Found { lease, layout })
     }

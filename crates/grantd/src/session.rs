@@ -295,10 +295,11 @@ impl Session<'_> {
             return Err(refused(Cause::Malformed, "nothing is open"));
         };
         grants.keep_up(association)?;
-        if let Some(kept) = association.kept_function(name, instructions)? {
-            return Ok(Answer::Loaded { function: kept.0 });
-        }
+        // A kept function of the same name and length may be another one: it is used only where it must be.
         if !self.shared.config.allow_own_functions {
+            if let Some(kept) = association.kept_function(name, instructions)? {
+                return Ok(Answer::Loaded { function: kept.0 });
+            }
             let why = format!(
                 "the target keeps no function {name} of {instructions} instructions, and clients may not \
                  load their own (--allow-own-functions)"

@@ -7,7 +7,7 @@
 //! which sends the Keep Alives itself while it waits. Lanes have no part in this.
 
 use crate::files::spawn;
-use crate::queue::{Event, Queue};
+use crate::queue::{Event, Meanwhile, Queue};
 use crate::{Error, LostReason, TargetUrl};
 use bpfof_nvme::{Cqe, Sqe};
 use std::os::fd::OwnedFd;
@@ -120,6 +120,16 @@ impl Admin {
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
         self.shared.queue().call(name, sqe, data_out, data_in_max_bytes)
+    }
+
+    /// The same; `meanwhile` is called every few ms until it has ended.
+    pub(crate) fn call_while(
+        &self,
+        name: &'static str,
+        command: (Sqe, &[u8], u32),
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.shared.queue().call_while(name, command, meanwhile)
     }
 
     /// Whether the connection is open, as far as is known.

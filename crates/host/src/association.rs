@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::lane_plan::LanePlan;
-use crate::queue::{Queue, QueueConnect};
+use crate::queue::{Meanwhile, Queue, QueueConnect};
 use crate::queue_ids::QueueIds;
 use crate::{Error, InitiatorConfig, LostReason, NamespaceInfo, Options, TargetUrl, Transport};
 use bpfof_nvme::fabrics::{
@@ -74,8 +74,6 @@ pub(crate) struct Association {
 struct Ending {
     /// Its connections, by queue identifiers.
     sockets: Vec<(u16, OwnedFd)>,
-    /// Connections that are being made.
-    connecting: u32,
     /// Since when nothing has been sent on any of them.
     ended: Option<Instant>,
 }
@@ -225,8 +223,18 @@ impl Association {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.call_while((sqe, data_out, data_in_max_bytes), None)
+    }
+
+    /// The same; `meanwhile` is called every few ms until it has ended.
+    pub(crate) fn call_while(
+        &self,
+        command: (Sqe, &[u8], u32),
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        let (sqe, ..) = command;
         let name = bpfof_nvme::opcode::command_name(true, sqe.opcode, sqe.nsid as u8);
-        self.admin.call(name.unwrap_or("a command"), sqe, data_out, data_in_max_bytes)
+        self.admin.call_while(name.unwrap_or("a command"), command, meanwhile)
     }
 
     /// Most data of one command in bytes.
@@ -243,11 +251,13 @@ impl Association {
     }
 
     /// Connects the next I/O queue, for a lane that knows these namespaces, and takes no more data than
-    /// `limits`. Returns its identifier and how to connect it again, too.
+    /// `limits`. `on_open` hears of the connection before anything is sent on it, with the identifier. Returns
+    /// its identifier and how to connect it again, too.
     pub(crate) fn open_queue(
         &self,
         namespaces: &Arc<[NamespaceInfo]>,
         limits: DataLimits,
+        on_open: &dyn Fn(u16, &Queue) -> Result<(), Error>,
     ) -> Result<(Queue, u16, LanePlan), Error> {
         let qid = self.ids.take().ok_or(Error::NoQueueLeft { granted: self.granted })?;
         let initiator = InitiatorConfig {
@@ -265,9 +275,11 @@ impl Association {
             cntlid: self.identify.cntlid,
             peer: self.peer,
         };
-        match plan.connect(qid) {
+        match plan.connect_heard(qid, &|queue| on_open(qid, queue)) {
             Ok(queue) => Ok((queue, qid, plan)),
             Err(error) => {
+                // Before another queue has the identifier.
+                self.leave(qid);
                 self.ids.give_back(qid);
                 Err(error)
             }
@@ -280,25 +292,22 @@ impl Association {
         namespaces: &Arc<[NamespaceInfo]>,
         limits: DataLimits,
     ) -> Result<(Queue, u16, LanePlan), Error> {
-        let mut ending = self.ending();
-        if ending.ended.is_some() {
+        if self.has_ended() {
             return Err(LostReason::HungUp.into());
         }
-        ending.connecting += 1;
-        drop(ending);
-        let opened = self.open_queue(namespaces, limits).and_then(|(queue, qid, plan)| {
-            let joined = queue.descriptor().map(|socket| self.join(qid, socket)).map_err(|_| {
+        // What is sent from then on restarts the controller's keep-alive timer: Connect, authentication.
+        let join = |qid, queue: &Queue| {
+            let socket = queue.descriptor().map_err(|_| {
                 // The connection is there: this process has no descriptor left.
                 Error::Connect { address: self.url.to_string(), source: Errno::MFILE.into() }
-            });
-            if matches!(joined, Ok(true)) {
-                return Ok((queue, qid, plan));
-            }
-            self.ids.give_back(qid);
-            joined.and(Err(LostReason::HungUp.into()))
-        });
-        self.ending().connecting -= 1;
-        opened
+            })?;
+            if self.join(qid, socket) { Ok(()) } else { Err(LostReason::HungUp.into()) }
+        };
+        let opened = self.open_queue(namespaces, limits, &join);
+        opened.map_err(|error| match self.has_ended() {
+            true => LostReason::HungUp.into(),
+            false => error,
+        })
     }
 
     fn ending(&self) -> MutexGuard<'_, Ending> {
@@ -341,14 +350,7 @@ impl Association {
                 let _ = shutdown(socket, SocketShutdown::Both);
             }
         }
-        let is_first = ending.ended.is_none();
-        // A queue that is being connected is heard of as long as that takes, with authentication.
-        let late = if ending.connecting > 0 && is_first {
-            self.options.connect_timeout * 2
-        } else {
-            Duration::ZERO
-        };
-        let ended = *ending.ended.get_or_insert_with(|| Instant::now() + late);
+        let ended = *ending.ended.get_or_insert_with(Instant::now);
         // The target may round the timeout up.
         let unit_ms = u128::from(self.identify.kas_100ms.max(1)) * 100;
         let timeout_ms = self.keep_alive.as_millis().div_ceil(unit_ms) * unit_ms;
@@ -380,6 +382,7 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
             cntlid: CNTLID_DYNAMIC,
             peer: None,
             kato_ms,
+            on_open: &|_| Ok(()),
         })
     };
     let wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);

@@ -2,6 +2,7 @@
 
 use crate::association::Association;
 use crate::paths::PathInfo;
+use crate::queue::Meanwhile;
 use crate::several::Several;
 use crate::{
     CommandError, Error, Lane, NamespaceInfo, Options, PushdownLimits, SubmitError, TargetUrl,
@@ -118,7 +119,7 @@ impl Controller {
     pub fn refresh_namespaces(&mut self) -> Result<(), Error> {
         let mut namespaces = Vec::new();
         for nsid in self.active_namespaces()?.into_iter().take(NAMESPACES_MAX) {
-            let identify = self.identify_block(cns::NAMESPACE, nsid)?;
+            let identify = self.identify_block(cns::NAMESPACE, nsid, None)?;
             let identify = IdentifyNamespace::from_bytes(&identify);
             namespaces.extend(NamespaceInfo::from_identify(nsid, &identify));
         }
@@ -131,7 +132,7 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn identify_controller(&mut self) -> Result<IdentifyController, Error> {
-        let block = self.identify_block(cns::CONTROLLER, 0)?;
+        let block = self.identify_block(cns::CONTROLLER, 0, None)?;
         Ok(IdentifyController::from_bytes(&block))
     }
 
@@ -142,13 +143,31 @@ impl Controller {
     /// [`Error::BadAnswer`] for a namespace with a block format that no lane can transfer, such as
     /// one with metadata.
     pub fn identify_namespace(&mut self, nsid: u32) -> Result<NamespaceInfo, Error> {
-        NamespaceInfo::from_identify(nsid, &self.whole_namespace(nsid)?)
+        self.identify_namespace_while(nsid, None)
+    }
+
+    /// The same, as [`admin_command_while`](Self::admin_command_while).
+    pub(crate) fn identify_namespace_while(
+        &self,
+        nsid: u32,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<NamespaceInfo, Error> {
+        NamespaceInfo::from_identify(nsid, &self.whole_namespace_while(nsid, meanwhile)?)
             .ok_or(Error::BadAnswer("the namespace has no block format without metadata"))
     }
 
     /// All that Identify Namespace tells of an active namespace.
-    pub(crate) fn whole_namespace(&mut self, nsid: u32) -> Result<IdentifyNamespace, Error> {
-        let identify = IdentifyNamespace::from_bytes(&self.identify_block(cns::NAMESPACE, nsid)?);
+    pub(crate) fn whole_namespace(&self, nsid: u32) -> Result<IdentifyNamespace, Error> {
+        self.whole_namespace_while(nsid, None)
+    }
+
+    fn whole_namespace_while(
+        &self,
+        nsid: u32,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<IdentifyNamespace, Error> {
+        let block = self.identify_block(cns::NAMESPACE, nsid, meanwhile)?;
+        let identify = IdentifyNamespace::from_bytes(&block);
         // All zero for an id that is valid but inactive (NVM Command Set 1.0 §4.1.5.1).
         if identify == IdentifyNamespace::default() {
             let status = Status::INVALID_NAMESPACE.with_dnr();
@@ -163,13 +182,19 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn active_namespaces(&mut self) -> Result<Vec<u32>, Error> {
-        let block = self.identify_block(cns::ACTIVE_NAMESPACES, 0)?;
+        let block = self.identify_block(cns::ACTIVE_NAMESPACES, 0, None)?;
         Ok(parse_namespace_list(&block).collect())
     }
 
-    fn identify_block(&mut self, cns: u8, nsid: u32) -> Result<[u8; IDENTIFY_BYTES], Error> {
+    fn identify_block(
+        &self,
+        cns: u8,
+        nsid: u32,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<[u8; IDENTIFY_BYTES], Error> {
         let sqe = AdminCommand::identify(cns, nsid);
-        let (_, data) = self.admin_command(sqe, &[], IDENTIFY_BYTES as u32)?;
+        let command = (sqe, &[][..], IDENTIFY_BYTES as u32);
+        let (_, data) = self.admin_command_while(command, meanwhile)?;
         data.first_chunk().copied().ok_or(Error::BadAnswer("Identify returned too little"))
     }
 
@@ -186,9 +211,20 @@ impl Controller {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.admin_command_while((sqe, data_out, data_in_max_bytes), None)
+    }
+
+    /// The same; with one portal `meanwhile` is called every few ms until it has ended. Several notice sooner
+    /// that a target is silent.
+    pub(crate) fn admin_command_while(
+        &self,
+        command: (Sqe, &[u8], u32),
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        let (sqe, data_out, data_in_max_bytes) = command;
         match &self.paths {
             Some(paths) => paths.call(sqe, data_out, data_in_max_bytes),
-            None => self.association.call(sqe, data_out, data_in_max_bytes),
+            None => self.association.call_while(command, meanwhile),
         }
     }
 
@@ -252,7 +288,8 @@ impl LaneOpener {
         if !association.admin.is_connected() {
             return Err(SubmitError::NotConnected.into());
         }
-        let (queue, qid, plan) = association.open_queue(namespaces, association.data_limits())?;
+        let limits = association.data_limits();
+        let (queue, qid, plan) = association.open_queue(namespaces, limits, &|_, _| Ok(()))?;
         let lane = Lane::new(queue, qid, association.ids.clone(), Arc::new(plan));
         // The controller that the lane belongs to may be another one of the same number.
         match association.admin.check_connected() {

@@ -12,6 +12,15 @@ impl Controller {
     /// answered, in particular Invalid Field in Command for a map that breaks a rule or names
     /// blocks outside the namespace.
     pub fn set_file_map(&mut self, map: &FileMapObject) -> Result<(), Error> {
+        self.set_file_map_while(map, &mut || {})
+    }
+
+    /// The same; with one portal `meanwhile` is called every few ms until the target has the map.
+    pub(crate) fn set_file_map_while(
+        &mut self,
+        map: &FileMapObject,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), Error> {
         if let Some(paths) = &self.paths {
             return paths.set_file_map(map);
         }
@@ -22,7 +31,7 @@ impl Controller {
             FileMapObject::HEADER_BYTES + map.extents.len() * FileMapObject::EXTENT_BYTES,
         );
         map.encode_into(&mut object);
-        self.upload(&object, max_bytes, AdminCommand::file_map_set).map(|_| ())
+        self.upload(&object, max_bytes, AdminCommand::file_map_set, meanwhile).map(|_| ())
     }
 
     /// Removes the map of file `file`; chains that read it end with Unknown File. With several portals of which

@@ -210,8 +210,12 @@ impl Controller {
         if object.is_empty() {
             return Err(Error::FunctionRejected("the object is empty".to_owned()));
         }
-        let loaded = self
-            .upload(object, max_bytes, |chunk| AdminCommand::function_load(chunk, installation));
+        let loaded = self.upload(
+            object,
+            max_bytes,
+            |chunk| AdminCommand::function_load(chunk, installation),
+            &mut || {},
+        );
         match loaded {
             Ok(0) => Err(Error::BadAnswer("Function Load answered with function 0")),
             Ok(function) => Ok(FunctionId(function)),
@@ -412,12 +416,14 @@ impl Controller {
         Ok(data)
     }
 
-    /// Sends `object` in chunks; returns dword 0 of the last.
+    /// Sends `object` in chunks, as [`admin_command_while`](Self::admin_command_while); returns dword 0 of the
+    /// last.
     pub(crate) fn upload(
         &mut self,
         object: &[u8],
         max_bytes: u64,
         command: impl Fn(Upload) -> Sqe,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<u32, Error> {
         let bytes = object.len() as u64;
         let max_bytes = max_bytes.min(u64::from(u32::MAX));
@@ -426,7 +432,8 @@ impl Controller {
         }
         let mut last = 0;
         for (upload, chunk) in Upload::chunks(object, self.max_transfer_bytes().max(1)) {
-            last = self.admin_command(command(upload), chunk, 0)?.0.dw0;
+            let sent = (command(upload), chunk, 0);
+            last = self.admin_command_while(sent, Some(&mut *meanwhile))?.0.dw0;
         }
         Ok(last)
     }

@@ -53,6 +53,8 @@ pub struct Lane {
     is_worn: bool,
     /// How often another connection has taken the place of one.
     renewals: u32,
+    /// Bytes sent and received on the connections before this one, if that was by itself; not of several paths.
+    past_bytes: (u64, u64),
 }
 
 impl Lane {
@@ -65,6 +67,7 @@ impl Lane {
             on_paths: None,
             is_worn: false,
             renewals: 0,
+            past_bytes: (0, 0),
         }
     }
 
@@ -78,12 +81,22 @@ impl Lane {
             on_paths: Some(Box::new(on_paths)),
             is_worn: false,
             renewals: 0,
+            past_bytes: (0, 0),
         }
     }
 
     /// A lane that another process has made.
     pub(crate) const fn adopted(queue: Queue, qid: u16) -> Self {
-        Self { queue, qid, ids: None, plan: None, on_paths: None, is_worn: false, renewals: 0 }
+        Self {
+            queue,
+            qid,
+            ids: None,
+            plan: None,
+            on_paths: None,
+            is_worn: false,
+            renewals: 0,
+            past_bytes: (0, 0),
+        }
     }
 
     /// Whether another process has made it.
@@ -126,6 +139,8 @@ impl Lane {
         match plan.connect(qid) {
             Ok(queue) => {
                 log::debug!("queue {qid} takes the place of queue {} with a fresh key", self.qid);
+                self.past_bytes.0 += self.queue.sent_bytes();
+                self.past_bytes.1 += self.queue.received_bytes();
                 self.queue = queue;
                 let old = std::mem::replace(&mut self.qid, qid);
                 if let Some(ids) = self.ids.as_ref().filter(|_| old != qid) {
@@ -270,18 +285,22 @@ impl Lane {
         }
     }
 
-    /// Bytes sent on the connection so far, without TCP and IP headers. By RDMA, those of messages: data
-    /// that is moved by key is not counted.
+    /// Bytes sent so far, without TCP and IP headers: also on connections in whose place the lane has put
+    /// others by itself. By RDMA, those of messages: data that is moved by key is not counted.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
-        self.queue.sent_bytes() + self.on_paths.as_ref().map_or(0, |on| on.past_bytes().0)
+        self.queue.sent_bytes() + self.past_bytes().0
     }
 
-    /// Bytes received on the connection so far, without TCP and IP headers; as for
+    /// Bytes received so far, without TCP and IP headers; as for
     /// [`bytes_sent`](Self::bytes_sent).
     #[must_use]
     pub fn bytes_received(&self) -> u64 {
-        self.queue.received_bytes() + self.on_paths.as_ref().map_or(0, |on| on.past_bytes().1)
+        self.queue.received_bytes() + self.past_bytes().1
+    }
+
+    fn past_bytes(&self) -> (u64, u64) {
+        self.on_paths.as_ref().map_or(self.past_bytes, |on_paths| on_paths.past_bytes())
     }
 
     /// How often another connection has taken the place of one, by itself.
@@ -529,6 +548,11 @@ mod tests {
 
     /// A target that asks for TLS, and an association of a host that has the key.
     fn association() -> (Server, Controller) {
+        association_after(0)
+    }
+
+    /// The same with a target that takes so long for each command.
+    fn association_after(latency_us: u64) -> (Server, Controller) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
         let key = ConfiguredPsk::generate(PskHash::Sha256).expect("random numbers");
@@ -542,7 +566,7 @@ mod tests {
             rights: Rights::USUAL,
             keys: HostKeys { tls_psk: vec![path.clone()], ..HostKeys::default() },
         };
-        let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us: 0, iops: 0 };
+        let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us, iops: 0 };
         let server = Server::start(&TargetConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             namespaces: vec![NamespaceConfig::new(source, 512)],
@@ -568,9 +592,12 @@ mod tests {
         let (_server, controller) = association();
         let mut lane = controller.open_lane().expect("a lane");
         let mut data = [0; 512];
+        let mut bytes = (0, 0);
         for number in 0..4 * crate::queue::KEY_LASTS_RECORDS {
             lane.read(1, number % BLOCKS * 512, &mut data).expect("read");
             assert_eq!(data, block(number % BLOCKS));
+            let before = std::mem::replace(&mut bytes, (lane.bytes_sent(), lane.bytes_received()));
+            assert!(bytes.0 > before.0 && bytes.1 >= before.1 + 512, "{before:?}, then {bytes:?}");
         }
         assert!((3..=5).contains(&lane.renewals()), "{}", lane.renewals());
         // With requests in flight.
@@ -641,7 +668,8 @@ mod tests {
 
     #[test]
     fn who_finds_a_worn_lane_busy_waits_for_the_requests_of_others() {
-        let (_server, controller) = association();
+        // So that requests are in flight when the key is worn.
+        let (_server, controller) = association_after(500);
         let lane = controller.open_lane().expect("a lane");
         let lane = Arc::new(SharedLane::new(lane, Caravan::default()).expect("shared"));
         let [mut first, mut second] = [(); 2].map(|()| LaneShare::new(Arc::clone(&lane)));

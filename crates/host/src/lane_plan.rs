@@ -1,6 +1,6 @@
 //! How lanes of an association are connected, the first time and again.
 
-use crate::queue::{Queue, QueueConnect};
+use crate::queue::{OnOpen, Queue, QueueConnect};
 use crate::{Error, InitiatorConfig, Options, TargetUrl};
 use bpfof_nvme::fabrics::CATTR_DISABLE_SQ_FLOW_CONTROL;
 use std::net::SocketAddr;
@@ -18,6 +18,11 @@ pub(crate) struct LanePlan {
 
 impl LanePlan {
     pub(crate) fn connect(&self, qid: u16) -> Result<Queue, Error> {
+        self.connect_heard(qid, &|_| Ok(()))
+    }
+
+    /// The same, and `on_open` hears of the connection before anything is sent on it.
+    pub(crate) fn connect_heard(&self, qid: u16, on_open: &OnOpen<'_>) -> Result<Queue, Error> {
         let connected = Queue::connect(QueueConnect {
             url: &self.url,
             options: &self.options,
@@ -27,6 +32,7 @@ impl LanePlan {
             cntlid: self.cntlid,
             peer: self.peer,
             kato_ms: 0,
+            on_open,
         });
         connected.map(|(queue, _)| queue)
     }
@@ -56,7 +62,7 @@ mod tests {
         association.url.host = "x".repeat(300);
         let (limits, namespaces) = (association.data_limits(), Vec::new().into());
         for _ in 0..2 {
-            let opened = association.open_queue(&namespaces, limits);
+            let opened = association.open_queue(&namespaces, limits, &|_, _| Ok(()));
             let (_, qid, plan) = opened.expect("it is connected");
             association.ids.give_back(qid);
             plan.connect(qid).expect("it is connected again");

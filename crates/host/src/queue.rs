@@ -26,6 +26,8 @@ const KEEP_ALIVE_TAG: u64 = 1;
 const EVENT_TAG: u64 = 2;
 /// Longest sleep of a call before it looks around again. Its end is the command timeout.
 const CALL_WAIT: Duration = Duration::from_secs(1);
+/// The same of one that does something meanwhile.
+const MEANWHILE_WAIT: Duration = Duration::from_millis(10);
 /// With so many commands without an answer no Keep Alive is added: a target that does not answer
 /// these would not answer that either, and calls need room.
 const UNANSWERED_MAX: usize = 4;
@@ -96,7 +98,15 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) peer: Option<SocketAddr>,
     /// Keep-alive timeout to ask for, in ms; 0 is none. Of the admin queue only.
     pub(crate) kato_ms: u32,
+    /// Hears of the connection before anything is sent on it. An error ends it.
+    pub(crate) on_open: &'a OnOpen<'a>,
 }
+
+/// What is done now and then while a command is waited for, if anything.
+pub(crate) type Meanwhile<'a> = Option<&'a mut dyn FnMut()>;
+
+/// What hears of a connection.
+pub(crate) type OnOpen<'a> = dyn Fn(&Queue) -> Result<(), Error> + 'a;
 
 /// An error before ICResp.
 fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
@@ -117,11 +127,13 @@ impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
-        let QueueConnect { url, options, initiator, qid, cattr, cntlid, peer, kato_ms } = connect;
+        let QueueConnect { url, options, initiator, qid, cattr, cntlid, peer, kato_ms, on_open } =
+            connect;
         let started = Instant::now();
         let port = Port::connect(url, options, initiator, QueueName { qid, cntlid, peer })?;
         let mut queue = Self::over(port, options, options.connect_timeout);
         queue.clock = started;
+        on_open(&queue)?;
         while !queue.requests().is_ready() {
             queue
                 .wait(Duration::from_millis(10), &mut |_| {})
@@ -434,10 +446,21 @@ impl Queue {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.call_while(name, (sqe, data_out, data_in_max_bytes), None)
+    }
+
+    /// The same; `meanwhile` is called every few ms until the command has ended.
+    pub(crate) fn call_while(
+        &mut self,
+        name: &'static str,
+        (sqe, data_out, data_in_max_bytes): (Sqe, &[u8], u32),
+        mut meanwhile: Meanwhile<'_>,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
         self.submit(CALL_TAG, &Request::Raw { sqe, data_out, data_in_max_bytes })?;
         let mut answer = None;
+        let longest = if meanwhile.is_some() { MEANWHILE_WAIT } else { CALL_WAIT };
         while answer.is_none() {
-            let at_most = self.beat().map_or(CALL_WAIT, |left| left.min(CALL_WAIT));
+            let at_most = self.beat().map_or(longest, |left| left.min(longest));
             let mut event = None;
             let waited = self.wait(at_most, &mut |completion| {
                 // That a Keep Alive has an answer is enough, whatever it says.
@@ -454,6 +477,9 @@ impl Queue {
             // The target may have answered and closed the connection.
             if answer.is_none() {
                 waited?;
+                if let Some(meanwhile) = &mut meanwhile {
+                    meanwhile();
+                }
             }
         }
         match answer {

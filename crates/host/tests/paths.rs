@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// What does not happen within this does not happen, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 fn set(flag: &AtomicBool, value: bool) {
     flag.store(value, Ordering::SeqCst);
 }
@@ -46,7 +49,7 @@ fn connect_with_ana(options: Options, state: u8) -> (Controller, Lane, [Arc<Shar
 
 /// Waits until a path is in a state.
 fn is_in(controller: &Controller, path: usize, state: PathState) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while controller.paths()[path].state != state {
         assert!(Instant::now() < end, "path {path} is not {state}: {:?}", controller.paths());
         std::thread::sleep(Duration::from_millis(1));
@@ -139,7 +142,8 @@ fn a_target_that_tells_of_events_all_the_time_is_not_asked_as_often() {
 
 #[test]
 fn what_all_paths_refuse_ends_with_their_status() {
-    let command_timeout = Duration::from_millis(300);
+    // So long it waits for a path; and no target is silent for as long.
+    let command_timeout = Duration::from_secs(3);
     let (_controller, mut lane, targets) =
         connect(Options { command_timeout, ..Options::default() });
     targets.iter().for_each(|target| set(&target.inaccessible, true));
@@ -155,7 +159,7 @@ fn a_request_that_ends_each_connection_ends_as_lost() {
     let begun = Instant::now();
     let error = lane.read(1, 0, &mut [0; 512]).unwrap_err();
     assert!(matches!(error, Error::Lost(_)), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < PATIENCE);
     targets.iter().for_each(|target| set(&target.hang_up, false));
     lane.read(1, 0, &mut [0; 512]).unwrap();
 }
@@ -197,13 +201,12 @@ fn requests_end_although_there_is_always_a_path_that_cannot_be_used() {
     let begun = Instant::now();
     let error = lane.read(1, 0, &mut [0; 512]).unwrap_err();
     assert!(matches!(error, Error::Lost(_)), "{error}");
-    let waited = begun.elapsed();
-    assert!(waited < connect_timeout * 3, "{waited:?}");
+    assert!(begun.elapsed() < PATIENCE);
     for target in &targets {
         set(&target.no_lanes, false);
         set(&target.hang_up, false);
     }
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while let Err(error) = lane.read(1, 0, &mut [0; 512]) {
         assert!(Instant::now() < end, "{error}");
     }
@@ -230,7 +233,7 @@ fn commands_end_although_there_is_always_a_path_that_does_not_answer_them() {
         let is_timeout = matches!(error, Error::Lost(LostReason::Timeout { .. }));
         assert!(is_timeout, "{error}");
         let waited = begun.elapsed();
-        assert!((timeout * 2..timeout * 5).contains(&waited), "{waited:?}");
+        assert!((timeout * 2..PATIENCE).contains(&waited), "{waited:?}");
         for path in 0..2 {
             is_in(&controller, path, PathState::Optimized);
         }
@@ -269,7 +272,7 @@ fn a_lane_uses_a_path_that_does_not_refuse_it() {
     assert!(controller.paths()[0].is_preferred);
     // It asks again.
     *targets[0].refuses_lanes.lock().unwrap() = None;
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while first_byte(&targets[0]) != 3 {
         assert!(Instant::now() < end, "it does not come back");
         lane.write(1, 0, &[3; 512]).unwrap();
@@ -299,13 +302,13 @@ fn a_lane_keeps_its_connection_until_a_better_one_is_there() {
     let begun = Instant::now();
     lane.write(1, 0, &[2; 512]).unwrap();
     assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 2));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
 }
 
 /// As without a usable path: the first request has waited, so that the next need not.
 #[test]
 fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
-    let command_timeout = Duration::from_millis(1500);
+    let command_timeout = Duration::from_secs(3);
     let (_controller, mut lane, targets) =
         connect(Options { command_timeout, ..Options::default() });
     for target in &targets {
@@ -313,7 +316,7 @@ fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
         set(&target.hang_up, true);
     }
     for (least, most) in
-        [(command_timeout / 2, command_timeout * 3), (Duration::ZERO, command_timeout / 2)]
+        [(command_timeout / 2, PATIENCE), (Duration::ZERO, command_timeout * 9 / 10)]
     {
         let begun = Instant::now();
         let error = lane.read(1, 0, &mut [0; 512]).unwrap_err();
@@ -325,7 +328,7 @@ fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
         *target.refuses_lanes.lock().unwrap() = None;
         set(&target.hang_up, false);
     }
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while let Err(error) = lane.read(1, 0, &mut [0; 512]) {
         assert!(Instant::now() < end, "{error}");
     }
@@ -350,7 +353,7 @@ fn what_may_not_be_done_twice_is_not_sent_again() {
         set(&target.has_timer, true);
     }
     // A write would be sent again after that and a second.
-    let path_timeout = Duration::from_secs(2);
+    let path_timeout = PATIENCE;
     let controller =
         Controller::connect(&url, Options { path_timeout, ..Options::default() }).unwrap();
     (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
@@ -367,6 +370,41 @@ fn what_may_not_be_done_twice_is_not_sent_again() {
     assert!(matches!(end, Some(Some(RequestError::Unknown(_)))), "{end:?}");
 }
 
+/// What is sent on a connection that is just being made restarts the target's keep-alive timer: that connection
+/// ends with the others.
+#[test]
+fn a_write_does_not_wait_for_a_connection_that_is_being_made() {
+    let (url, targets) = start();
+    for target in &targets {
+        set(&target.no_pushdown, true);
+        set(&target.has_timer, true);
+    }
+    let (path_timeout, connect_timeout) = (Duration::from_secs(2), PATIENCE);
+    let options = Options { path_timeout, connect_timeout, ..Options::default() };
+    let controller = Controller::connect(&url, options).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    let mut lane = controller.open_lane().unwrap();
+    set(&targets[0].no_lanes, true);
+    let before = targets[0].connections.load(Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| controller.open_lane());
+        while targets[0].connections.load(Ordering::SeqCst) == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Nor does the path come back.
+        set(&targets[0].deaf, true);
+        set(&targets[0].hang_up, true);
+        let begun = Instant::now();
+        lane.write(1, 0, &[1; 512]).unwrap();
+        // Not before the first target must have given up this host, and a second more.
+        let waited = begun.elapsed();
+        assert!((path_timeout + Duration::from_secs(1)..PATIENCE).contains(&waited), "{waited:?}");
+        assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 1));
+        // It goes on by the other path.
+        opened.join().unwrap().unwrap().flush(1).unwrap();
+    });
+}
+
 /// Two targets, of which the first does not answer at first, and a controller that knows only the second.
 fn connect_to_second(prepare: impl FnOnce(&[Arc<Shared>; 2])) -> (Controller, [Arc<Shared>; 2]) {
     let (url, targets) = start();
@@ -375,7 +413,7 @@ fn connect_to_second(prepare: impl FnOnce(&[Arc<Shared>; 2])) -> (Controller, [A
     }
     set(&targets[0].deaf, true);
     prepare(&targets);
-    let connect_timeout = Duration::from_millis(500);
+    let connect_timeout = Duration::from_secs(2);
     let controller =
         Controller::connect(&url, Options { connect_timeout, ..Options::default() }).unwrap();
     is_in(&controller, 1, PathState::Optimized);
@@ -432,7 +470,7 @@ fn is_used_again(controller: &Controller, targets: &[Arc<Shared>; 2], path: usiz
     set(&targets[path].deaf, true);
     is_in(controller, path, PathState::Lost);
     set(&targets[path].deaf, false);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < end, "{:?}", controller.paths());
         std::thread::sleep(Duration::from_millis(1));
@@ -452,7 +490,7 @@ fn connect_to_installed(names: &'static [&'static str]) -> (Controller, [Arc<Sha
         set(&target.has_timer, true);
         has_installed(target, names);
     }
-    let (path_timeout, connect_timeout) = (Duration::from_millis(400), Duration::from_millis(500));
+    let (path_timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
     let options = Options { path_timeout, connect_timeout, ..Options::default() };
     let controller = Controller::connect(&url, options).unwrap();
     (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
@@ -530,12 +568,12 @@ fn a_path_that_waits_for_another_is_kept_alive() {
     let (url, targets) = start();
     targets.iter().for_each(|target| set(&target.has_timer, true));
     set(&targets[0].deaf, true);
-    let (path_timeout, connect_timeout) = (Duration::from_secs(6), Duration::from_millis(300));
+    let (path_timeout, connect_timeout) = (Duration::from_secs(16), Duration::from_millis(500));
     let options = Options { path_timeout, connect_timeout, ..Options::default() };
     let mut controller = Controller::connect(&url, options).unwrap();
-    // Half of the timeout, and a target is given up.
-    targets[1].slow_ms.store(2900, Ordering::SeqCst);
-    let (begun, ends_after) = (Instant::now(), Duration::from_millis(2900));
+    // Half of the timeout, and a target is given up. Keep Alives leave after a quarter.
+    targets[1].slow_ms.store(6300, Ordering::SeqCst);
+    let (begun, ends_after) = (Instant::now(), Duration::from_millis(6300));
     std::thread::scope(|scope| {
         let unloading = scope.spawn(|| controller.unload_function(FunctionId(42)));
         set(&targets[0].deaf, false);
@@ -571,7 +609,7 @@ fn maps_at(target: &Shared) -> BTreeMap<u32, u64> {
 fn maps_of_files_wait_for_no_path() {
     let (url, targets) = start();
     targets.iter().for_each(|target| set(&target.has_timer, true));
-    let (path_timeout, connect_timeout) = (Duration::from_millis(400), Duration::from_secs(1));
+    let (path_timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(1));
     let options = Options { path_timeout, connect_timeout, ..Options::default() };
     let mut controller = Controller::connect(&url, options).unwrap();
     (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
@@ -582,7 +620,8 @@ fn maps_of_files_wait_for_no_path() {
     (1..=30).for_each(|file| controller.remove_file_map(1, file).unwrap());
     let error = controller.set_file_map(&map(40, 2)).unwrap_err();
     assert!(matches!(error, Error::NoPath { .. }), "{error}");
-    assert!(begun.elapsed() < connect_timeout, "{:?}", begun.elapsed());
+    // To wait for a path with each would take longer.
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     for (path, target) in targets.iter().enumerate() {
         target.uploads.lock().unwrap().clear();
         set(&target.deaf, false);
@@ -596,11 +635,11 @@ fn maps_of_files_wait_for_no_path() {
 fn maps_are_set_while_a_path_gets_those_that_there_are() {
     let (url, targets) = start();
     set(&targets[0].deaf, true);
-    let connect_timeout = Duration::from_millis(500);
+    let connect_timeout = Duration::from_secs(2);
     let mut controller =
         Controller::connect(&url, Options { connect_timeout, ..Options::default() }).unwrap();
     is_in(&controller, 1, PathState::Optimized);
-    let (files, pause) = (400, Duration::from_millis(5));
+    let (files, pause) = (400, Duration::from_millis(10));
     (1..=files).for_each(|file| controller.set_file_map(&map(file, 1)).unwrap());
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
@@ -615,7 +654,6 @@ fn maps_are_set_while_a_path_gets_those_that_there_are() {
     while sent.load(Ordering::SeqCst) < 10 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let begun = Instant::now();
     let mut expected: BTreeMap<u32, u64> = (1..=files).map(|file| (file, 1)).collect();
     for file in [1, 2, files, files + 1] {
         controller.set_file_map(&map(file, 2)).unwrap();
@@ -625,7 +663,8 @@ fn maps_are_set_while_a_path_gets_those_that_there_are() {
         controller.remove_file_map(1, file).unwrap();
         expected.remove(&file);
     }
-    assert!(begun.elapsed() < files * pause / 4, "{:?}", begun.elapsed());
+    // The path has not got all of them yet.
+    assert!(sent.load(Ordering::SeqCst) < files as usize);
     is_in(&controller, 0, PathState::Optimized);
     for target in &targets {
         assert_eq!(maps_at(target), expected);

@@ -6,6 +6,7 @@ use bpfkv::create::{Extent, Progress, write_database};
 use bpfof_host::{Options, TargetUrl};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -18,7 +19,8 @@ use std::path::{Path, PathBuf};
 /// [`WriteError`].
 pub fn create_file(path: &Path, extent: &Extent, progress: Progress<'_>) -> Result<(), WriteError> {
     let named = |source| WriteError::File { path: path.to_owned(), source };
-    if path.exists() {
+    // Also a link that leads nowhere: the file gets its name once it is whole, and replaces nothing.
+    if path.symlink_metadata().is_ok() {
         return Err(named(ErrorKind::AlreadyExists.into()));
     }
     let mut partial = path.as_os_str().to_owned();
@@ -121,7 +123,8 @@ fn write_file(
     named: &dyn Fn(io::Error) -> WriteError,
 ) -> Result<(), WriteError> {
     file.set_len(extent.layout().file_bytes()).map_err(named)?;
-    write_database(extent, &mut |offset, bytes| file.write_all_at(bytes, offset), progress)?;
+    write_database(extent, &mut |offset, bytes| file.write_all_at(bytes, offset), progress)
+        .map_err(|error| WriteError::of(error, || "there is no database".to_owned()))?;
     file.sync_all().map_err(named)
 }
 
@@ -145,8 +148,10 @@ pub fn create_on_target(
     }
     let mut blocks = WholeBlocks { block: info.block_bytes as usize, offset: 0, data: Vec::new() };
     let mut root = Vec::new();
+    let is_erased = Cell::new(false);
     let mut send = |offset, bytes: &[u8]| match offset {
         0 => {
+            is_erased.set(true);
             let (first, rest) = bytes.split_at(info.block_bytes as usize);
             root = first.to_vec();
             // What a former database has below its root is overwritten only when that is gone for good.
@@ -160,7 +165,13 @@ pub fn create_on_target(
         }
         _ => lane.write(nsid, offset, bytes).map_err(io::Error::other),
     };
-    write_database(extent, &mut |offset, bytes| blocks.write(offset, bytes, &mut send), progress)?;
+    write_database(extent, &mut |offset, bytes| blocks.write(offset, bytes, &mut send), progress)
+        .map_err(|error| {
+        WriteError::of(error, || match is_erased.get() {
+            true => format!("namespace {nsid} has no database now: create one again"),
+            false => format!("namespace {nsid} is as it was"),
+        })
+    })?;
     blocks.finish(&mut send).map_err(WriteError::End)?;
     lane.flush(nsid)?;
     lane.write(nsid, 0, &root)?;
@@ -244,6 +255,27 @@ mod tests {
         assert!(refused.contains("second.partial is a symbolic link"), "{refused}");
         assert_eq!(fs::read(&published).expect("read"), b"whole");
         assert!(!second.exists());
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_refused_before_anything_is_written() {
+        let (folder, path, partial) = place();
+        std::os::unix::fs::symlink(folder.path().join("none"), &path).expect("made");
+        let extent = Extent::full(2).expect("two levels");
+        let refused = create_file(&path, &extent, &mut |_, _| panic!("it writes"));
+        assert!(refused.expect_err("it is a link").to_string().contains("exists"));
+        assert!(path.is_symlink() && !partial.exists());
+    }
+
+    #[test]
+    fn a_creation_that_is_stopped_leaves_nothing() {
+        let (_folder, path, partial) = place();
+        let extent = Extent::full(2).expect("two levels");
+        let stopped = create_file(&path, &extent, &mut |_, _| ControlFlow::Break(()));
+        let stopped = stopped.expect_err("it was stopped");
+        assert!(matches!(stopped, WriteError::Interrupted(_)));
+        assert_eq!(stopped.to_string(), "interrupted: there is no database");
+        assert!(!path.exists() && !partial.exists());
     }
 
     #[test]

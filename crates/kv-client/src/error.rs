@@ -62,12 +62,25 @@ pub enum WriteError {
     /// The connection or a command failed.
     #[error(transparent)]
     Host(#[from] Error),
-    /// Writing failed, or was stopped.
+    /// Writing failed.
     #[error(transparent)]
     Create(#[from] CreateError),
+    /// Writing was stopped.
+    #[error("interrupted: {0}")]
+    Interrupted(String),
     /// The last blocks could not be written.
     #[error(transparent)]
     End(io::Error),
+}
+
+impl WriteError {
+    /// Of a creation that leaves this if it is stopped.
+    pub(crate) fn of(error: CreateError, left: impl FnOnce() -> String) -> Self {
+        match error {
+            CreateError::Stopped => Self::Interrupted(left()),
+            error => Self::Create(error),
+        }
+    }
 }
 
 /// A failed chain in BPF-KV's words where the function itself complained.

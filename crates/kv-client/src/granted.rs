@@ -1,6 +1,7 @@
 //! Lookups in a database file by the grant daemon, for processes that may not read whole namespaces.
 
 use crate::error::{SessionError, explain_command};
+use crate::queries::Looked;
 use bpfkv::Value;
 use bpfkv::detect;
 use bpfkv::pushdown::{
@@ -70,14 +71,14 @@ impl GrantedFile {
     /// # Errors
     /// [`SessionError`].
     pub fn get(&mut self, key: u64) -> Result<Option<Value>, SessionError> {
-        Ok(self.get_many(&[key])?.pop().flatten())
+        self.get_each(&[key])?.pop().unwrap_or(Ok(None))
     }
 
-    /// The values of keys, in their order.
+    /// The value of each key, or why it cannot be looked up, in their order.
     ///
     /// # Errors
-    /// [`SessionError`], of the first key that cannot be looked up.
-    pub fn get_many(&mut self, keys: &[u64]) -> Result<Vec<Option<Value>>, SessionError> {
+    /// [`SessionError`], if that is not of one key.
+    pub fn get_each(&mut self, keys: &[u64]) -> Result<Vec<Looked>, SessionError> {
         let wanted = (0..).zip(keys).filter_map(|(at, key)| Some((at, get_argument(*key)?)));
         let (places, arguments): (Vec<usize>, Vec<_>) = wanted.unzip();
         let first_read = FirstRead { file: 0, offset_bytes: 0, size_bytes: FIRST_READ_BYTES };
@@ -90,24 +91,18 @@ impl GrantedFile {
             scratch_size_bytes: GET_SCRATCH_BYTES,
             answer_max_bytes: GET_ANSWER_BYTES as u32,
         };
-        let mut values = vec![None; keys.len()];
-        let (mut at_target, mut problem) = (true, None::<(u64, SessionError)>);
+        let mut values: Vec<Looked> = keys.iter().map(|_| Ok(None)).collect();
+        let mut at_target = true;
         let read = self.reader.read_pushdown_many(&call, &mut |completion| {
             let value = completion.result.map_err(explain_read).and_then(|(answer, info)| {
                 at_target &= info.executor == Executor::Target;
                 Ok(get_answer(answer)?.copied())
             });
-            match value {
-                Ok(value) => values[places[completion.tag as usize]] = value,
-                Err(error) if problem.as_ref().is_none_or(|(tag, _)| completion.tag < *tag) => {
-                    problem = Some((completion.tag, error));
-                }
-                Err(_) => {}
-            }
+            values[places[completion.tag as usize]] = value;
         });
         read.map_err(explain_read)?;
         self.at_target = at_target;
-        problem.map_or(Ok(values), |(_, error)| Err(error))
+        Ok(values)
     }
 }
 

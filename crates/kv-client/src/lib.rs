@@ -14,4 +14,5 @@ mod session;
 pub use create::{create_file, create_on_target};
 pub use error::{SessionError, WriteError, explain_command, explain_request};
 pub use granted::GrantedFile;
+pub use queries::Looked;
 pub use session::{Session, connect};

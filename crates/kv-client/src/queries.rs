@@ -10,6 +10,9 @@ use bpfkv::{
 };
 use bpfof_host::{PushdownMany, VectorChain};
 
+/// What a lookup of one key of many ends with.
+pub type Looked = Result<Option<Value>, SessionError>;
+
 impl Session {
     /// The value of a key.
     ///
@@ -45,18 +48,34 @@ impl Session {
         keys: &[u64],
         plain: bool,
     ) -> Result<Vec<Option<Value>>, SessionError> {
+        self.get_each(keys, plain)?.into_iter().collect()
+    }
+
+    /// The value of each key, or why it cannot be looked up, in their order.
+    ///
+    /// # Errors
+    /// [`SessionError`], if that is not of one key.
+    pub fn get_each(&mut self, keys: &[u64], plain: bool) -> Result<Vec<Looked>, SessionError> {
         if plain {
-            return keys.iter().map(|key| self.get(*key, plain)).collect();
+            let each = keys.iter().map(|key| match self.get(*key, plain) {
+                Err(error @ (SessionError::Host(_) | SessionError::Read(_))) => Err(error),
+                looked => Ok(looked),
+            });
+            return each.collect();
         }
         // Keys that the host does not know to be missing.
         let (mut places, mut starts, mut arguments) = (Vec::new(), Vec::new(), Vec::new());
+        let mut values: Vec<Looked> = Vec::with_capacity(keys.len());
         for (place, key) in keys.iter().enumerate() {
-            let start = self.cache.start_of_get(*key)?;
-            if let Some((start, argument)) = start.zip(get_argument(*key)) {
+            let start = self.cache.start_of_get(*key);
+            if let Ok(Some(start)) = &start
+                && let Some(argument) = get_argument(*key)
+            {
                 places.push(place);
-                starts.push(Self::first_read(start));
+                starts.push(Self::first_read(*start));
                 arguments.push(argument);
             }
+            values.push(start.map(|_| None).map_err(SessionError::from));
         }
         let chains = starts.iter().zip(&arguments);
         let chains: Vec<_> =
@@ -70,19 +89,11 @@ impl Session {
             answer_max_bytes: GET_ANSWER_BYTES as u32,
             limits: &self.limits,
         };
-        let mut values = vec![None; keys.len()];
-        let mut problem = None::<(usize, SessionError)>;
         self.lane.pushdown_many(&call, &mut |index, end| {
             let answer = end.map_err(explain_chain);
-            match answer.and_then(|(answer, _)| Ok(get_answer(answer)?.copied())) {
-                Ok(value) => values[places[index]] = value,
-                Err(error) if problem.as_ref().is_none_or(|(first, _)| index < *first) => {
-                    problem = Some((index, error));
-                }
-                Err(_) => {}
-            }
+            values[places[index]] = answer.and_then(|(answer, _)| Ok(get_answer(answer)?.copied()));
         })?;
-        problem.map_or(Ok(values), |(_, error)| Err(error))
+        Ok(values)
     }
 
     /// Hands the pairs of a range to `take`, in order.

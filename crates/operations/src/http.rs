@@ -9,7 +9,7 @@ use crate::questions::{Answer, Question, Questions};
 use crate::{PATIENCE, Reporter, Slowest};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -214,10 +214,9 @@ fn answer(
         response.content_type,
         response.body.len()
     );
-    if has_body {
-        text += &response.body;
-    }
-    write_until(stream, text.as_bytes(), deadline + PATIENCE)?;
+    // Many may be sent the same body, which is large.
+    let body = if has_body { &*response.body } else { "" };
+    write_until(stream, [text.as_bytes(), body.as_bytes()], deadline + PATIENCE)?;
     // What is not read of the request would make the kernel take the answer back.
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(LINGER))?;
@@ -225,16 +224,20 @@ fn answer(
     Ok(())
 }
 
-fn write_until(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+fn write_until(mut stream: &TcpStream, parts: [&[u8]; 2], deadline: Instant) -> io::Result<()> {
+    let mut parts = parts.map(IoSlice::new);
+    let mut left = &mut parts[..];
+    // Takes out what is empty.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        let time = deadline.saturating_duration_since(Instant::now());
+        if time.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        stream.set_write_timeout(Some(left))?;
-        match stream.write(bytes)? {
+        stream.set_write_timeout(Some(time))?;
+        match stream.write_vectored(left)? {
             0 => return Err(ErrorKind::BrokenPipe.into()),
-            written => bytes = &bytes[written..],
+            written => IoSlice::advance_slices(&mut left, written),
         }
     }
     Ok(())

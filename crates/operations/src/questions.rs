@@ -1,11 +1,17 @@
 //! What requests ask of the reactors, one question after the other, whose answer is for all that wait for it.
 //!
-//! Whoever asks while a question is under way gets the answer to the next, so that it tells of all that was before.
+//! Whoever asks while a question is under way gets the answer to the next, so that it tells of all that was before. An
+//! answer takes reactors time that hosts wait for: however many ask, there are ten questions a second of each kind.
 
 use crate::{PATIENCE, Reporter, Slowest, metrics};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time between the ends of questions and the next ones.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +45,7 @@ impl Questions {
         tell: impl Fn(u64, &Answer) + Send + 'static,
     ) -> io::Result<Self> {
         let (to, from) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("metrics-ask".into());
+        let thread = thread::Builder::new().name("metrics-ask".into());
         thread.spawn(move || answer_all(&from, &sources, tell))?;
         Ok(Self(to))
     }
@@ -56,7 +62,11 @@ fn answer_all(
     sources: &(Reporter, Slowest),
     tell: impl Fn(u64, &Answer),
 ) {
+    let mut ended: Option<Instant> = None;
     while let Ok(first) = asked.recv() {
+        if let Some(left) = ended.and_then(|ended| PAUSE.checked_sub(ended.elapsed())) {
+            thread::sleep(left);
+        }
         let waiting: Vec<(Question, u64)> = [first].into_iter().chain(asked.try_iter()).collect();
         for question in Question::ALL {
             let mut numbers = waiting.iter().filter(|(of, _)| *of == question).peekable();
@@ -65,6 +75,7 @@ fn answer_all(
                 numbers.for_each(|(_, number)| tell(*number, &answer));
             }
         }
+        ended = Some(Instant::now());
     }
 }
 
@@ -116,7 +127,9 @@ mod tests {
         questions.ask(Question::Metrics, 101);
         go.send(()).expect("it waits");
         assert_eq!(told.recv().expect("told").0, 0);
+        let first_ended = Instant::now();
         begins.recv().expect("it is asked again");
+        assert!(first_ended.elapsed() >= PAUSE / 2, "the reactors have other things to do");
         go.send(()).expect("it waits");
         let answers: Vec<(u64, Answer)> = told.iter().take(101).collect();
         assert_eq!(questions_asked.load(Ordering::Relaxed), 2);

@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.dataset as ds
 import pyarrow.feather
 import pytest
-from conftest import REPOSITORY, Disk, cannot_mount, run
+from conftest import REPOSITORY, Disk, cannot_mount, run, skip
 from worlds import same
 
 F = pc.field
@@ -524,8 +524,8 @@ def test_rows_that_pyarrow_filters_have_all_types(tmp_path):
 
 
 def test_ctrl_c_at_a_target_that_hangs(tmp_path):
-    if cannot_mount():
-        pytest.skip(cannot_mount())
+    if why := cannot_mount():
+        skip(why)
     with contextlib.closing(Disk()) as disk:
         path = disk.mount / "n.bin"
         numpy.arange(1_000_000, dtype="<i8").tofile(path)

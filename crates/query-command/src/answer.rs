@@ -124,6 +124,9 @@ fn write_all(
     let Asked { question, source, session } = asked;
     let plan = question.plan();
     let mut output = Output::new(style, &question.names(), out);
+    if question.streams() {
+        output = output.stream(question.wide_integers());
+    }
     let mut answers = question.answers();
     let mut whole = Partial::empty(plan);
     let total_bytes = source.files.iter().map(|file| file.bytes).sum();

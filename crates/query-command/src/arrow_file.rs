@@ -38,12 +38,10 @@ impl ArrowFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (behind_links(path)?, None),
             Err(error) => return Err(error),
         };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder_of(&path);
         // Never more than the file had, not even for a moment. The kernel takes off what the umask forbids.
         let first = known.as_ref().map_or(0o666, |known| mode(known) & 0o600);
-        let file = Builder::new()
-            .permissions(Permissions::from_mode(first))
-            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        let file = Builder::new().permissions(Permissions::from_mode(first)).tempfile_in(folder)?;
         if let Some(known) = known {
             // Another group gets none of its rights.
             let of_group =
@@ -61,12 +59,36 @@ impl ArrowFile {
         }
     }
 
-    /// All of the answer is there.
+    /// All of the answer is there. A file is in its place for good then, whatever becomes of this machine.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
-            Self::Beside(file, path) => file.persist(path).map(drop).map_err(|failed| failed.error),
+            Self::Beside(file, path) => {
+                // Else the name may be there before the contents are.
+                file.as_file().sync_all()?;
+                file.persist(&path).map_err(|failed| failed.error)?;
+                sync_folder(&path)
+            }
             Self::Direct(_) => Ok(()),
         }
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        // A folder that only takes files, or of a file system that does not sync folders.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
     }
 }
 

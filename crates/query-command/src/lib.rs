@@ -12,7 +12,7 @@ mod failure;
 use answer::{Asked, Destination};
 use bpfof_host::TargetUrl;
 use bpfof_query::ask::{Reach, Session};
-use bpfof_query::infer::{FormatName, Hints, Source};
+use bpfof_query::infer::{FormatName, Found, Hints, Source};
 use bpfof_query::output::{Style, harmless};
 use bpfof_query::sql::{Question, Statement};
 use bpfof_query::{OwnStageName, OwnStages, Settings};
@@ -197,6 +197,8 @@ fn told(message: &str) -> String {
 struct Ready {
     question: Question,
     source: Source,
+    /// What the user should know of the files.
+    warnings: Vec<String>,
     then: Then,
 }
 
@@ -209,11 +211,22 @@ enum Then {
 /// Looks at what is asked and at the files, and connects to their targets.
 fn ready(options: &Options) -> Result<Ready, Failure> {
     let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
-    let source = Source::find(statement.files(), &options.hints())?;
-    let mut schema = source.schema.clone();
+    let found = Found::look(statement.files(), &options.hints())?;
+    let mut schema = found.source.schema.clone();
     let (filter, reduction) = (options.filter.as_ref(), options.reduce.as_ref());
-    let own = OwnStages::read(filter, reduction, &mut schema).map_err(Failure::question)?;
-    let question = statement.bind_with(&schema, &source.format, own).map_err(Failure::question)?;
+    let question = OwnStages::read(filter, reduction, &mut schema)
+        .map_err(Failure::question)
+        .and_then(|own| {
+            statement.bind_with(&schema, &found.source.format, own).map_err(Failure::question)
+        });
+    let (question, (source, warnings)) = match question {
+        Ok(question) => {
+            let source = found.for_plan(question.plan())?;
+            (question, source)
+        }
+        // Columns are not those that were meant if the header is none.
+        Err(failure) => return Err(found.bad_row().map_or(failure, Failure::from)),
+    };
     let reach = options.reach();
     let then = if options.explain {
         Then::Explain(explain::places(&source, &reach)?)
@@ -221,7 +234,7 @@ fn ready(options: &Options) -> Result<Ready, Failure> {
         let falls_back = !options.no_fallback;
         Then::Ask(Session::open(&source, &reach, falls_back).map_err(Failure::other)?)
     };
-    Ok(Ready { question, source, then })
+    Ok(Ready { question, source, warnings, then })
 }
 
 /// The same on a thread of its own, which is left behind if `stop` is set: files and targets may never answer.
@@ -253,7 +266,10 @@ fn ready_unless_stopped(options: &Options, stop: &AtomicBool) -> Result<Ready, F
 /// [`Failure`] says why there is none, and what to do.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let stop = stop_or_end_on_signal()?;
-    let Ready { question, source, then } = ready_unless_stopped(options, &stop)?;
+    let Ready { question, source, warnings, then } = ready_unless_stopped(options, &stop)?;
+    for warning in &warnings {
+        eprintln!("bpfof: {}", told(warning));
+    }
     let session = match then {
         Then::Explain(places) => {
             return explain::explain(&question, &source, &places, options.json);

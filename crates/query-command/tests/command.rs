@@ -242,9 +242,73 @@ fn rows_of_further_files_that_do_not_fit_are_told() {
     }
 }
 
-/// The budget of a call does not last for all fields of a row that is not listed: the last has no line end.
+/// In the first MiB as behind it.
 #[test]
-fn wide_rows_are_gone_through_as_far_as_is_needed() {
+fn rows_that_do_not_fit_count_where_no_column_is_looked_at() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.csv"), "id,name\n1,Ann\n2,Smith, John\n3\n").expect("written");
+    assert_eq!(
+        answer(folder.path(), &["--here", "--csv", "SELECT count(*) FROM 'a.csv'"]),
+        "count(*)\n3\n"
+    );
+    // The row explains more than that there is no such column.
+    for what in ["id", "nope"] {
+        let output = output(folder.path(), &["--here", &format!("SELECT {what} FROM 'a.csv'")]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{what}: {errors}");
+        assert!(
+            errors.contains("a.csv: the row at byte 14 has 3 fields in place of 2"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn numbers_that_only_further_files_have_are_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.csv"), "id\n").expect("written");
+    fs::write(folder.path().join("b.csv"), "id\n9\n+10\n").expect("written");
+    assert_eq!(
+        answer(folder.path(), &["--here", "--csv", "SELECT max(id) FROM '*.csv'"]),
+        "max(id)\n10\n"
+    );
+    let late = "n,id\n".to_owned() + &",1\n".repeat(400_000) + "9,1\n10,1\n";
+    fs::write(folder.path().join("late.csv"), late).expect("written");
+    let asked = |more: &[&str]| {
+        let sql = "SELECT max(n) FROM 'late.csv'";
+        let output = output(folder.path(), &[more, &["--here", "--csv", sql]].concat());
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (text(output.stdout), text(output.stderr))
+    };
+    let (found, warning) = asked(&[]);
+    assert_eq!(found, "max(n)\n9\n");
+    assert!(
+        warning.starts_with("bpfof: late.csv: column n has no value in the first MiB")
+            && warning.ends_with("--schema 'n f64'\n"),
+        "{warning}"
+    );
+    assert_eq!(asked(&["--schema", "n f64"]), ("max(n)\n10.0\n".to_owned(), String::new()));
+}
+
+/// Only rows of the last file do not fit into 64 bits.
+#[test]
+fn arrow_has_room_for_integers_that_come_late() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("small.csv"), "a,b\n1,2\n").expect("written");
+    fs::write(folder.path().join("large.csv"), "a,b\n9223372036854775807,2\n").expect("written");
+    let sql = "SELECT a * b AS p FROM files('small.csv', 'large.csv')";
+    answer(folder.path(), &["--here", "--arrow", "o.arrow", sql]);
+    let bytes = fs::read(folder.path().join("o.arrow")).expect("a file");
+    assert!(bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1"));
+    // A type that only integers beyond 64 bits get.
+    let refused = output(folder.path(), &["--here", "SELECT p FROM 'o.arrow'"]);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(errors.to_lowercase().contains("decimal"), "{errors}");
+}
+
+/// The last has no line end.
+#[test]
+fn wide_rows_are_gone_through() {
     let folder = tempfile::tempdir().expect("a folder");
     let row = |first: &str, field: &dyn Fn(u32) -> String| {
         let others: Vec<String> = (1..4000).map(field).collect();
@@ -256,8 +320,8 @@ fn wide_rows_are_gone_through_as_far_as_is_needed() {
     fs::write(folder.path().join("wide.csv"), format!("{names}\n{}", rows.join("\n")))
         .expect("written");
     let sums =
-        answer(folder.path(), &["--here", "--csv", "SELECT sum(a), count(c2) FROM 'wide.csv'"]);
-    assert_eq!(sums, "sum(a),count(c2)\n190,20\n");
+        answer(folder.path(), &["--here", "--csv", "SELECT sum(a), sum(c3999) FROM 'wide.csv'"]);
+    assert_eq!(sums, "sum(a),sum(c3999)\n190,140\n");
 }
 
 fn mode(path: &Path) -> u32 {
@@ -326,13 +390,26 @@ fn a_signal_ends_the_writing() {
     assert_eq!((output.status.code(), &*errors), (Some(130), "bpfof: interrupted\n"));
 }
 
-/// Sends a signal when the command waits, and says how it ends, or None after a second.
+/// Whether a process has a handler for SIGINT.
+fn catches_interrupts(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+    let caught = u64::from_str_radix(caught.trim(), 16).expect("a number");
+    caught >> (rustix::process::Signal::INT.as_raw() - 1) & 1 == 1
+}
+
+/// Sends a signal when the command waits, and says how it ends, or None after 20 seconds.
 fn ends_by_a_signal(child: &mut Child) -> Option<i32> {
-    std::thread::sleep(Duration::from_millis(500));
+    let is_ready = (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        catches_interrupts(child)
+    });
+    assert!(is_ready, "it does not wait for signals");
+    std::thread::sleep(Duration::from_millis(200));
     assert_eq!(child.try_wait().expect("known"), None, "it waits");
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    let ended = (0..100).find_map(|_| {
+    let ended = (0..2000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(10));
         child.try_wait().expect("known")
     });

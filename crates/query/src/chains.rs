@@ -1,19 +1,23 @@
 //! Chains over the ranges of a file, many at a time.
 
+use crate::blocks::BlockSize;
 use crate::columns::Batches;
 use crate::error::RunError;
 use crate::functions::Stages;
+use crate::infer::OPEN_QUOTE;
 use crate::parts::Range;
-use crate::plan::{Format, Plan};
+use crate::plan::{Format, OwnStages, Plan};
 use crate::settings::{Settings, Stats};
+use crate::split::READ_MAX_BYTES;
 use crate::stages::{Answer, BadRow, Numbers, Program, Stage, Status};
 use bpfof_host::files::{
     Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,
     StorageFunction,
 };
 use std::collections::{HashMap, VecDeque};
-use std::mem;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
+use std::{io, mem};
 
 /// How often to tell of progress.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
@@ -23,24 +27,31 @@ const CSV_BLOCK_BYTES: u32 = 16 << 10;
 const CSV_BLOCK_MIN_BYTES: u32 = 256;
 /// Chains at a time.
 const CHAINS_MAX: usize = 256;
+/// Of a line that is out of budget with the least block.
+const DEAR_LINE: &str = "a line from here on takes more than a call may cost, as one of more than some 2,500 fields in \
+     quotes does, or of 30 numbers of more than 19 digits: leave quotes out, or ask for fewer columns";
+/// Of a row for which scratch, with what the chain is told, has no room. Of text it is read here, unless a stage of
+/// the user's own answers.
+const LONG_ROW: &str = "the row is too long for an answer: of a row some 10 KiB can be answered; leave out long \
+     columns, which may stand in WHERE";
 
 /// A program with its functions.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     program: Program,
     numbers: Numbers,
-    block: u32,
+    block: BlockSize,
 }
 
 impl Loaded {
     /// Bytes of a read; rows of columns that are read together.
     pub(crate) const fn block(&self) -> u32 {
-        self.block
+        self.block.now()
     }
 
     /// The argument of a chain over a range, and the size of scratch.
     pub(crate) fn argument(&self, plan: &Plan, range: (&Range, &Batches)) -> (Vec<u8>, u32) {
-        self.program.argument(plan, range, self.block, self.numbers)
+        self.program.argument(plan, range, self.block(), self.numbers)
     }
 }
 
@@ -130,10 +141,16 @@ impl Chains {
         let block = match &plan.format {
             Format::Fixed { record_bytes, .. } => {
                 let block = program.block_max(&plan.format).min(most);
-                (block / record_bytes).max(1) * record_bytes
+                let block = (block / record_bytes).max(1) * record_bytes;
+                BlockSize::new(*record_bytes, block, *record_bytes)
             }
-            Format::Csv { .. } => CSV_BLOCK_BYTES.min(most).max(1),
-            Format::Columns { .. } => program.block_max(&plan.format).min(program.rows_of(most)),
+            Format::Csv { .. } => {
+                BlockSize::new(CSV_BLOCK_MIN_BYTES, CSV_BLOCK_BYTES.min(most).max(1), 1)
+            }
+            Format::Columns { .. } => {
+                let rows = program.block_max(&plan.format).min(program.rows_of(most));
+                BlockSize::new(1, rows, 1)
+            }
         };
         Ok(Loaded { program, numbers, block })
     }
@@ -189,7 +206,7 @@ impl Chains {
     fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
-            let block = run.loaded.block;
+            let block = run.loaded.block();
             let (scratch, scratch_size_bytes) =
                 run.loaded.argument(run.plan, (&range, &run.opened.batches));
             let size = |end: u64| end.saturating_sub(range.start).min(u64::from(block));
@@ -219,7 +236,14 @@ impl Chains {
 impl Run<'_> {
     fn failed(&self, range: &Range, source: ReadError) -> RunError {
         let path = self.opened.file.path().to_owned();
-        RunError::Chain { path, offset_bytes: self.offset(range.start), source }
+        let offset_bytes = self.offset(range.start);
+        // Those of the user's own may cost anything.
+        let is_shipped = self.plan.own == OwnStages::default();
+        let is_text = matches!(self.plan.format, Format::Csv { .. });
+        if is_out_of_budget(&source) && is_shipped && is_text {
+            return self.data(offset_bytes, DEAR_LINE);
+        }
+        RunError::Chain { path, offset_bytes, source }
     }
 
     /// A chain has ended.
@@ -233,13 +257,14 @@ impl Run<'_> {
         let Some((index, range, block)) = self.in_flight.remove(&tag) else { return Ok(()) };
         let (bytes, info) = match result {
             Ok(ended) => ended,
-            Err(error) if is_out_of_budget(&error) && self.halve(block) => {
+            Err(error) if is_out_of_budget(&error) && self.loaded.block.halve(block) => {
                 stats.again += 1;
                 self.waiting.push_front((index, range));
                 return Ok(());
             }
             Err(error) => return Err(self.failed(&range, error)),
         };
+        self.loaded.block.ended(block);
         stats.chains += 1;
         stats.chains_at_target += u64::from(info.executor == Executor::Target);
         stats.hops += u64::from(info.hops);
@@ -254,6 +279,17 @@ impl Run<'_> {
         if !answer.is_of(&range) {
             return Err(RunError::Damaged);
         }
+        self.take((index, range), &answer, stats, on_answer)
+    }
+
+    /// Takes an answer for a range, and lets it go on.
+    fn take(
+        &mut self,
+        (index, range): (usize, Range),
+        answer: &Answer<'_>,
+        stats: &mut Stats,
+        on_answer: OnAnswer<'_>,
+    ) -> Result<(), RunError> {
         stats.rows += answer.rows;
         stats.passed += answer.passed;
         let done = answer.next.min(range.end).saturating_sub(range.start);
@@ -267,7 +303,7 @@ impl Run<'_> {
                 self.done_bytes += done;
             }
         }
-        let next = on_answer(&self.loaded.program, index, &range, &answer);
+        let next = on_answer(&self.loaded.program, index, &range, answer);
         let next = next.map_err(|error| match error {
             RunError::Overflow(source) => {
                 let path = self.opened.file.path().to_owned();
@@ -282,8 +318,7 @@ impl Run<'_> {
             Next::Leave if has_more => self.left.push(rest),
             // Nothing is gained by trying again.
             _ if has_more && answer.next == range.start => {
-                let offset_bytes = self.offset(answer.next);
-                return Err(self.data(offset_bytes, "the row is too long for an answer"));
+                return self.take_long_row((index, range), stats, on_answer);
             }
             _ if has_more => self.waiting.push_front((index, rest)),
             _ => {}
@@ -291,26 +326,38 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes blocks smaller, if the one that was too large for the budget of a call is not yet. Whether to
-    /// try again.
-    fn halve(&mut self, block: u32) -> bool {
-        if self.loaded.block < block {
-            return true;
-        }
-        let least = match self.plan.format {
-            Format::Fixed { record_bytes, .. } => record_bytes,
-            Format::Csv { .. } => CSV_BLOCK_MIN_BYTES,
-            Format::Columns { .. } => 1,
+    /// Takes the row that a range begins with, and for which an answer has no room.
+    fn take_long_row(
+        &mut self,
+        (index, range): (usize, Range),
+        stats: &mut Stats,
+        on_answer: OnAnswer<'_>,
+    ) -> Result<(), RunError> {
+        let failed = |why: &str| self.data(self.offset(range.start), why);
+        let line = match self.plan.format {
+            Format::Csv { .. } => self.read_line(&range),
+            _ => return Err(failed(LONG_ROW)),
         };
-        let half = match self.plan.format {
-            Format::Fixed { record_bytes, .. } => block / 2 / record_bytes * record_bytes,
-            Format::Csv { .. } | Format::Columns { .. } => block / 2,
-        };
-        if half < least {
-            return false;
+        let line = line.map_err(|error| failed(&format!("the row cannot be read: {error}")))?;
+        let body = self.loaded.program.body_of(&self.plan.format, &line);
+        let body = body.ok_or_else(|| failed(LONG_ROW))?;
+        let answer = Answer::of_row(range.start + line.len() as u64, &body);
+        self.take((index, range), &answer, stats, on_answer)
+    }
+
+    /// The line that a range begins with, with its end.
+    fn read_line(&self, range: &Range) -> io::Result<Vec<u8>> {
+        let left = range.file_end.saturating_sub(range.start);
+        let mut line = vec![0; left.min(READ_MAX_BYTES.into()) as usize];
+        self.opened.file.file()?.read_exact_at(&mut line, range.start)?;
+        match line.iter().position(|byte| *byte == b'\n') {
+            Some(end) => line.truncate(end + 1),
+            None if left > line.len() as u64 => {
+                return Err(io::Error::other("it has become longer: ask again"));
+            }
+            None => {}
         }
-        self.loaded.block = half;
-        true
+        Ok(line)
     }
 
     /// About where a row is in the file.
@@ -349,14 +396,9 @@ impl Run<'_> {
                 format!("the texts of column {name} are not where its offsets say: it is damaged")
             }
             BadRow::Long => format!(
-                "a row of more than {} bytes: is it text with this delimiter?",
-                crate::split::READ_MAX_BYTES
+                "a row of more than {READ_MAX_BYTES} bytes: is it text with this delimiter?"
             ),
-            BadRow::Quotes => {
-                "a quote that does not end in its line and field; fields with ends of lines in them \
-                 are not supported"
-                    .to_owned()
-            }
+            BadRow::Quotes => OPEN_QUOTE.to_owned(),
         };
         self.data(self.offset(answer.next), &what)
     }

@@ -106,6 +106,22 @@ impl Value {
 }
 
 impl Scalar {
+    /// Whether it is the same thing. By `==` 0.0 would be −0.0, whose quotients differ.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Literal(Value::Float(one)), Self::Literal(Value::Float(other))) => {
+                one.to_bits() == other.to_bits()
+            }
+            (Self::Arithmetic(one, left, right), Self::Arithmetic(other, of_left, of_right)) => {
+                one == other && left.is(of_left) && right.is(of_right)
+            }
+            (Self::Convert(one, of), Self::Convert(other, of_other)) => {
+                one == other && of.is(of_other)
+            }
+            _ => self == other,
+        }
+    }
+
     fn by_bytes(&self) -> Self {
         match self {
             Self::Literal(value) => Self::Literal(value.by_bytes()),

@@ -12,7 +12,8 @@
 //! - `columns`: where the buffers of Arrow files are.
 //! - `convert`: casts, and parts of dates and times.
 //! - `own`: stages of the user's own; `names`: columns in messages.
-//! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
+//! - `parts`, `run`, `chains`, `blocks`, `functions`: files, ranges, chains, how much they read at a time, and the
+//!   stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
 //! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer; `here`: to rows
@@ -30,6 +31,7 @@ pub mod output;
 pub mod plan;
 pub mod sql;
 
+mod blocks;
 mod chains;
 mod columns;
 mod conditions;

@@ -1,10 +1,11 @@
 //! Arithmetic as the map stage does it (`functions/query/map.h`): each operation becomes a column behind
 //! those of the schema, and the plan asks for that.
 
+use crate::measures;
 use crate::order_form;
 use crate::plan::Conversion;
 use crate::plan::{
-    Aggregate, Arithmetic, Column, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
+    Aggregate, Arithmetic, Column, Kind, Measure, Plan, Predicate, Reduction, Scalar, Schema, Value,
 };
 
 /// How much arithmetic stages do.
@@ -154,7 +155,7 @@ impl Mapped {
             Scalar::Literal(Value::Null | Value::Text(_)) => None,
             Scalar::Convert(conversion, of) => self.converted(*conversion, of, scalar),
             Scalar::Arithmetic(operation, left, right) => {
-                if let Some(step) = self.steps.iter().position(|step| step.scalar == *scalar) {
+                if let Some(step) = self.steps.iter().position(|step| step.scalar.is(scalar)) {
                     return Some(Operand::Column(self.first() + step));
                 }
                 let operands = [self.operand(left)?, self.operand(right)?];
@@ -178,7 +179,7 @@ impl Mapped {
         match (conversion, self.domain(operand), operand) {
             (Conversion::Double, None, _) => Some(operand),
             (Conversion::Double, Some(_), Operand::Column(_)) => {
-                match self.steps.iter().position(|step| step.scalar == *scalar) {
+                match self.steps.iter().position(|step| step.scalar.is(scalar)) {
                     Some(step) => Some(Operand::Column(self.first() + step)),
                     None => self.make(Arithmetic::Multiply, [operand, Operand::Float(1.0)], scalar),
                 }
@@ -266,15 +267,15 @@ fn as_float(operand: Operand) -> Operand {
     }
 }
 
-/// What the results of an operation on integers can be.
+/// What the results of an operation on integers can be; None if they may leave 128 bits.
 fn result(
     operation: Arithmetic,
     (low, high): (i128, i128),
     (other_low, other_high): (i128, i128),
 ) -> Option<(i128, i128)> {
     Some(match operation {
-        Arithmetic::Add => (low + other_low, high + other_high),
-        Arithmetic::Subtract => (low - other_high, high - other_low),
+        Arithmetic::Add => (low.checked_add(other_low)?, high.checked_add(other_high)?),
+        Arithmetic::Subtract => (low.checked_sub(other_high)?, high.checked_sub(other_low)?),
         Arithmetic::Multiply => {
             let products = [
                 low.checked_mul(other_low)?,
@@ -286,6 +287,27 @@ fn result(
         }
         Arithmetic::Divide => return None,
     })
+}
+
+/// Whether values are integers that may leave 64 bits.
+pub(crate) fn is_wide(of: &Scalar, schema: &Schema) -> bool {
+    !measures::is_float(of, schema)
+        && domain(of, schema)
+            .is_none_or(|(low, high)| low < i64::MIN.into() || high > i64::MAX.into())
+}
+
+/// The integers that a scalar can be; None if they may leave 128 bits.
+fn domain(of: &Scalar, schema: &Schema) -> Option<(i128, i128)> {
+    match of {
+        Scalar::Column(index) => schema.columns.get(*index)?.kind.domain(),
+        Scalar::Literal(Value::Int(number)) => Some((*number, *number)),
+        Scalar::Literal(_) => None,
+        // A beginning is not after what it is of.
+        Scalar::Convert(..) => Kind::I64.domain(),
+        Scalar::Arithmetic(operation, left, right) => {
+            result(*operation, domain(left, schema)?, domain(right, schema)?)
+        }
+    }
 }
 
 /// Whether a predicate computes anything.

@@ -43,7 +43,7 @@ pub(crate) fn wanted(
             return None;
         }
         let of = plain(&aggregate.of, schema);
-        let known = all.iter().position(|wanted| wanted.of == *of);
+        let known = all.iter().position(|wanted| wanted.of.is(of));
         let index = known.unwrap_or_else(|| {
             let of = of.clone();
             all.push(Wanted { of, count: true, range: false, sum: false, variance: false });

@@ -320,6 +320,14 @@ fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> 
     columns.into_iter().collect()
 }
 
+/// All columns of the files that a plan looks at.
+pub(crate) fn columns_of_plan(plan: &Plan) -> BTreeSet<usize> {
+    let mut columns: BTreeSet<usize> = plan.own.columns().collect();
+    columns_of_predicate(&plan.filter, &mut columns);
+    columns_of_answers(plan, &mut columns);
+    columns
+}
+
 /// The columns of the files that the answer is made of.
 pub(crate) fn columns_of_answers(plan: &Plan, to: &mut BTreeSet<usize>) {
     match &plan.own.reduction {

@@ -604,6 +604,7 @@ fn order_edges(kind: Kind, edges: &[f64]) -> Vec<u64> {
 }
 
 mod answers;
+mod long_row;
 
 pub(crate) use answers::{Answer, BadRow, RawText, Status};
 

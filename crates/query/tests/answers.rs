@@ -5,8 +5,8 @@ mod world;
 use bpfof_host::files::FileMaps;
 use bpfof_query::{
     Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages, Plan,
-    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, SourceFile, Stages, Table,
-    Value, parts,
+    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, SourceFile, Stages, Stats,
+    Table, Value, parts,
 };
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -180,8 +180,13 @@ fn rows_that_are_not_as_the_schema_says_are_told() {
     let long = format!("1\n{}\n", "7".repeat(60_000));
     refuses(&[Kind::Utf8], &long, "at byte 2: a row of more than 57344 bytes");
     // What fits into a block may be too long for an answer.
-    let long = format!("{}\n", "7".repeat(20_000));
-    refuses(&[Kind::Utf8], &long, "at byte 0: the row is too long for an answer");
+    let field = Field { offset_bytes: 0, width_bytes: 16_384 };
+    let records = Format::Fixed { header_bytes: 0, record_bytes: 16_384, fields: vec![field] };
+    let error = all_of(records, &[Kind::Utf8], &[b'7'; 16_384]).expect_err("a long row");
+    assert!(
+        error.contains("at byte 0: the row is too long for an answer: of a row some 10"),
+        "{error}"
+    );
     let fixed = Format::Fixed {
         header_bytes: 1,
         record_bytes: 4,
@@ -250,6 +255,153 @@ fn rows_with_another_number_of_fields_are_told() {
                     assert!(error.contains(&why), "{line:?} {behind:?}: {error}");
                 }
             }
+        }
+    }
+}
+
+/// Also those for which an answer has no room.
+#[test]
+fn long_rows_are_answered() {
+    let ids = [("7", Value::Int(7)), (" NA", Value::Null), ("+8", Value::Int(8))];
+    let lengths = [3, 10, 20_000, 5, 57_000, 40_000, 57_250, 1, 30_000];
+    let (mut text, mut expected) = (String::new(), Vec::new());
+    for (length, (id, value)) in lengths.into_iter().zip(ids.iter().cycle()) {
+        let name = "x".repeat(length);
+        text += &format!("{id},\"{name}, \"\"y\"\"\",-5\r\n");
+        let name = Value::Text(format!("{name}, \"y\""));
+        expected.push(vec![value.clone(), name, Value::Int(-5)]);
+    }
+    let all = || Predicate::Constant(true);
+    let columns = || (0..3).map(Scalar::Column).collect();
+    let never = Predicate::Compare(Compare::NotEqual, Scalar::Column(2), Scalar::Column(2));
+    let begins = Predicate::StartsWith(Scalar::Column(1), "xxxxx".to_owned());
+    let here = Predicate::Or(vec![begins.clone(), never]);
+    let long: Vec<_> =
+        (0..9).filter(|row| lengths[*row] >= 5).map(|row| expected[row].clone()).collect();
+    for text in [&*text, text.trim_end()] {
+        let rows = |filter, limit| {
+            let reduction = Reduction::Rows { columns: columns(), limit };
+            of_three(filter, reduction, text.as_bytes()).expect("rows").rows
+        };
+        assert!(rows(all(), None) == expected);
+        assert!(rows(all(), Some(5)) == expected[..5]);
+        assert!(rows(begins.clone(), None) == long && rows(here.clone(), None) == long);
+        let by = Scalar::Column(0);
+        let top = Reduction::Top { by, descending: true, count: 2, columns: columns() };
+        let top = of_three(all(), top, text.as_bytes()).expect("rows").rows;
+        assert!(top == [expected[2].clone(), expected[5].clone()]);
+        let aggregates = vec![Aggregate { measure: Measure::Sum, of: Scalar::Column(2) }];
+        let groups = Reduction::Groups { keys: vec![Scalar::Column(1)], aggregates };
+        let mut groups = of_three(all(), groups, text.as_bytes()).expect("groups").rows;
+        groups.sort_by_key(|row| format!("{row:?}"));
+        let mut names: Vec<_> = expected.iter().map(|row| row[1..].to_vec()).collect();
+        names.sort_by_key(|row| format!("{row:?}"));
+        assert!(groups == names);
+    }
+}
+
+/// A line of `fields` fields, of which field `at` is this one, and the other ones their numbers.
+fn wide_line(fields: usize, at: usize, field: &str) -> String {
+    let fields = (0..fields).map(|place| match place {
+        place if place == at => field.to_owned(),
+        place => (place % 10).to_string(),
+    });
+    fields.collect::<Vec<_>>().join(",")
+}
+
+/// Asks for these of 4,096 columns, which are texts.
+fn of_wide(columns: &[usize], text: &str) -> Result<Vec<Vec<Value>>, String> {
+    let column = |index| Column { name: format!("c{index}"), kind: Kind::Utf8, nullable: false };
+    let plan = Plan {
+        schema: Schema { columns: (0..4096).map(column).collect() },
+        format: csv(),
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Rows {
+            columns: columns.iter().copied().map(Scalar::Column).collect(),
+            limit: None,
+        },
+        own: OwnStages::default(),
+    };
+    let world = World { plan, rows: Vec::new(), bytes: text.as_bytes().to_vec() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, &world.bytes).expect("room");
+    let run = LOCAL.with(|stages| world.run(stages, &path, Settings::default(), u64::MAX));
+    run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
+}
+
+/// With 16 columns of text some 920 ends of fields have room at a time, with one all of these.
+#[test]
+fn wide_rows_are_read_whichever_columns_are_asked_for() {
+    let first: Vec<usize> = (918..931).chain([2047, 4094, 4095]).collect();
+    let last: Vec<usize> = (4080..4096).collect();
+    for columns in [&first[..], &last, &[4095], &[2047, 4094]] {
+        for at in [0, 1, 2047, 4080, 4094, 4095].into_iter().chain(917..932) {
+            for (field, value) in [("x", "x"), ("", ""), ("\"a,\"\"b\"", "a,\"b"), ("y\"z", "y\"z")]
+            {
+                let line = wide_line(4096, at, field);
+                // With an end and without, and twice.
+                let text = format!("{line}\n{line}\r\n\n{line}");
+                let expected = columns.iter().map(|column| match *column {
+                    column if column == at => Value::Text(value.to_owned()),
+                    column => Value::Text((column % 10).to_string()),
+                });
+                let expected = vec![expected.collect::<Vec<_>>(); 3];
+                assert_eq!(of_wide(columns, &text), Ok(expected), "{field} at {at} of {columns:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_rows_with_another_number_of_fields_are_told() {
+    let good = wide_line(4096, 7, "\"q\"");
+    let many: Vec<usize> = (0..16).collect();
+    for columns in [&[0][..], &[0, 4000], &many] {
+        for field in ["5", "\"5\"", "\"5,5\""] {
+            for fields in [4095, 4097, 8192] {
+                for behind in ["\n", "\r\n", ""] {
+                    let line = wide_line(fields, 4050, field);
+                    let error = of_wide(columns, &format!("{good}\n{line}{behind}"));
+                    let error = error.expect_err("a bad row");
+                    let why = format!(
+                        "at byte {}: the row has {fields} fields in place of 4096",
+                        good.len() + 1
+                    );
+                    assert!(error.contains(&why), "{field}, {fields}: {error}");
+                }
+            }
+        }
+        let error = of_wide(columns, &wide_line(4096, 4050, "\"5\"5")).expect_err("a bad quote");
+        assert!(error.contains("a quote that does not end"), "{error}");
+    }
+    let last: Vec<usize> = (4080..4096).collect();
+    let error = of_wide(&last, &wide_line(4095, 0, "5")).expect_err("a bad row");
+    assert!(error.contains("the row has no column c4095"), "{error}");
+}
+
+/// The budget of a call does not last for them.
+#[test]
+fn a_line_of_too_many_fields_in_quotes_is_told() {
+    let line = vec!["\"5\""; 4096].join(",");
+    let columns: Vec<usize> = (4080..4096).collect();
+    let error = of_wide(&columns, &line).expect_err("a dear line");
+    assert!(error.contains("more than some 2,500 fields in quotes"), "{error}");
+}
+
+/// A row of more fields than are listed at a time, in a file of few.
+#[test]
+fn rows_of_very_many_fields_are_told() {
+    for fields in [432, 433, 5000, 9000, 20_000] {
+        for behind in ["\n", "\n1,x,2\n", ""] {
+            let line = wide_line(fields, 0, "1");
+            let aggregate = Aggregate { measure: Measure::Sum, of: Scalar::Column(0) };
+            let reduction = Reduction::Groups { keys: Vec::new(), aggregates: vec![aggregate] };
+            let text = format!("1,x,2\n{line}{behind}");
+            let error = of_three(Predicate::Constant(true), reduction, text.as_bytes());
+            let error = error.expect_err("a bad row");
+            let why = format!("at byte 6: the row has {fields} fields in place of 3");
+            assert!(error.contains(&why), "{error}");
         }
     }
 }
@@ -441,7 +593,55 @@ fn lines_of_all_lengths_are_rows() {
     }
 }
 
-/// More groups than stages have room for are all there, and so is each row once.
+/// Counts lines of a number, one chain after the other.
+fn counted(text: String) -> (Table, Stats) {
+    let aggregate = |measure| Aggregate { measure, of: Scalar::Column(0) };
+    let plan = Plan {
+        schema: Schema {
+            columns: vec![Column { name: "x".to_owned(), kind: Kind::F64, nullable: true }],
+        },
+        format: csv(),
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Groups {
+            keys: Vec::new(),
+            aggregates: [Measure::Count, Measure::Min].map(aggregate).to_vec(),
+        },
+        own: OwnStages::default(),
+    };
+    let world = World { plan, rows: Vec::new(), bytes: text.into_bytes() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, &world.bytes).expect("room");
+    let settings = Settings { chains: 1, range_max_bytes: Some(64 << 10), ..Settings::default() };
+    LOCAL.with(|stages| world.run(stages, &path, settings, u64::MAX)).expect("numbers")
+}
+
+/// As they are printed.
+#[test]
+fn doubles_of_17_digits_do_not_exhaust_the_budget() {
+    let again = |number: &str| {
+        let (table, stats) = counted(format!("{number}\n").repeat(20_000));
+        let least = Value::Float(number.parse().expect("a number"));
+        assert_eq!(table.rows, [[Value::Int(20_000), least]]);
+        stats.again
+    };
+    for number in ["-1.2345678901234567e-300", "0.00012345678901234567"] {
+        assert_eq!(again(number), 0, "{number}");
+    }
+    // Of more than 19 digits they do, but few chains are lost by it.
+    let lost = again("2.4703282292062327208e-324");
+    assert!((1..12).contains(&lost), "{lost}");
+}
+
+#[test]
+fn blocks_grow_again_behind_rows_that_cost_much() {
+    let cheap = || "12.5\n".repeat(800_000);
+    let dear = "2.4703282292062327208e-324\n".repeat(1000);
+    let (without, with) = (counted(cheap()).1.hops, counted(dear + &cheap()).1.hops);
+    // With blocks of 512 bytes there would be 32 times as many.
+    assert!(with < 4 * without, "{with} and {without}");
+}
+
 /// Records of two numbers of eight bytes.
 fn pairs(columns: [(&str, Kind); 2]) -> (Schema, Format) {
     let column = |(name, kind): (&str, _)| Column { name: name.to_owned(), kind, nullable: false };
@@ -450,6 +650,7 @@ fn pairs(columns: [(&str, Kind); 2]) -> (Schema, Format) {
     (Schema { columns: columns.map(column).to_vec() }, format)
 }
 
+/// More groups than stages have room for are all there, and so is each row once.
 #[test]
 fn groups_are_not_limited() {
     let rows = 30_000_u32;

@@ -4,7 +4,9 @@
 
 #include <rocksdb/comparator.h>
 #include <rocksdb/convenience.h>
+#include <rocksdb/env.h>
 #include <rocksdb/merge_operator.h>
+#include <rocksdb/sst_file_manager.h>
 #include <rocksdb/sst_file_writer.h>
 
 #include <algorithm>
@@ -364,6 +366,25 @@ void test_refusals(const Place &place, const Kind &kind)
 	CHECK(status.ToString().find("max_open_files") != std::string::npos, "%s",
 		status.ToString().c_str());
 	options.max_open_files = -1;
+	const auto refused_for = [&](const char *option) {
+		status = PushdownDB::Open(options, pushdown, path, &db);
+		CHECK(status.IsInvalidArgument() && !db && status.ToString().find(option) != std::string::npos,
+			"%s: %s", option, status.ToString().c_str());
+	};
+	rocksdb::EnvWrapper own(rocksdb::Env::Default());
+
+	options.unordered_write = true;
+	refused_for("unordered_write");
+	options.unordered_write = false;
+	options.two_write_queues = true;
+	refused_for("two_write_queues");
+	options.two_write_queues = false;
+	options.env = &own;
+	refused_for("Env::Default()");
+	options.env = rocksdb::Env::Default();
+	options.sst_file_manager.reset(rocksdb::NewSstFileManager(options.env, nullptr, "", 1 << 20));
+	refused_for("sst_file_manager");
+	options.sst_file_manager.reset();
 #if ROCKSDB_MAJOR >= 11
 	options.open_files_async = true;
 	status = PushdownDB::Open(options, pushdown, path, &db);

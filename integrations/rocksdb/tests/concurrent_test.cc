@@ -2,6 +2,9 @@
 /*
  * Many threads: reads see the versions of keys that they must (versions.h), and at snapshots what the
  * plain library sees. Meanwhile tables are flushed, compacted, ingested and deleted.
+ *
+ * With REPORTS set it goes on until its input ends, and answers each line of that with how many Gets have gone which
+ * way so far.
  */
 #include "database.h"
 #include "versions.h"
@@ -11,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <iostream>
 #include <thread>
 #include <vector>
 
@@ -32,6 +36,8 @@ struct Test {
 	PushdownDB *db;
 	std::string directory;
 	Versions versions{KEYS};
+	const bool reports = std::getenv("REPORTS") != nullptr;
+	std::atomic<bool> input_ended{false};
 	std::atomic<bool> stop{false};
 	std::atomic<uint64_t> reads{0};
 };
@@ -121,6 +127,8 @@ void read_all(Test &test, uint64_t reader, uint64_t reads, uint64_t chains_wante
 {
 	constexpr uint64_t PATIENCE = 50;
 	const auto is_enough = [&](uint64_t i) {
+		if (test.reports)
+			return test.input_ended.load();
 		return i >= PATIENCE * reads ||
 		       (i >= reads && i % 64 == 0 && chains(test.db->stats()) >= chains_wanted);
 	};
@@ -145,7 +153,7 @@ void read_at_snapshots(Test &test, uint64_t snapshots)
 	Random random(77);
 	rocksdb::DB *plain = test.db->GetBaseDB();
 
-	for (uint64_t i = 0; i < snapshots; i++) {
+	for (uint64_t i = 0; test.reports ? !test.input_ended : i < snapshots; i++) {
 		ReadOptions at;
 
 		at.snapshot = test.db->GetSnapshot();
@@ -164,6 +172,21 @@ void read_at_snapshots(Test &test, uint64_t snapshots)
 		}
 		test.db->ReleaseSnapshot(at.snapshot);
 	}
+}
+
+void report(Test &test)
+{
+	std::string line;
+
+	while (std::getline(std::cin, line)) {
+		const bpf_of::PushdownStats stats = test.db->stats();
+		const auto of = [&stats](ReadPath way) { return static_cast<unsigned long long>(stats[way]); };
+
+		std::printf("target %llu here %llu busy %llu\n", of(ReadPath::kTarget), of(ReadPath::kHere),
+			of(ReadPath::kBusy));
+		std::fflush(stdout);
+	}
+	test.input_ended = true;
 }
 
 } /* namespace */
@@ -189,6 +212,8 @@ int main(int argc, char **argv)
 	for (uint64_t reader = 0; reader < 3; reader++)
 		reading.emplace_back(read_all, std::ref(test), reader, reads / 3, chains_wanted);
 	reading.emplace_back(read_at_snapshots, std::ref(test), reads / 200);
+	if (test.reports)
+		report(test);
 	for (std::thread &thread : reading)
 		thread.join();
 	test.stop = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // answers_test EXTENSION FOLDER URL DEVICE [TEST]: what a chain that answers a search must not change. Databases are in
-// FOLDER, on a file system that the target serves. The test "idle" runs only by its name.
+// FOLDER, on a file system that the target serves. The tests "idle" and "silent" run only by their names.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -555,10 +556,40 @@ void IdleThreadsHaveNoFiles(const Place &place)
 		CHECK(i < 60000, "there is no other session");
 	SearchByChain(database, cursor);
 	for (int i = 0; TimesOpen(file) > before; i++, usleep(1000))
-		CHECK(i < 5000, "it is open %zu times, and %zu before", TimesOpen(file), before);
+		CHECK(i < 60000, "it is open %zu times, and %zu before", TimesOpen(file), before);
 	may_end.set_value();
 	idle.join();
 	std::printf("idle threads have no files\n");
+}
+
+// For the target, which somebody stops and lets go on as this says: a search waits for `deadline_ms`, and not for ever.
+void SilentTargetIsGivenUp(const Place &place)
+{
+	constexpr double kDeadline = 1.5, kLate = 10;
+
+	Make(place, "silent", "table:t");
+	Database database(place, "silent", "", ",deadline_ms=1500");
+	WT_CURSOR *const cursor = database.Open("table:t");
+	double longest = 0;
+
+	FillCache(database, cursor, kRows);
+	SearchByChain(database, cursor);
+	std::printf("stop\n");
+	std::fflush(stdout);
+	for (int i = 0; !database.counters().lost; i++, usleep(1000)) {
+		const auto begun = std::chrono::steady_clock::now();
+
+		CHECK(i < 60000, "the target is not lost");
+		CHECK(IsThere(cursor, RandomRow(kRows)), "a row");
+		longest = std::max(longest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+	}
+	CHECK(longest < kDeadline + kLate, "a search took %f s", longest);
+	std::printf("start\n");
+	std::fflush(stdout);
+	for (int i = 0; !database.counters().reconnected; i++, usleep(1000))
+		CHECK(i < 60000, "there is no other session");
+	SearchByChain(database, cursor);
+	std::printf("a target that is silent is given up: the longest search took %.3f s\n", longest);
 }
 
 std::atomic<bool> has_no_threads{false};
@@ -620,5 +651,7 @@ int main(int argc, char **argv)
 			test.run(place);
 	if (argc == 6 && !std::strcmp(argv[5], "idle"))
 		IdleThreadsHaveNoFiles(place);
+	if (argc == 6 && !std::strcmp(argv[5], "silent"))
+		SilentTargetIsGivenUp(place);
 	return 0;
 }

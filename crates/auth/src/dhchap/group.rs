@@ -79,6 +79,12 @@ impl Group {
         }
     }
 
+    /// About what a power takes on a server core of 3.5 GHz, in microseconds: a few hundred products of such numbers.
+    pub(super) const fn power_us(self) -> u64 {
+        let words = self.value_bytes() as u64 / 8;
+        words * words * self.exponent_bits() as u64 / 460
+    }
+
     /// The words of the prime, in big-endian order; none without a group.
     const fn prime(self) -> &'static [u64] {
         match self {

@@ -154,15 +154,26 @@ impl Work {
         self.id
     }
 
+    const fn group(&self) -> Group {
+        match &self.job {
+            Job::Pair(group) => *group,
+            Job::Verify(verification) => verification.run.group,
+        }
+    }
+
     /// Whether it takes milliseconds. Without a group it takes some microseconds, and may as well be run
     /// at once.
     #[must_use]
     pub fn takes_long(&self) -> bool {
-        let group = match &self.job {
-            Job::Pair(group) => *group,
-            Job::Verify(verification) => verification.run.group,
-        };
-        group != Group::Null
+        self.group() != Group::Null
+    }
+
+    /// About how long it takes, in microseconds: for who is to go first, not for a clock.
+    #[must_use]
+    pub const fn price_us(&self) -> u64 {
+        /// Random numbers, and hashes of short messages.
+        const BESIDE_US: u64 = 20;
+        BESIDE_US + self.group().power_us()
     }
 
     /// Calculates: one power of the group, 0.5 to 14 ms, or without a group some microseconds.

@@ -205,8 +205,8 @@ fn disassemble(program: &Program) -> Vec<Line> {
         Line {
             pc,
             instruction: instruction.to_string(),
-            file: source.map(|line| line.file.to_string()),
-            line: source.map(|line| line.line),
+            file: source.as_ref().map(|line| line.file.to_string()),
+            line: source.as_ref().map(|line| line.line),
             source: source.map(|line| line.text.to_string()),
         }
     });

@@ -178,7 +178,7 @@ impl Subject<'_> {
         let observed = observe(program, &mut arena, limit, &mut left, &mut surroundings);
         let pc = observed.division_by_zero?;
         let line = program.sources().find(pc);
-        Some(line.map_or_else(|| format!("instruction {pc}"), ToString::to_string))
+        Some(line.map_or_else(|| format!("instruction {pc}"), |line| line.to_string()))
     }
 }
 

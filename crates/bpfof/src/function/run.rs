@@ -214,7 +214,7 @@ fn explained(
     let entry = report.iter().find(|entry| entry.function == function.0);
     let line = entry.and_then(|entry| program?.sources().find(entry.fault_pc));
     let words = match (entry, line) {
-        (Some(entry), Some(line)) => with_line(&words, entry.fault_pc, line),
+        (Some(entry), Some(line)) => with_line(&words, entry.fault_pc, &line),
         _ => words,
     };
     format!("{error}\n{words}")

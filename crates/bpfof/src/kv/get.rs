@@ -1,9 +1,8 @@
 //! `bpfof kv get`: keys from the command line and from standard input, as they come.
 
 use super::common::{target, text};
-use bpfkv::Value;
 use bpfof_host::{Options as HostOptions, TargetUrl};
-use bpfof_kv::{GrantedFile, Session, SessionError};
+use bpfof_kv::{GrantedFile, Looked, Session, SessionError};
 use bpfof_terminal::{Outcome, target_url};
 use clap::Args;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -11,8 +10,8 @@ use std::path::PathBuf;
 
 /// Keys of standard input that are looked up together, at most.
 const TOGETHER_MAX: usize = 4096;
-/// Longest line with a key, in bytes.
-const LINE_MAX_BYTES: u64 = 64;
+/// Longest line with a key, in bytes without its end.
+const LINE_MAX_BYTES: usize = 63;
 
 #[derive(Args)]
 pub(crate) struct Get {
@@ -35,7 +34,8 @@ pub(crate) struct Get {
     #[arg(long)]
     json: bool,
     /// Keys to look up, up to 256 in one command to the target; - takes them from standard input, one a
-    /// line, and looks up what is there as it comes.
+    /// line, and looks up what is there as it comes. If some cannot be looked up, those with them are printed before
+    /// the command fails.
     #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
 }
@@ -78,10 +78,10 @@ impl Store {
         Ok(Self::Target(Box::new(session), options.plain))
     }
 
-    fn get(&mut self, keys: &[u64]) -> Result<Vec<Option<Value>>, SessionError> {
+    fn get(&mut self, keys: &[u64]) -> Result<Vec<Looked>, SessionError> {
         match self {
-            Self::Target(session, plain) => session.get_many(keys, *plain),
-            Self::Granted(store) => store.get_many(keys),
+            Self::Target(session, plain) => session.get_each(keys, *plain),
+            Self::Granted(store) => store.get_each(keys),
         }
     }
 }
@@ -95,9 +95,17 @@ struct Printer<W: Write> {
 }
 
 impl<W: Write> Printer<W> {
-    fn print(&mut self, keys: &[u64], values: &[Option<Value>]) -> io::Result<()> {
+    /// Prints those that have been looked up. The first one that could not be is the error.
+    fn print(&mut self, keys: &[u64], values: Vec<Looked>) -> Outcome {
+        let mut problem = None;
         for (key, value) in keys.iter().zip(values) {
-            let value = value.as_ref().map(text);
+            let value = match value {
+                Ok(value) => value.as_ref().map(text),
+                Err(error) => {
+                    problem.get_or_insert_with(|| format!("key {key}: {error}"));
+                    continue;
+                }
+            };
             self.missing += u64::from(value.is_none());
             if self.json {
                 let separator = if self.printed == 0 { "[" } else { "," };
@@ -108,14 +116,20 @@ impl<W: Write> Printer<W> {
             }
             self.printed += 1;
         }
-        self.out.flush()
+        self.out.flush()?;
+        problem.map_or(Ok(()), |problem| Err(problem.into()))
     }
 
-    fn end(mut self) -> Outcome {
-        if self.json {
-            writeln!(self.out, "{}", if self.printed == 0 { "[]" } else { "]" })?;
-        }
-        self.out.flush()?;
+    /// Ends what is printed, whatever the lookups have ended with.
+    fn end(mut self, outcome: Outcome) -> Outcome {
+        let closed = match (self.json, self.printed) {
+            (false, _) => Ok(()),
+            (true, 0) => writeln!(self.out, "[]"),
+            (true, _) => writeln!(self.out, "]"),
+        };
+        let closed = closed.and_then(|()| self.out.flush());
+        outcome?;
+        closed?;
         match self.missing {
             0 => Ok(()),
             _ => Err("some keys were not found".into()),
@@ -132,20 +146,27 @@ struct Lines<R> {
 impl<R: Read> Lines<R> {
     /// Takes the keys that are there, at least one and at most so many, without waiting for more. None are
     /// left at the end of the input.
+    ///
+    /// # Errors
+    /// A line is no key; `keys` has those before it.
     fn take(&mut self, most: usize, keys: &mut Vec<u64>) -> Result<(), String> {
         keys.clear();
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         while keys.is_empty() || keys.len() < most && self.input.buffer().contains(&b'\n') {
-            text.clear();
+            bytes.clear();
             self.line += 1;
             let problem = |what: String| format!("standard input, line {}: {what}", self.line);
-            let mut line = (&mut self.input).take(LINE_MAX_BYTES);
-            let length = line.read_line(&mut text).map_err(|error| problem(error.to_string()))?;
-            if length == 0 {
+            let mut line = (&mut self.input).take(LINE_MAX_BYTES as u64 + 1);
+            line.read_until(b'\n', &mut bytes).map_err(|error| problem(error.to_string()))?;
+            if bytes.is_empty() {
                 break;
             }
-            if !text.trim().is_empty() {
-                keys.push(number(text.trim()).map_err(problem)?);
+            if bytes.len() > LINE_MAX_BYTES && !bytes.ends_with(b"\n") {
+                return Err(problem(format!("it is longer than {LINE_MAX_BYTES} bytes")));
+            }
+            let text = str::from_utf8(&bytes).map_err(|error| problem(error.to_string()))?.trim();
+            if !text.is_empty() {
+                keys.push(number(text).map_err(problem)?);
             }
         }
         Ok(())
@@ -156,30 +177,38 @@ pub(super) fn run(options: &Get) -> Outcome {
     let mut store = Store::open(options)?;
     let out = BufWriter::new(io::stdout().lock());
     let mut printer = Printer { out, json: options.json, printed: 0, missing: 0 };
-    let mut given = options.keys.iter().peekable();
+    let outcome = look_up(&options.keys, &mut store, &mut printer);
+    printer.end(outcome)
+}
+
+fn look_up(given: &[Key], store: &mut Store, printer: &mut Printer<impl Write>) -> Outcome {
+    let mut given = given.iter().peekable();
     let mut keys = Vec::new();
     while let Some(key) = given.next() {
         match key {
             Key::Given(key) => {
                 keys.push(*key);
                 if !matches!(given.peek(), Some(Key::Given(_))) {
-                    printer.print(&keys, &store.get(&keys)?)?;
+                    printer.print(&keys, store.get(&keys)?)?;
                     keys.clear();
                 }
             }
             Key::Input => {
                 let mut lines = Lines { input: BufReader::new(io::stdin().lock()), line: 0 };
                 loop {
-                    lines.take(TOGETHER_MAX, &mut keys)?;
+                    let taken = lines.take(TOGETHER_MAX, &mut keys);
+                    if !keys.is_empty() {
+                        printer.print(&keys, store.get(&keys)?)?;
+                    }
+                    taken?;
                     if keys.is_empty() {
                         break;
                     }
-                    printer.print(&keys, &store.get(&keys)?)?;
                 }
             }
         }
     }
-    printer.end()
+    Ok(())
 }
 
 #[cfg(test)]
@@ -225,11 +254,65 @@ mod tests {
     #[test]
     fn what_is_no_key_is_told_with_its_line() {
         let long: &'static [u8] = &[b'1'; 200];
-        for (bad, line) in [(&b"1\n\nx\n"[..], 3), (b"-1\n", 1), (long, 1), (b"\xff\n", 1)] {
+        let too_long = "longer than 63 bytes";
+        // The first 63 of 64 digits are no key.
+        let two: &'static [u8] = &[b'0'; 64];
+        for (bad, line, why) in [
+            (&b"1\n\nx\n"[..], 3, "\"x\" is no key"),
+            (b"-1\n", 1, "is no key"),
+            (long, 1, too_long),
+            (two, 1, too_long),
+            (b"\xff\n", 1, "utf-8"),
+        ] {
             let mut lines = Lines { input: BufReader::new(bad), line: 0 };
             let mut keys = Vec::new();
             let error = lines.take(9, &mut keys).expect_err("no key");
             assert!(error.contains(&format!("standard input, line {line}: ")), "{error}");
+            assert!(error.contains(why), "{error}");
+        }
+        let spaces = [&[b' '; 60][..], b"7\n8"].concat();
+        let mut lines = Lines { input: BufReader::new(&spaces[..]), line: 0 };
+        let mut keys = Vec::new();
+        lines.take(9, &mut keys).expect("short lines");
+        assert_eq!(keys, [7]);
+    }
+
+    #[test]
+    fn keys_before_a_line_that_is_none_are_there() {
+        let mut lines = Lines { input: BufReader::new(&b"1\n2\nx\n3\n"[..]), line: 0 };
+        let mut keys = Vec::new();
+        lines.take(9, &mut keys).expect_err("no key");
+        assert_eq!(keys, [1, 2]);
+    }
+
+    /// What is printed of these, and the error.
+    fn printed(json: bool, values: Vec<Looked>, then: Outcome) -> (String, String) {
+        let mut bytes = Vec::new();
+        let mut printer = Printer { out: &mut bytes, json, printed: 0, missing: 0 };
+        let outcome = printer.print(&[1, 2, 3], values).and(then);
+        let error = printer.end(outcome).err().map_or(String::new(), |error| error.to_string());
+        (String::from_utf8(bytes).expect("UTF-8"), error)
+    }
+
+    #[test]
+    fn what_has_been_looked_up_is_printed_whatever_fails() {
+        let mut value = [0; 64];
+        value[..1].copy_from_slice(b"a");
+        let values =
+            || vec![Ok(Some(value)), Err(SessionError::Aborted("damaged".into())), Ok(None)];
+        let (lines, error) = printed(false, values(), Ok(()));
+        assert!(lines.starts_with("1 ") && lines.ends_with("3 (not found)\n"), "{lines}");
+        assert_eq!((lines.lines().count(), &*error), (2, "key 2: damaged"));
+        for (values, then, keys) in [
+            (values(), Ok(()), vec![1, 3]),
+            (vec![Ok(None)], Err("the connection is lost".into()), vec![1]),
+            (vec![], Err("line 1".into()), vec![]),
+        ] {
+            let (text, error) = printed(true, values, then);
+            let array: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+            let found: Vec<_> = array.iter().map(|pair| pair["key"].as_u64()).collect();
+            assert_eq!(found, keys.into_iter().map(Some).collect::<Vec<_>>());
+            assert!(!error.is_empty());
         }
     }
 }

@@ -4,9 +4,9 @@ mod common;
 mod get;
 
 use bpfkv::create::Extent;
-use bpfkv::{Aggregate, KeyRange};
+use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
-use bpfof_kv::{Session, SessionError, create_file, create_on_target};
+use bpfof_kv::{Session, SessionError, WriteError, create_file, create_on_target};
 use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
 use clap::{Args, Subcommand, ValueEnum};
 use common::{target, text};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Write a database, to a file or to a target's namespace.
+    /// Write a database, to a file or to a target's namespace. It ends with status 130 if it is interrupted.
     Create(Create),
     /// Look up keys.
     Get(get::Get),
@@ -91,7 +91,8 @@ pub(crate) struct Range {
 pub(crate) struct AggregateOptions {
     #[command(flatten)]
     store: Store,
-    /// What to compute; of each value the first 8 bytes count, as a signed integer.
+    /// What to compute; of each value the first 8 bytes count, as a signed integer. Sums are exact; in JSON one
+    /// beyond 64 bits is text.
     #[arg(value_enum)]
     what: What,
     #[command(flatten)]
@@ -193,17 +194,15 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
         What::Average => Aggregate::Average,
     };
     let summary = session.aggregate(&range, what, options.store.plain)?;
-    let first = session.get(options.keys.begin, options.store.plain)?;
-    let is_text =
-        first.is_some_and(|value| value[..8].iter().all(|byte| matches!(byte, b' '..=b'~')));
-    if is_text && !matches!(options.what, What::Count) {
+    let is_text = is_text(session.get(options.keys.begin, options.store.plain));
+    if is_text == Some(true) && !matches!(options.what, What::Count) {
         eprintln!(
             "bpfof: values here are text, as of the original tool: of each the first 8 bytes count, as a number"
         );
     }
     let (min, max) = summary.min_max.unzip();
     let (name, result) = match options.what {
-        What::Sum => ("sum", serde_json::json!(summary.sum_wrapped())),
+        What::Sum => ("sum", exact(summary.sum)),
         What::Min => ("min", serde_json::json!(min)),
         What::Max => ("max", serde_json::json!(max)),
         What::Count => ("count", serde_json::json!(summary.count)),
@@ -220,7 +219,54 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
             })
         )?;
     } else {
+        let result = result.as_str().map_or_else(|| result.to_string(), str::to_owned);
         writeln!(out, "{name} {result} over {} values", summary.count)?;
     }
     Ok(())
+}
+
+/// Whether values are text, by one of them. If it cannot be read, nobody knows.
+fn is_text(first: Result<Option<Value>, SessionError>) -> Option<bool> {
+    let is_text = |value: Value| value[..8].iter().all(|byte| matches!(byte, b' '..=b'~'));
+    first.ok().map(|value| value.is_some_and(is_text))
+}
+
+/// A number if it has 64 bits: programs that read JSON have room for no more.
+fn exact(sum: i128) -> serde_json::Value {
+    match (i64::try_from(sum), u64::try_from(sum)) {
+        (Ok(sum), _) => sum.into(),
+        (_, Ok(sum)) => sum.into(),
+        _ => sum.to_string().into(),
+    }
+}
+
+/// Whether a signal has ended a command.
+pub(crate) fn is_interrupted(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(WriteError::Interrupted(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_exact() {
+        for (sum, json) in [
+            (i128::from(i64::MIN), "-9223372036854775808"),
+            (u64::MAX.into(), "18446744073709551615"),
+            (i128::from(u64::MAX) + 1, "\"18446744073709551616\""),
+            (i128::from(i64::MIN) - 1, "\"-9223372036854775809\""),
+        ] {
+            assert_eq!(exact(sum).to_string(), json);
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_takes_nothing_away() {
+        let mut value = [b'0'; 64];
+        assert_eq!(is_text(Ok(Some(value))), Some(true));
+        value[7] = 0;
+        assert_eq!((is_text(Ok(Some(value))), is_text(Ok(None))), (Some(false), Some(false)));
+        assert_eq!(is_text(Err(SessionError::Aborted("damaged".to_owned()))), None);
+    }
 }

@@ -286,23 +286,23 @@ fn write_files(folder: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Runs calls.c, which may ask for the target's end.
+/// Runs calls.c, which asks for the end of its target, if it has one.
 fn expect_done(mut command: Command, disk: Option<&Disk>) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let mut line = lines.next();
-    if let (Some(Ok(text)), Some(disk)) = (&line, disk)
-        && text == "kill"
-    {
+    let mut next = || lines.next().and_then(Result::ok).unwrap_or_default();
+    let mut line = next();
+    let has_asked = line == "kill";
+    if let Some(disk) = disk.filter(|_| has_asked) {
         disk.stop_target();
         child.stdin.take().expect("piped").write_all(b"dead\n").expect("it listens");
-        line = lines.next();
+        line = next();
     }
-    let line = line.and_then(Result::ok).unwrap_or_default();
     let ended = child.wait_with_output().expect("it ends");
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && line == "done", "{line} {}\n{errors}", ended.status);
+    assert_eq!(has_asked, disk.is_some(), "it asks for the end of its target");
 }
 
 #[test]

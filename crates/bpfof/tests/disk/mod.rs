@@ -1,11 +1,15 @@
 //! A target that serves an image, and a file system on the same image.
 #![allow(dead_code)] // Each test uses a part.
 
+#[path = "../skip/mod.rs"]
+pub(crate) mod skip;
+
 use bpfof_host::{Controller, Options, TargetUrl};
 use rustix::process::Signal;
 use serde_json::Value;
+use skip::skip;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -47,8 +51,7 @@ pub(crate) fn cannot_mount() -> Option<String> {
     } else {
         return None;
     };
-    // Told also of tests that pass, whose `eprintln!` nobody sees.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+    skip(why);
     Some(why.to_owned())
 }
 

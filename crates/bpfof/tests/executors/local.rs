@@ -1,5 +1,6 @@
 //! The local executor by itself: files that change, files that it cannot read, many chains.
 
+use crate::disk::skip::skip;
 use crate::{PATIENCE, PATIENT, PLAIN, object};
 use bpfof_host::Status;
 use bpfof_host::files::{
@@ -197,13 +198,11 @@ fn the_policy_and_the_file_system_decide() {
     // Memory has no direct I/O.
     let memory = || tempfile::tempdir_in("/dev/shm");
     let Ok(folder) = memory() else {
-        eprintln!("SKIPPED: there is no /dev/shm");
-        return;
+        return skip("there is no /dev/shm");
     };
     let mut store = Store::at(folder, PATIENT);
     if store.is_direct() {
-        eprintln!("SKIPPED: /dev/shm has direct I/O here");
-        return;
+        return skip("/dev/shm has direct I/O here");
     }
     assert_eq!(store.expect(3, 0), Executor::FallBack);
     let mut store = Store::at(memory().expect("a folder"), strict);
@@ -231,8 +230,7 @@ fn is_registered(name: &str) -> bool {
 fn closed_files_are_let_go() {
     let mut store = Store::new(PATIENT);
     if !store.is_direct() {
-        eprintln!("SKIPPED: there is no direct I/O here");
-        return;
+        return skip("there is no direct I/O here");
     }
     let (old, new) = (store.folder.path().join("table"), store.folder.path().join("other"));
     let name = old.to_str().expect("UTF-8").to_owned();

@@ -10,6 +10,8 @@ mod kernel;
 mod local;
 mod passthrough;
 mod shipped;
+#[path = "../stop/mod.rs"]
+mod stop;
 mod world;
 
 use bpfof_host::files::{

@@ -10,6 +10,8 @@ mod reading;
 mod relay;
 mod rocksdb;
 mod rounds;
+#[path = "../stop/mod.rs"]
+mod stop;
 mod workers;
 
 use bpfof_host::files::Executor;
@@ -19,8 +21,10 @@ use reading::Reading;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Longest pause that a reader may notice while another target works.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Longest pause that a reader may notice while another target works, on a busy machine: shorter than the time after
+/// which silence is noticed.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(8);
 const PATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[test]
@@ -29,7 +33,7 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
         return;
     }
     let mut disk = Disk::new("ext4", 64 << 20);
-    let url = TargetUrl { path_timeout: Some(PATH_TIMEOUT), ..disk.add_path() };
+    let url = TargetUrl { path_timeout: Some(SILENCE_MAX), ..disk.add_path() };
     let mut reading = Reading::new(&disk, &url);
     reading.wait(0, PathState::Optimized);
     reading.wait(1, PathState::Optimized);
@@ -50,7 +54,7 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
     disk.signal(0, Signal::STOP);
     let longest = reading.look_up_many();
     println!("stopped: longest lookup {longest:?}");
-    assert!(longest < PATH_TIMEOUT + PAUSE_MAX, "a lookup of {longest:?}");
+    assert!(longest < SILENCE_MAX + PAUSE_MAX, "a lookup of {longest:?}");
     disk.signal(0, Signal::CONT);
     reading.wait(0, PathState::Optimized);
     disk.signal(1, Signal::KILL);

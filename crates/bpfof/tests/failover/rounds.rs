@@ -7,9 +7,10 @@ use crate::integration::cannot_build;
 use crate::reading::Reading;
 use crate::relay::Relay;
 use crate::rocksdb::Stress;
+use crate::stop::StopAtEnd;
 use crate::workers::{
-    NAMESPACE_BYTES, NSID, PATIENCE, Progress, StopAtEnd, Work, get_keys, look_up, read_blocks,
-    share, write_and_read,
+    NAMESPACE_BYTES, NSID, PATIENCE, Progress, Work, get_keys, look_up, read_blocks, share,
+    write_and_read,
 };
 use bpfof_host::files::FileMaps;
 use bpfof_host::{Caravan, PathState, SharedLane, TargetUrl};
@@ -254,7 +255,7 @@ fn play(plan: &Plan) {
     let (readers, writer) = (<[Progress; 4]>::default(), Progress::default());
     let mut longest = [Longest::default(); 6];
     std::thread::scope(|scope| {
-        let _stop = StopAtEnd(&work);
+        let _stop = StopAtEnd(&work.stop);
         let maps = Arc::clone(&reading.maps);
         let rocksdb = plan.has_rocksdb.then(|| Stress::start(&disk, &url, plan.lasts));
         let threads = start(scope, &mut reading, &work, (&readers, &writer));
@@ -305,9 +306,7 @@ fn a_round_of_everything_shows_in_no_request() {
 #[test]
 #[ignore = "runs as long as PATH_ROUNDS and PATH_SECONDS say: make soak-paths"]
 fn soak() {
-    if cannot_mount().is_some() {
-        return;
-    }
+    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
     let setting = |name, usual| match std::env::var(name).ok().filter(|text| !text.is_empty()) {
         Some(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")),
         None => usual,
@@ -315,6 +314,5 @@ fn soak() {
     let (rounds, seconds) = (setting("PATH_ROUNDS", 10), setting("PATH_SECONDS", 90));
     let second = Duration::from_secs(1);
     let lasts = Duration::from_secs(seconds.into());
-    let has_rocksdb = !cannot_build();
-    play(&Plan { rounds, lasts, path_timeout: second, pause_max: second, has_rocksdb });
+    play(&Plan { rounds, lasts, path_timeout: second, pause_max: second, has_rocksdb: true });
 }

@@ -76,15 +76,6 @@ impl Work {
     }
 }
 
-/// Ends the workers, however the test ends.
-pub(crate) struct StopAtEnd<'a>(pub(crate) &'a Work);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-    }
-}
-
 /// How far a worker is, and how long it has waited for one thing.
 #[derive(Default)]
 pub(crate) struct Progress {

@@ -7,7 +7,7 @@ use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -175,23 +175,28 @@ impl Hostile {
 /// grant back, and frees blocks then.
 pub(crate) struct Changer {
     stop: Arc<AtomicBool>,
+    /// With those that were refused: immutable files cannot be opened for writing.
+    pub(crate) attempts: Arc<AtomicU64>,
     pub(crate) changes: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Changer {
     pub(crate) fn start(folder: PathBuf) -> Changer {
-        let (stop, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&changes));
+        let (stop, attempts) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
+        let changes = Arc::<AtomicU64>::default();
+        let stopped = Arc::clone(&stop);
+        let (attempted, changed) = (Arc::clone(&attempts), Arc::clone(&changes));
         let thread = std::thread::spawn(move || {
             let mut numbers = Numbers(7);
             while !stopped.load(Ordering::SeqCst) {
-                change(&folder, &mut numbers);
-                counted.fetch_add(1, Ordering::SeqCst);
+                let is_changed = change(&folder, &mut numbers);
+                attempted.fetch_add(1, Ordering::SeqCst);
+                changed.fetch_add(u64::from(is_changed), Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(numbers.below(4)));
             }
         });
-        Changer { stop, changes, thread: Some(thread) }
+        Changer { stop, attempts, changes, thread: Some(thread) }
     }
 }
 
@@ -204,29 +209,32 @@ impl Drop for Changer {
     }
 }
 
-fn change(folder: &Path, numbers: &mut Numbers) {
+/// False if the file could not be opened or changed.
+fn change(folder: &Path, numbers: &mut Numbers) -> bool {
     let name = path(folder, 1 + numbers.below(FILES.into()) as u32);
     if numbers.below(8) == 0 {
         deduplicate(&name, &twin(folder));
     }
-    let Ok(file) = OpenOptions::new().write(true).open(&name) else { return };
-    // A disk that is full is no failure: somebody else has the blocks then.
-    let _ = match numbers.below(4) {
+    let Ok(file) = OpenOptions::new().write(true).open(&name) else { return false };
+    let changed = match numbers.below(4) {
         0 => file.set_len(0),
         1 => file.set_len(numbers.below(FILE_BYTES as u64)),
         2 => rustix::fs::fallocate(&file, punch(), 0, FILE_BYTES as u64 / 2).map_err(Into::into),
         _ => file.set_len(0).and_then(|()| file.sync_all()),
     };
+    // A disk that is full is no failure: somebody else has the blocks then.
     let _ = file.write_all_at(&filled(MINE, FILE_BYTES), 0);
     if numbers.below(2) == 0 {
         let _ = file.sync_all();
     }
+    changed.is_ok()
 }
 
 /// Gives the blocks of `file` away where the file system can, which needs no permission to write it.
 fn deduplicate(file: &Path, twin: &Path) {
     let dedupe = format!("dedupe {} 0 0 {FILE_BYTES}", twin.display());
-    let _ = Command::new("xfs_io").args(["-r", "-c", &dedupe]).arg(file).output();
+    let tried = Command::new("xfs_io").args(["-r", "-c", &dedupe]).arg(file).output();
+    tried.expect("xfs_io starts");
 }
 
 /// Makes the client's files immutable, once they are there.
@@ -270,7 +278,8 @@ impl Defragmenter {
             let mut numbers = Numbers(11);
             while !stopped.load(Ordering::SeqCst) {
                 let name = path(&folder, 1 + numbers.below(FILES.into()) as u32);
-                let _ = Command::new(tool).arg(name).output();
+                let tried = Command::new(tool).arg(name).output();
+                tried.unwrap_or_else(|error| panic!("{tool}: {error}"));
                 std::thread::sleep(Duration::from_millis(numbers.below(100)));
             }
         });
@@ -281,9 +290,8 @@ impl Defragmenter {
 impl Drop for Defragmenter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
     }
 }
 
@@ -294,6 +302,8 @@ fn punch() -> FallocateFlags {
 /// Somebody else, whose files take the blocks that others free, until it is dropped.
 pub(crate) struct Victim {
     stop: Arc<AtomicBool>,
+    /// Files that have taken at least a block.
+    written: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -301,8 +311,8 @@ impl Victim {
     /// Writes secrets into `folder`, which only root may enter. The more of the disk is taken, the sooner a
     /// block is used again.
     pub(crate) fn start(folder: PathBuf) -> Victim {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&written));
         let secret = filled(CANARY, 64 << 10);
         let thread = std::thread::spawn(move || {
             let mut round = 0_u64;
@@ -312,19 +322,22 @@ impl Victim {
                 let _ = fs::remove_file(&name);
                 let Ok(mut file) = File::create(&name) else { continue };
                 while !stopped.load(Ordering::SeqCst) && file.write_all(&secret).is_ok() {}
-                let _ = file.sync_all();
+                let has_blocks = file.sync_all().and_then(|()| file.metadata());
+                let has_blocks = has_blocks.is_ok_and(|found| found.blocks() > 0);
+                counted.fetch_add(u64::from(has_blocks), Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        Victim { stop, thread: Some(thread) }
+        Victim { stop, written, thread: Some(thread) }
     }
 }
 
 impl Drop for Victim {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
+        let written = self.written.load(Ordering::SeqCst);
+        assert!(std::thread::panicking() || written > 0, "no other file has taken a block");
     }
 }

@@ -1,5 +1,6 @@
 //! Where descriptors are: clients and the daemon may see different mounts, and file systems may never answer.
 
+use super::disk::skip::skip_part;
 use super::{World, cannot_mount, cause, filled, granted_file, is_leased, run};
 use bpfof_host::grant::protocol::Cause;
 use bpfof_host::grant::{GrantClient, GrantError};
@@ -107,7 +108,7 @@ fn a_file_system_that_never_answers_is_not_asked() {
         return;
     }
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
-        return eprintln!("SKIPPED: there is no FUSE");
+        return skip_part("fuse", "there is no FUSE");
     };
     let world = confined();
     let at = world.disk.image().with_file_name("silent");

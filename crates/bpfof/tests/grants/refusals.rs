@@ -79,7 +79,7 @@ fn a_grant_is_taken_back_when_somebody_writes() {
     assert!(grant.version > version && client.page().version(1) == grant.version);
     // With the client its grants go.
     drop(client);
-    let end = Instant::now() + Duration::from_secs(3);
+    let end = Instant::now() + Duration::from_secs(20);
     while is_leased(&path) {
         assert!(Instant::now() < end, "the lease stays");
         std::thread::sleep(Duration::from_millis(20));
@@ -121,7 +121,7 @@ fn quotas_policy_and_nonsense() {
     for packet in [&[9_u8][..], &[4, 1, 1, 0, 0, 0], &[1, 1, 0, 0]] {
         let mut socket = PacketSocket::connect(world.socket()).expect("it connects");
         socket.send(packet, &[]).expect("sent");
-        assert!(socket.wait(Duration::from_secs(5)).expect("waited"));
+        assert!(socket.wait(Duration::from_secs(20)).expect("waited"));
         assert!(socket.receive().is_ok_and(|packet| packet.is_none()), "{packet:?}");
     }
     // A client that sends and never reads is given up.

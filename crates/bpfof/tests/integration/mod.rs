@@ -2,6 +2,7 @@
 //! ROCKSDB_CMAKE says in lines of arguments where that is.
 #![allow(dead_code)] // Each test uses a part.
 
+use crate::disk::skip::skip;
 use crate::disk::{BPFOF, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,9 +18,7 @@ pub(crate) fn cannot_build() -> bool {
     let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
     let can = has_cmake && compiles.is_ok_and(|output| output.status.success());
     if !can {
-        eprintln!(
-            "SKIPPED: cmake or RocksDB's headers are missing; scripts/setup.sh rocksdb installs them"
-        );
+        skip("cmake or RocksDB's headers are missing; scripts/setup.sh rocksdb installs them");
     }
     !can
 }

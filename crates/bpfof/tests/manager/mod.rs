@@ -48,7 +48,7 @@ pub(crate) fn count(told: &Told, what: &str) -> (usize, usize) {
 
 /// Waits until it was told that so often, with so many descriptors.
 pub(crate) fn expect(told: &Told, what: &str, (times, descriptors): (usize, usize)) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(20);
     while count(told, what) != (times, descriptors) {
         assert!(Instant::now() < end, "{what}: {told:?}");
         std::thread::sleep(Duration::from_millis(5));

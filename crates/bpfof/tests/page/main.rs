@@ -7,10 +7,13 @@
 mod command;
 #[path = "../operated/mod.rs"]
 mod operated;
+#[path = "../skip/mod.rs"]
+mod skip;
 
 use bpfof_host::{Controller, Options};
 use command::good;
 use operated::{get, start};
+use skip::skip;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +57,7 @@ fn load(url: &str, (nqn, number): (&str, u8), nsids: &[u32], function: u32, stop
 #[test]
 fn the_page_shows_what_happens() {
     if !has_chromium() {
-        eprintln!("SKIPPED: there is no Chromium; scripts/setup.sh chromium installs it");
-        return;
+        return skip("there is no Chromium; scripts/setup.sh chromium installs it");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let file = format!("file:path={},size=8MiB", folder.path().join("image").display());

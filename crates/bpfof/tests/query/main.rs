@@ -6,6 +6,8 @@ mod clang;
 mod disk;
 mod own;
 mod places;
+#[path = "../stop/mod.rs"]
+mod stop;
 #[path = "../../../query/tests/world/mod.rs"]
 mod world;
 
@@ -22,6 +24,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stop::StopAtEnd;
 use world::{Dice, World};
 
 /// Hosts that do something at once.
@@ -123,6 +126,7 @@ fn a_file_that_moves_is_summed_as_it_is() {
     write(&path, &bytes);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&is_over);
         scope.spawn(|| {
             // Each copy has blocks of its own, and takes the name.
             let copy = disk.mount().join("copy");
@@ -141,12 +145,8 @@ fn a_file_that_moves_is_summed_as_it_is() {
             while matches!(&found, Err(RunError::Data { what, .. }) if what.contains("ask again")) {
                 found = sum_of(&stages, &path, settings);
             }
-            if found.as_ref().map(|(sum, _)| *sum).ok() != Some(expected) {
-                is_over.store(true, Ordering::Relaxed);
-                panic!("{found:?} is not {expected}");
-            }
+            assert_eq!(found.as_ref().map(|(sum, _)| *sum).ok(), Some(expected), "{found:?}");
         }
-        is_over.store(true, Ordering::Relaxed);
     });
 }
 

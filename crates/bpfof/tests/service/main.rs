@@ -5,11 +5,14 @@
 mod command;
 #[path = "../manager/mod.rs"]
 mod manager;
+#[path = "../skip/mod.rs"]
+mod skip;
 
 use command::{BPFOF, bad, good, json};
 use manager::{count, expect, listen};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
+use skip::skip;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -218,8 +221,7 @@ fn units_are_good_and_confine() {
     let units = ["bpfof-target.service", "bpfof-target.socket", "bpfof-grantd.service"].map(copy);
     for unit in &units {
         let Some(found) = analyze(&["verify", "--man=no"], unit) else {
-            eprintln!("SKIPPED: there is no systemd-analyze");
-            return;
+            return skip("there is no systemd-analyze");
         };
         let said = String::from_utf8_lossy(&found.stderr);
         let ours = said.lines().filter(|line| line.contains("bpfof"));

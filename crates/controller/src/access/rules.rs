@@ -103,6 +103,11 @@ impl Access {
         }
     }
 
+    /// Whether all namespaces exist for the host.
+    pub(crate) const fn sees_all(&self) -> bool {
+        self.namespaces.is_none()
+    }
+
     /// Whether a namespace exists for the host.
     #[inline]
     pub(crate) fn sees(&self, nsid: u32) -> bool {

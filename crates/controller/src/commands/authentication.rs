@@ -123,6 +123,8 @@ pub(super) fn receive(
     length_bytes: u32,
 ) -> Answered {
     check_protocol(protocol)?;
+    // Before the message is taken, and with it the step that it leads to.
+    command.check_remote()?;
     let answer = auth(cx)?.receive(length_bytes.min(command.pointer.length_bytes()));
     let answer = answer.map_err(|small| {
         // It may have been out of order, and ended what was proved before.
@@ -132,7 +134,6 @@ pub(super) fn receive(
         }
         Refusal::field("AL", small.to_string())
     })?;
-    command.check_room(answer.message.len())?;
     match answer.then {
         Then::Continue => {}
         Then::Authenticated(how) => succeeded(cx, how),

@@ -11,10 +11,13 @@ use crate::listener::Listener;
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
-use crate::subsystem::{Newcomer, Subsystem};
+use crate::room::Newcomer;
+use crate::subsystem::Subsystem;
 use crate::transport::Port;
 use crate::transport::secure::Identity;
-use bpfof_nvme::fabrics::{CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData};
+use bpfof_nvme::fabrics::{
+    CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, DISCOVERY_NQN,
+};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Status, is_unprintable};
 use log::Level;
 use std::sync::Arc;
@@ -89,8 +92,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     };
     let data = ConnectData::from_bytes(bytes)
         .map_err(|error| invalid(true, error.offset(), error.field(), error.to_string()))?;
-    let registry = Arc::clone(&cx.executor.registry);
-    let ends = cx.connection.ends;
+    let (registry, ends) = (Arc::clone(&cx.executor.registry), cx.connection.ends);
     let subsystem = wanted_subsystem(&registry, &data, ends.discovery_only)?;
     check_queue(&cx.connection.port, qid, sqsize)?;
     let identity = cx.connection.port.identity();
@@ -99,7 +101,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let access = access(&registry, &rules, &data, &subsystem, identity)?;
     let entries = sqsize + 1;
     let address = (!is_identified).then(|| ends.counted_address());
-    let host = registry.hosts.host(address, &data.hostnqn);
+    let host = registry.hosts.host(address, counted_name(&data, &subsystem, is_identified));
     let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
     let known = match qid {
         0 => None,
@@ -138,6 +140,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         false => QueuePair::new(qid, entries, flow_control),
     };
     connection.phase = phase(qid, association);
+    connection.asks.is_associated = true;
     if let Some(memory) = memory {
         connection.memory = memory;
         connection.asks.connected = true;
@@ -188,6 +191,15 @@ fn wanted_subsystem(
         return Err(invalid(true, 512, "HOSTNQN", cause));
     }
     Ok(subsystem)
+}
+
+/// The name that a host is counted by. In the discovery subsystem the one that it gives says what the log page tells,
+/// and gives no share to anybody.
+fn counted_name<'a>(data: &'a ConnectData, subsystem: &Subsystem, is_identified: bool) -> &'a str {
+    match subsystem.is_discovery() && !is_identified {
+        true => DISCOVERY_NQN,
+        false => &data.hostnqn,
+    }
 }
 
 /// What the host may do.
@@ -255,15 +267,17 @@ fn new_controller(
     let times = (*kato_ms, cx.executor.now_ns);
     let newcomer = Newcomer {
         host: Arc::clone(host),
+        host_nqn: data.hostnqn.clone(),
         address: cx.connection.ends.counted_address(),
         host_id: data.hostid,
         access: Arc::clone(access),
         listener: Arc::clone(listener),
         is_stranger: wish.is_stranger,
     };
-    let made = subsystem.add_controller(newcomer, hosts, times);
-    let (controller, evicted) = made.map_err(|full| no_room(&full, &data.hostnqn))?;
-    cx.executor.outbox.evicted.extend(evicted);
+    let registry = Arc::clone(&cx.executor.registry);
+    let evicted = &mut cx.executor.outbox.evicted;
+    let made = registry.add_controller(subsystem, &newcomer, times, evicted);
+    let controller = made.map_err(|full| no_room(&full, &data.hostnqn))?;
     // Who took over other rules may have looked for controllers before this one was there.
     if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
         subsystem.remove_controller(&controller);

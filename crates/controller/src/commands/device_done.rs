@@ -78,6 +78,8 @@ pub(crate) fn file_done(
         reply = note_failed(cx, (taken.cid, &taken.state), &failed).into();
     } else if nvm_optional::has_ranges(&taken.state) {
         reply = Status::ABORTED_SQ_DELETION.into();
+        let what = "zeroes or deallocation in parts goes no further: nobody waits for it any more";
+        cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
     } else if let State::Read { .. } = taken.state {
         payload = buffer.take().map_or(Payload::None, Payload::Buffer);
     } else if let State::Compare { expected, .. } = &mut taken.state

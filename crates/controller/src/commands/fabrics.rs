@@ -42,7 +42,10 @@ pub(super) fn on_admin_queue(
         }
         FabricsCommand::Connect { .. } => Err(connected_already()),
         // Only for I/O queues (NVMe Base 2.0 §6.4).
-        FabricsCommand::Disconnect => Err(Status::INVALID_QUEUE_TYPE.with_dnr().into()),
+        FabricsCommand::Disconnect => {
+            let cause = "an admin queue ends with its connection; Disconnect is for I/O queues";
+            Err(Refusal::new(Status::INVALID_QUEUE_TYPE.with_dnr(), cause))
+        }
         FabricsCommand::Unknown(_) => Err(Status::INVALID_OPCODE.with_dnr().into()),
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn get(
         }
         _ if subsystem.is_discovery() => return Err(unknown(fid)),
         _ => {
-            let has_cache = subsystem.traits().has_volatile_cache;
+            let has_cache = controller.traits.has_volatile_cache;
             let value = fixed(fid, cdw11, has_cache).ok_or_else(|| unknown(fid))?;
             return match select {
                 SELECT_CURRENT | SELECT_DEFAULT | SELECT_SAVED => Ok(Outcome::dword(value)),
@@ -125,7 +125,7 @@ pub(super) fn set(
             return Err(Refusal::new(status, "Connect has told the host's identifier"));
         }
         _ if subsystem.is_discovery() => return Err(unknown(fid)),
-        _ => set_fixed((fid, cdw11, nsid), subsystem.traits().has_volatile_cache)?,
+        _ => set_fixed((fid, cdw11, nsid), controller.traits.has_volatile_cache)?,
     }
     Ok(Outcome::DONE)
 }

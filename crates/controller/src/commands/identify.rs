@@ -2,7 +2,7 @@
 
 use super::context::{Answered, Command, Context, Outcome};
 use super::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
-use crate::access::Rights;
+use crate::access::{Access, Rights};
 use crate::config::AnaState;
 use crate::controller::Controller;
 use crate::health::ERROR_ENTRIES;
@@ -11,9 +11,9 @@ use crate::limits::{
     MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, MAX_VECTOR_BYTES,
     MAX_VECTOR_CHAINS,
 };
-use crate::namespace::{Namespace, fnv1a_128};
+use crate::namespace::{Namespace, Traits, fnv1a_128};
 use crate::refusal::{Refusal, Reply};
-use crate::subsystem::{Subsystem, Traits};
+use crate::subsystem::Subsystem;
 use crate::transport::Port;
 use bpfof_chain::Limits;
 use bpfof_function::abi;
@@ -114,9 +114,10 @@ fn max_transfer_exponent() -> u8 {
     (MAX_TRANSFER_BYTES / 4096).trailing_zeros() as u8
 }
 
-/// The model name says which kind of storage loses everything when the target stops.
-fn model(subsystem: &Subsystem) -> &'static str {
-    let namespaces = subsystem.namespaces();
+/// The model name says which kind of storage loses everything when the target stops, of that which exists for the host.
+fn model(subsystem: &Subsystem, access: &Access) -> &'static str {
+    let mut namespaces = subsystem.namespaces();
+    namespaces.retain(|namespace| access.sees(namespace.nsid));
     let mut are_volatile = namespaces.iter().map(|namespace| namespace.is_volatile());
     if subsystem.is_discovery() {
         "bpf-of discovery"
@@ -144,10 +145,10 @@ fn identify_controller(
 ) -> IdentifyController {
     let serial = format!("{:016x}", fnv1a_128(subsystem.nqn.as_bytes()) as u64);
     let is_discovery = subsystem.is_discovery();
-    let traits = subsystem.traits();
+    let traits = controller.traits;
     IdentifyController {
         serial: SpacePadded::new(&serial),
-        model: SpacePadded::new(model(subsystem)),
+        model: SpacePadded::new(model(subsystem, &controller.access)),
         firmware: SpacePadded::new(env!("CARGO_PKG_VERSION")),
         // The subsystem may have more than one port, here or at another target; more than one controller
         // (one a host) shares it; ANA is reported.

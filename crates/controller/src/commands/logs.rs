@@ -156,7 +156,7 @@ fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
         groups.entry(namespace.ana_group).or_default().push(namespace);
     }
     let listener = &controller.listener;
-    let change_count = listener.changes() + subsystem.namespace_changes();
+    let change_count = listener.changes() + controller.namespace_changes();
     let header = AnaHeader { change_count, groups: groups.len() as u16 };
     let mut page = header.to_bytes().to_vec();
     for (id, mut members) in groups {

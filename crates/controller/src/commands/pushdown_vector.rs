@@ -150,6 +150,9 @@ fn answer_if_over(cx: &mut Context<'_>, place: u32) {
     }
     let vector = connection.vectors.take(place);
     let taken = connection.queue.vacate(vector.slot);
+    if vector.is_forgotten() {
+        return executor.buffers.recycle(vector.into_buffer());
+    }
     let (reply, buffer) = vector.answer();
     executor.spend(RESPONSE_UNITS);
     let copied = connection.send_data(taken.cid, taken.pointer, reply, Payload::Buffer(buffer));
@@ -174,7 +177,7 @@ pub(crate) fn abandon(cx: &mut Context<'_>, cuts_chains: bool) {
             }
         }
     }
-    for vector in connection.vectors.give_up() {
+    for vector in connection.vectors.give_up(!cuts_chains) {
         connection.queue.vacate(vector.slot);
         executor.buffers.recycle(vector.into_buffer());
     }

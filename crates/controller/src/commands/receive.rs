@@ -14,7 +14,8 @@ use bpfof_nvme::{DataPointer, Sqe, Status};
 /// many more it has used. The rest must come again, with more behind it or once the connection is no
 /// longer paused.
 ///
-/// It stops after a few PDUs, so that the clock can be looked at, and when `until` units are spent.
+/// It stops after a few PDUs, so that the clock can be looked at, and when `until` units are spent; on queues that are
+/// not for I/O behind a command, or behind the data that one has waited for.
 ///
 /// # Errors
 /// If the connection is over. What the peer is to hear of that is to be sent.
@@ -25,7 +26,8 @@ pub(crate) fn receive(
     until: u64,
 ) -> Result<usize, Close> {
     let (mut used, mut length, mut has_ended) = (begin, 0, false);
-    let mut left = if cx.connection.phase.is_io() { PDUS_PER_CLOCK } else { 1 };
+    let (is_io, mut left) = (cx.connection.phase.is_io(), PDUS_PER_CLOCK);
+    let unsent_bytes = if is_io { 0 } else { cx.connection.port.unsent_bytes() };
     cx.connection.has_more = false;
     loop {
         if cx.connection.vectors.has_unstarted() {
@@ -40,7 +42,8 @@ pub(crate) fn receive(
         left -= 1;
         let Some((bytes, arrival)) = connection.port.next(input, used)? else { break };
         length = bytes;
-        has_ended |= !matches!(arrival, Arrival::Data { fetched: None, .. });
+        let is_piece = matches!(arrival, Arrival::Data { fetched: None, .. });
+        has_ended |= !is_piece;
         arrived(cx, arrival, (input, used))?;
         used += length;
         // It has a host and an association now, whose shares count what comes behind Connect.
@@ -48,6 +51,13 @@ pub(crate) fn receive(
             cx.connection.has_more = true;
             break;
         }
+        if !is_io && !is_piece {
+            left = 0;
+        }
+    }
+    if !is_io {
+        let bytes = cx.connection.port.unsent_bytes().saturating_sub(unsent_bytes);
+        cx.executor.spend(bytes as u64 / BYTES_PER_UNIT);
     }
     let connection = &mut *cx.connection;
     // The command stays where it was received, with all that came after it.
@@ -153,14 +163,40 @@ fn refuse_malformed(cx: &mut Context<'_>, command: &Command<'_>, intact: bool) {
     cx.refuse(command.sqe, &refusal);
 }
 
+/// The data that a command has waited for is not what the host has sent.
+#[cold]
+fn refuse_damaged(cx: &mut Context<'_>, slot: u16) {
+    let cause = "its data does not match the digest";
+    let refusal = Refusal::new(Status::TRANSIENT_TRANSPORT_ERROR, cause);
+    let taken = cx.connection.queue.vacate(slot);
+    let opcode = match &taken.state {
+        State::AdminData { sqe } => {
+            cx.refuse(sqe, &refusal);
+            return cx.fetch_more();
+        }
+        State::Compare { .. } => nvm::COMPARE,
+        State::Ranges { .. } => nvm::DATASET_MANAGEMENT,
+        _ => nvm::WRITE,
+    };
+    let Context { connection, executor } = cx;
+    let namespace = taken.state.namespace().map(|place| executor.namespaces.get(place));
+    let (nsid, shift) = namespace.map_or((0, 0), |known| (known.nsid, known.block_shift));
+    let lba = match taken.state {
+        State::Write { offset, .. } | State::Compare { offset, .. } => offset >> shift,
+        _ => 0,
+    };
+    connection.note_refusal((opcode, 0), &refusal, executor.now_ns);
+    connection.remember_error(taken.cid, refusal.status(), nsid, lba);
+    cx.respond(&taken, refusal.reply, Payload::None);
+}
+
 /// All of a command's data has been fetched.
 fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
     let Fetched { slot, buffer, intact } = fetched;
     cx.connection.queue.arrived(slot, cx.executor.now_ns);
     if !intact {
         cx.executor.buffers.recycle(buffer);
-        let taken = cx.connection.queue.vacate(slot);
-        cx.respond(&taken, Status::TRANSIENT_TRANSPORT_ERROR.into(), Payload::None);
+        refuse_damaged(cx, slot);
         return Ok(());
     }
     let command = cx.command(slot);

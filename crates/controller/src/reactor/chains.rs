@@ -124,8 +124,9 @@ fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
         pushdown_vector::start_more(&mut cx, until);
     }
     answered(core, index, before);
-    if of_vectors < left {
-        // Also if it is closing, and had only been waited for.
+    let is_closing = core.table.get(index).is_some_and(|entry| entry.closing);
+    if of_vectors < left || is_closing {
+        // It may only have waited for these.
         core.mark_dirty(index);
     }
     let spent = core.executor.take_spent();

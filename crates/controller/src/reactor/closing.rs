@@ -114,7 +114,9 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         let controller = &association.controller;
         if connection.phase.is_admin() {
             association.subsystem.remove_controller(controller);
-            core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
+            if controller.end() {
+                core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
+            }
         } else if association.is_registered {
             controller.remove_queue(connection.queue.id(), association.resets);
         }
@@ -141,10 +143,8 @@ pub(super) fn forget_chains<I: Io>(core: &mut Core<I>, index: u32) {
 
 /// Closes the connections of a controller's I/O queues, or of all its queues.
 pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>, and_admin: bool) {
-    for index in core.table.indices() {
-        let ends = |connection: &crate::connection::Connection| {
-            connection.ends_with(controller, and_admin)
-        };
+    for index in core.table.of(controller) {
+        let ends = |connection: &Connection| connection.ends_with(controller, and_admin);
         if core.connection(index).is_some_and(ends) {
             let cuts_chains = !controller.listener.is_drained();
             end_soon(core, index, "the controller was reset or is gone", cuts_chains);

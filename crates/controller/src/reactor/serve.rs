@@ -207,7 +207,12 @@ pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
     {
         core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), false));
     }
-    if std::mem::take(&mut connection.asks.connected) {
+    let is_associated = std::mem::take(&mut connection.asks.is_associated);
+    let is_connected = std::mem::take(&mut connection.asks.connected);
+    if is_associated {
+        core.table.associate(index);
+    }
+    if is_connected {
         connected(core, index);
     }
     for controller in std::mem::take(&mut core.executor.outbox.evicted) {

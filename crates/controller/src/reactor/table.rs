@@ -78,13 +78,17 @@ impl Entry {
 pub(crate) struct PartyIndex {
     pub(super) host: HostIndex,
     pub(super) association: u32,
+    address: IpAddr,
 }
 
 /// The hosts and associations that have connections at a reactor.
 #[derive(Debug, Default)]
 pub(crate) struct Parties {
-    /// By the host's serial number: its index and how many connections it has.
+    /// By the host's serial number: its index and how many connections it has. Those who ask for the discovery log
+    /// without having shown who they are have one share together, wherever they are: 0, which is no serial number.
     hosts: HashMap<u64, (HostIndex, u32)>,
+    /// How many connections each address has.
+    addresses: HashMap<IpAddr, u32>,
     /// By association, in use or not: the address of its controller, and its connections.
     associations: Vec<(usize, u32)>,
 }
@@ -94,9 +98,11 @@ impl Parties {
         &mut self,
         host: &Arc<Host>,
         controller: &Arc<Controller>,
+        address: IpAddr,
         schedule: &mut Schedule,
     ) -> PartyIndex {
-        let known = self.hosts.entry(host.serial);
+        *self.addresses.entry(address).or_insert(0) += 1;
+        let known = self.hosts.entry(if host.is_anybody() { 0 } else { host.serial });
         let (host, members) = known.or_insert_with(|| (schedule.new_host(), 0));
         *members += 1;
         let id = Arc::as_ptr(controller).addr();
@@ -110,16 +116,22 @@ impl Parties {
             }
             None => self.associations.push((id, 1)),
         }
-        PartyIndex { host: *host, association: association as u32 }
+        PartyIndex { host: *host, association: association as u32, address }
     }
 
-    /// The host with most connections, if it has more than one.
-    fn greediest(&self) -> Option<HostIndex> {
-        let (host, members) = self.hosts.values().max_by_key(|(_, members)| *members)?;
-        (*members > 1).then_some(*host)
+    /// The address with most connections, if it has more than one: names cost nothing there.
+    fn greediest(&self) -> Option<IpAddr> {
+        let (address, members) = self.addresses.iter().max_by_key(|(_, members)| **members)?;
+        (*members > 1).then_some(*address)
     }
 
     fn leave(&mut self, party: PartyIndex) {
+        if let Some(members) = self.addresses.get_mut(&party.address) {
+            *members -= 1;
+            if *members == 0 {
+                self.addresses.remove(&party.address);
+            }
+        }
         self.associations[party.association as usize].1 -= 1;
         self.hosts.retain(|_, (index, members)| {
             *members -= u32::from(*index == party.host);
@@ -180,6 +192,8 @@ pub(crate) struct Table {
     /// Indices that nobody has.
     free: Vec<u32>,
     strangers: Strangers,
+    /// The connections of each association that has some here, by its serial number.
+    associations: HashMap<u64, Vec<u32>>,
     next_serial: u64,
     parties: Parties,
     /// The share of strangers.
@@ -194,6 +208,7 @@ impl Table {
             entries: Vec::new(),
             free: Vec::new(),
             strangers: Strangers::default(),
+            associations: HashMap::new(),
             next_serial,
             parties: Parties::default(),
             pending,
@@ -266,6 +281,14 @@ impl Table {
         let Some(entry) = self.entries[index as usize].take() else { return };
         self.free.push(index);
         self.strangers.remove(&entry.connection);
+        if let Some(controller) = entry.connection.controller()
+            && let Some(its) = self.associations.get_mut(&controller.serial)
+        {
+            its.retain(|known| *known != index);
+            if its.is_empty() {
+                self.associations.remove(&controller.serial);
+            }
+        }
         if let Some(party) = entry.party {
             self.parties.leave(party);
         }
@@ -278,6 +301,19 @@ impl Table {
         }
     }
 
+    /// A connection has got through Connect, and is of an association from now on.
+    pub(super) fn associate(&mut self, index: u32) {
+        let entry = self.entries.get(index as usize).and_then(Option::as_ref);
+        if let Some(controller) = entry.and_then(|entry| entry.connection.controller()) {
+            self.associations.entry(controller.serial).or_default().push(index);
+        }
+    }
+
+    /// The connections of an association.
+    pub(super) fn of(&self, controller: &Controller) -> Vec<u32> {
+        self.associations.get(&controller.serial).cloned().unwrap_or_default()
+    }
+
     /// A connection has got through Connect, and authentication if that is asked for: whose it is.
     pub(super) fn join(
         &mut self,
@@ -288,9 +324,11 @@ impl Table {
         let entry = entries.get_mut(index as usize)?.as_mut()?;
         let association = entry.connection.phase.association()?;
         strangers.remove(&entry.connection);
-        let party = parties.join(association.host(), &association.controller, schedule);
+        let address = entry.connection.ends.counted_address();
+        let controller = &association.controller;
+        let party = parties.join(association.host(), controller, address, schedule);
         entry.party = Some(party);
-        let PartyIndex { host, association } = party;
+        let PartyIndex { host, association, .. } = party;
         Some((host, Party { host: host.number(), association }))
     }
 
@@ -321,8 +359,8 @@ impl Table {
         here.or_else(|| self.strangers.all.values().copied().find(is_alike))
     }
 
-    /// The connection that has been idle longest of the host with most of them, if there are so many
-    /// that those who want to connect would find no room.
+    /// The connection that has been idle longest of the host with most of them at the address with most, if there are
+    /// so many that those who want to connect would find no room.
     pub(super) fn idlest_of_greediest(&self) -> Option<u32> {
         if self.entries.len() - self.free.len() <= self.room.connections - self.room.pending {
             return None;
@@ -331,10 +369,16 @@ impl Table {
         if served().count() <= self.room.connections - self.room.pending {
             return None;
         }
-        let greediest = self.parties.greediest()?;
-        let of_host = |entry: &&Entry| entry.party.is_some_and(|party| party.host == greediest);
-        let idle =
-            served().filter(of_host).min_by_key(|entry| entry.connection.arrivals.command_ns);
+        let address = self.parties.greediest()?;
+        let parties = || served().filter_map(|entry| Some((entry, entry.party?)));
+        let there = || parties().filter(|(_, party)| party.address == address);
+        let mut counts = HashMap::new();
+        for (_, party) in there() {
+            *counts.entry(party.host.number()).or_insert(0) += 1;
+        }
+        let (host, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let its = there().filter(|(_, party)| party.host.number() == host).map(|(entry, _)| entry);
+        let idle = its.min_by_key(|entry| entry.connection.arrivals.command_ns);
         idle.map(|entry| entry.connection.index)
     }
 }

@@ -8,6 +8,7 @@ mod limits;
 mod peer;
 mod restriction;
 mod scripted;
+mod shares;
 mod simulation;
 mod strangers;
 mod timers;

@@ -5,6 +5,7 @@ use bpfof_nvme::fabrics::ConnectData;
 use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
 use bpfof_nvme::vendor_specific::PushdownParts;
 use bpfof_nvme::{Cqe, Sgl, Sqe, Status, opcode};
+use std::net::Ipv4Addr;
 
 /// What a target says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +71,15 @@ pub(super) struct Peer {
 impl Peer {
     /// Connects queue `qid` with `sqsize` + 1 entries. Queue 0 enables the controller as well.
     pub(super) fn connect(rig: &mut Rig, qid: u16, sqsize: u16) -> Peer {
-        let (peer, answer) = Peer::begin(rig, connect_command(qid, sqsize, 0));
+        Peer::connect_with(rig, Digests::default(), (qid, sqsize))
+    }
+
+    /// The same with these digests.
+    pub(super) fn connect_with(rig: &mut Rig, digests: Digests, (qid, sqsize): (u16, u16)) -> Peer {
+        let line = rig.open();
+        let mut peer = Peer::hello_on(rig, line, digests);
+        let (sqe, data) = connect_command(qid, sqsize, 0);
+        let answer = peer.call(rig, sqe, &data);
         assert_eq!((answer.status, answer.dw0), (Status::SUCCESS, 1));
         peer.enabled(rig, qid)
     }
@@ -86,12 +95,32 @@ impl Peer {
         peer.enabled(rig, 0)
     }
 
+    /// Asks for the admin queue of a host at an address in a subsystem; the answer.
+    pub(super) fn ask(
+        rig: &mut Rig,
+        address: Ipv4Addr,
+        (hostnqn, subnqn): (&str, &str),
+    ) -> (Peer, Cqe) {
+        let (sqe, data) = connect_command(0, 31, 0);
+        let mut data = ConnectData::from_bytes(data.as_slice().try_into().expect("1024 bytes"))
+            .expect("it is whole");
+        (data.hostnqn, data.subnqn) = (hostnqn.to_owned(), subnqn.to_owned());
+        let line = rig.open_from(address);
+        let mut peer = Peer::hello_on(rig, line, Digests::default());
+        let answer = peer.call(rig, sqe, &data.to_bytes());
+        (peer, answer)
+    }
+
     /// One that has not connected a queue yet.
     pub(super) fn hello(rig: &mut Rig) -> Peer {
-        let mut peer =
-            Peer { line: rig.open(), digests: Digests::default(), ear: Ear::new(), next_cid: 0 };
+        let line = rig.open();
+        Peer::hello_on(rig, line, Digests::default())
+    }
+
+    fn hello_on(rig: &mut Rig, line: usize, digests: Digests) -> Peer {
+        let mut peer = Peer { line, digests, ear: Ear::new(), next_cid: 0 };
         let mut request = Vec::new();
-        IcReq::default().encode_into(&mut request);
+        IcReq { digests, ..IcReq::default() }.encode_into(&mut request);
         rig.feed(peer.line, &request);
         assert_eq!(peer.hear(rig), [Said::IcResp]);
         peer

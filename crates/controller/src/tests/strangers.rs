@@ -197,6 +197,40 @@ fn refused_connects_and_messages_cost_what_they_take() {
     target.rig.finish();
 }
 
+/// A command that has no room for a message takes none: what it would lead to is still to come.
+#[test]
+fn a_message_is_taken_by_who_has_room_for_it() {
+    let mut target = Target::new(HostLimits::default());
+    let mut peer = target.stranger(0);
+    let (mut host, step) = HostAuth::new(Arc::clone(&target.config), 1);
+    let HostStep::Exchange(negotiate) = step else { panic!("it begins with a message") };
+    let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, 4096);
+    let receive = FabricsCommand::AuthenticationReceive { protocol, length_bytes }.to_sqe();
+    let in_capsule = Sqe { sgl: Sgl::in_capsule(4096), ..receive };
+    let room = [0; 4096];
+    let wrong = Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr();
+    assert_eq!(target.say(&mut peer, &negotiate), Status::SUCCESS);
+    assert_eq!(peer.call(&mut target.rig, in_capsule, &room).status, wrong);
+    let HostStep::Exchange(reply) = host.received(&target.fetch(&mut peer)) else {
+        panic!("it goes on")
+    };
+    assert_eq!(target.say(&mut peer, &reply), Status::SUCCESS);
+    assert_eq!(peer.call(&mut target.rig, in_capsule, &room).status, wrong);
+    let line = peer.line;
+    let association = |rig: &Rig| {
+        let association = rig.connection(line).phase.association().expect("connected");
+        (association.is_pending(), association.awaits_authentication())
+    };
+    assert_eq!(association(&target.rig), (true, true), "it has not heard of its success");
+    let success = target.fetch(&mut peer);
+    assert_eq!(association(&target.rig), (false, false));
+    assert!(matches!(host.received(&success), HostStep::Finished { result: Ok(_), .. }));
+    // And one that asks out of order loses nothing by such a command.
+    assert_eq!(peer.call(&mut target.rig, in_capsule, &room).status, wrong);
+    assert_eq!(association(&target.rig), (false, false));
+    target.rig.finish();
+}
+
 /// The error log of an association is not for who only names its host.
 #[test]
 fn strangers_leave_no_errors_to_a_host() {

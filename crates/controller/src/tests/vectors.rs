@@ -438,6 +438,21 @@ fn a_vector_ends_with_its_connection() {
     stage.rig.finish();
 }
 
+/// Nobody gets the answer of a vector whose connection has closed before all of its chains had begun, and no time is
+/// spent on records of those.
+#[test]
+fn a_vector_that_closes_is_not_answered() {
+    let mut stage = Stage::new(2);
+    let (sqe, data) = endless(200).command();
+    stage.io.send(&mut stage.rig, sqe, &data);
+    stage.rig.step();
+    assert!(stage.rig.connection(stage.io.line).vectors.running > 0);
+    stage.rig.close(stage.io.line);
+    stage.rig.work();
+    assert!(stage.io.hear(&mut stage.rig).is_empty());
+    stage.rig.finish();
+}
+
 /// A connection that holds as much as it may goes on with its vectors, however many of their chains fail
 /// without a hop.
 #[test]

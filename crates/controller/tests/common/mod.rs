@@ -2,6 +2,10 @@
 #![allow(dead_code)] // Each test uses a part.
 
 pub(crate) mod raw;
+#[path = "../../../bpfof/tests/skip/mod.rs"]
+pub(crate) mod skip;
+#[path = "../../../bpfof/tests/stop/mod.rs"]
+pub(crate) mod stop;
 
 use bpfkv::create::{Extent, write_database};
 use bpfof_controller::{
@@ -122,6 +126,20 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(started.elapsed() < PATIENCE, "{what}: it does not happen");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Room for the descriptors of both sides.
+pub(crate) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
+}
+
+/// Resident memory of this process.
+pub(crate) fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    pages * 4096
 }
 
 /// Compiles a C source of `tests/functions`.

@@ -160,9 +160,8 @@ fn compare(visible: usize, program: &Program) {
         assert!(executed <= paid + slack, "{executed} units for {paid}: {program:?}");
         outcome
     });
-    let actual = run(visible, |arena, limit, budget| {
-        native.call(arena, limit, budget, &mut surroundings)
-    });
+    let actual =
+        run(visible, |arena, limit, budget| native.call(arena, limit, budget, &mut surroundings));
     assert_eq!(oracle.said, surroundings.said, "the engines disagree on the trace: {program:?}");
     assert_eq!(oracle.entries(), surroundings.entries(), "the engines disagree on maps");
     assert_eq!(expected.0, actual.0, "the engines disagree on the outcome: {program:?}");

@@ -140,7 +140,11 @@ impl NativeFunction {
     /// units: a strided loop pays when it is left.
     #[must_use]
     pub fn unpaid_after_fault(&self, limit: Limit) -> u64 {
-        if self.program.has_scans() { cost::scan_slack(self.program.lowest_address(), limit) as u64 } else { 0 }
+        if self.program.has_scans() {
+            cost::scan_slack(self.program.lowest_address(), limit) as u64
+        } else {
+            0
+        }
     }
 
     /// The program it was translated from.

@@ -152,7 +152,7 @@ impl Batch {
             let ours = read.file.is_of(shared) && !read.file.is_whole_namespace();
             let pin = match remote.filter(|_| ours) {
                 None => Err(ReadError::Request(NO_TARGET)),
-                Some(Remote { server: Server::Grants(_), .. }) => Err(ReadError::Request(GRANTED)),
+                Some(Remote { server: Server::Grants(..), .. }) => Err(ReadError::Request(GRANTED)),
                 Some(remote) => {
                     let pin = read.file.begin().filter(|pin| {
                         let Some(layout) = pin.layout() else { return false };

@@ -319,8 +319,9 @@ pub enum ReadError {
     /// The target has not answered in the time that the caller gave it.
     #[error("the target has not answered in time")]
     TimedOut,
-    /// The target could not be asked, or has interrupted the chain each time it was sent
-    /// ([`CommandError::is_interrupted`]), and the policy allows no plain reads.
+    /// The target could not be asked, has interrupted the chain each time it was sent
+    /// ([`CommandError::is_interrupted`]), or does not run it for a reason of its own (a function or namespace
+    /// that is gone, a limit, a path, a disk), and the policy allows no plain reads.
     #[error(transparent)]
     Target(#[from] Error),
 }

@@ -531,10 +531,33 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_in_the_same_way_is_not_sent_again() {
-        for status in [Status::COMMAND_INTERRUPTED.with_dnr(), Status::FUNCTION_FAULT] {
+    fn what_would_end_in_the_same_way_is_not_run_again() {
+        for status in [Status::FUNCTION_FAULT, Status::READ_OUTSIDE_FILE, Status::ANSWER_TOO_LONG] {
             let end = settle(&mut chain(), ended(status)).map(|end| end.map(|_| ()));
-            assert!(matches!(end, Some(Err(ReadError::Command(_)))));
+            assert!(matches!(end, Some(Err(ReadError::Command(_)))), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_is_about_the_target_runs_here() {
+        for status in [
+            Status::COMMAND_INTERRUPTED.with_dnr(),
+            Status::UNKNOWN_FUNCTION,
+            Status::INVALID_NAMESPACE.with_dnr(),
+            Status::ANA_INACCESSIBLE,
+            Status::INTERNAL_ERROR,
+            Status::OPERATION_DENIED.with_dnr(),
+            Status::RESOURCE_LIMIT,
+            Status::UNRECOVERED_READ_ERROR.with_dnr(),
+        ] {
+            let mut chain = chain();
+            assert!(settle(&mut chain, ended(status)).is_none(), "{status}");
+            let State::FallsBack(Some(ReadError::Target(Error::Command { source, .. }))) =
+                chain.state
+            else {
+                panic!("{status} is not left to plain reads")
+            };
+            assert_eq!(source.status, status);
         }
     }
 }

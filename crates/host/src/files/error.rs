@@ -75,6 +75,19 @@ pub enum MapRefusal {
     /// The file changed each time while it was examined.
     #[error("the file changes all the time")]
     Changing,
+    /// The file has changed within this second, and its change time may be one of whole seconds: another
+    /// change in the same second would not show.
+    #[error(
+        "the file has changed within this second, and its file system seems to keep times in whole seconds; \
+         ask again a second later"
+    )]
+    JustChanged,
+    /// What was written to the file is in memory and did not get to the disk, whose bytes are older.
+    #[error(
+        "what was written to the file did not get to the disk: {0}; find out why, write it again, and then \
+         open it again here"
+    )]
+    NotWritten(io::Error),
     /// The inode's change time is ahead of the clock, so that later changes may not show.
     #[error("the file's change time is in the future; touch it")]
     FutureChangeTime,
@@ -101,7 +114,10 @@ impl MapRefusal {
             Self::Target(error) => {
                 matches!(**error, Error::NoPath { .. }) || error.lost().is_some()
             }
-            Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. } => true,
+            Self::Changing
+            | Self::JustChanged
+            | Self::FutureChangeTime
+            | Self::Extent { passing: true, .. } => true,
             _ => false,
         }
     }

@@ -3,7 +3,7 @@
 
 use super::call::{Executor, KeptCall, KeptChain, ReadError};
 use super::file::Pin;
-use crate::{CommandError, Status};
+use crate::{CommandError, RequestError, Status};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,16 +26,28 @@ pub(crate) enum Failure {
     Unable(ReadError),
 }
 
+/// How the engine ends a chain for what its function does and its files hold, wherever it runs. All others are
+/// about the target: a function or namespace that is gone, a limit, a path, a disk.
+const OF_CHAINS: [Status; 8] = [
+    Status::READ_OUTSIDE_FILE,
+    Status::HOP_BUDGET_EXHAUSTED,
+    Status::BYTE_BUDGET_EXHAUSTED,
+    Status::INSTRUCTION_BUDGET_EXHAUSTED,
+    Status::FUNCTION_FAULT,
+    Status::FUNCTION_ABORT,
+    Status::INVALID_FUNCTION_OUTPUT,
+    Status::ANSWER_TOO_LONG,
+];
+
 impl Failure {
     /// What a status of a target, or of the engine on this machine, says.
     pub(crate) fn of_command(error: CommandError) -> Self {
-        let status = error.status;
-        if status.same_code(Status::STALE_FILE_MAP) || status.same_code(Status::UNKNOWN_FILE) {
-            return Self::Stale;
-        }
-        match error.is_interrupted() {
-            true => Self::Interrupted(error),
-            false => Self::Final(ReadError::Command(error)),
+        let is = |status: &Status| error.status.same_code(*status);
+        match () {
+            () if is(&Status::STALE_FILE_MAP) || is(&Status::UNKNOWN_FILE) => Self::Stale,
+            () if error.is_interrupted() => Self::Interrupted(error),
+            () if OF_CHAINS.iter().any(is) => Self::Final(ReadError::Command(error)),
+            () => Self::Unable(ReadError::Target(RequestError::Command(error).of("Pushdown"))),
         }
     }
 }

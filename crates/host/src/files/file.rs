@@ -6,7 +6,6 @@ use super::layout::{FileLayout, FileSystem, mark};
 use super::lease::Doubt;
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::Shared;
-use super::sys;
 use crate::FileVersion;
 use std::fs::File;
 use std::io;
@@ -97,7 +96,7 @@ impl PushdownFile {
 
     /// How often the keeper has looked at the file.
     pub(crate) fn looks(&self) -> u64 {
-        self.0.mapped.status().looks
+        self.0.mapped.looks()
     }
 
     /// Asks for a new map in the background, if the file is not where the map says, or has more bytes. A file
@@ -183,7 +182,7 @@ impl PushdownFile {
                 false
             }
             Proof::Found(layout, None) => self.file().is_ok_and(|file| {
-                let is_same = sys::write_back(&file).is_ok()
+                let is_same = self.0.mapped.write_back(&file).is_ok()
                     && mark(&file).is_ok_and(|mark| mark == layout.mark);
                 is_same && layout.is_in_place()
             }),

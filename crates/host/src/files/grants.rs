@@ -41,7 +41,8 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
     drop(client);
     let (ids, free) = (HashMap::new(), Vec::new());
     let mut keeper = Keeper { remote, page, ids, free, next: 1, files_max };
-    let mut files_at_once = FILES_PER_REQUEST / 4;
+    // What was written to a file may take long to be on the disk, and readers that begin wait, too.
+    let mut files_at_once = 1;
     loop {
         let mut queue = mem::take(&mut *shared.queue());
         queue.refresh.retain(|entry| !queue.removed.iter().any(|other| other.id == entry.id));
@@ -50,11 +51,14 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
         shared.queue().refresh.splice(..0, rest);
         let begun = Instant::now();
         if let Err(error) = keeper.turn(&queue) {
-            log::warn!("chains run by plain reads from now on: {error}");
+            // Whoever stops it may end the connection.
+            if !shared.queue().stop {
+                log::warn!("chains run by plain reads from now on: {error}");
+            }
             break;
         }
-        files_at_once = next_files(files_at_once, begun.elapsed());
         if !queue.refresh.is_empty() {
+            files_at_once = next_files(files_at_once, begun.elapsed());
             shared.tell();
         }
         if queue.stop || !remote.grants().is_some_and(|client| client.is_connected()) {
@@ -84,7 +88,7 @@ impl Keeper<'_> {
             let mut status = entry.status();
             let good = status.mapping.as_ref().is_some_and(|mapping| mapping.is_good());
             if good {
-                status.looks += 1;
+                entry.looked(&mut status);
             }
             !good
         };
@@ -156,7 +160,7 @@ impl Keeper<'_> {
                     let proof = Proof::Grant(Arc::clone(&self.page), id);
                     let (version, has_gaps) = (grant.version, grant.has_gaps);
                     let mut status = entry.status();
-                    status.looks += 1;
+                    entry.looked(&mut status);
                     status.version = version;
                     status.mapping = Some(Arc::new(Mapping { version, has_gaps, proof }));
                     status.refusal = None;
@@ -175,7 +179,7 @@ fn not_granted(entry: &MappedFile, refusal: Refusal) {
 fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
     log::debug!("{}: {refusal}", entry.path.display());
     let mut status = entry.status();
-    status.looks += 1;
+    entry.looked(&mut status);
     status.mapping = None;
     status.not_before = Some(Instant::now() + pause);
     status.refusal = Some(Arc::new(refusal));
@@ -184,6 +188,62 @@ fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::FileMaps;
+    use crate::grant::protocol::{Answer, Opened, Request};
+    use crate::grant::{GrantClient, PacketSocket, PageWriter};
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket,
+    };
+    use std::path::Path;
+    use std::sync::mpsc::{Sender, channel};
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A daemon for one client, which says that it has been asked for a grant, and never answers that.
+    fn daemon(path: &Path, asked: Sender<()>) -> std::thread::JoinHandle<()> {
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        let address = SocketAddrUnix::new(path).expect("a path");
+        bind(&listener, &address).and_then(|()| listen(&listener, 1)).expect("it listens");
+        std::thread::spawn(move || {
+            let connection = accept_with(&listener, SocketFlags::NONBLOCK).expect("a client");
+            let mut connection = PacketSocket::new(connection);
+            let page = PageWriter::new(10).expect("memory");
+            while connection.wait(LONG).expect("waited") {
+                let Some(packet) = connection.receive().expect("received") else { return };
+                match Request::decode(packet.bytes, packet.descriptors.len()).expect("good") {
+                    Request::Open { .. } => {
+                        let opened = Opened { nsid: 1, block_bytes: 512, blocks: 8, files_max: 10 };
+                        let mut answer = Vec::new();
+                        Answer::Opened(opened).encode(&mut answer);
+                        connection.send(&answer, &[page.reader().as_fd()]).expect("sent");
+                    }
+                    Request::Add { ids } => {
+                        assert_eq!(ids.len(), 1, "what one file takes is not known yet");
+                        asked.send(()).expect("somebody waits");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            panic!("the client is there for ever");
+        })
+    }
+
+    #[test]
+    fn who_drops_the_files_does_not_wait_for_the_daemon() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let (asked, is_asked) = channel();
+        let daemon = daemon(&path, asked);
+        let client = GrantClient::connect(&path, None).expect("it connects");
+        let maps = FileMaps::granted(client).expect("it starts");
+        let files = [(); 3].map(|()| maps.open("/etc/hostname").expect("opened"));
+        is_asked.recv_timeout(LONG).expect("it is asked");
+        let begun = Instant::now();
+        drop(maps);
+        assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+        daemon.join().expect("the client has gone");
+        drop(files);
+    }
 
     #[test]
     fn slow_requests_are_followed_by_smaller_ones() {

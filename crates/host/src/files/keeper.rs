@@ -7,16 +7,15 @@ use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Place, Queue, Remote, Shared};
 use super::sys::{self, BreakSignal, Breaks, LeaseState};
-use crate::{FileMapObject, NamespaceInfo};
-use std::cell::Cell;
+use crate::{Controller, FileMapObject, NamespaceInfo};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,7 @@ const LEASE_AGAIN: Duration = Duration::from_millis(10);
 const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Files mapped, and others whose maps are removed, before it looks around again.
 const BATCH: usize = 16;
-/// While there are more to map it looks for broken leases so often.
+/// While there are more to map, or others use the association, it looks for broken leases so often.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Starts the keeper; returns when it can be woken.
@@ -69,16 +68,21 @@ struct Keeper<'a> {
     remote: &'a Remote,
     place: &'a Place,
     /// The namespace as it was when it was last looked at.
-    info: Cell<NamespaceInfo>,
+    info: NamespaceInfo,
     signal: BreakSignal,
     /// Of which signals have told, and that were not looked at.
     breaks: Breaks,
     /// Files with a lease, by their ids.
     leased: HashMap<u32, Leased>,
     unleased: Vec<Unleased>,
+    /// Files whose leases were released before all chains had ended, and whose maps are to be removed.
+    late: Vec<Arc<MappedFile>>,
     /// When leases were looked after last.
     looked: Instant,
 }
+
+/// What the keeper does while it waits for the association.
+type Meanwhile<'m, 'a> = dyn FnMut(&mut Keeper<'a>) + 'm;
 
 /// A file with a lease, and the end of its drain once that is broken.
 type Leased = (Arc<MappedFile>, Arc<Mapping>, Option<Instant>);
@@ -93,10 +97,9 @@ struct Unleased {
 
 impl<'a> Keeper<'a> {
     fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
-        let info = Cell::new(remote.info);
         let (breaks, leased, unleased) = (Breaks::default(), HashMap::new(), Vec::new());
-        let looked = Instant::now();
-        Self { shared, remote, place, info, signal, breaks, leased, unleased, looked }
+        let (info, late, looked) = (remote.info, Vec::new(), Instant::now());
+        Self { shared, remote, place, info, signal, breaks, leased, unleased, late, looked }
     }
 
     fn run(&mut self) {
@@ -160,9 +163,38 @@ impl<'a> Keeper<'a> {
     /// Looks after leases. True while chains of some that were broken have not ended.
     fn look(&mut self) -> bool {
         let draining = self.give_back();
+        for entry in mem::take(&mut self.late) {
+            // The target then ends what still reads there. It may have got another map meanwhile.
+            if entry.status().mapping.is_none() {
+                self.unset(&entry);
+            }
+        }
         self.lease_again();
         self.looked = Instant::now();
         draining
+    }
+
+    /// Gives back leases that somebody waits for, while the association is waited for.
+    fn give_back_meanwhile(&mut self) {
+        self.give_back();
+        self.looked = Instant::now();
+    }
+
+    /// The association, once nobody else uses it: whoever does may have the target compile a function. None if
+    /// there is none.
+    fn controller(
+        &mut self,
+        meanwhile: &mut Meanwhile<'_, 'a>,
+    ) -> Option<MutexGuard<'a, Controller>> {
+        let remote = self.remote;
+        while remote.is_target() {
+            if let Some(idle) = remote.idle_controller() {
+                return Some(idle);
+            }
+            self.signal.wait(LOOK, &mut self.breaks);
+            meanwhile(self);
+        }
+        None
     }
 
     /// Between two files, of which each may have waited for the target: whether the keeper is to end. Those
@@ -198,10 +230,11 @@ impl<'a> Keeper<'a> {
         entry.access.let_go();
     }
 
-    fn unset(&self, entry: &MappedFile) {
-        let nsid = self.remote.info.nsid;
-        let Some(mut controller) = self.remote.controller() else { return };
-        if let Err(error) = controller.remove_file_map(nsid, entry.id) {
+    fn unset(&mut self, entry: &MappedFile) {
+        let Some(mut controller) = self.controller(&mut Self::give_back_meanwhile) else { return };
+        let removal = FileMapObject::removal(self.remote.info.nsid, entry.id);
+        let removed = controller.set_file_map_while(&removal, &mut || self.give_back_meanwhile());
+        if let Err(error) = removed {
             log::debug!("{}: cannot remove its map: {error}", entry.path.display());
         }
     }
@@ -213,7 +246,7 @@ impl<'a> Keeper<'a> {
         self.signal.receive_all(&mut self.breaks);
         let breaks = mem::take(&mut self.breaks);
         let mut draining = false;
-        let mut released = Vec::new();
+        let ended_late = &mut self.late;
         self.leased.retain(|_, (entry, mapping, end)| {
             let Some(lease) = mapping.lease() else { return false };
             if end.is_none() {
@@ -233,16 +266,12 @@ impl<'a> Keeper<'a> {
                 return true;
             }
             release(entry, mapping);
-            released.push((Arc::clone(entry), late));
+            if late {
+                ended_late.push(Arc::clone(entry));
+            }
             false
         });
         self.shared.saw(seen_ns);
-        for (entry, late) in released {
-            // The target then ends what still reads there.
-            if late {
-                self.unset(&entry);
-            }
-        }
         draining
     }
 
@@ -271,7 +300,7 @@ impl<'a> Keeper<'a> {
             let Some(layout) = file.mapping.layout() else { continue };
             // A long write stamps the file once, when it begins: what it wrote after the map was
             // made may be in memory only, and chains over leased files write nothing back.
-            let written = sys::write_back(&opened).is_ok();
+            let written = file.entry.write_back(&opened).is_ok();
             if !written || !layout.holds(&opened) {
                 let mut status = file.entry.status();
                 status.mapping.take_if(|current| Arc::ptr_eq(current, &file.mapping));
@@ -302,7 +331,7 @@ impl<'a> Keeper<'a> {
             })
         };
         if guarded && layout.is_some_and(holds) {
-            entry.status().looks += 1;
+            entry.looked(&mut entry.status());
             return;
         }
         if self.leased.contains_key(&entry.id) {
@@ -317,7 +346,7 @@ impl<'a> Keeper<'a> {
         }
         let made = self.make(entry);
         let mut status = entry.status();
-        status.looks += 1;
+        entry.looked(&mut status);
         match made {
             Ok(mapping) => {
                 let mapping = Arc::new(mapping);
@@ -344,21 +373,29 @@ impl<'a> Keeper<'a> {
     }
 
     /// Looks where the file is, under a lease if one can be had, and tells the target.
-    fn make(&self, entry: &MappedFile) -> Result<Mapping, MapRefusal> {
+    fn make(&mut self, entry: &MappedFile) -> Result<Mapping, MapRefusal> {
         let opened = entry.access.to_lease(&entry.path);
         let file = opened.map_err(MapRefusal::io("opening it"))?;
         let mut lease = self.lease(entry, &file);
-        let made = self.layout(entry, &file);
-        // A break while the file was examined: the layout stands for itself, as without a lease.
-        if lease.is_some() && sys::lease_state(&file) == LeaseState::Broken {
-            lease = None;
-        }
-        let made = made.and_then(|layout| {
+        let is_leased = lease.is_some();
+        let is_broken = || is_leased && sys::lease_state(&file) == LeaseState::Broken;
+        let meanwhile = &mut |keeper: &mut Self| {
+            keeper.give_back_meanwhile();
+            // Nobody else knows of this one yet.
+            if is_broken() {
+                let _ = sys::release_lease(&file);
+            }
+        };
+        let made = self.layout(entry, &file, meanwhile).and_then(|layout| {
             let version = entry.status().version + 1;
-            self.send(entry, version, &layout)?;
+            self.send(entry, version, &layout, meanwhile)?;
             let has_gaps = layout.has_gaps();
             Ok((version, layout, has_gaps))
         });
+        // A break until now: the layout stands for itself, as without a lease.
+        if is_broken() {
+            lease = None;
+        }
         if (lease.is_none() || made.is_err()) && !entry.is_duplicate && !entry.is_own {
             // Also where there is none: then nothing happens.
             let _ = sys::release_lease(&file);
@@ -388,24 +425,38 @@ impl<'a> Keeper<'a> {
     }
 
     /// Looks at the namespace again; whether it is larger than before.
-    fn has_grown(&self) -> bool {
-        let Some(mut controller) = self.remote.controller() else { return false };
-        let Ok(now) = controller.identify_namespace(self.remote.info.nsid) else { return false };
-        let before = self.info.replace(NamespaceInfo { blocks: now.blocks, ..self.info.get() });
+    fn has_grown(&mut self, meanwhile: &mut Meanwhile<'_, 'a>) -> bool {
+        let Some(controller) = self.controller(meanwhile) else { return false };
+        let (nsid, meanwhile) = (self.remote.info.nsid, &mut || meanwhile(self));
+        let Ok(now) = controller.identify_namespace_while(nsid, Some(meanwhile)) else {
+            return false;
+        };
+        let after = NamespaceInfo { blocks: now.blocks, ..self.info };
+        let before = mem::replace(&mut self.info, after);
         now.block_bytes == before.block_bytes && now.blocks > before.blocks
     }
 
-    fn layout(&self, entry: &MappedFile, file: &File) -> Result<FileLayout, MapRefusal> {
+    fn layout(
+        &mut self,
+        entry: &MappedFile,
+        file: &File,
+        meanwhile: &mut Meanwhile<'_, 'a>,
+    ) -> Result<FileLayout, MapRefusal> {
         // Another disk may have its number by now.
-        self.place.device.admit(&self.info.get(), self.place.nqn.as_deref())?;
-        let look = || {
-            let look = if entry.is_own { own_file_layout } else { file_layout };
-            look(file, &self.place.device, &self.info.get())
+        self.place.device.admit(&self.info, self.place.nqn.as_deref())?;
+        entry.is_written().map_err(MapRefusal::NotWritten)?;
+        let look = if entry.is_own { own_file_layout } else { file_layout };
+        let layout = match look(file, &self.place.device, &self.info) {
+            Err(MapRefusal::BehindNamespace { .. }) if self.has_grown(meanwhile) => {
+                look(file, &self.place.device, &self.info)
+            }
+            layout => layout,
         };
-        let layout = match look() {
-            Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
-            layout => layout?,
-        };
+        let layout = layout.inspect_err(|refusal| {
+            if let MapRefusal::NotWritten(error) = refusal {
+                entry.is_not_written(error);
+            }
+        })?;
         let (extents, max) = (layout.extents().len(), self.place.extents_max);
         if extents > max {
             return Err(MapRefusal::TooManyExtents { extents, max });
@@ -414,10 +465,11 @@ impl<'a> Keeper<'a> {
     }
 
     fn send(
-        &self,
+        &mut self,
         entry: &MappedFile,
         version: u64,
         layout: &FileLayout,
+        meanwhile: &mut Meanwhile<'_, 'a>,
     ) -> Result<(), MapRefusal> {
         // Used up even if the target refuses it: a version never names two maps.
         entry.status().version = version;
@@ -429,8 +481,8 @@ impl<'a> Keeper<'a> {
             extents: layout.extents().to_vec(),
         };
         // Readers in this process have the layout from the file.
-        let controller = self.remote.controller();
-        Ok(controller.map_or(Ok(()), |mut controller| controller.set_file_map(&map))?)
+        let Some(mut controller) = self.controller(meanwhile) else { return Ok(()) };
+        Ok(controller.set_file_map_while(&map, &mut || meanwhile(self))?)
     }
 }
 

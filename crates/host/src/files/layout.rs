@@ -187,7 +187,7 @@ pub fn file_layout_within(
     for _ in 0..ATTEMPTS {
         let before = mark(file)?;
         wait_for_tick(&before)?;
-        sys::write_back(file).map_err(MapRefusal::io("cannot write the file back"))?;
+        sys::write_back(file).map_err(MapRefusal::NotWritten)?;
         let raw = extents::read(file, before.length_bytes, extents_max)?;
         if mark(file)? != before {
             continue;
@@ -213,7 +213,7 @@ pub(crate) fn own_file_layout(
 ) -> Result<FileLayout, MapRefusal> {
     let file_system = admissible(file)?;
     // What was in the page cache before it became such a file.
-    sys::write_back(file).map_err(MapRefusal::io("cannot write the file back"))?;
+    sys::write_back(file).map_err(MapRefusal::NotWritten)?;
     let mark = mark(file)?;
     let raw = extents::read(file, mark.length_bytes, usize::MAX)?;
     FileLayout::new(mark, file_system, raw, &Place { namespace, info })
@@ -233,16 +233,27 @@ pub(crate) fn mark(file: &File) -> Result<ChangeMark, MapRefusal> {
 }
 
 /// Waits until the kernel's coarse clock, which stamps changes, is past the change time: a change
-/// from then on gets another one.
+/// from then on gets another one. Not for the rest of a second.
 fn wait_for_tick(mark: &ChangeMark) -> Result<(), MapRefusal> {
     for _ in 0..TICK_PAUSES {
         let now = clock_gettime(ClockId::RealtimeCoarse);
-        if (now.tv_sec, now.tv_nsec as u32) > mark.ctime {
-            return Ok(());
+        match is_past((now.tv_sec, now.tv_nsec as u32), mark.ctime) {
+            Some(true) => return Ok(()),
+            Some(false) => std::thread::sleep(TICK_PAUSE),
+            None => return Err(MapRefusal::JustChanged),
         }
-        std::thread::sleep(TICK_PAUSE);
     }
     Err(MapRefusal::FutureChangeTime)
+}
+
+/// Whether a change at `now` gets another change time than this. None if it gets the same for the rest of the
+/// second: inodes of 128 bytes on ext4 have whole seconds, and no file system tells which it has.
+fn is_past(now: (i64, u32), ctime: (i64, u32)) -> Option<bool> {
+    let (second, nanosecond) = ctime;
+    if nanosecond == 0 && now.0 == second {
+        return None;
+    }
+    Some(now > ctime)
 }
 
 /// Refuses files whose bytes are not, or not always, at the places that FIEMAP names.
@@ -337,6 +348,16 @@ mod tests {
         assert!(check_inode(StatxAttributes::empty(), 0).is_ok());
         // Immutable, append-only, no dump, no access time, hashed directory, extents.
         assert!(check_inode(attributes, 0x0008_10F0).is_ok());
+    }
+
+    #[test]
+    fn a_change_time_of_a_whole_second_is_past_with_that_second() {
+        assert_eq!(is_past((5, 0), (5, 0)), None);
+        assert_eq!(is_past((5, 999_999_999), (5, 0)), None);
+        assert_eq!(is_past((6, 0), (5, 0)), Some(true));
+        assert_eq!(is_past((4, 999_999_999), (5, 0)), Some(false));
+        assert_eq!(is_past((5, 7), (5, 7)), Some(false));
+        assert_eq!(is_past((5, 8), (5, 7)), Some(true));
     }
 
     #[test]

@@ -39,13 +39,18 @@ pub(crate) fn break_time() -> Option<Duration> {
     }
 }
 
+/// A number that each chain changes, on a cache line of its own: the others read what is beside it.
+#[derive(Debug)]
+#[repr(align(64))]
+struct InFlight(AtomicU32);
+
 /// A lease that is held, until it is released.
 #[derive(Debug)]
 pub(crate) struct Lease {
     /// No chain starts any more.
     breaking: AtomicBool,
     released: AtomicBool,
-    in_flight: AtomicU32,
+    in_flight: InFlight,
     /// That of the descriptor by which it was taken, which its break's signal has.
     number: RawFd,
     break_time: Duration,
@@ -66,7 +71,7 @@ impl Lease {
         Self {
             breaking: AtomicBool::new(false),
             released: AtomicBool::new(false),
-            in_flight: AtomicU32::new(0),
+            in_flight: InFlight(AtomicU32::new(0)),
             number,
             break_time,
         }
@@ -84,14 +89,14 @@ impl Lease {
     /// Why it must not start.
     pub(crate) fn begin(&self, seen_ns: u64) -> Result<u64, Doubt> {
         let quarter_ns = self.break_time.as_nanos() as u64 / 4;
-        self.in_flight.fetch_add(1, SeqCst);
+        self.in_flight.0.fetch_add(1, SeqCst);
         let doubt = match self.breaking.load(SeqCst) {
             true => Doubt::Breaking,
             false if now_ns() > seen_ns + quarter_ns => Doubt::Unknown,
             // Half of it: what remains is for clocks that tick differently.
             false => return Ok(seen_ns + 2 * quarter_ns),
         };
-        self.in_flight.fetch_sub(1, SeqCst);
+        self.in_flight.0.fetch_sub(1, SeqCst);
         Err(doubt)
     }
 
@@ -102,7 +107,7 @@ impl Lease {
 
     /// The chain has ended, and nothing relies on the lease for it any more.
     pub(crate) fn end(&self) {
-        self.in_flight.fetch_sub(1, SeqCst);
+        self.in_flight.0.fetch_sub(1, SeqCst);
     }
 
     /// Lets no chain start from now on.
@@ -117,7 +122,7 @@ impl Lease {
 
     /// After [`start_break`](Self::start_break): whether all chains have ended.
     pub(crate) fn is_drained(&self) -> bool {
-        self.in_flight.load(SeqCst) == 0
+        self.in_flight.0.load(SeqCst) == 0
     }
 
     /// Longest wait for the chains to end before the lease is released in spite of them.

@@ -3,6 +3,7 @@
 use super::access::Access;
 use super::batch_read::PIECE_MAX_BYTES;
 use super::device::NamespaceDevice;
+use super::error::MapRefusal;
 use super::file::PushdownFile;
 use super::function::{LocalMaps, StorageFunction};
 use super::keeper;
@@ -24,6 +25,10 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for a map before it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The grant daemon may be writing back what was written to a file: who drops its files waits for that no longer
+/// than this, and ends the connection.
+const GRANTS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Extents of a file for readers in this process, which hold them anyway: 24 MiB.
 const EXTENTS_MAX_HERE: usize = 1 << 20;
@@ -132,10 +137,11 @@ impl FileMaps {
     /// docs/grants.md says which files get grants.
     ///
     /// # Errors
-    /// No thread.
+    /// No thread, or no descriptor.
     pub fn granted(client: GrantClient) -> Result<Self, Error> {
         let info = client.namespace();
-        let server = Server::Grants(Box::new(Mutex::new(client)));
+        let ender = client.ender().map_err(Error::Thread)?;
+        let server = Server::Grants(Box::new(Mutex::new(client)), ender);
         Self::keep(Remote { server, info, vectors: VectorLimits::UNKNOWN }, true)
     }
 
@@ -227,7 +233,9 @@ impl FileMaps {
         let first = file.looks() + 1;
         loop {
             let looks = file.looks();
-            let is_refused = looks > first && file.refusal().is_some();
+            // It has changed and is waited for: the second will be over.
+            let is_refusal = |why: &MapRefusal| !matches!(why, MapRefusal::JustChanged);
+            let is_refused = looks > first && file.refusal().is_some_and(|why| is_refusal(&why));
             let left = end.saturating_duration_since(Instant::now());
             if file.is_mapped() || is_refused || !self.shared.is_kept() {
                 return file.is_mapped();
@@ -253,8 +261,8 @@ impl FileMaps {
     /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
         let remote = self.shared.remote.as_ref();
-        let grants = remote.and_then(Remote::grants);
-        let here = !self.has_target() || grants.is_some();
+        let is_granted = remote.is_some_and(Remote::is_granted);
+        let here = !self.has_target() || is_granted;
         let maps = here.then_some(&self.function_maps);
         let peers = self.peers.clone();
         let mut function = StorageFunction::local(object, entry_index, peers, maps)?;
@@ -262,7 +270,7 @@ impl FileMaps {
             let id = controller.load_function(object, entry_index)?;
             function.set_remote(self.shared.serial, id);
         }
-        if let Some(mut client) = grants.filter(|_| !function.has_maps()) {
+        if let Some(mut client) = remote.and_then(Remote::grants).filter(|_| !function.has_maps()) {
             let local = function.local_function();
             match client.load(object, entry_index, &local.name, local.instructions) {
                 Ok(id) => function.set_remote(self.shared.serial, id),
@@ -319,6 +327,11 @@ impl Drop for FileMaps {
         if let Some(keeper) = self.keeper.take() {
             self.shared.queue().stop = true;
             self.shared.wake();
+            if let Some(Remote { server: Server::Grants(_, ender), .. }) = &self.shared.remote
+                && !self.shared.wait_ended(GRANTS_PATIENCE)
+            {
+                ender.end();
+            }
             // It cannot panic; if it did, it is gone as well.
             let _ = keeper.join();
         }

@@ -17,13 +17,17 @@ const NAMESPACE_BYTES: u64 = (abi::MAX_READS as u64) << FILE_SHIFT;
 /// Reads are not rounded out: bytes that nobody asked for may vanish from a file meanwhile. So a hop
 /// may read a little more here than at a target before it is refused.
 const BLOCK_BYTES: u32 = 1;
-/// The one version of the maps here: they are made for one chain.
+/// The one version of the maps here: nothing compares it.
 const VERSION: u64 = 1;
 
 /// Runs chains, each to its end, by reads that its user does.
 #[derive(Debug)]
 pub struct PlainChains {
     engine: Engine,
+    /// The maps of files of these lengths, which those of the next chain may have as well.
+    maps: Tables,
+    files: Vec<FileVersion>,
+    lengths: Vec<u64>,
     hop: Vec<DeviceRead>,
     next: Vec<DeviceRead>,
 }
@@ -77,7 +81,14 @@ pub enum PlainError<E> {
 impl Default for PlainChains {
     fn default() -> Self {
         let limits = Limits { chains: 1, ..Limits::default() };
-        Self { engine: Engine::new(limits), hop: Vec::new(), next: Vec::new() }
+        Self {
+            engine: Engine::new(limits),
+            maps: Tables::new(Vec::new()),
+            files: Vec::new(),
+            lengths: Vec::new(),
+            hop: Vec::new(),
+            next: Vec::new(),
+        }
     }
 }
 
@@ -95,19 +106,16 @@ impl PlainChains {
         answer: &mut Vec<u8>,
     ) -> Result<PlainDone, PlainError<E>> {
         let function = call.function.local_function();
-        let mut tables = Tables::new(Vec::new()).with_function(function.clone());
-        let mut files = Vec::with_capacity(lengths.len());
-        for (index, length) in lengths.iter().enumerate() {
-            let id = index as u32 + 1;
-            tables = tables.with_map(id, map(index, *length).ok_or(PlainError::TooLong(index))?);
-            files.push(FileVersion { id, version: VERSION });
+        if self.lengths != lengths {
+            self.map(lengths).map_err(PlainError::TooLong)?;
         }
+        let tables = self.maps.with_function(function.clone());
         let start = Start {
             owner: 0,
             namespace: NAMESPACE,
             unit_bytes: BLOCK_BYTES,
             function: function.id,
-            files: &files,
+            files: &self.files,
             first_file: u32::from(call.first_read.file),
             first_offset_bytes: call.first_read.offset_bytes,
             first_size_bytes: call.first_read.size_bytes,
@@ -126,6 +134,23 @@ impl PlainChains {
         end.map(|hops| PlainDone { hops, cost_units })
     }
 
+    /// Makes the maps of files of these lengths.
+    ///
+    /// # Errors
+    /// The index of one that is too long.
+    fn map(&mut self, lengths: &[u64]) -> Result<(), usize> {
+        self.lengths.clear();
+        self.files.clear();
+        self.maps = Tables::new(Vec::new());
+        for (index, length) in lengths.iter().enumerate() {
+            let id = index as u32 + 1;
+            self.maps = self.maps.with_map(id, map(index, *length).ok_or(index)?);
+            self.files.push(FileVersion { id, version: VERSION });
+        }
+        self.lengths.extend_from_slice(lengths);
+        Ok(())
+    }
+
     fn follow<E>(
         &mut self,
         chain: ChainId,
@@ -133,7 +158,7 @@ impl PlainChains {
         mut read: impl FnMut(PlainRead, &mut [u8]) -> Result<(), E>,
         answer: &mut Vec<u8>,
     ) -> Result<u32, PlainError<E>> {
-        let Self { engine, hop, next } = self;
+        let Self { engine, hop, next, .. } = self;
         let mut problem = None;
         for number in 0.. {
             std::mem::swap(hop, next);

@@ -14,6 +14,7 @@ use super::function::StorageFunction;
 use super::local::{Local, Passthrough};
 use super::maps::FileMaps;
 use super::shared::Shared;
+use super::shared_lanes::RETRY;
 use super::target::AtTarget;
 use super::target_lane::TargetLane;
 use crate::Error;
@@ -51,6 +52,8 @@ pub struct PushdownReader {
     batch: Batch,
     /// Bytes sent and received on lanes that are gone.
     past_traffic: (u64, u64),
+    /// The lane that it shared with others is gone, and another may be taken from this time on.
+    next_lane: Option<Instant>,
 }
 
 impl PushdownReader {
@@ -63,10 +66,6 @@ impl PushdownReader {
     pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
         let shared = &maps.shared;
         let lane = TargetLane::open(shared)?;
-        let at_target = |lane| {
-            let remote = shared.remote.as_ref()?;
-            Some(AtTarget::new(lane, Arc::clone(shared), remote.info.nsid, remote.vectors))
-        };
         shared.readers.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             shared: Arc::clone(shared),
@@ -74,11 +73,12 @@ impl PushdownReader {
             chains: Chains::default(),
             numbers: Vec::new(),
             members: Vec::new(),
-            target: lane.and_then(at_target),
+            target: lane.and_then(|lane| AtTarget::on(lane, shared)),
             local: if policy.local { local(shared) } else { None },
             fall_back: FallBack::new(),
             batch: Batch::default(),
             past_traffic: (0, 0),
+            next_lane: None,
         })
     }
 
@@ -121,8 +121,9 @@ impl PushdownReader {
         end.unwrap_or(Err(ReadError::Request("a chain without an end")))
     }
 
-    /// Whether it has a connection to a target, and somebody keeps the maps there. What was lost is not
-    /// made again: what is read is read on this machine from then on.
+    /// Whether it has a connection to a target, and somebody keeps the maps there. Of its own, one that was lost is
+    /// not made again: what is read is read on this machine from then on. Of those that readers share
+    /// ([`FileMaps::share_lanes`]), it takes another after some seconds, as long as the association is there.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.target.as_ref().is_some_and(|target| target.lane.is_connected())
@@ -144,7 +145,20 @@ impl PushdownReader {
     /// The connection is lost, and its requests were all reported: what follows runs here.
     fn give_up_lane(&mut self) {
         self.past_traffic = self.traffic();
-        self.target = None;
+        let lost = self.target.take();
+        let was_shared = lost.is_some_and(|lost| matches!(lost.lane, TargetLane::Shared(..)));
+        self.next_lane = was_shared.then(|| Instant::now() + RETRY);
+    }
+
+    /// Takes another lane in the place of a shared one that is gone, if it is time.
+    fn take_lane(&mut self) {
+        let is_due = self.next_lane.is_some_and(|next| Instant::now() >= next);
+        if !is_due || !self.shared.is_kept() {
+            return;
+        }
+        let lane = TargetLane::again(&self.shared);
+        self.target = lane.and_then(|lane| AtTarget::on(lane, &self.shared));
+        self.next_lane = self.next_lane.filter(|_| self.target.is_none());
     }
 
     /// Chains submitted that have not ended.
@@ -252,6 +266,7 @@ impl PushdownReader {
         if self.in_flight() > 0 {
             return Err(ReadError::Request("submitted chains have not ended"));
         }
+        self.take_lane();
         let lane = self.target.as_mut().map(|target| &mut target.lane);
         match self.batch.read(reads, &self.shared, lane, end) {
             Exchanged::Done => {}
@@ -349,6 +364,7 @@ impl PushdownReader {
     /// The same with the first of these chains. Of how many it is settled where they are; 0 if there is
     /// no room.
     fn start_first(&mut self, numbers: &[usize]) -> usize {
+        self.take_lane();
         let Self { chains, target, local, shared, policy, members, .. } = self;
         let call = chains.call(numbers, members);
         let (Some(call), Some(first)) = (call, members.first()) else { return numbers.len() };

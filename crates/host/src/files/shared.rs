@@ -6,12 +6,12 @@ use super::nvme::NvmeNamespace;
 use super::shared_lanes::SharedLanes;
 use super::sys::BreakSignal;
 use crate::deadline::deadline;
-use crate::grant::GrantClient;
+use crate::grant::{Ender, GrantClient};
 use crate::vectors::VectorLimits;
-use crate::{Controller, Error, Lane, NamespaceInfo};
+use crate::{Controller, Error, Lane, NamespaceInfo, Status};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long chains wait for a path to the target before they run here, if there are several and none is
@@ -25,8 +25,9 @@ pub(crate) enum Server {
     Target(Box<Mutex<Controller>>, Place),
     /// Readers themselves, by a namespace of this machine.
     Namespace(NvmeNamespace, Place),
-    /// A target, to which the grant daemon gives the maps.
-    Grants(Box<Mutex<GrantClient>>),
+    /// A target, to which the grant daemon gives the maps; and what ends the connection to the daemon without a
+    /// wait for its answer.
+    Grants(Box<Mutex<GrantClient>>, Ender),
 }
 
 /// What a namespace is on this machine, for who makes maps.
@@ -56,22 +57,38 @@ impl Remote {
             Server::Target(controller, _) => {
                 Some(controller.lock().unwrap_or_else(PoisonError::into_inner))
             }
-            Server::Namespace(..) | Server::Grants(_) => None,
+            Server::Namespace(..) | Server::Grants(..) => None,
         }
     }
 
     /// The same, unless somebody uses it just now.
     pub(crate) fn idle_controller(&self) -> Option<MutexGuard<'_, Controller>> {
         match &self.server {
-            Server::Target(controller, _) => controller.try_lock().ok(),
-            Server::Namespace(..) | Server::Grants(_) => None,
+            Server::Target(controller, _) => match controller.try_lock() {
+                Ok(controller) => Some(controller),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            },
+            Server::Namespace(..) | Server::Grants(..) => None,
         }
+    }
+
+    /// Whether it is a target, and this process has the association.
+    pub(crate) const fn is_target(&self) -> bool {
+        matches!(self.server, Server::Target(..))
+    }
+
+    /// Whether the grant daemon has the association.
+    pub(crate) const fn is_granted(&self) -> bool {
+        matches!(self.server, Server::Grants(..))
     }
 
     /// The connection to the grant daemon, if that has the association.
     pub(crate) fn grants(&self) -> Option<MutexGuard<'_, GrantClient>> {
         match &self.server {
-            Server::Grants(client) => Some(client.lock().unwrap_or_else(PoisonError::into_inner)),
+            Server::Grants(client, _) => {
+                Some(client.lock().unwrap_or_else(PoisonError::into_inner))
+            }
             Server::Target(..) | Server::Namespace(..) => None,
         }
     }
@@ -80,7 +97,7 @@ impl Remote {
     pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
         match &self.server {
             Server::Namespace(namespace, _) => Some(namespace),
-            Server::Target(..) | Server::Grants(_) => None,
+            Server::Target(..) | Server::Grants(..) => None,
         }
     }
 
@@ -88,7 +105,7 @@ impl Remote {
     pub(crate) const fn place(&self) -> Option<&Place> {
         match &self.server {
             Server::Target(_, place) | Server::Namespace(_, place) => Some(place),
-            Server::Grants(_) => None,
+            Server::Grants(..) => None,
         }
     }
 }
@@ -133,6 +150,8 @@ pub(crate) struct Shared {
     pub(crate) readers: AtomicUsize,
     /// Processors that this process may use.
     processors: usize,
+    /// Statuses for which chains run by plain reads, of which was told.
+    told: Mutex<Vec<Status>>,
 }
 
 impl Shared {
@@ -152,15 +171,19 @@ impl Shared {
             idle_lanes: Mutex::default(),
             readers: AtomicUsize::new(0),
             processors: std::thread::available_parallelism().map_or(1, NonZero::get),
+            told: Mutex::default(),
         }
     }
 
     /// A lane of the association; None without a target.
     pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
         let Some(remote) = &self.remote else { return Ok(None) };
-        if let Some(mut client) = remote.grants() {
-            let idle = self.idle_lanes().pop();
-            return idle.map_or_else(|| client.lane(), Ok).map(Some);
+        if remote.is_granted() {
+            // The keeper may wait for the daemon.
+            if let Some(idle) = self.idle_lanes().pop() {
+                return Ok(Some(idle));
+            }
+            return remote.grants().map(|mut client| client.lane()).transpose();
         }
         // The keeper needs the controller, and other readers connect as well.
         let opener = remote.controller().map(|controller| controller.lane_opener());
@@ -203,7 +226,7 @@ impl Shared {
 
     /// Keeps a lane of the grant daemon for the next reader; closes others.
     pub(crate) fn leave_lane(&self, lane: Lane) {
-        let is_granted = self.remote.as_ref().is_some_and(|remote| remote.place().is_none());
+        let is_granted = self.remote.as_ref().is_some_and(Remote::is_granted);
         if is_granted && lane.is_connected() && lane.requests_in_flight() == 0 {
             self.idle_lanes().push(lane);
         }
@@ -237,6 +260,11 @@ impl Shared {
         }
     }
 
+    /// Waits until the keeper has ended; false if `patience` ends before.
+    pub(crate) fn wait_ended(&self, patience: Duration) -> bool {
+        self.wait_until(patience, &mut || !self.is_kept())
+    }
+
     pub(crate) fn seen_ns(&self) -> u64 {
         self.seen_ns.load(Ordering::SeqCst)
     }
@@ -258,6 +286,19 @@ impl Shared {
     /// then keeps another from working.
     pub(crate) fn is_crowded(&self) -> bool {
         self.readers.load(Ordering::Relaxed) > self.processors
+    }
+
+    /// Tells, once for each status, why what was to run there runs by plain reads.
+    #[cold]
+    pub(crate) fn tell_refusal(&self, error: &Error) {
+        let Error::Command { source, .. } = error else { return };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if !told.iter().any(|status| status.same_code(source.status)) {
+            told.push(source.status);
+            log::warn!(
+                "chains run by plain reads, where that is allowed, because of this: {error}"
+            );
+        }
     }
 
     /// Whether maps are made and sent.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Most processors that have a lane of their own.
 const PLACES_MAX: usize = 1024;
-/// After this a lane that could not be connected is tried again.
-const RETRY: Duration = Duration::from_secs(10);
+/// After this a lane that could not be connected is tried again, and a reader whose lane was lost takes another.
+pub(crate) const RETRY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 /// Lanes by processors: threads of one processor do not wait for each other's turn with a lane, and an answer
 /// is received where its thread is.
@@ -136,7 +136,8 @@ impl SharedLanes {
         Ok(lane)
     }
 
-    fn find(&self, place: usize) -> Option<(Arc<SharedLane>, usize)> {
+    /// One that is connected, rather that at `place`; and its place.
+    pub(crate) fn find(&self, place: usize) -> Option<(Arc<SharedLane>, usize)> {
         let places = iter::once(place).chain(0..self.places);
         let mut known = places.filter_map(|at| self.known(at).map(|lane| (lane, at)));
         let first = known.next()?;
@@ -170,7 +171,6 @@ mod tests {
             thread::sleep(pause);
             Err(Error::NoPath { reasons: "silent".to_owned(), is_denied: false })
         };
-        let begun = Instant::now();
         thread::scope(|scope| {
             let threads = [(); 20].map(|()| scope.spawn(|| lanes.any(0, open)));
             for thread in threads {
@@ -178,7 +178,8 @@ mod tests {
                 assert_eq!(error.to_string(), "no path to the target: silent");
             }
         });
-        assert!(begun.elapsed() < 10 * pause, "{:?}", begun.elapsed());
+        let tried = tries.load(Ordering::SeqCst);
+        assert!(tried <= 10, "{tried} of 20 have tried");
         // Who comes later tries again, and nobody waits for it.
         let before = tries.load(Ordering::SeqCst);
         let error = lanes.any(0, open).expect_err("it is silent");

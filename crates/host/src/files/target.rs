@@ -5,7 +5,7 @@ use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use super::shared::Shared;
 use super::target_lane::TargetLane;
-use crate::vectors::{ChainEnd, Common, Unanswered, VectorLimits, Vectors};
+use crate::vectors::{ChainEnd, Common, Unanswered, Vectors};
 use crate::{Error, FileVersion, FirstRead, RequestError, SubmitError, VectorChain};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,12 @@ pub(crate) struct AtTarget {
 }
 
 impl AtTarget {
-    pub(crate) fn new(
-        lane: TargetLane,
-        shared: Arc<Shared>,
-        nsid: u32,
-        limits: VectorLimits,
-    ) -> Self {
-        let vectors = Vectors::new(limits, &lane.config());
-        Self { lane, shared, nsid, versions: Vec::new(), vectors }
+    /// None without a target.
+    pub(crate) fn on(lane: TargetLane, shared: &Arc<Shared>) -> Option<Self> {
+        let remote = shared.remote.as_ref()?;
+        let vectors = Vectors::new(remote.vectors, &lane.config());
+        let (shared, nsid) = (Arc::clone(shared), remote.info.nsid);
+        Some(Self { lane, shared, nsid, versions: Vec::new(), vectors })
     }
 }
 
@@ -91,14 +89,14 @@ impl ChainExecutor for AtTarget {
         let Self { lane, shared, vectors, .. } = self;
         let waited = lane.wait(timeout, shared.is_crowded(), &mut |completion| {
             vectors.complete(&completion, &mut |number, end: ChainEnd<'_>| {
-                on_end(number, end.map_err(failure));
+                on_end(number, end.map_err(|error| failure(error, shared)));
             });
         });
         waited.map(|_| ()).map_err(|reason| Broken(reason.to_string()))
     }
 }
 
-fn failure(error: Unanswered) -> Failure {
+fn failure(error: Unanswered, shared: &Shared) -> Failure {
     match error {
         Unanswered::LeftOut => Failure::NoRoom,
         Unanswered::BadAnswer => {
@@ -111,6 +109,12 @@ fn failure(error: Unanswered) -> Failure {
         Unanswered::Request(error @ (RequestError::DataDigest | RequestError::Unknown(_))) => {
             Failure::Unable(ReadError::Target(error.of("Pushdown")))
         }
-        Unanswered::Request(RequestError::Command(error)) => Failure::of_command(error),
+        Unanswered::Request(RequestError::Command(error)) => {
+            let failure = Failure::of_command(error);
+            if let Failure::Unable(ReadError::Target(error)) = &failure {
+                shared.tell_refusal(error);
+            }
+            failure
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Place {
 impl Place {
     /// Takes a part in the lane of the processor on which the caller runs, if it is another one and
     /// connected; if it is not, has it connected. Not in one that waits for a path. A connection that is lost stays
-    /// what it is, so that the reader's user learns of that.
+    /// what it is, so that the reader learns of that.
     fn follow(&mut self, share: &mut LaneShare) {
         let Some(lanes) = self.shared.lanes.get() else { return };
         let now = lanes.place();
@@ -39,25 +39,25 @@ impl Place {
                 share.move_to(&lane);
                 self.number = now;
             }
-            None if lanes.begin() => self.connect_later(now),
+            None if lanes.begin() => connect_later(&self.shared, now),
             None => {}
         }
     }
+}
 
-    /// Connects the lane of a processor by a thread of its own: nobody waits for that who has a lane.
-    #[cold]
-    fn connect_later(&self, number: usize) {
-        let connecting = Connecting(Arc::clone(&self.shared));
-        let connect = move || {
-            let Connecting(shared) = &connecting;
-            let Some(lanes) = shared.lanes.get() else { return };
-            if let Err(error) = lanes.connect(number, || shared.open_lane()) {
-                log::warn!("processors share a connection for the moment: {error}");
-            }
-        };
-        // Without a thread there is none for this processor until somebody tries again.
-        let _ = spawn("bpfof-lane", connect);
-    }
+/// Connects the lane of a processor by a thread of its own: nobody waits for that who has a lane, or reads plainly.
+#[cold]
+fn connect_later(shared: &Arc<Shared>, number: usize) {
+    let connecting = Connecting(Arc::clone(shared));
+    let connect = move || {
+        let Connecting(shared) = &connecting;
+        let Some(lanes) = shared.lanes.get() else { return };
+        if let Err(error) = lanes.connect(number, || shared.open_lane()) {
+            log::warn!("a processor is without a connection of its own for the moment: {error}");
+        }
+    };
+    // Without a thread there is none for this processor until somebody tries again.
+    let _ = spawn("bpfof-lane", connect);
 }
 
 /// A lane is being connected for as long as it lives.
@@ -84,6 +84,22 @@ impl TargetLane {
         Ok(lane.map(|(lane, number)| {
             Self::Shared(LaneShare::new(lane), Place { shared: Arc::clone(shared), number })
         }))
+    }
+
+    /// A part in a lane that others share, after the reader's own part was lost with its lane. If there is none, one
+    /// is connected for the next time.
+    #[cold]
+    pub(crate) fn again(shared: &Arc<Shared>) -> Option<Self> {
+        let lanes = shared.lanes.get()?;
+        let place = lanes.place();
+        if let Some((lane, number)) = lanes.find(place) {
+            let place = Place { shared: Arc::clone(shared), number };
+            return Some(Self::Shared(LaneShare::new(lane), place));
+        }
+        if lanes.begin() {
+            connect_later(shared, place);
+        }
+        None
     }
 
     pub(crate) fn config(&self) -> InitiatorConfig {

@@ -5,7 +5,7 @@ use super::page::PageReader;
 use super::protocol::{
     Answer, BadPacket, FileAnswer, LANE_STATE_MAX_BYTES, PROTOCOL, Refusal, Request,
 };
-use super::socket::PacketSocket;
+use super::socket::{Ender, PacketSocket};
 use crate::deadline::deadline;
 use crate::{FunctionId, Lane, NamespaceInfo, Options, STATE_MAX_BYTES};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -114,9 +114,17 @@ impl GrantClient {
         !self.is_broken && !self.socket.is_closed()
     }
 
-    /// The function that is entry point `entry` of `object`: one that the target keeps and that has
-    /// the same name and number of instructions; or, where the daemon lets its clients load functions of
-    /// their own, that of the object.
+    /// What ends the connection without a wait for an answer that is under way.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn ender(&self) -> io::Result<Ender> {
+        self.socket.ender()
+    }
+
+    /// The function that is entry point `entry` of `object`: that of the object, where the daemon lets its
+    /// clients load functions of their own; otherwise one that the target keeps and that has the same name and
+    /// number of instructions.
     ///
     /// # Errors
     /// [`GrantError`].

@@ -17,4 +17,5 @@ mod socket;
 pub use client::GrantClient;
 pub use error::GrantError;
 pub use page::{PageReader, PageWriter};
+pub(crate) use socket::Ender;
 pub use socket::{Packet, PacketSocket};

@@ -116,8 +116,12 @@ impl PacketSocket {
 
     /// Ends the connection for whoever has a descriptor of it.
     pub(crate) fn shut_down(&self) {
-        // It may be over already.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        shut_down(self.socket.as_fd());
+    }
+
+    /// What ends it while another thread waits for its answer.
+    pub(crate) fn ender(&self) -> io::Result<Ender> {
+        self.socket.try_clone().map(Ender)
     }
 
     /// Whether the other side has closed the connection.
@@ -127,6 +131,21 @@ impl PacketSocket {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(poll(&mut poll_fd, Some(&now)), Ok(ready) if ready > 0)
     }
+}
+
+/// Another descriptor of a connection, which only ends it.
+#[derive(Debug)]
+pub(crate) struct Ender(OwnedFd);
+
+impl Ender {
+    pub(crate) fn end(&self) {
+        shut_down(self.0.as_fd());
+    }
+}
+
+fn shut_down(socket: BorrowedFd<'_>) {
+    // It may be over already.
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
 impl AsFd for PacketSocket {

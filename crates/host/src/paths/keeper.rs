@@ -3,7 +3,7 @@
 use super::core::{Link, Paths};
 use super::intent::{Intent, Intents, Progress};
 use super::state::PathState;
-use super::terms::Terms;
+use super::terms::{NamespaceTerms, Terms};
 use crate::association::Association;
 use crate::files::spawn;
 use crate::queue::Event;
@@ -80,7 +80,7 @@ impl Keeper {
         let terms = Terms {
             namespace: namespace
                 .as_ref()
-                .and_then(|namespace| Some((namespace.format().block_bytes()?, namespace.nguid))),
+                .and_then(|namespace| NamespaceTerms::of(&association.identify, namespace)),
             limits: association.data_limits(),
             is_discovery,
         };

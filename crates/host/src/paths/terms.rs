@@ -1,15 +1,68 @@
 //! What the associations of several paths must have in common.
 
 use crate::association::DataLimits;
+use bpfof_nvme::SpacePadded;
+use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace};
 
 /// What associations must have in common, so that requests can go by any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// Block size and NGUID of the namespace that the address names; none if there is no such.
-    pub(super) namespace: Option<(u32, [u8; 16])>,
+    /// The namespace that the address names; none if there is no such.
+    pub(super) namespace: Option<NamespaceTerms>,
     /// What lanes use, by whichever path.
     pub(super) limits: DataLimits,
     pub(super) is_discovery: bool,
+}
+
+/// What tells whether a namespace is the same by two paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NamespaceTerms {
+    block_bytes: u32,
+    nguid: [u8; 16],
+    eui64: [u8; 8],
+    /// Where it has neither of these identifiers: how many blocks it has, and the subsystem's serial number.
+    unnamed: Option<(u64, SpacePadded<20>)>,
+}
+
+impl NamespaceTerms {
+    /// None for a namespace without a usable block format.
+    pub(super) fn of(
+        controller: &IdentifyController,
+        namespace: &IdentifyNamespace,
+    ) -> Option<Self> {
+        let IdentifyNamespace { nguid, eui64, nsze, .. } = *namespace;
+        let is_unnamed = nguid == [0; 16] && eui64 == [0; 8];
+        Some(Self {
+            block_bytes: namespace.format().block_bytes()?,
+            nguid,
+            eui64,
+            unnamed: is_unnamed.then_some((nsze, controller.serial)),
+        })
+    }
+
+    /// How another one differs.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        let size = |terms: &Self| terms.unnamed.map(|(blocks, _)| blocks);
+        match () {
+            () if other.nguid != self.nguid => Some(
+                "its namespace is not that of the other path (NGUID); a target of the same file takes \
+                 it from uuid=",
+            ),
+            () if self.nguid == [0; 16] && other.eui64 != self.eui64 => {
+                Some("its namespace is not that of the other path (EUI-64)")
+            }
+            () if size(other) != size(self) => Some(
+                "its namespace has neither NGUID nor EUI-64, and another size than by the other path; give \
+                 it an identifier (uuid=)",
+            ),
+            () if other.unnamed != self.unnamed => Some(
+                "its namespace has neither NGUID nor EUI-64, and its subsystem another serial number than \
+                 that of the other path; give it an identifier (uuid=)",
+            ),
+            () if other.block_bytes != self.block_bytes => Some("its namespace has other blocks"),
+            () => None,
+        }
+    }
 }
 
 impl Terms {
@@ -18,21 +71,19 @@ impl Terms {
 
     /// What another association lacks that this one has.
     pub(super) fn missing_in(&self, other: &Self) -> Option<&'static str> {
-        let nguid = |terms: &Self| terms.namespace.map(|(_, nguid)| nguid);
-        // Without one here there is nothing to compare.
-        let has_namespace = self.namespace.is_some();
+        if other.is_discovery != self.is_discovery {
+            return Some("one of the two is a discovery subsystem");
+        }
+        let of_namespace = match (&self.namespace, &other.namespace) {
+            // There is nothing to compare.
+            (None, _) => None,
+            (Some(_), None) => Some(Self::NO_NAMESPACE),
+            (Some(mine), Some(others)) => mine.difference(others),
+        };
+        if of_namespace.is_some() {
+            return of_namespace;
+        }
         match () {
-            () if other.is_discovery != self.is_discovery => {
-                Some("one of the two is a discovery subsystem")
-            }
-            () if has_namespace && other.namespace.is_none() => Some(Self::NO_NAMESPACE),
-            () if has_namespace && nguid(other) != nguid(self) => Some(
-                "its namespace is not that of the other path (NGUID); a target of the same file takes \
-                 it from uuid=",
-            ),
-            () if has_namespace && other.namespace != self.namespace => {
-                Some("its namespace has other blocks")
-            }
             () if other.limits.transfer_bytes < self.limits.transfer_bytes => {
                 Some("its target takes less data in a command (MDTS)")
             }
@@ -40,6 +91,53 @@ impl Terms {
                 Some("its target takes less data in a capsule (IOCCSZ)")
             }
             () => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(set: impl FnOnce(&mut IdentifyNamespace)) -> IdentifyNamespace {
+        let mut identify = IdentifyNamespace { nsze: 100, ..Default::default() };
+        identify.lbaf[0].lbads = 9;
+        set(&mut identify);
+        identify
+    }
+
+    fn controller(serial: &str) -> IdentifyController {
+        IdentifyController { serial: serial.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn namespaces_without_identifiers_are_told_apart_by_size_and_serial_number() {
+        let (one, other) = (controller("1"), controller("2"));
+        let of = |controller, namespace: &IdentifyNamespace| {
+            NamespaceTerms::of(controller, namespace).expect("blocks of 512 bytes")
+        };
+        let plain = namespace(|_| {});
+        let same = |a: NamespaceTerms, b: NamespaceTerms| a.difference(&b);
+        assert_eq!(same(of(&one, &plain), of(&one, &plain)), None);
+        let serial = same(of(&one, &plain), of(&other, &plain)).expect("told");
+        assert!(serial.contains("serial number"), "{serial}");
+        let longer = namespace(|namespace| namespace.nsze = 101);
+        let size = same(of(&one, &plain), of(&one, &longer)).expect("told");
+        assert!(size.contains("another size"), "{size}");
+        // With an identifier these do not matter: a namespace grows, and two targets have one disk.
+        for set in
+            [(|namespace| namespace.nguid = [7; 16]) as fn(&mut IdentifyNamespace), |namespace| {
+                namespace.eui64 = [7; 8]
+            }]
+        {
+            let named = namespace(set);
+            let grown = namespace(|namespace| {
+                set(namespace);
+                namespace.nsze = 101;
+            });
+            assert_eq!(same(of(&one, &named), of(&other, &grown)), None);
+            assert!(same(of(&one, &named), of(&one, &plain)).is_some());
+            assert!(same(of(&one, &plain), of(&one, &named)).is_some());
         }
     }
 }

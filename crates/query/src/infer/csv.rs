@@ -8,6 +8,26 @@ use crate::plan::{CSV_NULLS, Column, Format, Kind, Schema};
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Longest text of a number that stages read.
 const NUMBER_MAX_BYTES: usize = 128;
+/// What a line may not have.
+pub(crate) const OPEN_QUOTE: &str = "a quote that does not end in its line and field; fields with ends of lines in \
+     them are not supported";
+
+/// Of beginnings of files so many bytes are gone through at the most, to find what the columns are: of the first file,
+/// and of others if that has no value of some.
+const GONE_THROUGH_MAX_BYTES: usize = 16 << 20;
+
+/// What the columns of files are, as far as their rows tell it.
+pub(super) struct Columns {
+    guesses: Vec<(String, Guess)>,
+    /// Those that the next file says something of.
+    open: Vec<usize>,
+    /// Bytes that may still be gone through.
+    left_bytes: usize,
+    /// Whether rows are left that nobody has gone through.
+    is_cut: bool,
+    /// What is wrong with a row of the first file.
+    pub(super) bad_row: Option<String>,
+}
 
 /// Finds columns and their kinds: integers of 64 bits if all values are, else floating point numbers if all
 /// are, else text. What stands for missing numbers fits each kind of number.
@@ -15,34 +35,88 @@ pub(super) fn parse(
     beginning: &Beginning<'_>,
     delimiter: u8,
     no_header: bool,
-) -> Result<(Schema, Format), String> {
+) -> Result<(Columns, Format), String> {
     let names = names(beginning, delimiter, no_header)?;
+    let open = (0..names.len()).collect();
+    let guesses = names.into_iter().map(|name| (name, Guess::Nothing)).collect();
+    let left_bytes = GONE_THROUGH_MAX_BYTES;
+    let mut columns = Columns { guesses, open, left_bytes, is_cut: false, bad_row: None };
+    columns.bad_row = columns.go_through(beginning, delimiter, no_header);
+    columns.open = columns.without_value();
     let header_bytes = header_bytes(beginning, no_header);
-    let mut guesses = vec![Guess::Nothing; names.len()];
-    let mut at = usize::try_from(header_bytes).unwrap_or(usize::MAX).min(beginning.bytes.len());
-    for line in whole_lines(beginning, at) {
-        if !line.trim_ascii_end().is_empty() || names.len() > 1 && line.contains(&delimiter) {
-            let fields = fields(line, delimiter);
-            if fields.len() != names.len() {
-                let (found, wanted) = (fields.len(), names.len());
-                return Err(format!(
-                    "the row at byte {at} has {found} fields in place of {wanted}"
-                ));
-            }
-            for (guess, field) in guesses.iter_mut().zip(&fields) {
-                *guess = guess.with(field);
-            }
-        }
-        at += line.len();
-    }
-    let column = |(name, guess): (String, Guess)| match guess {
-        Guess::Integer => Column { name, kind: Kind::I64, nullable: true },
-        Guess::Float => Column { name, kind: Kind::F64, nullable: true },
-        Guess::Nothing | Guess::Text => Column { name, kind: Kind::Utf8, nullable: false },
-    };
-    let columns = names.into_iter().zip(guesses).map(column).collect();
     let nulls = CSV_NULLS.map(str::to_owned).to_vec();
-    Ok((Schema { columns }, Format::Csv { delimiter, header_bytes, nulls }))
+    Ok((columns, Format::Csv { delimiter, header_bytes, nulls }))
+}
+
+impl Columns {
+    /// Goes through the rows of one more file, if the first one has no value of some columns.
+    pub(super) fn add(&mut self, beginning: &Beginning<'_>, delimiter: u8, no_header: bool) {
+        if self.open.is_empty() {
+            return;
+        }
+        if self.left_bytes < beginning.bytes.len() {
+            self.is_cut = true;
+            return;
+        }
+        // Stages tell what is wrong with rows of further files.
+        let _ = self.go_through(beginning, delimiter, no_header);
+    }
+
+    fn without_value(&self) -> Vec<usize> {
+        let guesses = self.guesses.iter().enumerate();
+        guesses.filter(|(_, (_, guess))| *guess == Guess::Nothing).map(|(at, _)| at).collect()
+    }
+
+    /// Takes in what a beginning has in columns that are open. What is wrong with the first row that is not as the
+    /// header.
+    fn go_through(
+        &mut self,
+        beginning: &Beginning<'_>,
+        delimiter: u8,
+        no_header: bool,
+    ) -> Option<String> {
+        self.left_bytes = self.left_bytes.saturating_sub(beginning.bytes.len());
+        self.is_cut |= (beginning.bytes.len() as u64) < beginning.file_bytes;
+        let header_bytes = header_bytes(beginning, no_header);
+        let mut at = usize::try_from(header_bytes).unwrap_or(usize::MAX).min(beginning.bytes.len());
+        let (mut bad_row, wanted) = (None, self.guesses.len());
+        for line in whole_lines(beginning, at) {
+            if !line.trim_ascii_end().is_empty() || wanted > 1 && line.contains(&delimiter) {
+                let what = match fields(line, delimiter) {
+                    Some(fields) if fields.len() == wanted => {
+                        for column in &self.open {
+                            let guess = &mut self.guesses[*column].1;
+                            *guess = guess.with(&fields[*column]);
+                        }
+                        None
+                    }
+                    Some(fields) => Some(format!("{} fields in place of {wanted}", fields.len())),
+                    None => Some(OPEN_QUOTE.to_owned()),
+                };
+                let told = |what| format!("the row at byte {at} has {what}");
+                bad_row = bad_row.or(what.map(told));
+            }
+            at += line.len();
+        }
+        bad_row
+    }
+
+    pub(super) fn schema(&self) -> Schema {
+        let column = |(name, guess): &(String, Guess)| {
+            let kind = match guess {
+                Guess::Integer => Kind::I64,
+                Guess::Float => Kind::F64,
+                Guess::Nothing | Guess::Text => Kind::Utf8,
+            };
+            Column { name: name.clone(), kind, nullable: kind != Kind::Utf8 }
+        };
+        Schema { columns: self.guesses.iter().map(column).collect() }
+    }
+
+    /// Those without a value, if there may be some in what nobody has gone through.
+    pub(super) fn unknown(&self) -> Vec<usize> {
+        if self.is_cut { self.without_value() } else { Vec::new() }
+    }
 }
 
 /// Whether a file has the columns of the first one, by their names in its header.
@@ -69,10 +143,10 @@ pub(super) fn header_bytes(beginning: &Beginning<'_>, no_header: bool) -> u64 {
     (mark + header) as u64
 }
 
-/// The same format of files with a header of another length.
-pub(super) fn with_header(format: &Format, header_bytes: u64) -> Format {
+/// The same format of a file with this delimiter, and a header of this length.
+pub(super) fn with_header(format: &Format, delimiter: u8, header_bytes: u64) -> Format {
     match format.clone() {
-        Format::Csv { delimiter, nulls, .. } => Format::Csv { delimiter, header_bytes, nulls },
+        Format::Csv { nulls, .. } => Format::Csv { delimiter, header_bytes, nulls },
         other => other,
     }
 }
@@ -113,7 +187,8 @@ fn names(beginning: &Beginning<'_>, delimiter: u8, no_header: bool) -> Result<Ve
     if !line.ends_with(b"\n") && rest.len() >= FIRST_BLOCK_BYTES - BYTE_ORDER_MARK.len() {
         return Err("its first line has more than 1 MiB; is it CSV?".to_owned());
     }
-    let fields = fields(line, delimiter);
+    let fields =
+        fields(line, delimiter).ok_or_else(|| format!("its first line has {OPEN_QUOTE}"))?;
     if fields.len() > COLUMNS_MAX {
         return Err(format!("it has {} columns; at most {COLUMNS_MAX} are read", fields.len()));
     }
@@ -146,8 +221,8 @@ fn has_return(line: &[u8]) -> bool {
     outside.into_iter().any(|part| part.contains(&b'\r'))
 }
 
-/// Fields of a line, without their quotes.
-fn fields(line: &[u8], delimiter: u8) -> Vec<Vec<u8>> {
+/// Fields of a line, without their quotes; None if the line ends in quotes.
+pub(crate) fn fields(line: &[u8], delimiter: u8) -> Option<Vec<Vec<u8>>> {
     let line = without_end(line);
     let (mut fields, mut field) = (Vec::new(), Vec::new());
     let (mut bytes, mut is_quoted) = (line.iter().copied().peekable(), false);
@@ -173,7 +248,7 @@ fn fields(line: &[u8], delimiter: u8) -> Vec<Vec<u8>> {
         begins = false;
     }
     fields.push(field);
-    fields
+    (!is_quoted).then_some(fields)
 }
 
 /// What the values of a column have been so far.
@@ -208,7 +283,7 @@ impl Guess {
 fn is_finite(text: &str) -> bool {
     let begins = |text: &str| text.starts_with(|each: char| each.is_ascii_digit() || each == '.');
     text.len() <= NUMBER_MAX_BYTES
-        && begins(text.strip_prefix('-').unwrap_or(text))
+        && begins(text.strip_prefix(['-', '+']).unwrap_or(text))
         && text.parse().is_ok_and(f64::is_finite)
 }
 

@@ -1,8 +1,9 @@
 //! What files hold: found from their names, headers and first rows, or told by the user.
 //!
-//! [`Source::find`] expands patterns, finds format and columns of the first file, and makes sure that the
-//! others are alike. `records`: what the user says of records; `npy`: headers of NumPy; `csv`: header line and
-//! first rows, by pyarrow's rules; `arrow`: footers of Arrow files.
+//! [`Found::look`] expands patterns, finds format and columns of the first file, and makes sure that the
+//! others are alike; of a column of CSV that has no value in the first one, the others tell the kind. `records`: what
+//! the user says of records; `npy`: headers of NumPy; `csv`: header line and first rows, by pyarrow's rules; `arrow`:
+//! footers of Arrow files.
 
 mod arrow;
 mod beginning;
@@ -10,11 +11,14 @@ mod csv;
 mod npy;
 mod records;
 
+pub(crate) use csv::{OPEN_QUOTE, fields};
 pub(crate) use records::number_fields;
 
 use crate::columns::FileError;
+use crate::names::shortened;
 use crate::parts::SourceFile;
-use crate::plan::{Format, Schema};
+use crate::plan::{Format, Plan, Schema};
+use crate::split::columns_of_plan;
 use beginning::Beginning;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,26 +93,36 @@ pub enum SourceError {
     Schema(String),
 }
 
-impl Source {
+/// Files that are alike, and what is to be said of them once it is known what is asked.
+#[derive(Debug)]
+pub struct Found {
+    /// The files.
+    pub source: Source,
+    bad_row: Option<SourceError>,
+    /// Columns that are taken for text because no value was seen.
+    unknown: Vec<usize>,
+}
+
+impl Found {
     /// Finds files and what they hold. Patterns are paths with `*`, `?`, `[…]` and `**`; what each finds is
     /// ordered by name.
     ///
     /// # Errors
     /// There are no such files, they differ, or they cannot be asked.
-    pub fn find(patterns: &[String], hints: &Hints) -> Result<Self, SourceError> {
-        let paths = expand(patterns)?;
-        let mut found: Option<Self> = None;
+    pub fn look(patterns: &[String], hints: &Hints) -> Result<Self, SourceError> {
+        let mut found: Option<Source> = None;
+        let mut columns: Option<csv::Columns> = None;
         let mut block = Vec::new();
-        for path in paths {
+        for path in expand(patterns)? {
             let format = format_of(&path, hints)?;
             let file = beginning::read(path.clone(), &mut block)
                 .map_err(|source| SourceError::Read { path: path.clone(), source })?;
             let beginning = Beginning { bytes: &block, file_bytes: file.bytes };
             let first = found.as_ref().map(|source| (&source.schema, &source.format));
-            let (schema, format) = look(&path, format, &beginning, hints, first)?;
+            let (schema, format) = look(&path, format, &beginning, hints, (first, &mut columns))?;
             match &mut found {
                 None => {
-                    found = Some(Self { files: vec![file], schema, format });
+                    found = Some(Source { files: vec![file], schema, format });
                 }
                 Some(source) if source.schema == schema && source.format == format => {
                     source.files.push(file);
@@ -116,13 +130,74 @@ impl Source {
                 Some(source) => {
                     let first = source.files[0].path.display();
                     let what = format!(
-                        "its columns or its header are not those of {first}; ask them apart"
+                        "its columns, its header or its delimiter are not those of {first}; ask them apart"
                     );
                     return Err(SourceError::Contents { path, what });
                 }
             }
         }
-        found.ok_or_else(|| SourceError::Files("no files are named".to_owned()))
+        let source = found.ok_or_else(|| SourceError::Files("no files are named".to_owned()))?;
+        match columns {
+            Some(columns) => Self::of_csv(source, columns, hints),
+            None => Ok(Self { source, bad_row: None, unknown: Vec::new() }),
+        }
+    }
+
+    fn of_csv(
+        mut source: Source,
+        mut columns: csv::Columns,
+        hints: &Hints,
+    ) -> Result<Self, SourceError> {
+        source.schema = columns.schema();
+        let mut unknown = columns.unknown();
+        if let Some(text) = &hints.schema {
+            let told = records::override_kinds(text, &mut source.schema);
+            let told = told.map_err(SourceError::Schema)?;
+            unknown.retain(|column| !told.contains(column));
+        }
+        let path = &source.files[0].path;
+        let bad_row = columns.bad_row.take();
+        let bad_row = bad_row.map(|what| SourceError::Contents { path: path.clone(), what });
+        Ok(Self { source, bad_row, unknown })
+    }
+
+    /// A row that was seen and that cannot be asked, if there is one: it may explain a column that is not there.
+    #[must_use]
+    pub fn bad_row(self) -> Option<SourceError> {
+        self.bad_row
+    }
+
+    /// The files for this plan, and warnings about columns that it looks at.
+    ///
+    /// # Errors
+    /// A row was seen that cannot be asked, and the plan looks at columns.
+    pub fn for_plan(self, plan: &Plan) -> Result<(Source, Vec<String>), SourceError> {
+        let columns = columns_of_plan(plan);
+        if let Some(error) = self.bad_row.filter(|_| !columns.is_empty()) {
+            return Err(error);
+        }
+        let path = self.source.files[0].path.display();
+        let unknown = self.unknown.iter().filter(|column| columns.contains(column));
+        let warnings = unknown.map(|column| {
+            let name = shortened(&self.source.schema.columns[*column].name);
+            format!(
+                "{path}: column {name} has no value in the first MiB, and is taken for text: if it has numbers, say \
+                 so by --schema '{name} f64'"
+            )
+        });
+        let warnings = warnings.collect();
+        Ok((self.source, warnings))
+    }
+}
+
+impl Source {
+    /// [`Found::look`], for whoever does not yet know what will be asked.
+    ///
+    /// # Errors
+    /// As there; or a row was seen that cannot be asked.
+    pub fn find(patterns: &[String], hints: &Hints) -> Result<Self, SourceError> {
+        let found = Found::look(patterns, hints)?;
+        found.bad_row.map_or(Ok(found.source), Err)
     }
 
     /// The same files as they are now, for one more query: lines and records may have been appended.
@@ -230,15 +305,23 @@ fn format_of(path: &Path, hints: &Hints) -> Result<FormatName, SourceError> {
     Ok(format)
 }
 
+/// What is known of the first file, and of the columns of CSV.
+type Known<'a> = (Option<(&'a Schema, &'a Format)>, &'a mut Option<csv::Columns>);
+
 fn look(
     path: &Path,
     format: FormatName,
     beginning: &Beginning<'_>,
     hints: &Hints,
-    first: Option<(&Schema, &Format)>,
+    known: Known<'_>,
 ) -> Result<(Schema, Format), SourceError> {
     let contents = |what: String| SourceError::Contents { path: path.to_owned(), what };
     match format {
+        FormatName::Csv => look_at_csv(path, beginning, hints, known),
+        _ if hints.delimiter.is_some() || hints.no_header => Err(SourceError::Files(format!(
+            "{}: only CSV has a delimiter and a header line; leave out what you say of them",
+            path.display()
+        ))),
         FormatName::Records => {
             let text = hints.schema.as_deref().unwrap_or_default();
             let (schema, format) = records::parse(text).map_err(SourceError::Schema)?;
@@ -256,26 +339,32 @@ fn look(
             })
         }
         FormatName::Npy => npy::parse(beginning).map_err(contents),
-        FormatName::Csv => {
-            let tab = if extension(path) == "tsv" { b'\t' } else { b',' };
-            let delimiter = hints.delimiter.unwrap_or(tab);
-            match first {
-                // Rows of the first file decide; of others the header counts.
-                Some((schema, format)) => {
-                    csv::check_alike(beginning, delimiter, hints.no_header, schema)
-                        .map_err(contents)?;
-                    let header_bytes = csv::header_bytes(beginning, hints.no_header);
-                    Ok((schema.clone(), csv::with_header(format, header_bytes)))
-                }
-                None => {
-                    let (mut schema, format) =
-                        csv::parse(beginning, delimiter, hints.no_header).map_err(contents)?;
-                    if let Some(text) = &hints.schema {
-                        records::override_kinds(text, &mut schema).map_err(SourceError::Schema)?;
-                    }
-                    Ok((schema, format))
-                }
-            }
+    }
+}
+
+/// Rows of the first file decide what the columns are, and those of others where that has no value; of these the header
+/// counts.
+fn look_at_csv(
+    path: &Path,
+    beginning: &Beginning<'_>,
+    hints: &Hints,
+    known: Known<'_>,
+) -> Result<(Schema, Format), SourceError> {
+    let contents = |what: String| SourceError::Contents { path: path.to_owned(), what };
+    let tab = if extension(path) == "tsv" { b'\t' } else { b',' };
+    let (delimiter, no_header) = (hints.delimiter.unwrap_or(tab), hints.no_header);
+    match known {
+        (Some((schema, format)), Some(columns)) => {
+            csv::check_alike(beginning, delimiter, no_header, schema).map_err(contents)?;
+            columns.add(beginning, delimiter, no_header);
+            let header_bytes = csv::header_bytes(beginning, no_header);
+            Ok((schema.clone(), csv::with_header(format, delimiter, header_bytes)))
+        }
+        (_, columns) => {
+            let (found, format) = csv::parse(beginning, delimiter, no_header).map_err(contents)?;
+            let schema = found.schema();
+            *columns = Some(found);
+            Ok((schema, format))
         }
     }
 }

@@ -64,18 +64,21 @@ pub(super) fn parse(text: &str) -> Result<(Schema, Format), String> {
     layout.finish(0)
 }
 
-/// Changes the kinds of some columns.
-pub(super) fn override_kinds(text: &str, schema: &mut Schema) -> Result<(), String> {
+/// Changes the kinds of some columns, and tells which.
+pub(super) fn override_kinds(text: &str, schema: &mut Schema) -> Result<Vec<usize>, String> {
+    let mut told = Vec::new();
     for (name, kind, bytes) in fields(text)? {
         let Some(kind) = kind.filter(|kind| *kind != Kind::Utf8 || bytes == 0) else {
             return Err(format!("{name}: text in CSV is utf8, and there is no padding"));
         };
-        let Some(column) = schema.columns.iter_mut().find(|column| column.name == name) else {
+        let Some(at) = schema.columns.iter().position(|column| column.name == name) else {
             return Err(format!("there is no column {name} in the header"));
         };
+        let column = &mut schema.columns[at];
         (column.kind, column.nullable) = (kind, kind != Kind::Utf8);
+        told.push(at);
     }
-    Ok(())
+    Ok(told)
 }
 
 /// Fields that are put together to a record.

@@ -1,7 +1,8 @@
 //! Files and what is found in them.
 
-use super::{FormatName, Hints, Source};
+use super::{FormatName, Found, Hints, Source};
 use crate::plan::{Field, Format, Kind};
+use crate::sql::Statement;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -17,6 +18,16 @@ fn folder(files: &[(&str, &[u8])]) -> TempDir {
 fn find(folder: &Path, pattern: &str, hints: &Hints) -> Result<Source, String> {
     let pattern = folder.join(pattern).display().to_string();
     Source::find(&[pattern], hints).map_err(|error| error.to_string())
+}
+
+/// What the user is told of files that are asked this.
+fn told(folder: &Path, pattern: &str, items: &str, hints: &Hints) -> Result<Vec<String>, String> {
+    let pattern = folder.join(pattern).display().to_string();
+    let found = Found::look(std::slice::from_ref(&pattern), hints).expect("files");
+    let statement = Statement::parse(&format!("SELECT {items} FROM '{pattern}'")).expect("SQL");
+    let question = statement.bind(&found.source.schema, &found.source.format).expect("columns");
+    let ready = found.for_plan(question.plan()).map_err(|error| error.to_string());
+    ready.map(|(_, warnings)| warnings)
 }
 
 fn schema(text: &str) -> Hints {
@@ -173,6 +184,102 @@ fn csv_is_inferred_as_stages_read_it() {
     ];
     let source = find(folder.path(), "a.csv", &Hints::default()).expect("CSV");
     assert_eq!(kinds(&source), named);
+    // A plus is a sign as well, and only one is.
+    fs::write(folder.path().join("b.csv"), "i,f,two,t\n+7,+.5,+-1,+\n1,1,1,1\n").expect("written");
+    let source = find(folder.path(), "b.csv", &Hints::default()).expect("CSV");
+    let named = [("i", Kind::I64), ("f", Kind::F64), ("two", Kind::Utf8), ("t", Kind::Utf8)];
+    assert_eq!(kinds(&source), named);
+}
+
+/// Those of the first file that has some.
+#[test]
+fn columns_without_a_value_are_what_other_files_say() {
+    let folder = folder(&[
+        ("a.csv", b"id,x,y,z\n"),
+        ("b.csv", b"id,x,y,z\n9,,NA,\n10,,,\n"),
+        ("c.csv", b"id,x,y,z\n1,0.5,,\n1,2\n"),
+        ("d.csv", b"id,x,y,z\n2,1,7,\n"),
+    ]);
+    let source = find(folder.path(), "*.csv", &Hints::default()).expect("CSV");
+    let named = [("id", Kind::I64), ("x", Kind::F64), ("y", Kind::I64), ("z", Kind::Utf8)];
+    assert_eq!(kinds(&source), named);
+    assert!(source.schema.columns[..3].iter().all(|column| column.nullable));
+    let source = find(folder.path(), "*.csv", &schema("x utf8")).expect("CSV");
+    assert_eq!(kinds(&source)[1], ("x", Kind::Utf8));
+    // All that there is has been looked at: no number can come.
+    assert_eq!(told(folder.path(), "*.csv", "z", &Hints::default()), Ok(vec![]));
+    // One text among them makes all of them text.
+    fs::write(folder.path().join("e.csv"), "id,x,y,z\n3,no,8,\n").expect("written");
+    let source = find(folder.path(), "*.csv", &Hints::default()).expect("CSV");
+    assert_eq!(kinds(&source)[1..3], [("x", Kind::Utf8), ("y", Kind::I64)]);
+}
+
+#[test]
+fn a_column_that_may_have_numbers_further_on_is_told() {
+    let late = "n,id\n".to_owned() + &",1\n".repeat(400_000) + "9,1\n10,1\n";
+    let folder = folder(&[("late.csv", late.as_bytes())]);
+    let asked = |items, hints: &Hints| told(folder.path(), "late.csv", items, hints).expect("good");
+    let warnings = asked("max(n)", &Hints::default());
+    let why = "late.csv: column n has no value in the first MiB, and is taken for text: if it has numbers, say so by \
+               --schema 'n f64'";
+    assert!(warnings.len() == 1 && warnings[0].ends_with(why), "{warnings:?}");
+    for (items, hints) in
+        [("max(id)", Hints::default()), ("count(*)", Hints::default()), ("n", schema("n f64"))]
+    {
+        assert!(asked(items, &hints).is_empty(), "{items}");
+    }
+}
+
+/// Rows that are not as the header count where no column is looked at, as behind the first MiB.
+#[test]
+fn bad_rows_are_told_to_who_looks_at_columns() {
+    let folder = folder(&[("a.csv", b"a,b\n1,2\n3\n")]);
+    let asked = |items| told(folder.path(), "a.csv", items, &Hints::default());
+    assert_eq!(asked("count(*)"), Ok(vec![]));
+    for items in ["a", "count(b)", "count(*), max(a)"] {
+        let error = asked(items).expect_err("a bad row");
+        assert!(error.ends_with("a.csv: the row at byte 8 has 1 fields in place of 2"), "{error}");
+    }
+}
+
+#[test]
+fn lines_that_end_in_quotes_are_told() {
+    let folder = folder(&[
+        ("row.csv", b"id,name\n1,\"my\nname\"\n"),
+        ("header.csv", b"\"my\nname\"\n1\n"),
+        ("good.csv", b"id,\"my \"\"n\"\"\"\n1,\"a,\"\"\"\n"),
+    ]);
+    let found = |name| find(folder.path(), name, &Hints::default());
+    let row = found("row.csv").expect_err("a quote");
+    assert!(row.contains("the row at byte 8 has a quote that does not end in its line"), "{row}");
+    let header = found("header.csv").expect_err("a quote");
+    assert!(header.contains("its first line has a quote that does not end"), "{header}");
+    assert_eq!(kinds(&found("good.csv").expect("CSV"))[1], ("my \"n\"", Kind::Utf8));
+}
+
+#[test]
+fn files_with_other_delimiters_are_asked_apart() {
+    let folder = folder(&[("a.csv", b"id\n1\n"), ("b.tsv", b"id\n2\n"), ("c.tsv", b"id\n3\n")]);
+    let error = find(folder.path(), "[ab].*sv", &Hints::default()).expect_err("two delimiters");
+    assert!(error.contains("b.tsv: its columns, its header or its delimiter"), "{error}");
+    assert!(find(folder.path(), "*.tsv", &Hints::default()).is_ok());
+    let hints = Hints { delimiter: Some(b';'), ..Hints::default() };
+    assert_eq!(find(folder.path(), "*sv", &hints).expect("one delimiter").files.len(), 3);
+}
+
+#[test]
+fn what_only_csv_has_is_refused_elsewhere() {
+    let array = npy("'<f4'", "(3,)", &[0; 12]);
+    let folder = folder(&[("a.npy", &array), ("b.bin", &[0; 8]), ("c.arrow", b"")]);
+    for (name, fields) in [("a.npy", None), ("b.bin", Some("id u64")), ("c.arrow", None)] {
+        let hints = Hints { schema: fields.map(str::to_owned), ..Hints::default() };
+        for hints in
+            [Hints { delimiter: Some(b';'), ..hints.clone() }, Hints { no_header: true, ..hints }]
+        {
+            let error = find(folder.path(), name, &hints).expect_err("no CSV");
+            assert!(error.contains("only CSV has a delimiter and a header line"), "{error}");
+        }
+    }
 }
 
 #[test]

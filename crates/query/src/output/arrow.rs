@@ -27,8 +27,16 @@ const TEXTS_MAX_BYTES: usize = i32::MAX as usize;
 /// Bytes of text in a batch of a file: far less, because it is in memory twice.
 const BATCH_TEXTS_BYTES: usize = 256 << 20;
 
+/// So much of an answer that comes bit by bit is kept in memory, to find out whether its integers fit into 64 bits.
+const KEPT_MAX_BYTES: usize = 64 << 20;
+
 /// Arrow's types of an answer. Sums of integers have 64 bits if all of `table` fit, else 38 decimal digits.
 pub fn schema(names: &[&str], table: &Table) -> Schema {
+    schema_of(names, table, &[])
+}
+
+/// The same of an answer of which more is to come, where some columns may have integers that do not fit.
+fn schema_of(names: &[&str], table: &Table, wide: &[bool]) -> Schema {
     let fields = names.iter().zip(&table.kinds).enumerate().map(|(at, (name, kind))| {
         let data_type = match kind {
             AnswerKind::Same(kind) => data_type(*kind),
@@ -40,7 +48,8 @@ pub fn schema(names: &[&str], table: &Table) -> Schema {
                     Value::Int(value) => i64::try_from(value).is_ok(),
                     _ => true,
                 };
-                match table.rows.iter().all(fits) {
+                let is_wide = wide.get(at).is_some_and(|wide| *wide);
+                match !is_wide && table.rows.iter().all(fits) {
                     true => DataType::Int64,
                     false => DataType::Decimal128(SUM_DIGITS, 0),
                 }
@@ -231,6 +240,12 @@ pub(super) struct Arrow<W: Write> {
     state: State<W>,
     /// Bytes of text in a batch.
     texts_max_bytes: usize,
+    /// Columns that may have integers beyond 64 bits in what is still to come.
+    wide: Vec<bool>,
+    /// What has come while it is not known whether they have, and its size in memory.
+    kept: Option<Table>,
+    kept_bytes: usize,
+    kept_max_bytes: usize,
 }
 
 enum State<W: Write> {
@@ -245,30 +260,75 @@ impl<W: Write> Arrow<W> {
 
     /// Writes batches that have at most so many bytes of text.
     pub(super) fn with(names: Vec<String>, out: W, texts_max_bytes: usize) -> Self {
-        Self { names, state: State::Waiting(Some(out)), texts_max_bytes }
+        let state = State::Waiting(Some(out));
+        let (wide, kept, kept_bytes, kept_max_bytes) = (Vec::new(), None, 0, KEPT_MAX_BYTES);
+        Self { names, state, texts_max_bytes, wide, kept, kept_bytes, kept_max_bytes }
+    }
+
+    /// The answer comes bit by bit, and these columns may have integers beyond 64 bits. If there are some, so many
+    /// bytes of it are kept until they are written.
+    pub(super) fn stream(self, wide: Vec<bool>, kept_max_bytes: Option<usize>) -> Self {
+        let kept_max_bytes = kept_max_bytes.unwrap_or(self.kept_max_bytes);
+        Self { wide, kept_max_bytes, ..self }
     }
 
     pub(super) fn write(&mut self, table: &Table) -> Result<(), OutputError> {
+        if matches!(self.state, State::Open(..)) {
+            return self.append(&table.rows);
+        }
+        let columns = table.kinds.iter().zip(&self.wide);
+        if !columns.into_iter().any(|(kind, wide)| *kind == AnswerKind::Sum && *wide) {
+            self.open(table, &[])?;
+            return self.append(&table.rows);
+        }
+        self.kept_bytes += table.rows.iter().map(|row| row_bytes(row)).sum::<usize>();
+        let none = || Table { kinds: table.kinds.clone(), rows: Vec::new() };
+        let kept = self.kept.get_or_insert_with(none);
+        kept.rows.extend_from_slice(&table.rows);
+        if self.kept_bytes > self.kept_max_bytes {
+            let wide = std::mem::take(&mut self.wide);
+            self.write_kept(&wide)?;
+        }
+        Ok(())
+    }
+
+    fn write_kept(&mut self, wide: &[bool]) -> Result<(), OutputError> {
+        let Some(table) = self.kept.take() else { return Ok(()) };
+        self.open(&table, wide)?;
+        self.append(&table.rows)
+    }
+
+    fn open(&mut self, table: &Table, wide: &[bool]) -> Result<(), OutputError> {
         if let State::Waiting(out) = &mut self.state
             && let Some(out) = out.take()
         {
             let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
-            let schema = Arc::new(schema(&names, table));
+            let schema = Arc::new(schema_of(&names, table, wide));
             self.state = State::Open(Box::new(FileWriter::try_new(out, &schema)?), schema);
         }
+        Ok(())
+    }
+
+    fn append(&mut self, rows: &[Vec<Value>]) -> Result<(), OutputError> {
         if let State::Open(writer, schema) = &mut self.state {
-            for rows in pieces(&table.rows, self.texts_max_bytes) {
+            for rows in pieces(rows, self.texts_max_bytes) {
                 writer.write(&batch_of(schema, rows)?)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<(), OutputError> {
+    pub(super) fn finish(mut self) -> Result<(), OutputError> {
+        self.write_kept(&[])?;
         if let State::Open(mut writer, _) = self.state {
             writer.finish()?;
             (*writer).into_inner()?.flush()?;
         }
         Ok(())
     }
+}
+
+/// What a row takes in memory.
+fn row_bytes(row: &[Value]) -> usize {
+    size_of_val(row) + row.iter().map(text_bytes).sum::<usize>()
 }

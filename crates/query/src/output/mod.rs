@@ -51,6 +51,18 @@ impl<W: Write> Output<W> {
         Self { writer, rows: 0 }
     }
 
+    /// The answer comes bit by bit, and these columns may have integers beyond 64 bits. In Arrow, whose types are at
+    /// the beginning, some of it is then kept before it is written, and an answer of which that is not all gets 38
+    /// digits for them.
+    #[must_use]
+    pub fn stream(self, wide_integers: Vec<bool>) -> Self {
+        let writer = match self.writer {
+            Writer::Arrow(writer) => Writer::Arrow(Box::new(writer.stream(wide_integers, None))),
+            other => other,
+        };
+        Self { writer, ..self }
+    }
+
     /// Writes rows. It must be called at least once, if only to tell what the columns are.
     ///
     /// # Errors

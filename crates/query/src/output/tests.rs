@@ -153,3 +153,50 @@ fn much_text_is_several_batches() {
     let refused = check_texts(&field, 1, &many.rows, 44).expect_err("no room");
     assert!(matches!(refused, OutputError::TooMuchText { bytes: 45, .. }), "{refused}");
 }
+
+/// The types of a column of integers that comes in these parts, of which so many bytes are kept.
+fn streamed(parts: &[&[i128]], is_wide: bool, kept_max_bytes: usize) -> (DataType, Vec<i128>) {
+    let mut bytes = Vec::new();
+    let mut arrow =
+        Arrow::new(vec!["n".to_owned()], &mut bytes).stream(vec![is_wide], Some(kept_max_bytes));
+    for part in parts {
+        let rows = part.iter().map(|number| vec![Value::Int(*number)]).collect();
+        arrow.write(&Table { kinds: vec![AnswerKind::Sum], rows }).expect("written");
+    }
+    arrow.finish().expect("finished");
+    let reader = FileReader::try_new(Cursor::new(bytes), None).expect("a file");
+    let data_type = reader.schema().field(0).data_type().clone();
+    let mut found = Vec::new();
+    for batch in reader {
+        let batch = batch.expect("a batch");
+        let column = batch.column(0);
+        match &data_type {
+            DataType::Int64 => {
+                found.extend(
+                    column.as_primitive::<Int64Type>().values().iter().map(|n| i128::from(*n)),
+                );
+            }
+            _ => found.extend(column.as_primitive::<Decimal128Type>().values()),
+        }
+    }
+    (data_type, found)
+}
+
+/// Also if only the last part has some that do not fit.
+#[test]
+fn integers_of_streams_have_room_in_their_type() {
+    let (small, large) = ([1_i128, 2], [i128::from(i64::MAX) + 1]);
+    let decimal = DataType::Decimal128(38, 0);
+    let all = |parts: &[&[i128]]| parts.concat();
+    for (parts, is_wide, kept, expected) in [
+        (&[&small[..], &large, &[]][..], true, 1 << 20, &decimal),
+        (&[&small[..], &small, &[]], true, 1 << 20, &DataType::Int64),
+        (&[&small[..], &small, &[]], false, 0, &DataType::Int64),
+        // More than is kept: nobody knows what comes.
+        (&[&small[..], &small, &large], true, 0, &decimal),
+        (&[&small[..], &small, &small], true, 100, &decimal),
+        (&[&[][..]], true, 0, &DataType::Int64),
+    ] {
+        assert_eq!(streamed(parts, is_wide, kept), (expected.clone(), all(parts)), "{parts:?}");
+    }
+}

@@ -6,6 +6,7 @@ use super::expression::{DEPTH_MAX, Names, Rows, number, predicate, scalar};
 use super::statement::{Grouping, Item, OrderKey, Statement};
 use super::typed::{Type, Typed};
 use crate::eval::Overflow;
+use crate::maps;
 use crate::plan::Conversion;
 use crate::plan::OwnStages;
 use crate::plan::{
@@ -64,7 +65,8 @@ impl Names for Groups<'_> {
             return self.aggregate(measure, of).map(Some);
         }
         if let Ok(found) = scalar(&mut self.rows, expr)
-            && let Some(at) = self.keys.iter().position(|key| *key == found)
+            && let Some(at) =
+                self.keys.iter().position(|key| key.of == found.of && key.scalar.is(&found.scalar))
         {
             return Ok(Some(Typed::new(Scalar::Column(at), found.of)));
         }
@@ -79,9 +81,10 @@ impl Names for Groups<'_> {
 }
 
 impl Groups<'_> {
-    fn aggregate(&mut self, measure: Measure, of: Option<&Expr>) -> Result<Typed, SqlError> {
-        let of = match of {
-            None => Typed::new(Scalar::Literal(Value::Int(1)), Type::Int),
+    fn aggregate(&mut self, mut measure: Measure, of: Option<&Expr>) -> Result<Typed, SqlError> {
+        let nothing = || Typed::new(Scalar::Literal(Value::Int(1)), Type::Int);
+        let mut of = match of {
+            None => nothing(),
             Some(expr) => {
                 let of = scalar(&mut self.rows, expr)?;
                 match measure {
@@ -90,6 +93,12 @@ impl Groups<'_> {
                 }
             }
         };
+        // As in count(1): each row has it.
+        if measure == Measure::Count
+            && matches!(&of.scalar, Scalar::Literal(value) if *value != Value::Null)
+        {
+            (measure, of) = (Measure::CountAll, nothing());
+        }
         let kind = match measure {
             Measure::CountAll | Measure::Count => Type::Int,
             Measure::Sum if of.of == Type::Bool => Type::Int,
@@ -97,7 +106,10 @@ impl Groups<'_> {
             _ => Type::Float,
         };
         let wanted = Aggregate { measure, of: of.scalar };
-        let known = self.aggregates.iter().position(|aggregate| *aggregate == wanted);
+        let known = self
+            .aggregates
+            .iter()
+            .position(|known| known.measure == measure && known.of.is(&wanted.of));
         let at = known.unwrap_or_else(|| {
             self.aggregates.push(wanted);
             self.aggregates.len() - 1
@@ -234,7 +246,13 @@ impl Statement {
                 _ => None,
             },
             Expr::Identifier(name) if by_name => {
-                outputs.iter().position(|output| output.name == name.value)
+                let exact = outputs.iter().position(|output| output.name == name.value);
+                // As names of columns.
+                let mut alike = (0..outputs.len()).filter(|at| {
+                    let known = &outputs[*at].name;
+                    name.quote_style.is_none() && known.eq_ignore_ascii_case(&name.value)
+                });
+                exact.or_else(|| alike.next().filter(|_| alike.next().is_none()))
             }
             _ => None,
         };
@@ -436,6 +454,21 @@ impl Question {
     #[must_use]
     pub fn streams(&self) -> bool {
         matches!(self.plan.reduction, Reduction::Rows { .. }) && self.order.is_empty()
+    }
+
+    /// Of each column whether it has integers that may leave 64 bits.
+    #[must_use]
+    pub fn wide_integers(&self) -> Vec<bool> {
+        let Reduction::Rows { columns, .. } = &self.plan.reduction else {
+            return vec![true; self.columns.len()];
+        };
+        let of = |(_, scalar): &(String, Scalar)| match scalar {
+            Scalar::Column(at) => {
+                columns.get(*at).is_none_or(|of| maps::is_wide(of, &self.plan.schema))
+            }
+            _ => true,
+        };
+        self.columns.iter().map(of).collect()
     }
 
     /// What is done on this machine with the answer of the plan, in words.

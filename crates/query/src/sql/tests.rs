@@ -146,6 +146,65 @@ fn distinct_and_group_by_all_are_groups() {
     assert!(matches!(keys[..], [Scalar::Arithmetic(Arithmetic::Divide, ..)]));
 }
 
+/// As columns: exactly first, and else in either case.
+#[test]
+fn names_of_items_are_found_as_those_of_columns() {
+    let by = |text: &str| match &question(text).plan().reduction {
+        Reduction::Top { by, .. } => by.clone(),
+        other => panic!("{text}: {other:?}"),
+    };
+    let negative = by("SELECT -1 * fare AS x FROM 'a' ORDER BY x LIMIT 1");
+    assert_eq!(by("SELECT -1 * fare AS Fare FROM 'a' ORDER BY fare LIMIT 1"), negative);
+    let fare = Scalar::Column(2);
+    assert_eq!(by("SELECT -1 * fare AS Fare FROM 'a' ORDER BY \"fare\" LIMIT 1"), fare);
+    assert_eq!(by("SELECT -1 * fare AS Fare, fare FROM 'a' ORDER BY fare LIMIT 1"), fare);
+    // Nobody knows which.
+    assert_eq!(by("SELECT -1 * fare AS Fare, 1 AS FARE FROM 'a' ORDER BY fare LIMIT 1"), fare);
+    let asked = question("SELECT zone, count(*) AS Trips FROM 'a' GROUP BY zone ORDER BY trips");
+    assert_eq!(asked.names(), ["zone", "Trips"]);
+    let asked = question("SELECT zone / 10 AS Tens, count(*) FROM 'a' GROUP BY tens");
+    let Reduction::Groups { keys, .. } = &asked.plan().reduction else { panic!("groups") };
+    assert!(matches!(keys[..], [Scalar::Arithmetic(Arithmetic::Divide, ..)]));
+}
+
+#[test]
+fn a_count_of_what_each_row_has_is_that_of_rows() {
+    let aggregates = |text: &str| match &question(text).plan().reduction {
+        Reduction::Groups { aggregates, .. } => aggregates.clone(),
+        other => panic!("{text}: {other:?}"),
+    };
+    let all = vec![Aggregate { measure: Measure::CountAll, of: int(1) }];
+    for count in ["count(1)", "count('x')", "count(1), count(*), count(2.5)"] {
+        assert_eq!(aggregates(&format!("SELECT {count} FROM 'a'")), all, "{count}");
+    }
+    assert_eq!(aggregates("SELECT count(NULL) FROM 'a'")[0].measure, Measure::Count);
+}
+
+#[test]
+fn zeroes_of_both_signs_are_two() {
+    let asked = question(
+        "SELECT sum(fare / 0.0), sum(fare / -0.0), sum(fare / -0.0), sum(fare / 0.0) FROM 'a'",
+    );
+    let Reduction::Groups { aggregates, .. } = &asked.plan().reduction else { panic!("groups") };
+    assert_eq!(aggregates.len(), 2);
+    let quotient = |zero: f64| {
+        let zero = Box::new(Scalar::Literal(Value::Float(zero)));
+        Scalar::Arithmetic(Arithmetic::Divide, Box::new(Scalar::Column(2)), zero)
+    };
+    assert!(aggregates[0].of.is(&quotient(0.0)) && aggregates[1].of.is(&quotient(-0.0)));
+    assert!(!aggregates[0].of.is(&quotient(-0.0)));
+}
+
+#[test]
+fn integers_that_may_leave_64_bits_are_known() {
+    let wide = |items: &str| question(&format!("SELECT {items} FROM 'a'")).wide_integers();
+    // zone has 32 bits, id 64 without a sign.
+    assert_eq!(wide("zone * zone, zone * zone * zone, zone + 1"), [false, true, false]);
+    assert_eq!(wide("id, id + 1, fare, fare * 2"), [true, true, false, false]);
+    assert_eq!(wide("CAST(id + 1 AS BIGINT), 7"), [false, false]);
+    assert_eq!(wide("id * id * id * id * id"), [true]);
+}
+
 #[test]
 fn histograms() {
     let asked = question("SELECT histogram(fare, 0, 100.5, 64) FROM 'a'");

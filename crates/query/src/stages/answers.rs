@@ -51,6 +51,13 @@ pub(crate) struct RawText<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
+impl<'a> Answer<'a> {
+    /// Of one row that was read here.
+    pub(crate) const fn of_row(next: u64, body: &'a [u8]) -> Self {
+        Self { next, status: Status::More, rows: 1, passed: 1, count: 1, body }
+    }
+}
+
 impl Answer<'_> {
     /// Whether it can be of this range, each row of which has a byte at least.
     pub(crate) const fn is_of(&self, range: &Range) -> bool {

@@ -179,6 +179,13 @@ impl Done {
         self.crashes += other.crashes;
         self.power_losses += other.power_losses;
     }
+
+    /// So many seeds have had everything.
+    fn has_all(&self) {
+        let Done { seeds, chains, lost, cuts, crashes, power_losses, .. } = *self;
+        let is_had = [chains, lost, cuts, crashes, power_losses].iter().all(|count| *count > 0);
+        assert!(is_had || seeds < SEEDS, "{self}");
+    }
 }
 
 impl std::fmt::Display for Done {
@@ -205,6 +212,7 @@ fn seeds() {
     };
     println!("{done}");
     assert!(done.requests > 0);
+    done.has_all();
 }
 
 /// The same seed is the same history.
@@ -271,4 +279,5 @@ fn soak() {
         command,
     );
     println!("simulation: {done}");
+    done.has_all();
 }

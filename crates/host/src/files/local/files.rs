@@ -5,7 +5,7 @@ use super::tables::Functions;
 use crate::files::direct::BLOCK_MAX_BYTES;
 use crate::files::file::PushdownFile;
 use crate::files::function::StorageFunction;
-use crate::files::mapped_file::MappedFile;
+use crate::files::mapped_file::{Closed, MappedFile};
 use crate::files::sys::length_bytes;
 use bpfof_chain::{Extent, FileMap, FileVersion, Tables};
 use bpfof_device::RingFile;
@@ -46,8 +46,7 @@ pub(super) struct Files {
     by_file: HashMap<usize, usize>,
     tables: Tables,
     functions: Functions,
-    /// How many files had been closed when the slots were last looked through.
-    closed: u64,
+    closed: Closed,
 }
 
 impl Files {
@@ -58,7 +57,7 @@ impl Files {
             by_file: HashMap::new(),
             tables: Tables::new(Vec::new()),
             functions: Functions::default(),
-            closed: MappedFile::closed(),
+            closed: Closed::new(),
         }
     }
 
@@ -113,11 +112,9 @@ impl Files {
 
     /// Frees the slots of files that were closed since; the ring held them open.
     fn let_go(&mut self, register: &mut Register<'_>) {
-        let closed = MappedFile::closed();
-        if closed == self.closed {
+        if !self.closed.is_due(self.by_file.len()) {
             return;
         }
-        self.closed = closed;
         let Self { slots, free, by_file, .. } = self;
         by_file.retain(|_, index| {
             let slot = &mut slots[*index];

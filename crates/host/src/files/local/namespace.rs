@@ -4,7 +4,7 @@
 use super::tables::Functions;
 use crate::files::file::{Pin, PushdownFile};
 use crate::files::function::StorageFunction;
-use crate::files::mapped_file::MappedFile;
+use crate::files::mapped_file::{Closed, MappedFile};
 use crate::files::nvme::NvmeNamespace;
 use bpfof_chain::{Extent, FileMap, MapError, Tables};
 use std::sync::{Arc, Weak};
@@ -16,8 +16,7 @@ pub(super) struct Namespace {
     functions: Functions,
     /// Files that have a map in the tables.
     mapped: Vec<(u32, Weak<MappedFile>)>,
-    /// Entries that had been closed when these were last looked through.
-    closed: u64,
+    closed: Closed,
 }
 
 impl Namespace {
@@ -28,7 +27,7 @@ impl Namespace {
             tables: Tables::new(vec![whole]),
             functions: Functions::default(),
             mapped: Vec::new(),
-            closed: MappedFile::closed(),
+            closed: Closed::new(),
         }
     }
 
@@ -38,11 +37,9 @@ impl Namespace {
 
     /// Forgets the maps of files that were closed since. Whether there may have been any.
     pub(super) fn let_go(&mut self) -> bool {
-        let closed = MappedFile::closed();
-        if closed == self.closed {
+        if !self.closed.is_due(self.mapped.len()) {
             return false;
         }
-        self.closed = closed;
         let Self { tables, mapped, .. } = self;
         mapped.retain(|(id, file)| {
             let is_open = file.strong_count() > 0;

@@ -1,0 +1,127 @@
+//! Which association goes for another, where there are too many.
+
+use crate::access::Access;
+use crate::controller::Controller;
+use crate::hosts::{Host, HostFull, HostLimits};
+use crate::limits::{MAX_CONTROLLERS, USELESS_AFTER_NS};
+use crate::listener::Listener;
+use crate::lost_writes::HostName;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Who wants an association.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) host: Arc<Host>,
+    /// The name that it has given.
+    pub(crate) host_nqn: String,
+    pub(crate) address: IpAddr,
+    pub(crate) host_id: [u8; 16],
+    pub(crate) access: Arc<Access>,
+    /// Where it has come in.
+    pub(crate) listener: Arc<Listener>,
+    /// It has yet to show that it is the host that it names.
+    pub(crate) is_stranger: bool,
+}
+
+impl Newcomer {
+    /// Whom it says to be, as far as that matters.
+    pub(crate) fn name(&self) -> HostName {
+        HostName::new(&self.access, &self.host, (&self.host_nqn, self.host_id))
+    }
+
+    /// Whether an association is one of those that this limit counts.
+    pub(crate) fn counts_with(&self, other: &Controller, full: &HostFull) -> bool {
+        match full {
+            HostFull::Associations(_) => other.host().serial == self.host.serial,
+            HostFull::Address(_) => other.address() == self.address,
+            _ => true,
+        }
+    }
+}
+
+/// All associations of a subsystem.
+pub(crate) type ById = BTreeMap<u16, Arc<Controller>>;
+
+/// An association that goes, and what there was too much of.
+pub(crate) type Goes = (Arc<Controller>, HostFull);
+
+fn silent_ns(controller: &Controller, now_ns: u64) -> u64 {
+    now_ns.saturating_sub(controller.last_traffic_ns.load(Ordering::Relaxed))
+}
+
+/// The association that was silent longest, of those that a limit counts with the newcomer's and that have no I/O
+/// queues, or no keep-alive timer and nothing to do; and for how long it was silent. For one who has yet to show who it
+/// is only such ones go.
+pub(crate) fn least_useful(
+    all: &ById,
+    newcomer: &Newcomer,
+    full: &HostFull,
+    (limits, now_ns): (&HostLimits, u64),
+) -> Option<(u64, Arc<Controller>)> {
+    let idle_ns = u64::from(limits.idle_timeout_s).min(60) * 1_000_000_000;
+    let is_useless = |controller: &&Arc<Controller>| {
+        let has_timer = controller.kato_ms.load(Ordering::Relaxed) != 0;
+        let least_ns = match (controller.has_queues(), has_timer) {
+            (false, _) => USELESS_AFTER_NS,
+            (true, false) => idle_ns,
+            (true, true) => return false,
+        };
+        newcomer.counts_with(controller, full)
+            && (controller.is_stranger() || !newcomer.is_stranger)
+            && silent_ns(controller, now_ns) >= least_ns
+    };
+    let useless = all.values().filter(is_useless);
+    let goes = useless.max_by_key(|controller| silent_ns(controller, now_ns))?;
+    Some((silent_ns(goes, now_ns), Arc::clone(goes)))
+}
+
+/// Chooses an association that has to go for another, if there are too many: the [least useful](least_useful). If the
+/// subsystem is full of others, one goes of the address that has most, if that has more than the newcomer's will have.
+/// For one who has yet to show who it is only such ones go, and count.
+pub(crate) fn who_goes(
+    all: &ById,
+    newcomer: &Newcomer,
+    limits: &HostLimits,
+    now_ns: u64,
+) -> Result<Option<Goes>, HostFull> {
+    let (of_host, of_address) =
+        (newcomer.host.most_associations(limits), limits.associations_per_address);
+    if all.len() < (of_host.min(of_address) as usize).min(MAX_CONTROLLERS) {
+        return Ok(None);
+    }
+    let is_full = |full: &HostFull, most: usize| {
+        all.values().filter(|other| newcomer.counts_with(other, full)).count() >= most
+    };
+    let limits_of_all = [
+        (HostFull::Associations(of_host), of_host as usize),
+        (HostFull::Address(of_address), of_address as usize),
+        (HostFull::Controllers(MAX_CONTROLLERS), MAX_CONTROLLERS),
+    ];
+    let reached = limits_of_all.into_iter().find(|(full, most)| is_full(full, *most));
+    let Some((full, _)) = reached else { return Ok(None) };
+    let goes = least_useful(all, newcomer, &full, (limits, now_ns)).map(|(_, goes)| goes);
+    let of_greediest = || match full {
+        HostFull::Controllers(_) => oldest_of_greediest(all, newcomer, now_ns),
+        _ => None,
+    };
+    let goes = goes.or_else(of_greediest).ok_or(full)?;
+    Ok(Some((goes, full)))
+}
+
+/// The association that was silent longest of the address with most, if that has more than the newcomer's will have.
+/// Those who have yet to show who they are compete among themselves only.
+fn oldest_of_greediest(all: &ById, newcomer: &Newcomer, now_ns: u64) -> Option<Arc<Controller>> {
+    let may_go = |other: &&Arc<Controller>| other.is_stranger() || !newcomer.is_stranger;
+    let all = || all.values().filter(may_go);
+    let mut counts = HashMap::new();
+    for controller in all() {
+        *counts.entry(controller.address()).or_insert(0) += 1;
+    }
+    let own = counts.get(&newcomer.address).copied().unwrap_or(0);
+    let (address, has) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let its = || all().filter(|other| other.address() == address);
+    (has > own + 1).then(|| its().max_by_key(|other| silent_ns(other, now_ns)).cloned()).flatten()
+}

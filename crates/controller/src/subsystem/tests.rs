@@ -1,0 +1,158 @@
+//! How associations come and go.
+
+use super::*;
+use crate::hosts::HostLimits;
+use crate::limits::{LAST_CONTROLLER_ID, USELESS_AFTER_NS};
+use crate::listener::Listener;
+use crate::lost_writes::LostWrites;
+use bpfof_nvme::fabrics::{ControllerConfig, Shutdown};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+
+/// Where one came from that had to go, and its id.
+type Gone = Option<(IpAddr, u16)>;
+
+struct Full {
+    hosts: Arc<Hosts>,
+    subsystem: Subsystem,
+}
+
+impl Full {
+    fn new() -> Full {
+        Full::with_ids(1..=LAST_CONTROLLER_ID)
+    }
+
+    fn with_ids(ids: RangeInclusive<u16>) -> Full {
+        let limits = HostLimits {
+            associations_per_address: MAX_CONTROLLERS as u32,
+            associations_per_host: MAX_CONTROLLERS as u32,
+            ..HostLimits::default()
+        };
+        let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), (ids, 0));
+        Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
+    }
+
+    /// An association, and which had to go for it: of whom, and its id.
+    fn connect(
+        &self,
+        last: u8,
+        is_stranger: bool,
+        now_ns: u64,
+    ) -> Result<(Arc<Controller>, Gone), HostFull> {
+        let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
+        let host = self.hosts.host(Some(address), "host");
+        let access = Arc::new(Access::everything());
+        let at = SocketAddr::from((address, 4420));
+        let listener = Arc::new(Listener::new(1, at, &at.into()));
+        let host_id = [1; 16];
+        let host_nqn = host.nqn.clone();
+        let newcomer = Newcomer { host, host_nqn, address, host_id, access, listener, is_stranger };
+        let times = (10_000, now_ns);
+        let added = self.subsystem.add_controller(&newcomer, &self.hosts, times, None);
+        added.map(|(new, gone)| (new, gone.map(|gone| (gone.address(), gone.id))))
+    }
+}
+
+/// Associations that are all in use are taken from the address that has most, as long as that has
+/// more than the newcomer's.
+#[test]
+fn a_full_subsystem_takes_from_who_has_most() {
+    let full = Full::new();
+    let connect = |last, now_ns| {
+        let (controller, gone) = full.connect(last, false, now_ns)?;
+        controller.add_queue(1).expect("free");
+        Ok(gone)
+    };
+    for number in 0..MAX_CONTROLLERS {
+        let last = if number < MAX_CONTROLLERS / 2 { 1 } else { 2 };
+        assert_eq!(connect(last, number as u64), Ok(None));
+    }
+    // Nobody has more than these would have.
+    let busy = Err(HostFull::Controllers(MAX_CONTROLLERS));
+    assert_eq!((connect(1, 5000), connect(2, 5000)), (busy, busy));
+    // The one goes that was silent longest, of the one and of the other.
+    let mut gone = [0; 2].map(|_| connect(3, 5000).expect("room is made").expect("one goes"));
+    gone.sort_unstable();
+    let [one, two] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
+    assert_eq!(gone, [(one, 1), (two, 1 + MAX_CONTROLLERS as u16 / 2)]);
+}
+
+/// The connection of one that had to go may end when another has its id.
+#[test]
+fn a_controller_is_not_forgotten_for_another() {
+    let full = Full::with_ids(1..=1);
+    let (first, _) = full.connect(1, false, 0).expect("room");
+    full.subsystem.remove_controller(&first);
+    let (second, _) = full.connect(1, false, 0).expect("room");
+    assert_eq!(first.id, second.id);
+    full.subsystem.remove_controller(&first);
+    assert!(full.subsystem.controllers().by_id.contains_key(&second.id));
+    full.subsystem.remove_controller(&second);
+    assert!(full.subsystem.controllers().by_id.is_empty());
+}
+
+/// Who was cut off hears by its next association what was lost meanwhile, and nobody else does, also not who says
+/// to be the host.
+#[test]
+fn a_host_that_was_cut_off_hears_what_was_lost() {
+    let full = Full::new();
+    let lost = Arc::new(LostWrites::default());
+    let connect = |is_stranger| full.connect(1, is_stranger, 0).expect("room").0;
+    let end = |controller: &Arc<Controller>| full.subsystem.remove_controller(controller);
+    let first = connect(false);
+    end(&first);
+    lost.note();
+    let liar = connect(true);
+    end(&liar);
+    let stranger = connect(true);
+    full.subsystem.recognize(&stranger, 0).expect("memory");
+    assert!(stranger.told.must_hear(&lost) && !stranger.told.must_hear(&lost));
+    // It has been told, by whatever association, and does not forget that.
+    let other = connect(false);
+    assert!(!other.told.must_hear(&lost));
+    end(&stranger);
+    let again = connect(false);
+    assert!(!again.told.must_hear(&lost));
+    // What one has not been told, another one that comes is told as well.
+    lost.note();
+    assert!(other.told.must_hear(&lost));
+    let more = connect(false);
+    assert!(!more.told.must_hear(&lost) && again.told.must_hear(&lost));
+    // A host that shuts its associations down begins anew.
+    let shutdown = Shutdown::Normal;
+    for controller in [again, other, more] {
+        controller.configure(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
+        end(&controller);
+    }
+    lost.note();
+    assert!(!connect(false).told.must_hear(&lost));
+}
+
+#[test]
+fn who_has_not_shown_who_it_is_takes_from_such_only() {
+    let full = Full::new();
+    let late_ns = 3 * USELESS_AFTER_NS;
+    for _ in 0..MAX_CONTROLLERS - 1 {
+        full.connect(1, false, 0).expect("room");
+    }
+    let (stranger, _) = full.connect(1, true, USELESS_AFTER_NS).expect("room");
+    let gone = full.connect(2, true, late_ns).expect("the other stranger goes").1;
+    assert_eq!(gone.map(|(_, id)| id), Some(stranger.id));
+    let busy = HostFull::Controllers(MAX_CONTROLLERS);
+    assert_eq!(full.connect(2, true, late_ns).err(), Some(busy), "idle ones stay for strangers");
+    assert!(full.connect(2, false, late_ns).expect("and go for others").1.is_some());
+}
+
+/// Whoever comes in the name of hosts that authenticate, again and again from several addresses, keeps out
+/// nobody who comes from elsewhere.
+#[test]
+fn strangers_share_what_they_have_by_address() {
+    let full = Full::new();
+    for number in 0..MAX_CONTROLLERS {
+        full.connect(1 + (number % 8) as u8, true, 0).expect("room");
+    }
+    let ninth = full.connect(9, true, USELESS_AFTER_NS / 2);
+    assert!(ninth.expect("room is made").1.is_some());
+    let busy = Some(HostFull::Controllers(MAX_CONTROLLERS));
+    assert_eq!(full.connect(1, true, USELESS_AFTER_NS / 2).err(), busy);
+}

@@ -1,0 +1,23 @@
+//! Loop devices for tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A loop device with blocks of 4096 bytes, which is taken away in the end.
+pub(crate) struct LoopDevice(pub(crate) PathBuf);
+
+impl LoopDevice {
+    /// None where none can be made.
+    pub(crate) fn of(image: &Path) -> Option<LoopDevice> {
+        let arguments = ["--find", "--show", "--sector-size", "4096"];
+        let made = Command::new("losetup").args(arguments).arg(image).output().ok()?;
+        let path = String::from_utf8(made.stdout).ok().filter(|_| made.status.success())?;
+        Some(LoopDevice(path.trim().into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
