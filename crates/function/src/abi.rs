@@ -60,6 +60,9 @@ pub const MAX_INSTRUCTIONS: usize = 4096;
 /// Calls in one program, of helpers and of its own functions: each takes much longer to compile than
 /// another instruction.
 pub const MAX_CALLS: usize = 1024;
+/// Jumps backwards in one program: the time that allocating registers takes grows with the square of them, to 2.8 s
+/// for a thousand that lead into each other's loops. The programs of this project have up to 70.
+pub const MAX_JUMPS_BACK: usize = 256;
 /// Instructions of one program where each call counts [`CALL_EFFORT`] times more: the time that allocating
 /// registers takes grows with the square of this. So much takes less than 0.3 s.
 pub const MAX_EFFORT: usize = 5120;

@@ -4,7 +4,7 @@
 //! fields, jumps to instructions of the same function, calls to functions and helpers that exist,
 //! no way to run off the end. What an instruction does with memory is checked when it runs.
 
-use crate::abi::{self, CALL_EFFORT, MAX_CALLS, MAX_EFFORT, MAX_INSTRUCTIONS};
+use crate::abi::{self, CALL_EFFORT, MAX_CALLS, MAX_EFFORT, MAX_INSTRUCTIONS, MAX_JUMPS_BACK};
 use crate::cost::Costs;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
@@ -38,6 +38,9 @@ pub enum Problem {
     /// More than [`MAX_CALLS`].
     #[error("the program has more than {MAX_CALLS} calls of functions and helpers")]
     TooManyCalls,
+    /// More than [`MAX_JUMPS_BACK`].
+    #[error("the program has more than {MAX_JUMPS_BACK} jumps backwards")]
+    TooManyLoops,
     /// More than [`MAX_EFFORT`].
     #[error(
         "the program's instructions and {CALL_EFFORT} times its calls are more than {MAX_EFFORT}"
@@ -248,7 +251,7 @@ impl Program {
                 return Err(ProgramError { pc: last, problem: Problem::FallsThrough });
             }
         }
-        self.check_calls()
+        self.check_effort()
     }
 
     fn check_target(
@@ -265,9 +268,14 @@ impl Program {
         Err(ProgramError { pc, problem: Problem::Target(i64::from(target)) })
     }
 
-    fn check_calls(&self) -> Result<(), ProgramError> {
-        let mut calls = 0;
+    fn check_effort(&self) -> Result<(), ProgramError> {
+        let (mut calls, mut jumps_back) = (0, 0);
         for (pc, instruction) in self.instructions.iter().enumerate() {
+            let is_back = |target: u32| target as usize <= pc;
+            jumps_back += usize::from(instruction.jump_target().is_some_and(is_back));
+            if jumps_back > MAX_JUMPS_BACK {
+                return Err(ProgramError { pc: pc as u32, problem: Problem::TooManyLoops });
+            }
             calls += usize::from(instruction.is_call());
             if calls > MAX_CALLS {
                 return Err(ProgramError { pc: pc as u32, problem: Problem::TooManyCalls });
@@ -652,6 +660,21 @@ mod tests {
         let other = MAX_EFFORT - CALL_EFFORT * MAX_CALLS;
         assert!(Program::parse(program(other, MAX_CALLS).as_flattened()).is_ok());
         assert_eq!(problem(&program(other + 1, MAX_CALLS)), Problem::TooMuch);
+    }
+
+    #[test]
+    fn jumps_backwards_have_a_limit() {
+        // if r0 > 5 goto the start
+        let back = |pc: usize| {
+            let [o0, o1] = (-(pc as i16) - 1).to_le_bytes();
+            [0x25, 0, o0, o1, 5, 0, 0, 0]
+        };
+        let program = |jumps: usize| {
+            let start = vec![[0xb7, 0, 0, 0, 0, 0, 0, 0]];
+            [start, (1..=jumps).map(back).collect(), vec![EXIT]].concat()
+        };
+        assert!(Program::parse(program(MAX_JUMPS_BACK).as_flattened()).is_ok());
+        assert_eq!(problem(&program(MAX_JUMPS_BACK + 1)), Problem::TooManyLoops);
     }
 
     #[test]

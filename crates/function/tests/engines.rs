@@ -421,9 +421,22 @@ fn nested(depth: i16) -> Program {
     Program::parse(slots.as_flattened()).expect("a valid program")
 }
 
+/// Each jumps back to the one before it, so each is a loop in all others before it.
+fn ladder(rungs: usize) -> Program {
+    // if r5 != 70 goto the one before
+    let rung = slot(0x55, 5, 0, -2, 70);
+    let slots = [vec![mov(2, 0)], vec![rung; rungs], vec![mov(0, 0), EXIT]].concat();
+    Program::parse(slots.as_flattened()).expect("a valid program")
+}
+
 #[test]
-fn loops_may_be_nested_deeply() {
-    assert!(NativeFunction::compile(&nested(2047)).is_ok());
+fn loops_are_nested_up_to_a_limit() {
+    assert!(NativeFunction::compile(&nested(64)).is_ok());
+    assert!(NativeFunction::compile(&ladder(60)).is_ok());
+    for program in [nested(65), nested(250), ladder(70), ladder(250)] {
+        let refusal = NativeFunction::compile(&program).expect_err("refused").to_string();
+        assert!(refusal.contains("it nests loops more than 64 deep"), "{refusal}");
+    }
 }
 
 /// Two loops side by side in a third, and code that nothing reaches and that jumps into both. An analysis of loops

@@ -508,7 +508,7 @@ fn functions_take_memory_of_their_host() {
 
     // All that it may have but the object's own bytes, which is less than the function takes.
     let mut others = host.memory.charge(0).expect("nothing");
-    while others.resize(others.bytes() + 1024).is_ok() {}
+    while others.resize(others.bytes() + 64).is_ok() {}
     let small = others.bytes() - bpfkv::GET_OBJECT.len();
     others.resize(small).expect("less than before");
     let full = Status::RESOURCE_LIMIT;

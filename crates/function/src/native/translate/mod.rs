@@ -12,7 +12,9 @@ use super::machine::{CALL_HELPER, CompileError};
 use crate::helper::Helper;
 use crate::instruction::Instruction;
 use crate::program::Program;
+use cranelift_codegen::Context;
 use cranelift_codegen::ir::{AbiParam, Signature, Type, types};
+use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Linkage, Module};
@@ -65,6 +67,7 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
         Translator::new(builder, program, range, form, callees)
             .run()
             .finalize(module.target_config());
+        check_loops(&mut context, module.isa())?;
         module.define_function(id, &mut context).map_err(failed)?;
         let frame = context.compiled_code().and_then(|code| code.buffer.frame_layout());
         let frame_bytes = frame.map_or(u32::MAX, |frame| frame.frame_to_fp_offset);
@@ -87,6 +90,28 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
 /// The most that a function takes of the host's stack, in bytes. Functions call each other
 /// [`MAX_FRAMES`](crate::abi::MAX_FRAMES) deep at most, so together they take half a megabyte.
 const MAX_FRAME_BYTES: u32 = 64 << 10;
+
+/// Loops within loops. The time that allocating registers takes grows with the square of this at least: so many
+/// take less than 0.1 s, and 2000 up to 8 s.
+const MAX_NESTED_LOOPS: usize = 64;
+
+fn check_loops(context: &mut Context, isa: &dyn TargetIsa) -> Result<(), CompileError> {
+    context.flowgraph();
+    // The analysis goes backwards from the end of a loop to its head, and takes it that the head is passed on every
+    // way in. Code that nothing reaches may jump in elsewhere: two loops then become each the other's outer one,
+    // and the analysis never ends.
+    context
+        .eliminate_unreachable_code(isa)
+        .map_err(|error| CompileError(format!("it cannot be translated: {error}")))?;
+    context.compute_loop_analysis();
+    let loops = &context.loop_analysis;
+    let level = |block| loops.loop_level(block).level();
+    let deepest = context.func.layout.blocks().map(level).max().unwrap_or(0);
+    if deepest > MAX_NESTED_LOOPS {
+        return Err(CompileError(format!("it nests loops more than {MAX_NESTED_LOOPS} deep")));
+    }
+    Ok(())
+}
 
 /// The first instructions of the functions that these call.
 fn callees(instructions: &[Instruction]) -> BTreeSet<u32> {
