@@ -286,10 +286,12 @@ impl Controller {
     /// Changes the tables, whatever memory that takes. A reader that sees the new generation finds the
     /// new tables, or yet newer ones.
     pub(crate) fn update(&self, change: impl FnOnce(&Tables) -> Tables) {
+        // Freed when nobody waits for the lock any more.
+        let _before;
         let mut tables = lock(&self.tables);
         let changed = change(&tables);
         let memory = self.account().charge_anyway(changed.memory_bytes());
-        *tables = Arc::new(changed.counted(memory));
+        _before = std::mem::replace(&mut *tables, Arc::new(changed.counted(memory)));
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -299,10 +301,11 @@ impl Controller {
         &self,
         change: impl FnOnce(&Tables) -> Tables,
     ) -> Result<(), MemoryFull> {
+        let _before;
         let mut tables = lock(&self.tables);
         let changed = change(&tables);
         let memory = self.account().charge(changed.memory_bytes())?;
-        *tables = Arc::new(changed.counted(memory));
+        _before = std::mem::replace(&mut *tables, Arc::new(changed.counted(memory)));
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }

@@ -64,7 +64,7 @@ pub const MAX_CALLS: usize = 1024;
 /// for a thousand that lead into each other's loops. The programs of this project have up to 70.
 pub const MAX_JUMPS_BACK: usize = 256;
 /// Instructions of one program where each call counts [`CALL_EFFORT`] times more: the time that allocating
-/// registers takes grows with the square of this. So much takes less than 0.3 s.
+/// registers takes grows with the square of this. So much takes some 0.3 s.
 pub const MAX_EFFORT: usize = 5120;
 /// What a call counts beside itself.
 pub const CALL_EFFORT: usize = 3;
