@@ -24,7 +24,7 @@ pub struct Function {
     /// Whom its tail calls reach, if not the functions of its tables.
     pub peers: Option<Peers>,
     /// Its maps, of a function that only this process runs. At a target each association has its
-    /// own, in its [`Tables`].
+    /// own, in its [`Tables`](crate::Tables).
     pub maps: FunctionMaps,
 }
 

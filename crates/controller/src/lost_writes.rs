@@ -128,8 +128,9 @@ impl CutOff {
 
     /// A host has shut its association down.
     pub(crate) fn has_shut_down(&mut self, host: HostName) {
-        let is_known = self.0.iter().any(|(of, _)| *of == host);
-        if !is_known && self.0.iter().any(|(of, _)| of.may_be(&host)) {
+        self.0.retain(|(of, ending)| *of != host || ending.told().is_some());
+        let is_cut_off = self.0.iter().any(|(of, _)| *of == host);
+        if !is_cut_off && self.0.iter().any(|(of, _)| of.may_be(&host)) {
             self.push(host, Ending::ShutDown);
         }
     }
@@ -139,12 +140,11 @@ impl CutOff {
         self.0.iter().filter(|(of, _)| of == host).find_map(|(_, ending)| ending.told())
     }
 
-    /// The same of one of its name that was elsewhere, unless the host has shut down what it had.
+    /// The same of one of its name that was elsewhere, and cut off since the host has shut down what it had.
     pub(crate) fn told_elsewhere(&self, host: &HostName) -> Option<&Told> {
-        if self.0.iter().any(|(of, _)| of == host) {
-            return None;
-        }
-        self.0.iter().filter(|(of, _)| of.may_be(host)).find_map(|(_, ending)| ending.told())
+        let last = self.0.iter().rposition(|(of, _)| of == host);
+        let later = self.0.iter().skip(last.map_or(0, |last| last + 1));
+        later.filter(|(of, _)| of.may_be(host)).find_map(|(_, ending)| ending.told())
     }
 
     /// A host has come back.
@@ -262,5 +262,21 @@ mod tests {
         let third = Arc::new(LostWrites::default());
         third.note();
         assert!(told[0].must_hear(&third) && told[0].later.lock().expect("free").len() == 2);
+    }
+
+    /// What has its name elsewhere and is cut off after a host has shut down is not what it had then.
+    #[test]
+    fn who_is_cut_off_elsewhere_after_a_shutdown_is_told_here() {
+        let mut cut_off = CutOff::default();
+        let told = Told::from_now();
+        let (first, second) = (at(Some(1), "a", 1), at(Some(2), "a", 1));
+        cut_off.add(first.clone(), &told);
+        cut_off.has_shut_down(second.clone());
+        assert!(cut_off.told_elsewhere(&second).is_none());
+        cut_off.has_come_back(&first);
+        cut_off.add(first.clone(), &told);
+        assert!(cut_off.told_elsewhere(&second).is_some());
+        cut_off.has_shut_down(second.clone());
+        assert!(cut_off.told_elsewhere(&second).is_none(), "it has shut down once more");
     }
 }

@@ -138,10 +138,9 @@ impl Registry {
         if let Err(full @ (HostFull::Associations(_) | HostFull::Address(_))) = &made
             && !subsystem.is_discovery()
         {
-            // It may have those that are of no use in other subsystems.
+            // It may have those that are of no use in any subsystem.
             let others = self.lock().clone();
-            let others = others.iter().filter(|other| other.number != subsystem.number);
-            let all = others.filter_map(|other| {
+            let all = others.iter().filter_map(|other| {
                 let goes = other.least_useful(newcomer, full, (hosts, now_ns))?;
                 Some((goes, other))
             });

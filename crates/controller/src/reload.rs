@@ -9,7 +9,7 @@
 use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig};
 use crate::controller::Controller;
 use crate::error::ServerError;
-use crate::namespace::{Namespace, NamespaceError};
+use crate::namespace::{Namespace, NamespaceError, Traits};
 use crate::namespace_table::Served;
 use crate::registry::Registry;
 use crate::subsystem::Subsystem;
@@ -161,7 +161,8 @@ fn check_new(
 fn to_reconnect(subsystem: &Subsystem) -> Vec<Arc<Controller>> {
     let mut controllers = subsystem.all_controllers();
     controllers.retain(|known| {
-        subsystem.traits_for(&known.access).is_some_and(|traits| traits != known.traits)
+        let traits = subsystem.traits_for(&known.access);
+        traits.is_some_and(|traits| traits != known.traits && known.traits != Traits::CAREFUL)
     });
     if !controllers.is_empty() {
         log::warn!(

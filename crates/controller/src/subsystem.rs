@@ -75,15 +75,22 @@ impl Controllers {
     /// What a host has been told by an association that was cut off, of which it may now come back, or else by one that
     /// it has. With none it has no writes that can have been lost.
     fn told_before(&self, host: &HostName) -> Told {
-        let is_live =
-            |of: &Controller| !of.is_stranger() && !of.is_shut_down() && of.name().may_be(host);
+        if host.id == [0; 16] {
+            return Told::from_now();
+        }
+        let is_live = |of: &Controller| {
+            !of.is_stranger()
+                && !of.is_shut_down()
+                && of.host_id == host.id
+                && of.name().may_be(host)
+        };
         let live = |is_same: bool| {
             let mut all = self.by_id.values().filter(|other| is_live(other));
             all.find(|other| !is_same || other.name() == *host).map(|other| &other.told)
         };
         let own = self.cut_off.told(host).or_else(|| live(true));
         let found = own.or_else(|| self.cut_off.told_elsewhere(host)).or_else(|| live(false));
-        found.filter(|_| host.id != [0; 16]).map_or_else(Told::from_now, Told::copied)
+        found.map_or_else(Told::from_now, Told::copied)
     }
 
     /// What is announced to a host; none if no namespace exists for it.

@@ -185,6 +185,11 @@ fn wanted_subsystem(
         let cause = format!("{:?} is not served here", data.subnqn);
         return Err(invalid(true, 256, "SUBNQN", cause));
     };
+    // By this name all are counted who ask for the discovery log.
+    if data.hostnqn == DISCOVERY_NQN && !subsystem.is_discovery() {
+        let cause = "it is the name of the discovery subsystem".to_owned();
+        return Err(invalid(true, 512, "HOSTNQN", cause));
+    }
     // The name goes into logs, where nobody is to write what looks like a line about another.
     if data.hostnqn.contains(|c: char| is_unprintable(c) || c.is_whitespace()) {
         let cause = "it has white space, or a character that cannot be printed".to_owned();
