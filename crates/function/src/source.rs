@@ -107,7 +107,12 @@ impl SourceMap {
     /// The line that instruction `pc` comes from.
     pub fn find(&self, pc: u32) -> Option<SourceLine> {
         let after = self.lines.partition_point(|line| line.start <= pc);
-        let Line { place, text, inlined_at, .. } = &self.lines[after.checked_sub(1)?];
+        let Line { start, place, text, inlined_at } = &self.lines[after.checked_sub(1)?];
+        // What is known of the function before says nothing of this one.
+        let next = self.functions.partition_point(|(start, _)| *start <= pc);
+        if next.checked_sub(1).is_some_and(|function| *start < self.functions[function].0) {
+            return None;
+        }
         let text_of = |text: &Text| self.texts[text.start as usize..text.end as usize].to_owned();
         let calls = &self.calls[inlined_at.start as usize..inlined_at.end as usize];
         let call = |Place { file, line }: &Place| CallSite { file: text_of(file), line: *line };

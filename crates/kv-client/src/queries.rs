@@ -51,17 +51,23 @@ impl Session {
         self.get_each(keys, plain)?.into_iter().collect()
     }
 
-    /// The value of each key, or why it cannot be looked up, in their order.
+    /// The value of each key, or why it cannot be looked up, in their order. With `plain` nothing is looked up behind a
+    /// key for which the host cannot read.
     ///
     /// # Errors
     /// [`SessionError`], if that is not of one key.
     pub fn get_each(&mut self, keys: &[u64], plain: bool) -> Result<Vec<Looked>, SessionError> {
         if plain {
-            let each = keys.iter().map(|key| match self.get(*key, plain) {
-                Err(error @ (SessionError::Host(_) | SessionError::Read(_))) => Err(error),
-                looked => Ok(looked),
-            });
-            return each.collect();
+            let mut each = Vec::with_capacity(keys.len());
+            for key in keys {
+                let looked = self.get(*key, plain);
+                let is_last = matches!(looked, Err(SessionError::Host(_) | SessionError::Read(_)));
+                each.push(looked);
+                if is_last {
+                    break;
+                }
+            }
+            return Ok(each);
         }
         // Keys that the host does not know to be missing.
         let (mut places, mut starts, mut arguments) = (Vec::new(), Vec::new(), Vec::new());

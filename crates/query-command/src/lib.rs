@@ -225,7 +225,11 @@ fn ready(options: &Options) -> Result<Ready, Failure> {
             (question, source)
         }
         // Columns are not those that were meant if the header is none.
-        Err(failure) => return Err(found.bad_row().map_or(failure, Failure::from)),
+        Err(failure) => {
+            let Some(row) = found.bad_row() else { return Err(failure) };
+            let question = failure.message().unwrap_or_default();
+            return Err(Failure::other(format!("{row}; besides: {question}")));
+        }
     };
     let reach = options.reach();
     let then = if options.explain {

@@ -45,6 +45,9 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
     let mut files_at_once = 1;
     loop {
         let mut queue = mem::take(&mut *shared.queue());
+        if queue.stop {
+            queue.refresh.clear();
+        }
         queue.refresh.retain(|entry| !queue.removed.iter().any(|other| other.id == entry.id));
         let rest = queue.refresh.split_off(files_at_once.min(queue.refresh.len()));
         let more = !rest.is_empty();
@@ -52,7 +55,7 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
         let begun = Instant::now();
         if let Err(error) = keeper.turn(&queue) {
             // Whoever stops it may end the connection.
-            if !shared.queue().stop {
+            if !queue.stop && !shared.queue().stop {
                 log::warn!("chains run by plain reads from now on: {error}");
             }
             break;

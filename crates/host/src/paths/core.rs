@@ -53,8 +53,14 @@ struct Table {
 }
 
 impl Table {
+    /// What a path must have that has these terms.
+    fn common(&self, terms: &Terms) -> Option<Terms> {
+        let is_alone = self.links.iter().flatten().next().is_none();
+        self.terms.map(|common| if is_alone { common.renewed(terms) } else { common })
+    }
+
     fn compare(&self, terms: &Terms) -> Result<(), Error> {
-        let missing = self.terms.and_then(|common| common.missing_in(terms));
+        let missing = self.common(terms).and_then(|common| common.missing_in(terms));
         missing.map_or(Ok(()), |why| Err(Error::OtherTarget(why)))
     }
 }
@@ -329,6 +335,7 @@ impl Paths {
             return Err(LostReason::HungUp.into());
         }
         table.compare(&terms)?;
+        table.terms = table.common(&terms);
         let common = table.terms.get_or_insert(terms);
         let is_first_with_namespace = common.namespace.is_none() && terms.namespace.is_some();
         common.namespace = common.namespace.or(terms.namespace);

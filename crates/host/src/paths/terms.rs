@@ -69,6 +69,15 @@ impl Terms {
     pub(super) const NO_NAMESPACE: &'static str =
         "its target does not have the namespace that the address names";
 
+    /// These as they are after a namespace without an identifier may have grown, and its subsystem have got another
+    /// serial number, while no path was there to tell.
+    pub(super) fn renewed(mut self, newer: &Self) -> Self {
+        if let (Some(own), Some(newer)) = (&mut self.namespace, newer.namespace) {
+            own.unnamed = own.unnamed.and(newer.unnamed);
+        }
+        self
+    }
+
     /// What another association lacks that this one has.
     pub(super) fn missing_in(&self, other: &Self) -> Option<&'static str> {
         if other.is_discovery != self.is_discovery {

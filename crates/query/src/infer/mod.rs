@@ -181,8 +181,8 @@ impl Found {
         let warnings = unknown.map(|column| {
             let name = shortened(&self.source.schema.columns[*column].name);
             format!(
-                "{path}: column {name} has no value in the first MiB, and is taken for text: if it has numbers, say \
-                 so by --schema '{name} f64'"
+                "{path}: column {name} has no value in the first MiB of each file that was looked at, and is taken for \
+                 text: if it has numbers, say so by --schema '{name} f64'"
             )
         });
         let warnings = warnings.collect();

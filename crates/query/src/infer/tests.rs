@@ -220,8 +220,8 @@ fn a_column_that_may_have_numbers_further_on_is_told() {
     let folder = folder(&[("late.csv", late.as_bytes())]);
     let asked = |items, hints: &Hints| told(folder.path(), "late.csv", items, hints).expect("good");
     let warnings = asked("max(n)", &Hints::default());
-    let why = "late.csv: column n has no value in the first MiB, and is taken for text: if it has numbers, say so by \
-               --schema 'n f64'";
+    let why = "late.csv: column n has no value in the first MiB of each file that was looked at, and is taken \
+               for text: if it has numbers, say so by --schema 'n f64'";
     assert!(warnings.len() == 1 && warnings[0].ends_with(why), "{warnings:?}");
     for (items, hints) in
         [("max(id)", Hints::default()), ("count(*)", Hints::default()), ("n", schema("n f64"))]
