@@ -4,6 +4,9 @@
 //! holds the outputs to set. So random blocks are random behaviour, and the model only has to
 //! follow the same blocks byte by byte.
 
+mod assembly;
+
+use assembly::{EXIT, slot};
 use bpfof_chain::*;
 use bpfof_function::{NativeFunction, Program, abi};
 use bpfof_nvme::tcp::data_digest;
@@ -16,12 +19,6 @@ const NAMESPACE_BLOCKS: u64 = 64;
 const ORDER_BYTES: usize = abi::context::BYTES - abi::context::READS;
 const RETURN_AT: usize = ORDER_BYTES;
 const SMALLEST_ORDER: u32 = ORDER_BYTES as u32 + 8;
-
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
 
 /// Counts its calls and sums what it is given up in scratch, and does what the block says; ends the
 /// chain on a short block.
@@ -49,14 +46,14 @@ fn obedient() -> Function {
         slot(0x62, 6, 0, 52, 1),                    // done = 1
         slot(0x62, 6, 0, 56, 16),                   // out_len = 16
         slot(0xb7, 0, 0, 0, 0),
-        slot(0x95, 0, 0, 0, 0),
+        EXIT,
         slot(0xbf, 1, 6, 0, 0), // obey: memmove(&ctx->reads, data, ORDER)
         slot(0x07, 1, 0, 0, 48),
         slot(0xbf, 2, 7, 0, 0),
         slot(0xb7, 3, 0, 0, ORDER_BYTES as i32),
         slot(0x85, 0, 0, 0, 2),
         slot(0x61, 0, 7, RETURN_AT as i16, 0),
-        slot(0x95, 0, 0, 0, 0),
+        EXIT,
     ];
     let program = Program::parse(code.as_flattened()).expect("valid");
     let native = NativeFunction::compile(&program).expect("translates");

@@ -1,5 +1,8 @@
 //! What chains cost beside what their functions pay.
 
+mod assembly;
+
+use assembly::{EXIT, slot};
 use bpfof_chain::{
     ChainError, DeviceRead, Engine, Extent, FileMap, FileVersion, Function, Limits, Progress,
     Start, Tables, WHOLE_NAMESPACE,
@@ -18,12 +21,6 @@ const HOP: u64 = 120;
 const CALL: u64 = 80;
 const PIECE: u64 = 300;
 
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
 /// In its first hop it asks for 16 reads of 4 KiB. Of the second hop the first call ends the chain.
 fn fan_out() -> Function {
     const SIZE: i32 = (abi::MAX_HOP_BYTES / abi::MAX_READS) as i32;
@@ -32,12 +29,12 @@ fn fan_out() -> Function {
         slot(0x15, 2, 0, 3, 0),  // if r2 == 0 goto ask
         slot(0x62, 1, 0, 52, 1), // ctx->done = 1
         slot(0xb7, 0, 0, 0, 0),
-        slot(0x95, 0, 0, 0, 0),
+        EXIT,
         slot(0x62, 1, 0, 48, abi::MAX_READS as i32), // ask: ctx->reads = 16
     ];
     let sizes = (0..abi::MAX_READS).map(|read| slot(0x62, 1, 0, 192 + 4 * read as i16, SIZE));
     code.extend(sizes);
-    code.extend([slot(0xb7, 0, 0, 0, 0), slot(0x95, 0, 0, 0, 0)]);
+    code.extend([slot(0xb7, 0, 0, 0, 0), EXIT]);
     let program = Program::parse(code.as_flattened()).expect("valid");
     Function {
         id: FUNCTION,

@@ -1,5 +1,8 @@
 //! Functions that go on in others.
 
+mod assembly;
+
+use assembly::{EXIT, slot};
 use bpfof_chain::engine::MAX_TAIL_CALLS;
 use bpfof_chain::{
     Answer, ChainError, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Outcome,
@@ -8,13 +11,6 @@ use bpfof_chain::{
 use bpfof_function::{NativeFunction, Program};
 use std::sync::Arc;
 
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
-const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 const TAIL_CALL_COST: u64 = 500;
 
 fn function(id: u32, code: &[[u8; 8]]) -> Function {

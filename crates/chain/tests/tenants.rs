@@ -1,5 +1,8 @@
 //! Chains of two owners in the same arenas: what one leaves, the other never finds.
 
+mod assembly;
+
+use assembly::{EXIT, slot};
 use bpfof_chain::{
     Answer, ChainId, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Progress, Start,
     Suspended, Tables,
@@ -10,16 +13,9 @@ use proptest::prelude::*;
 const BLOCK: u32 = 4096;
 /// What owner 1 leaves wherever it can.
 const CANARY: u8 = 0xc5;
-const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 const MEMSET: i32 = 3;
 const FIND: i32 = 5;
 const WORKSPACE: i32 = 12;
-
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
 
 /// All that a call can reach, but for the data that was read for it: where, and how many bytes.
 fn reach() -> [(u64, usize); 4] {
@@ -119,7 +115,11 @@ impl House {
 
     /// Functions 1 and 3 are owner 1's, function 2 is owner 2's.
     fn start(&mut self, function: u32, scratch_bytes: u32) {
-        let owner = if function == 2 { 2 } else { 1 };
+        self.start_of(if function == 2 { 2 } else { 1 }, function, scratch_bytes);
+    }
+
+    /// Nothing starts while no arena is free.
+    fn start_of(&mut self, owner: u64, function: u32, scratch_bytes: u32) {
         let start = Start {
             owner,
             namespace: 1,
@@ -227,23 +227,9 @@ fn an_owner_finds_what_it_left() {
         house.complete(0);
     }
     assert_eq!(house.ended, [1, 0, 0]);
-    let as_first = Start {
-        owner: 1,
-        namespace: 1,
-        unit_bytes: 512,
-        function: 2,
-        files: &[FileVersion { id: 0, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: BLOCK,
-        argument: &[],
-        scratch_bytes: 64,
-        answer_max_bytes: 0,
-    };
-    let mut reads = Vec::new();
-    let started = house.engine.start(&as_first, &house.tables, |read| reads.push(read));
-    let chain = started.expect("it starts");
-    house.engine.data_mut(&reads[0]).fill(0);
+    house.start_of(1, 2, 64);
+    let (_, chain, read) = house.waiting.pop().expect("it starts");
+    house.engine.data_mut(&read).fill(0);
     let progress = house.engine.completed(chain, true, &house.tables, |_| ());
     let Progress::Done(Err((error, 1))) = progress else { panic!("{progress:?}") };
     assert_eq!(error, bpfof_chain::ChainError::Abort(1), "in its workspace");

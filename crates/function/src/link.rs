@@ -63,12 +63,6 @@ enum Failure {
     Whole(LinkError),
 }
 
-impl From<&'static str> for Failure {
-    fn from(problem: &'static str) -> Failure {
-        Failure::Here(problem)
-    }
-}
-
 impl From<LinkError> for Failure {
     fn from(error: LinkError) -> Failure {
         Failure::Whole(error)
@@ -81,7 +75,7 @@ impl From<object::Error> for LinkError {
     }
 }
 
-/// What the objects' parts say that all entry points share.
+/// What all entry points of an object share.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a, 'e> {
     pub(crate) elf: &'a Elf<'e>,
@@ -265,16 +259,17 @@ impl<'a, 'e> Linker<'a, 'e> {
                 RelocationFlags::Elf { r_type: R_BPF_64_64 } => self.take_data(target),
                 _ => Err(Failure::Here("relocation of an unknown type")),
             };
-            followed.map_err(|failure| self.placed(failure, index, relocation.slot))?;
+            let offset = 8 * relocation.slot as u64;
+            followed.map_err(|failure| self.placed(failure, index, offset))?;
         }
         // The assembler resolves calls of functions of the same section that other files cannot refer to.
         for slot in slots.clone() {
             let pc = base + slot - slots.start;
             let is_call = self.code[8 * pc..].starts_with(&LOCAL_CALL);
             if is_call && section.relocations_of(&(slot..slot + 1)).is_empty() {
-                let target = Some((index, 8 * slot as u64));
-                let followed = self.follow_call(pc, target);
-                followed.map_err(|failure| self.placed(failure, index, slot))?;
+                let offset = 8 * slot as u64;
+                let followed = self.follow_call(pc, Some((index, offset)));
+                followed.map_err(|failure| self.placed(failure, index, offset))?;
             }
         }
         Ok(())
@@ -343,10 +338,7 @@ impl<'a, 'e> Linker<'a, 'e> {
                 }
                 _ => Err(Failure::Here("static data with a relocation of an unknown type")),
             };
-            followed.map_err(|failure| match failure {
-                Failure::Here(problem) => self.failed(index, offset, problem),
-                Failure::Whole(error) => error,
-            })?;
+            followed.map_err(|failure| self.placed(failure, index, offset))?;
         }
         Ok(())
     }
@@ -387,7 +379,8 @@ impl<'a, 'e> Linker<'a, 'e> {
                 if relocation.flags == (RelocationFlags::Elf { r_type: R_BPF_64_64 }) {
                     let pc = base + relocation.slot - slots.start;
                     let done = self.relocate_address(pc, self.symbol(relocation.target));
-                    done.map_err(|problem| self.placed(problem.into(), index, relocation.slot))?;
+                    let offset = 8 * relocation.slot as u64;
+                    done.map_err(|problem| self.failed(index, offset, problem))?;
                 }
             }
         }
@@ -424,10 +417,10 @@ impl<'a, 'e> Linker<'a, 'e> {
         LinkError::Relocation { section, offset, source, problem }
     }
 
-    /// The same of a slot, if it is there that it is wrong.
-    fn placed(&self, failure: Failure, section: SectionIndex, slot: usize) -> LinkError {
+    /// The same, if it is there that it is wrong.
+    fn placed(&self, failure: Failure, section: SectionIndex, offset: u64) -> LinkError {
         match failure {
-            Failure::Here(problem) => self.failed(section, 8 * slot as u64, problem),
+            Failure::Here(problem) => self.failed(section, offset, problem),
             Failure::Whole(error) => error,
         }
     }

@@ -8,6 +8,7 @@ use crate::limits::{MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS};
 use crate::schedule::{HostIndex, Schedule};
 use crate::transport::Port;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -87,8 +88,6 @@ pub(crate) struct Parties {
     /// By the host's serial number: its index and how many connections it has. Those who ask for the discovery log
     /// without having shown who they are have one share together, wherever they are: 0, which is no serial number.
     hosts: HashMap<u64, (HostIndex, u32)>,
-    /// How many connections each address has.
-    addresses: HashMap<IpAddr, u32>,
     /// By association, in use or not: the address of its controller, and its connections.
     associations: Vec<(usize, u32)>,
 }
@@ -101,7 +100,6 @@ impl Parties {
         address: IpAddr,
         schedule: &mut Schedule,
     ) -> PartyIndex {
-        *self.addresses.entry(address).or_insert(0) += 1;
         let known = self.hosts.entry(if host.is_anybody() { 0 } else { host.serial });
         let (host, members) = known.or_insert_with(|| (schedule.new_host(), 0));
         *members += 1;
@@ -119,19 +117,7 @@ impl Parties {
         PartyIndex { host: *host, association: association as u32, address }
     }
 
-    /// The address with most connections, if it has more than one: names cost nothing there.
-    fn greediest(&self) -> Option<IpAddr> {
-        let (address, members) = self.addresses.iter().max_by_key(|(_, members)| **members)?;
-        (*members > 1).then_some(*address)
-    }
-
     fn leave(&mut self, party: PartyIndex) {
-        if let Some(members) = self.addresses.get_mut(&party.address) {
-            *members -= 1;
-            if *members == 0 {
-                self.addresses.remove(&party.address);
-            }
-        }
         self.associations[party.association as usize].1 -= 1;
         self.hosts.retain(|_, (index, members)| {
             *members -= u32::from(*index == party.host);
@@ -369,18 +355,27 @@ impl Table {
         if served().count() <= self.room.connections - self.room.pending {
             return None;
         }
-        let address = self.parties.greediest()?;
         let parties = || served().filter_map(|entry| Some((entry, entry.party?)));
-        let there = || parties().filter(|(_, party)| party.address == address);
-        let mut counts = HashMap::new();
-        for (_, party) in there() {
-            *counts.entry(party.host.number()).or_insert(0) += 1;
+        // Names cost nothing at an address.
+        let (address, members) = most(parties().map(|(_, party)| party.address))?;
+        if members < 2 {
+            return None;
         }
-        let (host, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let there = || parties().filter(|(_, party)| party.address == address);
+        let (host, _) = most(there().map(|(_, party)| party.host.number()))?;
         let its = there().filter(|(_, party)| party.host.number() == host).map(|(entry, _)| entry);
         let idle = its.min_by_key(|entry| entry.connection.arrivals.command_ns);
         idle.map(|entry| entry.connection.index)
     }
+}
+
+/// What comes most often, and how often.
+fn most<T: Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(T, u32)> {
+    let mut counts = HashMap::new();
+    for one in all {
+        *counts.entry(one).or_insert(0) += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count)
 }
 
 #[cfg(test)]

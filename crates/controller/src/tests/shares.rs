@@ -22,6 +22,7 @@ use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, Upload, opcode};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const OTHER: &str = "nqn.2026-01.io.bpf-of:other";
@@ -300,6 +301,28 @@ fn idle_associations_go_wherever_they_are() {
     assert!(idle.iter().any(|idle| Arc::ptr_eq(idle, gone)));
     let counts = two.subsystems.each_ref().map(|subsystem| subsystem.all_controllers().len());
     assert_eq!(counts, [1, 1]);
+}
+
+/// Those of the subsystem that it wants go as well if most are there, but not as many as it may have.
+#[test]
+fn idle_associations_of_the_same_subsystem_go() {
+    let mut two = Two::new();
+    let useful = two.connect(0, 0).expect("room");
+    let idle = two.connect(1, 0).expect("room");
+    useful.last_traffic_ns.store(USELESS_AFTER_NS, Ordering::Relaxed);
+    two.connect(1, USELESS_AFTER_NS).expect("one goes");
+    let [gone] = &two.gone[..] else { panic!("{} go", two.gone.len()) };
+    assert!(Arc::ptr_eq(gone, &idle));
+}
+
+/// By the name of the discovery subsystem all are counted who ask for its log.
+#[test]
+fn no_host_has_the_name_of_the_discovery_subsystem() {
+    let mut rig = rig(HostLimits::default());
+    let (_, refused) = Peer::ask(&mut rig, HERE, (DISCOVERY_NQN, NQN));
+    assert_eq!(refused.status, Status::CONNECT_INVALID_PARAMETERS);
+    discover(&mut rig, HERE, DISCOVERY_NQN);
+    rig.finish();
 }
 
 /// What a controller announces follows from the namespaces that exist for its host.

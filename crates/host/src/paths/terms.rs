@@ -131,6 +131,15 @@ mod tests {
         let serial = same(of(&one, &plain), of(&other, &plain)).expect("told");
         assert!(serial.contains("serial number"), "{serial}");
         let longer = namespace(|namespace| namespace.nsze = 101);
+        // While no path is there, it may have grown, or its target be another machine.
+        let terms = |namespace| Terms {
+            is_discovery: false,
+            limits: DataLimits { transfer_bytes: 1, in_capsule_bytes: 0 },
+            namespace: Some(namespace),
+        };
+        let (known, newer) = (terms(of(&one, &plain)), terms(of(&other, &longer)));
+        assert!(known.missing_in(&newer).is_some());
+        assert_eq!(known.renewed(&newer).missing_in(&newer), None);
         let size = same(of(&one, &plain), of(&one, &longer)).expect("told");
         assert!(size.contains("another size"), "{size}");
         // With an identifier these do not matter: a namespace grows, and two targets have one disk.
