@@ -1,5 +1,6 @@
 //! Files that get another content at once or not at all, and still have it after a crash of the machine.
 
+use bpfof_terminal::folder::sync_folder;
 use std::fs::{File, OpenOptions, remove_file, rename};
 use std::io::{self, Write};
 use std::path::Path;
@@ -26,21 +27,4 @@ pub(crate) fn replace(
 pub(crate) fn fill(mut file: &File, content: &[&[u8]]) -> io::Result<()> {
     content.iter().try_for_each(|part| file.write_all(part))?;
     file.sync_all()
-}
-
-/// Makes the name of a file last.
-pub(crate) fn sync_folder(of: &Path) -> io::Result<()> {
-    let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()) {
-        // A folder that only takes files, or of a file system that does not sync folders.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-            ) =>
-        {
-            Ok(())
-        }
-        synced => synced,
-    }
 }

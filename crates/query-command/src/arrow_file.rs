@@ -1,5 +1,6 @@
 //! The file that an Arrow answer is written to.
 
+use bpfof_terminal::folder::{folder_of, sync_folder};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, Permissions};
@@ -70,25 +71,6 @@ impl ArrowFile {
             }
             Self::Direct(_) => Ok(()),
         }
-    }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn sync_folder(path: &Path) -> io::Result<()> {
-    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
-        // A folder that only takes files, or of a file system that does not sync folders.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-            ) =>
-        {
-            Ok(())
-        }
-        synced => synced,
     }
 }
 

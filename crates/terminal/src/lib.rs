@@ -1,6 +1,8 @@
 //! What the commands of `bpfof` share, the benchmarks included: how they end, bars that show progress,
-//! stopping by a signal, addresses of targets with the keys for them, and keeping keys out of core dumps.
+//! stopping by a signal, addresses of targets with the keys for them, names of files that last, and keeping keys out of
+//! core dumps.
 
+pub mod folder;
 pub mod progress;
 
 use bpfof_host::{HostsFile, KeyFiles, TargetUrl};

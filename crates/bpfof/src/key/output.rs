@@ -1,7 +1,8 @@
 //! Where secrets are written to.
 
-use crate::replace::{fill, replace, sync_folder};
+use crate::replace::{fill, replace};
 use bpfof_terminal::Outcome;
+use bpfof_terminal::folder::sync_folder;
 use clap::Args;
 use std::fs::{File, OpenOptions, remove_file, symlink_metadata};
 use std::io::{self, Write};
