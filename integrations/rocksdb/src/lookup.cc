@@ -172,6 +172,7 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 	found->blocks = answer.blocks;
 	found->tables = answer.table + 1;
 	found->is_whole = answer.status != SST_NOT_FOUND;
+	found->sequence = answer.tag >> 8;
 	found->lacks_scratch = answer.status == SST_TOO_LONG;
 	if (answer.status == SST_OTHER || answer.status == SST_TOO_LONG || answer.status > SST_BLOB)
 		return ReadPath::kDeclined;

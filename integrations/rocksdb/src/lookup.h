@@ -71,6 +71,8 @@ struct Found {
 	/* Tables that were searched, and whether those behind them do not matter. */
 	uint32_t tables = 0;
 	bool is_whole = false;
+	/* The sequence number of what ended the search, as it stands in its table. */
+	uint64_t sequence = 0;
 	/* Whether there is a value, onto which operands are merged. */
 	bool has_value = false;
 	/* Whether in place of it there is that of a blob. */
@@ -82,6 +84,13 @@ struct Found {
 	std::vector<rocksdb::Slice> operands;
 	/* That were read, also for nothing. */
 	uint32_t blocks = 0;
+	/* What the last of so many tables has with a sequence number below this one is deleted. */
+	void hide(uint32_t last_of, uint64_t deleted_below)
+	{
+		if (is_whole && tables == last_of && sequence < deleted_below)
+			has_value = is_blob = false;
+	}
+
 	/* A chain that was needed has ended at a key, of any entry on its way, or at values of its own, for which its
 	 * scratch has no room. */
 	bool lacks_scratch = false;

@@ -23,6 +23,8 @@ namespace {
 constexpr size_t PART = 8;
 /* Keys whose chains may run at once; each has a scratch of its own. */
 constexpr size_t BATCH_MAX = 256;
+/* Blocks of keys that are left to RocksDB are fetched until they are so many bytes. */
+constexpr size_t LEFT_BYTES_MAX = 1 << 20;
 /* Chains whose ends are taken at a time. */
 constexpr size_t POLL_MAX = 64;
 
@@ -48,6 +50,14 @@ struct Pending {
 	size_t first;
 	uint32_t parts;
 	uint32_t tables;
+	uint64_t deleted_below;
+};
+
+/* A key that RocksDB reads, from a table of its view on. */
+struct Left {
+	size_t key;
+	const TableFile *from;
+	ReadPath why;
 };
 
 /* Scratch of the chains of one call. */
@@ -288,9 +298,9 @@ class PushdownDB::ManyGets {
 			else if (wanted.size() > KEY_BYTES_MAX)
 				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(*family.live, at_))
-				left_.push_back({key, ReadPath::kSampled});
+				leave(missing, ReadPath::kSampled);
 			else if (!make_plan(*family.view, wanted, newest_tag_, family.live->merge(), end, &plan, &why))
-				plainly(key, why);
+				leave(missing, why);
 			else if (plan.tables > 0)
 				use(missing, plan);
 			else
@@ -301,28 +311,28 @@ class PushdownDB::ManyGets {
 	/* Fetches all blocks that the keys may be in, and lets RocksDB search them. */
 	void search_blocks()
 	{
-		std::vector<std::pair<size_t, Plan>> pending;
-		std::vector<const Plan *> plans;
-		PrefetchBuffer stage;
+		std::vector<size_t> pending;
+		std::vector<FileRange> blocks;
 
 		search_memory(0, order_.size());
 		plan([&](const Missing &missing, const Plan &plan) {
-			pending.emplace_back(missing.key, plan);
+			const std::vector<FileRange> its = State::blocks_of(plan);
+
+			pending.push_back(missing.key);
+			blocks.insert(blocks.end(), its.begin(), its.end());
 		});
 		read_left();
 		if (pending.empty())
 			return;
-		for (const auto &[key, plan] : pending)
-			plans.push_back(&plan);
-		const Fetched fetched = state_.stage(plans, limit_.timeout_us(), &stage);
-		const ReadPath way = fetched == Fetched::kAll ? ReadPath::kBlocks : ReadPath::kBusy;
+		PrefetchBuffer stage;
+		const Fetched fetched = stage.fetch(*state_.files, std::move(blocks), limit_.timeout_us());
 		ReadPrefetched scope(stage);
 
-		for (const auto &[key, plan] : pending) {
+		for (const size_t key : pending) {
 			if (fetched == Fetched::kTimedOut)
 				time_out(key);
 			else
-				plainly(key, way);
+				plainly(key, fetched == Fetched::kAll ? ReadPath::kBlocks : ReadPath::kBusy);
 		}
 	}
 
@@ -346,7 +356,7 @@ class PushdownDB::ManyGets {
 				const VersionTracker &live = *families_[family_of_[key]].live;
 
 				if (live.declines().are_likely())
-					return left_.push_back({key, ReadPath::kDeclined});
+					return leave(missing, ReadPath::kDeclined);
 				if (!reader)
 					reader.emplace(state_.files->target().session());
 				if (!reader->get())
@@ -358,7 +368,8 @@ class PushdownDB::ManyGets {
 				const uint32_t parts = chains->add(*reader, &plan, keys_[key],
 					state_.scratch_bytes_of(live, keys_[key]));
 
-				pending.push_back({std::move(missing), number, parts, plan.tables});
+				pending.push_back(
+					{std::move(missing), number, parts, plan.tables, plan.deleted_below});
 			});
 			if (chains && !are_single)
 				chains->poll(*reader);
@@ -372,23 +383,65 @@ class PushdownDB::ManyGets {
 		chains->wait(*reader, limit_);
 		reader.reset();
 		take_answers(pending, *chains, speculates ? &*speculates : nullptr);
+		read_left();
 	}
 
-	/* RocksDB reads the keys that are left to it. */
+	void leave(const Missing &missing, ReadPath why) { left_.push_back({missing.key, missing.end.table, why}); }
+
+	/* RocksDB reads the keys that are left to it, from blocks that are fetched together for many keys, where there is
+	 * a target. */
 	void read_left()
 	{
-		for (const auto &[key, way] : left_)
-			plainly_together(key, way);
+		for (size_t first = 0, end; first < left_.size(); first = end) {
+			std::vector<FileRange> blocks;
+			size_t bytes = 0;
+
+			for (end = first; end < left_.size() && bytes < LEFT_BYTES_MAX; end++)
+				bytes += add_blocks(left_[end], &blocks);
+			read_left_by(blocks, first, end);
+		}
 		left_.clear();
 	}
 
-	KeyRead read_of(const Missing &missing) const
+	/* Gives how many bytes were added. */
+	size_t add_blocks(const Left &left, std::vector<FileRange> *blocks) const
+	{
+		const Family &family = families_[family_of_[left.key]];
+		size_t bytes = 0;
+
+		if (!state_.files->target().session()->has_target())
+			return 0;
+		for (FileRange &block :
+			key_blocks(*family.view, keys_[left.key], newest_tag_, family.live->merge(), *left.from)) {
+			bytes += block.size;
+			blocks->push_back(std::move(block));
+		}
+		return bytes;
+	}
+
+	void read_left_by(std::vector<FileRange> &blocks, size_t first, size_t end)
+	{
+		PrefetchBuffer stage;
+		const Fetched fetched =
+			blocks.empty() ? Fetched::kNot
+				       : stage.fetch(*state_.files, std::move(blocks), limit_.timeout_us());
+		ReadPrefetched scope(stage);
+
+		for (size_t i = first; i < end; i++) {
+			if (fetched == Fetched::kTimedOut)
+				time_out(left_[i].key);
+			else
+				plainly(left_[i].key, left_[i].why);
+		}
+	}
+
+	KeyRead read_of(const Missing &missing, uint32_t tables, uint64_t deleted_below) const
 	{
 		const size_t key = missing.key;
 		const Family &family = families_[family_of_[key]];
 
 		return {keys_[key], *family.live, *family.view, missing.end, limit_, &statuses_[key],
-			&values_[key]};
+			&values_[key], tables, deleted_below};
 	}
 
 	void take_answers(
@@ -399,8 +452,8 @@ class PushdownDB::ManyGets {
 
 		reads.reserve(pending.size());
 		for (const Pending &one : pending) {
-			reads.push_back(
-				state_.take_chains(chains.from(one.first), one.parts, read_of(one.missing)));
+			reads.push_back(state_.take_chains(chains.from(one.first), one.parts,
+				read_of(one.missing, one.tables, one.deleted_below)));
 			if (reads.back().is_good() && one.tables > 1) {
 				needs.keys++;
 				needs.needed += reads.back().found.tables;
@@ -416,7 +469,7 @@ class PushdownDB::ManyGets {
 			if (reads[i].is_good() || way == ReadPath::kTimedOut)
 				state_.count(way);
 			else if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
-				plainly_together(pending[i].missing.key, way);
+				leave(pending[i].missing, way);
 			else
 				plainly(pending[i].missing.key, way);
 		}
@@ -460,15 +513,6 @@ class PushdownDB::ManyGets {
 		statuses_[key] = db_->Get(at_, handles_[key], keys_[key], &values_[key]);
 	}
 
-	void plainly_together(size_t key, ReadPath why)
-	{
-		const Family &family = families_[family_of_[key]];
-
-		state_.count(why);
-		statuses_[key] = state_.get_together(db_, at_, family.handle, *family.live, family.view.get(),
-			keys_[key], &values_[key]);
-	}
-
 	void time_out(size_t key)
 	{
 		state_.count(ReadPath::kTimedOut);
@@ -479,7 +523,7 @@ class PushdownDB::ManyGets {
 	{
 		Found none;
 
-		if (State::settle(&none, read_of(missing)))
+		if (State::settle(&none, read_of(missing, 0, 0)))
 			state_.count(ReadPath::kNoTable);
 		else
 			plainly(missing.key, ReadPath::kDeclined);
@@ -503,8 +547,8 @@ class PushdownDB::ManyGets {
 	/* Of those that were searched last. */
 	std::vector<Missing> missing_;
 	std::vector<size_t> stale_;
-	/* Left to RocksDB for its cache, or because chains would decline. */
-	std::vector<std::pair<size_t, ReadPath>> left_;
+	/* Left to RocksDB for its cache, or because chains cannot read them. */
+	std::vector<Left> left_;
 };
 
 /* Whether such a MultiGet() is all RocksDB's, and why. */

@@ -101,7 +101,7 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options)
 	if (options.merge_operand_count_threshold)
 		return false;
 #endif
-	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp;
+	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp && !options.ignore_range_deletions;
 }
 
 uint64_t PushdownDB::State::newest_tag(const rocksdb::DB *db, const ReadOptions &options)
@@ -210,13 +210,14 @@ Status PushdownDB::get(
 	ReadPath way = ReadPath::kNoTable;
 
 	if (!make_plan(*view, key, newest_tag, live->merge(), end, &plan, &way))
-		return plainly(way);
+		return together(way);
 	value->Reset();
 	if (mode == Mode::kBlocks && plan.tables > 0)
 		return state_->search_blocks(plan, limit, plainly);
 	if (plan.tables > 0 && live->declines().are_likely())
 		return together(ReadPath::kDeclined);
-	way = state_->run_plan(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
+	way = state_->run_plan(
+		plan, {key, *live, *view, end, limit, &status, value, plan.tables, plan.deleted_below}, newest_tag);
 	/* The blocks that the chain has read, or some that it could not read. */
 	if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
 		return together(way);
@@ -236,8 +237,8 @@ Status PushdownDB::State::get_together(rocksdb::DB *db, const ReadOptions &optio
 	if (!view || !files->target().session()->has_target())
 		return db->Get(options, family, key, value);
 	FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
-		return stage_from(
-			first, *view, live.merge(), key, newest_tag(db, options), timeout_us, stage);
+		return stage->fetch(*files,
+			key_blocks(*view, key, newest_tag(db, options), live.merge(), first), timeout_us);
 	});
 
 	return db->Get(options, family, key, value);
@@ -247,7 +248,7 @@ Status PushdownDB::State::search_blocks(
 	const Plan &plan, const TimeLimit &limit, const std::function<Status(ReadPath)> &plainly)
 {
 	PrefetchBuffer stage;
-	const Fetched fetched = this->stage({&plan}, limit.timeout_us(), &stage);
+	const Fetched fetched = stage.fetch(*files, blocks_of(plan), limit.timeout_us());
 
 	if (fetched == Fetched::kTimedOut) {
 		count(ReadPath::kTimedOut);
@@ -316,6 +317,7 @@ ChainRead PushdownDB::State::take_chains(const struct bpfof_chain *chains, uint3
 	std::string error;
 
 	ended.way = read_answers(chains, parts, &ended.found, &error);
+	ended.found.hide(read.tables, read.deleted_below);
 	blocks.fetch_add(ended.found.blocks, std::memory_order_relaxed);
 	if (parts > 1)
 		at_once.fetch_add(1, std::memory_order_relaxed);
@@ -389,35 +391,18 @@ bool PushdownDB::State::settle(Found *found, const KeyRead &read)
 	return true;
 }
 
-Fetched PushdownDB::State::stage(
-	const std::vector<const Plan *> &plans, int64_t timeout_us, PrefetchBuffer *stage) const
+std::vector<FileRange> PushdownDB::State::blocks_of(const Plan &plan)
 {
 	std::vector<FileRange> ranges;
 
-	for (const Plan *plan : plans) {
-		for (uint32_t i = 0; i < plan->tables; i++) {
-			const struct sst_table &start = plan->starts[i];
+	for (uint32_t i = 0; i < plan.tables; i++) {
+		const struct sst_table &start = plan.starts[i];
 
-			/* Otherwise it is an index, and what follows is not known. */
-			if (start.levels == 0)
-				ranges.push_back({plan->of[i]->shared_file(), start.offset,
-					start.size + SST_TRAILER_BYTES});
-		}
+		if (start.levels == 0)
+			ranges.push_back(
+				{plan.of[i]->shared_file(), start.offset, start.size + SST_TRAILER_BYTES});
 	}
-	return stage->fetch(*files, std::move(ranges), timeout_us);
-}
-
-Fetched PushdownDB::State::stage_from(const TableFile &first, const View &view, bool merges, const Slice &key,
-	uint64_t newest_tag, int64_t timeout_us, PrefetchBuffer *stage) const
-{
-	SearchEnd end;
-	Plan plan;
-	ReadPath why;
-
-	end.table = &first;
-	if (!make_plan(view, key, newest_tag, merges, end, &plan, &why))
-		return Fetched::kNot;
-	return this->stage({&plan}, timeout_us, stage);
+	return ranges;
 }
 
 PushdownStats PushdownDB::stats() const

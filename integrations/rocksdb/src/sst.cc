@@ -40,6 +40,9 @@ constexpr size_t kTrailerBytes = 5;
 /* No metaindex is nearly as large: an entry for each filter, index and block of properties. */
 constexpr uint64_t kMetaindexBytesMax = 64 * 1024;
 constexpr char kIndexName[] = "rocksdb.index";
+constexpr char kRangeDeletionsName[] = "rocksdb.range_del";
+/* The kind of a range deletion in the tag of its first key. */
+constexpr uint8_t kRangeDeletion = 15;
 constexpr size_t kTagBytes = 8;
 
 /* In the field with the number of restarts: another search than ours may be quicker. */
@@ -75,7 +78,7 @@ Status damaged(const Handle &block, const char *why)
 
 Status too_large(const Handle &block, size_t max_bytes)
 {
-	return Status::MemoryLimit(name_of(block), "the index would take more than the " +
+	return Status::MemoryLimit(name_of(block), "it would take more than the " +
 							  std::to_string(max_bytes) +
 							  " bytes that were given to it");
 }
@@ -348,33 +351,43 @@ Status take_handles(const std::string &what, Slice handles, Footer *footer)
 	return Status::OK();
 }
 
-/* Finds the index, in an entry of the metaindex: a block of entries that share nothing. */
-Status find_index(int fd, const std::string &what, Footer *footer)
+/* Takes the next entry of a block whose entries say how long their values are; `key` is the one before it, and
+ * becomes its own. */
+bool take_entry(Slice *input, std::string *key, Slice *value)
+{
+	uint32_t shared, unshared, value_bytes;
+	if (!take_varint32(input, &shared) || !take_varint32(input, &unshared) ||
+		!take_varint32(input, &value_bytes) || shared > key->size() ||
+		uint64_t{unshared} + value_bytes > input->size())
+		return false;
+	key->resize(shared);
+	key->append(input->data(), unshared);
+	*value = Slice(input->data() + unshared, value_bytes);
+	input->remove_prefix(size_t{unshared} + value_bytes);
+	return true;
+}
+
+/* Finds the block that the metaindex calls so. */
+Status find_block(int fd, const std::string &what, const Footer &footer, const char *name, Handle *found)
 {
 	Block block;
-	Status status = read_block(fd, *footer, footer->metaindex, kMetaindexBytesMax, &block);
+	Status status = read_block(fd, footer, footer.metaindex, kMetaindexBytesMax, &block);
 	if (!status.ok())
 		return status;
 	if (!cut_restarts(&block.contents))
-		return damaged(footer->metaindex, "it does not end in restarts");
-	Slice &input = block.contents;
-	while (!input.empty()) {
-		uint32_t shared, key_bytes, value_bytes;
-		if (!take_varint32(&input, &shared) || !take_varint32(&input, &key_bytes) ||
-			!take_varint32(&input, &value_bytes) || shared != 0 ||
-			uint64_t{key_bytes} + value_bytes > input.size()) {
-			return damaged(footer->metaindex, "an entry of it is none");
-		}
-		const Slice key(input.data(), key_bytes);
-		Slice value(input.data() + key_bytes, value_bytes);
-		input.remove_prefix(size_t{key_bytes} + value_bytes);
-		if (key == kIndexName) {
-			if (!take_handle(&value, &footer->index))
-				return damaged(footer->metaindex, "it has not the place of the index");
-			return Status::OK();
-		}
+		return damaged(footer.metaindex, "it does not end in restarts");
+	std::string key;
+	while (!block.contents.empty()) {
+		Slice value;
+		if (!take_entry(&block.contents, &key, &value))
+			return damaged(footer.metaindex, "an entry of it is none");
+		if (key != name)
+			continue;
+		if (!take_handle(&value, found))
+			return damaged(footer.metaindex, "it has not the place of a block");
+		return Status::OK();
 	}
-	return Status::Corruption(what, "its metaindex names no index");
+	return Status::Corruption(what, std::string("its metaindex does not name ") + name);
 }
 
 /* Takes what footers have since format_version 6: magic, checksum, base, size of the metaindex. */
@@ -435,13 +448,39 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 	} else {
 		status = take_extended(what, bytes, footer);
 		if (status.ok())
-			status = find_index(fd, what, footer);
+			status = find_block(fd, what, *footer, kIndexName, &footer->index);
 	}
 	if (!status.ok())
 		return status;
 	if (!is_before(footer->metaindex, footer->blocks_end) ||
 		!is_before(footer->index, footer->blocks_end)) {
 		return Status::Corruption(what, "the blocks that it names are not inside the file");
+	}
+	return Status::OK();
+}
+
+Status read_range_deletions(
+	int fd, const Footer &footer, size_t max_bytes, std::vector<RangeDeletion> *deletions)
+{
+	Handle handle;
+	Block block;
+	Status status = find_block(fd, "range deletions of a RocksDB table", footer, kRangeDeletionsName, &handle);
+	if (status.ok())
+		status = read_block(fd, footer, handle, max_bytes, &block);
+	if (!status.ok())
+		return status;
+	if (!cut_restarts(&block.contents))
+		return damaged(handle, "it does not end in restarts");
+	std::string key;
+	while (!block.contents.empty()) {
+		Slice end;
+		if (!take_entry(&block.contents, &key, &end) || key.size() < kTagBytes)
+			return damaged(handle, "an entry of it is no range deletion");
+		const size_t size = key.size() - kTagBytes;
+		const uint64_t tag = load64(key.data() + size);
+		if (static_cast<uint8_t>(tag) != kRangeDeletion)
+			return damaged(handle, "an entry of it is no range deletion");
+		deletions->push_back({key.substr(0, size), end.ToString(), tag >> 8});
 	}
 	return Status::OK();
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "key_prefixes.h"
+#include "range_deletions.h"
 #include "rocksdb/slice.h"
 #include "rocksdb/status.h"
 
@@ -67,6 +68,13 @@ struct Footer {
  * Corruption, if the file ends early, a checksum is wrong or a block would not be inside the file; IOError, if it cannot be read.
  */
 rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
+
+/*
+ * Reads the range deletions of a table, in the order of the file. Refused with MemoryLimit if their block has more
+ * than max_bytes; Corruption, also if there are none; IOError, if it cannot be read.
+ */
+rocksdb::Status read_range_deletions(
+	int fd, const Footer &footer, size_t max_bytes, std::vector<RangeDeletion> *deletions);
 
 /* Contents of a block, or what else is compressed in the same way, in memory of their own. */
 struct Block {

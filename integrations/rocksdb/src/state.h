@@ -25,6 +25,9 @@ struct KeyRead {
 	const TimeLimit &limit;
 	rocksdb::Status *status;
 	rocksdb::PinnableSlice *value;
+	/* Of its plan. */
+	uint32_t tables = 0;
+	uint64_t deleted_below = 0;
 };
 
 /* One whose chains have ended. */
@@ -117,7 +120,7 @@ struct PushdownDB::State {
 			return BPFOF_SCRATCH_MAX;
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}
-	/* RocksDB's own Get. What it needs of tables of the view it fetches in one round trip, where there is a
+	/* RocksDB's own Get. What it needs of tables of the view is fetched in one round trip, where there is a
 	 * target. */
 	rocksdb::Status get_together(rocksdb::DB *db, const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *family, const VersionTracker &live, const View *view,
@@ -136,11 +139,8 @@ struct PushdownDB::State {
 	/* Makes the answer of what was found in memory and tables. False: RocksDB has to do it. */
 	static bool settle(Found *found, const KeyRead &read);
 	void failed(const std::string &why);
-	/* Fetches what the plans name, all in one round trip. */
-	Fetched stage(const std::vector<const Plan *> &plans, int64_t timeout_us, PrefetchBuffer *stage) const;
-	/* The same for a read of a key that has come to table `first`: of that, and of those behind it. */
-	Fetched stage_from(const TableFile &first, const View &view, bool merges, const rocksdb::Slice &key,
-		uint64_t newest_tag, int64_t timeout_us, PrefetchBuffer *stage) const;
+	/* The blocks that plans name, where they are data blocks; what follows an index is not known. */
+	static std::vector<FileRange> blocks_of(const Plan &plan);
 };
 
 } /* namespace bpf_of */

@@ -10,6 +10,9 @@
 
 namespace bpf_of {
 
+/* Range deletions of a table may take so many times the memory that they would take if none overlapped. */
+constexpr size_t OVERLAP_MAX = 16;
+
 namespace {
 
 /* The type of the index, a property of 4 bytes, little-endian; -1 if there is none. */
@@ -116,8 +119,6 @@ std::string refuse(const rocksdb::TableProperties &properties)
 	using Options = rocksdb::BlockBasedTableOptions;
 	const int64_t type = index_type(properties);
 
-	if (properties.num_range_deletions > 0)
-		return "it has range deletions";
 	if (has_dictionary(properties.compression_options))
 		return "it is compressed with a dictionary";
 	if (has_own_compression(properties.compression_name))
@@ -147,14 +148,13 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 	if (!status.ok())
 		return status;
 	opened->refusal_ = refuse(properties);
-	if (opened->refusal_.empty()) {
-		status = opened->read(properties);
-		if (status.IsPathNotFound())
-			return status;
-		opened->is_unread_ = status.IsIOError();
-		if (!status.ok())
-			opened->refusal_ = status.ToString();
-	}
+	/* The index says which blocks RocksDB will need of one that is refused. */
+	status = opened->read(properties);
+	if (status.IsPathNotFound())
+		return status;
+	opened->is_unread_ = status.IsIOError();
+	if (!status.ok() && opened->refusal_.empty())
+		opened->refusal_ = status.ToString();
 	if (!opened->refusal_.empty())
 		opened->refusal_ = path + ": " + opened->refusal_;
 	*table = std::move(opened);
@@ -200,6 +200,28 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	/* The storage function reads no first keys. */
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX && !shape.first_keys)
 		status = rocksdb::Status::OK();
+	if (status.ok() && properties.num_range_deletions > 0)
+		status = read_deletions(open.fd, footer);
+	return status;
+}
+
+rocksdb::Status Table::read_deletions(int fd, const sst::Footer &footer)
+{
+	std::vector<RangeDeletion> deletions;
+	const rocksdb::Status status = sst::read_range_deletions(fd, footer, memory_->left(), &deletions);
+
+	if (!status.ok())
+		return status;
+	size_t bytes = sizeof(RangeDeletions);
+
+	for (const RangeDeletion &deletion : deletions)
+		bytes += sizeof(deletion) + deletion.first.size() + deletion.end.size();
+	std::unique_ptr<RangeDeletions> made =
+		RangeDeletions::make(std::move(deletions), std::min(memory_->left(), OVERLAP_MAX * bytes));
+
+	if (!made || !memory_->take(made->memory_bytes()))
+		return rocksdb::Status::MemoryLimit("its range deletions would take more than the memory that there is for them");
+	deletions_ = std::move(made);
 	return status;
 }
 
@@ -207,6 +229,8 @@ Table::~Table()
 {
 	if (index_)
 		memory_->give_back(index_->memory_bytes());
+	if (deletions_)
+		memory_->give_back(deletions_->memory_bytes());
 }
 
 bool Table::seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const
@@ -216,7 +240,7 @@ bool Table::seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_tabl
 		return true;
 	sst::Handle block;
 
-	if (!index_->seek(key, newest_tag, &block))
+	if (!find(key, newest_tag, &block))
 		return false;
 	start->offset = block.offset;
 	start->size = block.size;
@@ -228,7 +252,7 @@ bool Table::seek_older(const rocksdb::Slice &key, struct sst_table *start) const
 {
 	sst::Handle block = {start->offset, start->size};
 
-	if (!index_ || !index_->goes_on(key, block) || !index_->next(&block))
+	if (!find_older(key, &block))
 		return false;
 	start->offset = block.offset;
 	start->size = block.size;

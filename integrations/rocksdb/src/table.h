@@ -61,7 +61,7 @@ class Table {
 	Table(const Table &) = delete;
 	Table &operator=(const Table &) = delete;
 
-	/* "" if chains can read it. */
+	/* "" if chains can read it. Else its index may be in memory all the same. */
 	const std::string &refusal() const { return refusal_; }
 	/* It was refused because it could not be read, which may pass: descriptors had run out, for example. */
 	bool is_unread() const { return is_unread_; }
@@ -69,8 +69,17 @@ class Table {
 	const std::shared_ptr<const TableFile> &shared_file() const { return file_; }
 
 	/*
-	 * Where the search for the newest version of a key not newer than newest_tag begins. False:
-	 * this table has none.
+	 * The largest sequence number, as it stands in the table, of its range deletions that hide older versions of
+	 * the key, among the numbers up to `newest`. Null of a table whose range deletions are not known.
+	 */
+	std::optional<uint64_t> covering(const rocksdb::Slice &key, uint64_t newest) const
+	{
+		return deletions_ ? deletions_->covering(key, newest) : std::nullopt;
+	}
+
+	/*
+	 * Where a chain begins that looks for the newest version of a key not newer than newest_tag. False: this table
+	 * has none.
 	 */
 	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
 
@@ -79,6 +88,17 @@ class Table {
 	 * seek() has given. False: none may, or the target reads the index.
 	 */
 	bool seek_older(const rocksdb::Slice &key, struct sst_table *start) const;
+
+	/* The data block of seek(), and that of seek_older(), also of a table that chains cannot read. False: none, or
+	 * the index is not in memory. */
+	bool find(const rocksdb::Slice &key, uint64_t newest_tag, sst::Handle *block) const
+	{
+		return index_ && index_->seek(key, newest_tag, block);
+	}
+	bool find_older(const rocksdb::Slice &key, sst::Handle *block) const
+	{
+		return index_ && index_->goes_on(key, *block) && index_->next(block);
+	}
 
 	/*
 	 * Whether a Get() of the key that was to read so much of the file at `offset` had found no version in
@@ -97,8 +117,9 @@ class Table {
     private:
 	explicit Table(std::shared_ptr<IndexMemory> memory) : memory_(std::move(memory)) {}
 
-	/* Reads the footer, and the index if there is room. */
+	/* Reads the footer, the index if there is room, and range deletions. */
 	rocksdb::Status read(const rocksdb::TableProperties &properties);
+	rocksdb::Status read_deletions(int fd, const sst::Footer &footer);
 
 	const std::shared_ptr<IndexMemory> memory_;
 	std::shared_ptr<const TableFile> file_;
@@ -108,6 +129,8 @@ class Table {
 	struct sst_table top_ = {};
 	/* Null if the target reads it. */
 	std::unique_ptr<sst::Index> index_;
+	/* Null if there are none. */
+	std::unique_ptr<RangeDeletions> deletions_;
 };
 
 } /* namespace bpf_of */

@@ -9,6 +9,44 @@ namespace bpf_of {
 
 namespace {
 
+/* RocksDB's own Get may have so many blocks fetched, and so many bytes. */
+constexpr size_t KEY_BLOCKS_MAX = 64;
+constexpr size_t KEY_BLOCKS_BYTES_MAX = 2 << 20;
+
+/*
+ * Calls `use` with the tables that RocksDB searches for a key, newest first, and whether their ranges have it, until it
+ * gives false; whether it never does. In level 0, if there are few tables, RocksDB also searches others.
+ */
+template <typename Use> bool each_table_of(const View &view, const rocksdb::Slice &key, Use use)
+{
+	for (const Range &range : view.newest) {
+		if (!use(range, key.compare(range.smallest) >= 0 && key.compare(range.largest) <= 0))
+			return false;
+	}
+	for (const Level &level : view.levels) {
+		/* Two neighbours may have the same key at their border. */
+		for (auto range = level.not_before(key);
+			range != level.ranges.end() && key.compare(range->smallest) >= 0; ++range) {
+			if (!use(*range, true))
+				return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * The sequence number, as it stands in the table, of the range deletion that ends the search for the key: older
+ * versions in that table and all in those behind it are deleted. Null if there is none.
+ */
+std::optional<uint64_t> deleted_below(const Range &range, const rocksdb::Slice &key, uint64_t newest_tag)
+{
+	const std::optional<uint64_t> covering = range.table->covering(key, newest_tag >> 8);
+
+	/* In tables that were ingested all numbers are 0, and mean that of the table; if it has none either, no older
+	 * table has the key. */
+	return covering && *covering == 0 && range.smallest_sequence == 0 ? std::nullopt : covering;
+}
+
 class Planner {
     public:
 	Planner(const rocksdb::Slice &key, uint64_t newest_tag, bool merges, const SearchEnd &end, Plan *plan,
@@ -20,18 +58,15 @@ class Planner {
 	/* Whether the table where RocksDB stopped was among those that were added. */
 	bool has_begun() const { return has_begun_; }
 
-	/* Adds a table if it may have the key and was not searched. False: give up. */
-	bool add(const Range &range)
+	/* Adds a table if its range has the key and it was not searched. False: give up. */
+	bool add(const Range &range, bool has_key)
 	{
 		const bool is_end = end_.table == &range.table->file();
 
 		has_begun_ = has_begun_ || is_end;
-		if (!has_begun_)
-			return true;
 		/* All that is in it is newer: so are tables that were ingested later, in whose keys no
 		 * sequence number stands. */
-		if (key_.compare(range.smallest) < 0 || key_.compare(range.largest) > 0 ||
-			range.smallest_sequence > newest_tag_ >> 8)
+		if (!has_key || !has_begun_ || is_deleted_ || range.smallest_sequence > newest_tag_ >> 8)
 			return true;
 		if (!range.table->refusal().empty())
 			return give_up(ReadPath::kTable);
@@ -39,7 +74,20 @@ class Planner {
 		if (is_end && !end_.operands.empty() &&
 			!range.table->is_untouched(key_, newest_tag_, end_.offset, end_.size))
 			return give_up(ReadPath::kDeclined);
-		return add_blocks(*range.table);
+		const std::optional<uint64_t> below = deleted_below(range, key_, newest_tag_);
+
+		/* RocksDB tells operands on both sides of it from one another. It also knows whether the range of the
+		 * table includes its largest key. */
+		if (below && (merges_ || key_ == range.largest))
+			return give_up(ReadPath::kTable);
+		is_deleted_ = below.has_value();
+		const uint32_t before = plan_->tables;
+
+		if (!add_blocks(*range.table))
+			return false;
+		if (is_deleted_ && plan_->tables > before)
+			plan_->deleted_below = *below;
+		return true;
 	}
 
     private:
@@ -73,6 +121,8 @@ class Planner {
 	const bool merges_;
 	const SearchEnd &end_;
 	bool has_begun_ = false;
+	/* By a range deletion of the last table: those behind it do not matter. */
+	bool is_deleted_ = false;
 	Plan *const plan_;
 	ReadPath *const way_;
 };
@@ -84,21 +134,39 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 {
 	Planner planner(key, newest_tag, merges, end, plan, way);
 
-	for (const Range &range : view.newest) {
-		if (!planner.add(range))
-			return false;
-	}
-	for (const Level &level : view.levels) {
-		/* Two neighbours may have the same key at their border. */
-		for (auto range = level.not_before(key);
-			range != level.ranges.end() && key.compare(range->smallest) >= 0; ++range) {
-			if (!planner.add(*range))
-				return false;
-		}
-	}
+	if (!each_table_of(view, key, [&](const Range &range, bool has_key) { return planner.add(range, has_key); }))
+		return false;
 	if (!planner.has_begun())
 		*way = ReadPath::kStale;
 	return planner.has_begun();
+}
+
+std::vector<FileRange> key_blocks(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
+	const TableFile &missing)
+{
+	std::vector<FileRange> blocks;
+	size_t bytes = 0;
+	bool is_met = false;
+
+	each_table_of(view, key, [&](const Range &range, bool has_key) {
+		const Table &table = *range.table;
+		sst::Handle block;
+
+		is_met = is_met || &table.file() == &missing;
+		if (!has_key || !is_met || range.smallest_sequence > newest_tag >> 8)
+			return true;
+		for (bool found = table.find(key, newest_tag, &block); found;
+			found = merges && table.find_older(key, &block)) {
+			const size_t size = block.size + SST_TRAILER_BYTES;
+
+			if (blocks.size() == KEY_BLOCKS_MAX || size > KEY_BLOCKS_BYTES_MAX - bytes)
+				return false;
+			blocks.push_back({table.shared_file(), block.offset, size});
+			bytes += size;
+		}
+		return !deleted_below(range, key, newest_tag);
+	});
+	return blocks;
 }
 
 std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
@@ -116,7 +184,6 @@ std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 		/* RocksDB looks for a key in each table that begins before the bound. */
 		if (key.compare(range.largest) > 0 ||
 			(upper_bound && upper_bound->compare(range.smallest) <= 0) ||
-			!range.table->refusal().empty() ||
 			!range.table->scan(key, has_last ? &last : nullptr, ahead_bytes, &run, &end))
 			return;
 		blocks.push_back({range.table->shared_file(), run.offset, run.size});

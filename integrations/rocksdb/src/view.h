@@ -16,7 +16,9 @@
  *
  * RocksDB searches tables newest first, and stopped at the first one of which a block was missing. So
  * the tables before that one do not have the key, and none of their range deletions covers it: there it
- * would have stopped as well. The chain begins with the table where it stopped.
+ * would have stopped as well. The chain begins with the table where it stopped. Where a range deletion of a
+ * table covers the key, the search ends with that table: what is in those behind it is deleted, and so is
+ * what the table itself has, if it is older than the deletion.
  * Chains that search parts of these tables at once are read in the order of the tables, up to the one that has the
  * key: so what they find together is what one chain would have found.
  *
@@ -95,6 +97,8 @@ struct View {
  * search may have to go on. */
 struct Plan {
 	uint32_t tables = 0;
+	/* In the last table versions with sequence numbers below this one, as they stand there, are deleted. */
+	uint64_t deleted_below = 0;
 	int fds[SST_TABLES_MAX];
 	struct sst_table starts[SST_TABLES_MAX];
 	/* Good as long as the view. */
@@ -108,6 +112,11 @@ struct Plan {
  */
 bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
 	const SearchEnd &end, Plan *plan, ReadPath *way);
+
+/* The data blocks that RocksDB's own search for the same key needs from table `missing` on, also of tables that chains
+ * cannot read, as far as their indices are in memory. Not all of them if they are very many. */
+std::vector<FileRange> key_blocks(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
+	const TableFile &missing);
 
 /*
  * The blocks that a scan from `key` on needs, from table `missing` on; for tables without index

@@ -187,17 +187,16 @@ void write_merged(Test &test)
 void delete_range(Test &test, Random &random)
 {
 	const uint64_t from = RANGED.pick(random);
-	const uint64_t to = std::min(KEYS, from + 1 + random.below(60));
+	const uint64_t to = std::min(RANGED.first + RANGED.keys, from + 1 + random.below(60));
 	std::vector<std::pair<uint64_t, uint64_t>> versions;
 	WriteBatch batch;
 
 	for (uint64_t number = from; number < to; number++)
 		versions.emplace_back(number, test.versions().begin_deletion(number));
-	batch.DeleteRange(test.family, key_of(from), to == KEYS ? "range~" : key_of(to));
+	batch.DeleteRange(test.family, key_of(from), key_of(to));
 	write(test, &batch, versions);
 }
 
-/* Deletions of ranges are rare: tables with them are not searched by chains. */
 void write_ranged(Test &test)
 {
 	Random random(4);
@@ -210,7 +209,7 @@ void write_ranged(Test &test)
 		write(test, &batch, {{number, version}});
 		if (i % BURST == 0)
 			sleep_ms(4 * PAUSE_MS);
-		if (i % 5000 == 500)
+		if (i % 500 == 50)
 			delete_range(test, random);
 	}
 }
@@ -220,6 +219,8 @@ struct Entry {
 	std::string key;
 	std::string value;
 	bool is_merge = false;
+	/* What is deleted from the key on up to this one, excluding it. */
+	std::string end = "";
 
 	bool operator<(const Entry &other) const { return key < other.key; }
 };
@@ -233,11 +234,12 @@ Status make_table(Test &test, const std::string &path, Entries entries)
 
 	std::sort(entries.begin(), entries.end());
 	for (size_t i = 0; status.ok() && i < entries.size(); i++) {
-		const auto &[key, value, is_merge] = entries[i];
+		const auto &[key, value, is_merge, end] = entries[i];
 
-		status = value.empty() ? writer.Delete(key)
-			 : is_merge    ? writer.Merge(key, value)
-				       : writer.Put(key, value);
+		status = !end.empty()	 ? writer.DeleteRange(key, end)
+			 : value.empty() ? writer.Delete(key)
+			 : is_merge	 ? writer.Merge(key, value)
+					 : writer.Put(key, value);
 	}
 	return status.ok() ? writer.Finish() : status;
 }
@@ -291,6 +293,28 @@ void ingest_versions(Test &test, Random &random)
 		test.versions().complete(number, test.versions().most(number));
 }
 
+/* A table that deletes a range, in which it may have keys itself. */
+void ingest_deletion(Test &test, Random &random)
+{
+	const uint64_t first = INGESTED_RANGES.pick(random);
+	const uint64_t end = std::min(KEYS, first + 1 + random.below(30));
+	Entries entries = {{key_of(first), "", false, end == KEYS ? "range~" : key_of(end)}};
+
+	for (uint64_t number = first; number < end; number++) {
+		test.versions().begin_deletion(number);
+		if (random.below(3) != 0)
+			continue;
+		const uint64_t version = test.versions().begin(number);
+
+		if (!is_deletion(version))
+			entries.push_back({key_of(number), value_of(key_of(number), version)});
+	}
+	if (!ingest_table(test, random, entries))
+		return;
+	for (uint64_t number = first; number < end; number++)
+		test.versions().complete(number, test.versions().most(number));
+}
+
 /* Tables of which nobody knows what is still there. */
 void drop_files(Test &test, Random &random)
 {
@@ -312,8 +336,12 @@ void ingest(Test &test)
 	Random random(5);
 
 	while (!test.stop) {
-		if (random.below(8) == 0)
+		const uint64_t what = random.below(8);
+
+		if (what == 0)
 			drop_files(test, random);
+		else if (what < 3)
+			ingest_deletion(test, random);
 		else
 			ingest_versions(test, random);
 		pause(test, 20 + random.below(80));
@@ -360,7 +388,8 @@ void set_options(Test &test)
 		{{"compression", "kNoCompression"}},
 		{{"compression", "kLZ4Compression"}},
 		{{"compression", "kZSTD"}},
-		{{"compression", "kSnappyCompression"}},
+		{{"compression", "kZSTD"}, {"compression_opts", "{max_dict_bytes=1024}"}},
+		{{"compression", "kSnappyCompression"}, {"compression_opts", "{max_dict_bytes=0}"}},
 		{{"block_based_table_factory", "{block_size=512}"}},
 		{{"block_based_table_factory", "{block_size=4096}"}},
 		{{"write_buffer_size", "65536"}, {"target_file_size_base", "32768"}},

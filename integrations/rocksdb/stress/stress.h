@@ -39,7 +39,9 @@ constexpr FileRange MERGED = {TWINS.first + 2 * TWINS.keys, 300};
 constexpr uint64_t MIXED_KEYS = MERGED.first + MERGED.keys;
 /* Deleted in ranges, too; names in the order of their numbers. */
 constexpr FileRange RANGED = {MIXED_KEYS, 400};
-constexpr uint64_t KEYS = RANGED.first + RANGED.keys;
+/* Likewise, by tables that are ingested. */
+constexpr FileRange INGESTED_RANGES = {RANGED.first + RANGED.keys, 100};
+constexpr uint64_t KEYS = INGESTED_RANGES.first + INGESTED_RANGES.keys;
 
 /* Of the numbers below MIXED_KEYS each is the name of another, far away from its neighbours. */
 constexpr uint64_t MIXER = 37;

@@ -49,6 +49,21 @@ inline void check_many_of(bpf_of::PushdownDB *db, const Model &model, const std:
 			statuses[i].ToString().c_str());
 }
 
+/* Answers of Get(), MultiGet() and iterators are those of the model, now or at a snapshot. */
+void check_all(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at);
+void check_many(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at);
+void check_scans(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at, Random &random);
+/* That an iterator is where one of the model is. */
+void check_at(const rocksdb::Iterator &scan, const Model &model, Model::const_iterator expected);
+
+/* Changes both. */
+void change(bpf_of::PushdownDB *db, Model &model, Random &random, uint64_t changes);
+void delete_range(bpf_of::PushdownDB *db, Model &model, const std::string &from, const std::string &to);
+
+/* Which tables chains can read (answers_tables.cc). */
+void test_range_deletions(const Place &place, const Kind &kind);
+void test_borders(const Place &place, const Kind &kind);
+void test_refused_tables(const Place &place, const Kind &kind);
 /* What reads cost (answers_costs.cc). */
 void test_long_values(const Place &place, const Kind &kind);
 void test_lower_bound(const Place &place, const Kind &kind);

@@ -30,6 +30,8 @@ std::string value_of(Random &random)
 	       std::to_string(random.next());
 }
 
+} /* namespace */
+
 void check_all(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
 {
 	for (uint64_t number = 0; number < KEYS + 100; number += 3)
@@ -73,7 +75,6 @@ void check_many(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
 	}
 }
 
-/* That an iterator is where one of the model is. */
 void check_at(const rocksdb::Iterator &scan, const Model &model, Model::const_iterator expected)
 {
 	check_ok(scan.status(), "scanning");
@@ -141,6 +142,31 @@ void check_scans(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at
 	check_bounded();
 }
 
+void delete_range(PushdownDB *db, Model &model, const std::string &from, const std::string &to)
+{
+	check_ok(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), from, to), "deleting a range");
+	model.erase(model.lower_bound(from), model.lower_bound(to));
+}
+
+void change(PushdownDB *db, Model &model, Random &random, uint64_t changes)
+{
+	for (uint64_t i = 0; i < changes; i++) {
+		const std::string key = key_of(random.below(KEYS));
+
+		if (random.below(5) == 0) {
+			check_ok(db->Delete(WriteOptions(), key), "deleting");
+			model.erase(key);
+		} else {
+			const std::string value = value_of(random);
+
+			check_ok(db->Put(WriteOptions(), key, value), "writing");
+			model[key] = value;
+		}
+	}
+}
+
+namespace {
+
 void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &random)
 {
 	const rocksdb::Options options = db->GetOptions();
@@ -162,23 +188,6 @@ void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &
 	check_ok(db->IngestExternalFile({path}, how), "ingesting");
 	for (const auto &entry : added)
 		model[entry.first] = entry.second;
-}
-
-void change(PushdownDB *db, Model &model, Random &random, uint64_t changes)
-{
-	for (uint64_t i = 0; i < changes; i++) {
-		const std::string key = key_of(random.below(KEYS));
-
-		if (random.below(5) == 0) {
-			check_ok(db->Delete(WriteOptions(), key), "deleting");
-			model.erase(key);
-		} else {
-			const std::string value = value_of(random);
-
-			check_ok(db->Put(WriteOptions(), key, value), "writing");
-			model[key] = value;
-		}
-	}
 }
 
 /* Gives of how many keys tables were searched at once. Compactions decide how many have several tables. */
@@ -260,7 +269,6 @@ void test_the_rest(const Place &place, const Kind &kind)
 {
 	rocksdb::Options options = small_tables(kind);
 
-	/* It would make one table of two, without the range deletion. */
 	options.disable_auto_compactions = true;
 	PushdownDB *db = open_database(place, kind, options, "rest");
 	const std::string long_value(5000, 'v'), longest_key(4096, 'k'), long_key(4097, 'k');
@@ -285,24 +293,6 @@ void test_the_rest(const Place &place, const Kind &kind)
 	check_get(db, model, long_key, nullptr);
 	CHECK(db->stats()[ReadPath::kOptions] == 1, "a long key");
 
-	/* A range deletion hides what is below it, in other tables. */
-	const std::string from = key_of(100), to = key_of(200);
-
-	check_ok(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), from, to),
-		"deleting a range");
-	model.erase(model.lower_bound(from), model.lower_bound(to));
-	check_ok(db->Put(WriteOptions(), key_of(50), "new"), "writing");
-	model[key_of(50)] = "new";
-	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
-	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
-	check_all(db, model, nullptr);
-	/* RocksDB has searched its range deletions when it stops at its first block. */
-	check_get(db, model, key_of(50), nullptr);
-	CHECK(db->stats()[ReadPath::kTable] == 1, "a table with range deletions");
-	CHECK(db->stats().tables_refused == 1, "one of them");
-	CHECK(db->last_error().find("range deletions") != std::string::npos, "%s",
-		db->last_error().c_str());
-
 	rocksdb::ColumnFamilyOptions reversed;
 	rocksdb::ColumnFamilyHandle *family;
 
@@ -324,32 +314,6 @@ void test_the_rest(const Place &place, const Kind &kind)
 	std::printf("the rest:");
 	print_ways(*db);
 	check_ok(db->Close(), "closing");
-	delete db;
-}
-
-/* Tables that chains cannot read are known for it before they are tried. */
-void test_dictionary(const Place &place, const Kind &kind)
-{
-	rocksdb::Options options = small_tables(kind);
-	Model model;
-
-	options.compression = rocksdb::kZSTD;
-	options.compression_opts.max_dict_bytes = 2048;
-	PushdownDB *db = open_database(place, kind, options, "dictionary");
-
-	for (uint64_t number = 0; number < KEYS; number++) {
-		model[key_of(number)] = "value of the key with number " + std::to_string(number);
-		check_ok(db->Put(WriteOptions(), key_of(number), model[key_of(number)]), "writing");
-	}
-	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
-	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
-	for (uint64_t number = 0; number < KEYS; number += 50)
-		check_get(db, model, key_of(number), nullptr);
-	const bpf_of::PushdownStats stats = db->stats();
-
-	CHECK(stats[ReadPath::kTable] > 0 && stats[ReadPath::kFailed] == 0 && chains(stats) == 0, "%s",
-		db->last_error().c_str());
-	CHECK(db->last_error().find("dictionary") != std::string::npos, "%s", db->last_error().c_str());
 	delete db;
 }
 
@@ -655,7 +619,10 @@ int main(int argc, char **argv)
 	test_the_rest(where, kinds[1]);
 	test_long_values(where, kinds[1]);
 	test_lower_bound(where, kinds[1]);
-	test_dictionary(where, kinds[1]);
+	test_range_deletions(where, kinds[0]);
+	test_range_deletions(where, kinds[1]);
+	test_borders(where, kinds[1]);
+	test_refused_tables(where, kinds[1]);
 	test_refusals(where, kinds[1]);
 	test_families(where, kinds[1]);
 	test_created_families(where, {"created", rocksdb::kNoCompression, BINARY, 5, size_t{1} << 30});

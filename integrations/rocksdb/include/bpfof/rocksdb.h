@@ -67,8 +67,8 @@ struct PushdownOptions {
 	 */
 	std::string device;
 	/*
-	 * Memory for the indices of all tables together, in bytes. A database needs about 0.9 % of
-	 * its size. Of tables beyond that the target reads the index, too, where it can.
+	 * Memory for the indices and range deletions of all tables together, in bytes. A database needs
+	 * about 0.9 % of its size. Of tables beyond that the target reads the index, too, where it can.
 	 */
 	size_t index_bytes_max = size_t{1} << 30;
 	/* The longest value that comes with the answer, in bytes, at most VALUE_BYTES_MAX; with merge operands,
@@ -134,7 +134,7 @@ enum class ReadPath : uint8_t {
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
 	kFamily,     /* its column family cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
-	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
+	kTable,	     /* a table that chains cannot read: dictionary, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
 	kBusy,	     /* no connection was free, or the target is gone */
 	kDeclined,   /* the chain met a value, merge operands or a block too long, or would have met it, as most chains
@@ -164,7 +164,8 @@ struct PushdownStats {
 	/* Bytes on the connections to the target, without TCP and IP headers. */
 	uint64_t sent_bytes = 0;
 	uint64_t received_bytes = 0;
-	/* Tables that are known, those of them that chains cannot read, and memory of their indices. */
+	/* Tables that are known, those of them that chains cannot read, and memory of their indices and range
+	 * deletions. */
 	uint64_t tables = 0;
 	uint64_t tables_refused = 0;
 	uint64_t index_bytes = 0;

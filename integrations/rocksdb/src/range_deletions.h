@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The range deletions of one table, in memory. A range deletion with sequence number s hides all versions with
+ * smaller numbers of the keys from its first one up to, and without, its end; RocksDB searches those of a table
+ * before its keys.
+ */
+#ifndef BPFOF_ROCKSDB_RANGE_DELETIONS_H
+#define BPFOF_ROCKSDB_RANGE_DELETIONS_H
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rocksdb/slice.h"
+
+namespace bpf_of {
+
+/* As a table has it: user keys, and a sequence number. */
+struct RangeDeletion {
+	std::string first;
+	std::string end;
+	uint64_t sequence;
+};
+
+class RangeDeletions {
+    public:
+	/* Of these, in any order; null if they would take more than max_bytes (or 4 GiB). Where many overlap that is far
+	 * more than they take in the table. */
+	static std::unique_ptr<RangeDeletions> make(std::vector<RangeDeletion> deletions, size_t max_bytes);
+
+	/* The largest sequence number of those that hide older versions of a key, among the numbers up to
+	 * `newest`. Does not allocate. */
+	std::optional<uint64_t> covering(const rocksdb::Slice &key, uint64_t newest) const;
+
+	/* What they take, in bytes. */
+	size_t memory_bytes() const;
+
+    private:
+	/* Keys that the same deletions cover: from its own key up to that of the next one. */
+	struct Fragment {
+		/* Where its key ends in keys_; it begins where that of the one before ends. */
+		uint32_t key_end;
+		/* The same of its sequence numbers, in sequences_. */
+		uint32_t sequences_end;
+	};
+
+	RangeDeletions() = default;
+
+	/* Adds a fragment behind the others, with sequence numbers that descend. */
+	template <typename Sequences> void add(const std::string &key, const Sequences &sequences);
+	rocksdb::Slice key_of(size_t fragment) const;
+
+	std::string keys_;
+	std::vector<uint64_t> sequences_;
+	std::vector<Fragment> fragments_;
+};
+
+} /* namespace bpf_of */
+
+#endif

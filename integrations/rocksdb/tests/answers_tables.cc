@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Part of answers_test: tables with range deletions, and those that chains cannot read. */
+#include "answers.h"
+
+using bpf_of::PushdownDB;
+using bpf_of::ReadPath;
+using rocksdb::ReadOptions;
+using rocksdb::Slice;
+using rocksdb::WriteOptions;
+
+namespace {
+
+/* The tables of a level. */
+std::vector<rocksdb::SstFileMetaData> tables_of(PushdownDB *db, int level)
+{
+	rocksdb::ColumnFamilyMetaData all;
+
+	db->GetColumnFamilyMetaData(db->DefaultColumnFamily(), &all);
+	return all.levels[level].files;
+}
+
+void compact_files(PushdownDB *db, const std::vector<std::string> &names, int level)
+{
+	rocksdb::CompactionOptions options;
+
+	options.output_file_size_limit = 2 << 10;
+	check_ok(db->CompactFiles(options, db->DefaultColumnFamily(), names, level), "compacting");
+}
+
+/* All keys are in two tables; none of them chains can read. Their blocks come together. */
+void check_refused(const Place &place, const Kind &kind, const rocksdb::Options &options, const std::string &value,
+	const char *why)
+{
+	PushdownDB *db = open_database(place, kind, options, "refused_tables");
+	std::vector<std::string> names;
+	Model model;
+
+	for (const std::string &part : {value, value + value}) {
+		for (uint64_t number = 0; number < KEYS; number += value.size() > 1000 ? 40 : 1) {
+			/* The newest table has half of them. */
+			if (part.size() > value.size() && number % 80 == 0)
+				continue;
+			model[key_of(number)] = part + std::to_string(number);
+			check_ok(db->Put(WriteOptions(), key_of(number), model[key_of(number)]), "writing");
+		}
+		check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	}
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	const bpf_of::PushdownStats before = db->stats();
+
+	for (uint64_t number = 0; number < KEYS; number += 40) {
+		names.push_back(key_of(number));
+		check_get(db, model, key_of(number), nullptr);
+	}
+	const bpf_of::PushdownStats single = db->stats();
+
+	CHECK(single[ReadPath::kTable] - before[ReadPath::kTable] == names.size() && chains(single) == 0, "%s",
+		db->last_error().c_str());
+	CHECK(db->last_error().find(why) != std::string::npos, "%s", db->last_error().c_str());
+	check_many_of(db, model, names);
+	const bpf_of::PushdownStats many = db->stats();
+
+	CHECK(many[ReadPath::kTable] - single[ReadPath::kTable] == names.size(), "MultiGet()");
+	/* From the target, and not by the file system. */
+	if (!place.url.empty()) {
+		const uint64_t bytes = single.received_bytes - before.received_bytes;
+
+		CHECK(bytes > 256 * names.size() && many.received_bytes - single.received_bytes >= bytes * 9 / 10,
+			"%llu bytes for single ones, %llu for all", static_cast<unsigned long long>(bytes),
+			static_cast<unsigned long long>(many.received_bytes - single.received_bytes));
+		/* Fewer commands than blocks. */
+		CHECK(many.sent_bytes - single.sent_bytes < single.sent_bytes - before.sent_bytes, "commands of a MultiGet()");
+	}
+	std::unique_ptr<rocksdb::Iterator> scan(db->NewIterator(ReadOptions()));
+
+	scan->Seek(names[3]);
+	check_at(*scan, model, model.lower_bound(names[3]));
+	CHECK(place.url.empty() || db->stats().seeks > many.seeks, "a scan");
+	scan.reset();
+	delete db;
+}
+
+} /* namespace */
+
+/* Range deletions of tables hide what is older, in their own tables and in those behind. */
+void test_range_deletions(const Place &place, const Kind &kind)
+{
+	rocksdb::Options options = small_tables(kind);
+	Random random(11);
+	Model model, old_model;
+
+	/* Compactions would make one table of many, without range deletions. */
+	options.disable_auto_compactions = true;
+	options.write_buffer_size = 1 << 20;
+	PushdownDB *db = open_database(place, kind, options, "ranges");
+	const rocksdb::Snapshot *snapshot = nullptr;
+
+	for (uint64_t round = 0; round < 9; round++) {
+		change(db, model, random, 800);
+		for (int i = 0; i < 6; i++) {
+			const uint64_t from = random.below(KEYS);
+
+			/* Some reach over all tables, some are newer than what is written next. */
+			delete_range(db, model, key_of(from), key_of(from + random.below(i == 0 ? KEYS / 3 : 60)) + "~");
+			change(db, model, random, 20);
+		}
+		if (round == 5) {
+			snapshot = db->GetSnapshot();
+			old_model = model;
+			change(db, model, random, 100);
+			delete_range(db, model, key_of(1000), key_of(1500));
+		}
+		check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+		if (round == 3)
+			check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		check_all(db, model, nullptr);
+		check_many(db, model, nullptr);
+		check_scans(db, model, nullptr, random);
+		if (snapshot) {
+			check_all(db, old_model, snapshot);
+			check_many(db, old_model, snapshot);
+			check_scans(db, old_model, snapshot, random);
+		}
+	}
+	std::printf("range deletions, %s:", kind.name);
+	print_ways(*db);
+	const bpf_of::PushdownStats stats = db->stats();
+
+	CHECK(stats.tables_refused == 0 && stats[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
+	/* Only the last key of a table is left to RocksDB. */
+	CHECK(chains(stats) > 10000 && stats[ReadPath::kTable] < chains(stats) / 100, "chains answered too few");
+	db->ReleaseSnapshot(snapshot);
+
+	/* Who wants to see what is deleted does. */
+	ReadOptions all;
+	std::string value;
+	const uint64_t before = stats[ReadPath::kOptions];
+
+	check_ok(db->Put(WriteOptions(), "aged", "value"), "writing");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	delete_range(db, model, "aged", "agee");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_get(db, model, "aged", nullptr);
+	all.ignore_range_deletions = true;
+	check_ok(db->Get(all, "aged", &value), "reading under a range deletion");
+	CHECK(value == "value" && db->stats()[ReadPath::kOptions] == before + 1, "'%s'", value.c_str());
+	delete db;
+}
+
+/*
+ * A table may end with a range deletion that its neighbour goes on with; the key at the border is the neighbour's. There
+ * are versions of it below that are newer than the deletion, once the neighbour was compacted.
+ */
+void test_borders(const Place &place, const Kind &kind)
+{
+	rocksdb::Options options = small_tables(kind);
+	Model model;
+
+	options.disable_auto_compactions = true;
+	options.write_buffer_size = 4 << 20;
+	options.level_compaction_dynamic_level_bytes = false;
+	PushdownDB *db = open_database(place, kind, options, "borders");
+	const auto write_all = [&](const std::string &value) {
+		for (uint64_t number = 0; number < KEYS; number++) {
+			model[key_of(number)] = value + std::to_string(number);
+			check_ok(db->Put(WriteOptions(), key_of(number), model[key_of(number)]), "writing");
+		}
+	};
+	const auto names_of = [&](int level) {
+		std::vector<std::string> names;
+
+		for (const rocksdb::SstFileMetaData &table : tables_of(db, level))
+			names.push_back(table.name);
+		return names;
+	};
+
+	write_all("old ");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	compact_files(db, names_of(0), 3);
+	delete_range(db, model, "a", "z");
+	write_all("new ");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	compact_files(db, names_of(0), 1);
+	const std::vector<rocksdb::SstFileMetaData> upper = tables_of(db, 1);
+	std::vector<std::string> borders;
+
+	CHECK(upper.size() > 10, "%zu tables", upper.size());
+	for (size_t i = 1; i < upper.size(); i += 2) {
+		const Slice inside = model.upper_bound(upper[i].smallestkey)->first;
+
+		if (upper[i - 1].largestkey == upper[i].smallestkey)
+			borders.push_back(upper[i].smallestkey);
+		check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), &inside, &inside), "compacting");
+	}
+	CHECK(tables_of(db, 1).size() == (upper.size() + 1) / 2, "%zu tables are left", tables_of(db, 1).size());
+	CHECK(borders.size() > 4, "%zu borders in one key", borders.size());
+	/* RocksDB looks for all keys in another table first, and stops there. */
+	for (const char *key : {"a", "z"}) {
+		model[key] = "end";
+		check_ok(db->Put(WriteOptions(), key, "end"), "writing");
+	}
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	for (const std::string &border : borders)
+		check_get(db, model, border, nullptr);
+	check_all(db, model, nullptr);
+	check_many(db, model, nullptr);
+	CHECK(db->stats()[ReadPath::kTable] >= borders.size() && db->stats().tables_refused == 0, "%s",
+		db->last_error().c_str());
+	std::printf("borders, %s:", kind.name);
+	print_ways(*db);
+	delete db;
+}
+
+/* Tables that chains cannot read are known for it before they are tried. */
+void test_refused_tables(const Place &place, const Kind &kind)
+{
+	rocksdb::Options options = small_tables(kind);
+
+	options.disable_auto_compactions = true;
+	options.write_buffer_size = 32 << 20;
+	options.compression = rocksdb::kZSTD;
+	options.compression_opts.max_dict_bytes = 2048;
+	check_refused(place, kind, options, "a value of which most is in the dictionary, of the key with number ", "dictionary");
+	options.compression_opts.max_dict_bytes = 0;
+	/* One value is more than what a block is decompressed into. */
+	check_refused(place, kind, options, std::string(70 << 10, 'l'), "KiB each");
+}
