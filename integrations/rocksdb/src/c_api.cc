@@ -121,8 +121,39 @@ rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_option
 		});
 }
 
-struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
-	rocksdb_options_t *options, const char *pushdown, const char *path, unsigned char read_only, char **error)
+rocksdb_t *bpfof_rocksdb_open_as_secondary(const rocksdb_options_t *options, const char *pushdown, const char *path,
+	const char *secondary_path, char **error)
+{
+	return open_default(pushdown, error, [&](const auto &ours, auto *db) {
+		return bpf_of::PushdownDB::OpenAsSecondary(options->rep, ours, path, secondary_path, db);
+	});
+}
+
+rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, const char *secondary_path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error)
+{
+	return open_families(pushdown, count, names, family_options, handles, error,
+		[&](const auto &ours, const auto &families, auto *opened, auto *db) {
+			return bpf_of::PushdownDB::OpenAsSecondary(
+				options->rep, ours, path, secondary_path, families, opened, db);
+		});
+}
+
+static bpf_of::Access access_of(enum bpfof_rocksdb_access access)
+{
+	switch (access) {
+	case BPFOF_ROCKSDB_READ_ONLY:
+		return bpf_of::Access::kReadOnly;
+	case BPFOF_ROCKSDB_SECONDARY:
+		return bpf_of::Access::kSecondary;
+	default:
+		return bpf_of::Access::kPrimary;
+	}
+}
+
+struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, const char *pushdown, const char *path,
+	enum bpfof_rocksdb_access access, char **error)
 {
 	auto opening = std::make_unique<bpfof_rocksdb_opening>();
 	std::vector<rocksdb::ColumnFamilyDescriptor> families = {
@@ -130,7 +161,9 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
 	bpf_of::PushdownOptions ours;
 
 	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
-		is_error(bpf_of::Opening::begin(options->rep, ours, path, read_only, &families, &opening->of), error))
+		is_error(bpf_of::Opening::begin(
+				 options->rep, ours, path, access_of(access), &families, &opening->of),
+			error))
 		return nullptr;
 	opening->of->adapt(&options->rep);
 	options->rep.merge_operator = families[0].options.merge_operator;

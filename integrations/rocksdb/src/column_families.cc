@@ -26,7 +26,7 @@ template <typename Create>
 Status PushdownDB::create(
 	const ColumnFamilyOptions &options, const std::string &name, ColumnFamilyHandle **handle, Create create)
 {
-	if (state_->read_only)
+	if (state_->access != Access::kPrimary)
 		return is_read_only();
 	ColumnFamilyDescriptor family(name, options);
 	std::shared_ptr<VersionTracker> tracker = state_->follow(&family);
@@ -62,7 +62,7 @@ Status PushdownDB::CreateColumnFamilies(
 	std::vector<std::shared_ptr<VersionTracker>> trackers;
 
 	handles->clear();
-	if (state_->read_only)
+	if (state_->access != Access::kPrimary)
 		return is_read_only();
 	for (ColumnFamilyDescriptor &family : adapted)
 		trackers.push_back(state_->follow(&family));
@@ -96,7 +96,7 @@ Status PushdownDB::CreateColumnFamilyWithImport(const ColumnFamilyOptions &optio
 
 Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
 {
-	if (state_->read_only)
+	if (state_->access != Access::kPrimary)
 		return is_read_only();
 	const Status status = StackableDB::DropColumnFamily(family);
 

@@ -193,7 +193,7 @@ class PushdownDB::ManyGets {
 		const Slice *keys, PinnableSlice *values, Status *statuses)
 		: state_(state), db_(db), at_(at), limit_(at),
 		  /* RocksDB has no snapshots with inplace_update_support. */
-		  newest_tag_(at.snapshot || state.read_only ? State::newest_tag(db, at) : UINT64_MAX),
+		  newest_tag_(at.snapshot || state.access != Access::kPrimary ? State::newest_tag(db, at) : UINT64_MAX),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
 		  values_(values), statuses_(statuses)
 	{
@@ -201,6 +201,8 @@ class PushdownDB::ManyGets {
 
 	void run(size_t count)
 	{
+		const uint64_t moment = state_.moment();
+
 		sort(count);
 		/* The order of views, memory and versions, as in Get(), is what makes the answers right:
 		 * view.h. */
@@ -219,6 +221,9 @@ class PushdownDB::ManyGets {
 			for (; first < count; first++)
 				time_out(order_[first]);
 		}
+		/* Some may be of before it caught up with its primary, and some of after it. */
+		if (!state_.is_still(moment))
+			stale_ = order_;
 		leave_stale();
 	}
 
@@ -580,7 +585,7 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 	at.io_activity = rocksdb::Env::IOActivity::kUnknown;
 #endif
 	/* It takes RocksDB's mutex; without writes all moments are the same. */
-	if (!at.snapshot && !state_->read_only) {
+	if (!at.snapshot && state_->access == Access::kPrimary) {
 		snapshot.emplace(db_);
 		at.snapshot = snapshot->snapshot();
 	}

@@ -9,9 +9,16 @@
 
 namespace bpf_of {
 
+/* Who changes a database that is open. */
+enum class Access {
+	kPrimary,   /* this object */
+	kReadOnly,  /* nobody */
+	kSecondary, /* another object; this one follows when it is told to */
+};
+
 /* DB::Open(); its last argument is where the database goes. */
 struct OpenForAll {
-	static constexpr bool READ_ONLY = false;
+	static constexpr Access ACCESS = Access::kPrimary;
 
 	template <typename... Arguments>
 	auto operator()(Arguments &&...arguments) const -> decltype(rocksdb::DB::Open(arguments...))
@@ -22,7 +29,7 @@ struct OpenForAll {
 
 /* DB::OpenForReadOnly(), likewise. */
 struct OpenForReading {
-	static constexpr bool READ_ONLY = true;
+	static constexpr Access ACCESS = Access::kReadOnly;
 
 	bool error_if_wal_file_exists;
 
@@ -31,6 +38,20 @@ struct OpenForReading {
 		-> decltype(rocksdb::DB::OpenForReadOnly(arguments..., error_if_wal_file_exists))
 	{
 		return rocksdb::DB::OpenForReadOnly(arguments..., error_if_wal_file_exists);
+	}
+};
+
+/* DB::OpenAsSecondary(), likewise. */
+struct OpenAsFollower {
+	static constexpr Access ACCESS = Access::kSecondary;
+
+	const std::string &secondary_path;
+
+	template <typename Options, typename... Arguments>
+	auto operator()(const Options &options, const std::string &path, Arguments &&...arguments) const
+		-> decltype(rocksdb::DB::OpenAsSecondary(options, path, secondary_path, arguments...))
+	{
+		return rocksdb::DB::OpenAsSecondary(options, path, secondary_path, arguments...);
 	}
 };
 

@@ -3,7 +3,6 @@
 
 #include "known_version.h"
 #include "lookup.h"
-#include "open.h"
 
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
@@ -61,11 +60,16 @@ std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pus
 	return "";
 }
 
-/* Descriptors for tables, if the program does not say. */
-size_t usual_descriptors()
+/* How many descriptors there are for tables. */
+size_t descriptors(const PushdownOptions &pushdown, Access access)
 {
 	struct rlimit limit;
 
+	/* Primaries delete what their secondaries still read, which cannot be opened again then. */
+	if (access == Access::kSecondary)
+		return SIZE_MAX;
+	if (pushdown.descriptors_max > 0)
+		return pushdown.descriptors_max;
 	return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::max<size_t>(limit.rlim_cur / 2, 1) : 512;
 }
 
@@ -92,7 +96,7 @@ std::shared_ptr<VersionTracker> PushdownDB::State::follow(ColumnFamilyDescriptor
 }
 
 Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
-	const std::string &path, bool read_only, std::vector<ColumnFamilyDescriptor> *families,
+	const std::string &path, Access access, std::vector<ColumnFamilyDescriptor> *families,
 	std::unique_ptr<Opening> *opening)
 {
 	const std::string refusal = refuse(options, pushdown);
@@ -105,14 +109,14 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 	if (!status.ok())
 		return status;
 	std::unique_ptr<Opening> begun(new Opening());
-	auto state = std::make_unique<PushdownDB::State>(pushdown, read_only);
+	auto state = std::make_unique<PushdownDB::State>(pushdown, access);
 
 	state->files = std::make_shared<TableFiles>(std::move(target));
 	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
 	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max, false);
 	state->merge_scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max, true);
-	begun->env_ = rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads,
-		pushdown.descriptors_max ? pushdown.descriptors_max : usual_descriptors()));
+	begun->env_ = rocksdb::NewCompositeEnv(
+		make_file_system(state->files, pushdown.target_reads, descriptors(pushdown, access)));
 	for (ColumnFamilyDescriptor &family : *families)
 		begun->followed_.push_back(state->follow(&family));
 	begun->state_ = std::move(state);
@@ -149,7 +153,7 @@ static Status open_families(const Open &open, const rocksdb::DBOptions &options,
 {
 	std::unique_ptr<Opening> opening;
 	std::vector<ColumnFamilyDescriptor> all = families;
-	Status status = Opening::begin(options, pushdown, path, Open::READ_ONLY, &all, &opening);
+	Status status = Opening::begin(options, pushdown, path, Open::ACCESS, &all, &opening);
 
 	*db = nullptr;
 	if (!status.ok())
@@ -216,6 +220,20 @@ Status PushdownDB::OpenForReadOnly(const rocksdb::DBOptions &options, const Push
 {
 	return open_families(
 		OpenForReading{error_if_wal_file_exists}, options, pushdown, path, families, handles, db);
+}
+
+Status PushdownDB::OpenAsSecondary(const rocksdb::Options &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::string &secondary_path, PushdownDB **db)
+{
+	return open_default(OpenAsFollower{secondary_path}, options, pushdown, path, db);
+}
+
+Status PushdownDB::OpenAsSecondary(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::string &secondary_path,
+	const std::vector<ColumnFamilyDescriptor> &families, std::vector<ColumnFamilyHandle *> *handles,
+	PushdownDB **db)
+{
+	return open_families(OpenAsFollower{secondary_path}, options, pushdown, path, families, handles, db);
 }
 
 } /* namespace bpf_of */

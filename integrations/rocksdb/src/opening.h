@@ -3,6 +3,7 @@
 #ifndef BPFOF_ROCKSDB_OPENING_H
 #define BPFOF_ROCKSDB_OPENING_H
 
+#include "open.h"
 #include "state.h"
 
 namespace bpf_of {
@@ -10,9 +11,9 @@ namespace bpf_of {
 class Opening {
     public:
 	/* Connects to the target. `families` are those that will be opened, with the merge operators that they
-	 * have then; whether for reading only. As PushdownDB::Open(). */
+	 * have then. As PushdownDB::Open(). */
 	static rocksdb::Status begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
-		const std::string &path, bool read_only, std::vector<rocksdb::ColumnFamilyDescriptor> *families,
+		const std::string &path, Access access, std::vector<rocksdb::ColumnFamilyDescriptor> *families,
 		std::unique_ptr<Opening> *opening);
 
 	/* What the database is to be opened with, or it is not followed. The Env is good as long as this, and

@@ -76,6 +76,26 @@ Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::strin
 	return StackableDB::SetDBOptions(options);
 }
 
+Status PushdownDB::TryCatchUpWithPrimary()
+{
+	std::atomic<uint64_t> &catch_ups = state_->catch_ups;
+
+	if (state_->access != Access::kSecondary)
+		return StackableDB::TryCatchUpWithPrimary();
+	std::lock_guard<std::mutex> lock(state_->catching_up);
+
+	/* Memtables change, and their tables later: meanwhile, and if RocksDB has given up half-way, it reads itself. */
+	catch_ups.fetch_add(1 - catch_ups.load() % 2);
+	const Status status = StackableDB::TryCatchUpWithPrimary();
+
+	if (!status.ok())
+		return status;
+	catch_ups.fetch_add(1);
+	for (const auto &live : state_->families->all())
+		live->poke();
+	return status;
+}
+
 #if ROCKSDB_MAJOR >= 9
 Status PushdownDB::WaitForCompact(const rocksdb::WaitForCompactOptions &options)
 {
@@ -94,8 +114,11 @@ void PushdownDB::set_mode(Mode mode)
 	state_->mode = mode;
 }
 
-bool PushdownDB::State::can_push_down(const ReadOptions &options)
+bool PushdownDB::State::can_push_down(const ReadOptions &options) const
 {
+	/* Secondary instances of RocksDB have no snapshots. */
+	if (access == Access::kSecondary && options.snapshot)
+		return false;
 #if ROCKSDB_MAJOR >= 9
 	/* With a limit of operands there is another kind of success. */
 	if (options.merge_operand_count_threshold)
@@ -131,7 +154,7 @@ bool PushdownDB::State::is_current(
 {
 	uint64_t version;
 
-	if (view && (read_only || is_known_version(live->number(), view->version)))
+	if (view && (access == Access::kReadOnly || is_known_version(live->number(), view->version)))
 		return true;
 	/* The first view comes by itself. */
 	if (!view || live->is_outdated(*view) || !VersionTracker::current_version(db, family, &version))
@@ -175,13 +198,14 @@ Status PushdownDB::get(
 
 	if (mode == Mode::kPlain)
 		return plainly(ReadPath::kPlain);
-	if (!State::can_push_down(options) || key.size() > KEY_BYTES_MAX)
+	if (!state_->can_push_down(options) || key.size() > KEY_BYTES_MAX)
 		return plainly(ReadPath::kOptions);
 	if (!live)
 		return plainly(ReadPath::kFamily);
 
 	Sampling::Read read(state_->sampling);
-	/* The order of these three is what makes the answer right: view.h. */
+	/* The order of these is what makes the answer right: view.h. */
+	const uint64_t moment = state_->moment();
 	const std::shared_ptr<const View> view = live->view();
 	SearchEnd end;
 	Status status = State::search_memory(db_, options, family, key, value, &end);
@@ -196,7 +220,7 @@ Status PushdownDB::get(
 		return state_->get_together(db_, options, family, *live, view.get(), key, value);
 	};
 
-	if (!state_->is_current(db_, live, family, view.get()))
+	if (!state_->is_current(db_, live, family, view.get()) || !state_->is_still(moment))
 		return together(ReadPath::kStale);
 	if (state_->is_sample(*live, options)) {
 		read.begin();
@@ -456,7 +480,7 @@ rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFam
 {
 	VersionTracker *live = state_->family(family);
 
-	if (!live || !State::can_push_down(options) || state_->mode == Mode::kPlain)
+	if (!live || !state_->can_push_down(options) || state_->mode == Mode::kPlain)
 		return db_->NewIterator(options, family);
 	std::shared_ptr<const View> view = live->view();
 	std::unique_ptr<rocksdb::Iterator> plain(db_->NewIterator(options, family));

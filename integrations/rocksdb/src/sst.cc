@@ -41,6 +41,7 @@ constexpr size_t kTrailerBytes = 5;
 constexpr uint64_t kMetaindexBytesMax = 64 * 1024;
 constexpr char kIndexName[] = "rocksdb.index";
 constexpr char kRangeDeletionsName[] = "rocksdb.range_del";
+constexpr char kDictionaryName[] = "rocksdb.compression_dict";
 /* The kind of a range deletion in the tag of its first key. */
 constexpr uint8_t kRangeDeletion = 15;
 constexpr size_t kTagBytes = 8;
@@ -367,8 +368,8 @@ bool take_entry(Slice *input, std::string *key, Slice *value)
 	return true;
 }
 
-/* Finds the block that the metaindex calls so. */
-Status find_block(int fd, const std::string &what, const Footer &footer, const char *name, Handle *found)
+/* Finds the block that the metaindex calls so, if it names one. */
+Status find_block(int fd, const Footer &footer, const char *name, bool *is_there, Handle *found)
 {
 	Block block;
 	Status status = read_block(fd, footer, footer.metaindex, kMetaindexBytesMax, &block);
@@ -377,17 +378,25 @@ Status find_block(int fd, const std::string &what, const Footer &footer, const c
 	if (!cut_restarts(&block.contents))
 		return damaged(footer.metaindex, "it does not end in restarts");
 	std::string key;
-	while (!block.contents.empty()) {
+	for (*is_there = false; !*is_there && !block.contents.empty();) {
 		Slice value;
 		if (!take_entry(&block.contents, &key, &value))
 			return damaged(footer.metaindex, "an entry of it is none");
-		if (key != name)
-			continue;
-		if (!take_handle(&value, found))
+		*is_there = key == name;
+		if (*is_there && !take_handle(&value, found))
 			return damaged(footer.metaindex, "it has not the place of a block");
-		return Status::OK();
 	}
-	return Status::Corruption(what, std::string("its metaindex does not name ") + name);
+	return Status::OK();
+}
+
+/* The same for a block that there must be. */
+Status need_block(int fd, const std::string &what, const Footer &footer, const char *name, Handle *found)
+{
+	bool is_there;
+	const Status status = find_block(fd, footer, name, &is_there, found);
+	if (status.ok() && !is_there)
+		return Status::Corruption(what, std::string("its metaindex does not name ") + name);
+	return status;
 }
 
 /* Takes what footers have since format_version 6: magic, checksum, base, size of the metaindex. */
@@ -448,7 +457,7 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 	} else {
 		status = take_extended(what, bytes, footer);
 		if (status.ok())
-			status = find_block(fd, what, *footer, kIndexName, &footer->index);
+			status = need_block(fd, what, *footer, kIndexName, &footer->index);
 	}
 	if (!status.ok())
 		return status;
@@ -459,12 +468,18 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 	return Status::OK();
 }
 
+Status find_dictionary(int fd, const Footer &footer, bool *has_dictionary)
+{
+	Handle handle;
+	return find_block(fd, footer, kDictionaryName, has_dictionary, &handle);
+}
+
 Status read_range_deletions(
 	int fd, const Footer &footer, size_t max_bytes, std::vector<RangeDeletion> *deletions)
 {
 	Handle handle;
 	Block block;
-	Status status = find_block(fd, "range deletions of a RocksDB table", footer, kRangeDeletionsName, &handle);
+	Status status = need_block(fd, "range deletions of a RocksDB table", footer, kRangeDeletionsName, &handle);
 	if (status.ok())
 		status = read_block(fd, footer, handle, max_bytes, &block);
 	if (!status.ok())

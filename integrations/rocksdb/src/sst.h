@@ -76,6 +76,9 @@ rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
 rocksdb::Status read_range_deletions(
 	int fd, const Footer &footer, size_t max_bytes, std::vector<RangeDeletion> *deletions);
 
+/* Whether data blocks are compressed with a dictionary, which the table has in a block. Fails as read_footer(). */
+rocksdb::Status find_dictionary(int fd, const Footer &footer, bool *has_dictionary);
+
 /* Contents of a block, or what else is compressed in the same way, in memory of their own. */
 struct Block {
 	std::unique_ptr<char[]> memory;

@@ -8,6 +8,7 @@
 #include "families.h"
 #include "iterator.h"
 #include "lookup.h"
+#include "open.h"
 #include "sampling.h"
 #include "prefetch_buffer.h"
 #include "speculation.h"
@@ -49,8 +50,11 @@ struct PushdownDB::State {
 	size_t scratch_bytes;
 	size_t merge_scratch_bytes;
 	const std::string report;
-	/* The database is open for reading only: its sets of tables never change. */
-	const bool read_only;
+	const Access access;
+	/* Of a secondary instance: how often it has begun or ended to catch up with its primary. Odd while it does, and
+	 * after it failed to. */
+	std::atomic<uint64_t> catch_ups{0};
+	std::mutex catching_up;
 	Sampling sampling;
 	Speculation speculation;
 	/* Of MultiGets, which take other times. */
@@ -64,8 +68,8 @@ struct PushdownDB::State {
 	mutable std::mutex mutex;
 	std::string last_error;
 
-	State(const PushdownOptions &options, bool is_read_only)
-		: report(options.report), read_only(is_read_only),
+	State(const PushdownOptions &options, Access opened_for)
+		: report(options.report), access(opened_for),
 		  sampling(options.sample_rate, options.adapt_sampling), speculation(options.speculate),
 		  speculation_of_many(options.speculate)
 	{
@@ -95,13 +99,17 @@ struct PushdownDB::State {
 	void add(std::shared_ptr<VersionTracker> tracker, rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle);
 
 	/* Whether reads with these options can be anything but RocksDB's own. */
-	static bool can_push_down(const rocksdb::ReadOptions &options);
+	bool can_push_down(const rocksdb::ReadOptions &options) const;
 	bool leaves_to_rocksdb(const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *const *families, size_t count, ReadPath *why) const;
 	/* Versions with a larger tag are not seen. Without a snapshot those that are published count, as in RocksDB's
 	 * own Get: tables may have some that are not yet. After the search in memory, never before it: what has
 	 * left memory meanwhile must be seen. */
 	static uint64_t newest_tag(const rocksdb::DB *db, const rocksdb::ReadOptions &options);
+	/* What stands still in between is of one moment of the primary: catch_ups before, and whether it was even and has
+	 * not changed since. All is of one moment elsewhere. */
+	uint64_t moment() const { return catch_ups.load(std::memory_order_acquire); }
+	bool is_still(uint64_t moment) const { return moment % 2 == 0 && this->moment() == moment; }
 	/* Whether to leave this read, which memory has not settled, to RocksDB for its block cache. */
 	bool is_sample(const VersionTracker &live, const rocksdb::ReadOptions &options) const;
 	/* A search in memory only, of which `end`, empty before, tells where it ended; if it has a table, it

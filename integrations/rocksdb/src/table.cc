@@ -30,13 +30,16 @@ int64_t index_type(const rocksdb::TableProperties &properties)
 	return type;
 }
 
-/* Whether blocks may need a dictionary, from the options that the table was compressed by, as text. */
-bool has_dictionary(const std::string &compression_options)
+/* Whether blocks may need a dictionary: options of the compression are properties, as text. Before format_version 7
+ * tables have one also if nothing is compressed with it. */
+bool may_need_dictionary(const rocksdb::TableProperties &properties)
 {
 	constexpr char NAME[] = "max_dict_bytes=";
-	const size_t found = compression_options.find(NAME);
+	const std::string &options = properties.compression_options;
+	const size_t found = options.find(NAME);
 
-	return found != std::string::npos && compression_options[found + sizeof(NAME) - 1] != '0';
+	return found != std::string::npos && options[found + sizeof(NAME) - 1] != '0' &&
+	       properties.compression_name != "NoCompression" && properties.compression_name != "Snappy";
 }
 
 /*
@@ -119,8 +122,6 @@ std::string refuse(const rocksdb::TableProperties &properties)
 	using Options = rocksdb::BlockBasedTableOptions;
 	const int64_t type = index_type(properties);
 
-	if (has_dictionary(properties.compression_options))
-		return "it is compressed with a dictionary";
 	if (has_own_compression(properties.compression_name))
 		return "it is compressed by the program's own " + properties.compression_name;
 	if (is_unknown_compression(properties.compression_name))
@@ -174,6 +175,14 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 
 	if (!status.ok())
 		return status;
+	bool has_dictionary = false;
+
+	if (may_need_dictionary(properties))
+		status = sst::find_dictionary(open.fd, footer, &has_dictionary);
+	if (!status.ok())
+		return status;
+	if (has_dictionary && refusal_.empty())
+		refusal_ = "it is compressed with a dictionary";
 	sst::IndexShape shape;
 
 	shape.user_keys = properties.index_key_is_user_key != 0;

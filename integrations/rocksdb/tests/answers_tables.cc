@@ -80,6 +80,22 @@ void check_refused(const Place &place, const Kind &kind, const rocksdb::Options 
 	delete db;
 }
 
+/* Options that ask for a dictionary do not make one where blocks are not compressed, or none would help. */
+void check_searched(const Place &place, const Kind &kind, rocksdb::Options options)
+{
+	options.compression = rocksdb::kNoCompression;
+	PushdownDB *db = open_database(place, kind, options, "no_dictionary");
+	Model model;
+
+	model["key"] = "value";
+	check_ok(db->Put(WriteOptions(), "key", "value"), "writing");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_get(db, model, "key", nullptr);
+	CHECK(chains(db->stats()) == 1, "%s", db->last_error().c_str());
+	delete db;
+}
+
 } /* namespace */
 
 /* Range deletions of tables hide what is older, in their own tables and in those behind. */
@@ -224,6 +240,7 @@ void test_refused_tables(const Place &place, const Kind &kind)
 	options.compression = rocksdb::kZSTD;
 	options.compression_opts.max_dict_bytes = 2048;
 	check_refused(place, kind, options, "a value of which most is in the dictionary, of the key with number ", "dictionary");
+	check_searched(place, kind, options);
 	options.compression_opts.max_dict_bytes = 0;
 	/* One value is more than what a block is decompressed into. */
 	check_refused(place, kind, options, std::string(70 << 10, 'l'), "KiB each");

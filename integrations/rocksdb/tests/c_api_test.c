@@ -285,13 +285,63 @@ static void for_reading(const char *path, const char *pushdown)
 	rocksdb_options_destroy(options);
 }
 
+/* A secondary of the same database, which is written to. */
+static void following(const char *path, const char *pushdown)
+{
+	const char *const names[] = {"default", "third"};
+	rocksdb_options_t *options = small_tables();
+	const rocksdb_options_t *const each[] = {options, options};
+	rocksdb_writeoptions_t *how = rocksdb_writeoptions_create();
+	rocksdb_column_family_handle_t *writing[2], *reading[2];
+	char own[4096 + 16];
+	char *error = NULL;
+	rocksdb_t *primary = rocksdb_open_column_families(options, path, 2, names, each, writing, &error);
+
+	check_ok(error, "rocksdb_open_column_families");
+	snprintf(own, sizeof(own), "%s.follower", path);
+	rocksdb_t *db = bpfof_rocksdb_open_as_secondary_column_families(
+		options, pushdown, path, own, 2, names, each, reading, &error);
+
+	check_ok(error, "bpfof_rocksdb_open_as_secondary_column_families");
+	wait_ready(db);
+	const uint64_t before = chains(db);
+
+	read_all(db, reading[1], 2);
+	read_many(db, reading[1], 2);
+	CHECK(chains(db) > before + KEYS / 6 + 100 * MANY / 2, "chains gave few answers");
+	rocksdb_put_cf(primary, how, writing[1], "new", 3, "value", 5, &error);
+	check_ok(error, "rocksdb_put_cf");
+	rocksdb_try_catch_up_with_primary(db, &error);
+	check_ok(error, "rocksdb_try_catch_up_with_primary");
+	rocksdb_readoptions_t *at = rocksdb_readoptions_create();
+	size_t size;
+	char *value = rocksdb_get_cf(db, at, reading[1], "new", 3, &size, &error);
+
+	check_ok(error, "rocksdb_get_cf");
+	CHECK(value && size == 5, "what the primary has written is missing");
+	rocksdb_free(value);
+	rocksdb_readoptions_destroy(at);
+	for (int i = 0; i < 2; i++) {
+		rocksdb_column_family_handle_destroy(reading[i]);
+		rocksdb_column_family_handle_destroy(writing[i]);
+	}
+	rocksdb_close(db);
+	/* Of the families one is enough. */
+	db = bpfof_rocksdb_open_as_secondary(options, pushdown, path, own, &error);
+	check_ok(error, "bpfof_rocksdb_open_as_secondary");
+	rocksdb_close(db);
+	rocksdb_close(primary);
+	rocksdb_writeoptions_destroy(how);
+	rocksdb_options_destroy(options);
+}
+
 /* The program opens it, as libraries do that hide the database. */
 static void put_on_top(const char *path, const char *pushdown)
 {
 	rocksdb_options_t *options = small_tables();
 	char *error = NULL;
 	struct bpfof_rocksdb_opening *opening =
-		bpfof_rocksdb_begin(options, pushdown, path, 0, &error);
+		bpfof_rocksdb_begin(options, pushdown, path, BPFOF_ROCKSDB_PRIMARY, &error);
 
 	check_ok(error, "bpfof_rocksdb_begin");
 	rocksdb_t *db = rocksdb_open(options, path, &error);
@@ -353,6 +403,7 @@ int main(int argc, char **argv)
 	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device belong together");
 	families(path, pushdown);
 	for_reading(path, pushdown);
+	following(path, pushdown);
 	rocksdb_options_destroy(options);
 
 	/* Reopened with all that there is of families: RocksDB refuses fewer. */

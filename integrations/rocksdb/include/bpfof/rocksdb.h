@@ -215,6 +215,18 @@ class PushdownDB : public rocksdb::StackableDB {
 		std::vector<rocksdb::ColumnFamilyHandle *> *handles, PushdownDB **db,
 		bool error_if_wal_file_exists = false);
 
+	/*
+	 * The same for a secondary instance, as DB::OpenAsSecondary(): it follows a database that another process has
+	 * open, on this machine, each time that TryCatchUpWithPrimary() is called. It reads what was written up to then.
+	 * Each of its tables takes a descriptor: descriptors_max does not count. Reads with a snapshot are RocksDB's.
+	 */
+	static rocksdb::Status OpenAsSecondary(const rocksdb::Options &options, const PushdownOptions &pushdown,
+		const std::string &path, const std::string &secondary_path, PushdownDB **db);
+	static rocksdb::Status OpenAsSecondary(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+		const std::string &path, const std::string &secondary_path,
+		const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
+		std::vector<rocksdb::ColumnFamilyHandle *> *handles, PushdownDB **db);
+
 	~PushdownDB() override;
 
 	/*
@@ -284,6 +296,10 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Status DropColumnFamily(rocksdb::ColumnFamilyHandle *family) override;
 	rocksdb::Status DropColumnFamilies(
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families) override;
+
+	/* As DB::TryCatchUpWithPrimary(). Reads are left to RocksDB while it runs, and after it has failed until it
+	 * succeeds. */
+	rocksdb::Status TryCatchUpWithPrimary() override;
 
 	/* As DB::Close(). Reads are left to RocksDB from then on. */
 	rocksdb::Status Close() override;

@@ -40,16 +40,28 @@ rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_option
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
 	unsigned char error_if_wal_file_exists, char **error);
 
+/* As rocksdb_open_as_secondary() and rocksdb_open_as_secondary_column_families(); rocksdb_try_catch_up_with_primary()
+ * lets it follow. */
+rocksdb_t *bpfof_rocksdb_open_as_secondary(const rocksdb_options_t *options, const char *pushdown, const char *path,
+	const char *secondary_path, char **error);
+rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, const char *secondary_path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error);
+
 /*
- * For libraries that open the database themselves, by rocksdb_open(), or with `read_only` 1 by
- * rocksdb_open_for_read_only(): begin() connects to the target and
- * changes `options`, which are for this one database then; after it is open, end() puts pushdown on top of
+ * For libraries that open the database themselves, by rocksdb_open() or one of the others: begin() connects to the
+ * target and changes `options`, which are for this one database then; after it is open, end() puts pushdown on top of
  * `db`. If the database could not be opened `db` is NULL. The default column family is pushed down, and those
  * that are created later.
  */
+enum bpfof_rocksdb_access {
+	BPFOF_ROCKSDB_PRIMARY = 0,   /* rocksdb_open() */
+	BPFOF_ROCKSDB_READ_ONLY = 1, /* rocksdb_open_for_read_only() */
+	BPFOF_ROCKSDB_SECONDARY = 2, /* rocksdb_open_as_secondary() */
+};
 struct bpfof_rocksdb_opening;
-struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
-	rocksdb_options_t *options, const char *pushdown, const char *path, unsigned char read_only, char **error);
+struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, const char *pushdown, const char *path,
+	enum bpfof_rocksdb_access access, char **error);
 void bpfof_rocksdb_end(struct bpfof_rocksdb_opening *opening, rocksdb_t *db);
 
 #ifdef __cplusplus

@@ -77,5 +77,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     assert!(count(&db, "bpfof.gets.target")? + count(&db, "bpfof.gets.here")? > KEYS / 50 / 2);
     assert!(db.put(key(0), "value").is_err(), "it was written to");
+    drop(db);
+
+    let primary = DB::open(&options, &path)?;
+    let db =
+        bpfof_rocksdb::open_as_secondary(&options, &path, format!("{path}.follower"), &settings)?;
+    primary.put("written later", "value")?;
+    assert_eq!(db.get("written later")?, None);
+    db.try_catch_up_with_primary()?;
+    assert_eq!(db.get("written later")?.as_deref(), Some(&b"value"[..]));
+    while count(&db, "bpfof.ready")? == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in (0..KEYS + 1000).step_by(50) {
+        assert_eq!(db.get(key(number))?, value(number), "key {number}");
+    }
+    assert!(count(&db, "bpfof.gets.target")? + count(&db, "bpfof.gets.here")? > KEYS / 50 / 2);
     Ok(())
 }

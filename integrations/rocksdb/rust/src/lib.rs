@@ -21,7 +21,7 @@
 //! `TransactionDB` and `OptimisticTransactionDB` open are left to RocksDB.
 
 use rocksdb::{AsRawPtr, DB, Options};
-use std::ffi::{CStr, CString, c_char, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
 
@@ -33,10 +33,18 @@ unsafe extern "C" {
         options: *mut librocksdb_sys::rocksdb_options_t,
         pushdown: *const c_char,
         path: *const c_char,
-        read_only: c_uchar,
+        access: c_uint,
         error: *mut *mut c_char,
     ) -> *mut c_void;
     fn bpfof_rocksdb_end(opening: *mut c_void, db: *mut librocksdb_sys::rocksdb_t);
+}
+
+/// `enum bpfof_rocksdb_access` of `bpfof/rocksdb_c.h`.
+#[derive(Clone, Copy)]
+enum Access {
+    Primary = 0,
+    ReadOnly = 1,
+    Secondary = 2,
 }
 
 /// Why a database was not opened.
@@ -77,8 +85,24 @@ pub fn open_for_read_only(
     error_if_log_file_exist: bool,
     pushdown: &str,
 ) -> Result<DB, Error> {
-    open_by(options, path.as_ref(), pushdown, true, |options, path| {
+    open_by(options, path.as_ref(), pushdown, Access::ReadOnly, |options, path| {
         DB::open_for_read_only(options, path, error_if_log_file_exist)
+    })
+}
+
+/// As [`DB::open_as_secondary`], with the target that `pushdown` names as for [`open`]. The instance follows the one
+/// that has the database at `path` open, on this machine, when [`DB::try_catch_up_with_primary`] is called.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_as_secondary(
+    options: &Options,
+    path: impl AsRef<Path>,
+    secondary_path: impl AsRef<Path>,
+    pushdown: &str,
+) -> Result<DB, Error> {
+    open_by(options, path.as_ref(), pushdown, Access::Secondary, |options, path| {
+        DB::open_as_secondary(options, path, secondary_path.as_ref())
     })
 }
 
@@ -88,14 +112,14 @@ pub fn open_for_read_only(
 /// # Errors
 /// [`Error::Pushdown`], before the database is touched, or what [`DB::open`] fails with.
 pub fn open(options: &Options, path: impl AsRef<Path>, pushdown: &str) -> Result<DB, Error> {
-    open_by(options, path.as_ref(), pushdown, false, |options, path| DB::open(options, path))
+    open_by(options, path.as_ref(), pushdown, Access::Primary, |options, path| DB::open(options, path))
 }
 
 fn open_by(
     options: &Options,
     path: &Path,
     pushdown: &str,
-    is_read_only: bool,
+    access: Access,
     open: impl FnOnce(&Options, &Path) -> Result<DB, rocksdb::Error>,
 ) -> Result<DB, Error> {
     let no_nul = |_| Error::Pushdown("pushdown settings and paths have no zero bytes".to_owned());
@@ -110,7 +134,7 @@ fn open_by(
             ours.as_raw_ptr(),
             settings.as_ptr(),
             shown.as_ptr(),
-            is_read_only.into(),
+            access as c_uint,
             &raw mut error,
         )
     };

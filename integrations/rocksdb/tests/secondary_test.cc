@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* A secondary instance: it reads what its primary had written when it caught up last, and nothing else. */
+#include "answers.h"
+
+#include <atomic>
+#include <thread>
+
+using bpf_of::Mode;
+using bpf_of::PushdownDB;
+using bpf_of::PushdownOptions;
+using bpf_of::ReadPath;
+using rocksdb::ColumnFamilyHandle;
+using rocksdb::ReadOptions;
+using rocksdb::Slice;
+using rocksdb::Status;
+using rocksdb::WriteOptions;
+
+namespace {
+
+const Kind KIND = {"LZ4", rocksdb::kLZ4Compression, BINARY, 5, size_t{1} << 30};
+
+/* A database that RocksDB itself has open for writing. */
+rocksdb::DB *open_primary(const std::string &path)
+{
+	rocksdb::DB *db;
+
+	std::filesystem::remove_all(path);
+#if ROCKSDB_MAJOR >= 10
+	std::unique_ptr<rocksdb::DB> opened;
+
+	check_ok(rocksdb::DB::Open(small_tables(KIND), path, &opened), "opening a primary");
+	db = opened.release();
+#else
+	check_ok(rocksdb::DB::Open(small_tables(KIND), path, &db), "opening a primary");
+#endif
+	return db;
+}
+
+PushdownDB *open_secondary(const Place &place, const std::string &path)
+{
+	PushdownOptions pushdown;
+	PushdownDB *db;
+
+	pushdown.url = place.url;
+	pushdown.device = place.device;
+	pushdown.sample_rate = 0;
+	/* It keeps all of its tables open all the same. */
+	pushdown.descriptors_max = 1;
+	check_ok(PushdownDB::OpenAsSecondary(
+			 small_tables(KIND), pushdown, path, place.directory + "/follower", &db),
+		"opening a secondary");
+	return db;
+}
+
+void write_some(rocksdb::DB *db, Random &random, int count)
+{
+	for (int i = 0; i < count; i++) {
+		const std::string key = key_of(random.below(KEYS));
+
+		if (random.below(6) == 0)
+			check_ok(db->Delete(WriteOptions(), key), "deleting");
+		else
+			check_ok(db->Put(WriteOptions(), key, std::to_string(random.next())), "writing");
+	}
+}
+
+/* What RocksDB's own secondary reads. That is not always what the primary has: with 7.8 memtables stay whose writes
+ * were flushed, and hide newer ones of the same keys. */
+Model plain_answers(PushdownDB *db)
+{
+	Model model;
+
+	db->set_mode(Mode::kPlain);
+	for (uint64_t number = 0; number < KEYS; number++) {
+		std::string value;
+		const Status status = db->Get(ReadOptions(), key_of(number), &value);
+
+		CHECK(status.ok() || status.IsNotFound(), "%s", status.ToString().c_str());
+		if (status.ok())
+			model[key_of(number)] = value;
+	}
+	db->set_mode(Mode::kChains);
+	return model;
+}
+
+void check_some(PushdownDB *db, const Model &model)
+{
+	std::vector<std::string> names;
+
+	for (uint64_t number = 0; number < KEYS; number += 5) {
+		check_get(db, model, key_of(number), nullptr);
+		if (model.count(key_of(number)))
+			names.push_back(key_of(number));
+	}
+	check_many_of(db, model, names);
+}
+
+/* What the primary does meanwhile changes no answer, though it deletes the tables that are read. */
+void test_following(const Place &place)
+{
+	const std::string path = place.directory + "/followed";
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path));
+	Random random(5);
+	size_t changed = 0;
+
+	write_some(primary.get(), random, 3000);
+	check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+	std::unique_ptr<PushdownDB> db(open_secondary(place, path));
+	Model model = plain_answers(db.get());
+
+	for (int round = 0; round < 6; round++) {
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		check_some(db.get(), model);
+		write_some(primary.get(), random, 1500);
+		check_some(db.get(), model);
+		if (round % 3 == 1)
+			check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+		if (round % 3 == 2)
+			check_ok(primary->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
+		check_some(db.get(), model);
+		check_ok(db->TryCatchUpWithPrimary(), "catching up");
+		Model next = plain_answers(db.get());
+
+		changed += next != model;
+		model = std::move(next);
+		/* Before there is a view of that, and later. */
+		check_some(db.get(), model);
+	}
+	CHECK(changed > 3, "the primary was followed %zu times", changed);
+	std::printf("following:");
+	print_ways(*db);
+	const bpf_of::PushdownStats stats = db->stats();
+
+	CHECK(chains(stats) > 10000 && chains(stats) > 4 * stats[ReadPath::kStale], "chains answered too few");
+	CHECK(place.url.empty() || stats[ReadPath::kTarget] > 5000, "the target answered too few");
+	CHECK(stats[ReadPath::kFailed] == 0 && stats.tables_refused == 0, "%s", db->last_error().c_str());
+
+	CHECK(db->Put(WriteOptions(), "key", "value").IsNotSupported(), "a secondary writes");
+	ColumnFamilyHandle *family;
+
+	CHECK(db->CreateColumnFamily(small_tables(KIND), "one", &family).IsNotSupported(), "a secondary makes a family");
+	/* RocksDB's, whatever it answers. */
+	ReadOptions at;
+	std::string value;
+
+	at.snapshot = db->GetSnapshot();
+	const uint64_t before = db->stats()[ReadPath::kOptions];
+
+	db->Get(at, key_of(1), &value);
+	CHECK(!at.snapshot || db->stats()[ReadPath::kOptions] == before + 1, "a read with a snapshot");
+	db->ReleaseSnapshot(at.snapshot);
+}
+
+/* Pairs of keys that are written together, by one thread; another lets the secondary follow. Readers see both of one
+ * version, and no older version after a newer one. */
+void test_moments(const Place &place)
+{
+	constexpr uint64_t PAIRS = 200;
+	const std::string path = place.directory + "/moments";
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path));
+	std::atomic<bool> stop{false};
+	std::atomic<uint64_t> caught_up{0}, read{0};
+	const auto write = [&](uint64_t pair, uint64_t version) {
+		rocksdb::WriteBatch batch;
+		const std::string value = std::to_string(version) + std::string(100, 'v');
+
+		batch.Put("a" + std::to_string(pair), value);
+		batch.Put("z" + std::to_string(pair), value);
+		check_ok(primary->Write(WriteOptions(), &batch), "writing");
+	};
+
+	for (uint64_t pair = 0; pair < PAIRS; pair++)
+		write(pair, 0);
+	check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+	std::unique_ptr<PushdownDB> db(open_secondary(place, path));
+
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	const auto read_pairs = [&](uint64_t seed) {
+		Random random(seed);
+		std::vector<uint64_t> seen(PAIRS);
+
+		while (!stop) {
+			const uint64_t pair = random.below(PAIRS);
+			const std::string first = "a" + std::to_string(pair), second = "z" + std::to_string(pair);
+			std::vector<std::string> values;
+			std::string one;
+			const std::vector<Status> statuses = db->MultiGet(ReadOptions(), {first, second}, &values);
+
+			check_ok(statuses[0], "reading");
+			check_ok(statuses[1], "reading");
+			CHECK(values[0] == values[1], "%s and %s", values[0].c_str(), values[1].c_str());
+			check_ok(db->Get(ReadOptions(), second, &one), "reading");
+			const uint64_t many = std::stoull(values[0]), single = std::stoull(one);
+
+			CHECK(seen[pair] <= many && many <= single, "versions %llu, %llu, %llu",
+				static_cast<unsigned long long>(seen[pair]), static_cast<unsigned long long>(many),
+				static_cast<unsigned long long>(single));
+			seen[pair] = single;
+			read++;
+		}
+	};
+	std::thread writer([&] {
+		Random random(1);
+
+		for (uint64_t version = 1; !stop; version++) {
+			write(random.below(PAIRS), version);
+			if (version % 500 == 0)
+				check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+			if (version % 10 == 0)
+				std::this_thread::sleep_for(std::chrono::milliseconds(1));
+		}
+	});
+	std::thread follower([&] {
+		while (!stop) {
+			check_ok(db->TryCatchUpWithPrimary(), "catching up");
+			caught_up++;
+			std::this_thread::sleep_for(std::chrono::milliseconds(3));
+		}
+	});
+	std::thread reader(read_pairs, 2), another(read_pairs, 3);
+	const auto enough = [&] { return caught_up > 300 && read > 3000; };
+	const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+
+	while (!enough() && std::chrono::steady_clock::now() < deadline)
+		std::this_thread::sleep_for(std::chrono::milliseconds(10));
+	stop = true;
+	for (std::thread *thread : {&writer, &follower, &reader, &another})
+		thread->join();
+	std::printf("moments: caught up %llu times,", static_cast<unsigned long long>(caught_up));
+	print_ways(*db);
+	CHECK(enough(), "caught up %llu times, read %llu times", static_cast<unsigned long long>(caught_up),
+		static_cast<unsigned long long>(read));
+	CHECK(chains(db->stats()) > 100 && db->stats()[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
+}
+
+} /* namespace */
+
+int main(int argc, char **argv)
+{
+	const Place where = place(argc, argv);
+
+	test_following(where);
+	test_moments(where);
+	return 0;
+}
