@@ -31,11 +31,15 @@
  * key: the table has no version. A host that searches an index itself and gives the data block, of
  * the first entry that is not before the user key with newest_tag, may rely on the same.
  *
- * Not for: tables whose data blocks have values apart from keys (bit 28 of the last field), with range
- * deletions, with user timestamps, with a comparator other than bytewise,
+ * Not for: tables whose data blocks have values apart from keys (bit 28 of the last field), with user
+ * timestamps, with a comparator other than bytewise,
  * or with the first keys of blocks in their index. Nobody would notice here: the host has to know.
  * All versions in an ingested table have one sequence number, which is not in its keys: a host that
  * reads at an older one leaves the table out.
+ *
+ * Range deletions are not looked at. A host that knows those of a table, and has one that covers the key,
+ * ends the list of tables with that one; what is found there with a smaller sequence number, by the tag
+ * of the answer, is deleted.
  *
  * The versions of a key with merge operands may go on in the data block behind the one that the search
  * begins in. A host that names data blocks names these, too, as tables of the same file; where the target

@@ -84,16 +84,16 @@ struct Found {
 	std::vector<rocksdb::Slice> operands;
 	/* That were read, also for nothing. */
 	uint32_t blocks = 0;
-	/* What the last of so many tables has with a sequence number below this one is deleted. */
-	void hide(uint32_t last_of, uint64_t deleted_below)
-	{
-		if (is_whole && tables == last_of && sequence < deleted_below)
-			has_value = is_blob = false;
-	}
-
 	/* A chain that was needed has ended at a key, of any entry on its way, or at values of its own, for which its
 	 * scratch has no room. */
 	bool lacks_scratch = false;
+
+	/* Versions in the last of a plan's tables that are older than this sequence number are deleted. */
+	void hide(uint32_t plan_tables, uint64_t deleted_below)
+	{
+		if (is_whole && tables == plan_tables && sequence < deleted_below)
+			has_value = is_blob = false;
+	}
 };
 
 /*

@@ -304,7 +304,7 @@ class PushdownDB::ManyGets {
 				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(*family.live, at_))
 				leave(missing, ReadPath::kSampled);
-			else if (!make_plan(*family.view, wanted, newest_tag_, family.live->merge(), end, &plan, &why))
+			else if (!make_plan(*family.view, State::wanted(wanted, newest_tag_, *family.live, at_), end, &plan, &why))
 				leave(missing, why);
 			else if (plan.tables > 0)
 				use(missing, plan);
@@ -416,8 +416,13 @@ class PushdownDB::ManyGets {
 
 		if (!state_.files->target().session()->has_target())
 			return 0;
-		for (FileRange &block :
-			key_blocks(*family.view, keys_[left.key], newest_tag_, family.live->merge(), *left.from)) {
+		const WantedKey wanted = State::wanted(keys_[left.key], newest_tag_, *family.live, at_);
+
+		for (FileRange &block : key_blocks(*family.view, wanted, *left.from)) {
+			/* Keys are in their order: what the one before needs is not counted twice. */
+			if (!blocks->empty() && blocks->back().file == block.file &&
+				blocks->back().offset == block.offset)
+				continue;
 			bytes += block.size;
 			blocks->push_back(std::move(block));
 		}

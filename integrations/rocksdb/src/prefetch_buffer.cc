@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 namespace bpf_of {
 
@@ -18,14 +19,30 @@ static void align(FileRange *range)
 	range->size = std::min((end + alignment - 1) / alignment * alignment, length) - range->offset;
 }
 
+/* Keys of one block name it once each. */
+static void remove_copies(std::vector<FileRange> *ranges)
+{
+	const auto place = [](const FileRange &range) {
+		return std::make_tuple(range.file->number(), range.offset, range.size);
+	};
+
+	std::sort(ranges->begin(), ranges->end(),
+		[&](const FileRange &a, const FileRange &b) { return place(a) < place(b); });
+	ranges->erase(std::unique(ranges->begin(), ranges->end(),
+			      [&](const FileRange &a, const FileRange &b) { return place(a) == place(b); }),
+		ranges->end());
+}
+
 Fetched PrefetchBuffer::fetch(const TableFiles &files, std::vector<FileRange> ranges, int64_t timeout_us)
 {
 	size_t size = 0;
 
-	for (FileRange &range : ranges) {
-		align(&range);
+	std::for_each(ranges.begin(), ranges.end(), [](FileRange &range) { align(&range); });
+	remove_copies(&ranges);
+	if (ranges.empty())
+		return Fetched::kNot;
+	for (const FileRange &range : ranges)
 		size += range.size;
-	}
 	/* Not cleared: all of it is written. */
 	std::unique_ptr<char[]> buffer(new char[size]);
 
@@ -64,6 +81,12 @@ bool PrefetchBuffer::serve(const TableFile &file, uint64_t offset, size_t size, 
 		return true;
 	}
 	return false;
+}
+
+bool PrefetchBuffer::has(const TableFile &file) const
+{
+	return std::any_of(staged_.begin(), staged_.end(),
+		[&](const Staged &staged) { return staged.range.file.get() == &file; });
 }
 
 void PrefetchBuffer::clear()

@@ -11,13 +11,17 @@ namespace bpf_of {
 
 class PrefetchBuffer {
     public:
-	/* Reads ranges in one round trip, in addition to what is here, as TableFiles::read(); of files that RocksDB
-	 * reads by direct I/O all that it will ask for. Unless all is read nothing is added. */
+	/* Reads ranges in one round trip, in addition to what is here, as TableFiles::read(), and each only once; of files
+	 * that RocksDB reads by direct I/O all that it will ask for. Unless all is read nothing is added. kNot if there are
+	 * none. */
 	Fetched fetch(const TableFiles &files, std::vector<FileRange> ranges, int64_t timeout_us);
 
 	/* Serves a read of RocksDB, if all of it is here. */
 	bool serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
 		rocksdb::Slice *result) const;
+
+	/* Whether something of it is here. */
+	bool has(const TableFile &file) const;
 
 	void clear();
 
@@ -65,8 +69,7 @@ class FetchTogether final : public ReadScope {
 		rocksdb::Slice *result, rocksdb::IOStatus *status) override
 	{
 		*status = rocksdb::IOStatus::OK();
-		const Fetched fetched =
-			stage_.size_bytes() == 0 ? fetch_(file, timeout_us, &stage_) : Fetched::kAll;
+		const Fetched fetched = stage_.has(file) ? Fetched::kAll : fetch_(file, timeout_us, &stage_);
 
 		if (fetched == Fetched::kTimedOut)
 			*status = timed_out();

@@ -124,7 +124,7 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options) const
 	if (options.merge_operand_count_threshold)
 		return false;
 #endif
-	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp && !options.ignore_range_deletions;
+	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp;
 }
 
 uint64_t PushdownDB::State::newest_tag(const rocksdb::DB *db, const ReadOptions &options)
@@ -233,7 +233,7 @@ Status PushdownDB::get(
 	Plan plan;
 	ReadPath way = ReadPath::kNoTable;
 
-	if (!make_plan(*view, key, newest_tag, live->merge(), end, &plan, &way))
+	if (!make_plan(*view, State::wanted(key, newest_tag, *live, options), end, &plan, &way))
 		return together(way);
 	value->Reset();
 	if (mode == Mode::kBlocks && plan.tables > 0)
@@ -261,8 +261,9 @@ Status PushdownDB::State::get_together(rocksdb::DB *db, const ReadOptions &optio
 	if (!view || !files->target().session()->has_target())
 		return db->Get(options, family, key, value);
 	FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
-		return stage->fetch(*files,
-			key_blocks(*view, key, newest_tag(db, options), live.merge(), first), timeout_us);
+		const WantedKey what = wanted(key, newest_tag(db, options), live, options);
+
+		return stage->fetch(*files, key_blocks(*view, what, first), timeout_us);
 	});
 
 	return db->Get(options, family, key, value);

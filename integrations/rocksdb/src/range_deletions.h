@@ -27,8 +27,8 @@ struct RangeDeletion {
 
 class RangeDeletions {
     public:
-	/* Of these, in any order; null if they would take more than max_bytes (or 4 GiB). Where many overlap that is far
-	 * more than they take in the table. */
+	/* Of these, in any order; null if they would take more than max_bytes (or 4 GiB). Where many with different
+	 * numbers overlap that is far more than they take in the table. */
 	static std::unique_ptr<RangeDeletions> make(std::vector<RangeDeletion> deletions, size_t max_bytes);
 
 	/* The largest sequence number of those that hide older versions of a key, among the numbers up to
@@ -49,8 +49,9 @@ class RangeDeletions {
 
 	RangeDeletions() = default;
 
-	/* Adds a fragment behind the others, with sequence numbers that descend. */
-	template <typename Sequences> void add(const std::string &key, const Sequences &sequences);
+	/* Goes on with a fragment that begins at a key, covered by the numbers that are the keys of `active`. */
+	template <typename Active> void add(const rocksdb::Slice &key, const Active &active);
+	std::vector<uint64_t>::const_iterator numbers_begin(size_t fragment) const;
 	rocksdb::Slice key_of(size_t fragment) const;
 
 	std::string keys_;

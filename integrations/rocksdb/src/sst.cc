@@ -389,16 +389,6 @@ Status find_block(int fd, const Footer &footer, const char *name, bool *is_there
 	return Status::OK();
 }
 
-/* The same for a block that there must be. */
-Status need_block(int fd, const std::string &what, const Footer &footer, const char *name, Handle *found)
-{
-	bool is_there;
-	const Status status = find_block(fd, footer, name, &is_there, found);
-	if (status.ok() && !is_there)
-		return Status::Corruption(what, std::string("its metaindex does not name ") + name);
-	return status;
-}
-
 /* Takes what footers have since format_version 6: magic, checksum, base, size of the metaindex. */
 Status take_extended(const std::string &what, char *bytes, Footer *footer)
 {
@@ -456,8 +446,11 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 		status = take_handles(what, Slice(bytes + 1, kHandlesBytes), footer);
 	} else {
 		status = take_extended(what, bytes, footer);
+		bool is_there = false;
 		if (status.ok())
-			status = need_block(fd, what, *footer, kIndexName, &footer->index);
+			status = find_block(fd, *footer, kIndexName, &is_there, &footer->index);
+		if (status.ok() && !is_there)
+			status = Status::Corruption(what, "its metaindex names no index");
 	}
 	if (!status.ok())
 		return status;
@@ -479,9 +472,11 @@ Status read_range_deletions(
 {
 	Handle handle;
 	Block block;
-	Status status = need_block(fd, "range deletions of a RocksDB table", footer, kRangeDeletionsName, &handle);
-	if (status.ok())
-		status = read_block(fd, footer, handle, max_bytes, &block);
+	bool is_there;
+	Status status = find_block(fd, footer, kRangeDeletionsName, &is_there, &handle);
+	if (!status.ok() || !is_there)
+		return status;
+	status = read_block(fd, footer, handle, max_bytes, &block);
 	if (!status.ok())
 		return status;
 	if (!cut_restarts(&block.contents))

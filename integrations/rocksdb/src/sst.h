@@ -70,8 +70,8 @@ struct Footer {
 rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
 
 /*
- * Reads the range deletions of a table, in the order of the file. Refused with MemoryLimit if their block has more
- * than max_bytes; Corruption, also if there are none; IOError, if it cannot be read.
+ * Reads the range deletions of a table, in the order of the file: none, if it has no block of them. Refused with
+ * MemoryLimit if that has more than max_bytes; Corruption; IOError, if it cannot be read.
  */
 rocksdb::Status read_range_deletions(
 	int fd, const Footer &footer, size_t max_bytes, std::vector<RangeDeletion> *deletions);

@@ -27,8 +27,8 @@ struct KeyRead {
 	rocksdb::Status *status;
 	rocksdb::PinnableSlice *value;
 	/* Of its plan. */
-	uint32_t tables = 0;
-	uint64_t deleted_below = 0;
+	uint32_t tables;
+	uint64_t deleted_below;
 };
 
 /* One whose chains have ended. */
@@ -106,6 +106,11 @@ struct PushdownDB::State {
 	 * own Get: tables may have some that are not yet. After the search in memory, never before it: what has
 	 * left memory meanwhile must be seen. */
 	static uint64_t newest_tag(const rocksdb::DB *db, const rocksdb::ReadOptions &options);
+	static WantedKey wanted(const rocksdb::Slice &key, uint64_t newest_tag, const VersionTracker &live,
+		const rocksdb::ReadOptions &options)
+	{
+		return {key, newest_tag, live.merge() != nullptr, options.ignore_range_deletions};
+	}
 	/* What stands still in between is of one moment of the primary: catch_ups before, and whether it was even and has
 	 * not changed since. All is of one moment elsewhere. */
 	uint64_t moment() const { return catch_ups.load(std::memory_order_acquire); }

@@ -10,7 +10,7 @@
 
 namespace bpf_of {
 
-/* Range deletions of a table may take so many times the memory that they would take if none overlapped. */
+/* Range deletions of a table may take so many times the memory that they have in a list. */
 constexpr size_t OVERLAP_MAX = 16;
 
 namespace {
@@ -183,6 +183,7 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 		return status;
 	if (has_dictionary && refusal_.empty())
 		refusal_ = "it is compressed with a dictionary";
+	has_filter_ = properties.filter_size > 0;
 	sst::IndexShape shape;
 
 	shape.user_keys = properties.index_key_is_user_key != 0;
@@ -209,7 +210,8 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	/* The storage function reads no first keys. */
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX && !shape.first_keys)
 		status = rocksdb::Status::OK();
-	if (status.ok() && properties.num_range_deletions > 0)
+	/* Before 5.15 RocksDB did not count them. */
+	if (status.ok())
 		status = read_deletions(open.fd, footer);
 	return status;
 }
@@ -219,7 +221,7 @@ rocksdb::Status Table::read_deletions(int fd, const sst::Footer &footer)
 	std::vector<RangeDeletion> deletions;
 	const rocksdb::Status status = sst::read_range_deletions(fd, footer, memory_->left(), &deletions);
 
-	if (!status.ok())
+	if (!status.ok() || deletions.empty())
 		return status;
 	size_t bytes = sizeof(RangeDeletions);
 

@@ -89,6 +89,9 @@ class Table {
 	 */
 	bool seek_older(const rocksdb::Slice &key, struct sst_table *start) const;
 
+	/* Whether RocksDB has asked a filter before it reads a data block. */
+	bool has_filter() const { return has_filter_; }
+
 	/* The data block of seek(), and that of seek_older(), also of a table that chains cannot read. False: none, or
 	 * the index is not in memory. */
 	bool find(const rocksdb::Slice &key, uint64_t newest_tag, sst::Handle *block) const
@@ -125,6 +128,7 @@ class Table {
 	std::shared_ptr<const TableFile> file_;
 	std::string refusal_;
 	bool is_unread_ = false;
+	bool has_filter_ = false;
 	/* Where a chain begins that reads the index itself. */
 	struct sst_table top_ = {};
 	/* Null if the target reads it. */

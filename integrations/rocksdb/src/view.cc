@@ -13,34 +13,42 @@ namespace {
 constexpr size_t KEY_BLOCKS_MAX = 64;
 constexpr size_t KEY_BLOCKS_BYTES_MAX = 2 << 20;
 
-/*
- * Calls `use` with the tables that RocksDB searches for a key, newest first, and whether their ranges have it, until it
- * gives false; whether it never does. In level 0, if there are few tables, RocksDB also searches others.
- */
-template <typename Use> bool each_table_of(const View &view, const rocksdb::Slice &key, Use use)
+/* Calls `use` with the tables that RocksDB may search for a key, newest first, until it gives false; whether it never
+ * does. In level 0 they may have other keys only. */
+template <typename Use> bool each_table_for(const View &view, const rocksdb::Slice &key, Use use)
 {
 	for (const Range &range : view.newest) {
-		if (!use(range, key.compare(range.smallest) >= 0 && key.compare(range.largest) <= 0))
+		if (!use(range))
 			return false;
 	}
 	for (const Level &level : view.levels) {
 		/* Two neighbours may have the same key at their border. */
 		for (auto range = level.not_before(key);
 			range != level.ranges.end() && key.compare(range->smallest) >= 0; ++range) {
-			if (!use(*range, true))
+			if (!use(*range))
 				return false;
 		}
 	}
 	return true;
 }
 
+/* Whether a table may have what is wanted. All that is in it may be newer: so are tables that were ingested later, in whose
+ * keys no sequence number stands. */
+bool may_have(const Range &range, const WantedKey &wanted)
+{
+	return wanted.key.compare(range.smallest) >= 0 && wanted.key.compare(range.largest) <= 0 &&
+	       range.smallest_sequence <= wanted.newest_tag >> 8;
+}
+
 /*
  * The sequence number, as it stands in the table, of the range deletion that ends the search for the key: older
  * versions in that table and all in those behind it are deleted. Null if there is none.
  */
-std::optional<uint64_t> deleted_below(const Range &range, const rocksdb::Slice &key, uint64_t newest_tag)
+std::optional<uint64_t> deleted_below(const Range &range, const WantedKey &wanted)
 {
-	const std::optional<uint64_t> covering = range.table->covering(key, newest_tag >> 8);
+	const std::optional<uint64_t> covering = wanted.ignores_range_deletions
+							 ? std::nullopt
+							 : range.table->covering(wanted.key, wanted.newest_tag >> 8);
 
 	/* In tables that were ingested all numbers are 0, and mean that of the table; if it has none either, no older
 	 * table has the key. */
@@ -49,36 +57,33 @@ std::optional<uint64_t> deleted_below(const Range &range, const rocksdb::Slice &
 
 class Planner {
     public:
-	Planner(const rocksdb::Slice &key, uint64_t newest_tag, bool merges, const SearchEnd &end, Plan *plan,
-		ReadPath *way)
-		: key_(key), newest_tag_(newest_tag), merges_(merges), end_(end), plan_(plan), way_(way)
+	Planner(const WantedKey &wanted, const SearchEnd &end, Plan *plan, ReadPath *way)
+		: wanted_(wanted), end_(end), plan_(plan), way_(way)
 	{
 	}
 
 	/* Whether the table where RocksDB stopped was among those that were added. */
 	bool has_begun() const { return has_begun_; }
 
-	/* Adds a table if its range has the key and it was not searched. False: give up. */
-	bool add(const Range &range, bool has_key)
+	/* Adds a table if it may have the key and was not searched. False: give up. */
+	bool add(const Range &range)
 	{
 		const bool is_end = end_.table == &range.table->file();
 
 		has_begun_ = has_begun_ || is_end;
-		/* All that is in it is newer: so are tables that were ingested later, in whose keys no
-		 * sequence number stands. */
-		if (!has_key || !has_begun_ || is_deleted_ || range.smallest_sequence > newest_tag_ >> 8)
+		if (!has_begun_ || is_deleted_ || !may_have(range, wanted_))
 			return true;
 		if (!range.table->refusal().empty())
 			return give_up(ReadPath::kTable);
 		/* Its newest operands would count twice. */
 		if (is_end && !end_.operands.empty() &&
-			!range.table->is_untouched(key_, newest_tag_, end_.offset, end_.size))
+			!range.table->is_untouched(wanted_.key, wanted_.newest_tag, end_.offset, end_.size))
 			return give_up(ReadPath::kDeclined);
-		const std::optional<uint64_t> below = deleted_below(range, key_, newest_tag_);
+		const std::optional<uint64_t> below = deleted_below(range, wanted_);
 
 		/* RocksDB tells operands on both sides of it from one another. It also knows whether the range of the
 		 * table includes its largest key. */
-		if (below && (merges_ || key_ == range.largest))
+		if (below && (wanted_.merges || wanted_.key == range.largest))
 			return give_up(ReadPath::kTable);
 		is_deleted_ = below.has_value();
 		const uint32_t before = plan_->tables;
@@ -95,7 +100,7 @@ class Planner {
 	{
 		struct sst_table start;
 
-		if (!table.seek(key_, newest_tag_, &start))
+		if (!table.seek(wanted_.key, wanted_.newest_tag, &start))
 			return true;
 		do {
 			if (start.size > BLOCK_BYTES_MAX)
@@ -106,7 +111,7 @@ class Planner {
 			plan_->of[plan_->tables] = &table;
 			plan_->starts[plan_->tables] = start;
 			plan_->tables++;
-		} while (merges_ && table.seek_older(key_, &start));
+		} while (wanted_.merges && table.seek_older(wanted_.key, &start));
 		return true;
 	}
 
@@ -116,9 +121,7 @@ class Planner {
 		return false;
 	}
 
-	const rocksdb::Slice key_;
-	const uint64_t newest_tag_;
-	const bool merges_;
+	const WantedKey &wanted_;
 	const SearchEnd &end_;
 	bool has_begun_ = false;
 	/* By a range deletion of the last table: those behind it do not matter. */
@@ -129,34 +132,33 @@ class Planner {
 
 } /* namespace */
 
-bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
-	const SearchEnd &end, Plan *plan, ReadPath *way)
+bool make_plan(const View &view, const WantedKey &wanted, const SearchEnd &end, Plan *plan, ReadPath *way)
 {
-	Planner planner(key, newest_tag, merges, end, plan, way);
+	Planner planner(wanted, end, plan, way);
 
-	if (!each_table_of(view, key, [&](const Range &range, bool has_key) { return planner.add(range, has_key); }))
+	if (!each_table_for(view, wanted.key, [&](const Range &range) { return planner.add(range); }))
 		return false;
 	if (!planner.has_begun())
 		*way = ReadPath::kStale;
 	return planner.has_begun();
 }
 
-std::vector<FileRange> key_blocks(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
-	const TableFile &missing)
+std::vector<FileRange> key_blocks(const View &view, const WantedKey &wanted, const TableFile &missing)
 {
 	std::vector<FileRange> blocks;
 	size_t bytes = 0;
 	bool is_met = false;
 
-	each_table_of(view, key, [&](const Range &range, bool has_key) {
+	each_table_for(view, wanted.key, [&](const Range &range) {
 		const Table &table = *range.table;
+		const bool is_missing = &table.file() == &missing;
 		sst::Handle block;
 
-		is_met = is_met || &table.file() == &missing;
-		if (!has_key || !is_met || range.smallest_sequence > newest_tag >> 8)
+		is_met = is_met || is_missing;
+		if (!is_met || !may_have(range, wanted))
 			return true;
-		for (bool found = table.find(key, newest_tag, &block); found;
-			found = merges && table.find_older(key, &block)) {
+		for (bool found = table.find(wanted.key, wanted.newest_tag, &block); found;
+			found = wanted.merges && table.find_older(wanted.key, &block)) {
 			const size_t size = block.size + SST_TRAILER_BYTES;
 
 			if (blocks.size() == KEY_BLOCKS_MAX || size > KEY_BLOCKS_BYTES_MAX - bytes)
@@ -164,7 +166,10 @@ std::vector<FileRange> key_blocks(const View &view, const rocksdb::Slice &key, u
 			blocks.push_back({table.shared_file(), block.offset, size});
 			bytes += size;
 		}
-		return !deleted_below(range, key, newest_tag);
+		/* A table that its filter has not excluded nearly always has the key. */
+		const bool is_likely = is_missing && table.has_filter() && !wanted.merges;
+
+		return !is_likely && !deleted_below(range, wanted);
 	});
 	return blocks;
 }

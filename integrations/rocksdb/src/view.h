@@ -105,18 +105,26 @@ struct Plan {
 	const Table *of[SST_TABLES_MAX];
 };
 
+/* What a Get() looks for. */
+struct WantedKey {
+	rocksdb::Slice key;
+	/* Sequence number << 8 | type: newer versions are not seen. */
+	uint64_t newest_tag;
+	/* The family has a merge operator. */
+	bool merges;
+	bool ignores_range_deletions;
+};
+
 /*
- * Makes the plan for the newest version of a key whose tag (sequence number << 8 | type) is at most
- * newest_tag, and with `merges` for those that it may have to be merged with. RocksDB stopped at
- * `end`: the tables before that were searched. False if chains cannot do it; then `way` tells why.
+ * Makes the plan for the newest version of a key, and with `merges` for those that it may have to be merged with.
+ * RocksDB stopped at `end`: the tables before that were searched. False if chains cannot do it; then `way` tells why.
  */
-bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
-	const SearchEnd &end, Plan *plan, ReadPath *way);
+bool make_plan(const View &view, const WantedKey &wanted, const SearchEnd &end, Plan *plan, ReadPath *way);
 
 /* The data blocks that RocksDB's own search for the same key needs from table `missing` on, also of tables that chains
- * cannot read, as far as their indices are in memory. Not all of them if they are very many. */
-std::vector<FileRange> key_blocks(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
-	const TableFile &missing);
+ * cannot read, as far as their indices are in memory. Not all of them if they are very many, and only that of `missing` if
+ * that has a filter. */
+std::vector<FileRange> key_blocks(const View &view, const WantedKey &wanted, const TableFile &missing);
 
 /*
  * The blocks that a scan from `key` on needs, from table `missing` on; for tables without index

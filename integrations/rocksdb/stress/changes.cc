@@ -108,7 +108,7 @@ void write_singles(Test &test)
 	}
 }
 
-/* Whether a key's last version is known to be written: then the next may be merged onto it. */
+/* Whether a key's last version is known to be written. */
 bool is_complete(Test &test, uint64_t number)
 {
 	return test.versions().most(number) == test.versions().least(number);
@@ -164,7 +164,7 @@ void write_merged(Test &test)
 
 	for (uint64_t i = 0; !test.stop; i++) {
 		const uint64_t number = MERGED.pick(random);
-		const bool merges = is_complete(test, number) && random.below(6) != 0;
+		const bool merges = test.merges() && is_complete(test, number) && random.below(6) != 0;
 		const std::string key = key_of(number);
 		WriteBatch batch;
 
@@ -276,7 +276,7 @@ void ingest_versions(Test &test, Random &random)
 	std::sort(numbers.begin(), numbers.end());
 	numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 	for (const uint64_t number : numbers) {
-		const bool merges = is_complete(test, number) && random.below(2) == 0;
+		const bool merges = test.merges() && is_complete(test, number) && random.below(2) == 0;
 		const uint64_t version = test.versions().begin(number);
 		const std::string key = key_of(number);
 

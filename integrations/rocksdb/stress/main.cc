@@ -122,10 +122,9 @@ void open(Test &test, uint64_t round)
 	pushdown.index_bytes_max = KINDS[round].index_bytes_max;
 	pushdown.target_reads = round == 1;
 	pushdown.sample_rate = 0.05;
-	pushdown.speculate = round % 2 == 1 ? bpf_of::Speculate::kAlways : bpf_of::Speculate::kWhenFaster;
+	pushdown.speculate = round == 1 || round == 2 ? bpf_of::Speculate::kAlways : bpf_of::Speculate::kWhenFaster;
 	options.create_missing_column_families = true;
 	options.info_log = std::make_shared<NoLog>();
-	options.merge_operator = merge_operator();
 	if (test.settings.fill_disk) {
 		options.wal_dir = test.logs();
 		/* RocksDB 7.8 waits forever if it is to resume while writes are stopped. */
@@ -138,9 +137,12 @@ void open(Test &test, uint64_t round)
 	options.use_direct_reads = round % 2 == 1 && !place.url.empty();
 	options.allow_mmap_reads = round == 2;
 	vary(options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>(), round);
+	rocksdb::ColumnFamilyOptions merges = options;
+
+	merges.merge_operator = merge_operator();
 	for (int i = 0; i < 10 * PATIENCE_S; i++) {
 		status = PushdownDB::Open(options, pushdown, test.database(),
-			{{rocksdb::kDefaultColumnFamilyName, options}, {"other", options}},
+			{{rocksdb::kDefaultColumnFamilyName, options}, {"other", merges}},
 			&test.families, &test.db);
 		if (status.ok() || !test.settings.target_may_die)
 			break;

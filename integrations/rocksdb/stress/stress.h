@@ -49,7 +49,7 @@ static_assert(MIXED_KEYS % MIXER != 0, "no two keys have one name");
 
 std::string key_of(uint64_t number);
 
-/* That of all families, and the operand by which a version is merged onto the one before it. */
+/* That of families that merge, and the operand by which a version is merged onto the one before it. */
 std::shared_ptr<rocksdb::MergeOperator> merge_operator();
 std::string operand_of(const std::string &key, uint64_t version);
 
@@ -102,6 +102,8 @@ class Test {
 	/* Writes, ingested tables and so on. */
 	std::atomic<uint64_t> changes{0};
 
+	/* Whether it has a merge operator: one of the two has. */
+	bool merges() const { return family != families[0]; }
 	/* Of the keys in this round's column family. */
 	Versions &versions() { return versions_[family == families[0] ? 0 : 1]; }
 

@@ -61,7 +61,7 @@ void change(bpf_of::PushdownDB *db, Model &model, Random &random, uint64_t chang
 void delete_range(bpf_of::PushdownDB *db, Model &model, const std::string &from, const std::string &to);
 
 /* Which tables chains can read (answers_tables.cc). */
-void test_range_deletions(const Place &place, const Kind &kind);
+void test_range_deletions(const Place &place, Kind kind);
 void test_borders(const Place &place, const Kind &kind);
 void test_refused_tables(const Place &place, const Kind &kind);
 /* What reads cost (answers_costs.cc). */

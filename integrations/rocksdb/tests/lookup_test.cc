@@ -55,10 +55,11 @@ struct Chains {
 	unsigned char scratch[3][256] = {};
 
 	/* A part has read so many blocks, and has such an answer. */
-	void answers(int part, uint32_t status, uint32_t table, const std::string &value, const std::string &operand)
+	void answers(int part, uint32_t status, uint32_t table, const std::string &value, const std::string &operand,
+		uint64_t sequence = 0)
 	{
 		const uint32_t operand_size = operand.size();
-		const struct sst_get_answer answer = {status, static_cast<__u32>(value.size()), 0, table + 1, table,
+		const struct sst_get_answer answer = {status, static_cast<__u32>(value.size()), sequence << 8 | 1, table + 1, table,
 			operand.empty() ? 0u : 1u, operand.empty() ? 0u : static_cast<__u32>(4 + operand.size())};
 		unsigned char *to = scratch[part];
 
@@ -96,6 +97,31 @@ struct Chains {
 		return found;
 	}
 };
+
+/* A range deletion of the last table of a plan. */
+void test_hidden()
+{
+	Chains chains;
+	const auto found_below = [&](uint64_t sequence) {
+		bpf_of::Found found = chains.read(ReadPath::kTarget);
+
+		found.hide(6, sequence);
+		return found.has_value || found.is_blob;
+	};
+
+	chains.answers(0, SST_NOT_FOUND, 1, "", "");
+	chains.answers(1, SST_NOT_FOUND, 1, "", "");
+	for (const uint32_t status : {SST_FOUND, SST_BLOB}) {
+		chains.answers(2, status, 1, "value", "", 7);
+		CHECK(found_below(0) && found_below(7) && !found_below(8), "a version of the last table");
+		/* What is in a table before it is newer. */
+		chains.answers(2, status, 0, "value", "", 7);
+		CHECK(found_below(8), "a version of another table");
+	}
+	chains.answers(2, SST_FOUND, 1, "value", "", 9);
+	chains.answers(1, SST_FOUND, 1, "value", "", 7);
+	CHECK(found_below(8), "a version of another part");
+}
 
 void test_parts()
 {
@@ -184,6 +210,7 @@ int main()
 {
 	test_without_answer();
 	test_parts();
+	test_hidden();
 	test_division();
 	return 0;
 }

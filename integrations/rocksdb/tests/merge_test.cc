@@ -296,7 +296,7 @@ void test_each(const Place &place, const Shape &shape)
 	flush(db);
 	check_ok(get(db, "ranged", &value), "reading");
 	CHECK(value == "above", "'%s'", value.c_str());
-	CHECK(db->stats()[ReadPath::kTable] == 1, "a table with range deletions");
+	CHECK(db->stats()[ReadPath::kTable] == 1, "operands on both sides of a range deletion");
 	delete db;
 }
 

@@ -134,7 +134,8 @@ enum class ReadPath : uint8_t {
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
 	kFamily,     /* its column family cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
-	kTable,	     /* a table that chains cannot read: dictionary, unknown format, no memory */
+	kTable,	     /* a table that chains cannot read: dictionary, unknown format, no memory; or a range
+		      * deletion that RocksDB has to apply */
 	kManyTables, /* more tables than one chain may have */
 	kBusy,	     /* no connection was free, or the target is gone */
 	kDeclined,   /* the chain met a value, merge operands or a block too long, or would have met it, as most chains
