@@ -140,16 +140,20 @@ rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options
 		});
 }
 
-static bpf_of::Access access_of(enum bpfof_rocksdb_access access)
+static Status take_access(enum bpfof_rocksdb_access from, bpf_of::Access *access)
 {
-	switch (access) {
+	switch (from) {
+	case BPFOF_ROCKSDB_PRIMARY:
+		*access = bpf_of::Access::kPrimary;
+		return Status::OK();
 	case BPFOF_ROCKSDB_READ_ONLY:
-		return bpf_of::Access::kReadOnly;
+		*access = bpf_of::Access::kReadOnly;
+		return Status::OK();
 	case BPFOF_ROCKSDB_SECONDARY:
-		return bpf_of::Access::kSecondary;
-	default:
-		return bpf_of::Access::kPrimary;
+		*access = bpf_of::Access::kSecondary;
+		return Status::OK();
 	}
+	return Status::InvalidArgument("bpfof_rocksdb_begin", "there is no such access");
 }
 
 struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, const char *pushdown, const char *path,
@@ -160,10 +164,11 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, co
 		{rocksdb::kDefaultColumnFamilyName, options->rep}};
 	bpf_of::PushdownOptions ours;
 
+	bpf_of::Access opened_for = bpf_of::Access::kPrimary;
+
 	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
-		is_error(bpf_of::Opening::begin(
-				 options->rep, ours, path, access_of(access), &families, &opening->of),
-			error))
+		is_error(take_access(access, &opened_for), error) ||
+		is_error(bpf_of::Opening::begin(options->rep, ours, path, opened_for, &families, &opening->of), error))
 		return nullptr;
 	opening->of->adapt(&options->rep);
 	options->rep.merge_operator = families[0].options.merge_operator;

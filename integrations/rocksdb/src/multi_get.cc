@@ -57,6 +57,7 @@ struct Pending {
 struct Left {
 	size_t key;
 	const TableFile *from;
+	uint64_t offset;
 	ReadPath why;
 };
 
@@ -191,7 +192,7 @@ class PushdownDB::ManyGets {
 	/* Of the keys each has a family. */
 	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle **families,
 		const Slice *keys, PinnableSlice *values, Status *statuses)
-		: state_(state), db_(db), at_(at), limit_(at),
+		: state_(state), moment_(state.moment()), db_(db), at_(at), limit_(at),
 		  /* RocksDB has no snapshots with inplace_update_support. */
 		  newest_tag_(at.snapshot || state.access != Access::kPrimary ? State::newest_tag(db, at) : UINT64_MAX),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
@@ -201,9 +202,12 @@ class PushdownDB::ManyGets {
 
 	void run(size_t count)
 	{
-		const uint64_t moment = state_.moment();
-
 		sort(count);
+		/* It catches up with its primary at the moment. */
+		if (!state_.is_still(moment_)) {
+			stale_ = order_;
+			return leave_stale();
+		}
 		/* The order of views, memory and versions, as in Get(), is what makes the answers right:
 		 * view.h. */
 		for (Family &family : families_) {
@@ -221,10 +225,12 @@ class PushdownDB::ManyGets {
 			for (; first < count; first++)
 				time_out(order_[first]);
 		}
-		/* Some may be of before it caught up with its primary, and some of after it. */
-		if (!state_.is_still(moment))
-			stale_ = order_;
 		leave_stale();
+		/* Some may be of before it caught up with its primary, and some of after it. */
+		if (!state_.is_still(moment_)) {
+			stale_ = order_;
+			leave_stale();
+		}
 	}
 
     private:
@@ -294,8 +300,9 @@ class PushdownDB::ManyGets {
 			/* They were all searched before. */
 			if (checked != &family) {
 				checked = &family;
-				is_current = state_.is_current(
-					db_, family.live, family.handle, family.view.get());
+				is_current = state_.is_still(moment_) &&
+					     state_.is_current(db_, family.live, family.handle,
+						     family.view.get());
 			}
 			values_[key].Reset();
 			if (!is_current)
@@ -330,7 +337,9 @@ class PushdownDB::ManyGets {
 		if (pending.empty())
 			return;
 		PrefetchBuffer stage;
-		const Fetched fetched = stage.fetch(*state_.files, std::move(blocks), limit_.timeout_us());
+		const Fetched fetched = blocks.empty() ? Fetched::kAll
+						       : stage.fetch(*state_.files, std::move(blocks),
+								 limit_.timeout_us());
 		ReadPrefetched scope(stage);
 
 		for (const size_t key : pending) {
@@ -391,7 +400,10 @@ class PushdownDB::ManyGets {
 		read_left();
 	}
 
-	void leave(const Missing &missing, ReadPath why) { left_.push_back({missing.key, missing.end.table, why}); }
+	void leave(const Missing &missing, ReadPath why) 
+	{
+		left_.push_back({missing.key, missing.end.table, missing.end.offset, why});
+	}
 
 	/* RocksDB reads the keys that are left to it, from blocks that are fetched together for many keys, where there is
 	 * a target. */
@@ -399,17 +411,18 @@ class PushdownDB::ManyGets {
 	{
 		for (size_t first = 0, end; first < left_.size(); first = end) {
 			std::vector<FileRange> blocks;
-			size_t bytes = 0;
+			size_t bytes = 0, of_last = 0;
 
 			for (end = first; end < left_.size() && bytes < LEFT_BYTES_MAX; end++)
-				bytes += add_blocks(left_[end], &blocks);
+				bytes += add_blocks(left_[end], &blocks, &of_last);
 			read_left_by(blocks, first, end);
 		}
 		left_.clear();
 	}
 
-	/* Gives how many bytes were added. */
-	size_t add_blocks(const Left &left, std::vector<FileRange> *blocks) const
+	/* Gives how many bytes were added. Keys are in their order: what the last one needs as well, whose blocks begin at
+	 * `of_last`, is not added again. */
+	size_t add_blocks(const Left &left, std::vector<FileRange> *blocks, size_t *of_last) const
 	{
 		const Family &family = families_[family_of_[left.key]];
 		size_t bytes = 0;
@@ -418,11 +431,18 @@ class PushdownDB::ManyGets {
 			return 0;
 		const WantedKey wanted = State::wanted(keys_[left.key], newest_tag_, *family.live, at_);
 
-		for (FileRange &block : key_blocks(*family.view, wanted, *left.from)) {
-			/* Keys are in their order: what the one before needs is not counted twice. */
-			if (!blocks->empty() && blocks->back().file == block.file &&
-				blocks->back().offset == block.offset)
-				continue;
+		std::vector<FileRange> added = key_blocks(*family.view, wanted, *left.from, left.offset);
+		const auto is_there = [&](const FileRange &block) {
+			return std::any_of(blocks->begin() + *of_last, blocks->end(), [&](const FileRange &other) {
+				return other.file == block.file && other.offset == block.offset;
+			});
+		};
+
+		added.erase(std::remove_if(added.begin(), added.end(), is_there), added.end());
+		/* None, and the next key may need the same. */
+		if (!added.empty())
+			*of_last = blocks->size();
+		for (FileRange &block : added) {
 			bytes += block.size;
 			blocks->push_back(std::move(block));
 		}
@@ -540,6 +560,8 @@ class PushdownDB::ManyGets {
 	}
 
 	State &state_;
+	/* Before all else that the call finds. */
+	const uint64_t moment_;
 	rocksdb::DB *const db_;
 	const ReadOptions &at_;
 	const TimeLimit limit_;

@@ -42,7 +42,7 @@ struct OpenForReading {
 };
 
 /* DB::OpenAsSecondary(), likewise. */
-struct OpenAsFollower {
+struct OpenFollowing {
 	static constexpr Access ACCESS = Access::kSecondary;
 
 	const std::string &secondary_path;

@@ -92,7 +92,7 @@ std::shared_ptr<VersionTracker> PushdownDB::State::follow(ColumnFamilyDescriptor
 		merge = std::make_shared<FollowedMerge>(family->options.merge_operator);
 		family->options.merge_operator = merge;
 	}
-	return std::make_shared<VersionTracker>(files, memory, *family, std::move(merge));
+	return std::make_shared<VersionTracker>(files, memory, *family, std::move(merge), access);
 }
 
 Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
@@ -225,7 +225,7 @@ Status PushdownDB::OpenForReadOnly(const rocksdb::DBOptions &options, const Push
 Status PushdownDB::OpenAsSecondary(const rocksdb::Options &options, const PushdownOptions &pushdown,
 	const std::string &path, const std::string &secondary_path, PushdownDB **db)
 {
-	return open_default(OpenAsFollower{secondary_path}, options, pushdown, path, db);
+	return open_default(OpenFollowing{secondary_path}, options, pushdown, path, db);
 }
 
 Status PushdownDB::OpenAsSecondary(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
@@ -233,7 +233,7 @@ Status PushdownDB::OpenAsSecondary(const rocksdb::DBOptions &options, const Push
 	const std::vector<ColumnFamilyDescriptor> &families, std::vector<ColumnFamilyHandle *> *handles,
 	PushdownDB **db)
 {
-	return open_families(OpenAsFollower{secondary_path}, options, pushdown, path, families, handles, db);
+	return open_families(OpenFollowing{secondary_path}, options, pushdown, path, families, handles, db);
 }
 
 } /* namespace bpf_of */

@@ -61,7 +61,8 @@ class ReadPrefetched final : public ReadScope {
  */
 class FetchTogether final : public ReadScope {
     public:
-	using Fetch = std::function<Fetched(const TableFile &missing, int64_t timeout_us, PrefetchBuffer *stage)>;
+	using Fetch = std::function<Fetched(
+		const TableFile &missing, uint64_t offset, int64_t timeout_us, PrefetchBuffer *stage)>;
 
 	explicit FetchTogether(Fetch fetch) : fetch_(std::move(fetch)) {}
 
@@ -69,7 +70,7 @@ class FetchTogether final : public ReadScope {
 		rocksdb::Slice *result, rocksdb::IOStatus *status) override
 	{
 		*status = rocksdb::IOStatus::OK();
-		const Fetched fetched = stage_.has(file) ? Fetched::kAll : fetch_(file, timeout_us, &stage_);
+		const Fetched fetched = stage_.has(file) ? Fetched::kAll : fetch_(file, offset, timeout_us, &stage_);
 
 		if (fetched == Fetched::kTimedOut)
 			*status = timed_out();

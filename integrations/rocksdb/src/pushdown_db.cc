@@ -220,7 +220,9 @@ Status PushdownDB::get(
 		return state_->get_together(db_, options, family, *live, view.get(), key, value);
 	};
 
-	if (!state_->is_current(db_, live, family, view.get()) || !state_->is_still(moment))
+	/* Asked before as well: the number of the version would be waited for until it has caught up. */
+	if (!state_->is_still(moment) || !state_->is_current(db_, live, family, view.get()) ||
+		!state_->is_still(moment))
 		return together(ReadPath::kStale);
 	if (state_->is_sample(*live, options)) {
 		read.begin();
@@ -260,10 +262,10 @@ Status PushdownDB::State::get_together(rocksdb::DB *db, const ReadOptions &optio
 	value->Reset();
 	if (!view || !files->target().session()->has_target())
 		return db->Get(options, family, key, value);
-	FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
+	FetchTogether scope([&](const TableFile &first, uint64_t offset, int64_t timeout_us, PrefetchBuffer *stage) {
 		const WantedKey what = wanted(key, newest_tag(db, options), live, options);
 
-		return stage->fetch(*files, key_blocks(*view, what, first), timeout_us);
+		return stage->fetch(*files, key_blocks(*view, what, first, offset), timeout_us);
 	});
 
 	return db->Get(options, family, key, value);
@@ -273,7 +275,8 @@ Status PushdownDB::State::search_blocks(
 	const Plan &plan, const TimeLimit &limit, const std::function<Status(ReadPath)> &plainly)
 {
 	PrefetchBuffer stage;
-	const Fetched fetched = stage.fetch(*files, blocks_of(plan), limit.timeout_us());
+	std::vector<FileRange> blocks = blocks_of(plan);
+	const Fetched fetched = blocks.empty() ? Fetched::kAll : stage.fetch(*files, std::move(blocks), limit.timeout_us());
 
 	if (fetched == Fetched::kTimedOut) {
 		count(ReadPath::kTimedOut);
@@ -474,7 +477,7 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 	};
 	const auto all = state_->families->all();
 
-	return !all.empty() && std::all_of(all.begin(), all.end(), ready);
+	return !all.empty() && std::all_of(all.begin(), all.end(), ready) && state_->is_still(state_->moment());
 }
 
 rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFamilyHandle *family)

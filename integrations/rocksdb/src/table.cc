@@ -30,6 +30,15 @@ int64_t index_type(const rocksdb::TableProperties &properties)
 	return type;
 }
 
+/* Whether a filter has whole keys, and not only prefixes. */
+bool has_whole_keys(const rocksdb::TableProperties &properties)
+{
+	const auto &all = properties.user_collected_properties;
+	const auto found = all.find(rocksdb::BlockBasedTablePropertyNames::kWholeKeyFiltering);
+
+	return found != all.end() && found->second == "1";
+}
+
 /* Whether blocks may need a dictionary: options of the compression are properties, as text. Before format_version 7
  * tables have one also if nothing is compressed with it. */
 bool may_need_dictionary(const rocksdb::TableProperties &properties)
@@ -143,6 +152,19 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 	const std::string &path, const rocksdb::TableProperties &properties,
 	std::shared_ptr<const Table> *table)
 {
+	return open(files, std::move(memory), path, properties, false, table);
+}
+
+rocksdb::Status Table::open_if_there(TableFiles &files, std::shared_ptr<IndexMemory> memory,
+	const std::string &path, const rocksdb::TableProperties &properties,
+	std::shared_ptr<const Table> *table)
+{
+	return open(files, std::move(memory), path, properties, true, table);
+}
+
+rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memory, const std::string &path,
+	const rocksdb::TableProperties &properties, bool may_be_gone, std::shared_ptr<const Table> *table)
+{
 	std::shared_ptr<Table> opened(new Table(std::move(memory)));
 	rocksdb::Status status = files.open(path, &opened->file_);
 
@@ -151,8 +173,10 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 	opened->refusal_ = refuse(properties);
 	/* The index says which blocks RocksDB will need of one that is refused. */
 	status = opened->read(properties);
-	if (status.IsPathNotFound())
+	if (status.IsPathNotFound() && !may_be_gone)
 		return status;
+	if (status.IsPathNotFound())
+		status = rocksdb::Status::Incomplete("the primary has deleted it before it could be opened");
 	opened->is_unread_ = status.IsIOError();
 	if (!status.ok() && opened->refusal_.empty())
 		opened->refusal_ = status.ToString();
@@ -183,7 +207,7 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 		return status;
 	if (has_dictionary && refusal_.empty())
 		refusal_ = "it is compressed with a dictionary";
-	has_filter_ = properties.filter_size > 0;
+	filters_keys_ = properties.filter_size > 0 && has_whole_keys(properties);
 	sst::IndexShape shape;
 
 	shape.user_keys = properties.index_key_is_user_key != 0;

@@ -57,6 +57,11 @@ class Table {
 		const std::string &path, const rocksdb::TableProperties &properties,
 		std::shared_ptr<const Table> *table);
 
+	/* The same of a table that the primary may have deleted, while RocksDB has it open: it is refused then. */
+	static rocksdb::Status open_if_there(TableFiles &files, std::shared_ptr<IndexMemory> memory,
+		const std::string &path, const rocksdb::TableProperties &properties,
+		std::shared_ptr<const Table> *table);
+
 	~Table();
 	Table(const Table &) = delete;
 	Table &operator=(const Table &) = delete;
@@ -89,8 +94,11 @@ class Table {
 	 */
 	bool seek_older(const rocksdb::Slice &key, struct sst_table *start) const;
 
-	/* Whether RocksDB has asked a filter before it reads a data block. */
-	bool has_filter() const { return has_filter_; }
+	/* Whether RocksDB, which was to read at `offset`, has asked a filter for the key before. */
+	bool has_passed_filter(uint64_t offset) const
+	{
+		return filters_keys_ && index_ && offset < index_->data_end();
+	}
 
 	/* The data block of seek(), and that of seek_older(), also of a table that chains cannot read. False: none, or
 	 * the index is not in memory. */
@@ -120,6 +128,9 @@ class Table {
     private:
 	explicit Table(std::shared_ptr<IndexMemory> memory) : memory_(std::move(memory)) {}
 
+	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory, const std::string &path,
+		const rocksdb::TableProperties &properties, bool may_be_gone, std::shared_ptr<const Table> *table);
+
 	/* Reads the footer, the index if there is room, and range deletions. */
 	rocksdb::Status read(const rocksdb::TableProperties &properties);
 	rocksdb::Status read_deletions(int fd, const sst::Footer &footer);
@@ -128,7 +139,8 @@ class Table {
 	std::shared_ptr<const TableFile> file_;
 	std::string refusal_;
 	bool is_unread_ = false;
-	bool has_filter_ = false;
+	/* By a filter of whole keys. */
+	bool filters_keys_ = false;
 	/* Where a chain begins that reads the index itself. */
 	struct sst_table top_ = {};
 	/* Null if the target reads it. */

@@ -37,9 +37,9 @@ static uint64_t next_number()
 }
 
 VersionTracker::VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
-	const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge)
+	const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge, Access access)
 	: number_(next_number()), files_(std::move(files)), memory_(std::move(memory)), family_(family.name),
-	  has_block_cache_(caches_blocks(family.options)), merge_(std::move(merge))
+	  has_block_cache_(caches_blocks(family.options)), merge_(std::move(merge)), access_(access)
 {
 }
 
@@ -266,6 +266,9 @@ void VersionTracker::refresh()
 		}
 		ahead_.erase(entry.first);
 	}
+	/* RocksDB does not tell a secondary what is created and deleted: others of them are in no view. */
+	if (access_ == Access::kSecondary)
+		ahead_.clear();
 	/* Tables that were there when the database was opened are not in memory. */
 	if (now)
 		wait_mapped(tables);
@@ -371,8 +374,11 @@ rocksdb::Status VersionTracker::open_blobs(
 		const rocksdb::Status status =
 			files_->open(blob.blob_file_path + "/" + blob.blob_file_name.substr(name), &file);
 
-		if (!status.ok())
+		if (!status.ok() && access_ != Access::kSecondary)
 			return status;
+		/* The primary has deleted it: RocksDB may have it open. */
+		if (!status.ok())
+			blobs->erase(blob.blob_file_number);
 	}
 	return rocksdb::Status::OK();
 }
@@ -394,7 +400,9 @@ rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Rang
 
 		if (found == all.end())
 			return rocksdb::Status::NotFound(path, "not in the current version");
-		status = Table::open(*files_, memory_, path, *found->second, &table);
+		status = access_ == Access::kSecondary
+				 ? Table::open_if_there(*files_, memory_, path, *found->second, &table)
+				 : Table::open(*files_, memory_, path, *found->second, &table);
 		if (!status.ok())
 			return status;
 		ahead_[path] = table;

@@ -8,6 +8,7 @@
 
 #include "declines.h"
 #include "merge.h"
+#include "open.h"
 #include "view.h"
 
 #include <rocksdb/db.h>
@@ -24,7 +25,8 @@ class VersionTracker {
     public:
 	/* Follows a column family of block-based tables; `merge` is its merge operator, or null. */
 	VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
-		const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge);
+		const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge,
+		Access access = Access::kPrimary);
 	~VersionTracker();
 	VersionTracker(const VersionTracker &) = delete;
 	VersionTracker &operator=(const VersionTracker &) = delete;
@@ -120,6 +122,7 @@ class VersionTracker {
 	const std::string family_;
 	const bool has_block_cache_;
 	const std::shared_ptr<const FollowedMerge> merge_;
+	const Access access_;
 	mutable std::atomic<bool> needs_all_scratch_{false};
 	mutable Declines declines_;
 	std::shared_ptr<rocksdb::Logger> logger_;

@@ -143,7 +143,8 @@ bool make_plan(const View &view, const WantedKey &wanted, const SearchEnd &end, 
 	return planner.has_begun();
 }
 
-std::vector<FileRange> key_blocks(const View &view, const WantedKey &wanted, const TableFile &missing)
+std::vector<FileRange> key_blocks(
+	const View &view, const WantedKey &wanted, const TableFile &missing, uint64_t offset)
 {
 	std::vector<FileRange> blocks;
 	size_t bytes = 0;
@@ -167,7 +168,7 @@ std::vector<FileRange> key_blocks(const View &view, const WantedKey &wanted, con
 			bytes += size;
 		}
 		/* A table that its filter has not excluded nearly always has the key. */
-		const bool is_likely = is_missing && table.has_filter() && !wanted.merges;
+		const bool is_likely = is_missing && table.has_passed_filter(offset) && !wanted.merges;
 
 		return !is_likely && !deleted_below(range, wanted);
 	});

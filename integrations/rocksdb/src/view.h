@@ -22,6 +22,11 @@
  * Chains that search parts of these tables at once are read in the order of the tables, up to the one that has the
  * key: so what they find together is what one chain would have found.
  *
+ * Memtables of a secondary instance also change under one number, while it catches up with its primary, and tables of the
+ * view may be deleted by that. State::moment() tells whether it has begun to since before the search in memory: then all
+ * is left to RocksDB. In between all stands still; a tag that is taken after that is as good, because tables of the view
+ * have nothing newer.
+ *
  * A table of the view may have the place of a value in a blob file. Versions have all blob files that their
  * tables name, so the view keeps these open, too, and they never change either.
  *
@@ -121,10 +126,11 @@ struct WantedKey {
  */
 bool make_plan(const View &view, const WantedKey &wanted, const SearchEnd &end, Plan *plan, ReadPath *way);
 
-/* The data blocks that RocksDB's own search for the same key needs from table `missing` on, also of tables that chains
- * cannot read, as far as their indices are in memory. Not all of them if they are very many, and only that of `missing` if
- * that has a filter. */
-std::vector<FileRange> key_blocks(const View &view, const WantedKey &wanted, const TableFile &missing);
+/* The data blocks that RocksDB's own search for the same key needs from table `missing` on, which it was to read at
+ * `offset`; also of tables that chains cannot read, as far as their indices are in memory. Not all of them if they are
+ * very many, and only that of `missing` if a filter of that has not excluded the key. */
+std::vector<FileRange> key_blocks(
+	const View &view, const WantedKey &wanted, const TableFile &missing, uint64_t offset);
 
 /*
  * The blocks that a scan from `key` on needs, from table `missing` on; for tables without index

@@ -3,6 +3,7 @@
 #include "answers.h"
 
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 using bpf_of::Mode;
@@ -19,19 +20,22 @@ namespace {
 
 const Kind KIND = {"LZ4", rocksdb::kLZ4Compression, BINARY, 5, size_t{1} << 30};
 
-/* A database that RocksDB itself has open for writing. */
-rocksdb::DB *open_primary(const std::string &path)
+/* A database that RocksDB itself has open for writing, and compacts when it wants to, or when the test says so. */
+rocksdb::DB *open_primary(const std::string &path, bool compacts)
 {
 	rocksdb::DB *db;
 
+	rocksdb::Options options = small_tables(KIND);
+
+	options.disable_auto_compactions = !compacts;
 	std::filesystem::remove_all(path);
 #if ROCKSDB_MAJOR >= 10
 	std::unique_ptr<rocksdb::DB> opened;
 
-	check_ok(rocksdb::DB::Open(small_tables(KIND), path, &opened), "opening a primary");
+	check_ok(rocksdb::DB::Open(options, path, &opened), "opening a primary");
 	db = opened.release();
 #else
-	check_ok(rocksdb::DB::Open(small_tables(KIND), path, &db), "opening a primary");
+	check_ok(rocksdb::DB::Open(options, path, &db), "opening a primary");
 #endif
 	return db;
 }
@@ -99,7 +103,7 @@ void check_some(PushdownDB *db, const Model &model)
 void test_following(const Place &place)
 {
 	const std::string path = place.directory + "/followed";
-	std::unique_ptr<rocksdb::DB> primary(open_primary(path));
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path, false));
 	Random random(5);
 	size_t changed = 0;
 
@@ -123,7 +127,6 @@ void test_following(const Place &place)
 
 		changed += next != model;
 		model = std::move(next);
-		/* Before there is a view of that, and later. */
 		check_some(db.get(), model);
 	}
 	CHECK(changed > 3, "the primary was followed %zu times", changed);
@@ -152,14 +155,17 @@ void test_following(const Place &place)
 }
 
 /* Pairs of keys that are written together, by one thread; another lets the secondary follow. Readers see both of one
- * version, and no older version after a newer one. */
+ * version, as long as it does not catch up meanwhile (RocksDB's own reads do not either), and no older version after a
+ * newer one. */
 void test_moments(const Place &place)
 {
 	constexpr uint64_t PAIRS = 200;
 	const std::string path = place.directory + "/moments";
-	std::unique_ptr<rocksdb::DB> primary(open_primary(path));
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path, true));
 	std::atomic<bool> stop{false};
-	std::atomic<uint64_t> caught_up{0}, read{0};
+	/* Odd while it catches up. */
+	std::atomic<uint64_t> catch_ups{0};
+	std::atomic<uint64_t> read{0}, compared{0};
 	const auto write = [&](uint64_t pair, uint64_t version) {
 		rocksdb::WriteBatch batch;
 		const std::string value = std::to_string(version) + std::string(100, 'v');
@@ -184,11 +190,15 @@ void test_moments(const Place &place)
 			const std::string first = "a" + std::to_string(pair), second = "z" + std::to_string(pair);
 			std::vector<std::string> values;
 			std::string one;
+			const uint64_t before = catch_ups;
 			const std::vector<Status> statuses = db->MultiGet(ReadOptions(), {first, second}, &values);
 
 			check_ok(statuses[0], "reading");
 			check_ok(statuses[1], "reading");
-			CHECK(values[0] == values[1], "%s and %s", values[0].c_str(), values[1].c_str());
+			if (before % 2 == 0 && catch_ups == before) {
+				CHECK(values[0] == values[1], "%s and %s", values[0].c_str(), values[1].c_str());
+				compared++;
+			}
 			check_ok(db->Get(ReadOptions(), second, &one), "reading");
 			const uint64_t many = std::stoull(values[0]), single = std::stoull(one);
 
@@ -212,13 +222,14 @@ void test_moments(const Place &place)
 	});
 	std::thread follower([&] {
 		while (!stop) {
+			catch_ups++;
 			check_ok(db->TryCatchUpWithPrimary(), "catching up");
-			caught_up++;
+			catch_ups++;
 			std::this_thread::sleep_for(std::chrono::milliseconds(3));
 		}
 	});
 	std::thread reader(read_pairs, 2), another(read_pairs, 3);
-	const auto enough = [&] { return caught_up > 300 && read > 3000; };
+	const auto enough = [&] { return catch_ups > 600 && read > 3000 && compared > 1000; };
 	const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
 
 	while (!enough() && std::chrono::steady_clock::now() < deadline)
@@ -226,11 +237,72 @@ void test_moments(const Place &place)
 	stop = true;
 	for (std::thread *thread : {&writer, &follower, &reader, &another})
 		thread->join();
-	std::printf("moments: caught up %llu times,", static_cast<unsigned long long>(caught_up));
+	std::printf("moments: caught up %llu times,", static_cast<unsigned long long>(catch_ups / 2));
 	print_ways(*db);
-	CHECK(enough(), "caught up %llu times, read %llu times", static_cast<unsigned long long>(caught_up),
-		static_cast<unsigned long long>(read));
+	CHECK(enough(), "caught up %llu times, read %llu times, compared %llu times",
+		static_cast<unsigned long long>(catch_ups / 2), static_cast<unsigned long long>(read),
+		static_cast<unsigned long long>(compared));
 	CHECK(chains(db->stats()) > 100 && db->stats()[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
+}
+
+/* Tables that are gone before the library has opened them are RocksDB's, and only these. */
+void test_deleted(const Place &place)
+{
+	const std::string path = place.directory + "/deleted";
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path, false));
+	Random random(9);
+
+	write_some(primary.get(), random, 3000);
+	check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+	std::unique_ptr<PushdownDB> db(open_secondary(place, path));
+
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	for (int round = 0; round < 5; round++) {
+		write_some(primary.get(), random, 300);
+		check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+		check_ok(db->TryCatchUpWithPrimary(), "catching up");
+		/* The new table goes, at once. */
+		check_ok(primary->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		check_some(db.get(), plain_answers(db.get()));
+	}
+	std::printf("deleted:");
+	print_ways(*db);
+	CHECK(db->stats()[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
+}
+
+/* Once it has failed to catch up RocksDB reads, until it succeeds. */
+void test_failure(const Place &place)
+{
+	const std::string path = place.directory + "/failing";
+	Random random(3);
+
+	std::filesystem::remove_all(path + ".away");
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path, false));
+
+	write_some(primary.get(), random, 3000);
+	check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+	std::unique_ptr<PushdownDB> db(open_secondary(place, path));
+	const Model model = plain_answers(db.get());
+
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_some(db.get(), model);
+	const uint64_t found = chains(db->stats());
+
+	CHECK(found > 500, "%llu chains", static_cast<unsigned long long>(found));
+	/* There is something else in the place of the folder with the logs. */
+	std::filesystem::rename(path, path + ".away");
+	std::ofstream(path) << "no folder";
+	CHECK(!db->TryCatchUpWithPrimary().ok(), "it has caught up with nobody");
+	CHECK(!db->wait_ready(10), "it is ready");
+	check_some(db.get(), model);
+	CHECK(chains(db->stats()) == found && db->stats()[ReadPath::kStale] > 500, "reads were not left to RocksDB");
+	std::filesystem::remove(path);
+	std::filesystem::rename(path + ".away", path);
+	check_ok(db->TryCatchUpWithPrimary(), "catching up");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_some(db.get(), model);
+	CHECK(chains(db->stats()) > found + 500, "no chains afterwards");
 }
 
 } /* namespace */
@@ -240,6 +312,8 @@ int main(int argc, char **argv)
 	const Place where = place(argc, argv);
 
 	test_following(where);
+	test_deleted(where);
+	test_failure(where);
 	test_moments(where);
 	return 0;
 }
