@@ -78,17 +78,18 @@ pub(crate) fn declare(
 }
 
 /// The maps themselves: those that the tables have already, and new ones.
-/// New ones take memory of this account.
+/// New ones take memory of this account, which has `rest` bytes left then.
 pub(crate) fn make(
     declared: &[DeclaredMap],
     tables: &Tables,
     account: &Arc<Account>,
+    rest: usize,
 ) -> Result<FunctionMaps, MemoryFull> {
     let maps = declared.iter().map(|DeclaredMap { id, definition }| {
         if let Some(known) = tables.function_map(*id) {
             return Ok(Arc::clone(known));
         }
-        let memory = Some(account.charge(definition.memory_bytes() as usize)?);
+        let memory = Some(account.charge_leaving(definition.memory_bytes() as usize, rest)?);
         Ok(Arc::new(FunctionMap { id: *id, map: Map::new(definition.clone()), memory }))
     });
     maps.collect()
@@ -122,7 +123,7 @@ mod tests {
         assert!(other.contains("keys of 4 bytes, values of 16"), "{other}");
         let tables = Tables::new(vec![]);
         let account = Memory::new(1 << 20).account();
-        let maps = make(&second, &tables, &account).expect("room");
+        let maps = make(&second, &tables, &account, 0).expect("room");
         assert_eq!(maps.iter().map(|map| map.id).collect::<Vec<_>>(), [2, 3]);
     }
 

@@ -1,7 +1,8 @@
 //! Who is connected: one entry for each host, with what it has taken.
 //!
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
-//! so nobody elsewhere takes the share of another by its name alone. Who asks for the discovery log without being
+//! so nobody elsewhere takes the share of another by its name alone. Nor do many names at an address have a larger share
+//! of memory and of the compiler's time than one. Who asks for the discovery log without being
 //! identified is one host with all others at its address that do, whatever names they have.
 
 use crate::command_log::HostLog;
@@ -9,7 +10,7 @@ use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -66,8 +67,10 @@ pub(crate) struct Host {
     /// Differs for all hosts of the target, also after they are gone.
     pub(crate) serial: u64,
     pub(crate) memory: Arc<Account>,
-    /// What has been compiled for it, in µs of virtual time (see the loader), in this life and the last.
-    pub(crate) compile_time_us: Arc<AtomicU64>,
+    /// What has been compiled for it, in this life and the last.
+    pub(crate) compiled: Arc<Compiled>,
+    /// The same for all at its address; of an identified host for it alone.
+    pub(crate) compiled_for_all: Arc<Compiled>,
     /// By [`Kind`].
     counts: [AtomicU32; KINDS],
     /// Lines of the log about it, in this life and the last.
@@ -98,13 +101,32 @@ pub(crate) struct Hosts {
 struct KnownHost {
     host: Weak<Host>,
     log: Arc<HostLog>,
-    compile_time_us: Arc<AtomicU64>,
+    compiled: Arc<Compiled>,
+    compiled_for_all: Arc<Compiled>,
+}
+
+/// Time of the compiler, in µs of virtual time (see the loader).
+#[derive(Debug, Default)]
+pub(crate) struct Compiled {
+    /// What it has had.
+    pub(crate) had_us: AtomicU64,
+    /// What each of its hosts that waits has had, if it is that of all at an address.
+    pub(crate) now_us: AtomicU64,
+}
+
+/// What the hosts at an address share.
+#[derive(Debug)]
+struct Share {
+    memory: Arc<Account>,
+    compiled: Arc<Compiled>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     /// By address, none of those that are identified, and by name.
     hosts: HashMap<(Option<IpAddr>, String), KnownHost>,
+    /// By address.
+    shares: HashMap<IpAddr, Share>,
     /// By [`Kind`].
     addresses: HashMap<IpAddr, [u32; KINDS]>,
     last_serial: u64,
@@ -316,25 +338,35 @@ impl Hosts {
         }
         // Who comes again and again has no more lines than who stays, and waits as long for the compiler.
         let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
-        let compile_time_us =
-            last.map(|known| Arc::clone(&known.compile_time_us)).unwrap_or_default();
+        let compiled = last.map(|known| Arc::clone(&known.compiled)).unwrap_or_default();
+        let for_all = last.map(|known| Arc::clone(&known.compiled_for_all)).unwrap_or_default();
         if known.hosts.len() >= 2 * known.swept.max(64) {
             known.hosts.retain(|_, last| last.host.strong_count() > 0);
             known.swept = known.hosts.len();
+            let known = &mut *known;
+            let addresses: HashSet<IpAddr> = known.hosts.keys().filter_map(|key| key.0).collect();
+            known.shares.retain(|address, _| addresses.contains(address));
         }
+        let share = address.map(|address| {
+            let share = || Share { memory: self.memory.account(), compiled: Arc::default() };
+            let share = known.shares.entry(address).or_insert_with(share);
+            (share.memory.member(), Arc::clone(&share.compiled))
+        });
+        let (memory, compiled_for_all) = share.unwrap_or_else(|| (self.memory.account(), for_all));
         known.last_serial += 1;
         let host = Arc::new(Host {
             nqn: nqn.to_owned(),
             serial: known.last_serial,
-            memory: self.memory.account(),
-            compile_time_us: Arc::clone(&compile_time_us),
+            memory,
+            compiled: Arc::clone(&compiled),
+            compiled_for_all: Arc::clone(&compiled_for_all),
             counts: Default::default(),
             log: Arc::clone(&log),
             address,
             past: Mutex::default(),
         });
         let host_now = Arc::downgrade(&host);
-        known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_us });
+        known.hosts.insert(key, KnownHost { host: host_now, log, compiled, compiled_for_all });
         host
     }
 }

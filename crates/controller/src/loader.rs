@@ -1,12 +1,13 @@
 //! Function Load beside the reactors: objects are read, checked and translated on a thread of their own,
 //! one at a time, however many hosts load functions.
 //!
-//! Hosts take turns by the time that was spent for each, and of two that had as much the one with the
-//! smaller object comes first: so a small function is not long in coming whatever others load. All that wait come
-//! closer by each load, so that small ones of hosts that are new each time do not keep a large one waiting. What a
+//! Hosts take turns by the time that was spent for each, all at an address as one if they are not identified, and of
+//! two that had as much the one with the smaller object comes first: so a small function is not long in coming whatever
+//! others load. All that wait come closer by each load, so that small ones of hosts that are new each time do not keep a
+//! large one waiting. What a
 //! connection has asked for is forgotten with it.
 
-use crate::hosts::Host;
+use crate::hosts::{Compiled, Host};
 use crate::limits::{MAX_NAME_BYTES, MAX_REASON_BYTES};
 use crate::operation::CommandId;
 use crate::worker::{Queue, Waiting, Worker};
@@ -14,6 +15,7 @@ use bpfof_chain::Function;
 use bpfof_function::memory::Charge;
 use bpfof_function::{NativeFunction, Object};
 use bpfof_nvme::{Installation, is_unprintable};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -118,31 +120,62 @@ type Reply = Box<dyn FnOnce(Loaded) + Send>;
 #[derive(Clone)]
 pub(crate) struct Loader(Worker<Turns>);
 
+/// A load that waits.
+struct Waits {
+    load: Load,
+    reply: Reply,
+    /// Virtual time at which it came.
+    came_us: u64,
+    /// The same among those at its address.
+    came_at_address_us: u64,
+}
+
 /// Loads that wait.
 #[derive(Default)]
 struct Turns {
-    /// Each with the virtual time at which it came.
-    waiting: Vec<(Load, Reply, u64)>,
-    /// Virtual time: what each host that waits has had.
+    waiting: Vec<Waits>,
+    /// Virtual time: what each address, or identified host, that waits has had.
     now_us: u64,
+}
+
+impl Waits {
+    /// When it begins among all, in virtual time.
+    fn begins_us(&self) -> u64 {
+        self.load.host.compiled_for_all.had_us.load(Ordering::Relaxed).max(self.came_us)
+    }
+
+    /// The same among those at its address.
+    fn begins_at_address_us(&self) -> u64 {
+        self.load.host.compiled.had_us.load(Ordering::Relaxed).max(self.came_at_address_us)
+    }
+}
+
+/// Whom it counts for: all at an address, or an identified host.
+fn party(host: &Host) -> *const Compiled {
+    Arc::as_ptr(&host.compiled_for_all)
 }
 
 impl Waiting for Turns {
     type Work = (Load, Reply);
 
     fn take(&mut self) -> Option<(Load, Reply)> {
-        // The first of those that are equal.
-        let begins_us = |at: usize| {
-            let (load, _, came_us) = &self.waiting[at];
-            load.host.compile_time_us.load(Ordering::Relaxed).max(*came_us)
-        };
-        let key = |at: &usize| begins_us(*at) + self.waiting[*at].0.estimate_us();
-        let next = (0..self.waiting.len()).min_by_key(key)?;
-        let begins_us = begins_us(next);
+        // The first of those that are equal: by party, and which of the parties'.
+        let mut next_of: HashMap<*const Compiled, (u64, usize)> = HashMap::new();
+        for (at, waits) in self.waiting.iter().enumerate() {
+            let ends_us = waits.begins_at_address_us() + waits.load.estimate_us();
+            let next = next_of.entry(party(&waits.load.host)).or_insert((ends_us, at));
+            *next = (*next).min((ends_us, at));
+        }
+        let ends_us = |at: usize| self.waiting[at].begins_us() + self.waiting[at].load.estimate_us();
+        let next = next_of.into_values().map(|(_, at)| at).min_by_key(|at| (ends_us(*at), *at))?;
+        let taken = self.waiting.remove(next);
+        let (begins_us, at_address_us) = (taken.begins_us(), taken.begins_at_address_us());
+        let host = &taken.load.host;
         self.now_us = self.now_us.max(begins_us);
-        let (load, reply, _) = self.waiting.remove(next);
-        load.host.compile_time_us.store(begins_us, Ordering::Relaxed);
-        Some((load, reply))
+        host.compiled_for_all.now_us.fetch_max(at_address_us, Ordering::Relaxed);
+        host.compiled_for_all.had_us.store(begins_us, Ordering::Relaxed);
+        host.compiled.had_us.store(at_address_us, Ordering::Relaxed);
+        Some((taken.load, taken.reply))
     }
 }
 
@@ -151,17 +184,20 @@ impl Turns {
     /// where the others are.
     fn add(&mut self, load: Load, reply: Reply) {
         let came_us = self.now_us;
-        self.waiting.push((load, reply, came_us));
+        let came_at_address_us = load.host.compiled_for_all.now_us.load(Ordering::Relaxed);
+        self.waiting.push(Waits { load, reply, came_us, came_at_address_us });
     }
 
     /// The load of a host that was taken last has taken so long.
     fn ended(&mut self, host: &Host, took_us: u64) {
-        host.compile_time_us.fetch_add(took_us, Ordering::Relaxed);
-        let mut hosts: Vec<u64> = self.waiting.iter().map(|(load, ..)| load.host.serial).collect();
-        hosts.push(host.serial);
-        hosts.sort_unstable();
-        hosts.dedup();
-        self.now_us += took_us / hosts.len() as u64;
+        let waiting = || self.waiting.iter().map(|waits| &*waits.load.host).chain([host]);
+        let parties = waiting().map(party).collect::<HashSet<_>>().len();
+        let same = waiting().filter(|other| party(other) == party(host));
+        let hosts = same.map(|other| other.serial).collect::<HashSet<_>>().len();
+        self.now_us += took_us / parties as u64;
+        host.compiled_for_all.now_us.fetch_add(took_us / hosts as u64, Ordering::Relaxed);
+        host.compiled_for_all.had_us.fetch_add(took_us, Ordering::Relaxed);
+        host.compiled.had_us.fetch_add(took_us, Ordering::Relaxed);
     }
 }
 
@@ -184,7 +220,7 @@ impl Loader {
 
     /// Forgets what the connection with this number has asked for.
     pub(crate) fn cancel(&self, serial: u64) {
-        self.0.cancel(|turns| turns.waiting.retain(|(load, ..)| load.serial != serial));
+        self.0.cancel(|turns| turns.waiting.retain(|waits| waits.load.serial != serial));
     }
 }
 
@@ -281,13 +317,40 @@ mod tests {
         assert!(before < 60, "{before} came before it");
     }
 
+    /// However many names an address has, and however small and dear their objects are: somebody elsewhere has half of
+    /// the time.
+    #[test]
+    fn names_at_an_address_have_the_time_of_one() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 30);
+        let host = |last: u8, nqn: &str| hosts.host(Some(Ipv4Addr::new(127, 0, 0, last).into()), nqn);
+        let mut state = Turns::default();
+        let add = |state: &mut Turns, (load, reply)| state.add(load, reply);
+        let attack = |state: &mut Turns, serial: u64| {
+            add(state, load(&host(1, &serial.to_string()), serial, 15_000));
+        };
+        (0..150).for_each(|serial| attack(&mut state, serial));
+        let other = host(2, "other");
+        for round in 0..5 {
+            add(&mut state, load(&other, 1000, 66_000));
+            let before = (0..1000).find(|number| {
+                let (taken, _) = state.take().expect("many wait");
+                state.ended(&taken.host, if taken.serial == 1000 { 10_000 } else { 300_000 });
+                attack(&mut state, 2000 + round * 1000 + number);
+                taken.serial == 1000
+            });
+            assert!(before.is_some_and(|before| before <= 2), "{before:?} in round {round}");
+        }
+    }
+
     /// A host that reconnects for each load has what it has had.
     #[test]
     fn what_a_host_has_had_outlives_its_connections() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let host = || hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "a");
-        host().compile_time_us.store(7, Ordering::Relaxed);
-        assert_eq!(host().compile_time_us.load(Ordering::Relaxed), 7);
+        host().compiled.had_us.store(7, Ordering::Relaxed);
+        host().compiled_for_all.had_us.store(9, Ordering::Relaxed);
+        assert_eq!(host().compiled.had_us.load(Ordering::Relaxed), 7);
+        assert_eq!(host().compiled_for_all.had_us.load(Ordering::Relaxed), 9);
     }
 
     #[test]

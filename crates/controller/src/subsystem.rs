@@ -153,7 +153,9 @@ impl Kept {
     /// The tables of an association of a host with the function, with maps if the host's memory has room.
     fn install(&self, tables: &Tables, host: &Host, now_ns: u64) -> Tables {
         let id = self.function.id;
-        let maps = declared_maps::make(&self.maps, tables, &host.memory).unwrap_or_else(|full| {
+        // Others' maps leave a host room for queues and functions of its own.
+        let rest = host.memory.memory().little_bytes() / 2;
+        let maps = declared_maps::make(&self.maps, tables, &host.memory, rest).unwrap_or_else(|full| {
             let name = &self.function.name;
             let what =
                 format_args!("it gets the kept function {id} {name:?} without its maps: {full}");
@@ -519,6 +521,11 @@ impl Subsystem {
     /// Whether it keeps the function with this id.
     pub(crate) fn keeps(&self, id: u32) -> bool {
         self.controllers().kept.iter().any(|kept| kept.function.id == id)
+    }
+
+    /// How many associations it has: a kept function is given to each, and taken from each.
+    pub(crate) fn associations(&self) -> usize {
+        self.controllers().by_id.len()
     }
 
     /// Takes a kept function from every association.

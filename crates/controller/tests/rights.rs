@@ -3,12 +3,13 @@
 mod common;
 
 use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig};
+use bpfof_function::Object;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
 use bpfof_nvme::identify::{cns, parse_namespace_list};
 use bpfof_nvme::log_page::{DiscoveryHeader, lid};
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor_specific::{
-    Extent, FileMapObject, FunctionReportEntry, MapAddress, MapCommand, PushdownShort,
+    Extent, FileMapObject, FunctionDigest, FunctionReportEntry, MapAddress, MapCommand, PushdownShort,
 };
 use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
 use common::raw::{Peer, RAW_HOST, Said};
@@ -232,7 +233,7 @@ fn the_configuration_keeps_functions_that_hosts_only_run() {
     );
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("nothing.bpf.o");
-    std::fs::write(&path, object).expect("written");
+    std::fs::write(&path, &object).expect("written");
     let base = config(vec![memory(MIB, 512)]);
     let rules = vec![rule(RAW_HOST, Rights::RUN)];
     let with = TargetConfig { rules, functions: vec![path.clone()], ..base };
@@ -242,6 +243,11 @@ fn the_configuration_keeps_functions_that_hosts_only_run() {
     let (report, _) = admin.call(report, &[]);
     let kept = FunctionReportEntry::list(&report).next().expect("one function");
     assert_eq!(kept.name.to_string(), "nothing");
+    let entry = Object::parse(&object).expect("an object").into_entry(0).expect("one");
+    let expected = FunctionDigest { function: kept.function, digest: entry.program.digest() };
+    let (digests, cqe) = admin.call(AdminCommand::digests(4096), &[]);
+    assert_eq!(FunctionDigest::list(&digests).collect::<Vec<_>>(), [expected]);
+    assert_eq!(cqe.dw0, FunctionDigest::BYTES as u32);
     let short =
         PushdownShort { function: kept.function, file: 0, first_blocks: 1, argument: [7; 24] };
     let (answer, cqe) = io.call(short.to_sqe(1, 64), &[]);

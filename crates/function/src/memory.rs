@@ -27,6 +27,8 @@ pub struct Account {
     used_bytes: AtomicUsize,
     /// It is the owner of the memory itself: no share.
     is_own: bool,
+    /// What this is a member of.
+    group: Option<Arc<Account>>,
 }
 
 /// Memory that has been taken, and is given back when this is dropped.
@@ -41,10 +43,13 @@ pub struct Charge {
 pub enum MemoryFull {
     /// The party has its share.
     #[error(
-        "{bytes} bytes are more than the host's share of the target's memory: it has {used_bytes} \
-         bytes, and with what others use may have {share_bytes}"
+        "{bytes} bytes are more than the share of {} of the target's memory: it has {used_bytes} bytes, and \
+         with what others use may have {share_bytes}",
+        if *is_group { "all hosts at its address" } else { "the host" }
     )]
     Share {
+        /// Whether it is the share of a group that the party is a member of.
+        is_group: bool,
         /// What was asked for.
         bytes: usize,
         /// What the party has.
@@ -93,19 +98,28 @@ impl Memory {
 
     /// An account with a share.
     pub fn account(self: &Arc<Self>) -> Arc<Account> {
+        self.account_with(None, false)
+    }
+
+    fn account_with(self: &Arc<Self>, group: Option<Arc<Account>>, is_own: bool) -> Arc<Account> {
         let memory = Arc::clone(self);
-        Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own: false })
+        Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own, group })
     }
 
     /// An account for what the owner of the memory needs itself. It has no share, but leaves what is
     /// kept for parties that have only little.
     pub fn own_account(self: &Arc<Self>) -> Arc<Account> {
-        let memory = Arc::clone(self);
-        Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own: true })
+        self.account_with(None, true)
     }
 }
 
 impl Account {
+    /// An account of a member of this one: what it takes this one takes as well, and together members leave a third as
+    /// much as they take, whatever their number.
+    pub fn member(self: &Arc<Self>) -> Arc<Account> {
+        self.memory.account_with(Some(Arc::clone(self)), false)
+    }
+
     /// What it has taken, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
@@ -114,6 +128,13 @@ impl Account {
     /// The memory it is an account of.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    /// What its members may have together, if all parties together have `total` bytes.
+    fn group_share_bytes(&self, used: usize, total: usize) -> usize {
+        let limit = self.memory.limit_bytes();
+        let free = (limit - limit / RESERVE_PART).saturating_sub(total);
+        (used.saturating_add(free) / 4 * 3).max(self.memory.little_bytes())
     }
 
     /// What it may have, if all parties together have `total` bytes.
@@ -138,11 +159,28 @@ impl Account {
         Ok(charge)
     }
 
+    /// The same, if there is room for `rest` bytes more then.
+    ///
+    /// # Errors
+    /// As [`charge`](Self::charge).
+    pub fn charge_leaving(self: &Arc<Self>, bytes: usize, rest: usize) -> Result<Charge, MemoryFull> {
+        let mut charge = self.charge(bytes.saturating_add(rest))?;
+        charge.resize(bytes)?;
+        Ok(charge)
+    }
+
     /// Takes memory that cannot be refused, even beyond the share and the limit.
     pub fn charge_anyway(self: &Arc<Self>, bytes: usize) -> Charge {
-        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        for account in self.with_group() {
+            account.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
         self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         Charge { account: Arc::clone(self), bytes }
+    }
+
+    /// This account, and those that it is a member of.
+    fn with_group(&self) -> impl Iterator<Item = &Account> {
+        std::iter::successors(Some(self), |account| account.group.as_deref())
     }
 
     fn take(&self, bytes: usize) -> Result<(), MemoryFull> {
@@ -155,17 +193,29 @@ impl Account {
             })
             .map_err(|_| all)?;
         // Another thread may do the same for this party: both add first and look then.
-        let used_bytes = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let share_bytes = self.share_bytes(used_bytes, before);
-        if used_bytes + bytes > share_bytes {
+        let look = |account: &Account| {
+            let used_bytes = account.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+            let is_group = !std::ptr::eq(account, self);
+            let share_bytes = match is_group {
+                true => account.group_share_bytes(used_bytes, before),
+                false => account.share_bytes(used_bytes, before),
+            };
+            let full = MemoryFull::Share { is_group, bytes, used_bytes, share_bytes };
+            (used_bytes + bytes > share_bytes).then_some(full)
+        };
+        // Of all, so that all can be given back.
+        let refusals = self.with_group().filter_map(look);
+        if let Some(full) = refusals.fold(None, |first, full| first.or(Some(full))) {
             self.give_back(bytes);
-            return Err(MemoryFull::Share { bytes, used_bytes, share_bytes });
+            return Err(full);
         }
         Ok(())
     }
 
     fn give_back(&self, bytes: usize) {
-        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        for account in self.with_group() {
+            account.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
         self.memory.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -248,6 +298,42 @@ mod tests {
         assert!(memory.used_bytes() <= LIMIT);
         let late = memory.account();
         assert!(late.charge(memory.little_bytes()).is_ok(), "there is always some for one more");
+    }
+
+    #[test]
+    fn members_leave_something_to_others() {
+        let memory = Memory::new(LIMIT);
+        let group = memory.account();
+        let members: Vec<_> = (0..100).map(|_| group.member()).collect();
+        let charges: Vec<_> = members.iter().map(fill).collect();
+        let common = LIMIT - LIMIT / RESERVE_PART;
+        let used: usize = charges.iter().map(Charge::bytes).sum();
+        assert_eq!((group.used_bytes(), memory.used_bytes()), (used, used));
+        assert!((used as f64 / common as f64 - 0.75).abs() < 0.01, "{used} of {common}");
+        // Who is no member has half of what is left.
+        let other = fill(&memory.account());
+        assert!((other.bytes() as f64 / common as f64 - 0.125).abs() < 0.01, "{other:?}");
+        let full = members[99].charge(1 << 20).expect_err("they have their share");
+        assert!(full.to_string().contains("all hosts at its address"), "{full}");
+        // What one gives back another may have.
+        drop(charges);
+        assert_eq!((group.used_bytes(), memory.used_bytes()), (0, other.bytes()));
+        let anyway = members[0].charge_anyway(LIMIT);
+        assert_eq!(group.used_bytes(), LIMIT);
+        assert!(members[1].charge(1).is_err());
+        drop(anyway);
+        assert!(members[1].charge(1).is_ok());
+    }
+
+    #[test]
+    fn a_charge_may_have_to_leave_something() {
+        let memory = Memory::new(LIMIT);
+        let account = memory.account();
+        let half = (LIMIT - LIMIT / RESERVE_PART) / 2;
+        assert!(account.charge_leaving(half, 1 << 10).is_err() && account.used_bytes() == 0);
+        let charge = account.charge_leaving(half - (1 << 10), 1 << 10).expect("room for both");
+        assert_eq!(account.used_bytes(), charge.bytes());
+        assert!(account.charge_leaving(1, usize::MAX).is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::map::MapDefinition;
 use crate::source::SourceMap;
 use crate::statics::Statics;
 use crate::strided_loop::{Scan, Scans};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -80,6 +81,7 @@ pub struct Program {
     maps: Arc<[MapDefinition]>,
     costs: Costs,
     scans: Scans,
+    digest: [u8; 32],
 }
 
 impl Program {
@@ -117,6 +119,7 @@ impl Program {
             maps: Arc::default(),
             costs: Costs::default(),
             scans: Scans::default(),
+            digest: Sha256::digest(code).into(),
         };
         program.check_flow()?;
         program.costs = Costs::of(&program.instructions, &program.functions);
@@ -141,7 +144,12 @@ impl Program {
 
     /// The program with its static data, which its addresses are made for.
     pub(crate) fn with_statics(self, statics: Statics) -> Program {
-        Program { statics, ..self }
+        let constant_bytes = statics.constants().end - statics.constants().start;
+        let digest = Sha256::new()
+            .chain_update(self.digest)
+            .chain_update(constant_bytes.to_le_bytes())
+            .chain_update(statics.image());
+        Program { statics, digest: digest.finalize().into(), ..self }
     }
 
     /// The lowest guest address that it may access: [`abi::WORKSPACE`] if it asks for that
@@ -152,7 +160,21 @@ impl Program {
 
     /// The program with the maps that it refers to, in the order of their handles.
     pub(crate) fn with_maps(self, maps: Vec<MapDefinition>) -> Program {
-        Program { maps: maps.into(), ..self }
+        let mut digest = Sha256::new().chain_update(self.digest);
+        for map in &maps {
+            let sizes = [map.key_bytes() as u32, map.value_bytes() as u32, map.max_entries()];
+            digest.update((map.kind() as u32).to_le_bytes());
+            digest.update(sizes.map(u32::to_le_bytes).as_flattened());
+            digest.update((map.name().len() as u32).to_le_bytes());
+            digest.update(map.name());
+        }
+        Program { maps: maps.into(), digest: digest.finalize().into(), ..self }
+    }
+
+    /// SHA-256 of all that decides what the program does: instructions, static data, maps. Its name, source lines and
+    /// symbols are not in it, so that a program that was compiled with other paths has the same digest.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
     }
 
     /// The maps it uses, in the order of their handles (see [`MAPS`](crate::abi::MAPS)).
@@ -563,11 +585,38 @@ fn decode_jump(slot: &Slot, pc: i64, len: i64) -> Result<Instruction, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::MapKind;
 
     const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
     fn problem(slots: &[[u8; 8]]) -> Problem {
         Program::parse(slots.as_flattened()).expect_err("must be refused").problem
+    }
+
+    #[test]
+    fn the_digest_is_that_of_all_that_a_program_does() {
+        let parse = |constant| {
+            let load = [0xb7, 0, 0, 0, constant, 0, 0, 0];
+            Program::parse([load, EXIT].as_flattened()).expect("valid")
+        };
+        let map = |entries| {
+            MapDefinition::new("counts", MapKind::Array, (4, 8), entries).expect("a map")
+        };
+        let finish = |program: Program, image: &[u8], constants, maps| {
+            program.with_statics(Statics::new(image.to_vec(), constants)).with_maps(maps).digest()
+        };
+        let all = [
+            finish(parse(0), &[], 0, vec![]),
+            finish(parse(1), &[], 0, vec![]),
+            finish(parse(0), &[0; 8], 0, vec![]),
+            finish(parse(0), &[0; 8], 8, vec![]),
+            finish(parse(0), &[1; 8], 8, vec![]),
+            finish(parse(0), &[], 0, vec![map(1)]),
+            finish(parse(0), &[], 0, vec![map(2)]),
+        ];
+        assert_eq!(BTreeSet::from(all).len(), all.len());
+        let again = parse(0).with_sources(SourceMap::default());
+        assert_eq!(finish(again, &[], 0, vec![]), all[0]);
     }
 
     #[test]

@@ -5,9 +5,10 @@ use crate::{COMMAND_TIMEOUT, KEEP_ALIVE};
 use bpfof_host::files::FileLayout;
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use bpfof_host::{
-    Controller, Error, FileMapObject, FunctionId, FunctionReportEntry, HandedLane, NamespaceInfo,
+    Controller, Error, FileMapObject, FunctionId, HandedLane, NamespaceInfo,
     Options, PushdownLimits,
 };
+use bpfof_nvme::vendor_specific::FunctionDigest;
 use bpfof_nvme::{AdminCommand, Installation, Upload};
 use std::time::Duration;
 
@@ -144,23 +145,17 @@ impl Association {
         Ok(self.controller.remove_file_map(self.info.nsid, file)?)
     }
 
-    /// A function that the target keeps for everybody. This is one command.
-    pub(crate) fn kept_function(
-        &mut self,
-        name: &str,
-        instructions: u32,
-    ) -> Result<Option<FunctionId>, Failed> {
+    /// A function with this digest that the target keeps for everybody. This is one command.
+    pub(crate) fn kept_function(&mut self, digest: &[u8; 32]) -> Result<Option<FunctionId>, Failed> {
         let most = self.transfer_bytes;
-        let command = AdminCommand::function_report(AdminCommand::ALL_FUNCTIONS, most);
+        let command = AdminCommand::digests(most);
         let answered = self.controller.admin_command(command, &[], most);
         let (answer, mut report) = answered.map_err(failed)?;
         report.truncate(answer.dw0 as usize);
-        let is_it = |entry: &FunctionReportEntry| {
-            FunctionId(entry.function).is_installed()
-                && entry.instructions == instructions
-                && entry.name.to_string() == name
+        let is_it = |entry: &FunctionDigest| {
+            FunctionId(entry.function).is_installed() && entry.digest == *digest
         };
-        let mut entries = FunctionReportEntry::list(&report);
+        let mut entries = FunctionDigest::list(&report);
         Ok(entries.find(is_it).map(|entry| FunctionId(entry.function)))
     }
 

@@ -204,8 +204,8 @@ impl Session<'_> {
             Request::Open { protocol } => self.open(protocol, descriptors.first()),
             Request::Add { ids } => return self.add(&ids, descriptors),
             Request::Refresh { ids } => return self.refresh(&ids),
-            Request::Load { entry, instructions, name } => {
-                self.load((entry, instructions, &name), descriptors)
+            Request::Load { entry, digest, name } => {
+                self.load((entry, &digest, &name), descriptors)
             }
             Request::Lane => return self.lane(),
             Request::Remove { ids } => {
@@ -287,7 +287,7 @@ impl Session<'_> {
 
     fn load(
         &mut self,
-        (entry, instructions, name): (u32, u32, &str),
+        (entry, digest, name): (u32, &[u8; 32], &str),
         descriptors: Vec<Foreign>,
     ) -> Result<Answer, Failed> {
         let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
@@ -295,14 +295,13 @@ impl Session<'_> {
             return Err(refused(Cause::Malformed, "nothing is open"));
         };
         grants.keep_up(association)?;
-        // A kept function of the same name and length may be another one: it is used only where it must be.
         if !self.shared.config.allow_own_functions {
-            if let Some(kept) = association.kept_function(name, instructions)? {
+            if let Some(kept) = association.kept_function(digest)? {
                 return Ok(Answer::Loaded { function: kept.0 });
             }
             let why = format!(
-                "the target keeps no function {name} of {instructions} instructions, and clients may not \
-                 load their own (--allow-own-functions)"
+                "the target keeps no function that is the client's {name}, and clients may not load their own \
+                 (--allow-own-functions); `bpfof function install` it from the same object"
             );
             return Err(refused(Cause::Policy, &why));
         }

@@ -124,7 +124,7 @@ pub enum AdminCommand {
         function: u32,
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
-        /// What is asked for (CDW12 bits 1:0).
+        /// What is asked for (CDW12).
         content: ReportContent,
         /// Whose functions: a controller id, or 0 for those of the association (CDW13 bits 15:0).
         controller: u16,
@@ -153,6 +153,8 @@ pub enum ReportContent {
     Trace,
     /// The ids of the associations whose functions the host may ask for, its own first.
     Associations,
+    /// The digest of each function.
+    Digests,
 }
 
 impl AdminCommand {
@@ -237,11 +239,12 @@ impl AdminCommand {
                         1 => ReportContent::LastFault,
                         2 => ReportContent::Trace,
                         3 => ReportContent::Associations,
+                        4 => ReportContent::Digests,
                         _ => ReportContent::Entries,
                     },
                     controller: sqe.cdw13 as u16,
                 },
-                if sqe.cdw12 > 3 { sqe.cdw12 } else { sqe.cdw13 & !0xFFFF },
+                if sqe.cdw12 > 4 { sqe.cdw12 } else { sqe.cdw13 & !0xFFFF },
             ),
             admin::PUSHDOWN_IDENTIFY => (
                 Self::PushdownIdentify { length_bytes: sqe.cdw11 },
@@ -354,6 +357,12 @@ impl AdminCommand {
     #[must_use]
     pub fn associations(length_bytes: u32) -> Sqe {
         Sqe { cdw12: 3, ..Self::function_report(Self::ALL_FUNCTIONS, length_bytes) }
+    }
+
+    /// Function Report: the digests of all functions, into a buffer of `length_bytes` (protocol.md).
+    #[must_use]
+    pub fn digests(length_bytes: u32) -> Sqe {
+        Sqe { cdw12: 4, ..Self::function_report(Self::ALL_FUNCTIONS, length_bytes) }
     }
 
     /// The same Function Report of another association's functions (protocol.md).

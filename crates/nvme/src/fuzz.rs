@@ -9,7 +9,7 @@ use crate::tcp::{
     PduReceiver, Sender, TermReq,
 };
 use crate::vendor_specific::{
-    FileMapObject, FileVersion, FirstRead, FirstReads, FunctionReportEntry, MapCommand,
+    FileMapObject, FileVersion, FirstRead, FirstReads, FunctionDigest, FunctionReportEntry, MapCommand,
     MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
     PushdownVectorParts, PushdownVectorRequest, VectorAnswer, VectorArguments, VectorRecord,
 };
@@ -220,6 +220,9 @@ pub fn vendor(data: &[u8]) {
         let mut encoded = Vec::new();
         map.encode_into(&mut encoded);
         assert_eq!(encoded, data);
+    }
+    for entry in FunctionDigest::list(data) {
+        assert_eq!(FunctionDigest::from_bytes(&entry.to_bytes()), entry);
     }
     for entry in FunctionReportEntry::list(data) {
         assert_eq!(FunctionReportEntry::from_bytes(&entry.to_bytes()), entry);

@@ -10,7 +10,7 @@ use bpfof_nvme::log_page::{
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor_specific::{
-    DEFAULT_SCRATCH_BYTES, FileVersion, FirstRead, FirstReads, FunctionReportEntry, Malformed,
+    DEFAULT_SCRATCH_BYTES, FileVersion, FirstRead, FirstReads, FunctionDigest, FunctionReportEntry, Malformed,
     MapAddress, MapChange, MapCommand, MapReportEntry, PushdownLimits, PushdownParts,
     PushdownRequest, PushdownShort, PushdownVectorParts, PushdownVectorRequest, VectorAnswer,
     VectorArguments, VectorChain, VectorRecord,
@@ -492,6 +492,8 @@ fn vendor_layouts() {
     assert_eq!((limits[0], limits[2], limits[32], limits[40]), (1, 2, 3, 4));
     assert_eq!((limits[52], limits[56], limits[60]), (5, 6, 7));
     assert_eq!((limits[64], limits[68], limits.len()), (8, 9, 128));
+    let digest = FunctionDigest { function: 0x102, digest: [7; 32] }.to_bytes();
+    assert_eq!((&digest[..4], &digest[4..]), (&[2, 1, 0, 0][..], &[7; 32][..]));
     let entry = FunctionReportEntry { compile_us: 7, name: "get".into(), ..Default::default() };
     assert_eq!((entry.to_bytes()[56], &entry.to_bytes()[64..68]), (7, &b"get\0"[..]));
 
@@ -519,7 +521,9 @@ fn vendor_layouts() {
     assert_eq!(AdminCommand::parse(&of_another), report(ReportContent::Trace, 0x102));
     let associations = AdminCommand::associations(2);
     assert_eq!((associations.cdw10, associations.cdw11, associations.cdw12), (0, 2, 3));
-    assert!(AdminCommand::parse(&Sqe { cdw12: 4, ..trace }).is_err());
+    let digests = AdminCommand::digests(2);
+    assert_eq!((digests.cdw10, digests.cdw11, digests.cdw12), (0, 2, 4));
+    assert!(AdminCommand::parse(&Sqe { cdw12: 5, ..trace }).is_err());
     assert!(AdminCommand::parse(&Sqe { cdw13: 0x1_0000, ..trace }).is_err());
     function_map_layouts();
 }

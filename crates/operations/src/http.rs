@@ -170,11 +170,11 @@ fn accept(
 
 fn is_of_peer(error: &io::Error) -> bool {
     use ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock,
+        BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, UnexpectedEof,
+        WouldBlock,
     };
-    let kinds =
-        [BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock];
-    kinds.contains(&error.kind())
+    let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut];
+    kinds.into_iter().chain([UnexpectedEof, WouldBlock]).any(|kind| kind == error.kind())
 }
 
 fn answer(

@@ -98,7 +98,7 @@ impl Hostile {
     /// With grants for its files.
     pub(crate) fn new(socket: &Path, folder: &Path, object: &[u8]) -> Hostile {
         let mut client = GrantClient::connect(socket, None).expect("it connects");
-        let function = client.load(object, 0, "peek", 0).expect("own functions are allowed");
+        let function = client.load(object, 0, "peek", [0; 32]).expect("own functions are allowed");
         let lane = client.lane().expect("a lane");
         let nsid = client.namespace().nsid;
         let opened: Vec<File> =

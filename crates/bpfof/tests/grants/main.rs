@@ -113,6 +113,15 @@ impl World {
         &self.grantd().socket
     }
 
+    /// The object of a program.
+    fn compile(&self, text: &str) -> Vec<u8> {
+        let [source, object] =
+            ["text.bpf.c", "text.bpf.o"].map(|name| self.disk.image().with_file_name(name));
+        fs::write(&source, text).expect("written");
+        clang::compile(source.to_str().expect("UTF-8"), &object);
+        fs::read(&object).expect("read")
+    }
+
     /// Takes all of the disk but [`FREE_BYTES`].
     fn fill(&self) {
         let found = rustix::fs::statvfs(self.disk.mount()).expect("mounted");
@@ -410,7 +419,7 @@ fn large_maps_and_functions_reach_the_target() {
     drop(file);
     let mut client = grant(&world, &path);
     assert_ne!(client.page().version(1), 0);
-    let refused = client.load(&[7; 200 << 10], 0, "peek", 1).expect_err("it is no function");
+    let refused = client.load(&[7; 200 << 10], 0, "peek", [1; 32]).expect_err("it is no function");
     let refused = refused.to_string();
     assert!(refused.contains("ELF") || refused.contains("object"), "{refused}");
 }

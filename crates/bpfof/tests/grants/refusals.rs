@@ -1,6 +1,7 @@
 //! What is not granted, and what clients may not do.
 
 use super::{World, cannot_mount, granted_file, is_leased};
+use bpfof_function::Object;
 use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
 use bpfof_host::grant::{GrantClient, GrantError, PacketSocket};
 use rustix::fs::{Mode, OFlags, open};
@@ -112,8 +113,22 @@ fn quotas_policy_and_nonsense() {
         error => panic!("{error}"),
     };
     let object = fs::read(&world.object).expect("read");
-    let error = client.load(&object, 0, "peek", 1).map(|_| ()).expect_err("not its own");
+    let error = client.load(&object, 0, "peek", [1; 32]).map(|_| ()).expect_err("not its own");
     assert_eq!(refused(error), Cause::Policy);
+    // A kept function of the same name and length, which differs in a constant, is not the client's.
+    let peek = include_str!("peek.bpf.c");
+    let [same, other] = [peek, &peek.replace("reads = 1", "reads = 2")].map(|text| {
+        let object = world.compile(text);
+        let entry = Object::parse(&object).expect("an object").into_entry(0).expect("one");
+        (object, entry.program.digest(), entry.program.instructions().len())
+    });
+    assert!(same.1 != other.1 && same.2 == other.2);
+    let mut administrator = world.disk.connect();
+    administrator.install_function(&other.0, 0).expect("kept");
+    let error = client.load(&object, 0, "peek", same.1).map(|_| ()).expect_err("another one");
+    assert_eq!(refused(error), Cause::Policy);
+    let kept = administrator.install_function_as("by another name", &same.0, 0).expect("kept");
+    assert_eq!(client.load(&object, 0, "peek", same.1).expect("the same"), kept);
     drop(client.lane().expect("one lane"));
     let error = client.lane().map(|_| ()).expect_err("a second lane").to_string();
     assert!(error.contains("1 lanes"), "{error}");

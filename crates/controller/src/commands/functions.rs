@@ -15,10 +15,14 @@ use crate::subsystem::Subsystem;
 use crate::transport::Payload;
 use bpfof_chain::{Function, Trace};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
-use bpfof_nvme::vendor_specific::{FunctionReportEntry, MapAddress, NO_FAULT};
+use bpfof_function::cost::UNIT_PS;
+use bpfof_nvme::vendor_specific::{FunctionDigest, FunctionReportEntry, MapAddress, NO_FAULT};
 use bpfof_nvme::{AdminCommand, Installation, ReportContent, Status, Upload};
 use log::Level;
 use std::sync::Arc;
+
+/// What it takes to give a kept function to an association, or to take it away, with its maps: some 25 µs.
+const ASSOCIATION_UNITS: u64 = 25_000_000 / UNIT_PS;
 
 /// Function Load.
 pub(super) fn load(
@@ -79,6 +83,9 @@ pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     let taken = cx.connection.queue.vacate(command.slot);
     let (controller, subsystem) = (cx.controller(), cx.subsystem());
     let now_ns = cx.executor.now_ns;
+    if installation.kept {
+        cx.executor.spend(subsystem.associations() as u64 * ASSOCIATION_UNITS);
+    }
     let admin = cx.admin();
     admin.is_loading = false;
     let last_map = &mut admin.last_function_map;
@@ -155,7 +162,7 @@ fn install_own(
     let (id, function) = (function.id, Arc::new(function));
     // Nobody else changes the tables' own maps meanwhile.
     let installed =
-        declared_maps::make(&declared, &tables, &controller.host().memory).and_then(|maps| {
+        declared_maps::make(&declared, &tables, &controller.host().memory, 0).and_then(|maps| {
             controller
                 .try_update(|tables| tables.with_function_and_maps(Arc::clone(&function), maps))
         });
@@ -175,6 +182,7 @@ pub(super) fn unload(cx: &mut Context<'_>, function: u32) -> Answered {
             let status = Status::OPERATION_DENIED.with_dnr();
             return Err(Refusal::new(status, "another host keeps the function"));
         }
+        cx.executor.spend(subsystem.associations() as u64 * ASSOCIATION_UNITS);
         subsystem.drop_function(function);
     } else {
         controller.update(|tables| tables.without_function(function));
@@ -209,6 +217,7 @@ pub(super) fn report(
         ReportContent::LastFault => last_fault_message(function, &controller, &subsystem)?,
         ReportContent::Trace => trace(function, &controller, &subsystem)?,
         ReportContent::Entries => entries(function, &controller, &subsystem)?,
+        ReportContent::Digests => digests(function, &controller)?,
     };
     let dw0 = report.len() as u32;
     report.truncate(length_bytes as usize);
@@ -216,17 +225,32 @@ pub(super) fn report(
     Ok(Outcome::Data(Reply::dword(dw0), report))
 }
 
-fn entries(
-    function: u32,
-    controller: &Controller,
-    subsystem: &Subsystem,
-) -> Result<Vec<u8>, Refusal> {
+/// The function with this id, or all.
+fn wanted(function: u32, controller: &Controller) -> Result<Vec<Arc<Function>>, Refusal> {
     let tables = controller.tables();
     let is_all = function == AdminCommand::ALL_FUNCTIONS;
     if !is_all && tables.function(function).is_none() {
         return Err(unknown(function));
     }
-    let wanted = tables.functions().iter().filter(|known| is_all || known.id == function);
+    let is_it = |known: &&Arc<Function>| is_all || known.id == function;
+    Ok(tables.functions().iter().filter(is_it).cloned().collect())
+}
+
+/// docs/protocol.md, Function Report, CDW12 4.
+fn digests(function: u32, controller: &Controller) -> Result<Vec<u8>, Refusal> {
+    let entry = |installed: &Arc<Function>| {
+        let digest = installed.native.program().digest();
+        FunctionDigest { function: installed.id, digest }.to_bytes()
+    };
+    Ok(wanted(function, controller)?.iter().flat_map(entry).collect())
+}
+
+/// docs/protocol.md, Function Report, CDW12 0.
+fn entries(
+    function: u32,
+    controller: &Controller,
+    subsystem: &Subsystem,
+) -> Result<Vec<u8>, Refusal> {
     let entry = |installed: &Arc<Function>| {
         let counters = counters(installed.id, controller, subsystem);
         FunctionReportEntry {
@@ -243,7 +267,7 @@ fn entries(
             name: installed.name.as_str().into(),
         }
     };
-    Ok(wanted.flat_map(|installed| entry(installed).to_bytes()).collect())
+    Ok(wanted(function, controller)?.iter().flat_map(|known| entry(known).to_bytes()).collect())
 }
 
 /// docs/protocol.md, Function Report, CDW12 3.

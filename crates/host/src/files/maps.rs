@@ -272,7 +272,8 @@ impl FileMaps {
         }
         if let Some(mut client) = remote.and_then(Remote::grants).filter(|_| !function.has_maps()) {
             let local = function.local_function();
-            match client.load(object, entry_index, &local.name, local.instructions) {
+            let digest = local.native.program().digest();
+            match client.load(object, entry_index, &local.name, digest) {
                 Ok(id) => function.set_remote(self.shared.serial, id),
                 Err(GrantError::Refused(refusal)) => {
                     log::warn!("{} runs by plain reads: {refusal}", function.name());

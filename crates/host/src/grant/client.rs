@@ -123,8 +123,8 @@ impl GrantClient {
     }
 
     /// The function that is entry point `entry` of `object`: that of the object, where the daemon lets its
-    /// clients load functions of their own; otherwise one that the target keeps and that has the same name and
-    /// number of instructions.
+    /// clients load functions of their own; otherwise one that the target keeps and that does the same, which its
+    /// `digest` says (`Program::digest()` of crates/function).
     ///
     /// # Errors
     /// [`GrantError`].
@@ -133,10 +133,10 @@ impl GrantClient {
         object: &[u8],
         entry: u32,
         name: &str,
-        instructions: u32,
+        digest: [u8; 32],
     ) -> Result<FunctionId, GrantError> {
         let memory = sealed(object).map_err(GrantError::Memory)?;
-        let request = Request::Load { entry, instructions, name: name.to_owned() };
+        let request = Request::Load { entry, digest, name: name.to_owned() };
         match self.ask(&request, &[memory.as_fd()])? {
             (Answer::Loaded { function }, _) => Ok(FunctionId(function)),
             _ => Err(self.mistaken()),

@@ -9,7 +9,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 /// Version of this protocol, the first field of [`Request::Open`].
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 /// Files of one request, and so descriptors of one packet.
 pub const FILES_PER_REQUEST: usize = 32;
 /// Longest packet in bytes, either way.
@@ -34,8 +34,8 @@ pub enum Request {
     Load {
         /// Which of the object's `bpfof/…` sections is the entry point.
         entry: u32,
-        /// How many eBPF instructions it has.
-        instructions: u32,
+        /// SHA-256 of what it does: the target's Function Report has the same.
+        digest: [u8; 32],
         /// Its name, the section's after `bpfof/`, of at most [`NAME_MAX_BYTES`].
         name: String,
     },
@@ -225,10 +225,10 @@ impl Request {
                 into.push(OPEN);
                 into.extend(protocol.to_le_bytes());
             }
-            Request::Load { entry, instructions, name } => {
+            Request::Load { entry, digest, name } => {
                 into.push(LOAD);
                 into.extend(entry.to_le_bytes());
-                into.extend(instructions.to_le_bytes());
+                into.extend(digest);
                 encode_text(name, NAME_MAX_BYTES, into);
             }
             Request::Lane => into.push(LANE),
@@ -247,9 +247,9 @@ impl Request {
         let (request, expected) = match fields.u8()? {
             OPEN => (Request::Open { protocol: fields.u16()? }, descriptors.min(1)),
             LOAD => {
-                let (entry, instructions) = (fields.u32()?, fields.u32()?);
+                let (entry, digest) = (fields.u32()?, fields.array()?);
                 let name = fields.text(NAME_MAX_BYTES)?;
-                (Request::Load { entry, instructions, name }, 1)
+                (Request::Load { entry, digest, name }, 1)
             }
             LANE => (Request::Lane, 0),
             ADD => {
@@ -487,8 +487,8 @@ mod tests {
     fn requests() -> impl Strategy<Value = Request> {
         prop_oneof![
             any::<u16>().prop_map(|protocol| Request::Open { protocol }),
-            (any::<u32>(), any::<u32>(), printable()).prop_map(|(entry, instructions, name)| {
-                Request::Load { entry, instructions, name }
+            (any::<u32>(), any::<[u8; 32]>(), printable()).prop_map(|(entry, digest, name)| {
+                Request::Load { entry, digest, name }
             }),
             Just(Request::Lane),
             ids().prop_map(|ids| Request::Add { ids }),
@@ -587,7 +587,7 @@ mod tests {
             packet
         };
         assert_eq!(bytes(Request::Open { protocol: 1 }), [1, 1, 0]);
-        let load = Request::Load { entry: 2, instructions: 300, name: "get".to_owned() };
+        let load = Request::Load { entry: 2, digest: [7; 32], name: "get".to_owned() };
         let expected = [&[2, 2, 0, 0, 0, 44, 1, 0, 0, 3, 0][..], b"get"].concat();
         assert_eq!(bytes(load), expected);
         assert_eq!(bytes(Request::Add { ids: vec![7] }), [4, 1, 7, 0, 0, 0]);

@@ -18,7 +18,7 @@ pub use pushdown_vector::{
     FirstRead, FirstReads, PushdownVectorHeader, PushdownVectorParts, PushdownVectorRequest,
     VectorAnswer, VectorArguments, VectorChain, VectorChains, VectorRecord,
 };
-pub use report::{FunctionReportEntry, NO_FAULT};
+pub use report::{FunctionDigest, FunctionReportEntry, NO_FAULT};
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! An entry of Function Report (protocol.md).
+//! Entries of Function Report (protocol.md).
 
 use crate::NulPadded;
 use crate::bytes::wire_struct;
@@ -31,6 +31,23 @@ wire_struct! {
         56 => compile_us: u64,
         /// The section name after `bpfof/` (offset 64).
         64 => name: NulPadded<64>,
+    }
+}
+
+wire_struct! {
+    /// What a function is made of (protocol.md, Function Report, CDW12 4).
+    pub struct FunctionDigest [36] {
+        /// Function id (offset 0).
+        0 => function: u32,
+        /// SHA-256 (offset 4).
+        4 => digest: [u8; 32],
+    }
+}
+
+impl FunctionDigest {
+    /// The whole entries of a report.
+    pub fn list(report: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        report.as_chunks::<36>().0.iter().map(Self::from_bytes)
     }
 }
 
