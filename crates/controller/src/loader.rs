@@ -166,7 +166,8 @@ impl Waiting for Turns {
             let next = next_of.entry(party(&waits.load.host)).or_insert((ends_us, at));
             *next = (*next).min((ends_us, at));
         }
-        let ends_us = |at: usize| self.waiting[at].begins_us() + self.waiting[at].load.estimate_us();
+        let ends_us =
+            |at: usize| self.waiting[at].begins_us() + self.waiting[at].load.estimate_us();
         let next = next_of.into_values().map(|(_, at)| at).min_by_key(|at| (ends_us(*at), *at))?;
         let taken = self.waiting.remove(next);
         let (begins_us, at_address_us) = (taken.begins_us(), taken.begins_at_address_us());
@@ -322,7 +323,8 @@ mod tests {
     #[test]
     fn names_at_an_address_have_the_time_of_one() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
-        let host = |last: u8, nqn: &str| hosts.host(Some(Ipv4Addr::new(127, 0, 0, last).into()), nqn);
+        let host =
+            |last: u8, nqn: &str| hosts.host(Some(Ipv4Addr::new(127, 0, 0, last).into()), nqn);
         let mut state = Turns::default();
         let add = |state: &mut Turns, (load, reply)| state.add(load, reply);
         let attack = |state: &mut Turns, serial: u64| {

@@ -155,13 +155,15 @@ impl Kept {
         let id = self.function.id;
         // Others' maps leave a host room for queues and functions of its own.
         let rest = host.memory.memory().little_bytes() / 2;
-        let maps = declared_maps::make(&self.maps, tables, &host.memory, rest).unwrap_or_else(|full| {
-            let name = &self.function.name;
-            let what =
-                format_args!("it gets the kept function {id} {name:?} without its maps: {full}");
-            host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
-            Default::default()
-        });
+        let maps =
+            declared_maps::make(&self.maps, tables, &host.memory, rest).unwrap_or_else(|full| {
+                let name = &self.function.name;
+                let what = format_args!(
+                    "it gets the kept function {id} {name:?} without its maps: {full}"
+                );
+                host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
+                Default::default()
+            });
         tables.with_function_and_maps(Arc::clone(&self.function), maps).with_trace(id)
     }
 }

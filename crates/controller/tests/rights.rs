@@ -9,7 +9,8 @@ use bpfof_nvme::identify::{cns, parse_namespace_list};
 use bpfof_nvme::log_page::{DiscoveryHeader, lid};
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor_specific::{
-    Extent, FileMapObject, FunctionDigest, FunctionReportEntry, MapAddress, MapCommand, PushdownShort,
+    Extent, FileMapObject, FunctionDigest, FunctionReportEntry, MapAddress, MapCommand,
+    PushdownShort,
 };
 use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
 use common::raw::{Peer, RAW_HOST, Said};

@@ -163,7 +163,11 @@ impl Account {
     ///
     /// # Errors
     /// As [`charge`](Self::charge).
-    pub fn charge_leaving(self: &Arc<Self>, bytes: usize, rest: usize) -> Result<Charge, MemoryFull> {
+    pub fn charge_leaving(
+        self: &Arc<Self>,
+        bytes: usize,
+        rest: usize,
+    ) -> Result<Charge, MemoryFull> {
         let mut charge = self.charge(bytes.saturating_add(rest))?;
         charge.resize(bytes)?;
         Ok(charge)

@@ -599,9 +599,8 @@ mod tests {
             let load = [0xb7, 0, 0, 0, constant, 0, 0, 0];
             Program::parse([load, EXIT].as_flattened()).expect("valid")
         };
-        let map = |entries| {
-            MapDefinition::new("counts", MapKind::Array, (4, 8), entries).expect("a map")
-        };
+        let map =
+            |entries| MapDefinition::new("counts", MapKind::Array, (4, 8), entries).expect("a map");
         let finish = |program: Program, image: &[u8], constants, maps| {
             program.with_statics(Statics::new(image.to_vec(), constants)).with_maps(maps).digest()
         };

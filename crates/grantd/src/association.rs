@@ -5,8 +5,8 @@ use crate::{COMMAND_TIMEOUT, KEEP_ALIVE};
 use bpfof_host::files::FileLayout;
 use bpfof_host::grant::protocol::{Cause, Refusal};
 use bpfof_host::{
-    Controller, Error, FileMapObject, FunctionId, HandedLane, NamespaceInfo,
-    Options, PushdownLimits,
+    Controller, Error, FileMapObject, FunctionId, HandedLane, NamespaceInfo, Options,
+    PushdownLimits,
 };
 use bpfof_nvme::vendor_specific::FunctionDigest;
 use bpfof_nvme::{AdminCommand, Installation, Upload};
@@ -146,7 +146,10 @@ impl Association {
     }
 
     /// A function with this digest that the target keeps for everybody. This is one command.
-    pub(crate) fn kept_function(&mut self, digest: &[u8; 32]) -> Result<Option<FunctionId>, Failed> {
+    pub(crate) fn kept_function(
+        &mut self,
+        digest: &[u8; 32],
+    ) -> Result<Option<FunctionId>, Failed> {
         let most = self.transfer_bytes;
         let command = AdminCommand::digests(most);
         let answered = self.controller.admin_command(command, &[], most);

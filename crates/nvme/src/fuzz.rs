@@ -9,8 +9,8 @@ use crate::tcp::{
     PduReceiver, Sender, TermReq,
 };
 use crate::vendor_specific::{
-    FileMapObject, FileVersion, FirstRead, FirstReads, FunctionDigest, FunctionReportEntry, MapCommand,
-    MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
+    FileMapObject, FileVersion, FirstRead, FirstReads, FunctionDigest, FunctionReportEntry,
+    MapCommand, MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
     PushdownVectorParts, PushdownVectorRequest, VectorAnswer, VectorArguments, VectorRecord,
 };
 use crate::{AdminCommand, Cqe, DataPointer, FabricsCommand, NvmCommand, Sgl, Sqe};

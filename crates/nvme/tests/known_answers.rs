@@ -10,8 +10,8 @@ use bpfof_nvme::log_page::{
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor_specific::{
-    DEFAULT_SCRATCH_BYTES, FileVersion, FirstRead, FirstReads, FunctionDigest, FunctionReportEntry, Malformed,
-    MapAddress, MapChange, MapCommand, MapReportEntry, PushdownLimits, PushdownParts,
+    DEFAULT_SCRATCH_BYTES, FileVersion, FirstRead, FirstReads, FunctionDigest, FunctionReportEntry,
+    Malformed, MapAddress, MapChange, MapCommand, MapReportEntry, PushdownLimits, PushdownParts,
     PushdownRequest, PushdownShort, PushdownVectorParts, PushdownVectorRequest, VectorAnswer,
     VectorArguments, VectorChain, VectorRecord,
 };

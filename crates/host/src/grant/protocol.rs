@@ -487,9 +487,8 @@ mod tests {
     fn requests() -> impl Strategy<Value = Request> {
         prop_oneof![
             any::<u16>().prop_map(|protocol| Request::Open { protocol }),
-            (any::<u32>(), any::<[u8; 32]>(), printable()).prop_map(|(entry, digest, name)| {
-                Request::Load { entry, digest, name }
-            }),
+            (any::<u32>(), any::<[u8; 32]>(), printable())
+                .prop_map(|(entry, digest, name)| { Request::Load { entry, digest, name } }),
             Just(Request::Lane),
             ids().prop_map(|ids| Request::Add { ids }),
             ids().prop_map(|ids| Request::Refresh { ids }),

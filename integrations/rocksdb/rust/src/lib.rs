@@ -112,7 +112,9 @@ pub fn open_as_secondary(
 /// # Errors
 /// [`Error::Pushdown`], before the database is touched, or what [`DB::open`] fails with.
 pub fn open(options: &Options, path: impl AsRef<Path>, pushdown: &str) -> Result<DB, Error> {
-    open_by(options, path.as_ref(), pushdown, Access::Primary, |options, path| DB::open(options, path))
+    open_by(options, path.as_ref(), pushdown, Access::Primary, |options, path| {
+        DB::open(options, path)
+    })
 }
 
 fn open_by(
