@@ -2,7 +2,7 @@
 //!
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
 //! so nobody elsewhere takes the share of another by its name alone. Nor do many names at an address have a larger share
-//! of memory and of the compiler's time than one. Who asks for the discovery log without being
+//! of memory and of the compiler's time than one, unless they have to authenticate themselves. Who asks for the discovery log without being
 //! identified is one host with all others at its address that do, whatever names they have.
 
 use crate::command_log::HostLog;
@@ -69,7 +69,7 @@ pub(crate) struct Host {
     pub(crate) memory: Arc<Account>,
     /// What has been compiled for it, in this life and the last.
     pub(crate) compiled: Arc<Compiled>,
-    /// The same for all at its address; of an identified host for it alone.
+    /// The same for all at its address; of a host that is identified or authenticates itself for it alone.
     pub(crate) compiled_for_all: Arc<Compiled>,
     /// By [`Kind`].
     counts: [AtomicU32; KINDS],
@@ -105,13 +105,13 @@ struct KnownHost {
     compiled_for_all: Arc<Compiled>,
 }
 
-/// Time of the compiler, in µs of virtual time (see the loader).
+/// Time of the compiler, in ns of virtual time (see the loader).
 #[derive(Debug, Default)]
 pub(crate) struct Compiled {
     /// What it has had.
-    pub(crate) had_us: AtomicU64,
+    pub(crate) had_ns: AtomicU64,
     /// What each of its hosts that waits has had, if it is that of all at an address.
-    pub(crate) now_us: AtomicU64,
+    pub(crate) now_ns: AtomicU64,
 }
 
 /// What the hosts at an address share.
@@ -123,8 +123,8 @@ struct Share {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By address, none of those that are identified, and by name.
-    hosts: HashMap<(Option<IpAddr>, String), KnownHost>,
+    /// By address, none of those that are identified, whether they have to authenticate themselves, and name.
+    hosts: HashMap<(Option<IpAddr>, bool, String), KnownHost>,
     /// By address.
     shares: HashMap<IpAddr, Share>,
     /// By [`Kind`].
@@ -330,8 +330,17 @@ impl Hosts {
 
     /// The host of this name: at an address, or at any if it is identified.
     pub(crate) fn host(&self, address: Option<IpAddr>, nqn: &str) -> Arc<Host> {
+        self.find(address, false, nqn)
+    }
+
+    /// The host of this name at an address, which has to authenticate itself: it shares nothing with others there.
+    pub(crate) fn host_with_key(&self, address: IpAddr, nqn: &str) -> Arc<Host> {
+        self.find(Some(address), true, nqn)
+    }
+
+    fn find(&self, address: Option<IpAddr>, has_key: bool, nqn: &str) -> Arc<Host> {
         let mut known = self.known();
-        let key = (address, nqn.to_owned());
+        let key = (address, has_key, nqn.to_owned());
         let last = known.hosts.get(&key);
         if let Some(host) = last.and_then(|known| known.host.upgrade()) {
             return host;
@@ -345,9 +354,11 @@ impl Hosts {
             known.swept = known.hosts.len();
             let known = &mut *known;
             let addresses: HashSet<IpAddr> = known.hosts.keys().filter_map(|key| key.0).collect();
-            known.shares.retain(|address, _| addresses.contains(address));
+            // What the hosts had may still have to be given back.
+            let is_used = |share: &Share| Arc::strong_count(&share.memory) > 1;
+            known.shares.retain(|address, share| addresses.contains(address) || is_used(share));
         }
-        let share = address.map(|address| {
+        let share = address.filter(|_| !has_key).map(|address| {
             let share = || Share { memory: self.memory.account(), compiled: Arc::default() };
             let share = known.shares.entry(address).or_insert_with(share);
             (share.memory.member(), Arc::clone(&share.compiled))
@@ -375,6 +386,38 @@ impl Hosts {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn names_at_an_address_have_one_share_but_with_keys() {
+        let hosts = Hosts::new(HostLimits::default(), 64 << 20);
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let free = [(); 3].map(|()| hosts.host(Some(here), "free"));
+        let other = hosts.host(Some(here), "other");
+        let (keyed, identified) = (hosts.host_with_key(here, "keyed"), hosts.host(None, "keyed"));
+        assert!(free[0].serial == free[2].serial && keyed.serial != identified.serial);
+        let has_time_of = |host: &Host, other: &Host| {
+            Arc::ptr_eq(&host.compiled_for_all, &other.compiled_for_all)
+        };
+        assert!(has_time_of(&free[0], &other) && !has_time_of(&free[0], &keyed));
+        assert!(!has_time_of(&keyed, &identified));
+        // Many names take what there is for all of them, and leave others theirs.
+        let little = hosts.memory.little_bytes();
+        let many: Vec<_> = (0..200)
+            .map(|number| {
+                let host = hosts.host(Some(here), &number.to_string());
+                let mut charge = host.memory.charge(0).expect("nothing");
+                while charge.resize(charge.bytes() + (64 << 10)).is_ok() {}
+                charge
+            })
+            .collect();
+        assert!(other.memory.charge(little).is_err());
+        let there = IpAddr::from(Ipv4Addr::new(127, 0, 0, 2));
+        for host in [&keyed, &identified, &hosts.host(Some(there), "free")] {
+            assert!(host.memory.charge(4 * little).is_ok(), "{host:?}");
+        }
+        drop(many);
+        assert!(other.memory.charge(little).is_ok());
+    }
 
     #[test]
     fn hosts_are_known_while_they_are_there() {

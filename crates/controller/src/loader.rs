@@ -24,9 +24,9 @@ use std::time::Instant;
 
 /// Time that a byte of an object is believed to cost, in ns: an instruction has 8, and takes some 8 µs.
 const NS_PER_BYTE: u64 = 1000;
-/// The most that an object is believed to cost, in µs. The longest program that we know takes so long: 4096 stores
+/// The most that an object is believed to cost, in ns. The longest program that we know takes so long: 4096 stores
 /// and atomic operations in turn.
-const MAX_ESTIMATE_US: u64 = 600_000;
+const MAX_ESTIMATE_NS: u64 = 600_000_000;
 
 /// A function to be compiled beside the reactor.
 #[derive(Debug)]
@@ -125,9 +125,9 @@ struct Waits {
     load: Load,
     reply: Reply,
     /// Virtual time at which it came.
-    came_us: u64,
+    came_ns: u64,
     /// The same among those at its address.
-    came_at_address_us: u64,
+    came_at_address_ns: u64,
 }
 
 /// Loads that wait.
@@ -135,19 +135,20 @@ struct Waits {
 struct Turns {
     waiting: Vec<Waits>,
     /// Virtual time: what each address, or identified host, that waits has had.
-    now_us: u64,
+    now_ns: u64,
 }
 
 impl Waits {
-    /// When it begins among all, in virtual time.
-    fn begins_us(&self) -> u64 {
-        self.load.host.compiled_for_all.had_us.load(Ordering::Relaxed).max(self.came_us)
+    /// When it begins among those at its address, in virtual time.
+    fn begins_at_address_ns(&self) -> u64 {
+        self.load.host.compiled.had_ns.load(Ordering::Relaxed).max(self.came_at_address_ns)
     }
+}
 
-    /// The same among those at its address.
-    fn begins_at_address_us(&self) -> u64 {
-        self.load.host.compiled.had_us.load(Ordering::Relaxed).max(self.came_at_address_us)
-    }
+/// Of a party: its next load, by its end among those of the party and its place among all; and when its first one came.
+struct Candidate {
+    next: (u64, usize),
+    came_ns: u64,
 }
 
 /// Whom it counts for: all at an address, or an identified host.
@@ -159,23 +160,34 @@ impl Waiting for Turns {
     type Work = (Load, Reply);
 
     fn take(&mut self) -> Option<(Load, Reply)> {
-        // The first of those that are equal: by party, and which of the parties'.
-        let mut next_of: HashMap<*const Compiled, (u64, usize)> = HashMap::new();
+        let mut parties: HashMap<*const Compiled, Candidate> = HashMap::new();
         for (at, waits) in self.waiting.iter().enumerate() {
-            let ends_us = waits.begins_at_address_us() + waits.load.estimate_us();
-            let next = next_of.entry(party(&waits.load.host)).or_insert((ends_us, at));
-            *next = (*next).min((ends_us, at));
+            let next = (waits.begins_at_address_ns() + waits.load.estimate_ns(), at);
+            let host = &waits.load.host;
+            let candidate =
+                parties.entry(party(host)).or_insert(Candidate { next, came_ns: u64::MAX });
+            candidate.next = candidate.next.min(next);
+            // Others that come later do not move its place.
+            candidate.came_ns = candidate.came_ns.min(waits.came_ns);
         }
-        let ends_us =
-            |at: usize| self.waiting[at].begins_us() + self.waiting[at].load.estimate_us();
-        let next = next_of.into_values().map(|(_, at)| at).min_by_key(|at| (ends_us(*at), *at))?;
-        let taken = self.waiting.remove(next);
-        let (begins_us, at_address_us) = (taken.begins_us(), taken.begins_at_address_us());
+        let begins_ns = |Candidate { next: (_, at), came_ns }: &Candidate| {
+            let had_ns = &self.waiting[*at].load.host.compiled_for_all.had_ns;
+            had_ns.load(Ordering::Relaxed).max(*came_ns)
+        };
+        // The first of those that are equal.
+        let ends_ns = |candidate: &Candidate| {
+            let at = candidate.next.1;
+            (begins_ns(candidate) + self.waiting[at].load.estimate_ns(), at)
+        };
+        let candidate = parties.into_values().min_by_key(ends_ns)?;
+        let begins_ns = begins_ns(&candidate);
+        let taken = self.waiting.remove(candidate.next.1);
+        let at_address_ns = taken.begins_at_address_ns();
         let host = &taken.load.host;
-        self.now_us = self.now_us.max(begins_us);
-        host.compiled_for_all.now_us.fetch_max(at_address_us, Ordering::Relaxed);
-        host.compiled_for_all.had_us.store(begins_us, Ordering::Relaxed);
-        host.compiled.had_us.store(at_address_us, Ordering::Relaxed);
+        self.now_ns = self.now_ns.max(begins_ns);
+        host.compiled_for_all.now_ns.fetch_max(at_address_ns, Ordering::Relaxed);
+        host.compiled_for_all.had_ns.store(begins_ns, Ordering::Relaxed);
+        host.compiled.had_ns.store(at_address_ns, Ordering::Relaxed);
         Some((taken.load, taken.reply))
     }
 }
@@ -184,27 +196,27 @@ impl Turns {
     /// A load's place in line is that of the time when it came, however long others take: a host that comes back begins
     /// where the others are.
     fn add(&mut self, load: Load, reply: Reply) {
-        let came_us = self.now_us;
-        let came_at_address_us = load.host.compiled_for_all.now_us.load(Ordering::Relaxed);
-        self.waiting.push(Waits { load, reply, came_us, came_at_address_us });
+        let came_ns = self.now_ns;
+        let came_at_address_ns = load.host.compiled_for_all.now_ns.load(Ordering::Relaxed);
+        self.waiting.push(Waits { load, reply, came_ns, came_at_address_ns });
     }
 
     /// The load of a host that was taken last has taken so long.
-    fn ended(&mut self, host: &Host, took_us: u64) {
+    fn ended(&mut self, host: &Host, took_ns: u64) {
         let waiting = || self.waiting.iter().map(|waits| &*waits.load.host).chain([host]);
         let parties = waiting().map(party).collect::<HashSet<_>>().len();
         let same = waiting().filter(|other| party(other) == party(host));
         let hosts = same.map(|other| other.serial).collect::<HashSet<_>>().len();
-        self.now_us += took_us / parties as u64;
-        host.compiled_for_all.now_us.fetch_add(took_us / hosts as u64, Ordering::Relaxed);
-        host.compiled_for_all.had_us.fetch_add(took_us, Ordering::Relaxed);
-        host.compiled.had_us.fetch_add(took_us, Ordering::Relaxed);
+        self.now_ns += took_ns / parties as u64;
+        host.compiled_for_all.now_ns.fetch_add(took_ns / hosts as u64, Ordering::Relaxed);
+        host.compiled_for_all.had_ns.fetch_add(took_ns, Ordering::Relaxed);
+        host.compiled.had_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 }
 
 impl Load {
-    fn estimate_us(&self) -> u64 {
-        (self.object.len() as u64 * NS_PER_BYTE / 1000).min(MAX_ESTIMATE_US)
+    fn estimate_ns(&self) -> u64 {
+        (self.object.len() as u64 * NS_PER_BYTE).min(MAX_ESTIMATE_NS)
     }
 }
 
@@ -230,8 +242,8 @@ fn serve((load, reply): (Load, Reply), queue: &Queue<Turns>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| load.run())).unwrap_or_else(|_| {
         Err("the compiler gave up on it, which is a defect of the target".into())
     });
-    let took_us = begun.elapsed().as_micros() as u64;
-    queue.with(|turns| turns.ended(&load.host, took_us));
+    let took_ns = begun.elapsed().as_nanos() as u64;
+    queue.with(|turns| turns.ended(&load.host, took_ns));
     reply(load.ended(outcome));
 }
 
@@ -266,7 +278,7 @@ mod tests {
         add(&mut state, load(&other, 10, 1000));
         let take = |state: &mut Turns| {
             let (load, _) = state.take().expect("one waits");
-            state.ended(&load.host, load.estimate_us());
+            state.ended(&load.host, load.estimate_ns());
             load.serial
         };
         assert_eq!([take(&mut state), take(&mut state)], [10, 0]);
@@ -293,7 +305,7 @@ mod tests {
             let (small, reply) = load(&busy, *serial, 2000);
             state.add(small, reply);
             let (taken, _) = state.take().expect("two wait");
-            state.ended(&taken.host, 3000);
+            state.ended(&taken.host, 3_000_000);
             taken.serial == 1000
         });
         assert_eq!(before, Some(20));
@@ -311,7 +323,7 @@ mod tests {
             let (small, reply) = load(&host(&serial.to_string()), *serial, 2000);
             state.add(small, reply);
             let (taken, _) = state.take().expect("two wait");
-            state.ended(&taken.host, 3000);
+            state.ended(&taken.host, 3_000_000);
             taken.serial == 1000
         });
         let before = before.expect("its turn comes");
@@ -336,7 +348,10 @@ mod tests {
             add(&mut state, load(&other, 1000, 66_000));
             let before = (0..1000).find(|number| {
                 let (taken, _) = state.take().expect("many wait");
-                state.ended(&taken.host, if taken.serial == 1000 { 10_000 } else { 300_000 });
+                state.ended(
+                    &taken.host,
+                    if taken.serial == 1000 { 10_000_000 } else { 300_000_000 },
+                );
                 attack(&mut state, 2000 + round * 1000 + number);
                 taken.serial == 1000
             });
@@ -344,15 +359,37 @@ mod tests {
         }
     }
 
+    /// Loads that come later at the same address, and may be dropped, do not move the place of one that waits.
+    #[test]
+    fn smaller_loads_at_its_address_do_not_keep_a_load_waiting() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 30);
+        let host =
+            |last: u8, nqn: &str| hosts.host(Some(Ipv4Addr::new(127, 0, 0, last).into()), nqn);
+        let mut state = Turns::default();
+        let add = |state: &mut Turns, (load, reply)| state.add(load, reply);
+        add(&mut state, load(&host(1, "waits"), 1_000_000, 500_000));
+        let (busy, mut smaller) = (host(2, "busy"), 499_999);
+        let before = (0..1000).find(|number| {
+            state.waiting.retain(|waits| waits.load.host.nqn != "drops");
+            add(&mut state, load(&host(1, "drops"), 2 * number, smaller));
+            add(&mut state, load(&busy, 2 * number + 1, 15_000));
+            smaller -= 1;
+            let (taken, _) = state.take().expect("three wait");
+            state.ended(&taken.host, 300_000_000);
+            taken.serial == 1_000_000
+        });
+        assert!(before.is_some_and(|before| before < 50), "{before:?}");
+    }
+
     /// A host that reconnects for each load has what it has had.
     #[test]
     fn what_a_host_has_had_outlives_its_connections() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let host = || hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "a");
-        host().compiled.had_us.store(7, Ordering::Relaxed);
-        host().compiled_for_all.had_us.store(9, Ordering::Relaxed);
-        assert_eq!(host().compiled.had_us.load(Ordering::Relaxed), 7);
-        assert_eq!(host().compiled_for_all.had_us.load(Ordering::Relaxed), 9);
+        host().compiled.had_ns.store(7, Ordering::Relaxed);
+        host().compiled_for_all.had_ns.store(9, Ordering::Relaxed);
+        assert_eq!(host().compiled.had_ns.load(Ordering::Relaxed), 7);
+        assert_eq!(host().compiled_for_all.had_ns.load(Ordering::Relaxed), 9);
     }
 
     #[test]

@@ -43,9 +43,9 @@ pub struct Charge {
 pub enum MemoryFull {
     /// The party has its share.
     #[error(
-        "{bytes} bytes are more than the share of {} of the target's memory: it has {used_bytes} bytes, and \
-         with what others use may have {share_bytes}",
-        if *is_group { "all hosts at its address" } else { "the host" }
+        "{bytes} bytes are more than {} share of the target's memory: it has {used_bytes} bytes, and with what \
+         others use may have {share_bytes}",
+        if *is_group { "its address's" } else { "the host's" }
     )]
     Share {
         /// Whether it is the share of a group that the party is a member of.
@@ -130,11 +130,13 @@ impl Account {
         &self.memory
     }
 
-    /// What its members may have together, if all parties together have `total` bytes.
-    fn group_share_bytes(&self, used: usize, total: usize) -> usize {
+    /// What its members may have together, if all parties together have `total` bytes. Where it is for one that will have
+    /// more than little, an eighth is left to members that have not.
+    fn group_share_bytes(&self, used: usize, total: usize, is_for_little: bool) -> usize {
         let limit = self.memory.limit_bytes();
         let free = (limit - limit / RESERVE_PART).saturating_sub(total);
-        (used.saturating_add(free) / 4 * 3).max(self.memory.little_bytes())
+        let eighths = if is_for_little { 6 } else { 5 };
+        (used.saturating_add(free) / 8 * eighths).max(self.memory.little_bytes())
     }
 
     /// What it may have, if all parties together have `total` bytes.
@@ -197,11 +199,13 @@ impl Account {
             })
             .map_err(|_| all)?;
         // Another thread may do the same for this party: both add first and look then.
+        let little_bytes = self.memory.little_bytes();
+        let has_little = self.used_bytes().saturating_add(bytes) <= little_bytes;
         let look = |account: &Account| {
             let used_bytes = account.used_bytes.fetch_add(bytes, Ordering::Relaxed);
             let is_group = !std::ptr::eq(account, self);
             let share_bytes = match is_group {
-                true => account.group_share_bytes(used_bytes, before),
+                true => account.group_share_bytes(used_bytes, before, has_little),
                 false => account.share_bytes(used_bytes, before),
             };
             let full = MemoryFull::Share { is_group, bytes, used_bytes, share_bytes };
@@ -314,11 +318,19 @@ mod tests {
         let used: usize = charges.iter().map(Charge::bytes).sum();
         assert_eq!((group.used_bytes(), memory.used_bytes()), (used, used));
         assert!((used as f64 / common as f64 - 0.75).abs() < 0.01, "{used} of {common}");
+        // No two of them keep the others from having little.
+        drop(charges);
+        let greedy = [fill(&members[0]), fill(&members[1])];
+        assert!(greedy[0].bytes() > common / 3 && greedy[1].bytes() > memory.little_bytes());
+        let little = memory.little_bytes();
+        let modest: Vec<_> = (2..8).map(|of| members[of].charge(little).expect("little")).collect();
+        drop((greedy, modest));
+        let charges: Vec<_> = members.iter().map(fill).collect();
         // Who is no member has half of what is left.
         let other = fill(&memory.account());
         assert!((other.bytes() as f64 / common as f64 - 0.125).abs() < 0.01, "{other:?}");
         let full = members[99].charge(1 << 20).expect_err("they have their share");
-        assert!(full.to_string().contains("all hosts at its address"), "{full}");
+        assert!(full.to_string().contains("its address's share"), "{full}");
         // What one gives back another may have.
         drop(charges);
         assert_eq!((group.used_bytes(), memory.used_bytes()), (0, other.bytes()));

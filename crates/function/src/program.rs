@@ -17,6 +17,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What digests begin with: of what they are. Another number where the same code does something else.
+const DIGEST_OF: &[u8] = b"bpfof program 1\0";
+
 /// Why a program was refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction {pc}: {problem}")]
@@ -119,7 +122,7 @@ impl Program {
             maps: Arc::default(),
             costs: Costs::default(),
             scans: Scans::default(),
-            digest: Sha256::digest(code).into(),
+            digest: Sha256::new().chain_update(DIGEST_OF).chain_update(code).finalize().into(),
         };
         program.check_flow()?;
         program.costs = Costs::of(&program.instructions, &program.functions);
@@ -599,8 +602,10 @@ mod tests {
             let load = [0xb7, 0, 0, 0, constant, 0, 0, 0];
             Program::parse([load, EXIT].as_flattened()).expect("valid")
         };
-        let map =
-            |entries| MapDefinition::new("counts", MapKind::Array, (4, 8), entries).expect("a map");
+        let map_of = |name, kind, value_bytes, entries| {
+            MapDefinition::new(name, kind, (4, value_bytes), entries).expect("a map")
+        };
+        let map = |entries| map_of("counts", MapKind::Array, 8, entries);
         let finish = |program: Program, image: &[u8], constants, maps| {
             program.with_statics(Statics::new(image.to_vec(), constants)).with_maps(maps).digest()
         };
@@ -612,6 +617,11 @@ mod tests {
             finish(parse(0), &[1; 8], 8, vec![]),
             finish(parse(0), &[], 0, vec![map(1)]),
             finish(parse(0), &[], 0, vec![map(2)]),
+            finish(parse(0), &[], 0, vec![map(1), map(2)]),
+            finish(parse(0), &[], 0, vec![map(2), map(1)]),
+            finish(parse(0), &[], 0, vec![map_of("other", MapKind::Array, 8, 1)]),
+            finish(parse(0), &[], 0, vec![map_of("counts", MapKind::Hash, 8, 1)]),
+            finish(parse(0), &[], 0, vec![map_of("counts", MapKind::Array, 16, 1)]),
         ];
         assert_eq!(BTreeSet::from(all).len(), all.len());
         let again = parse(0).with_sources(SourceMap::default());

@@ -9,7 +9,7 @@ use bpfof_host::{
     PushdownLimits,
 };
 use bpfof_nvme::vendor_specific::FunctionDigest;
-use bpfof_nvme::{AdminCommand, Installation, Upload};
+use bpfof_nvme::{AdminCommand, Installation, Status, Upload};
 use std::time::Duration;
 
 /// Longest time to connect. No Keep Alive is sent while a lane is, and the last was sent at most half of the
@@ -153,7 +153,13 @@ impl Association {
         let most = self.transfer_bytes;
         let command = AdminCommand::digests(most);
         let answered = self.controller.admin_command(command, &[], most);
-        let (answer, mut report) = answered.map_err(failed)?;
+        let (answer, mut report) = answered.map_err(|error| match error {
+            Error::Command { source, .. } if source.status.same_code(Status::INVALID_FIELD) => {
+                let why = "the target is older than this daemon, and has no digests of functions: update it";
+                Failed::Refused(Refusal::new(Cause::Target, why))
+            }
+            error => failed(error),
+        })?;
         report.truncate(answer.dw0 as usize);
         let is_it = |entry: &FunctionDigest| {
             FunctionId(entry.function).is_installed() && entry.digest == *digest

@@ -301,7 +301,7 @@ impl Session<'_> {
             }
             let why = format!(
                 "the target keeps no function that is the client's {name}, and clients may not load their own \
-                 (--allow-own-functions); `bpfof function install` it from the same object"
+                 (--allow-own-functions); load it with `bpfof function load` from the same object"
             );
             return Err(refused(Cause::Policy, &why));
         }

@@ -101,7 +101,6 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let access = access(&registry, &rules, &data, &subsystem, identity)?;
     let entries = sqsize + 1;
     let address = (!is_identified).then(|| ends.counted_address());
-    let host = registry.hosts.host(address, counted_name(&data, &subsystem, is_identified));
     let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
     let known = match qid {
         0 => None,
@@ -109,6 +108,11 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     };
     // By the rules under which the admin queue has connected: those may be others now.
     let asked = known.as_ref().map_or(&access, |known| &known.access).authentication.is_some();
+    let name = counted_name(&data, &subsystem, is_identified);
+    let host = match address {
+        Some(address) if asked => registry.hosts.host_with_key(address, name),
+        address => registry.hosts.host(address, name),
+    };
     // Anybody can name a host: what it has is not for who has yet to show that it is the host.
     let is_stranger = asked && !is_identified;
     let place = match is_stranger {

@@ -83,9 +83,6 @@ pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     let taken = cx.connection.queue.vacate(command.slot);
     let (controller, subsystem) = (cx.controller(), cx.subsystem());
     let now_ns = cx.executor.now_ns;
-    if installation.kept {
-        cx.executor.spend(subsystem.associations() as u64 * ASSOCIATION_UNITS);
-    }
     let admin = cx.admin();
     admin.is_loading = false;
     let last_map = &mut admin.last_function_map;
@@ -96,6 +93,9 @@ pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     let reply = match installed {
         Ok(id) => {
             admin.load_message.clear();
+            if installation.kept {
+                cx.executor.spend(subsystem.associations() as u64 * ASSOCIATION_UNITS);
+            }
             Reply::dword(id)
         }
         Err(refusal) => {

@@ -587,7 +587,7 @@ mod tests {
         };
         assert_eq!(bytes(Request::Open { protocol: 1 }), [1, 1, 0]);
         let load = Request::Load { entry: 2, digest: [7; 32], name: "get".to_owned() };
-        let expected = [&[2, 2, 0, 0, 0, 44, 1, 0, 0, 3, 0][..], b"get"].concat();
+        let expected = [&[2, 2, 0, 0, 0][..], &[7; 32], &[3, 0], b"get"].concat();
         assert_eq!(bytes(load), expected);
         assert_eq!(bytes(Request::Add { ids: vec![7] }), [4, 1, 7, 0, 0, 0]);
         let mut packet = Vec::new();
