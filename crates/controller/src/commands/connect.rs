@@ -20,6 +20,7 @@ use bpfof_nvme::fabrics::{
 };
 use bpfof_nvme::{AdminCommand, FabricsCommand, Status, is_unprintable};
 use log::Level;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Connect, dword 0: the host is to authenticate itself (NVMe Base 2.0 §6.3, AUTHREQ.ATR).
@@ -100,7 +101,6 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let rules = registry.rules();
     let access = access(&registry, &rules, &data, &subsystem, identity)?;
     let entries = sqsize + 1;
-    let address = (!is_identified).then(|| ends.counted_address());
     let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
     let known = match qid {
         0 => None,
@@ -108,11 +108,8 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     };
     // By the rules under which the admin queue has connected: those may be others now.
     let asked = known.as_ref().map_or(&access, |known| &known.access).authentication.is_some();
-    let name = counted_name(&data, &subsystem, is_identified);
-    let host = match address {
-        Some(address) if asked => registry.hosts.host_with_key(address, name),
-        address => registry.hosts.host(address, name),
-    };
+    let address = (!is_identified).then(|| ends.counted_address());
+    let host = host(&registry, address, asked, counted_name(&data, &subsystem, is_identified));
     // Anybody can name a host: what it has is not for who has yet to show that it is the host.
     let is_stranger = asked && !is_identified;
     let place = match is_stranger {
@@ -208,6 +205,14 @@ fn counted_name<'a>(data: &'a ConnectData, subsystem: &Subsystem, is_identified:
     match subsystem.is_discovery() && !is_identified {
         true => DISCOVERY_NQN,
         false => &data.hostnqn,
+    }
+}
+
+/// The host of a name; one that has to authenticate itself is not those of the same name that need not.
+fn host(registry: &Registry, address: Option<IpAddr>, asked: bool, name: &str) -> Arc<Host> {
+    match address {
+        Some(address) if asked => registry.hosts.host_with_key(address, name),
+        address => registry.hosts.host(address, name),
     }
 }
 
