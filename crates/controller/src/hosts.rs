@@ -1,9 +1,9 @@
 //! Who is connected: one entry for each host, with what it has taken.
 //!
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
-//! so nobody elsewhere takes the share of another by its name alone. Nor do many names at an address have a larger share
-//! of memory and of the compiler's time than one, unless they have to authenticate themselves. Who asks for the discovery log without being
-//! identified is one host with all others at its address that do, whatever names they have.
+//! so nobody elsewhere takes the share of another by its name alone. Nor have many names at an address more of the
+//! compiler's time than one, or memory without end, unless they have to authenticate themselves. Who asks for the discovery
+//! log without being identified is one host with all others at its address that do, whatever names they have.
 
 use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;
@@ -67,10 +67,10 @@ pub(crate) struct Host {
     /// Differs for all hosts of the target, also after they are gone.
     pub(crate) serial: u64,
     pub(crate) memory: Arc<Account>,
-    /// What has been compiled for it, in this life and the last.
-    pub(crate) compiled: Arc<Compiled>,
-    /// The same for all at its address; of a host that is identified or authenticates itself for it alone.
-    pub(crate) compiled_for_all: Arc<Compiled>,
+    /// What has been compiled for it, in ns of virtual time (see the loader), in this life and the last.
+    pub(crate) compile_time_ns: Arc<AtomicU64>,
+    /// With whom it takes turns as one: all without keys at its address, or nobody.
+    pub(crate) compile_party: Arc<CompileParty>,
     /// By [`Kind`].
     counts: [AtomicU32; KINDS],
     /// Lines of the log about it, in this life and the last.
@@ -101,24 +101,24 @@ pub(crate) struct Hosts {
 struct KnownHost {
     host: Weak<Host>,
     log: Arc<HostLog>,
-    compiled: Arc<Compiled>,
-    compiled_for_all: Arc<Compiled>,
+    compile_time_ns: Arc<AtomicU64>,
+    compile_party: Arc<CompileParty>,
 }
 
-/// Time of the compiler, in ns of virtual time (see the loader).
+/// Hosts that take turns at the compiler as one, in ns of virtual time (see the loader).
 #[derive(Debug, Default)]
-pub(crate) struct Compiled {
-    /// What it has had.
-    pub(crate) had_ns: AtomicU64,
-    /// What each of its hosts that waits has had, if it is that of all at an address.
+pub(crate) struct CompileParty {
+    /// What has been compiled for it.
+    pub(crate) compile_time_ns: AtomicU64,
+    /// What each of its hosts that waits has had.
     pub(crate) now_ns: AtomicU64,
 }
 
-/// What the hosts at an address share.
+/// What the hosts without keys at an address share.
 #[derive(Debug)]
 struct Share {
     memory: Arc<Account>,
-    compiled: Arc<Compiled>,
+    compile_party: Arc<CompileParty>,
 }
 
 #[derive(Debug, Default)]
@@ -347,8 +347,9 @@ impl Hosts {
         }
         // Who comes again and again has no more lines than who stays, and waits as long for the compiler.
         let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
-        let compiled = last.map(|known| Arc::clone(&known.compiled)).unwrap_or_default();
-        let for_all = last.map(|known| Arc::clone(&known.compiled_for_all)).unwrap_or_default();
+        let compile_time_ns =
+            last.map(|known| Arc::clone(&known.compile_time_ns)).unwrap_or_default();
+        let own_party = last.map(|known| Arc::clone(&known.compile_party)).unwrap_or_default();
         if known.hosts.len() >= 2 * known.swept.max(64) {
             known.hosts.retain(|_, last| last.host.strong_count() > 0);
             known.swept = known.hosts.len();
@@ -359,25 +360,25 @@ impl Hosts {
             known.shares.retain(|address, share| addresses.contains(address) || is_used(share));
         }
         let share = address.filter(|_| !has_key).map(|address| {
-            let share = || Share { memory: self.memory.account(), compiled: Arc::default() };
+            let share = || Share { memory: self.memory.account(), compile_party: Arc::default() };
             let share = known.shares.entry(address).or_insert_with(share);
-            (share.memory.member(), Arc::clone(&share.compiled))
+            (share.memory.member(), Arc::clone(&share.compile_party))
         });
-        let (memory, compiled_for_all) = share.unwrap_or_else(|| (self.memory.account(), for_all));
+        let (memory, compile_party) = share.unwrap_or_else(|| (self.memory.account(), own_party));
         known.last_serial += 1;
         let host = Arc::new(Host {
             nqn: nqn.to_owned(),
             serial: known.last_serial,
             memory,
-            compiled: Arc::clone(&compiled),
-            compiled_for_all: Arc::clone(&compiled_for_all),
+            compile_time_ns: Arc::clone(&compile_time_ns),
+            compile_party: Arc::clone(&compile_party),
             counts: Default::default(),
             log: Arc::clone(&log),
             address,
             past: Mutex::default(),
         });
         let host_now = Arc::downgrade(&host);
-        known.hosts.insert(key, KnownHost { host: host_now, log, compiled, compiled_for_all });
+        known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_ns, compile_party });
         host
     }
 }
@@ -395,9 +396,8 @@ mod tests {
         let other = hosts.host(Some(here), "other");
         let (keyed, identified) = (hosts.host_with_key(here, "keyed"), hosts.host(None, "keyed"));
         assert!(free[0].serial == free[2].serial && keyed.serial != identified.serial);
-        let has_time_of = |host: &Host, other: &Host| {
-            Arc::ptr_eq(&host.compiled_for_all, &other.compiled_for_all)
-        };
+        let has_time_of =
+            |host: &Host, other: &Host| Arc::ptr_eq(&host.compile_party, &other.compile_party);
         assert!(has_time_of(&free[0], &other) && !has_time_of(&free[0], &keyed));
         assert!(!has_time_of(&keyed, &identified));
         // Many names take what there is for all of them, and leave others theirs.

@@ -153,7 +153,7 @@ impl Kept {
     /// The tables of an association of a host with the function, with maps if the host's memory has room.
     fn install(&self, tables: &Tables, host: &Host, now_ns: u64) -> Tables {
         let id = self.function.id;
-        // Others' maps leave a host room for queues and functions of its own.
+        // A host that is given maps keeps memory for what it asks for itself.
         let rest = host.memory.memory().little_bytes() / 2;
         let maps =
             declared_maps::make(&self.maps, tables, &host.memory, rest).unwrap_or_else(|full| {

@@ -69,6 +69,18 @@ pub enum MemoryFull {
     },
 }
 
+impl MemoryFull {
+    /// The same of so many bytes.
+    const fn of(self, asked: usize) -> MemoryFull {
+        match self {
+            MemoryFull::Share { is_group, used_bytes, share_bytes, .. } => {
+                MemoryFull::Share { is_group, bytes: asked, used_bytes, share_bytes }
+            }
+            MemoryFull::All { limit_bytes, .. } => MemoryFull::All { bytes: asked, limit_bytes },
+        }
+    }
+}
+
 impl Memory {
     /// Memory of which nothing is used.
     pub fn new(limit_bytes: usize) -> Arc<Memory> {
@@ -170,7 +182,9 @@ impl Account {
         bytes: usize,
         rest: usize,
     ) -> Result<Charge, MemoryFull> {
-        let mut charge = self.charge(bytes.saturating_add(rest))?;
+        let charge = self.charge(bytes.saturating_add(rest));
+        // What is told is what was asked for.
+        let mut charge = charge.map_err(|full| full.of(bytes))?;
         charge.resize(bytes)?;
         Ok(charge)
     }
@@ -349,7 +363,8 @@ mod tests {
         assert!(account.charge_leaving(half, 1 << 10).is_err() && account.used_bytes() == 0);
         let charge = account.charge_leaving(half - (1 << 10), 1 << 10).expect("room for both");
         assert_eq!(account.used_bytes(), charge.bytes());
-        assert!(account.charge_leaving(1, usize::MAX).is_err());
+        let full = account.charge_leaving(1, usize::MAX).expect_err("no room for the rest");
+        assert!(full.to_string().starts_with("1 bytes"), "{full}");
     }
 
     #[test]

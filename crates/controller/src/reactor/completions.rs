@@ -248,10 +248,8 @@ fn compiled<I: Io>(core: &mut Core<I>, loaded: Loaded) {
     {
         functions::loaded(&mut cx, loaded);
         let spent = cx.executor.take_spent();
-        if spent > 0 {
-            let cost = core.spend(spent);
-            core.executor.schedule.charge(index, cost as i64);
-        }
+        let cost = core.spend(spent);
+        core.executor.schedule.charge(index, cost as i64);
         core.mark_dirty(index);
     }
 }

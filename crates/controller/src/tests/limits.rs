@@ -594,6 +594,20 @@ fn data_arrives_where_memory_is_short() {
     rig.finish();
 }
 
+/// What it costs to keep a function is not left to whoever is served next.
+#[test]
+fn whoever_keeps_a_function_pays_for_it() {
+    let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    rig.core.executor.take_spent();
+    let keep = Installation { kept: true, ..Installation::default() };
+    let (status, function) = try_to_load_get(&mut rig, &mut admin, keep);
+    assert_eq!((status, rig.core.executor.take_spent()), (Status::SUCCESS, 0));
+    let unload = AdminCommand::function_unload(function);
+    assert_eq!(admin.call(&mut rig, unload, &[]).status, Status::SUCCESS);
+    assert_eq!(rig.core.executor.take_spent(), 0);
+}
+
 /// Whoever has not connected takes little, and where there is not even that the oldest of them goes.
 #[test]
 fn strangers_that_say_hello_keep_nobody_out() {
