@@ -400,7 +400,7 @@ class PushdownDB::ManyGets {
 		read_left();
 	}
 
-	void leave(const Missing &missing, ReadPath why) 
+	void leave(const Missing &missing, ReadPath why)
 	{
 		left_.push_back({missing.key, missing.end.table, missing.end.offset, why});
 	}

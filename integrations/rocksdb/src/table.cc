@@ -149,21 +149,8 @@ std::string refuse(const rocksdb::TableProperties &properties)
 } /* namespace */
 
 rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
-	const std::string &path, const rocksdb::TableProperties &properties,
+	const std::string &path, const rocksdb::TableProperties &properties, Access access,
 	std::shared_ptr<const Table> *table)
-{
-	return open(files, std::move(memory), path, properties, false, table);
-}
-
-rocksdb::Status Table::open_if_there(TableFiles &files, std::shared_ptr<IndexMemory> memory,
-	const std::string &path, const rocksdb::TableProperties &properties,
-	std::shared_ptr<const Table> *table)
-{
-	return open(files, std::move(memory), path, properties, true, table);
-}
-
-rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memory, const std::string &path,
-	const rocksdb::TableProperties &properties, bool may_be_gone, std::shared_ptr<const Table> *table)
 {
 	std::shared_ptr<Table> opened(new Table(std::move(memory)));
 	rocksdb::Status status = files.open(path, &opened->file_);
@@ -173,7 +160,7 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 	opened->refusal_ = refuse(properties);
 	/* The index says which blocks RocksDB will need of one that is refused. */
 	status = opened->read(properties);
-	if (status.IsPathNotFound() && !may_be_gone)
+	if (status.IsPathNotFound() && access != Access::kSecondary)
 		return status;
 	if (status.IsPathNotFound())
 		status = rocksdb::Status::Incomplete("the primary has deleted it before it could be opened");

@@ -3,6 +3,7 @@
 #ifndef BPFOF_ROCKSDB_TABLE_H
 #define BPFOF_ROCKSDB_TABLE_H
 
+#include "open.h"
 #include "sst.h"
 #include "table_file.h"
 
@@ -51,15 +52,10 @@ class Table {
     public:
 	/*
 	 * Opens the file and finds out whether chains can read it; if not, refusal() tells why. Fails
-	 * only if the file is not there.
+	 * only if the file is not there; a secondary's may be gone while RocksDB has it open, and is refused.
 	 */
 	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
-		const std::string &path, const rocksdb::TableProperties &properties,
-		std::shared_ptr<const Table> *table);
-
-	/* The same of a table that the primary may have deleted, while RocksDB has it open: it is refused then. */
-	static rocksdb::Status open_if_there(TableFiles &files, std::shared_ptr<IndexMemory> memory,
-		const std::string &path, const rocksdb::TableProperties &properties,
+		const std::string &path, const rocksdb::TableProperties &properties, Access access,
 		std::shared_ptr<const Table> *table);
 
 	~Table();
@@ -127,9 +123,6 @@ class Table {
 
     private:
 	explicit Table(std::shared_ptr<IndexMemory> memory) : memory_(std::move(memory)) {}
-
-	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory, const std::string &path,
-		const rocksdb::TableProperties &properties, bool may_be_gone, std::shared_ptr<const Table> *table);
 
 	/* Reads the footer, the index if there is room, and range deletions. */
 	rocksdb::Status read(const rocksdb::TableProperties &properties);

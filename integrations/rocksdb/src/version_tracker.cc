@@ -232,7 +232,7 @@ void VersionTracker::open_created(const std::vector<Created> &created)
 	for (const Created &file : created) {
 		std::shared_ptr<const Table> table;
 		const rocksdb::Status status =
-			Table::open(*files_, memory_, file.path, file.properties, &table);
+			Table::open(*files_, memory_, file.path, file.properties, access_, &table);
 
 		/* If it was deleted at once it will never be asked for. */
 		if (status.ok())
@@ -400,9 +400,7 @@ rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Rang
 
 		if (found == all.end())
 			return rocksdb::Status::NotFound(path, "not in the current version");
-		status = access_ == Access::kSecondary
-				 ? Table::open_if_there(*files_, memory_, path, *found->second, &table)
-				 : Table::open(*files_, memory_, path, *found->second, &table);
+		status = Table::open(*files_, memory_, path, *found->second, access_, &table);
 		if (!status.ok())
 			return status;
 		ahead_[path] = table;

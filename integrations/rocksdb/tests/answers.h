@@ -53,12 +53,18 @@ inline void check_many_of(bpf_of::PushdownDB *db, const Model &model, const std:
 void check_all(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at);
 void check_many(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at);
 void check_scans(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at, Random &random);
+/* All of them. */
+void check_reads(bpf_of::PushdownDB *db, const Model &model, const rocksdb::Snapshot *at, Random &random);
 /* That an iterator is where one of the model is. */
 void check_at(const rocksdb::Iterator &scan, const Model &model, Model::const_iterator expected);
 
 /* Changes both. */
 void change(bpf_of::PushdownDB *db, Model &model, Random &random, uint64_t changes);
 void delete_range(bpf_of::PushdownDB *db, Model &model, const std::string &from, const std::string &to);
+
+/* By a table with these keys, which deletes what is older from one key up to, and without, another, if that is not null. */
+void ingest_table(bpf_of::PushdownDB *db, Model &model, const std::string &directory, const Model &added,
+	const std::pair<std::string, std::string> *deleted);
 
 /* Which tables chains can read (answers_tables.cc). */
 void test_range_deletions(const Place &place, Kind kind);

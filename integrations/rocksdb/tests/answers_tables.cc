@@ -2,8 +2,6 @@
 /* Part of answers_test: tables with range deletions, and those that chains cannot read. */
 #include "answers.h"
 
-#include <rocksdb/sst_file_writer.h>
-
 using bpf_of::PushdownDB;
 using bpf_of::ReadPath;
 using rocksdb::ReadOptions;
@@ -98,24 +96,12 @@ void check_searched(const Place &place, const Kind &kind, rocksdb::Options optio
 /* A table that deletes a range, and has some keys of it itself. */
 void ingest_deletion(PushdownDB *db, Model &model, const std::string &directory, uint64_t first, uint64_t end)
 {
-	const std::string path = directory + "/ingested.sst";
-	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), db->GetOptions());
+	const std::pair<std::string, std::string> deleted = {key_of(first), key_of(end)};
 	Model added;
 
 	for (uint64_t number = first; number < end; number += 7)
 		added[key_of(number)] = "ingested " + std::to_string(number);
-	check_ok(writer.Open(path), "making a table");
-	check_ok(writer.DeleteRange(key_of(first), key_of(end)), "deleting a range of a table");
-	for (const auto &[key, value] : added)
-		check_ok(writer.Put(key, value), "adding to a table");
-	check_ok(writer.Finish(), "finishing a table");
-	model.erase(model.lower_bound(key_of(first)), model.lower_bound(key_of(end)));
-	for (const auto &[key, value] : added)
-		model[key] = value;
-	rocksdb::IngestExternalFileOptions how;
-
-	how.move_files = true;
-	check_ok(db->IngestExternalFile({path}, how), "ingesting");
+	ingest_table(db, model, directory, added, &deleted);
 }
 
 /* Range deletions of tables hide what is older, in their own tables and in those behind. Gives the counts. */
@@ -150,14 +136,9 @@ bpf_of::PushdownStats check_ranges(const Place &place, const Kind &kind, const r
 			ingest_deletion(db, model, place.directory, round * 300, round * 300 + 400);
 		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 		db->set_mode(round == 7 ? bpf_of::Mode::kBlocks : bpf_of::Mode::kChains);
-		check_all(db, model, nullptr);
-		check_many(db, model, nullptr);
-		check_scans(db, model, nullptr, random);
-		if (snapshot) {
-			check_all(db, old_model, snapshot);
-			check_many(db, old_model, snapshot);
-			check_scans(db, old_model, snapshot, random);
-		}
+		check_reads(db, model, nullptr, random);
+		if (snapshot)
+			check_reads(db, old_model, snapshot, random);
 	}
 	std::printf("range deletions, %s:", kind.name);
 	print_ways(*db);

@@ -142,6 +142,35 @@ void check_scans(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at
 	check_bounded();
 }
 
+void check_reads(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at, Random &random)
+{
+	check_all(db, model, at);
+	check_many(db, model, at);
+	check_scans(db, model, at, random);
+}
+
+void ingest_table(PushdownDB *db, Model &model, const std::string &directory, const Model &added,
+	const std::pair<std::string, std::string> *deleted)
+{
+	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), db->GetOptions());
+	const std::string path = directory + "/ingested.sst";
+
+	check_ok(writer.Open(path), "making a table");
+	if (deleted) {
+		check_ok(writer.DeleteRange(deleted->first, deleted->second), "deleting a range of a table");
+		model.erase(model.lower_bound(deleted->first), model.lower_bound(deleted->second));
+	}
+	for (const auto &[key, value] : added) {
+		check_ok(writer.Put(key, value), "adding to a table");
+		model[key] = value;
+	}
+	check_ok(writer.Finish(), "finishing a table");
+	rocksdb::IngestExternalFileOptions how;
+
+	how.move_files = true;
+	check_ok(db->IngestExternalFile({path}, how), "ingesting");
+}
+
 void delete_range(PushdownDB *db, Model &model, const std::string &from, const std::string &to)
 {
 	check_ok(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), from, to), "deleting a range");
@@ -169,25 +198,13 @@ namespace {
 
 void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &random)
 {
-	const rocksdb::Options options = db->GetOptions();
-	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), options);
-	const std::string path = directory + "/ingested.sst";
 	const uint64_t first = random.below(KEYS - 200);
 	Model added;
 
 	/* In the order of the keys, which is not that of the numbers. */
 	for (uint64_t number = first; number < first + 200; number++)
 		added[key_of(number)] = value_of(random);
-	check_ok(writer.Open(path), "making a table");
-	for (const auto &entry : added)
-		check_ok(writer.Put(entry.first, entry.second), "adding to a table");
-	check_ok(writer.Finish(), "finishing a table");
-	rocksdb::IngestExternalFileOptions how;
-
-	how.move_files = true;
-	check_ok(db->IngestExternalFile({path}, how), "ingesting");
-	for (const auto &entry : added)
-		model[entry.first] = entry.second;
+	ingest_table(db, model, directory, added, nullptr);
 }
 
 /* Gives of how many keys tables were searched at once. Compactions decide how many have several tables. */
@@ -214,14 +231,9 @@ uint64_t test_answers(const Place &place, const Kind &kind)
 		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 		/* Mostly by chains. */
 		db->set_mode(round == 3 ? Mode::kBlocks : Mode::kChains);
-		check_all(db, model, nullptr);
-		check_many(db, model, nullptr);
-		check_scans(db, model, nullptr, random);
-		if (snapshot) {
-			check_all(db, old_model, snapshot);
-			check_many(db, old_model, snapshot);
-			check_scans(db, old_model, snapshot, random);
-		}
+		check_reads(db, model, nullptr, random);
+		if (snapshot)
+			check_reads(db, old_model, snapshot, random);
 	}
 	db->ReleaseSnapshot(snapshot);
 	std::printf("answers, %s:", kind.name);
