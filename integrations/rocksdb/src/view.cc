@@ -220,8 +220,7 @@ bool is_mapped(const Table &table, const Session &session, std::chrono::steady_c
 	const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
 	const int timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
 
-	return !table.refusal().empty() ||
-	       bpfof_wait_mapped(session.get(), table.file().number(), timeout_ms) == 0 || errno != ETIMEDOUT;
+	return bpfof_wait_mapped(session.get(), table.file().number(), timeout_ms) == 0 || errno != ETIMEDOUT;
 }
 
 bool is_mapped(const View &view, const TableFiles &files, std::chrono::steady_clock::time_point end)
