@@ -1,15 +1,15 @@
 //! Who gets an arena: chains run in one, and a reactor has `max-chains` of them.
 //!
 //! A connection takes what is free, but for a few that are *reserved* for hosts which have no chain
-//! running. When nothing is, it waits, and whatever becomes free goes to the host that has fewest chains
-//! running, of that to the association with fewest, and of that to the connection. So hosts that all
-//! want more than there is come to have equal parts.
+//! running, and half of these for [groups](crate::hosts::Group) which have none. When nothing is, it waits, and
+//! whatever becomes free goes to the group that has fewest chains running, of that to the host with fewest, and so
+//! on to the association and the connection. So groups that all want more than there is come to have equal parts.
 //!
-//! Chains may be long, hours even. So one of a host that has more than another which waits *gives way*:
-//! at the end of its hop, for which it is served before the others of its connection, its state is
-//! copied out of the arena, and it waits with its connection until there is one for it again. Where no
-//! host has more than one, they take turns. A host that has none running so gets one at once while some
-//! of the reserve are left, and else after a hop of another's, whatever the others run.
+//! Chains may be long, hours even. So one of a group that has more than another which waits *gives way*, or
+//! within it one of a host, and so on: at the end of its hop, for which it is served before the others of its
+//! connection, its state is copied out of the arena, and it waits with its connection until there is one for
+//! it again. Where nobody has more than one, they take turns. Who has none running so gets one at once while
+//! some of the reserve are left, and else after a hop of another's, whatever the others run.
 
 use crate::limits::ARENA_SLICE_NS;
 use bpfof_chain::ChainId;
@@ -28,8 +28,20 @@ const LOOK_INTERVAL_NS: u64 = 10_000_000;
 /// Shares that a connection belongs to: indices of this reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Party {
+    pub(crate) group: u32,
     pub(crate) host: u32,
     pub(crate) association: u32,
+}
+
+/// Who has chains running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The host of a connection.
+    Busy,
+    /// Others of its group only.
+    IdleHost,
+    /// Nobody of its group.
+    IdleGroup,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +58,8 @@ struct Share {
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     shares: Vec<Option<Share>>,
+    /// By index of the group.
+    groups: Vec<u32>,
     /// By index of the host.
     hosts: Vec<u32>,
     /// By index of the association.
@@ -82,6 +96,7 @@ impl Admission {
             self.shares.resize_with(index + 1, || None);
         }
         self.shares[index] = Some(Share { party, ..Share::default() });
+        at(&mut self.groups, party.group);
         at(&mut self.hosts, party.host);
         at(&mut self.associations, party.association);
     }
@@ -110,18 +125,27 @@ impl Admission {
         };
         let add = |count: &mut u32| *count = count.saturating_add_signed(change);
         add(&mut share.running);
+        add(at(&mut self.groups, share.party.group));
         add(at(&mut self.hosts, share.party.host));
         add(at(&mut self.associations, share.party.association));
     }
 
-    /// Chains that the host of a connection has running.
-    fn host_running(&self, connection: u32) -> u32 {
-        self.share(connection).map_or(u32::MAX, |share| self.hosts[share.party.host as usize])
+    /// Which of the reserves is for a connection: the higher, the more.
+    fn rank(&self, connection: u32) -> Rank {
+        match self.need(connection) {
+            [0, ..] => Rank::IdleGroup,
+            [_, 0, ..] => Rank::IdleHost,
+            _ => Rank::Busy,
+        }
     }
 
     /// Whether one of `free` arenas is for a connection, if no other wants it.
     fn has_one_for(&self, connection: u32, free: usize) -> bool {
-        let reserve = if self.host_running(connection) == 0 { 0 } else { self.reserve };
+        let reserve = match self.rank(connection) {
+            Rank::IdleGroup => 0,
+            Rank::IdleHost => self.reserve / 2,
+            Rank::Busy => self.reserve,
+        };
         free > self.granted + reserve
     }
 
@@ -137,8 +161,8 @@ impl Admission {
 
     /// Whether nobody who waits comes before a connection.
     fn is_first(&self, connection: u32) -> bool {
-        let running = self.host_running(connection);
-        self.waiting.iter().all(|waiting| running == 0 && self.host_running(*waiting) > 0)
+        let rank = self.rank(connection);
+        self.waiting.iter().all(|waiting| rank > self.rank(*waiting))
     }
 
     /// A connection has started a chain, as it [may](Self::may_start).
@@ -209,11 +233,16 @@ impl Admission {
         &self.waiting
     }
 
-    /// What decides who is next: who has least of all, of its host and of its association.
-    fn need(&self, connection: u32) -> [u32; 3] {
-        let Some(share) = self.share(connection) else { return [u32::MAX; 3] };
-        let Party { host, association } = share.party;
-        [self.hosts[host as usize], self.associations[association as usize], share.running]
+    /// What decides who is next: who has least of all, of its group, of its host and of its association.
+    fn need(&self, connection: u32) -> [u32; 4] {
+        let Some(share) = self.share(connection) else { return [u32::MAX; 4] };
+        let Party { group, host, association } = share.party;
+        [
+            self.groups[group as usize],
+            self.hosts[host as usize],
+            self.associations[association as usize],
+            share.running,
+        ]
     }
 
     /// Which of those that wait needs an arena most: its position among them.
@@ -292,9 +321,10 @@ impl Admission {
         };
         let (has, needs) = (self.need(owner), self.need(waiting));
         let level = match () {
-            () if its.party.host != other.party.host => 0,
-            () if its.party.association != other.party.association => 1,
-            () => 2,
+            () if its.party.group != other.party.group => 0,
+            () if its.party.host != other.party.host => 1,
+            () if its.party.association != other.party.association => 2,
+            () => 3,
         };
         owner != waiting
             && (has[level] >= needs[level] + 2
@@ -306,15 +336,20 @@ impl Admission {
 mod tests {
     use super::*;
 
-    /// Connections 0, 1 of one association, 2 of another of the same host, 3 of another host.
-    fn admission() -> Admission {
+    /// Connections 0, 1 of one association, 2 of another of the same host, 3 of another host; of one group if `together`.
+    fn admission_of(together: bool) -> Admission {
         let mut admission = Admission::default();
         for (connection, (host, association)) in
             [(0, 0), (0, 0), (0, 1), (1, 2)].into_iter().enumerate()
         {
-            admission.join(connection as u32, Party { host, association });
+            let group = if together { 0 } else { host };
+            admission.join(connection as u32, Party { group, host, association });
         }
         admission
+    }
+
+    fn admission() -> Admission {
+        admission_of(false)
     }
 
     fn run(admission: &mut Admission, connection: u32, chains: usize) {
@@ -353,10 +388,35 @@ mod tests {
         for connection in 0..4 {
             admission.leave(connection);
         }
-        assert_eq!(
-            (admission.granted, admission.hosts, admission.associations),
-            (0, vec![0; 2], vec![0; 3])
-        );
+        assert_eq!((admission.granted, admission.groups), (0, vec![0; 2]));
+        assert_eq!((admission.hosts, admission.associations), (vec![0; 2], vec![0; 3]));
+    }
+
+    /// Hosts of a group that have nothing have half of the reserve, and others all of it.
+    #[test]
+    fn names_of_a_group_leave_some_of_the_reserve() {
+        let mut admission = Admission { reserve: 8, ..Admission::default() };
+        for connection in 0..40 {
+            let (host, group) = (connection, connection / 20);
+            admission.join(connection, Party { group, host, association: connection });
+        }
+        let mut free = 12;
+        for connection in 0..20 {
+            if admission.may_start(connection, free) {
+                admission.started(connection);
+                free -= 1;
+            } else {
+                admission.wait(connection);
+            }
+        }
+        assert_eq!(free, 4);
+        assert!(admission.may_start(20, free) && admission.grant(free).is_none());
+        admission.started(20);
+        assert!(!admission.may_start(21, free - 1));
+        // What becomes free is for the group that has less.
+        admission.wait(21);
+        assert_eq!(admission.grant(5), Some(21));
+        assert!(admission.is_displaced_by(0, 21, 0) && !admission.is_displaced_by(20, 19, u64::MAX));
     }
 
     #[test]
@@ -371,6 +431,11 @@ mod tests {
         assert!(gives(&admission, 0, 3, 0) && !gives(&admission, 3, 0, u64::MAX));
         // In the same host another association, and in that another connection.
         assert!(gives(&admission, 0, 2, 0) && gives(&admission, 0, 1, 0));
+        // In the same group another host.
+        let mut together = admission_of(true);
+        run(&mut together, 0, 3);
+        run(&mut together, 3, 1);
+        assert!(gives(&together, 0, 3, 0) && !gives(&together, 3, 0, u64::MAX));
         assert!(!gives(&admission, 0, 0, u64::MAX));
         run(&mut admission, 2, 2);
         assert!(!gives(&admission, 0, 2, u64::MAX), "3 and 2 are equal");

@@ -2,7 +2,7 @@
 //!
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
 //! so nobody elsewhere takes the share of another by its name alone. Nor have many names at an address more of the
-//! compiler's time than one, or memory without end, unless they have to authenticate themselves. Who asks for the discovery
+//! reactors' or the compiler's time than one, or memory without end, unless they have to authenticate themselves. Who asks for the discovery
 //! log without being identified is one host with all others at its address that do, whatever names they have.
 
 use crate::command_log::HostLog;
@@ -70,7 +70,7 @@ pub(crate) struct Host {
     /// What has been compiled for it, in ns of virtual time (see the loader), in this life and the last.
     pub(crate) compile_time_ns: Arc<AtomicU64>,
     /// With whom it takes turns as one: all without keys at its address, or nobody.
-    pub(crate) compile_party: Arc<CompileParty>,
+    pub(crate) group: Arc<Group>,
     /// By [`Kind`].
     counts: [AtomicU32; KINDS],
     /// Lines of the log about it, in this life and the last.
@@ -102,23 +102,26 @@ struct KnownHost {
     host: Weak<Host>,
     log: Arc<HostLog>,
     compile_time_ns: Arc<AtomicU64>,
-    compile_party: Arc<CompileParty>,
+    group: Arc<Group>,
 }
 
-/// Hosts that take turns at the compiler as one, in ns of virtual time (see the loader).
+/// Hosts that take turns as one: at the reactors, for arenas, and at the compiler. Times are in ns of virtual time (see
+/// the loader).
 #[derive(Debug, Default)]
-pub(crate) struct CompileParty {
+pub(crate) struct Group {
+    /// Differs for all groups of the target, also after they are gone.
+    pub(crate) serial: u64,
     /// What has been compiled for it.
     pub(crate) compile_time_ns: AtomicU64,
     /// What each of its hosts that waits has had.
-    pub(crate) now_ns: AtomicU64,
+    pub(crate) compile_now_ns: AtomicU64,
 }
 
 /// What the hosts without keys at an address share.
 #[derive(Debug)]
 struct Share {
     memory: Arc<Account>,
-    compile_party: Arc<CompileParty>,
+    group: Arc<Group>,
 }
 
 #[derive(Debug, Default)]
@@ -349,7 +352,10 @@ impl Hosts {
         let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
         let compile_time_ns =
             last.map(|known| Arc::clone(&known.compile_time_ns)).unwrap_or_default();
-        let own_party = last.map(|known| Arc::clone(&known.compile_party)).unwrap_or_default();
+        let own_group = last.map(|known| Arc::clone(&known.group));
+        known.last_serial += 1;
+        let serial = known.last_serial;
+        let new_group = || Arc::new(Group { serial, ..Group::default() });
         if known.hosts.len() >= 2 * known.swept.max(64) {
             known.hosts.retain(|_, last| last.host.strong_count() > 0);
             known.swept = known.hosts.len();
@@ -360,25 +366,25 @@ impl Hosts {
             known.shares.retain(|address, share| addresses.contains(address) || is_used(share));
         }
         let share = address.filter(|_| !has_key).map(|address| {
-            let share = || Share { memory: self.memory.account(), compile_party: Arc::default() };
+            let share = || Share { memory: self.memory.account(), group: new_group() };
             let share = known.shares.entry(address).or_insert_with(share);
-            (share.memory.member(), Arc::clone(&share.compile_party))
+            (share.memory.member(), Arc::clone(&share.group))
         });
-        let (memory, compile_party) = share.unwrap_or_else(|| (self.memory.account(), own_party));
-        known.last_serial += 1;
+        let alone = || (self.memory.account(), own_group.unwrap_or_else(new_group));
+        let (memory, group) = share.unwrap_or_else(alone);
         let host = Arc::new(Host {
             nqn: nqn.to_owned(),
-            serial: known.last_serial,
+            serial,
             memory,
             compile_time_ns: Arc::clone(&compile_time_ns),
-            compile_party: Arc::clone(&compile_party),
+            group: Arc::clone(&group),
             counts: Default::default(),
             log: Arc::clone(&log),
             address,
             past: Mutex::default(),
         });
         let host_now = Arc::downgrade(&host);
-        known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_ns, compile_party });
+        known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_ns, group });
         host
     }
 }
@@ -397,7 +403,7 @@ mod tests {
         let (keyed, identified) = (hosts.host_with_key(here, "keyed"), hosts.host(None, "keyed"));
         assert!(free[0].serial == free[2].serial && keyed.serial != identified.serial);
         let has_time_of =
-            |host: &Host, other: &Host| Arc::ptr_eq(&host.compile_party, &other.compile_party);
+            |host: &Host, other: &Host| host.group.serial == other.group.serial;
         assert!(has_time_of(&free[0], &other) && !has_time_of(&free[0], &keyed));
         assert!(!has_time_of(&keyed, &identified));
         // Many names take what there is for all of them, and leave others theirs.

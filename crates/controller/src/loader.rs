@@ -1,13 +1,13 @@
 //! Function Load beside the reactors: objects are read, checked and translated on a thread of their own,
 //! one at a time, however many hosts load functions.
 //!
-//! Parties take turns by the time that was spent for each, and within a party hosts do: all hosts without keys at an
-//! address are one, and each other host is one. Of two that had as much the one with the smaller object comes first: so a
-//! small function is not long in coming whatever others load. All that wait come closer by each load, so that small ones of hosts that are new each time do not keep a
-//! large one waiting. What a
-//! connection has asked for is forgotten with it.
+//! Groups of hosts take turns by the time that was spent for each, and within a group hosts do: all hosts without keys
+//! at an address are one, and each other host is one. Of two that had as much the one with the smaller object comes
+//! first: so a small function is not long in coming whatever others load. All that wait come closer by each load, so that
+//! small ones of hosts that are new each time do not keep a large one waiting. What a connection has asked for is
+//! forgotten with it.
 
-use crate::hosts::{CompileParty, Host};
+use crate::hosts::Host;
 use crate::limits::{MAX_NAME_BYTES, MAX_REASON_BYTES};
 use crate::operation::CommandId;
 use crate::worker::{Queue, Waiting, Worker};
@@ -126,52 +126,47 @@ struct Waits {
     reply: Reply,
     /// Virtual time at which it came.
     came_ns: u64,
-    /// The same in its party.
-    came_in_party_ns: u64,
+    /// The same in its group.
+    came_in_group_ns: u64,
 }
 
 /// Loads that wait.
 #[derive(Default)]
 struct Turns {
     waiting: Vec<Waits>,
-    /// Virtual time: what each party that waits has had.
+    /// Virtual time: what each group that waits has had.
     now_ns: u64,
 }
 
 impl Waits {
-    /// When it begins in its party, in virtual time.
-    fn begins_in_party_ns(&self) -> u64 {
-        self.load.host.compile_time_ns.load(Ordering::Relaxed).max(self.came_in_party_ns)
+    /// When it begins in its group, in virtual time.
+    fn begins_in_group_ns(&self) -> u64 {
+        self.load.host.compile_time_ns.load(Ordering::Relaxed).max(self.came_in_group_ns)
     }
 }
 
-/// A party that waits: its next load, by when that ends in the party and its place among all, and when its first one came.
+/// A group that waits: its next load, by when that ends in the group and its place among all, and when its first one came.
 struct Candidate {
     next: (u64, usize),
     came_ns: u64,
-}
-
-/// What tells parties from one another.
-fn party(host: &Host) -> *const CompileParty {
-    Arc::as_ptr(&host.compile_party)
 }
 
 impl Waiting for Turns {
     type Work = (Load, Reply);
 
     fn take(&mut self) -> Option<(Load, Reply)> {
-        let mut parties: HashMap<*const CompileParty, Candidate> = HashMap::new();
+        let mut groups: HashMap<u64, Candidate> = HashMap::new();
         for (at, waits) in self.waiting.iter().enumerate() {
-            let next = (waits.begins_in_party_ns() + waits.load.estimate_ns(), at);
+            let next = (waits.begins_in_group_ns() + waits.load.estimate_ns(), at);
             let host = &waits.load.host;
             let candidate =
-                parties.entry(party(host)).or_insert(Candidate { next, came_ns: u64::MAX });
+                groups.entry(host.group.serial).or_insert(Candidate { next, came_ns: u64::MAX });
             candidate.next = candidate.next.min(next);
             // Others that come later do not move its place.
             candidate.came_ns = candidate.came_ns.min(waits.came_ns);
         }
         let begins_ns = |Candidate { next: (_, at), came_ns }: &Candidate| {
-            let had_ns = &self.waiting[*at].load.host.compile_party.compile_time_ns;
+            let had_ns = &self.waiting[*at].load.host.group.compile_time_ns;
             had_ns.load(Ordering::Relaxed).max(*came_ns)
         };
         // The first of those that are equal.
@@ -179,15 +174,15 @@ impl Waiting for Turns {
             let at = candidate.next.1;
             (begins_ns(candidate) + self.waiting[at].load.estimate_ns(), at)
         };
-        let candidate = parties.into_values().min_by_key(ends_ns)?;
+        let candidate = groups.into_values().min_by_key(ends_ns)?;
         let begins_ns = begins_ns(&candidate);
         let taken = self.waiting.remove(candidate.next.1);
-        let in_party_ns = taken.begins_in_party_ns();
+        let in_group_ns = taken.begins_in_group_ns();
         let host = &taken.load.host;
         self.now_ns = self.now_ns.max(begins_ns);
-        host.compile_party.now_ns.fetch_max(in_party_ns, Ordering::Relaxed);
-        host.compile_party.compile_time_ns.store(begins_ns, Ordering::Relaxed);
-        host.compile_time_ns.store(in_party_ns, Ordering::Relaxed);
+        host.group.compile_now_ns.fetch_max(in_group_ns, Ordering::Relaxed);
+        host.group.compile_time_ns.store(begins_ns, Ordering::Relaxed);
+        host.compile_time_ns.store(in_group_ns, Ordering::Relaxed);
         Some((taken.load, taken.reply))
     }
 }
@@ -197,19 +192,19 @@ impl Turns {
     /// where the others are.
     fn add(&mut self, load: Load, reply: Reply) {
         let came_ns = self.now_ns;
-        let came_in_party_ns = load.host.compile_party.now_ns.load(Ordering::Relaxed);
-        self.waiting.push(Waits { load, reply, came_ns, came_in_party_ns });
+        let came_in_group_ns = load.host.group.compile_now_ns.load(Ordering::Relaxed);
+        self.waiting.push(Waits { load, reply, came_ns, came_in_group_ns });
     }
 
     /// The load of a host that was taken last has taken so long.
     fn ended(&mut self, host: &Host, took_ns: u64) {
         let waiting = || self.waiting.iter().map(|waits| &*waits.load.host).chain([host]);
-        let parties = waiting().map(party).collect::<HashSet<_>>().len();
-        let same = waiting().filter(|other| party(other) == party(host));
+        let groups = waiting().map(|host| host.group.serial).collect::<HashSet<_>>().len();
+        let same = waiting().filter(|other| other.group.serial == host.group.serial);
         let hosts = same.map(|other| other.serial).collect::<HashSet<_>>().len();
-        self.now_ns += took_ns / parties as u64;
-        host.compile_party.now_ns.fetch_add(took_ns / hosts as u64, Ordering::Relaxed);
-        host.compile_party.compile_time_ns.fetch_add(took_ns, Ordering::Relaxed);
+        self.now_ns += took_ns / groups as u64;
+        host.group.compile_now_ns.fetch_add(took_ns / hosts as u64, Ordering::Relaxed);
+        host.group.compile_time_ns.fetch_add(took_ns, Ordering::Relaxed);
         host.compile_time_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 }
@@ -387,9 +382,9 @@ mod tests {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let host = || hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "a");
         host().compile_time_ns.store(7, Ordering::Relaxed);
-        host().compile_party.compile_time_ns.store(9, Ordering::Relaxed);
+        host().group.compile_time_ns.store(9, Ordering::Relaxed);
         assert_eq!(host().compile_time_ns.load(Ordering::Relaxed), 7);
-        assert_eq!(host().compile_party.compile_time_ns.load(Ordering::Relaxed), 9);
+        assert_eq!(host().group.compile_time_ns.load(Ordering::Relaxed), 9);
     }
 
     #[test]

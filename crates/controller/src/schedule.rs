@@ -1,10 +1,11 @@
 //! Which connection is served next: shares of the reactor's time, by cost.
 //!
-//! Each host has a *virtual time*, the cost of all that was done for it, and the one that has had least
-//! goes first; among its connections likewise. So whoever asks for little finds nobody before it, and
-//! those that ask for more than there is get equal parts. A host that comes back after a rest begins
-//! where the others are, so that it cannot save up. This is start-time fair queueing; unlike deficit
-//! round robin it does not let a sparse host wait for a round of the others.
+//! Each group of hosts has a *virtual time*, the cost of all that was done for it, and the one that has had
+//! least goes first; among its hosts likewise, and among the connections of a host. So whoever asks for little
+//! finds nobody before it, and those that ask for more than there is get equal parts. A group that comes back
+//! after a rest begins where the others are, so that it cannot save up. This is hierarchical start-time fair
+//! queueing; unlike deficit round robin it does not let a sparse host wait for a round of the others. All hosts
+//! without keys at an address are a group, and each other host is one: names cost nothing.
 //!
 //! Costs are estimated when an operation is taken, because only doing it tells what it costs, and
 //! corrected then. Operations are taken in *rounds* of a few, so that the memory of all can be fetched
@@ -22,7 +23,18 @@ const FIRST_ESTIMATE: u64 = 1000;
 /// Operations of a connection among which those of one chain are looked for: some 10 µs.
 const MOST_TO_LOOK_AT: usize = 2048;
 
-/// A party to the shares of one reactor: the connections of one host.
+/// A party to the shares of one reactor: the hosts of one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupIndex(u32);
+
+impl GroupIndex {
+    /// A small number, which no other group has meanwhile.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// A party to the shares of its group: the connections of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostIndex(u32);
 
@@ -36,15 +48,29 @@ impl HostIndex {
 /// Those who wait, by virtual time. A key may be out of date: then it is put back with a newer one.
 type Waiting = BinaryHeap<Reverse<(u64, u32)>>;
 
+/// What the hosts of a group share, or the connections of a host.
 #[derive(Debug, Default)]
-struct Host {
+struct Share {
     time: u64,
-    /// Virtual time of the connection that was served last: where one begins that comes back.
+    /// Virtual time of the member that was served last: where one begins that comes back.
     now: u64,
+    /// Members.
     waiting: Waiting,
     is_waiting: bool,
-    /// Connections that it has.
     members: u32,
+}
+
+impl Share {
+    /// It may go: nobody names it.
+    fn is_unused(&self) -> bool {
+        self.members == 0 && !self.is_waiting
+    }
+}
+
+#[derive(Debug)]
+struct Host {
+    group: u32,
+    share: Share,
 }
 
 #[derive(Debug)]
@@ -66,8 +92,8 @@ struct Part {
     connection: u32,
     /// What each of them is believed to cost.
     estimate: u64,
-    /// Virtual times of the host and of the connection before the first.
-    begins: [u64; 2],
+    /// Virtual times of the group, of the host and of the connection before the first.
+    begins: [u64; 3],
     /// Where they end in the round.
     end: usize,
     /// Those that have been performed, what they have cost together, and the dearest.
@@ -88,13 +114,16 @@ pub(crate) struct Run<'a> {
 // More than 25 methods: what a reactor asks of it in each phase of a turn, most of one line.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
+    groups: Vec<Share>,
+    free_groups: Vec<u32>,
     hosts: Vec<Host>,
     free_hosts: Vec<u32>,
-    /// How many have connections, without the lasting ones.
+    /// How many hosts have connections, without the lasting ones.
     parties: usize,
     members: Vec<Option<Member>>,
+    /// Groups.
     waiting: Waiting,
-    /// Virtual time of the host that was served last.
+    /// Virtual time of the group that was served last.
     now: u64,
     /// Operations of the round, of which those before `next` have been performed.
     round: Vec<Operation>,
@@ -109,19 +138,36 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// A host of which no connection is known yet.
-    pub(crate) fn new_host(&mut self) -> HostIndex {
-        let index = self.free_hosts.pop().unwrap_or_else(|| {
-            self.hosts.push(Host::default());
-            self.hosts.len() as u32 - 1
+    /// A group of which no host is known yet.
+    pub(crate) fn new_group(&mut self) -> GroupIndex {
+        let index = self.free_groups.pop().unwrap_or_else(|| {
+            self.groups.push(Share::default());
+            self.groups.len() as u32 - 1
         });
-        HostIndex(index)
+        GroupIndex(index)
     }
 
-    /// A host that stays when it has no connection.
+    /// A host of which no connection is known yet.
+    pub(crate) fn new_host(&mut self, group: GroupIndex) -> HostIndex {
+        self.groups[group.0 as usize].members += 1;
+        let host = Host { group: group.0, share: Share::default() };
+        match self.free_hosts.pop() {
+            Some(index) => {
+                self.hosts[index as usize] = host;
+                HostIndex(index)
+            }
+            None => {
+                self.hosts.push(host);
+                HostIndex(self.hosts.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// A host, the only one of its group, that stays when it has no connection.
     pub(crate) fn lasting_host(&mut self) -> HostIndex {
-        let host = self.new_host();
-        self.hosts[host.0 as usize].members = 1;
+        let group = self.new_group();
+        let host = self.new_host(group);
+        self.hosts[host.0 as usize].share.members = 1;
         host
     }
 
@@ -131,7 +177,7 @@ impl Schedule {
         if self.members.len() <= at {
             self.members.resize_with(at + 1, || None);
         }
-        let known = &mut self.hosts[host.0 as usize];
+        let known = &mut self.hosts[host.0 as usize].share;
         let time = known.now;
         self.parties += usize::from(known.members == 0);
         known.members += 1;
@@ -166,14 +212,26 @@ impl Schedule {
         }
     }
 
-    /// After the last connection of a host its index is free.
+    /// After the last connection of a host its index is free, and after the last host of a group that of the group;
+    /// or when they do not wait any more.
     fn part(&mut self, host: u32) {
-        let known = &mut self.hosts[host as usize];
-        known.members -= 1;
-        self.parties -= usize::from(known.members == 0);
-        if known.members == 0 && !known.is_waiting {
-            *known = Host::default();
+        let Host { group, share } = &mut self.hosts[host as usize];
+        share.members -= 1;
+        self.parties -= usize::from(share.members == 0);
+        if share.is_unused() {
+            let group = *group;
             self.free_hosts.push(host);
+            self.groups[group as usize].members -= 1;
+            self.free_group(group);
+        }
+    }
+
+    /// Where it is unused.
+    fn free_group(&mut self, index: u32) {
+        let group = &mut self.groups[index as usize];
+        if group.is_unused() {
+            *group = Share::default();
+            self.free_groups.push(index);
         }
     }
 
@@ -202,13 +260,20 @@ impl Schedule {
     fn begin_waiting(&mut self, connection: u32) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
         member.is_waiting = true;
-        let host = &mut self.hosts[member.host as usize];
+        let Host { group: index, share: host } = &mut self.hosts[member.host as usize];
         member.time = member.time.max(host.now);
         host.waiting.push(Reverse((member.time, connection)));
-        if !host.is_waiting {
-            host.is_waiting = true;
-            host.time = host.time.max(self.now);
-            self.waiting.push(Reverse((host.time, member.host)));
+        if host.is_waiting {
+            return;
+        }
+        host.is_waiting = true;
+        let group = &mut self.groups[*index as usize];
+        host.time = host.time.max(group.now);
+        group.waiting.push(Reverse((host.time, member.host)));
+        if !group.is_waiting {
+            group.is_waiting = true;
+            group.time = group.time.max(self.now);
+            self.waiting.push(Reverse((group.time, *index)));
         }
     }
 
@@ -258,28 +323,54 @@ impl Schedule {
     pub(crate) fn pick(&mut self) -> Option<u32> {
         loop {
             let Reverse((time, index)) = self.waiting.pop()?;
-            let host = &mut self.hosts[index as usize];
-            if time < host.time {
-                self.waiting.push(Reverse((host.time, index)));
+            let group = &mut self.groups[index as usize];
+            if time < group.time {
+                self.waiting.push(Reverse((group.time, index)));
                 continue;
             }
-            let Some(connection) = pick_member(host, index, &mut self.members) else {
+            let picked = self.pick_of_group(index);
+            let group = &mut self.groups[index as usize];
+            if picked.is_some() && self.round.is_empty() {
+                self.now = self.now.max(group.time);
+            }
+            if group.waiting.is_empty() {
+                group.is_waiting = false;
+                self.free_group(index);
+            } else {
+                self.waiting.push(Reverse((group.time, index)));
+            }
+            if picked.is_some() {
+                return picked;
+            }
+        }
+    }
+
+    /// Of the hosts of a group that wait, takes the connection of the one whose turn it is.
+    fn pick_of_group(&mut self, index: u32) -> Option<u32> {
+        let group = &mut self.groups[index as usize];
+        loop {
+            let Reverse((time, host_index)) = group.waiting.pop()?;
+            let host = &mut self.hosts[host_index as usize].share;
+            if time < host.time {
+                group.waiting.push(Reverse((host.time, host_index)));
+                continue;
+            }
+            let picked = pick_member(host, host_index, &mut self.members);
+            if picked.is_some() && self.round.is_empty() {
+                group.now = group.now.max(host.time);
+            }
+            if picked.is_some() && !host.waiting.is_empty() {
+                group.waiting.push(Reverse((host.time, host_index)));
+            } else {
                 host.is_waiting = false;
                 if host.members == 0 {
-                    *host = Host::default();
-                    self.free_hosts.push(index);
+                    self.free_hosts.push(host_index);
+                    group.members -= 1;
                 }
-                continue;
-            };
-            if self.round.is_empty() {
-                self.now = self.now.max(host.time);
             }
-            if host.waiting.is_empty() {
-                host.is_waiting = false;
-            } else {
-                self.waiting.push(Reverse((host.time, index)));
+            if picked.is_some() {
+                return picked;
             }
-            return Some(connection);
         }
     }
 
@@ -316,19 +407,21 @@ impl Schedule {
         let taken = (begun + fresh) as u64;
         member.active.move_first(begun, &mut self.round);
         member.fresh.move_first(fresh, &mut self.round);
-        let host = &mut self.hosts[member.host as usize];
+        let Host { group, share: host } = &mut self.hosts[member.host as usize];
+        let group = &mut self.groups[*group as usize];
         self.parts.push(Part {
             connection,
             estimate,
-            begins: [host.time, member.time],
+            begins: [group.time, host.time, member.time],
             end: self.round.len(),
             done: 0,
             cost: 0,
             dearest: 0,
         });
         let units = estimate * taken;
-        host.time += units;
-        member.time += units;
+        for time in [&mut group.time, &mut host.time, &mut member.time] {
+            *time += units;
+        }
         self.round_units += units;
         if !member.active.is_empty() || !member.fresh.is_empty() {
             self.wake(connection);
@@ -431,10 +524,12 @@ impl Schedule {
         // Upwards at once, downwards slowly.
         member.estimate = dearest.max(member.estimate - member.estimate / 4).max(1);
         // Time goes on with what is done, not with what is taken: that may be given back.
-        let [host_begins, begins] = begins.map(|time| time + estimate * (done - 1));
-        self.now = self.now.max(host_begins);
-        let host = &mut self.hosts[member.host as usize];
-        host.now = host.now.max(begins);
+        let [of_group, of_host, of_member] = begins.map(|time| time + estimate * (done - 1));
+        let Host { group, share: host } = &mut self.hosts[member.host as usize];
+        self.now = self.now.max(of_group);
+        let group = &mut self.groups[*group as usize];
+        group.now = group.now.max(of_host);
+        host.now = host.now.max(of_member);
         self.charge(connection, cost as i64 - (estimate * done) as i64);
     }
 
@@ -442,9 +537,11 @@ impl Schedule {
     #[inline]
     pub(crate) fn charge(&mut self, connection: u32, units: i64) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
-        member.time = member.time.saturating_add_signed(units);
-        let host = &mut self.hosts[member.host as usize];
-        host.time = host.time.saturating_add_signed(units);
+        let Host { group, share: host } = &mut self.hosts[member.host as usize];
+        let group = &mut self.groups[*group as usize];
+        for time in [&mut group.time, &mut host.time, &mut member.time] {
+            *time = time.saturating_add_signed(units);
+        }
     }
 
     /// The turn is over: what is left of the round goes back to where it was.
@@ -534,7 +631,7 @@ impl Fifo {
 }
 
 /// Takes the connection of a host whose turn it is.
-fn pick_member(host: &mut Host, index: u32, members: &mut [Option<Member>]) -> Option<u32> {
+fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> Option<u32> {
     loop {
         let Reverse((time, connection)) = host.waiting.pop()?;
         // It may have gone, or to another host, and come back since.
@@ -555,6 +652,74 @@ fn pick_member(host: &mut Host, index: u32, members: &mut [Option<Member>]) -> O
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A connection for each of so many hosts of a group, the first of them `first`.
+    fn join_hosts(schedule: &mut Schedule, first: u32, hosts: u32) {
+        let group = schedule.new_group();
+        for connection in first..first + hosts {
+            let host = schedule.new_host(group);
+            schedule.join(connection, host);
+        }
+    }
+
+    /// Operations of connections, each of which always has one more, until so many were performed; how many of each, and
+    /// of whom they were.
+    fn serve(schedule: &mut Schedule, connections: u32, operations: usize) -> Vec<u32> {
+        let mut served = Vec::new();
+        (0..connections).for_each(|connection| schedule.push(connection, operation(0)));
+        while served.len() < operations {
+            while schedule.has_room() {
+                let Some(connection) = schedule.pick() else { break };
+                schedule.take(connection);
+            }
+            while let Some(connection) = schedule.next() {
+                schedule.told(FIRST_ESTIMATE);
+                served.push(connection);
+                schedule.push(connection, operation(0));
+            }
+            schedule.end_round();
+        }
+        served
+    }
+
+    #[test]
+    fn names_of_a_group_have_the_time_of_one() {
+        let mut schedule = Schedule::default();
+        join_hosts(&mut schedule, 0, 100);
+        join_hosts(&mut schedule, 100, 1);
+        join_hosts(&mut schedule, 101, 1);
+        let served = serve(&mut schedule, 102, 30_000);
+        let count = |of: &dyn Fn(u32) -> bool| served.iter().filter(|by| of(**by)).count();
+        for alone in [100, 101] {
+            let its = count(&|by| by == alone);
+            assert!((9_800..10_200).contains(&its), "{its}");
+        }
+        // Within the group it is the same.
+        for name in 0..100 {
+            let its = count(&|by| by == name);
+            assert!((90..=110).contains(&its), "{name}: {its}");
+        }
+    }
+
+    /// Also of those that are gone while something waits for them.
+    #[test]
+    fn indices_are_free_when_all_are_gone() {
+        let mut schedule = Schedule::default();
+        let lasting = schedule.lasting_host();
+        join_hosts(&mut schedule, 0, 3);
+        join_hosts(&mut schedule, 3, 2);
+        schedule.wake(1);
+        schedule.wake(4);
+        schedule.join(1, lasting);
+        (0..5).for_each(|connection| schedule.leave(connection));
+        assert_eq!(schedule.pick(), None);
+        assert_eq!((schedule.free_hosts.len(), schedule.hosts.len()), (5, 6));
+        assert_eq!((schedule.free_groups.len(), schedule.groups.len()), (2, 3));
+        assert!(!schedule.has_work() && !schedule.is_shared());
+        join_hosts(&mut schedule, 0, 5);
+        assert_eq!((schedule.hosts.len(), schedule.groups.len()), (6, 3));
+        assert_eq!(serve(&mut schedule, 5, 5).len(), 5);
+    }
 
     #[derive(Clone, Copy, Debug)]
     enum Step {

@@ -1,9 +1,10 @@
 //! Functions of an association: what the target can do, load, unload, report.
 
 use crate::{Controller, Error, PushdownLimits, Status};
-use bpfof_nvme::vendor_specific::{FunctionReportEntry, PROTOCOL_VERSION};
+use bpfof_function::Object;
+use bpfof_nvme::vendor_specific::{FunctionDigest, FunctionReportEntry, PROTOCOL_VERSION};
 use bpfof_nvme::{AdminCommand, Installation, NulPadded, Sqe, Upload, is_unprintable};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::{fmt, mem};
 
 /// First buffer for a report or message, in bytes; the answer says if more is needed.
@@ -29,6 +30,14 @@ impl FunctionId {
     pub const fn is_installed(self) -> bool {
         self.0 >> 31 == 1
     }
+}
+
+/// What a function is that is installed for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Installed {
+    pub(crate) name: String,
+    /// Of what it does: [`Program::digest`](bpfof_function::Program::digest).
+    pub(crate) digest: [u8; 32],
 }
 
 /// A function of another program of this host.
@@ -152,23 +161,23 @@ impl Controller {
         }
     }
 
-    /// All installed functions with this name, in the order in which they were installed. With several
-    /// portals, paths where the first is another one, or is missing, are not used from now on.
+    /// The installed function that does what this entry of an object does, whatever its name is; of several the one
+    /// that was installed first. None if there is none. With several portals, paths where it is another one, or is
+    /// missing, are not used from now on.
     ///
     /// # Errors
-    /// As the target answered.
-    pub fn installed_functions(&mut self, name: &str) -> Result<Vec<FunctionId>, Error> {
-        let report = self.function_report()?;
-        let found = report.iter().filter(|entry| entry.name.to_string() == name);
-        let mut ids: Vec<u32> = found.map(|entry| entry.function).collect();
-        // They count up, and none comes twice.
-        ids.sort_unstable();
-        let mut ids: Vec<FunctionId> = ids.into_iter().map(FunctionId).collect();
-        ids.retain(|id| id.is_installed());
-        if let (Some(paths), Some(first)) = (&self.paths, ids.first()) {
-            paths.require(first.0, name)?;
-        }
-        Ok(ids)
+    /// [`Error::FunctionRejected`] if the object cannot be read; otherwise as the target answered.
+    pub fn installed_program(
+        &mut self,
+        object: &[u8],
+        entry_index: u32,
+    ) -> Result<Option<FunctionId>, Error> {
+        let entry = Object::parse_entry(object, entry_index as usize)
+            .map_err(|error| Error::FunctionRejected(error.to_string()))?;
+        let digest = entry.program.digest();
+        let all = self.installed()?;
+        let found = all.into_iter().find(|(_, installed)| installed.digest == digest);
+        found.map(|(id, installed)| self.require(id, &installed)).transpose()
     }
 
     /// The installed function with this name, which any program may call by its id. With several portals,
@@ -177,27 +186,43 @@ impl Controller {
     /// # Errors
     /// [`Error::NoSuchFunction`], [`Error::SeveralFunctions`]; otherwise as the target answered.
     pub fn installed_function(&mut self, name: &str) -> Result<FunctionId, Error> {
-        let mut report = self.function_report()?;
-        report.retain(|entry| FunctionId(entry.function).is_installed());
-        let names = report.iter().map(|entry| (entry.name.to_string(), entry.function));
-        let (found, others): (Vec<_>, Vec<_>) = names.partition(|(known, _)| known == name);
+        let all = self.installed()?.into_iter();
+        let (found, others): (Vec<_>, Vec<_>) = all.partition(|(_, known)| known.name == name);
         match &found[..] {
-            [(_, id)] => {
-                if let Some(paths) = &self.paths {
-                    paths.require(*id, name)?;
-                }
-                Ok(FunctionId(*id))
-            }
+            [(id, installed)] => self.require(*id, installed),
             [] => {
-                let known: Vec<String> = others.into_iter().map(|(known, _)| known).collect();
+                let known: Vec<String> = others.into_iter().map(|(_, known)| known.name).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 Err(Error::NoSuchFunction { name: name.to_owned(), known })
             }
             several => {
-                let ids: Vec<String> = several.iter().map(|(_, id)| id.to_string()).collect();
+                let ids: Vec<String> = several.iter().map(|(id, _)| id.to_string()).collect();
                 Err(Error::SeveralFunctions { name: name.to_owned(), ids: ids.join(", ") })
             }
         }
+    }
+
+    /// All installed functions, by their ids, which count up in the order in which they were installed.
+    pub(crate) fn installed(&mut self) -> Result<BTreeMap<u32, Installed>, Error> {
+        let digests = self.whole_answer(AdminCommand::digests)?;
+        let digests: BTreeMap<u32, [u8; 32]> =
+            FunctionDigest::list(&digests).map(|entry| (entry.function, entry.digest)).collect();
+        let report = self.function_report()?;
+        let all = report.iter().filter(|entry| FunctionId(entry.function).is_installed());
+        // One that is in one of the answers only comes or goes.
+        let known = all.filter_map(|entry| {
+            let digest = *digests.get(&entry.function)?;
+            Some((entry.function, Installed { name: entry.name.to_string(), digest }))
+        });
+        Ok(known.collect())
+    }
+
+    /// An installed function may be used from now on, by any path.
+    fn require(&self, id: u32, installed: &Installed) -> Result<FunctionId, Error> {
+        if let Some(paths) = &self.paths {
+            paths.require(id, installed)?;
+        }
+        Ok(FunctionId(id))
     }
 
     pub(crate) fn load(

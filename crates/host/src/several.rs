@@ -1,5 +1,6 @@
 //! What a controller asks of its paths, where it has several: [`paths`](crate::paths) does it.
 
+use crate::functions::Installed;
 use crate::paths::PathInfo;
 use crate::{Error, FileMapObject, Lane, MapChange, NamespaceInfo};
 use bpfof_nvme::{Cqe, Installation, Sqe};
@@ -32,9 +33,9 @@ pub(crate) trait Several: Debug + Send + Sync {
     /// Installs a function at all targets.
     fn install(&self, object: &[u8], installation: Installation) -> Result<u32, Error>;
 
-    /// From now on requests may use the installed function of this id, which has this name at the target of
-    /// each path.
-    fn require(&self, function: u32, name: &str) -> Result<(), Error>;
+    /// From now on requests may use the installed function of this id, which is this one at the target of each
+    /// path.
+    fn require(&self, function: u32, installed: &Installed) -> Result<(), Error>;
 
     /// Unloads a function everywhere.
     fn unload(&self, function: u32) -> Result<(), Error>;

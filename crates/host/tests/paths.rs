@@ -6,6 +6,7 @@ use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FunctionId, FunctionReportEntry, Lane, LostReason,
     Options, PathState, Request, RequestError, Sqe, Status, TargetUrl,
 };
+use bpfof_nvme::vendor_specific::FunctionDigest;
 use bpfof_nvme::{AdminCommand, ReportContent};
 use fake_target::{NQN, Shared};
 use std::collections::BTreeMap;
@@ -448,20 +449,28 @@ fn lanes_send_no_more_data_than_any_path_takes() {
     lane.read(1, 0, &mut [0; 64 << 10]).unwrap();
 }
 
-/// The installed functions that a target reports.
-fn has_installed(target: &Shared, names: &'static [&'static str]) {
-    let report: Vec<u8> = (1 << 31..)
-        .zip(names)
-        .flat_map(|(function, name)| {
-            let name = (*name).into();
+/// The installed functions that a target reports: names, some with a colon and which program it is.
+fn has_installed(target: &Shared, programs: &'static [&'static str]) {
+    let all = || (1 << 31..).zip(programs);
+    let report: Vec<u8> = all()
+        .flat_map(|(function, program)| {
+            let name = program.split(':').next().unwrap_or_default().into();
             FunctionReportEntry { function, name, ..FunctionReportEntry::default() }.to_bytes()
         })
         .collect();
-    *target.says.lock().unwrap() = Some(Box::new(move |command| match command {
-        AdminCommand::FunctionReport { content: ReportContent::Entries, .. } => {
-            Some((Status::SUCCESS, report.len() as u32, 0, report.clone()))
-        }
-        _ => None,
+    let digests: Vec<u8> = all()
+        .flat_map(|(function, program)| {
+            let digest = std::array::from_fn(|at| *program.as_bytes().get(at).unwrap_or(&0));
+            FunctionDigest { function, digest }.to_bytes()
+        })
+        .collect();
+    *target.says.lock().unwrap() = Some(Box::new(move |command| {
+        let answer = match command {
+            AdminCommand::FunctionReport { content: ReportContent::Entries, .. } => &report,
+            AdminCommand::FunctionReport { content: ReportContent::Digests, .. } => &digests,
+            _ => return None,
+        };
+        Some((Status::SUCCESS, answer.len() as u32, 0, answer.clone()))
     }));
 }
 
@@ -511,11 +520,16 @@ fn installed_functions_that_a_program_does_not_use_may_change() {
 
 #[test]
 fn installed_functions_that_a_program_uses_must_be_there() {
-    for (names, is_used) in [(&["f"][..], false), (&["g", "f"], false), (&["f", "g", "h"], true)] {
+    for (programs, is_used) in [
+        (&["f"][..], false),
+        (&["g", "f"], false),
+        (&["f", "g:other"], false),
+        (&["f:other", "g", "h"], true),
+    ] {
         let (mut controller, targets) = connect_to_installed(&["f", "g"]);
         controller.installed_function("g").unwrap();
-        has_installed(&targets[0], names);
-        assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{names:?}");
+        has_installed(&targets[0], programs);
+        assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{programs:?}");
     }
 }
 
@@ -553,9 +567,9 @@ fn a_function_with_a_number_far_away_is_refused() {
 fn a_path_without_the_installed_function_that_is_looked_up_is_not_used() {
     let (mut controller, targets) = connect_to_installed(&["f", "g"]);
     has_installed(&targets[1], &["h", "g"]);
-    assert_eq!(controller.installed_functions("g").unwrap().len(), 1);
+    assert_eq!(controller.installed_function("g").unwrap(), FunctionId((1 << 31) + 1));
     is_in(&controller, 1, PathState::Optimized);
-    assert_eq!(controller.installed_functions("f").unwrap(), [FunctionId(1 << 31)]);
+    assert_eq!(controller.installed_function("f").unwrap(), FunctionId(1 << 31));
     is_in(&controller, 1, PathState::Lost);
     let why = controller.paths()[1].reason.clone().unwrap();
     assert!(why.contains("is \"h\" there and \"f\" on another path"), "{why}");

@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl Stage {
     /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
-    /// a plan never meets the stage of another version.
-    #[must_use]
-    pub fn installed_name(&self) -> String {
+    /// stages of several versions have different names.
+    fn installed_name(&self) -> String {
         let hash = Sha256::digest(self.object);
         let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         format!("{}-{hash}", self.name)
@@ -27,14 +26,13 @@ impl Stage {
 pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
     let mut installed = 0;
     for stage in STAGES {
-        let name = stage.installed_name();
-        if !controller.installed_functions(&name)?.is_empty() {
+        if controller.installed_program(stage.object, 0)?.is_some() {
             continue;
         }
-        let id = controller.install_function_as(&name, stage.object, 0)?;
+        let id = controller.install_function_as(&stage.installed_name(), stage.object, 0)?;
         // Whoever looks finds the first one, so that nobody uses this one if it is another.
-        match controller.installed_functions(&name)?.first() {
-            Some(first) if *first != id => controller.unload_function(id)?,
+        match controller.installed_program(stage.object, 0)? {
+            Some(first) if first != id => controller.unload_function(id)?,
             _ => installed += 1,
         }
     }
@@ -130,7 +128,7 @@ impl<'a> Stages<'a> {
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());
         }
-        let installed = self.maps.installed_function(&stage.installed_name(), stage.object, 0)?;
+        let installed = self.maps.installed_program(stage.object, 0)?;
         let function = match installed {
             Some(function) => function,
             None => self.maps.load_function(stage.object, 0)?,

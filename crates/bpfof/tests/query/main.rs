@@ -11,6 +11,7 @@ mod stop;
 #[path = "../../../query/tests/world/mod.rs"]
 mod world;
 
+use bpfof_host::FunctionId;
 use bpfof_host::files::{FileMaps, NamespaceDevice};
 use bpfof_query::{
     Aggregate, Column, Field, Format, Kind, Measure, OwnStages, Plan, Predicate, Reduction,
@@ -172,6 +173,17 @@ fn installed_stages_are_used() {
     let mut controller = disk.connect();
     assert_eq!(install_stages(&mut controller).expect("room"), STAGES.len());
     assert_eq!(install_stages(&mut controller).expect("they are there"), 0);
+    assert_eq!(own_functions(), 0);
+
+    // What a name says proves nothing: another program has each of theirs.
+    for entry in controller.function_report().expect("it reports") {
+        let id = FunctionId(entry.function);
+        controller.unload_function(id).expect("it is there");
+        let name = entry.name.to_string();
+        controller.install_function_as(&name, STAGES[0].object, 0).expect("room");
+    }
+    assert!(own_functions() > 0);
+    assert_eq!(install_stages(&mut controller).expect("room"), STAGES.len() - 1);
     assert_eq!(own_functions(), 0);
 }
 

@@ -5,7 +5,7 @@ use crate::connection::{Connection, Endpoints};
 use crate::controller::Controller;
 use crate::hosts::{AddressSlot, Host};
 use crate::limits::{MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS};
-use crate::schedule::{HostIndex, Schedule};
+use crate::schedule::{GroupIndex, HostIndex, Schedule};
 use crate::transport::Port;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -77,16 +77,20 @@ impl Entry {
 /// The shares of a connection that is its host's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartyIndex {
+    pub(super) group: GroupIndex,
     pub(super) host: HostIndex,
     pub(super) association: u32,
     address: IpAddr,
+    /// Serial numbers of the group and of the host, as [`Parties`] has them.
+    serials: [u64; 2],
 }
 
-/// The hosts and associations that have connections at a reactor.
+/// The groups, hosts and associations that have connections at a reactor.
 #[derive(Debug, Default)]
 pub(crate) struct Parties {
-    /// By the host's serial number: its index and how many connections it has. Those who ask for the discovery log
-    /// without having shown who they are have one share together, wherever they are: 0, which is no serial number.
+    /// By serial number: its index and how many hosts it has.
+    groups: HashMap<u64, (GroupIndex, u32)>,
+    /// By serial number: its index and how many connections it has.
     hosts: HashMap<u64, (HostIndex, u32)>,
     /// By association, in use or not: the address of its controller, and its connections.
     associations: Vec<(usize, u32)>,
@@ -100,8 +104,15 @@ impl Parties {
         address: IpAddr,
         schedule: &mut Schedule,
     ) -> PartyIndex {
-        let known = self.hosts.entry(if host.is_anybody() { 0 } else { host.serial });
-        let (host, members) = known.or_insert_with(|| (schedule.new_host(), 0));
+        // Those who ask for the discovery log without having shown who they are have one share together, wherever they
+        // are: 0, which is no serial number.
+        let serials = if host.is_anybody() { [0, 0] } else { [host.group.serial, host.serial] };
+        let (group, hosts) =
+            self.groups.entry(serials[0]).or_insert_with(|| (schedule.new_group(), 0));
+        let (host, members) = self.hosts.entry(serials[1]).or_insert_with(|| {
+            *hosts += 1;
+            (schedule.new_host(*group), 0)
+        });
         *members += 1;
         let id = Arc::as_ptr(controller).addr();
         let same = self.associations.iter().position(|(known, count)| *known == id && *count > 0);
@@ -114,16 +125,28 @@ impl Parties {
             }
             None => self.associations.push((id, 1)),
         }
-        PartyIndex { host: *host, association: association as u32, address }
+        let association = association as u32;
+        PartyIndex { group: *group, host: *host, association, address, serials }
     }
 
     fn leave(&mut self, party: PartyIndex) {
         self.associations[party.association as usize].1 -= 1;
-        self.hosts.retain(|_, (index, members)| {
-            *members -= u32::from(*index == party.host);
-            *members > 0
-        });
+        let [group, host] = party.serials;
+        if part(&mut self.hosts, host) {
+            part(&mut self.groups, group);
+        }
     }
+}
+
+/// Counts a member less, and forgets who has none left; whether it was the last one.
+fn part<I>(all: &mut HashMap<u64, (I, u32)>, serial: u64) -> bool {
+    let Some((_, members)) = all.get_mut(&serial) else { return false };
+    *members -= 1;
+    let is_last = *members == 0;
+    if is_last {
+        all.remove(&serial);
+    }
+    is_last
 }
 
 /// The connections of strangers that do not close: they have not got through Connect, or not authenticated as their
@@ -314,8 +337,8 @@ impl Table {
         let controller = &association.controller;
         let party = parties.join(association.host(), controller, address, schedule);
         entry.party = Some(party);
-        let PartyIndex { host, association, .. } = party;
-        Some((host, Party { host: host.number(), association }))
+        let PartyIndex { group, host, association, .. } = party;
+        Some((host, Party { group: group.number(), host: host.number(), association }))
     }
 
     /// The connection that has to go for one more at these ends, if there are too many of strangers, or too many of the
@@ -391,7 +414,7 @@ mod tests {
 
     /// A table for eight connections, four of which may not have connected, three of an address.
     fn table() -> Table {
-        let mut table = Table::new(Schedule::default().new_host(), 1);
+        let mut table = Table::new(Schedule::default().lasting_host(), 1);
         table.room = Room { connections: 8, pending: 4, pending_of_address: 3 };
         table
     }

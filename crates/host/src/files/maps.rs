@@ -285,22 +285,20 @@ impl FileMaps {
         Ok(function)
     }
 
-    /// The same for a function that is installed at the target under this name, made of the same object:
-    /// only translated here. Of several it is the one that was installed first. None if there is none, or no
-    /// target.
+    /// The same for a function that is installed at the target and does what this one does: only translated
+    /// here. Of several it is the one that was installed first. None if there is none, or no target.
     ///
     /// # Errors
     /// Those of [`load_function`](Self::load_function).
-    pub fn installed_function(
+    pub fn installed_program(
         &self,
-        name: &str,
         object: &[u8],
         entry_index: u32,
     ) -> Result<Option<StorageFunction>, Error> {
-        let found = self.with_controller(|controller| controller.installed_functions(name));
-        let Some(id) = found.transpose()?.and_then(|ids| ids.first().copied()) else {
-            return Ok(None);
-        };
+        let found = self
+            .with_controller(|controller| controller.installed_program(object, entry_index))
+            .transpose()?;
+        let Some(id) = found.flatten() else { return Ok(None) };
         let mut function = StorageFunction::local(object, entry_index, self.peers.clone(), None)?;
         function.set_remote(self.shared.serial, id);
         self.peers.set(function.number(), function.local_function());

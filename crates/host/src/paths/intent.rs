@@ -8,10 +8,8 @@
 
 use super::filler;
 use crate::association::Association;
-use crate::{
-    Controller, Error, FileMapObject, FunctionId, FunctionReportEntry, LostReason, MapChange,
-    Status,
-};
+use crate::functions::Installed;
+use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange, Status};
 use bpfof_nvme::Installation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -87,9 +85,9 @@ pub(crate) struct Intent {
     /// The highest id that any association has given a function of this program. None is given again: chains in
     /// flight may still name it.
     last_id: u32,
-    /// Names of the installed functions that this program has looked up or installed. It does not matter to
-    /// it which others there are.
-    installed: BTreeMap<u32, String>,
+    /// The installed functions that this program has looked up or installed. It does not matter to it which others
+    /// there are.
+    installed: BTreeMap<u32, Installed>,
     files: BTreeMap<u32, FileMap>,
     /// Counts the maps of files that have been noted.
     noted: u64,
@@ -184,17 +182,17 @@ impl Intent {
             Err(error) => return Err(error),
         }
         if !self.installed.is_empty() {
-            let report = one.function_report()?;
+            let there = one.installed()?;
             if is_alone {
-                self.installed.retain(|id, name| {
-                    let is_there = report.iter().any(|entry| entry.function == *id);
+                self.installed.retain(|id, Installed { name, .. }| {
+                    let is_there = there.contains_key(id);
                     if !is_there {
                         log::warn!("installed function {id}, {name:?}, is gone; install it again");
                     }
                     is_there
                 });
             }
-            compare_installed(&report, &self.installed)?;
+            compare_installed(&there, &self.installed)?;
         }
         if progress.last_id >= progress.goal {
             progress.goal = self.last_id;
@@ -315,9 +313,9 @@ impl Intent {
         self.functions.is_empty() && self.installed.is_empty() && self.files.is_empty()
     }
 
-    /// Whether the installed function of this id is known to have this name on each association.
-    pub(crate) fn requires(&self, id: u32, name: &str) -> bool {
-        self.installed.get(&id).is_some_and(|known| known == name)
+    /// Whether the installed function of this id is known to be this one on each association.
+    pub(crate) fn requires(&self, id: u32, installed: &Installed) -> bool {
+        self.installed.get(&id) == Some(installed)
     }
 
     /// From now on requests may use the installed function of this id.
@@ -325,12 +323,11 @@ impl Intent {
         &mut self,
         association: &Arc<Association>,
         id: u32,
-        name: &str,
+        installed: &Installed,
     ) -> Result<(), Error> {
         let mut one = Controller::of(Arc::clone(association));
-        let report = one.function_report()?;
-        compare_installed(&report, &BTreeMap::from([(id, name.to_owned())]))?;
-        self.installed.insert(id, name.to_owned());
+        compare_installed(&one.installed()?, &BTreeMap::from([(id, installed.clone())]))?;
+        self.installed.insert(id, installed.clone());
         Ok(())
     }
 
@@ -383,13 +380,11 @@ impl Intent {
         installation: Installation,
     ) -> Result<FunctionId, Error> {
         let mut one = Controller::of(Arc::clone(association));
-        let name = known.and_then(|id| self.installed.get(&id.0));
-        if let (Some(id), Some(name)) = (known, name) {
-            let report = one.function_report()?;
-            let mut known = report.iter().filter(|entry| entry.function == id.0);
-            if known.any(|entry| entry.name.to_string() == *name) {
-                return Ok(id);
-            }
+        if let Some(id) = known
+            && let Some(installed) = self.installed.get(&id.0)
+            && one.installed()?.get(&id.0) == Some(installed)
+        {
+            return Ok(id);
         }
         let id = one.load(object, installation)?;
         if known.is_none() {
@@ -400,10 +395,8 @@ impl Intent {
             one.unload_function(id)?;
             return Err(other_number(known.0, id.0));
         }
-        let report = one.function_report()?;
-        let entry = report.iter().find(|entry| entry.function == id.0);
-        let name = entry.map_or_else(String::new, |entry| entry.name.to_string());
-        self.installed.insert(id.0, name);
+        // It may be gone again.
+        self.installed.insert(id.0, one.installed()?.remove(&id.0).unwrap_or_default());
         Ok(id)
     }
 
@@ -472,19 +465,21 @@ fn skip(
 
 /// Whether an association has the same installed functions by these ids.
 fn compare_installed(
-    report: &[FunctionReportEntry],
-    installed: &BTreeMap<u32, String>,
+    there: &BTreeMap<u32, Installed>,
+    installed: &BTreeMap<u32, Installed>,
 ) -> Result<(), Error> {
-    for (id, name) in installed {
-        let found = report.iter().find(|entry| entry.function == *id);
-        let found = found.map(|entry| entry.name.to_string());
-        if found.as_ref() != Some(name) {
-            let found = found.map_or("missing".to_owned(), |found| format!("{found:?}"));
-            return Err(Error::OtherFunctions(format!(
-                "installed function {id} is {found} there and {name:?} on another path; install the \
-                 same functions at both, in the same order"
-            )));
-        }
+    for (id, installed) in installed {
+        let found = match there.get(id) {
+            Some(found) if found == installed => continue,
+            Some(found) if found.name == installed.name => "another program".to_owned(),
+            Some(found) => format!("{:?}", found.name),
+            None => "missing".to_owned(),
+        };
+        let name = &installed.name;
+        return Err(Error::OtherFunctions(format!(
+            "installed function {id} is {found} there and {name:?} on another path; install the same \
+             functions at both, in the same order"
+        )));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use super::keeper;
 use super::lane::OnPaths;
 use crate::association::Association;
 use crate::deadline::deadline;
+use crate::functions::Installed;
 use crate::several::Several;
 use crate::{
     Controller, Error, FileMapObject, FunctionId, Lane, LostReason, MapChange, NamespaceInfo,
@@ -140,11 +141,11 @@ impl Several for Owner {
         id.map(|FunctionId(id)| id)
     }
 
-    fn require(&self, function: u32, name: &str) -> Result<(), Error> {
-        if self.intents.lock().requires(function, name) {
+    fn require(&self, function: u32, installed: &Installed) -> Result<(), Error> {
+        if self.intents.lock().requires(function, installed) {
             return Ok(());
         }
-        self.on_each(|intent, association, _| intent.require(association, function, name))
+        self.on_each(|intent, association, _| intent.require(association, function, installed))
     }
 
     fn unload(&self, function: u32) -> Result<(), Error> {
