@@ -416,7 +416,9 @@ mod tests {
         // What becomes free is for the group that has less.
         admission.wait(21);
         assert_eq!(admission.grant(5), Some(21));
-        assert!(admission.is_displaced_by(0, 21, 0) && !admission.is_displaced_by(20, 19, u64::MAX));
+        assert!(
+            admission.is_displaced_by(0, 21, 0) && !admission.is_displaced_by(20, 19, u64::MAX)
+        );
     }
 
     #[test]

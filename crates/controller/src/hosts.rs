@@ -402,8 +402,7 @@ mod tests {
         let other = hosts.host(Some(here), "other");
         let (keyed, identified) = (hosts.host_with_key(here, "keyed"), hosts.host(None, "keyed"));
         assert!(free[0].serial == free[2].serial && keyed.serial != identified.serial);
-        let has_time_of =
-            |host: &Host, other: &Host| host.group.serial == other.group.serial;
+        let has_time_of = |host: &Host, other: &Host| host.group.serial == other.group.serial;
         assert!(has_time_of(&free[0], &other) && !has_time_of(&free[0], &keyed));
         assert!(!has_time_of(&keyed, &identified));
         // Many names take what there is for all of them, and leave others theirs.
