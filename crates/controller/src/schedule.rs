@@ -662,11 +662,12 @@ mod tests {
         }
     }
 
-    /// Operations of connections, each of which always has one more, until so many were performed; how many of each, and
-    /// of whom they were.
+    /// Operations of connections, each of which always has more than a round, until so many were performed; whose they
+    /// were.
     fn serve(schedule: &mut Schedule, connections: u32, operations: usize) -> Vec<u32> {
         let mut served = Vec::new();
-        (0..connections).for_each(|connection| schedule.push(connection, operation(0)));
+        let backlog = (0..connections).flat_map(|connection| [connection; 2 * ROUND]);
+        backlog.for_each(|connection| schedule.push(connection, operation(0)));
         while served.len() < operations {
             while schedule.has_room() {
                 let Some(connection) = schedule.pick() else { break };
@@ -697,7 +698,7 @@ mod tests {
         // Within the group it is the same.
         for name in 0..100 {
             let its = count(&|by| by == name);
-            assert!((90..=110).contains(&its), "{name}: {its}");
+            assert!(its.abs_diff(100) <= ROUND, "{name}: {its}");
         }
     }
 
@@ -718,7 +719,7 @@ mod tests {
         assert!(!schedule.has_work() && !schedule.is_shared());
         join_hosts(&mut schedule, 0, 5);
         assert_eq!((schedule.hosts.len(), schedule.groups.len()), (6, 3));
-        assert_eq!(serve(&mut schedule, 5, 5).len(), 5);
+        assert!(serve(&mut schedule, 5, 5).len() >= 5);
     }
 
     #[derive(Clone, Copy, Debug)]
