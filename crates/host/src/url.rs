@@ -6,6 +6,7 @@ use bpfof_nvme::fabrics::NQN_MAX_BYTES;
 use bpfof_nvme::tcp::DEFAULT_PORT;
 use std::fmt;
 use std::iter;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -74,6 +75,8 @@ pub struct TargetUrl {
     pub nqn: String,
     /// Namespace id.
     pub nsid: u32,
+    /// Address that this host connects from, by TCP; else the kernel chooses.
+    pub host_traddr: Option<IpAddr>,
     /// NQN that this host calls itself by, if it is to be a certain one.
     pub host_nqn: Option<String>,
     /// Files with the keys by which it proves that.
@@ -92,6 +95,9 @@ pub enum UrlError {
     /// More than one portal of RDMA.
     #[error("{RDMA_SCHEME} has one portal; name one, or several with {SCHEME}")]
     RdmaPortals,
+    /// An address of this host, which RDMA takes from its card.
+    #[error("by {RDMA_SCHEME} the card's own address is used: leave host-traddr out")]
+    RdmaHostTraddr,
     /// A key for TLS, which RDMA does not have.
     #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or leave tls-psk and tls-compat out")]
     RdmaTls,
@@ -119,6 +125,9 @@ pub enum UrlError {
     /// The namespace is no number from 1 to FFFFFFFEh.
     #[error("\"{0}\" is no namespace id; write a number from 1 on, as in ?ns=1")]
     Namespace(String),
+    /// The address of this host is none.
+    #[error("\"{0}\" is no address of this host; write one as in host-traddr=192.0.2.1")]
+    HostTraddr(String),
     /// The name of this host does not start as NQNs do, or is too long.
     #[error("\"{0}\" is no NQN of a host; write one as in hostnqn=nqn.2026-01.org.example:host")]
     HostNqn(String),
@@ -133,8 +142,8 @@ pub enum UrlError {
     OnePath,
     /// An unknown parameter, or one without a value.
     #[error(
-        "parameter \"{0}\" is unknown or empty; there are ns=N, hostnqn=NQN, tls-psk=FILE, tls-compat, \
-         dhchap-key=FILE, dhchap-ctrl-key=FILE and path-timeout-ms=N, with & between them"
+        "parameter \"{0}\" is unknown or empty; there are ns=N, hostnqn=NQN, host-traddr=ADDRESS, tls-psk=FILE, \
+         tls-compat, dhchap-key=FILE, dhchap-ctrl-key=FILE and path-timeout-ms=N, with & between them"
     )]
     Parameter(String),
 }
@@ -161,7 +170,7 @@ impl FromStr for TargetUrl {
             return Err(UrlError::NqnLength(nqn.len()));
         }
         let (mut nsid, mut host_nqn, mut keys) = (DEFAULT_NSID, None, KeyFiles::default());
-        let mut path_timeout = None;
+        let (mut path_timeout, mut host_traddr) = (None, None);
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             if value.is_empty() && !matches!(key, "ns" | "tls-compat") {
@@ -177,6 +186,10 @@ impl FromStr for TargetUrl {
                     host_nqn = Some(value.to_owned());
                 }
                 "hostnqn" => return Err(UrlError::HostNqn(value.to_owned())),
+                "host-traddr" => match value.parse() {
+                    Ok(address) => host_traddr = Some(address),
+                    Err(_) => return Err(UrlError::HostTraddr(value.to_owned())),
+                },
                 "tls-psk" => keys.tls_psk = file(),
                 "tls-compat" => keys.tls_compat = true,
                 "dhchap-key" => keys.dhchap_key = file(),
@@ -193,13 +206,27 @@ impl FromStr for TargetUrl {
         if transport == Transport::Rdma && (keys.tls_psk.is_some() || keys.tls_compat) {
             return Err(UrlError::RdmaTls);
         }
+        if transport == Transport::Rdma && host_traddr.is_some() {
+            return Err(UrlError::RdmaHostTraddr);
+        }
         if path_timeout.is_some() && portals.len() == 1 {
             return Err(UrlError::OnePath);
         }
         let further_portals = portals.split_off(1);
         let Some(Portal { host, port }) = portals.pop() else { return Err(UrlError::Host) };
         let nqn = nqn.to_owned();
-        Ok(Self { transport, host, port, further_portals, nqn, nsid, host_nqn, keys, path_timeout })
+        Ok(Self {
+            transport,
+            host,
+            port,
+            further_portals,
+            nqn,
+            nsid,
+            host_traddr,
+            host_nqn,
+            keys,
+            path_timeout,
+        })
     }
 }
 
@@ -264,7 +291,7 @@ fn portal_parts(authority: &str) -> Result<(&str, u16), UrlError> {
 
 impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { nqn, nsid, host_nqn, keys, path_timeout, .. } = self;
+        let Self { nqn, nsid, host_traddr, host_nqn, keys, path_timeout, .. } = self;
         f.write_str(self.transport.scheme())?;
         for (index, portal) in self.portals().enumerate() {
             write!(f, "{}{portal}", if index == 0 { "" } else { "," })?;
@@ -272,6 +299,9 @@ impl fmt::Display for TargetUrl {
         write!(f, "/{nqn}?ns={nsid}")?;
         if let Some(host_nqn) = host_nqn {
             write!(f, "&hostnqn={host_nqn}")?;
+        }
+        if let Some(address) = host_traddr {
+            write!(f, "&host-traddr={address}")?;
         }
         let files = [
             ("tls-psk", &keys.tls_psk),
@@ -320,6 +350,22 @@ mod tests {
         assert_eq!(parse("nvme-tcp://a/nqn.a?hostnqn=me"), Err(UrlError::HostNqn("me".into())));
         let empty = parse("nvme-tcp://a/nqn.a?tls-psk=");
         assert_eq!(empty, Err(UrlError::Parameter("tls-psk=".into())));
+    }
+
+    #[test]
+    fn where_the_host_connects_from() {
+        for text in [
+            "nvme-tcp://a:1/nqn.a?ns=2&host-traddr=192.0.2.1",
+            "nvme-tcp://a:1,b:2/nqn.a?ns=2&hostnqn=nqn.b&host-traddr=fd00::2&path-timeout-ms=1000",
+        ] {
+            let url = parse(text).unwrap();
+            assert_eq!(url.to_string(), text);
+            assert!(url.by(Portal { host: "c".into(), port: 1 }).host_traddr.is_some());
+        }
+        let named = parse("nvme-tcp://a/nqn.a?host-traddr=eth0");
+        assert_eq!(named, Err(UrlError::HostTraddr("eth0".into())));
+        let by_rdma = parse("nvme-rdma://a/nqn.a?host-traddr=192.0.2.1");
+        assert_eq!(by_rdma, Err(UrlError::RdmaHostTraddr));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use bpfof_host::{
     PushdownVectorCall, Request, SubmitError, TargetUrl, VectorAnswer, VectorArguments,
 };
 use clap::ValueEnum;
-use std::net::TcpStream;
+use socket2::{Domain, Socket, Type};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -32,6 +33,9 @@ const VECTORS: usize = 30;
 /// function is made of.
 const LOADING: usize = 4;
 const GARBAGE_BYTES: usize = 1 << 20;
+/// Names that one peer gives itself, and chains of each.
+const NAMES: usize = 100;
+const NAME_CHAINS: usize = 16;
 /// Hosts that listen to no answer, connections of each, and reads of each connection.
 const SILENT_HOSTS: usize = 8;
 const SILENT_LANES: usize = 10;
@@ -56,6 +60,8 @@ pub(super) enum Aggressor {
     Chains,
     /// The same connections with 30 vectors of 256 such chains at a time.
     Vectors,
+    /// 100 names of one peer, each with 16 such chains at a time.
+    Names,
     /// 4 hosts that load large functions, and a megabyte of nonsense, without end.
     Loads,
     /// 80 connections that ask for 128 MB each and take nothing of it.
@@ -80,12 +86,13 @@ struct Shared {
 }
 
 impl Aggressor {
-    const EACH: [Aggressor; 8] = [
+    const EACH: [Aggressor; 9] = [
         Aggressor::Scans,
         Aggressor::Calls,
         Aggressor::Helpers,
         Aggressor::Chains,
         Aggressor::Vectors,
+        Aggressor::Names,
         Aggressor::Loads,
         Aggressor::Silent,
         Aggressor::Storm,
@@ -95,10 +102,14 @@ impl Aggressor {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Starts what it does to a target.
-    pub(super) fn start(self, url: &TargetUrl) -> Result<Running, Box<dyn std::error::Error>> {
+    /// Starts what it does to a target, from an address.
+    pub(super) fn start(
+        self,
+        url: &TargetUrl,
+        from: IpAddr,
+    ) -> Result<Running, Box<dyn std::error::Error>> {
         let shared = Shared {
-            url: url.clone(),
+            url: TargetUrl { host_traddr: Some(from), ..url.clone() },
             stop: AtomicBool::new(false),
             operations: AtomicU64::new(0),
         };
@@ -118,6 +129,7 @@ impl Aggressor {
             first_bytes,
             hops,
             vector: None,
+            names: 1,
         };
         match self {
             Aggressor::Scans => running.chains(chains("scan", SCANS, SCAN_BYTES, 500), 1),
@@ -128,6 +140,10 @@ impl Aggressor {
             Aggressor::Vectors => {
                 let vectors = Chains { vector: Some(VECTOR), ..chains("cheap", VECTORS, 512, 200) };
                 (0..3).try_for_each(|_| running.chains(vectors, FLOODING / 3))
+            }
+            Aggressor::Names => {
+                let chains = chains("cheap", NAME_CHAINS, 512, 200);
+                running.chains(Chains { names: NAMES, ..chains }, 1)
             }
             Aggressor::Loads => {
                 (0..LOADING).try_for_each(|_| running.spawn(|shared, host| shared.load(host)))
@@ -198,6 +214,8 @@ struct Chains {
     hops: u64,
     /// How many one command asks for, if it is a vector.
     vector: Option<u16>,
+    /// Hosts that do so.
+    names: usize,
 }
 
 impl Shared {
@@ -210,10 +228,20 @@ impl Shared {
     }
 
     fn chains(&self, host: &Options, chains: Chains, lanes: usize) -> Result<(), Error> {
-        let mut controller = Controller::connect(&self.url, host.clone())?;
-        let function = load(&mut controller, chains.name)?;
-        let open = || controller.open_lane();
-        let mut lanes: Vec<Lane> = (0..lanes).map(|_| open()).collect::<Result<_, _>>()?;
+        let (mut controllers, mut open, mut function) = (Vec::new(), Vec::new(), FunctionId(0));
+        for name in 0..chains.names {
+            let mut host_id = host.host_id;
+            host_id[8..].copy_from_slice(&(name as u64).to_le_bytes());
+            let host = Options { queue_depth: host.queue_depth, ..Options::for_host(host_id) };
+            let mut controller = Controller::connect(&self.url, host)?;
+            // The same number in each association.
+            function = load(&mut controller, chains.name)?;
+            for _ in 0..lanes {
+                open.push(controller.open_lane()?);
+            }
+            controllers.push(controller);
+        }
+        let mut lanes: Vec<Lane> = open;
         let mut scratch = [0; 16];
         scratch[..8].copy_from_slice(&chains.hops.to_le_bytes());
         let call = PushdownCall {
@@ -304,11 +332,17 @@ impl Shared {
 
     /// TCP connections without Connect.
     fn knock(&self) -> Result<(), Error> {
-        let open = || -> std::io::Result<TcpStream> {
-            let stream = TcpStream::connect((self.url.host.as_str(), self.url.port))?;
+        let open = || -> std::io::Result<Socket> {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            if let Some(from) = self.url.host_traddr {
+                socket.bind(&SocketAddr::new(from, 0).into())?;
+            }
+            // The target is at an address of this machine.
+            let host = self.url.host.parse::<IpAddr>().map_err(std::io::Error::other)?;
+            socket.connect(&SocketAddr::new(host, self.url.port).into())?;
             // Closed by a reset: ports that wait would run out on this side first.
-            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-            Ok(stream)
+            socket.set_linger(Some(Duration::ZERO))?;
+            Ok(socket)
         };
         let mut kept = std::collections::VecDeque::new();
         while !self.is_over() {

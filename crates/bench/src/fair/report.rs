@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// The name of all aggressors at once.
@@ -96,6 +97,8 @@ struct Summary {
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     bench: &'static str,
+    /// Where aggressors come from; the victim comes from 127.0.0.1.
+    aggressors_from: Ipv4Addr,
     pub(super) cases: Vec<Case>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Memory>,
@@ -185,7 +188,12 @@ impl Memory {
 }
 
 impl Report {
-    pub(super) fn new(cases: Vec<Case>, memory: Option<Memory>, lost: f64) -> Report {
+    pub(super) fn new(
+        aggressors_from: Ipv4Addr,
+        cases: Vec<Case>,
+        memory: Option<Memory>,
+        lost: f64,
+    ) -> Report {
         let named = |name: &str| cases.iter().find(|case| case.aggressor == name);
         let everything = named(EVERYTHING);
         let alone = cases.len() > usize::from(everything.is_some());
@@ -208,7 +216,7 @@ impl Report {
             memory_max_mib: memory.as_ref().map(|memory| memory.max_mib),
             memory_given_back_s: memory.as_ref().map(|memory| memory.given_back_s),
         };
-        Report { bench: "fair", cases, memory, lost, summary }
+        Report { bench: "fair", aggressors_from, cases, memory, lost, summary }
     }
 
     /// For people.
@@ -216,9 +224,15 @@ impl Report {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "A victim beside each aggressor: µs (p50 p99 ± % max), the same beside nobody in brackets\n\
-             {:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
-            "", "a read of 4 KiB", "a get, pushed down", "load ms", "conn. ms", "stop s"
+            "A victim at 127.0.0.1 beside each aggressor at {}: µs (p50 p99 ± % max), the same beside nobody in \
+             brackets\n{:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
+            self.aggressors_from,
+            "",
+            "a read of 4 KiB",
+            "a get, pushed down",
+            "load ms",
+            "conn. ms",
+            "stop s"
         );
         let cell = |beside: &Figures, idle: &Figures| {
             let of = |f: &Figures| {
@@ -328,7 +342,7 @@ mod tests {
             aggressor_operations: 5,
         };
         let cases = vec![case("scans", 100.0), case("storm", 200.0), case(EVERYTHING, 900.0)];
-        let text = Report::new(cases, None, 0.0).table();
+        let text = Report::new(Ipv4Addr::LOCALHOST, cases, None, 0.0).table();
         let words =
             ["scans", "storm", "everything", "p50", "± %", "max", "load ms", "conn. ms", "stop s"];
         let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, beside \

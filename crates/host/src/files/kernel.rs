@@ -52,18 +52,24 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     controllers.sort();
     let (mut nqn, mut host_nqn) = (None, None);
     let (mut by_tcp, mut by_rdma) = (Vec::<Portal>::new(), Vec::<Portal>::new());
+    let mut from = Vec::new();
     for controller in controllers {
-        let portals = match text(&controller.join("transport")).as_deref() {
+        let transport = text(&controller.join("transport"));
+        let portals = match transport.as_deref() {
             Some("tcp") => &mut by_tcp,
             Some("rdma") => &mut by_rdma,
             _ => continue,
         };
-        let portal = text(&controller.join("address")).and_then(|address| portal(&address));
-        let (Some(portal), Some(name)) = (portal, text(&controller.join("subsysnqn"))) else {
+        let address = text(&controller.join("address")).unwrap_or_default();
+        let (Some(portal), Some(name)) = (portal(&address), text(&controller.join("subsysnqn")))
+        else {
             continue;
         };
         if !portals.contains(&portal) {
             portals.push(portal);
+        }
+        if transport.as_deref() == Some("tcp") {
+            from.push(value(&address, "host_traddr"));
         }
         nqn = Some(name);
         host_nqn = text(&controller.join("hostnqn")).filter(|nqn| !nqn.is_empty()).or(host_nqn);
@@ -75,18 +81,24 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     };
     let list: Vec<String> = portals.iter().map(ToString::to_string).collect();
     let (scheme, list) = (transport.scheme(), list.join(","));
-    let url = format!("{scheme}{list}/{}?ns={nsid}", nqn?).parse().ok()?;
+    let mut url: TargetUrl = format!("{scheme}{list}/{}?ns={nsid}", nqn?).parse().ok()?;
+    // The address that all of its paths come from, if they do: rules and limits of a target go by it.
+    from.dedup();
+    if let [Some(from)] = &from[..] {
+        url.host_traddr = from.parse().ok();
+    }
     Some(KernelNamespace { url, host_nqn, device: Path::new("/dev").join(disk.file_name()?) })
 }
 
-/// Of `traddr=10.0.0.2,trsvcid=4420,src_addr=10.0.0.3`.
+/// Of `traddr=10.0.0.2,trsvcid=4420,host_traddr=10.0.0.3,src_addr=10.0.0.3`.
 fn portal(address: &str) -> Option<Portal> {
-    let value = |key: &str| {
-        address
-            .split(',')
-            .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
-    };
-    Some(Portal { host: value("traddr")?, port: value("trsvcid")?.parse().ok()? })
+    Some(Portal { host: value(address, "traddr")?, port: value(address, "trsvcid")?.parse().ok()? })
+}
+
+/// What such an address says of a key.
+fn value(address: &str, key: &str) -> Option<String> {
+    let mut pairs = address.split(',');
+    pairs.find_map(|pair| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -112,16 +124,18 @@ mod tests {
         let disk = folder.path().join("nvme0n1");
         let nqn = "nqn.2026-01.org.example:disk\n";
         write(&disk, &[("nsid", "1\n")]);
-        for (name, transport, expected) in [
-            ("nvme1", "rdma\n", "nvme-rdma://10.0.0.1:4420"),
-            ("nvme2", "rdma\n", "nvme-rdma://10.0.0.1:4420"),
-            ("nvme3", "tcp\n", "nvme-tcp://10.0.0.3:4420"),
+        for (name, transport, expected, from) in [
+            ("nvme1", "rdma\n", "nvme-rdma://10.0.0.1:4420", ""),
+            ("nvme2", "rdma\n", "nvme-rdma://10.0.0.1:4420", ""),
+            ("nvme3", "tcp\n", "nvme-tcp://10.0.0.3:4420", "&host-traddr=10.0.0.9"),
         ] {
-            let address = format!("traddr=10.0.0.{},trsvcid=4420\n", &name[4..]);
+            let portal = format!("traddr=10.0.0.{},trsvcid=4420", &name[4..]);
+            let address = format!("{portal},host_traddr=10.0.0.9,src_addr=10.0.0.9\n");
             let files = [("transport", transport), ("address", &address), ("subsysnqn", nqn)];
             write(&disk.join("device").join(name), &files);
             let found = find(&disk, 8).expect("a namespace");
-            assert_eq!(found.url.to_string(), format!("{expected}/{}?ns=1", nqn.trim_end()));
+            let expected = format!("{expected}/{}?ns=1{from}", nqn.trim_end());
+            assert_eq!(found.url.to_string(), expected);
         }
     }
 
@@ -132,7 +146,7 @@ mod tests {
         let subsystem = root.join("nvme-subsys0");
         write(&subsystem, &[("nvme0n1/nsid", "3\n"), ("nvme0n1/nvme0n1p1/partition", "1\n")]);
         for (name, address) in [
-            ("nvme0", "traddr=10.0.0.2,trsvcid=4420,src_addr=10.0.0.9\n"),
+            ("nvme0", "traddr=10.0.0.2,trsvcid=4420,host_traddr=10.0.0.9,src_addr=10.0.0.9\n"),
             ("nvme1", "traddr=fd00::1,trsvcid=4421\n"),
         ] {
             let controller = root.join(name);

@@ -9,7 +9,7 @@ use bpfof_tls::Psk;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Socket {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now());
-            match Self::connect_one(address, left) {
+            match Self::connect_one(url.host_traddr, address, left) {
                 Ok(stream) => {
                     let records = psk.map(|psk| {
                         let secured = Records::shake_hands(&stream, psk, deadline);
@@ -86,12 +86,22 @@ impl Socket {
         (self.stream.into(), self.records.map(|records| records.into_keys()))
     }
 
-    fn connect_one(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    fn connect_one(
+        from: Option<IpAddr>,
+        address: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
         if timeout.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let socket =
             RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if let Some(from) = from {
+            socket.bind(&SocketAddr::new(from, 0).into()).map_err(|error| {
+                let why = format!("from {from} (host-traddr) to {}: {error}", address.ip());
+                io::Error::new(error.kind(), why)
+            })?;
+        }
         socket.connect_timeout(&address.into(), timeout)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_nonblocking(true)?;
