@@ -1,25 +1,27 @@
 //! Who gets an arena: chains run in one, and a reactor has `max-chains` of them.
 //!
-//! A connection takes what is free, but for a few that are *reserved* for hosts which have no chain
-//! running, and half of these for [groups](crate::hosts::Group) which have none. When nothing is, it waits, and
-//! whatever becomes free goes to the group that has fewest chains running, of that to the host with fewest, and so
-//! on to the association and the connection. So groups that all want more than there is come to have equal parts.
+//! A connection takes what is free, but for a few that are *reserved* for [groups](crate::hosts::Group) of hosts which
+//! have no chain running. When nothing is, it waits, and whatever becomes free goes to the group that has fewest chains
+//! running, of that to the host with fewest, and so on to the association and the connection. So groups that all want
+//! more than there is come to have equal parts.
 //!
-//! Chains may be long, hours even. So one of a group that has more than another which waits *gives way*, or
-//! within it one of a host, and so on: at the end of its hop, for which it is served before the others of its
-//! connection, its state is copied out of the arena, and it waits with its connection until there is one for
-//! it again. Where nobody has more than one, they take turns. Who has none running so gets one at once while
-//! some of the reserve are left, and else after a hop of another's, whatever the others run.
+//! Chains may be long, hours even. So one of a group that has more than another which waits *gives way*: at the end of
+//! its hop, for which it is served before the others of its connection, its state is copied out of the arena, and it
+//! waits with its connection until there is one for it again. Where no group has more than one that waits, the same goes
+//! for hosts of a group, associations of a host and connections of an association. Where none has more than one, they
+//! take turns. So a group that has none running gets one at once while some of the reserve are left, and whoever else has
+//! none gets one after a hop of another's chain, whatever the others run.
 
 use crate::limits::ARENA_SLICE_NS;
 use bpfof_chain::ChainId;
+use std::collections::HashMap;
 
 /// Arenas that a turn grants at most: for each, all that wait are compared.
 pub(crate) const GRANTS_PER_TURN: usize = 16;
 /// Chains that may be asked to give way in one turn.
 pub(crate) const DISPLACED_PER_TURN: usize = 16;
 
-/// Most arenas that are kept for hosts which have no chain running.
+/// Most arenas that are kept for groups which have no chain running.
 const MAX_RESERVED_ARENAS: usize = 16;
 
 /// Time between two looks at all chains, if none should give way at the first: these take some µs.
@@ -31,17 +33,6 @@ pub(crate) struct Party {
     pub(crate) group: u32,
     pub(crate) host: u32,
     pub(crate) association: u32,
-}
-
-/// Who has chains running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// The host of a connection.
-    Busy,
-    /// Others of its group only.
-    IdleHost,
-    /// Nobody of its group.
-    IdleGroup,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +57,7 @@ pub(crate) struct Admission {
     associations: Vec<u32>,
     /// In the order in which they came.
     waiting: Vec<u32>,
-    /// Arenas for hosts without a chain.
+    /// Arenas for groups without a chain.
     reserve: usize,
     /// Arenas that are granted and not in use yet.
     granted: usize,
@@ -130,22 +121,14 @@ impl Admission {
         add(at(&mut self.associations, share.party.association));
     }
 
-    /// Which of the reserves is for a connection: the higher, the more.
-    fn rank(&self, connection: u32) -> Rank {
-        match self.need(connection) {
-            [0, ..] => Rank::IdleGroup,
-            [_, 0, ..] => Rank::IdleHost,
-            _ => Rank::Busy,
-        }
+    /// Chains that the group of a connection has running.
+    fn group_running(&self, connection: u32) -> u32 {
+        self.need(connection)[0]
     }
 
     /// Whether one of `free` arenas is for a connection, if no other wants it.
     fn has_one_for(&self, connection: u32, free: usize) -> bool {
-        let reserve = match self.rank(connection) {
-            Rank::IdleGroup => 0,
-            Rank::IdleHost => self.reserve / 2,
-            Rank::Busy => self.reserve,
-        };
+        let reserve = if self.group_running(connection) == 0 { 0 } else { self.reserve };
         free > self.granted + reserve
     }
 
@@ -161,8 +144,8 @@ impl Admission {
 
     /// Whether nobody who waits comes before a connection.
     fn is_first(&self, connection: u32) -> bool {
-        let rank = self.rank(connection);
-        self.waiting.iter().all(|waiting| rank > self.rank(*waiting))
+        let running = self.group_running(connection);
+        self.waiting.iter().all(|waiting| running == 0 && self.group_running(*waiting) > 0)
     }
 
     /// A connection has started a chain, as it [may](Self::may_start).
@@ -286,6 +269,11 @@ impl Admission {
         self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
     }
 
+    /// Whether a chain has been asked to give way and still runs.
+    pub(crate) fn is_giving_way(&self) -> bool {
+        self.giving_way > 0
+    }
+
     /// Whether more connections wait than chains have been asked to give way.
     pub(crate) fn wants_displaced(&self) -> bool {
         self.giving_way < self.waiting.len()
@@ -296,19 +284,51 @@ impl Admission {
         self.giving_way += 1;
     }
 
-    /// Which of the running chains, each with its connection and for how long it has had its arena,
-    /// should give way to the [neediest](Self::neediest) connection: who has most gives, and of that the
-    /// chain that has had its arena longest.
+    /// Which of the running chains, each with its connection and for how long it has had its arena, should give way to the
+    /// [neediest](Self::neediest) connection: who has most gives, and of that the chain that has had its arena longest.
     pub(crate) fn choose_displaced(
         &self,
         neediest: u32,
         running: impl Iterator<Item = (ChainId, u32, u64)>,
     ) -> Option<ChainId> {
-        let gives = |(_, owner, held_ns): &(ChainId, u32, u64)| {
-            self.is_displaced_by(*owner, neediest, *held_ns)
-        };
-        let chosen = running.filter(gives);
-        chosen
+        self.longest_of_greediest(
+            running.filter(|(_, owner, held_ns)| self.is_displaced_by(*owner, neediest, *held_ns)),
+        )
+    }
+
+    /// The same where none gives way to that one: others of its group, of its host or of its association may need its
+    /// arena more than its owner does.
+    pub(crate) fn choose_displaced_within(
+        &self,
+        running: impl Iterator<Item = (ChainId, u32, u64)>,
+    ) -> Option<ChainId> {
+        let mut neediest: HashMap<(usize, u32), u32> = HashMap::new();
+        for waiting in &self.waiting {
+            for whole in self.wholes(*waiting) {
+                let first = neediest.entry(whole).or_insert(*waiting);
+                if self.need(*waiting) < self.need(*first) {
+                    *first = *waiting;
+                }
+            }
+        }
+        self.longest_of_greediest(running.filter(|(_, owner, held_ns)| {
+            let others = self.wholes(*owner).filter_map(|whole| neediest.get(&whole));
+            others.into_iter().any(|other| self.is_displaced_by(*owner, *other, *held_ns))
+        }))
+    }
+
+    /// The group, the host and the association of a connection, each with its level.
+    fn wholes(&self, connection: u32) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let party = self.share(connection).map(|share| share.party);
+        let indices = party.map(|Party { group, host, association }| [group, host, association]);
+        indices.into_iter().flat_map(|indices| indices.into_iter().enumerate())
+    }
+
+    fn longest_of_greediest(
+        &self,
+        chains: impl Iterator<Item = (ChainId, u32, u64)>,
+    ) -> Option<ChainId> {
+        chains
             .max_by_key(|(_, owner, held_ns)| (self.need(*owner), *held_ns))
             .map(|(chain, ..)| chain)
     }
@@ -392,13 +412,48 @@ mod tests {
         assert_eq!((admission.hosts, admission.associations), (vec![0; 2], vec![0; 3]));
     }
 
-    /// Hosts of a group that have nothing have half of the reserve, and others all of it.
+    /// Names of a group that has something have none of the reserve, and none of them waits for ever beside another
+    /// group that has as much.
     #[test]
-    fn names_of_a_group_leave_some_of_the_reserve() {
+    fn names_of_a_group_share_its_part() {
         let mut admission = Admission { reserve: 8, ..Admission::default() };
         for connection in 0..40 {
             let (host, group) = (connection, connection / 20);
             admission.join(connection, Party { group, host, association: connection });
+        }
+        run(&mut admission, 0, 13);
+        run(&mut admission, 20, 12);
+        (0..40).for_each(|connection| admission.wait(connection));
+        let free = 8;
+        assert!(admission.grant(free).is_none() && !admission.may_start(1, free));
+        let chains = |admission: &Admission| -> Vec<_> {
+            let of = |owner| (0..admission.running(owner)).map(move |_| owner);
+            [0, 20].into_iter().flat_map(of).collect()
+        };
+        let running = |admission: &Admission| {
+            let owners = chains(admission).into_iter().enumerate();
+            owners.map(|(at, owner)| (ChainId::from_index(at), owner, 0)).collect::<Vec<_>>()
+        };
+        // The neediest is of the group that has less, and nobody has more than one more.
+        let neediest = admission.neediest().expect("many wait");
+        assert_eq!(neediest, 21);
+        let of_first = |chain: Option<ChainId>| chain.is_some_and(|chain| chain.index() < 13);
+        let all = running(&admission);
+        assert!(!of_first(admission.choose_displaced(neediest, all.iter().copied())));
+        assert!(of_first(admission.choose_displaced_within(all.into_iter())));
+        // What has left is for one of its own.
+        admission.ended(0, 1, 0);
+        admission.ended(0, 1, 0);
+        assert_eq!(admission.grant(free + 1), Some(1));
+    }
+
+    /// A new group has all of the reserve, whatever the names of others.
+    #[test]
+    fn the_reserve_is_for_groups_without_a_chain() {
+        let mut admission = Admission { reserve: 8, ..Admission::default() };
+        for connection in 0..40 {
+            let group = u32::saturating_sub(connection, 19);
+            admission.join(connection, Party { group, host: connection, association: connection });
         }
         let mut free = 12;
         for connection in 0..20 {
@@ -409,16 +464,13 @@ mod tests {
                 admission.wait(connection);
             }
         }
-        assert_eq!(free, 4);
-        assert!(admission.may_start(20, free) && admission.grant(free).is_none());
-        admission.started(20);
-        assert!(!admission.may_start(21, free - 1));
-        // What becomes free is for the group that has less.
-        admission.wait(21);
-        assert_eq!(admission.grant(5), Some(21));
-        assert!(
-            admission.is_displaced_by(0, 21, 0) && !admission.is_displaced_by(20, 19, u64::MAX)
-        );
+        assert_eq!(free, 8);
+        for connection in 20..28 {
+            assert!(admission.may_start(connection, free));
+            admission.started(connection);
+            free -= 1;
+        }
+        assert!(!admission.may_start(28, free));
     }
 
     #[test]

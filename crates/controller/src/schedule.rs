@@ -140,27 +140,14 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// A group of which no host is known yet.
     pub(crate) fn new_group(&mut self) -> GroupIndex {
-        let index = self.free_groups.pop().unwrap_or_else(|| {
-            self.groups.push(Share::default());
-            self.groups.len() as u32 - 1
-        });
-        GroupIndex(index)
+        GroupIndex(place(&mut self.groups, &mut self.free_groups, Share::default()))
     }
 
     /// A host of which no connection is known yet.
     pub(crate) fn new_host(&mut self, group: GroupIndex) -> HostIndex {
         self.groups[group.0 as usize].members += 1;
         let host = Host { group: group.0, share: Share::default() };
-        match self.free_hosts.pop() {
-            Some(index) => {
-                self.hosts[index as usize] = host;
-                HostIndex(index)
-            }
-            None => {
-                self.hosts.push(host);
-                HostIndex(self.hosts.len() as u32 - 1)
-            }
-        }
+        HostIndex(place(&mut self.hosts, &mut self.free_hosts, host))
     }
 
     /// A host, the only one of its group, that stays when it has no connection.
@@ -228,9 +215,7 @@ impl Schedule {
 
     /// Where it is unused.
     fn free_group(&mut self, index: u32) {
-        let group = &mut self.groups[index as usize];
-        if group.is_unused() {
-            *group = Share::default();
+        if self.groups[index as usize].is_unused() {
             self.free_groups.push(index);
         }
     }
@@ -356,20 +341,23 @@ impl Schedule {
                 continue;
             }
             let picked = pick_member(host, host_index, &mut self.members);
-            if picked.is_some() && self.round.is_empty() {
+            if let Some((_, time)) = picked
+                && self.round.is_empty()
+            {
                 group.now = group.now.max(host.time);
+                host.now = host.now.max(time);
             }
-            if picked.is_some() && !host.waiting.is_empty() {
-                group.waiting.push(Reverse((host.time, host_index)));
-            } else {
+            if host.waiting.is_empty() {
                 host.is_waiting = false;
-                if host.members == 0 {
+                if host.is_unused() {
                     self.free_hosts.push(host_index);
                     group.members -= 1;
                 }
+            } else {
+                group.waiting.push(Reverse((host.time, host_index)));
             }
-            if picked.is_some() {
-                return picked;
+            if let Some((connection, _)) = picked {
+                return Some(connection);
             }
         }
     }
@@ -407,23 +395,21 @@ impl Schedule {
         let taken = (begun + fresh) as u64;
         member.active.move_first(begun, &mut self.round);
         member.fresh.move_first(fresh, &mut self.round);
-        let Host { group, share: host } = &mut self.hosts[member.host as usize];
-        let group = &mut self.groups[*group as usize];
+        let Host { group, share: host } = &self.hosts[member.host as usize];
         self.parts.push(Part {
             connection,
             estimate,
-            begins: [group.time, host.time, member.time],
+            begins: [self.groups[*group as usize].time, host.time, member.time],
             end: self.round.len(),
             done: 0,
             cost: 0,
             dearest: 0,
         });
+        let has_more = !member.active.is_empty() || !member.fresh.is_empty();
         let units = estimate * taken;
-        for time in [&mut group.time, &mut host.time, &mut member.time] {
-            *time += units;
-        }
         self.round_units += units;
-        if !member.active.is_empty() || !member.fresh.is_empty() {
+        self.charge(connection, units as i64);
+        if has_more {
             self.wake(connection);
         }
     }
@@ -630,8 +616,22 @@ impl Fifo {
     }
 }
 
-/// Takes the connection of a host whose turn it is.
-fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> Option<u32> {
+/// Puts something where nothing is any more, or behind all.
+fn place<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
+    match free.pop() {
+        Some(index) => {
+            all[index as usize] = new;
+            index
+        }
+        None => {
+            all.push(new);
+            all.len() as u32 - 1
+        }
+    }
+}
+
+/// Takes the connection of a host whose turn it is, and gives its virtual time as well.
+fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> Option<(u32, u64)> {
     loop {
         let Reverse((time, connection)) = host.waiting.pop()?;
         // It may have gone, or to another host, and come back since.
@@ -644,7 +644,7 @@ fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> 
             continue;
         }
         member.is_waiting = false;
-        return Some(connection);
+        return Some((connection, time));
     }
 }
 

@@ -36,7 +36,7 @@ impl FunctionId {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
     pub(crate) name: String,
-    /// Of what it does: [`Program::digest`](bpfof_function::Program::digest).
+    /// Of what it does: [`Program::digest`](bpfof_function::Program::digest). Zeroes if the target does not tell.
     pub(crate) digest: [u8; 32],
 }
 
@@ -162,7 +162,7 @@ impl Controller {
     }
 
     /// The installed function that does what this entry of an object does, whatever its name is; of several the one
-    /// that was installed first. None if there is none. With several portals, paths where it is another one, or is
+    /// that was installed first. None if there is none, or the target is older and tells no digests. With several portals, paths where it is another one, or is
     /// missing, are not used from now on.
     ///
     /// # Errors
@@ -204,14 +204,27 @@ impl Controller {
 
     /// All installed functions, by their ids, which count up in the order in which they were installed.
     pub(crate) fn installed(&mut self) -> Result<BTreeMap<u32, Installed>, Error> {
-        let digests = self.whole_answer(AdminCommand::digests)?;
-        let digests: BTreeMap<u32, [u8; 32]> =
-            FunctionDigest::list(&digests).map(|entry| (entry.function, entry.digest)).collect();
+        let digests = match self.whole_answer(AdminCommand::digests) {
+            Ok(digests) => Some(digests),
+            // The target is older, and knows names only.
+            Err(Error::Command { source, .. })
+                if source.status.same_code(Status::INVALID_FIELD) =>
+            {
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let digests = digests.as_deref().map(|digests| -> BTreeMap<u32, [u8; 32]> {
+            FunctionDigest::list(digests).map(|entry| (entry.function, entry.digest)).collect()
+        });
         let report = self.function_report()?;
         let all = report.iter().filter(|entry| FunctionId(entry.function).is_installed());
         // One that is in one of the answers only comes or goes.
         let known = all.filter_map(|entry| {
-            let digest = *digests.get(&entry.function)?;
+            let digest = match &digests {
+                Some(digests) => *digests.get(&entry.function)?,
+                None => [0; 32],
+            };
             Some((entry.function, Installed { name: entry.name.to_string(), digest }))
         });
         Ok(known.collect())

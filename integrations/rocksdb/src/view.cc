@@ -236,8 +236,7 @@ std::string why_not_mapped(const View &view, const TableFiles &files)
 	std::string found;
 
 	view.all_tables([&](const Table &table) {
-		const bool is_mapped = !table.refusal().empty() ||
-				       bpfof_wait_mapped(session->get(), table.file().number(), 0) == 0;
+		const bool is_mapped = bpfof_wait_mapped(session->get(), table.file().number(), 0) == 0;
 
 		found = is_mapped || errno == ENOTCONN ? "" : bpfof_error();
 		return found.empty();

@@ -9,7 +9,7 @@ use bpfof_host::{
 };
 use clap::ValueEnum;
 use socket2::{Domain, Socket, Type};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -42,6 +42,8 @@ const SILENT_LANES: usize = 10;
 const SILENT_READS: usize = 1000;
 /// Connections that a storm keeps open.
 const STORM_KEEPS: usize = 500;
+/// Where the victim comes from.
+const VICTIM: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// How often aggressors that wait look whether they are to stop.
 const TICK: Duration = Duration::from_millis(20);
 /// They give way to everyone else.
@@ -80,6 +82,7 @@ pub(super) struct Running {
 
 struct Shared {
     url: TargetUrl,
+    together: bool,
     stop: AtomicBool,
     /// Chains that ended, functions that were loaded or refused, connections made.
     operations: AtomicU64,
@@ -102,14 +105,16 @@ impl Aggressor {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Starts what it does to a target, from an address.
+    /// Starts what it does to a target: from the victim's address if they are `together`, and else from one of its own
+    /// for each host.
     pub(super) fn start(
         self,
         url: &TargetUrl,
-        from: IpAddr,
+        together: bool,
     ) -> Result<Running, Box<dyn std::error::Error>> {
         let shared = Shared {
-            url: TargetUrl { host_traddr: Some(from), ..url.clone() },
+            url: url.clone(),
+            together,
             stop: AtomicBool::new(false),
             operations: AtomicU64::new(0),
         };
@@ -152,7 +157,7 @@ impl Aggressor {
                 (0..SILENT_HOSTS).try_for_each(|_| running.spawn(|shared, host| shared.ask(host)))
             }
             Aggressor::Storm => {
-                running.spawn(|shared, _| shared.knock())?;
+                running.spawn(|shared, host| shared.knock(host))?;
                 running.spawn(|shared, host| shared.come_and_go(host))
             }
             Aggressor::Everything => Ok(()),
@@ -174,18 +179,22 @@ impl Running {
     /// target's business: it may throw an aggressor out.
     fn spawn(
         &mut self,
-        round: impl Fn(&Shared, &Options) -> Result<(), Error> + Send + 'static,
+        round: impl Fn(&Shared, &Host) -> Result<(), Error> + Send + 'static,
     ) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
+        let number = self.threads.len();
         let mut host_id = [0xa5; 16];
-        host_id[..8].copy_from_slice(&(self.threads.len() as u64).to_le_bytes());
+        host_id[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        let from = if shared.together { VICTIM } else { Ipv4Addr::new(127, 0, 1, number as u8) };
+        let url = TargetUrl { host_traddr: Some(from.into()), ..shared.url.clone() };
         let thread = std::thread::Builder::new().name("aggressor".into());
         self.threads.push(thread.spawn(move || {
             // Linux gives each thread a niceness of its own. Without it only the figures are worse.
             let _ = rustix::process::setpriority_process(None, NICE);
             let options = Options { queue_depth: 1023, ..Options::for_host(host_id) };
+            let host = Host { url, options, from };
             while !shared.is_over() {
-                if round(&shared, &options).is_err() {
+                if round(&shared, &host).is_err() {
                     std::thread::sleep(TICK);
                 }
             }
@@ -218,6 +227,19 @@ struct Chains {
     names: usize,
 }
 
+/// Who an aggressor is.
+struct Host {
+    url: TargetUrl,
+    options: Options,
+    from: Ipv4Addr,
+}
+
+impl Host {
+    fn connect(&self) -> Result<Controller, Error> {
+        Controller::connect(&self.url, self.options.clone())
+    }
+}
+
 impl Shared {
     fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -227,13 +249,14 @@ impl Shared {
         self.operations.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    fn chains(&self, host: &Options, chains: Chains, lanes: usize) -> Result<(), Error> {
+    fn chains(&self, host: &Host, chains: Chains, lanes: usize) -> Result<(), Error> {
         let (mut controllers, mut open, mut function) = (Vec::new(), Vec::new(), FunctionId(0));
         for name in 0..chains.names {
-            let mut host_id = host.host_id;
+            let mut host_id = host.options.host_id;
             host_id[8..].copy_from_slice(&(name as u64).to_le_bytes());
-            let host = Options { queue_depth: host.queue_depth, ..Options::for_host(host_id) };
-            let mut controller = Controller::connect(&self.url, host)?;
+            let queue_depth = host.options.queue_depth;
+            let options = Options { queue_depth, ..Options::for_host(host_id) };
+            let mut controller = Controller::connect(&host.url, options)?;
             // The same number in each association.
             function = load(&mut controller, chains.name)?;
             for _ in 0..lanes {
@@ -286,8 +309,8 @@ impl Shared {
         Ok(())
     }
 
-    fn load(&self, host: &Options) -> Result<(), Error> {
-        let mut controller = Controller::connect(&self.url, host.clone())?;
+    fn load(&self, host: &Host) -> Result<(), Error> {
+        let mut controller = host.connect()?;
         let large = assembly::object(&assembly::program(4096));
         let garbage = vec![0x7f; GARBAGE_BYTES];
         while !self.is_over() {
@@ -303,8 +326,8 @@ impl Shared {
     }
 
     /// Asks for much and takes nothing. A connection that the target has given up is made anew.
-    fn ask(&self, host: &Options) -> Result<(), Error> {
-        let controller = Controller::connect(&self.url, host.clone())?;
+    fn ask(&self, host: &Host) -> Result<(), Error> {
+        let controller = host.connect()?;
         let mut lanes = Vec::new();
         for _ in 0..SILENT_LANES {
             let mut lane = controller.open_lane()?;
@@ -331,15 +354,13 @@ impl Shared {
     }
 
     /// TCP connections without Connect.
-    fn knock(&self) -> Result<(), Error> {
+    fn knock(&self, host: &Host) -> Result<(), Error> {
         let open = || -> std::io::Result<Socket> {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            if let Some(from) = self.url.host_traddr {
-                socket.bind(&SocketAddr::new(from, 0).into())?;
-            }
+            socket.bind(&SocketAddr::from((host.from, 0)).into())?;
             // The target is at an address of this machine.
-            let host = self.url.host.parse::<IpAddr>().map_err(std::io::Error::other)?;
-            socket.connect(&SocketAddr::new(host, self.url.port).into())?;
+            let target = host.url.host.parse::<IpAddr>().map_err(std::io::Error::other)?;
+            socket.connect(&SocketAddr::new(target, host.url.port).into())?;
             // Closed by a reset: ports that wait would run out on this side first.
             socket.set_linger(Some(Duration::ZERO))?;
             Ok(socket)
@@ -361,12 +382,12 @@ impl Shared {
     }
 
     /// Whole associations, and as many as there may be.
-    fn come_and_go(&self, host: &Options) -> Result<(), Error> {
+    fn come_and_go(&self, host: &Host) -> Result<(), Error> {
         let mut kept = std::collections::VecDeque::new();
         while !self.is_over() {
             // It has no thread to keep it alive: a storm does not need it.
-            let host = Options { keep_alive: Duration::ZERO, ..host.clone() };
-            kept.push_back(Controller::connect(&self.url, host)?);
+            let options = Options { keep_alive: Duration::ZERO, ..host.options.clone() };
+            kept.push_back(Controller::connect(&host.url, options)?);
             if kept.len() > STORM_KEEPS / 5 {
                 kept.pop_front();
             }

@@ -13,7 +13,6 @@ use bpfof_terminal::Outcome;
 use bpfof_terminal::progress::{self, ProgressBar};
 use clap::{Args, ValueEnum};
 use report::{Case, Memory, Report, Sample};
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use victim::{Slowest, Victim};
@@ -35,10 +34,10 @@ pub struct FairOptions {
     /// Beside whom [default: each, then everything].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     aggressors: Vec<Aggressor>,
-    /// Address of this machine that they come from. The victim comes from 127.0.0.1; from there as well, they are of
-    /// its group, and share its part.
-    #[arg(long, default_value_t = Ipv4Addr::new(127, 0, 0, 2), value_name = "ADDRESS")]
-    aggressors_from: Ipv4Addr,
+    /// All of them are at the victim's address, so that they are of its group and share its part. Otherwise each host
+    /// is at an address of its own.
+    #[arg(long)]
+    together: bool,
     /// Turns of idle and beside.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: u16,
@@ -78,7 +77,7 @@ pub(crate) fn run(options: &FairOptions) -> Outcome {
         seconds => Some(memory(options, seconds, &bar)?),
     };
     bar.finish_and_clear();
-    let report = Report::new(options.aggressors_from, cases, memory, steal::lost_most());
+    let report = Report::new(options.together, cases, memory, steal::lost_most());
     let written = write_json(options.json.as_ref(), &report);
     let drawn = options.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, &report));
     print!("{}", report.table());
@@ -97,7 +96,7 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
     bar.set_message(format!("beside nobody and beside {name}, in turn"));
     for _ in 0..options.repetitions {
         idle.add(&steal::undisturbed(false, || victim.window(time))?);
-        let running = aggressor.start(&victim.url(), options.aggressors_from.into())?;
+        let running = aggressor.start(&victim.url(), options.together)?;
         std::thread::sleep(SETTLE);
         beside.add(&steal::undisturbed(false, || victim.window(time)).map_err(named)?);
         let again = victim.come_again().map_err(named)?;
@@ -108,7 +107,7 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
         std::thread::sleep(SETTLE);
         bar.inc(1);
     }
-    let running = aggressor.start(&victim.url(), options.aggressors_from.into())?;
+    let running = aggressor.start(&victim.url(), options.together)?;
     std::thread::sleep(SETTLE);
     let stopped = victim.stop().map_err(named)?;
     drop(running);
@@ -129,7 +128,7 @@ fn memory(options: &FairOptions, seconds: u32, bar: &ProgressBar) -> Result<Memo
     victim.window(SETTLE)?;
     let idle_bytes = victim.target.resident_bytes()?;
     bar.set_message("memory beside everything");
-    let running = Aggressor::Everything.start(&victim.url(), options.aggressors_from.into())?;
+    let running = Aggressor::Everything.start(&victim.url(), options.together)?;
     let (begun, mut most_bytes, mut reported) = (Instant::now(), idle_bytes, 0);
     while begun.elapsed().as_secs() < u64::from(seconds) {
         victim.window(SAMPLE / 2)?;

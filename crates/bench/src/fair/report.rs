@@ -8,7 +8,6 @@ use clap::ValueEnum;
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// The name of all aggressors at once.
@@ -97,8 +96,8 @@ struct Summary {
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     bench: &'static str,
-    /// Where aggressors come from; the victim comes from 127.0.0.1.
-    aggressors_from: Ipv4Addr,
+    /// Whether all aggressors are at the victim's address; else each host is at one of its own.
+    together: bool,
     pub(super) cases: Vec<Case>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Memory>,
@@ -189,7 +188,7 @@ impl Memory {
 
 impl Report {
     pub(super) fn new(
-        aggressors_from: Ipv4Addr,
+        together: bool,
         cases: Vec<Case>,
         memory: Option<Memory>,
         lost: f64,
@@ -216,7 +215,7 @@ impl Report {
             memory_max_mib: memory.as_ref().map(|memory| memory.max_mib),
             memory_given_back_s: memory.as_ref().map(|memory| memory.given_back_s),
         };
-        Report { bench: "fair", aggressors_from, cases, memory, lost, summary }
+        Report { bench: "fair", together, cases, memory, lost, summary }
     }
 
     /// For people.
@@ -224,9 +223,9 @@ impl Report {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "A victim at 127.0.0.1 beside each aggressor at {}: µs (p50 p99 ± % max), the same beside nobody in \
-             brackets\n{:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
-            self.aggressors_from,
+            "A victim beside each aggressor, {}: µs (p50 p99 ± % max), the same beside nobody in brackets\n\
+             {:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
+            if self.together { "of its address" } else { "of other addresses" },
             "",
             "a read of 4 KiB",
             "a get, pushed down",
@@ -342,7 +341,7 @@ mod tests {
             aggressor_operations: 5,
         };
         let cases = vec![case("scans", 100.0), case("storm", 200.0), case(EVERYTHING, 900.0)];
-        let text = Report::new(Ipv4Addr::LOCALHOST, cases, None, 0.0).table();
+        let text = Report::new(false, cases, None, 0.0).table();
         let words =
             ["scans", "storm", "everything", "p50", "± %", "max", "load ms", "conn. ms", "stop s"];
         let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, beside \

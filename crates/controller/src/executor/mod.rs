@@ -590,22 +590,33 @@ impl Executor {
         }
         // What chains are asked to leave counts as theirs until they have left: all are for the same.
         let neediest = self.admission.neediest();
-        for _ in 0..DISPLACED_PER_TURN {
+        let is_first = !self.admission.is_giving_way();
+        for asked in 0..DISPLACED_PER_TURN {
             let wants = self.admission.wants_displaced();
-            if !wants || !neediest.is_some_and(|neediest| self.displace(neediest)) {
-                return self.admission.look_later(self.now_ns);
+            if wants && neediest.is_some_and(|neediest| self.displace(Some(neediest))) {
+                continue;
             }
+            // One at a time: its place is for whoever needs it most then.
+            if !(wants && is_first && asked == 0 && self.displace(None)) {
+                self.admission.look_later(self.now_ns);
+            }
+            return;
         }
     }
 
-    /// Asks one chain to give way to the connection that needs an arena most; false if none should.
-    fn displace(&mut self, neediest: u32) -> bool {
+    /// Asks one chain to give way to the connection that needs an arena most, or to others of its own; false if none
+    /// should.
+    fn displace(&mut self, neediest: Option<u32>) -> bool {
         let now_ns = self.now_ns;
         let running = self.arenas.running().filter(|(_, owner)| !owner.gives_way);
         let held = running.map(|(chain, owner)| {
             (chain, owner.command.connection, now_ns.saturating_sub(owner.since_ns))
         });
-        let Some(chain) = self.admission.choose_displaced(neediest, held) else { return false };
+        let chosen = match neediest {
+            Some(neediest) => self.admission.choose_displaced(neediest, held),
+            None => self.admission.choose_displaced_within(held),
+        };
+        let Some(chain) = chosen else { return false };
         self.admission.asked_to_give_way();
         self.arenas.engine.give_way(chain);
         let owner = self.arenas.owner_mut(chain);

@@ -4,6 +4,7 @@
 use crate::{Portal, TargetUrl, Transport};
 use rustix::fs::{major, minor};
 use std::fs;
+use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 /// Volumes over volumes that are followed.
@@ -82,10 +83,12 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     let list: Vec<String> = portals.iter().map(ToString::to_string).collect();
     let (scheme, list) = (transport.scheme(), list.join(","));
     let mut url: TargetUrl = format!("{scheme}{list}/{}?ns={nsid}", nqn?).parse().ok()?;
-    // The address that all of its paths come from, if they do: rules and limits of a target go by it.
+    // The address that all of its paths come from, if they do: rules and limits of a target go by it. In a network
+    // namespace of its own this process may not have it.
     from.dedup();
     if let [Some(from)] = &from[..] {
-        url.host_traddr = from.parse().ok();
+        let is_here = |from: &IpAddr| UdpSocket::bind((*from, 0)).is_ok();
+        url.host_traddr = from.parse().ok().filter(is_here);
     }
     Some(KernelNamespace { url, host_nqn, device: Path::new("/dev").join(disk.file_name()?) })
 }
@@ -127,10 +130,10 @@ mod tests {
         for (name, transport, expected, from) in [
             ("nvme1", "rdma\n", "nvme-rdma://10.0.0.1:4420", ""),
             ("nvme2", "rdma\n", "nvme-rdma://10.0.0.1:4420", ""),
-            ("nvme3", "tcp\n", "nvme-tcp://10.0.0.3:4420", "&host-traddr=10.0.0.9"),
+            ("nvme3", "tcp\n", "nvme-tcp://10.0.0.3:4420", "&host-traddr=127.0.0.9"),
         ] {
             let portal = format!("traddr=10.0.0.{},trsvcid=4420", &name[4..]);
-            let address = format!("{portal},host_traddr=10.0.0.9,src_addr=10.0.0.9\n");
+            let address = format!("{portal},host_traddr=127.0.0.9,src_addr=127.0.0.9\n");
             let files = [("transport", transport), ("address", &address), ("subsysnqn", nqn)];
             write(&disk.join("device").join(name), &files);
             let found = find(&disk, 8).expect("a namespace");

@@ -192,7 +192,7 @@ impl Intent {
                     is_there
                 });
             }
-            compare_installed(&there, &self.installed)?;
+            compare_installed(&there, &self.installed, is_alone)?;
         }
         if progress.last_id >= progress.goal {
             progress.goal = self.last_id;
@@ -326,7 +326,8 @@ impl Intent {
         installed: &Installed,
     ) -> Result<(), Error> {
         let mut one = Controller::of(Arc::clone(association));
-        compare_installed(&one.installed()?, &BTreeMap::from([(id, installed.clone())]))?;
+        let required = BTreeMap::from([(id, installed.clone())]);
+        compare_installed(&one.installed()?, &required, false)?;
         self.installed.insert(id, installed.clone());
         Ok(())
     }
@@ -467,6 +468,7 @@ fn skip(
 fn compare_installed(
     there: &BTreeMap<u32, Installed>,
     installed: &BTreeMap<u32, Installed>,
+    is_alone: bool,
 ) -> Result<(), Error> {
     for (id, installed) in installed {
         let found = match there.get(id) {
@@ -476,6 +478,12 @@ fn compare_installed(
             None => "missing".to_owned(),
         };
         let name = &installed.name;
+        if is_alone {
+            return Err(Error::OtherFunctions(format!(
+                "installed function {id} is {found} since the targets were connected again, and not the {name:?} that \
+                 this program has looked up; start the program again"
+            )));
+        }
         return Err(Error::OtherFunctions(format!(
             "installed function {id} is {found} there and {name:?} on another path; install the same \
              functions at both, in the same order"

@@ -1,9 +1,11 @@
-//! Where connections go to.
+//! Where connections go to, and come from.
 
 use crate::{Error, TargetUrl};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// The addresses that `url` names, or `peer`, which is one of them.
+/// The addresses that `url` names, or `peer`, which is one of them; without those that cannot be reached from the address
+/// that it names for this host.
 pub(super) fn addresses(
     url: &TargetUrl,
     peer: Option<SocketAddr>,
@@ -13,5 +15,15 @@ pub(super) fn addresses(
     }
     let resolved = (url.host.as_str(), url.port).to_socket_addrs();
     let addresses = resolved.map_err(|source| Error::Resolve { host: url.host.clone(), source })?;
-    Ok(addresses.collect())
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let Some(from) = url.host_traddr else { return Ok(addresses) };
+    let same_kind = addresses.iter().filter(|address| address.is_ipv4() == from.is_ipv4());
+    let same_kind: Vec<SocketAddr> = same_kind.copied().collect();
+    if same_kind.is_empty() {
+        let (here, there) = if from.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+        let why = format!("host-traddr={from} is {here}, and the target has {there} only");
+        let source = io::Error::new(io::ErrorKind::AddrNotAvailable, why);
+        return Err(Error::Connect { address: format!("{}:{}", url.host, url.port), source });
+    }
+    Ok(same_kind)
 }

@@ -41,6 +41,8 @@ pub(super) enum Manner {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) manner: Manner,
+    /// The last number of its address.
+    address: u8,
     nqn: String,
     id: [u8; 16],
     pub(super) kato_ms: u32,
@@ -99,6 +101,7 @@ impl Host {
     pub(super) fn new(index: usize, random: &mut Random) -> Host {
         Host {
             manner: Manner::Any,
+            address: index as u8 + 1,
             nqn: format!("nqn.2026-01.io.bpf-of:host-{index}"),
             id: [index as u8 + 1; 16],
             kato_ms: random.pick(&[0, 3_000, 8_000]),
@@ -125,9 +128,12 @@ impl Host {
         }
     }
 
-    /// A host among others that ask for more than there is: the first two for little.
-    pub(super) fn of_crowd(index: usize, random: &mut Random) -> Host {
+    /// A host among others that ask for more than there is: the first two for little. Those that are `together` are at
+    /// the address of one that does.
+    pub(super) fn of_crowd(index: usize, together: bool, random: &mut Random) -> Host {
         let any = Host::new(index, random);
+        let address = if together { 5 } else { any.address };
+        let any = Host { address, ..any };
         match index {
             0 | 1 => Host {
                 manner: Manner::Modest,
@@ -233,7 +239,7 @@ impl World {
             namespaces,
         });
         let link = self.links.len();
-        self.links.push(Link::new(host as u8 + 1));
+        self.links.push(Link::new(self.hosts[host].address));
         let (inbox, since, stage) = (Vec::new(), self.now, Stage::Opening);
         let client = Client { host, qid, initiator, inbox, stage, since, hangs_up: false };
         self.clients.push(Some(client));

@@ -242,9 +242,11 @@ impl World {
             random,
         };
         let hosts = if settings.greedy { 5 } else { world.random.within(1, 3) as usize };
+        // From which on they are at one address.
+        let together = world.random.within(1, 5) as usize;
         for host in 0..hosts {
             let made = match settings.greedy {
-                true => Host::of_crowd(host, &mut world.random),
+                true => Host::of_crowd(host, host >= together, &mut world.random),
                 false => Host::new(host, &mut world.random),
             };
             world.hosts.push(made);
