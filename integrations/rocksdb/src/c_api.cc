@@ -7,6 +7,7 @@
 
 #include "opening.h"
 
+#include <rocksdb/merge_operator.h>
 #include <rocksdb/options.h>
 
 #include <cstdlib>
@@ -35,6 +36,13 @@ struct bpfof_rocksdb_opening {
 namespace {
 
 using rocksdb::Status;
+
+/* Of a database without a merge operator: there is nothing to merge. */
+class NoMerges final : public rocksdb::MergeOperator {
+    public:
+	bool FullMergeV2(const MergeOperationInput &, MergeOperationOutput *) const override { return false; }
+	const char *Name() const override { return "bpfof.NoMerges"; }
+};
 
 /* As rocksdb_open() does it. */
 bool is_error(const Status &status, char **error)
@@ -172,6 +180,9 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, co
 		return nullptr;
 	opening->of->adapt(&options->rep);
 	options->rep.merge_operator = families[0].options.merge_operator;
+	/* RocksDB may open a database without one in a form whose Get() knows neither range deletions nor blobs. */
+	if (opened_for == bpf_of::Access::kReadOnly && !options->rep.merge_operator)
+		options->rep.merge_operator = std::make_shared<NoMerges>();
 	return opening.release();
 }
 

@@ -8,7 +8,7 @@ namespace bpf_of {
 /* How many there is room for at first. */
 constexpr uint32_t SLOTS_LEAST = 64;
 
-Families::Families()
+Families::Families(bool is_secondary) : is_secondary_(is_secondary)
 {
 	made_.push_back(std::make_unique<Slots>(SLOTS_LEAST));
 	slots_ = made_.back().get();
@@ -73,9 +73,13 @@ void Families::stop()
 
 void Families::OnTableFileCreated(const rocksdb::TableFileCreationInfo &info)
 {
-	/* It knows by its name which is its own. */
-	for (const auto &tracker : all())
-		tracker->created(info);
+	/* It knows by its name which is its own; one that was dropped may have had the same. */
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	for (const Followed &family : followed_) {
+		if (!family.is_dropped)
+			family.tracker->created(info);
+	}
 }
 
 void Families::OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info)
@@ -104,9 +108,11 @@ void Families::OnColumnFamilyHandleDeletionStarted(rocksdb::ColumnFamilyHandle *
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		const auto found = std::find_if(followed_.begin(), followed_.end(), [&](const Followed &family) {
+			/* Of a secondary instance the program has one handle of each, and gets no other. */
+			const bool is_last = family.is_dropped || (is_secondary_ && family.is_own);
+
 			/* Its own it gives back itself. */
-			return family.number == number &&
-			       (family.handle == handle ? !family.is_own : family.is_dropped);
+			return family.number == number && (family.handle == handle ? !family.is_own : is_last);
 		});
 
 		if (found == followed_.end())

@@ -10,7 +10,8 @@ namespace bpf_of {
 /* Trackers by the numbers of their families, which RocksDB never uses twice; and RocksDB's events for them. */
 class Families : public rocksdb::EventListener {
     public:
-	Families();
+	/* A secondary instance does not know when its primary drops a family. */
+	explicit Families(bool is_secondary);
 
 	/* The tracker of a family, or null. Waits for nobody; good as long as the program has a handle. */
 	VersionTracker *find(uint32_t number) const
@@ -66,6 +67,7 @@ class Families : public rocksdb::EventListener {
 	void poke(uint32_t number);
 	void put(uint32_t number, VersionTracker *tracker);
 
+	const bool is_secondary_;
 	std::atomic<const Slots *> slots_;
 	mutable std::mutex mutex_;
 	std::vector<Followed> followed_;

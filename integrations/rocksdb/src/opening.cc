@@ -111,6 +111,7 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 	std::unique_ptr<Opening> begun(new Opening());
 	auto state = std::make_unique<PushdownDB::State>(pushdown, access);
 
+	state->has_rate_limiter = options.rate_limiter != nullptr;
 	state->files = std::make_shared<TableFiles>(std::move(target));
 	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
 	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max, false);

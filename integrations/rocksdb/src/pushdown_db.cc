@@ -82,17 +82,25 @@ Status PushdownDB::TryCatchUpWithPrimary()
 
 	if (state_->access != Access::kSecondary)
 		return StackableDB::TryCatchUpWithPrimary();
-	std::lock_guard<std::mutex> lock(state_->catching_up);
+	std::lock_guard<std::timed_mutex> lock(state_->catching_up);
 
 	/* Memtables change, and their tables later: meanwhile, and if RocksDB has given up half-way, it reads itself. */
 	catch_ups.fetch_add(1 - catch_ups.load() % 2);
+	const auto all = state_->families->all();
+	std::vector<std::shared_ptr<const View>> before;
+
+	for (const auto &live : all)
+		before.push_back(live->view());
 	const Status status = StackableDB::TryCatchUpWithPrimary();
 
-	if (!status.ok())
-		return status;
-	catch_ups.fetch_add(1);
-	for (const auto &live : state_->families->all())
-		live->poke();
+	for (size_t i = 0; i < all.size(); i++) {
+		if (status.ok())
+			all[i]->poke();
+		else
+			all[i]->distrust(before[i]);
+	}
+	if (status.ok())
+		catch_ups.fetch_add(1);
 	return status;
 }
 
@@ -124,6 +132,9 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options) const
 	if (options.merge_operand_count_threshold)
 		return false;
 #endif
+	/* It charges its own reads. */
+	if (options.rate_limiter_priority != rocksdb::Env::IO_TOTAL && has_rate_limiter)
+		return false;
 	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp;
 }
 
@@ -216,8 +227,10 @@ Status PushdownDB::get(
 		return status;
 	}
 	const auto together = [&](ReadPath why) {
-		state_->count(why);
-		return state_->get_together(db_, options, family, *live, view.get(), key, value);
+		const Status read = state_->get_together(db_, options, family, *live, view.get(), key, value);
+
+		state_->count(read.IsTimedOut() ? ReadPath::kTimedOut : why);
+		return read;
 	};
 
 	/* Asked before as well: the number of the version would be waited for until it has caught up. */
@@ -475,9 +488,20 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 	const auto ready = [&](const std::shared_ptr<VersionTracker> &live) {
 		return live->wait_ready(end);
 	};
-	const auto all = state_->families->all();
 
-	return !all.empty() && std::all_of(all.begin(), all.end(), ready) && state_->is_still(state_->moment());
+	for (;;) {
+		/* Who catches up has RocksDB's mutex. */
+		if (!state_->catching_up.try_lock_until(end))
+			return false;
+		state_->catching_up.unlock();
+		const uint64_t moment = state_->moment();
+		const auto all = state_->families->all();
+
+		if (all.empty() || !state_->is_still(moment) || !std::all_of(all.begin(), all.end(), ready))
+			return false;
+		if (state_->is_still(moment))
+			return true;
+	}
 }
 
 rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFamilyHandle *family)

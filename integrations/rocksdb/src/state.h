@@ -45,7 +45,7 @@ struct PushdownDB::State {
 	std::shared_ptr<TableFiles> files;
 	std::shared_ptr<IndexMemory> memory;
 	std::shared_ptr<Scans> scans = std::make_shared<Scans>();
-	const std::shared_ptr<Families> families = std::make_shared<Families>();
+	const std::shared_ptr<Families> families;
 	/* Of a chain, and of one whose family has a merge operator. */
 	size_t scratch_bytes;
 	size_t merge_scratch_bytes;
@@ -54,7 +54,9 @@ struct PushdownDB::State {
 	/* Of a secondary instance: how often it has begun or ended to catch up with its primary. Odd while it does, and
 	 * after it failed to. */
 	std::atomic<uint64_t> catch_ups{0};
-	std::mutex catching_up;
+	std::timed_mutex catching_up;
+	/* RocksDB's, of reads as well. */
+	bool has_rate_limiter = false;
 	Sampling sampling;
 	Speculation speculation;
 	/* Of MultiGets, which take other times. */
@@ -69,7 +71,8 @@ struct PushdownDB::State {
 	std::string last_error;
 
 	State(const PushdownOptions &options, Access opened_for)
-		: report(options.report), access(opened_for),
+		: families(std::make_shared<Families>(opened_for == Access::kSecondary)), report(options.report),
+		  access(opened_for),
 		  sampling(options.sample_rate, options.adapt_sampling), speculation(options.speculate),
 		  speculation_of_many(options.speculate)
 	{

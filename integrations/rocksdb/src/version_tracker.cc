@@ -77,13 +77,13 @@ void VersionTracker::stop()
 	}
 	if (thread_.joinable())
 		thread_.join();
-	view_.store(nullptr);
 	views_.clear();
 	tables_.clear();
 	ahead_.clear();
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 
+		view_.store(nullptr);
 		known_ = refused_ = 0;
 	}
 	std::lock_guard<std::mutex> lock(handle_mutex_);
@@ -172,6 +172,27 @@ bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
 		if (refreshed_.wait_until(lock, end) == std::cv_status::timeout)
 			return false;
 	}
+}
+
+void VersionTracker::distrust(const std::shared_ptr<const View> &before)
+{
+	std::lock_guard<std::mutex> handle_lock(handle_mutex_);
+	uint64_t version;
+
+	if (!handle_ || !current_version(db_, handle_, &version))
+		return;
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	distrusted_ = version;
+	if (view() != before)
+		view_.store(nullptr);
+}
+
+bool VersionTracker::is_distrusted(uint64_t version) const
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	return version == distrusted_;
 }
 
 void VersionTracker::run()
@@ -272,8 +293,6 @@ void VersionTracker::refresh()
 	/* Tables that were there when the database was opened are not in memory. */
 	if (now)
 		wait_mapped(tables);
-	view_.store(view);
-	views_.push_back(std::move(view));
 	tables_.swap(tables);
 	if (has_unread_)
 		pause();
@@ -281,6 +300,9 @@ void VersionTracker::refresh()
 		pause_ = std::chrono::milliseconds(0);
 	std::lock_guard<std::mutex> lock(mutex_);
 
+	if (view->version != distrusted_)
+		view_.store(view);
+	views_.push_back(std::move(view));
 	poked_ = poked_ || has_unread_;
 	known_ = tables_.size();
 	refused_ = refused;
@@ -327,6 +349,9 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 	if (!current_version(db_, handle_, &view->version))
 		return rocksdb::Status::NotSupported("this RocksDB does not tell its version number");
 	raise(view->version);
+	if (is_distrusted(view->version))
+		return rocksdb::Status::Incomplete("the instance has failed to catch up with its primary",
+			"RocksDB reads the family itself until it changes");
 	const Clock::time_point begun = Clock::now();
 
 	db_->GetColumnFamilyMetaData(handle_, &family);

@@ -67,6 +67,10 @@ class VersionTracker {
 	}
 	/* The current version has this number. */
 	void see(uint64_t version);
+	/* A secondary has failed to catch up: RocksDB may tell newer tables than those that the current version has. Of that
+	 * no view but the one of `before` is right, if it is one: without it RocksDB reads the family itself until there is
+	 * another version. */
+	void distrust(const std::shared_ptr<const View> &before);
 
 	/* Waits until the view is that of the current version, and the target knows where its tables lie or cannot
 	 * know, at most until then; whether it is so, or the family is not followed any more. */
@@ -98,6 +102,7 @@ class VersionTracker {
 	void tidy();
 	void open_created(const std::vector<Created> &created);
 	void refresh();
+	bool is_distrusted(uint64_t version) const;
 	/* Waits a moment until the target knows where tables lie that are new. */
 	void wait_mapped(const Tables &tables) const;
 	/* Lets views go that were replaced and that nobody uses. */
@@ -155,6 +160,8 @@ class VersionTracker {
 	std::condition_variable refreshed_;
 	bool poked_ = false;
 	bool stopping_ = false;
+	/* See distrust(); no version has the number that it is at first. */
+	uint64_t distrusted_ = UINT64_MAX;
 	std::vector<Created> created_;
 	/* Paths of tables that are gone, perhaps before they were part of a view. */
 	std::vector<std::string> deleted_;

@@ -372,6 +372,70 @@ static void put_on_top(const char *path, const char *pushdown)
 	rocksdb_close(db);
 }
 
+/*
+ * Of one table, which RocksDB opens for reading in a form of its own whose Get() knows no range deletions, if there is no
+ * merge operator.
+ */
+static void for_reading_on_top(const char *path, const char *pushdown)
+{
+	char alone[4096 + 8];
+	rocksdb_options_t *options = small_tables();
+	rocksdb_writeoptions_t *write = rocksdb_writeoptions_create();
+	rocksdb_flushoptions_t *flush = rocksdb_flushoptions_create();
+	rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+	char *error = NULL;
+
+	snprintf(alone, sizeof(alone), "%s.alone", path);
+	rocksdb_destroy_db(options, alone, &error);
+	check_ok(error, "rocksdb_destroy_db");
+	rocksdb_t *db = rocksdb_open(options, alone, &error);
+
+	check_ok(error, "rocksdb_open");
+	rocksdb_put(db, write, "deleted", 7, "value", 5, &error);
+	rocksdb_put(db, write, "kept", 4, "value", 5, &error);
+	check_ok(error, "rocksdb_put");
+	/* So that the flush leaves the key that is deleted. */
+	const rocksdb_snapshot_t *snapshot = rocksdb_create_snapshot(db);
+
+	rocksdb_writebatch_delete_range(batch, "d", 1, "e", 1);
+	rocksdb_write(db, write, batch, &error);
+	rocksdb_flush(db, flush, &error);
+	check_ok(error, "rocksdb_flush");
+	rocksdb_release_snapshot(db, snapshot);
+	rocksdb_close(db);
+
+	struct bpfof_rocksdb_opening *opening =
+		bpfof_rocksdb_begin(options, pushdown, alone, BPFOF_ROCKSDB_READ_ONLY, &error);
+
+	check_ok(error, "bpfof_rocksdb_begin");
+	db = rocksdb_open_for_read_only(options, alone, 0, &error);
+	check_ok(error, "rocksdb_open_for_read_only");
+	bpfof_rocksdb_end(opening, db);
+	wait_ready(db);
+	rocksdb_readoptions_t *how = rocksdb_readoptions_create();
+
+	/* By a chain, and by RocksDB: what is persisted is all. */
+	for (int tier = 0; tier <= 2; tier += 2) {
+		const uint64_t before = chains(db);
+		size_t size;
+
+		rocksdb_readoptions_set_read_tier(how, tier);
+		char *kept = rocksdb_get(db, how, "kept", 4, &size, &error);
+		char *deleted = rocksdb_get(db, how, "deleted", 7, &size, &error);
+
+		check_ok(error, "rocksdb_get");
+		CHECK(kept && !deleted, "by read tier %d: %s", tier, deleted ? "a range deletion is ignored" : "lost");
+		CHECK((chains(db) > before) == (tier == 0), "chains by read tier %d", tier);
+		rocksdb_free(kept);
+	}
+	rocksdb_close(db);
+	rocksdb_readoptions_destroy(how);
+	rocksdb_writebatch_destroy(batch);
+	rocksdb_flushoptions_destroy(flush);
+	rocksdb_writeoptions_destroy(write);
+	rocksdb_options_destroy(options);
+}
+
 static void says_no(const char *pushdown, const char *path, const char *why)
 {
 	rocksdb_options_t *options = small_tables();
@@ -404,6 +468,7 @@ int main(int argc, char **argv)
 	families(path, pushdown);
 	for_reading(path, pushdown);
 	following(path, pushdown);
+	for_reading_on_top(path, pushdown);
 	rocksdb_options_destroy(options);
 
 	/* Reopened with all that there is of families: RocksDB refuses fewer. */

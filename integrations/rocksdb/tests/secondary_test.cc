@@ -21,13 +21,14 @@ namespace {
 const Kind KIND = {"LZ4", rocksdb::kLZ4Compression, BINARY, 5, size_t{1} << 30};
 
 /* A database that RocksDB itself has open for writing, and compacts when it wants to, or when the test says so. */
-rocksdb::DB *open_primary(const std::string &path, bool compacts)
+rocksdb::DB *open_primary(const std::string &path, bool compacts, const std::string &logs = "")
 {
 	rocksdb::DB *db;
 
 	rocksdb::Options options = small_tables(KIND);
 
 	options.disable_auto_compactions = !compacts;
+	options.wal_dir = logs;
 	std::filesystem::remove_all(path);
 #if ROCKSDB_MAJOR >= 10
 	std::unique_ptr<rocksdb::DB> opened;
@@ -40,18 +41,19 @@ rocksdb::DB *open_primary(const std::string &path, bool compacts)
 	return db;
 }
 
-PushdownDB *open_secondary(const Place &place, const std::string &path)
+PushdownDB *open_secondary(const Place &place, const std::string &path, const std::string &logs = "")
 {
 	PushdownOptions pushdown;
+	rocksdb::Options options = small_tables(KIND);
 	PushdownDB *db;
 
+	options.wal_dir = logs;
 	pushdown.url = place.url;
 	pushdown.device = place.device;
 	pushdown.sample_rate = 0;
 	/* It keeps all of its tables open all the same. */
 	pushdown.descriptors_max = 1;
-	check_ok(PushdownDB::OpenAsSecondary(
-			 small_tables(KIND), pushdown, path, place.directory + "/follower", &db),
+	check_ok(PushdownDB::OpenAsSecondary(options, pushdown, path, place.directory + "/follower", &db),
 		"opening a secondary");
 	return db;
 }
@@ -305,6 +307,83 @@ void test_failure(const Place &place)
 	CHECK(chains(db->stats()) > found + 500, "no chains afterwards");
 }
 
+/* It knows the tables, and then it cannot read the logs: RocksDB tells tables that it does not read itself. */
+void test_half_a_failure(const Place &place)
+{
+	const std::string path = place.directory + "/half", logs = path + ".logs", away = logs + ".away";
+	Random random(4);
+
+	for (const std::string &folder : {logs, away})
+		std::filesystem::remove_all(folder);
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path, false, logs));
+
+	write_some(primary.get(), random, 3000);
+	check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+	std::unique_ptr<PushdownDB> db(open_secondary(place, path, logs));
+
+	for (int round = 0; round < 4; round++) {
+		/* With a view of the version before, and without. */
+		if (round % 2 == 0)
+			CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		write_some(primary.get(), random, 1000);
+		check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+		std::filesystem::rename(logs, away);
+		CHECK(!db->TryCatchUpWithPrimary().ok(), "it has caught up without logs");
+		std::filesystem::rename(away, logs);
+		check_some(db.get(), plain_answers(db.get()));
+		check_ok(db->TryCatchUpWithPrimary(), "catching up");
+		/* Time to make a view, if it would. */
+		db->wait_ready(50);
+		check_some(db.get(), plain_answers(db.get()));
+		/* What changes the version ends that. */
+		write_some(primary.get(), random, 100);
+		check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
+		check_ok(db->TryCatchUpWithPrimary(), "catching up");
+	}
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	const uint64_t before = chains(db->stats());
+
+	check_some(db.get(), plain_answers(db.get()));
+	CHECK(chains(db->stats()) > before + 500, "no chains afterwards");
+}
+
+/* What the primary drops goes when the program's handle does, which RocksDB does not tell. */
+void test_dropped(const Place &place)
+{
+	const std::string path = place.directory + "/dropped";
+	std::unique_ptr<rocksdb::DB> primary(open_primary(path, false));
+	ColumnFamilyHandle *family;
+	Random random(6);
+
+	check_ok(primary->CreateColumnFamily(small_tables(KIND), "one", &family), "making a family");
+	write_some(primary.get(), random, 1000);
+	check_ok(primary->Put(WriteOptions(), family, "key", "value"), "writing");
+	check_ok(primary->Flush(rocksdb::FlushOptions(), {primary->DefaultColumnFamily(), family}), "flushing");
+	PushdownOptions pushdown;
+	PushdownDB *opened;
+	std::vector<ColumnFamilyHandle *> handles;
+
+	pushdown.url = place.url;
+	pushdown.device = place.device;
+	check_ok(PushdownDB::OpenAsSecondary(small_tables(KIND), pushdown, path, place.directory + "/follower",
+			 {{rocksdb::kDefaultColumnFamilyName, small_tables(KIND)}, {"one", small_tables(KIND)}}, &handles,
+			 &opened),
+		"opening a secondary");
+	std::unique_ptr<PushdownDB> db(opened);
+	std::string value;
+
+	CHECK(db->wait_ready(20000) && db->stats().tables == 2, "%s", db->last_error().c_str());
+	check_ok(primary->DropColumnFamily(family), "dropping");
+	check_ok(primary->DestroyColumnFamilyHandle(family), "closing");
+	check_ok(db->TryCatchUpWithPrimary(), "catching up");
+	check_ok(db->Get(ReadOptions(), handles[1], "key", &value), "reading what was dropped");
+	check_ok(db->DestroyColumnFamilyHandle(handles[1]), "closing");
+	CHECK(db->stats().tables == 1, "the table of a family that is gone is kept");
+	check_some(db.get(), plain_answers(db.get()));
+	check_ok(db->DestroyColumnFamilyHandle(handles[0]), "closing");
+	CHECK(db->wait_ready(20000) && db->stats().tables == 1, "the default family is not followed");
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
@@ -314,6 +393,8 @@ int main(int argc, char **argv)
 	test_following(where);
 	test_deleted(where);
 	test_failure(where);
+	test_half_a_failure(where);
+	test_dropped(where);
 	test_moments(where);
 	return 0;
 }
