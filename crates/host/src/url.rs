@@ -169,6 +169,45 @@ impl FromStr for TargetUrl {
         if nqn.len() > NQN_MAX_BYTES {
             return Err(UrlError::NqnLength(nqn.len()));
         }
+        let Parameters { nsid, host_traddr, host_nqn, keys, path_timeout } = Parameters::of(query)?;
+        if transport == Transport::Rdma && (keys.tls_psk.is_some() || keys.tls_compat) {
+            return Err(UrlError::RdmaTls);
+        }
+        if transport == Transport::Rdma && host_traddr.is_some() {
+            return Err(UrlError::RdmaHostTraddr);
+        }
+        if path_timeout.is_some() && portals.len() == 1 {
+            return Err(UrlError::OnePath);
+        }
+        let further_portals = portals.split_off(1);
+        let Some(Portal { host, port }) = portals.pop() else { return Err(UrlError::Host) };
+        let nqn = nqn.to_owned();
+        Ok(Self {
+            transport,
+            host,
+            port,
+            further_portals,
+            nqn,
+            nsid,
+            host_traddr,
+            host_nqn,
+            keys,
+            path_timeout,
+        })
+    }
+}
+
+/// What stands behind the question mark.
+struct Parameters {
+    nsid: u32,
+    host_traddr: Option<IpAddr>,
+    host_nqn: Option<String>,
+    keys: KeyFiles,
+    path_timeout: Option<Duration>,
+}
+
+impl Parameters {
+    fn of(query: &str) -> Result<Self, UrlError> {
         let (mut nsid, mut host_nqn, mut keys) = (DEFAULT_NSID, None, KeyFiles::default());
         let (mut path_timeout, mut host_traddr) = (None, None);
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -203,30 +242,7 @@ impl FromStr for TargetUrl {
                 _ => return Err(UrlError::Parameter(key.to_owned())),
             }
         }
-        if transport == Transport::Rdma && (keys.tls_psk.is_some() || keys.tls_compat) {
-            return Err(UrlError::RdmaTls);
-        }
-        if transport == Transport::Rdma && host_traddr.is_some() {
-            return Err(UrlError::RdmaHostTraddr);
-        }
-        if path_timeout.is_some() && portals.len() == 1 {
-            return Err(UrlError::OnePath);
-        }
-        let further_portals = portals.split_off(1);
-        let Some(Portal { host, port }) = portals.pop() else { return Err(UrlError::Host) };
-        let nqn = nqn.to_owned();
-        Ok(Self {
-            transport,
-            host,
-            port,
-            further_portals,
-            nqn,
-            nsid,
-            host_traddr,
-            host_nqn,
-            keys,
-            path_timeout,
-        })
+        Ok(Self { nsid, host_traddr, host_nqn, keys, path_timeout })
     }
 }
 
