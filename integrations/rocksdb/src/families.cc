@@ -108,8 +108,9 @@ void Families::OnColumnFamilyHandleDeletionStarted(rocksdb::ColumnFamilyHandle *
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		const auto found = std::find_if(followed_.begin(), followed_.end(), [&](const Followed &family) {
-			/* Of a secondary instance the program has one handle of each, and gets no other. */
-			const bool is_last = family.is_dropped || (is_secondary_ && family.is_own);
+			/* Of a secondary instance the program has one handle of each, and gets no other but for the default
+			 * family. */
+			const bool is_last = family.is_dropped || (is_secondary_ && family.handle);
 
 			/* Its own it gives back itself. */
 			return family.number == number && (family.handle == handle ? !family.is_own : is_last);
