@@ -7,14 +7,14 @@
 //!
 //! Chains may be long, hours even. So one of a group that has more than another which waits *gives way*: at the end of
 //! its hop, for which it is served before the others of its connection, its state is copied out of the arena, and it
-//! waits with its connection until there is one for it again. Where no group has more than one that waits, the same goes
-//! for hosts of a group, associations of a host and connections of an association. Where none has more than one, they
-//! take turns. So a group that has none running gets one at once while some of the reserve are left, and whoever else has
-//! none gets one after a hop of another's chain, whatever the others run.
+//! waits with its connection until there is one for it again. If none should for the group that needs one most, the same
+//! goes, one chain at a time, for hosts of a group, associations of a host and connections of an association. Where none
+//! has more than one, they take turns. So a group that has none running gets one at once while some of the reserve are
+//! left, and whoever else has none gets one after hops of others' chains, however many these have. A chain that does not
+//! leave in time, because its read does not end, keeps no other from being asked.
 
 use crate::limits::ARENA_SLICE_NS;
 use bpfof_chain::ChainId;
-use std::collections::HashMap;
 
 /// Arenas that a turn grants at most: for each, all that wait are compared.
 pub(crate) const GRANTS_PER_TURN: usize = 16;
@@ -24,7 +24,8 @@ pub(crate) const DISPLACED_PER_TURN: usize = 16;
 /// Most arenas that are kept for groups which have no chain running.
 const MAX_RESERVED_ARENAS: usize = 16;
 
-/// Time between two looks at all chains, if none should give way at the first: these take some µs.
+/// Time between two looks at all chains, if none should give way at the first. A look takes some µs, or tens of them
+/// where thousands of connections wait.
 const LOOK_INTERVAL_NS: u64 = 10_000_000;
 
 /// Shares that a connection belongs to: indices of this reactor.
@@ -61,10 +62,10 @@ pub(crate) struct Admission {
     reserve: usize,
     /// Arenas that are granted and not in use yet.
     granted: usize,
-    /// Chains that have been asked to give way and still run.
-    giving_way: usize,
     /// When it is to be looked for chains that should, if nobody comes before.
     next_look_ns: u64,
+    /// The same within groups, whoever comes.
+    next_look_within_ns: u64,
 }
 
 fn at(counts: &mut Vec<u32>, index: u32) -> &mut u32 {
@@ -162,11 +163,10 @@ impl Admission {
         self.count(connection, 1);
     }
 
-    /// So many chains of a connection have left their arenas, some of them asked to give way.
+    /// So many chains of a connection have left their arenas.
     #[inline]
-    pub(crate) fn ended(&mut self, connection: u32, chains: u32, gave_way: usize) {
+    pub(crate) fn ended(&mut self, connection: u32, chains: u32) {
         self.count(connection, -(chains as i32));
-        self.giving_way -= gave_way;
     }
 
     /// A connection wants an arena and may not have one now.
@@ -269,19 +269,14 @@ impl Admission {
         self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
     }
 
-    /// Whether a chain has been asked to give way and still runs.
-    pub(crate) fn is_giving_way(&self) -> bool {
-        self.giving_way > 0
+    /// The same for chains that should give way to others of their own.
+    pub(crate) fn is_to_look_within(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_look_within_ns
     }
 
-    /// Whether more connections wait than chains have been asked to give way.
-    pub(crate) fn wants_displaced(&self) -> bool {
-        self.giving_way < self.waiting.len()
-    }
-
-    /// A chain has been asked to give way.
-    pub(crate) fn asked_to_give_way(&mut self) {
-        self.giving_way += 1;
+    /// None was found there.
+    pub(crate) fn look_within_later(&mut self, now_ns: u64) {
+        self.next_look_within_ns = now_ns + LOOK_INTERVAL_NS;
     }
 
     /// Which of the running chains, each with its connection and for how long it has had its arena, should give way to the
@@ -302,18 +297,21 @@ impl Admission {
         &self,
         running: impl Iterator<Item = (ChainId, u32, u64)>,
     ) -> Option<ChainId> {
-        let mut neediest: HashMap<(usize, u32), u32> = HashMap::new();
+        let [groups, hosts] = [&self.groups, &self.hosts].map(|all| vec![None; all.len()]);
+        let mut neediest = [groups, hosts, vec![None; self.associations.len()]];
         for waiting in &self.waiting {
-            for whole in self.wholes(*waiting) {
-                let first = neediest.entry(whole).or_insert(*waiting);
-                if self.need(*waiting) < self.need(*first) {
-                    *first = *waiting;
+            let need = self.need(*waiting);
+            for (level, index) in self.wholes(*waiting) {
+                let first: &mut Option<([u32; 4], u32)> = &mut neediest[level][index as usize];
+                if first.is_none_or(|(least, _)| need < least) {
+                    *first = Some((need, *waiting));
                 }
             }
         }
         self.longest_of_greediest(running.filter(|(_, owner, held_ns)| {
-            let others = self.wholes(*owner).filter_map(|whole| neediest.get(&whole));
-            others.into_iter().any(|other| self.is_displaced_by(*owner, *other, *held_ns))
+            let mut others =
+                self.wholes(*owner).filter_map(|(level, index)| neediest[level][index as usize]);
+            others.any(|(_, other)| self.is_displaced_by(*owner, other, *held_ns))
         }))
     }
 
@@ -403,7 +401,7 @@ mod tests {
         admission.let_go(2);
         assert_eq!(admission.grant(2), Some(0));
         for (connection, chains) in [(0, 4), (2, 1), (3, 1)] {
-            admission.ended(connection, chains, 0);
+            admission.ended(connection, chains);
         }
         for connection in 0..4 {
             admission.leave(connection);
@@ -442,8 +440,8 @@ mod tests {
         assert!(!of_first(admission.choose_displaced(neediest, all.iter().copied())));
         assert!(of_first(admission.choose_displaced_within(all.into_iter())));
         // What has left is for one of its own.
-        admission.ended(0, 1, 0);
-        admission.ended(0, 1, 0);
+        admission.ended(0, 1);
+        admission.ended(0, 1);
         assert_eq!(admission.grant(free + 1), Some(1));
     }
 

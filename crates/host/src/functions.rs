@@ -1,5 +1,6 @@
 //! Functions of an association: what the target can do, load, unload, report.
 
+use crate::installed::Installed;
 use crate::{Controller, Error, PushdownLimits, Status};
 use bpfof_function::Object;
 use bpfof_nvme::vendor_specific::{FunctionDigest, FunctionReportEntry, PROTOCOL_VERSION};
@@ -30,14 +31,6 @@ impl FunctionId {
     pub const fn is_installed(self) -> bool {
         self.0 >> 31 == 1
     }
-}
-
-/// What a function is that is installed for all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Installed {
-    pub(crate) name: String,
-    /// Of what it does: [`Program::digest`](bpfof_function::Program::digest). Zeroes if the target does not tell.
-    pub(crate) digest: [u8; 32],
 }
 
 /// A function of another program of this host.
@@ -223,7 +216,7 @@ impl Controller {
         let known = all.filter_map(|entry| {
             let digest = match &digests {
                 Some(digests) => *digests.get(&entry.function)?,
-                None => [0; 32],
+                None => Installed::NO_DIGEST,
             };
             Some((entry.function, Installed { name: entry.name.to_string(), digest }))
         });

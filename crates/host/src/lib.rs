@@ -47,6 +47,7 @@ pub mod fuzz;
 pub mod grant;
 mod handed_lane;
 mod hosts_file;
+mod installed;
 mod interrupted;
 mod lane;
 mod lane_plan;

@@ -1,6 +1,6 @@
 //! What a controller asks of its paths, where it has several: [`paths`](crate::paths) does it.
 
-use crate::functions::Installed;
+use crate::installed::Installed;
 use crate::paths::PathInfo;
 use crate::{Error, FileMapObject, Lane, MapChange, NamespaceInfo};
 use bpfof_nvme::{Cqe, Installation, Sqe};

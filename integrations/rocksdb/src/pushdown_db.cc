@@ -493,14 +493,18 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 		/* Who catches up has RocksDB's mutex. */
 		if (!state_->catching_up.try_lock_until(end))
 			return false;
-		state_->catching_up.unlock();
 		const uint64_t moment = state_->moment();
+
+		state_->catching_up.unlock();
 		const auto all = state_->families->all();
 
-		if (all.empty() || !state_->is_still(moment) || !std::all_of(all.begin(), all.end(), ready))
+		/* It has failed to. */
+		if (all.empty() || moment % 2)
 			return false;
-		if (state_->is_still(moment))
-			return true;
+		const bool are_ready = std::all_of(all.begin(), all.end(), ready);
+
+		if (state_->is_still(moment) || Clock::now() >= end)
+			return are_ready && state_->is_still(moment);
 	}
 }
 

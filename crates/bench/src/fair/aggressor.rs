@@ -238,6 +238,23 @@ impl Host {
     fn connect(&self) -> Result<Controller, Error> {
         Controller::connect(&self.url, self.options.clone())
     }
+
+    /// Connects under one of its names, with a function and lanes for it.
+    fn begin(
+        &self,
+        name: u64,
+        function: &str,
+        lanes: usize,
+    ) -> Result<(Controller, FunctionId, Vec<Lane>), Error> {
+        let mut host_id = self.options.host_id;
+        host_id[8..].copy_from_slice(&(name + 1).to_le_bytes());
+        let queue_depth = self.options.queue_depth;
+        let options = Options { queue_depth, ..Options::for_host(host_id) };
+        let mut controller = Controller::connect(&self.url, options)?;
+        let function = load(&mut controller, function)?;
+        let lanes = (0..lanes).map(|_| controller.open_lane()).collect::<Result<_, _>>()?;
+        Ok((controller, function, lanes))
+    }
 }
 
 impl Shared {
@@ -250,21 +267,8 @@ impl Shared {
     }
 
     fn chains(&self, host: &Host, chains: Chains, lanes: usize) -> Result<(), Error> {
-        let (mut controllers, mut open, mut function) = (Vec::new(), Vec::new(), FunctionId(0));
-        for name in 0..chains.names {
-            let mut host_id = host.options.host_id;
-            host_id[8..].copy_from_slice(&(name as u64).to_le_bytes());
-            let queue_depth = host.options.queue_depth;
-            let options = Options { queue_depth, ..Options::for_host(host_id) };
-            let mut controller = Controller::connect(&host.url, options)?;
-            // The same number in each association.
-            function = load(&mut controller, chains.name)?;
-            for _ in 0..lanes {
-                open.push(controller.open_lane()?);
-            }
-            controllers.push(controller);
-        }
-        let mut lanes: Vec<Lane> = open;
+        let (mut controller, function, mut lanes) = host.begin(0, chains.name, lanes)?;
+        let mut names = Vec::new();
         let mut scratch = [0; 16];
         scratch[..8].copy_from_slice(&chains.hops.to_le_bytes());
         let call = PushdownCall {
@@ -296,6 +300,12 @@ impl Shared {
             None => Request::Pushdown(call),
         };
         while !self.is_over() {
+            // The function has the same number in each association.
+            if names.len() + 1 < chains.names {
+                let (next, _, mut its) = host.begin(names.len() as u64 + 1, chains.name, 1)?;
+                names.push(std::mem::replace(&mut controller, next));
+                lanes.append(&mut its);
+            }
             for lane in &mut lanes {
                 while lane.requests_in_flight() < chains.depth && lane.submit(0, request).is_ok() {}
                 lane.flush_doorbell()?;

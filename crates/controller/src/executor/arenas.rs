@@ -22,6 +22,9 @@ pub(crate) struct Owner {
     pub(crate) since_ns: u64,
     /// It has been asked to give its arena to somebody else.
     pub(crate) gives_way: bool,
+    /// When, and whether to one of its own group.
+    pub(super) asked_ns: u64,
+    pub(super) asked_within: bool,
     /// Its hops are noted.
     pub(crate) is_logged: bool,
 }

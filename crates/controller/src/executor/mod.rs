@@ -17,8 +17,8 @@ use crate::command_log::{CommandLog, Topic};
 use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{
-    BYTES_PER_UNIT, FILE_OPERATION_UNITS, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME,
-    ZEROES_PER_UNIT,
+    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, MAX_KEPT_FUNCTIONS,
+    VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT,
 };
 use crate::loader::Load;
 use crate::metrics::{Class, ClassLatencies, Counted, Ended, FunctionLatencies};
@@ -364,7 +364,16 @@ impl Executor {
         (namespace, is_logged): (usize, bool),
     ) {
         let since_ns = self.now_ns;
-        let owner = Owner { command, entry, namespace, since_ns, gives_way: false, is_logged };
+        let owner = Owner {
+            command,
+            entry,
+            namespace,
+            since_ns,
+            gives_way: false,
+            asked_ns: 0,
+            asked_within: false,
+            is_logged,
+        };
         self.arenas.own(chain, owner);
     }
 
@@ -590,18 +599,36 @@ impl Executor {
         }
         // What chains are asked to leave counts as theirs until they have left: all are for the same.
         let neediest = self.admission.neediest();
-        let is_first = !self.admission.is_giving_way();
-        for asked in 0..DISPLACED_PER_TURN {
-            let wants = self.admission.wants_displaced();
-            if wants && neediest.is_some_and(|neediest| self.displace(Some(neediest))) {
-                continue;
-            }
-            // One at a time: its place is for whoever needs it most then.
-            if !(wants && is_first && asked == 0 && self.displace(None)) {
-                self.admission.look_later(self.now_ns);
-            }
+        let (asked, asked_within) = self.asked();
+        let missing = self.admission.waiting().len().saturating_sub(asked);
+        let mut displaced = 0;
+        while displaced < missing.min(DISPLACED_PER_TURN)
+            && neediest.is_some_and(|neediest| self.displace(Some(neediest)))
+        {
+            displaced += 1;
+        }
+        if displaced == DISPLACED_PER_TURN {
             return;
         }
+        // One at a time: its place is for whoever needs it most then.
+        if displaced < missing && !asked_within && self.admission.is_to_look_within(self.now_ns) {
+            if self.displace(None) {
+                return;
+            }
+            self.admission.look_within_later(self.now_ns);
+        }
+        self.admission.look_later(self.now_ns);
+    }
+
+    /// Chains that have been asked to give way and will, and whether one of them was to one of its own group. What was
+    /// asked long ago waits for a read that may never end: others are asked in its place.
+    fn asked(&self) -> (usize, bool) {
+        let all = self.arenas.running().filter(|(_, owner)| owner.gives_way);
+        let recent =
+            all.filter(|(_, owner)| self.now_ns.saturating_sub(owner.asked_ns) < ARENA_SLICE_NS);
+        recent.fold((0, false), |(count, within), (_, owner)| {
+            (count + 1, within || owner.asked_within)
+        })
     }
 
     /// Asks one chain to give way to the connection that needs an arena most, or to others of its own; false if none
@@ -617,10 +644,10 @@ impl Executor {
             None => self.admission.choose_displaced_within(held),
         };
         let Some(chain) = chosen else { return false };
-        self.admission.asked_to_give_way();
         self.arenas.engine.give_way(chain);
         let owner = self.arenas.owner_mut(chain);
         owner.gives_way = true;
+        (owner.asked_ns, owner.asked_within) = (now_ns, neediest.is_none());
         let connection = owner.command.connection;
         self.schedule.hasten(connection, chain);
         true

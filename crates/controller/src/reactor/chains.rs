@@ -104,9 +104,9 @@ fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
     let of_operation = cx.executor.take_spent();
     let mut ended = std::mem::take(&mut cx.executor.arenas.ended);
     let before = cx.connection.port.unsent_bytes();
-    let (mut left, mut gave_way, mut of_vectors) = (0, 0, 0);
+    let (mut left, mut of_vectors) = (0, 0);
     for (chain, outcome) in ended.drain(..) {
-        let Owner { command, entry, gives_way, .. } = cx.executor.arenas.owner(chain);
+        let Owner { command, entry, .. } = cx.executor.arenas.owner(chain);
         match entry {
             None => pushdown::ended(&mut cx, command.slot, chain, outcome),
             Some(entry) => {
@@ -115,10 +115,9 @@ fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
             }
         }
         left += 1;
-        gave_way += usize::from(gives_way);
     }
     cx.executor.arenas.ended = ended;
-    cx.executor.admission.ended(index, left, gave_way);
+    cx.executor.admission.ended(index, left);
     if of_vectors > 0 {
         let until = cx.executor.spent() + SLICE_UNITS;
         pushdown_vector::start_more(&mut cx, until);
@@ -179,7 +178,7 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     let (slot, entry) = (owner.command.slot, owner.entry);
     connection.vectors.running -= u32::from(entry.is_some());
     let suspended = executor.arenas.engine.suspend(chain);
-    executor.admission.ended(index, 1, owner.gives_way.into());
+    executor.admission.ended(index, 1);
     let before_ns = owner.since_ns.saturating_sub(connection.queue.slot(slot).begun_ns);
     let log = executor.observer.chain_rests(chain, (owner.is_logged, before_ns));
     match connection.memory.charge(suspended.bytes()) {

@@ -8,7 +8,7 @@
 
 use super::filler;
 use crate::association::Association;
-use crate::functions::Installed;
+use crate::installed::Installed;
 use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange, Status};
 use bpfof_nvme::Installation;
 use std::collections::{BTreeMap, BTreeSet};
@@ -383,7 +383,7 @@ impl Intent {
         let mut one = Controller::of(Arc::clone(association));
         if let Some(id) = known
             && let Some(installed) = self.installed.get(&id.0)
-            && one.installed()?.get(&id.0) == Some(installed)
+            && one.installed()?.get(&id.0).is_some_and(|there| there.is_same(installed))
         {
             return Ok(id);
         }
@@ -472,7 +472,7 @@ fn compare_installed(
 ) -> Result<(), Error> {
     for (id, installed) in installed {
         let found = match there.get(id) {
-            Some(found) if found == installed => continue,
+            Some(found) if found.is_same(installed) => continue,
             Some(found) if found.name == installed.name => "another program".to_owned(),
             Some(found) => format!("{:?}", found.name),
             None => "missing".to_owned(),

@@ -7,7 +7,7 @@ use super::keeper;
 use super::lane::OnPaths;
 use crate::association::Association;
 use crate::deadline::deadline;
-use crate::functions::Installed;
+use crate::installed::Installed;
 use crate::several::Several;
 use crate::{
     Controller, Error, FileMapObject, FunctionId, Lane, LostReason, MapChange, NamespaceInfo,
