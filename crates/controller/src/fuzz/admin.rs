@@ -5,6 +5,7 @@ use super::object::object;
 use crate::commands::events::{self, MAX_ASYNC_EVENTS};
 use crate::connection::Phase;
 use crate::controller::Controller;
+use crate::hosts::HostLimits;
 use crate::limits::{
     BUFFER_BYTES, MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_KEPT_FUNCTIONS, MAX_TRANSFER_BYTES,
 };
@@ -33,6 +34,8 @@ const MAX_PENDING: usize = 16;
 const MAX_SOUND_OBJECTS: u8 = 2;
 /// Uploads that are not complete: a function and a map.
 const MAX_UPLOAD_BYTES: usize = 2 << 20;
+/// More than what the commands between two passings of time take, in ns.
+const SOON_NS: u64 = 50_000_000;
 
 /// A command that is not answered yet.
 struct Pending {
@@ -328,7 +331,20 @@ impl Hosts<'_> {
     fn pass_time(&mut self) {
         self.listen();
         self.rig.core.io.now_ns += u64::from(self.input.byte()) * 100_000_000;
+        // Until nobody's time ends with what the next commands take.
+        while (0..self.callers.len()).any(|caller| self.is_nearly_overdue(caller)) {
+            self.rig.core.io.now_ns += SOON_NS;
+        }
         self.listen();
+    }
+
+    fn is_nearly_overdue(&self, caller: usize) -> bool {
+        let (now_ns, idle_timeout_s) =
+            (self.rig.core.io.now_ns, HostLimits::default().idle_timeout_s);
+        self.rig.entry(caller).is_some_and(|connection| {
+            let is_overdue = |at_ns| connection.overdue(at_ns, idle_timeout_s).is_some();
+            !is_overdue(now_ns) && is_overdue(now_ns + SOON_NS)
+        })
     }
 
     fn change_namespace(&mut self, caller: usize) {
@@ -347,7 +363,8 @@ impl Hosts<'_> {
             queue => u16::from(queue) - 1,
         };
         let cattr = if what & 4 == 0 { 0 } else { CATTR_DISABLE_SQ_FLOW_CONTROL };
-        let kato_ms = if what & 8 == 0 { 0 } else { self.input.edge() as u32 };
+        // Longer than what commands take: whoever is slower than that is given up, and rightly.
+        let kato_ms = if what & 8 == 0 { 0 } else { (self.input.edge() as u32).max(1000) };
         let sqsize = if wrong & 1 == 0 { 31 } else { self.input.edge() as u16 };
         let recfmt = if wrong & 2 == 0 { 0 } else { u16::from(self.input.byte()) };
         let subnqn = match what >> 4 & 7 {
