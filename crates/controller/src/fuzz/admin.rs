@@ -437,7 +437,11 @@ impl Hosts<'_> {
                 AdminCommand::set_features(features::QUEUE_RESTRICTION, b as u32 & 3)
             }
             25 if a >= 0x80 => AdminCommand::set_features(features::KEEP_ALIVE_TIMER, 5000),
-            25 => AdminCommand::set_features(a % 32, b as u32),
+            25 => {
+                // As in connect().
+                let least = if a % 32 == features::KEEP_ALIVE_TIMER { 1000 } else { 0 };
+                AdminCommand::set_features(a % 32, (b as u32).max(least))
+            }
             26 => Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0),
             27 => Sqe { cdw10: b as u32, ..Sqe::new(opcode::admin::ABORT, 0) },
             28 => AdminCommand::keep_alive(),
