@@ -36,6 +36,19 @@ pub(crate) struct Party {
     pub(crate) association: u32,
 }
 
+impl Party {
+    /// Its indices by level, the outermost first.
+    fn levels(self) -> [usize; LEVELS] {
+        [self.group, self.host, self.association].map(|index| index as usize)
+    }
+}
+
+/// Group, host, association.
+const LEVELS: usize = 3;
+
+/// Chains that run for the group, the host, the association and the connection.
+type Need = [u32; LEVELS + 1];
+
 #[derive(Debug, Default)]
 struct Share {
     party: Party,
@@ -50,12 +63,8 @@ struct Share {
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     shares: Vec<Option<Share>>,
-    /// By index of the group.
-    groups: Vec<u32>,
-    /// By index of the host.
-    hosts: Vec<u32>,
-    /// By index of the association.
-    associations: Vec<u32>,
+    /// Chains running, and those that an arena has been granted for: by level and index.
+    counts: [Vec<u32>; LEVELS],
     /// In the order in which they came.
     waiting: Vec<u32>,
     /// Arenas for groups without a chain.
@@ -66,13 +75,6 @@ pub(crate) struct Admission {
     next_look_ns: u64,
     /// The same within groups, whoever comes.
     next_look_within_ns: u64,
-}
-
-fn at(counts: &mut Vec<u32>, index: u32) -> &mut u32 {
-    if counts.len() <= index as usize {
-        counts.resize(index as usize + 1, 0);
-    }
-    &mut counts[index as usize]
 }
 
 impl Admission {
@@ -88,9 +90,9 @@ impl Admission {
             self.shares.resize_with(index + 1, || None);
         }
         self.shares[index] = Some(Share { party, ..Share::default() });
-        at(&mut self.groups, party.group);
-        at(&mut self.hosts, party.host);
-        at(&mut self.associations, party.association);
+        for (counts, index) in self.counts.iter_mut().zip(party.levels()) {
+            counts.resize(counts.len().max(index + 1), 0);
+        }
     }
 
     /// A connection is gone, and its chains before it.
@@ -117,9 +119,9 @@ impl Admission {
         };
         let add = |count: &mut u32| *count = count.saturating_add_signed(change);
         add(&mut share.running);
-        add(at(&mut self.groups, share.party.group));
-        add(at(&mut self.hosts, share.party.host));
-        add(at(&mut self.associations, share.party.association));
+        for (counts, index) in self.counts.iter_mut().zip(share.party.levels()) {
+            add(&mut counts[index]);
+        }
     }
 
     /// Chains that the group of a connection has running.
@@ -217,15 +219,11 @@ impl Admission {
     }
 
     /// What decides who is next: who has least of all, of its group, of its host and of its association.
-    fn need(&self, connection: u32) -> [u32; 4] {
-        let Some(share) = self.share(connection) else { return [u32::MAX; 4] };
-        let Party { group, host, association } = share.party;
-        [
-            self.groups[group as usize],
-            self.hosts[host as usize],
-            self.associations[association as usize],
-            share.running,
-        ]
+    fn need(&self, connection: u32) -> Need {
+        let Some(share) = self.share(connection) else { return [u32::MAX; LEVELS + 1] };
+        let [group, host, association] = share.party.levels();
+        let [groups, hosts, associations] = &self.counts;
+        [groups[group], hosts[host], associations[association], share.running]
     }
 
     /// Which of those that wait needs an arena most: its position among them.
@@ -297,29 +295,25 @@ impl Admission {
         &self,
         running: impl Iterator<Item = (ChainId, u32, u64)>,
     ) -> Option<ChainId> {
-        let [groups, hosts] = [&self.groups, &self.hosts].map(|all| vec![None; all.len()]);
-        let mut neediest = [groups, hosts, vec![None; self.associations.len()]];
+        let mut neediest = self.counts.each_ref().map(|counts| vec![None; counts.len()]);
         for waiting in &self.waiting {
+            let Some(share) = self.share(*waiting) else { continue };
             let need = self.need(*waiting);
-            for (level, index) in self.wholes(*waiting) {
-                let first: &mut Option<([u32; 4], u32)> = &mut neediest[level][index as usize];
+            for (neediest, index) in neediest.iter_mut().zip(share.party.levels()) {
+                let first: &mut Option<(Need, u32)> = &mut neediest[index];
                 if first.is_none_or(|(least, _)| need < least) {
                     *first = Some((need, *waiting));
                 }
             }
         }
         self.longest_of_greediest(running.filter(|(_, owner, held_ns)| {
-            let mut others =
-                self.wholes(*owner).filter_map(|(level, index)| neediest[level][index as usize]);
-            others.any(|(_, other)| self.is_displaced_by(*owner, other, *held_ns))
+            let Some(share) = self.share(*owner) else { return false };
+            let mut others = neediest.iter().zip(share.party.levels());
+            others.any(|(neediest, index)| {
+                neediest[index]
+                    .is_some_and(|(_, other)| self.is_displaced_by(*owner, other, *held_ns))
+            })
         }))
-    }
-
-    /// The group, the host and the association of a connection, each with its level.
-    fn wholes(&self, connection: u32) -> impl Iterator<Item = (usize, u32)> + use<> {
-        let party = self.share(connection).map(|share| share.party);
-        let indices = party.map(|Party { group, host, association }| [group, host, association]);
-        indices.into_iter().flat_map(|indices| indices.into_iter().enumerate())
     }
 
     fn longest_of_greediest(
@@ -338,12 +332,8 @@ impl Admission {
             return false;
         };
         let (has, needs) = (self.need(owner), self.need(waiting));
-        let level = match () {
-            () if its.party.group != other.party.group => 0,
-            () if its.party.host != other.party.host => 1,
-            () if its.party.association != other.party.association => 2,
-            () => 3,
-        };
+        let mut levels = its.party.levels().into_iter().zip(other.party.levels());
+        let level = levels.position(|(its, other)| its != other).unwrap_or(LEVELS);
         owner != waiting
             && (has[level] >= needs[level] + 2
                 || needs[level] == 0 && has[level] == 1 && held_ns >= ARENA_SLICE_NS)
@@ -406,8 +396,7 @@ mod tests {
         for connection in 0..4 {
             admission.leave(connection);
         }
-        assert_eq!((admission.granted, admission.groups), (0, vec![0; 2]));
-        assert_eq!((admission.hosts, admission.associations), (vec![0; 2], vec![0; 3]));
+        assert_eq!((admission.granted, admission.counts), (0, [2, 2, 3].map(|of| vec![0; of])));
     }
 
     /// Names of a group that has something have none of the reserve, and none of them waits for ever beside another

@@ -2,8 +2,9 @@
 //!
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
 //! so nobody elsewhere takes the share of another by its name alone. Nor have many names at an address more of the
-//! reactors' or the compiler's time than one, or memory without end, unless they have to authenticate themselves. Who asks for the discovery
-//! log without being identified is one host with all others at its address that do, whatever names they have.
+//! reactors' or the compiler's time than one, or memory without end, unless they have to authenticate themselves. Who
+//! asks for the discovery log without being identified is one host with all others at its address that do, whatever
+//! names they have.
 
 use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;

@@ -140,14 +140,14 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// A group of which no host is known yet.
     pub(crate) fn new_group(&mut self) -> GroupIndex {
-        GroupIndex(place(&mut self.groups, &mut self.free_groups, Share::default()))
+        GroupIndex(reuse_or_push(&mut self.groups, &mut self.free_groups, Share::default()))
     }
 
     /// A host of which no connection is known yet.
     pub(crate) fn new_host(&mut self, group: GroupIndex) -> HostIndex {
         self.groups[group.0 as usize].members += 1;
         let host = Host { group: group.0, share: Share::default() };
-        HostIndex(place(&mut self.hosts, &mut self.free_hosts, host))
+        HostIndex(reuse_or_push(&mut self.hosts, &mut self.free_hosts, host))
     }
 
     /// A host, the only one of its group, that stays when it has no connection.
@@ -616,8 +616,8 @@ impl Fifo {
     }
 }
 
-/// Puts something where nothing is any more, or behind all.
-fn place<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
+/// The index of something new: a free one, or the next.
+fn reuse_or_push<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
     match free.pop() {
         Some(index) => {
             all[index as usize] = new;

@@ -155,8 +155,8 @@ impl Controller {
     }
 
     /// The installed function that does what this entry of an object does, whatever its name is; of several the one
-    /// that was installed first. None if there is none, or the target is older and tells no digests. With several portals, paths where it is another one, or is
-    /// missing, are not used from now on.
+    /// that was installed first. None if there is none, or the target is older and tells no digests. With several
+    /// portals, paths where it is another one, or is missing, are not used from now on.
     ///
     /// # Errors
     /// [`Error::FunctionRejected`] if the object cannot be read; otherwise as the target answered.

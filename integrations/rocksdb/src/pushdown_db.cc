@@ -132,7 +132,7 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options) const
 	if (options.merge_operand_count_threshold)
 		return false;
 #endif
-	/* It charges its own reads. */
+	/* RocksDB charges its limiter for its own reads only. */
 	if (options.rate_limiter_priority != rocksdb::Env::IO_TOTAL && has_rate_limiter)
 		return false;
 	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp;

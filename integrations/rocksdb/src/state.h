@@ -55,7 +55,7 @@ struct PushdownDB::State {
 	 * after it failed to. */
 	std::atomic<uint64_t> catch_ups{0};
 	std::timed_mutex catching_up;
-	/* RocksDB's, of reads as well. */
+	/* DBOptions::rate_limiter, which ReadOptions::rate_limiter_priority asks to limit reads as well. */
 	bool has_rate_limiter = false;
 	Sampling sampling;
 	Speculation speculation;
@@ -72,9 +72,8 @@ struct PushdownDB::State {
 
 	State(const PushdownOptions &options, Access opened_for)
 		: families(std::make_shared<Families>(opened_for == Access::kSecondary)), report(options.report),
-		  access(opened_for),
-		  sampling(options.sample_rate, options.adapt_sampling), speculation(options.speculate),
-		  speculation_of_many(options.speculate)
+		  access(opened_for), sampling(options.sample_rate, options.adapt_sampling),
+		  speculation(options.speculate), speculation_of_many(options.speculate)
 	{
 	}
 

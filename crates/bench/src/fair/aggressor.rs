@@ -267,8 +267,8 @@ impl Shared {
     }
 
     fn chains(&self, host: &Host, chains: Chains, lanes: usize) -> Result<(), Error> {
-        let (mut controller, function, mut lanes) = host.begin(0, chains.name, lanes)?;
-        let mut names = Vec::new();
+        let (first, function, mut lanes) = host.begin(0, chains.name, lanes)?;
+        let mut controllers = vec![first];
         let mut scratch = [0; 16];
         scratch[..8].copy_from_slice(&chains.hops.to_le_bytes());
         let call = PushdownCall {
@@ -301,10 +301,10 @@ impl Shared {
         };
         while !self.is_over() {
             // The function has the same number in each association.
-            if names.len() + 1 < chains.names {
-                let (next, _, mut its) = host.begin(names.len() as u64 + 1, chains.name, 1)?;
-                names.push(std::mem::replace(&mut controller, next));
-                lanes.append(&mut its);
+            if controllers.len() < chains.names {
+                let (next, _, its) = host.begin(controllers.len() as u64, chains.name, 1)?;
+                controllers.push(next);
+                lanes.extend(its);
             }
             for lane in &mut lanes {
                 while lane.requests_in_flight() < chains.depth && lane.submit(0, request).is_ok() {}

@@ -21,12 +21,23 @@ pub(crate) struct Owner {
     /// When it got its arena.
     pub(crate) since_ns: u64,
     /// It has been asked to give its arena to somebody else.
-    pub(crate) gives_way: bool,
-    /// When, and whether to one of its own group.
-    pub(super) asked_ns: u64,
-    pub(super) asked_within: bool,
+    pub(super) asked: Option<Asked>,
     /// Its hops are noted.
     pub(crate) is_logged: bool,
+}
+
+/// How a chain was asked to give way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) at_ns: u64,
+    /// For others of its group, host or association, and not for the connection that needed an arena most.
+    pub(super) is_within: bool,
+}
+
+impl Owner {
+    pub(crate) fn gives_way(&self) -> bool {
+        self.asked.is_some()
+    }
 }
 
 /// See the module.
@@ -101,7 +112,7 @@ impl Arenas {
     }
 
     /// The running chains and whom they belong to.
-    pub(super) fn running(&self) -> impl Iterator<Item = (ChainId, &Owner)> {
+    pub(crate) fn running(&self) -> impl Iterator<Item = (ChainId, &Owner)> {
         let all = self.owners.iter().enumerate();
         let all = all.map(|(index, owner)| (ChainId::from_index(index), owner));
         all.filter(|(chain, _)| self.engine.is_running(*chain))

@@ -7,6 +7,7 @@
 mod arenas;
 mod buffers;
 
+use arenas::Asked;
 pub(crate) use arenas::{Arenas, Owner};
 pub(crate) use buffers::BufferPool;
 
@@ -364,16 +365,7 @@ impl Executor {
         (namespace, is_logged): (usize, bool),
     ) {
         let since_ns = self.now_ns;
-        let owner = Owner {
-            command,
-            entry,
-            namespace,
-            since_ns,
-            gives_way: false,
-            asked_ns: 0,
-            asked_within: false,
-            is_logged,
-        };
+        let owner = Owner { command, entry, namespace, since_ns, asked: None, is_logged };
         self.arenas.own(chain, owner);
     }
 
@@ -599,7 +591,7 @@ impl Executor {
         }
         // What chains are asked to leave counts as theirs until they have left: all are for the same.
         let neediest = self.admission.neediest();
-        let (asked, asked_within) = self.asked();
+        let (asked, is_asked_within) = self.asked();
         let missing = self.admission.waiting().len().saturating_sub(asked);
         let mut displaced = 0;
         while displaced < missing.min(DISPLACED_PER_TURN)
@@ -611,7 +603,8 @@ impl Executor {
             return;
         }
         // One at a time: its place is for whoever needs it most then.
-        if displaced < missing && !asked_within && self.admission.is_to_look_within(self.now_ns) {
+        if displaced < missing && !is_asked_within && self.admission.is_to_look_within(self.now_ns)
+        {
             if self.displace(None) {
                 return;
             }
@@ -620,22 +613,20 @@ impl Executor {
         self.admission.look_later(self.now_ns);
     }
 
-    /// Chains that have been asked to give way and will, and whether one of them was to one of its own group. What was
+    /// How many chains have been asked to give way and will, and whether one of them was asked within its own. What was
     /// asked long ago waits for a read that may never end: others are asked in its place.
     fn asked(&self) -> (usize, bool) {
-        let all = self.arenas.running().filter(|(_, owner)| owner.gives_way);
-        let recent =
-            all.filter(|(_, owner)| self.now_ns.saturating_sub(owner.asked_ns) < ARENA_SLICE_NS);
-        recent.fold((0, false), |(count, within), (_, owner)| {
-            (count + 1, within || owner.asked_within)
-        })
+        let all = self.arenas.running().filter_map(|(_, owner)| owner.asked);
+        let recent = all.filter(|asked| self.now_ns.saturating_sub(asked.at_ns) < ARENA_SLICE_NS);
+        recent
+            .fold((0, false), |(count, is_within), asked| (count + 1, is_within || asked.is_within))
     }
 
     /// Asks one chain to give way to the connection that needs an arena most, or to others of its own; false if none
     /// should.
     fn displace(&mut self, neediest: Option<u32>) -> bool {
         let now_ns = self.now_ns;
-        let running = self.arenas.running().filter(|(_, owner)| !owner.gives_way);
+        let running = self.arenas.running().filter(|(_, owner)| !owner.gives_way());
         let held = running.map(|(chain, owner)| {
             (chain, owner.command.connection, now_ns.saturating_sub(owner.since_ns))
         });
@@ -646,8 +637,7 @@ impl Executor {
         let Some(chain) = chosen else { return false };
         self.arenas.engine.give_way(chain);
         let owner = self.arenas.owner_mut(chain);
-        owner.gives_way = true;
-        (owner.asked_ns, owner.asked_within) = (now_ns, neediest.is_none());
+        owner.asked = Some(Asked { at_ns: now_ns, is_within: neediest.is_none() });
         let connection = owner.command.connection;
         self.schedule.hasten(connection, chain);
         true

@@ -163,7 +163,7 @@ fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
 pub(super) fn queue<I: Io>(core: &mut Core<I>, chain: ChainId, operation: Operation) {
     let owner = core.executor.arenas.owner(chain);
     let schedule = &mut core.executor.schedule;
-    match owner.gives_way {
+    match owner.gives_way() {
         true => schedule.push_first(owner.command.connection, operation),
         false => schedule.push_active(owner.command.connection, operation),
     }

@@ -3,7 +3,7 @@
 use super::peer::{Peer, Said, pushdown};
 use crate::connection::Connection;
 use crate::hosts::{Host, HostLimits};
-use crate::limits::{CLOSES_PER_TURN, LINGER_NS};
+use crate::limits::{ARENA_SLICE_NS, CLOSES_PER_TURN, LINGER_NS};
 use crate::reactor::Message;
 use crate::reactor::completions::message;
 use crate::reactor::turn;
@@ -138,6 +138,28 @@ fn chains_are_shared() {
         let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.same_code(Status::HOP_BUDGET_EXHAUSTED));
         assert_eq!(said.iter().filter(|said| ended(said)).count(), 40, "each command is answered");
     }
+    rig.finish();
+}
+
+/// A chain that was asked to give its arena up, and whose read does not end, is no reason to ask no other.
+#[test]
+fn another_chain_is_asked_in_the_place_of_one_that_hangs() {
+    let (mut rig, mut hosts, (sqe, data)) = two_hosts();
+    for host in &mut hosts {
+        (0..7).for_each(|_| _ = host.send(&mut rig, sqe, &data));
+    }
+    let look = |rig: &mut Rig, passed_ns: u64| {
+        let executor = &mut rig.core.executor;
+        executor.now_ns += passed_ns;
+        executor.grant_arenas(|_| panic!("no arena is free"));
+        executor.arenas.running().filter(|(_, owner)| owner.gives_way()).count()
+    };
+    assert_eq!(look(&mut rig, 0), 1, "one connection waits");
+    assert_eq!(look(&mut rig, ARENA_SLICE_NS / 2), 1);
+    assert_eq!(look(&mut rig, ARENA_SLICE_NS / 2), 2);
+    assert_eq!(look(&mut rig, ARENA_SLICE_NS / 2), 2);
+    rig.work();
+    hosts.iter_mut().for_each(|host| assert_eq!(host.hear(&mut rig).len(), 7));
     rig.finish();
 }
 
