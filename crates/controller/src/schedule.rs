@@ -45,8 +45,41 @@ impl HostIndex {
     }
 }
 
-/// Those who wait, by virtual time. A key may be out of date: then it is put back with a newer one.
-type Waiting = BinaryHeap<Reverse<(u64, u32)>>;
+/// Those who wait, by virtual time. A key may be out of date: then it is put back with a newer one. Mostly only one
+/// waits, for whom the heap would take most of what a turn costs.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// None if nobody waits.
+    first: Option<(u64, u32)>,
+    others: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Waiting {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    #[inline]
+    fn push(&mut self, time: u64, index: u32) {
+        let new = (time, index);
+        match self.first {
+            None => self.first = Some(new),
+            Some(first) => {
+                self.first = Some(first.min(new));
+                self.others.push(Reverse(first.max(new)));
+            }
+        }
+    }
+
+    /// Takes the first.
+    #[inline]
+    fn pop(&mut self) -> Option<(u64, u32)> {
+        let first = self.first?;
+        self.first = self.others.pop().map(|Reverse(next)| next);
+        Some(first)
+    }
+}
 
 /// What the hosts of a group share, or the connections of a host.
 #[derive(Debug, Default)]
@@ -247,18 +280,18 @@ impl Schedule {
         member.is_waiting = true;
         let Host { group: index, share: host } = &mut self.hosts[member.host as usize];
         member.time = member.time.max(host.now);
-        host.waiting.push(Reverse((member.time, connection)));
+        host.waiting.push(member.time, connection);
         if host.is_waiting {
             return;
         }
         host.is_waiting = true;
         let group = &mut self.groups[*index as usize];
         host.time = host.time.max(group.now);
-        group.waiting.push(Reverse((host.time, member.host)));
+        group.waiting.push(host.time, member.host);
         if !group.is_waiting {
             group.is_waiting = true;
             group.time = group.time.max(self.now);
-            self.waiting.push(Reverse((group.time, *index)));
+            self.waiting.push(group.time, *index);
         }
     }
 
@@ -307,10 +340,10 @@ impl Schedule {
     /// if something is left for it.
     pub(crate) fn pick(&mut self) -> Option<u32> {
         loop {
-            let Reverse((time, index)) = self.waiting.pop()?;
+            let (time, index) = self.waiting.pop()?;
             let group = &mut self.groups[index as usize];
             if time < group.time {
-                self.waiting.push(Reverse((group.time, index)));
+                self.waiting.push(group.time, index);
                 continue;
             }
             let picked = self.pick_of_group(index);
@@ -322,7 +355,7 @@ impl Schedule {
                 group.is_waiting = false;
                 self.free_group(index);
             } else {
-                self.waiting.push(Reverse((group.time, index)));
+                self.waiting.push(group.time, index);
             }
             if picked.is_some() {
                 return picked;
@@ -334,10 +367,10 @@ impl Schedule {
     fn pick_of_group(&mut self, index: u32) -> Option<u32> {
         let group = &mut self.groups[index as usize];
         loop {
-            let Reverse((time, host_index)) = group.waiting.pop()?;
+            let (time, host_index) = group.waiting.pop()?;
             let host = &mut self.hosts[host_index as usize].share;
             if time < host.time {
-                group.waiting.push(Reverse((host.time, host_index)));
+                group.waiting.push(host.time, host_index);
                 continue;
             }
             let picked = pick_member(host, host_index, &mut self.members);
@@ -354,7 +387,7 @@ impl Schedule {
                     group.members -= 1;
                 }
             } else {
-                group.waiting.push(Reverse((host.time, host_index)));
+                group.waiting.push(host.time, host_index);
             }
             if let Some((connection, _)) = picked {
                 return Some(connection);
@@ -633,14 +666,14 @@ fn reuse_or_push<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
 /// Takes the connection of a host whose turn it is, and gives its virtual time as well.
 fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> Option<(u32, u64)> {
     loop {
-        let Reverse((time, connection)) = host.waiting.pop()?;
+        let (time, connection) = host.waiting.pop()?;
         // It may have gone, or to another host, and come back since.
         let member = members.get_mut(connection as usize)?.as_mut();
         let Some(member) = member.filter(|member| member.is_waiting && member.host == index) else {
             continue;
         };
         if time < member.time {
-            host.waiting.push(Reverse((member.time, connection)));
+            host.waiting.push(member.time, connection);
             continue;
         }
         member.is_waiting = false;
