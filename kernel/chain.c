@@ -2,8 +2,10 @@
 /* Chains: each completion calls the function and issues the next read on the same request. */
 
 #include <linux/blk-integrity.h>
+#include <linux/nospec.h>
 #include <linux/sched/clock.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 #include "xrp.h"
 
 /* Exported by nvme-core, and declared in its private header. */
@@ -16,7 +18,15 @@ struct xrp_burst {
 
 static DEFINE_PER_CPU(struct xrp_burst, xrp_bursts);
 
-static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status);
+/* From 7.0 on a completion is told of the batch that it is in. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+#define XRP_END_IO(rq, status) \
+	xrp_end_io(struct request *rq, blk_status_t status, const struct io_comp_batch *batch)
+#else
+#define XRP_END_IO(rq, status) xrp_end_io(struct request *rq, blk_status_t status)
+#endif
+
+static enum rq_end_io_ret XRP_END_IO(rq, status);
 
 static struct xrp_context *xrp_context(struct xrp_chain *chain)
 {
@@ -84,6 +94,7 @@ static u32 xrp_place(struct xrp_chain *chain, u32 file, u64 offset, u32 size)
 
 	if (!size || file >= chain->run.file_count)
 		return BPFOF_XRP_OUTPUT;
+	file = array_index_nospec(file, chain->run.file_count);
 	wanted = &chain->run.files[file];
 	map = rcu_dereference_raw(domain->files[wanted->file]);
 	if (!map || map->version != wanted->version)
@@ -322,7 +333,7 @@ static blk_status_t xrp_status(struct request *rq, blk_status_t status)
 	return status ? : *said ? BLK_STS_IOERR : BLK_STS_OK;
 }
 
-static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status)
+static enum rq_end_io_ret XRP_END_IO(rq, status)
 {
 	struct xrp_chain *chain = rq->end_io_data;
 	u64 begin_ns = local_clock();
@@ -349,9 +360,13 @@ static int xrp_check(struct xrp_domain *domain, struct xrp_chain *chain)
 	    run->hops_max > BPFOF_XRP_HOPS_MAX || run->scratch_bytes > XRP_SCRATCH_MAX)
 		return -EINVAL;
 	for (index = 0; index < run->file_count; index++) {
-		if (run->files[index].file >= BPFOF_XRP_FILES_MAX || run->files[index].reserved)
+		u32 *file = &run->files[index].file;
+
+		if (*file >= BPFOF_XRP_FILES_MAX || run->files[index].reserved)
 			return -EINVAL;
+		*file = array_index_nospec(*file, BPFOF_XRP_FILES_MAX);
 	}
+	run->function = array_index_nospec(run->function, BPFOF_XRP_FUNCTIONS_MAX);
 	chain->ops = rcu_dereference_raw(domain->functions[run->function]);
 	return chain->ops ? 0 : -ENOENT;
 }
@@ -435,7 +450,7 @@ int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user)
 		return -EFAULT;
 	if (slot >= domain->slots)
 		return -EINVAL;
-	chain = &domain->chains[slot];
+	chain = &domain->chains[array_index_nospec(slot, domain->slots)];
 	if (test_and_set_bit_lock(0, &chain->busy))
 		return -EBUSY;
 	error = xrp_copy_in(&chain->run, user);

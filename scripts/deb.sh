@@ -118,10 +118,10 @@ document() {
 control() {
 	local package=$1 at=$WORK/$1/DEBIAN script binaries
 	mkdir -p "$at"
-	binaries=$(find "$WORK/$package" -type f \( -path '*/bin/*' -o -name '*.so.*' \))
+	binaries=$(find "$WORK/$package" -type f \( -path '*/bin/*' -o -name '*.so.*' -o -name '*.so' \))
 	: >"$WORK/debian/substvars"
 	if [[ -n $binaries ]]; then
-		(cd "$WORK" && dpkg-shlibdeps --warnings=1 -Tdebian/substvars $binaries)
+		(cd "$WORK" && dpkg-shlibdeps --warnings=1 -Slibbpfof0 -Tdebian/substvars $binaries)
 	fi
 	for script in preinst postinst prerm postrm; do
 		[[ ! -f $WORK/debian/$package.$script ]] || install -m 755 "$WORK/debian/$package.$script" "$at/$script"

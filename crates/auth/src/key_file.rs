@@ -49,13 +49,22 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
         return Ok(read_private(path, MAX_BYTES)?.0);
     };
     let failed = |source| KeyFileError::Io { path: credential.clone(), source };
-    read_from(File::open(&credential).map_err(failed)?, &credential)
+    let file = File::open(&credential).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o007 != 0 {
+        return Err(KeyFileError::Readable { path: credential, mode });
+    }
+    read_from(file, &credential)
 }
 
 /// Where systemd has put the file of a service: it gives such files to the service alone, though their
-/// mode may not say so, because others are kept out by an access control list.
+/// mode may name a group, because others are let in by an access control list.
 fn credential(path: &Path) -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os(CREDENTIALS)?);
+    // One that is empty would be everywhere.
+    if !folder.is_absolute() {
+        return None;
+    }
     // An absolute path stays what it is.
     let found = folder.join(path);
     let is_inside =

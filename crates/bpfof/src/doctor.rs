@@ -132,8 +132,9 @@ fn chains_in_the_kernel() -> Finding {
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return no("the kernel has no BTF", "boot a kernel with CONFIG_DEBUG_INFO_BTF");
     }
-    let found = "possible; the module is not loaded".to_owned();
-    let remedy = "for short chains over NVMe drives of this machine: make -C kernel, then bpfof xrp load --module kernel/bpfof_xrp.ko";
+    let found = "possible, as far as can be seen; the module is not loaded".to_owned();
+    let remedy = "for short chains over NVMe drives of this machine: install bpfof-dkms, then bpfof xrp load, which says \
+                  what is missing";
     finding(CHECK, false, Verdict::Warning, found, remedy)
 }
 

@@ -121,7 +121,7 @@ pub(crate) struct Options {
     /// else off].
     #[arg(long, value_name = "off|allowed|required", value_parser = parse_tls_mode)]
     tls: Option<TlsMode>,
-    /// Seal and open the records of TLS in this process, even where the kernel could.
+    /// Seal the records of TLS in this process, even where the kernel could; it opens them in any case.
     #[arg(long)]
     no_kernel_tls: bool,
     /// Address and port to listen on for metrics (GET /metrics, for Prometheus) and for a page that shows them;
@@ -428,7 +428,7 @@ fn serve_operators(
     if let Some(socket) = metrics_socket {
         let names = Names::of_machine(&config.metrics_names);
         let sources = (Arc::clone(&report), Arc::clone(&slowest));
-        bpfof_operations::http::serve(socket, sources, names)?;
+        bpfof_operations::http::serve(socket, sources, names, server.aside())?;
     }
     if let Some(address) = metrics {
         log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
@@ -582,7 +582,8 @@ fn with_options(
 }
 
 fn announce(json: bool, server: &Server, config: &TargetConfig, metrics: Option<SocketAddr>) {
-    let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
+    let (by, address) = (server.transport().name(), server.address());
+    let url = format!("nvme-{by}://{address}/{}", config.nqn);
     if json {
         let line = serde_json::json!({
             "listening": server.address(),

@@ -185,7 +185,9 @@ fn idle_threads_have_no_files_of_a_lost_target() {
 #[test]
 fn a_target_that_hangs_is_waited_for_no_longer_than_told() {
     let hang = |disk: &Disk| disk.signal(0, Signal::STOP);
-    runs_beside_a_target("silent", hang, |disk| disk.signal(0, Signal::CONT));
+    for part in ["silent", "silent-scan"] {
+        runs_beside_a_target(part, hang, |disk| disk.signal(0, Signal::CONT));
+    }
 }
 
 /// A new folder for a database, where the extension leaves its counters, and a configuration that loads it.

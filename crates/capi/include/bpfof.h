@@ -186,8 +186,7 @@ struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof
  *
  * It ends the thread that tells the target of files, and waits for what that is
  * at: a command to the target (command_timeout_ms), an answer of the grant
- * daemon (2 minutes, if that does not answer), or that a file is written back to
- * its disk. Threads that connect may outlive it, by connect_timeout_ms:
+ * daemon (a second), or that a file is written back to its disk. Threads that connect may outlive it, by connect_timeout_ms:
  * do not unload the library (dlclose()).
  */
 void bpfof_close(struct bpfof *bpfof);
@@ -277,7 +276,9 @@ void bpfof_function_unload(struct bpfof_function *function);
 
 /*
  * A reader for chains over the files of bpfof. Fails with EAGAIN if the target
- * grants no more connections.
+ * grants no more connections. By a grant daemon it waits while that examines files
+ * of this process, at most 2 minutes if it does not answer; so does
+ * bpfof_function_load().
  */
 struct bpfof_reader *bpfof_reader_open(struct bpfof *bpfof);
 
@@ -345,6 +346,7 @@ struct bpfof_result {
  * ENOTCONN      there is no target or no connection to it any more, or function or
  *               reader are of another struct bpfof
  * ECONNRESET    the connection was lost
+ * EHOSTUNREACH  of several portals none works
  * ENOENT        the function was unloaded at the target
  * EACCES        the target denies a read
  * ENOBUFS       the target's limits are reached

@@ -225,6 +225,9 @@ fn errno_of_lack(cause: Option<&ReadError>) -> i32 {
 fn errno_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| match error.kind() {
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        // The grant daemon is gone.
+        io::ErrorKind::NotConnected => libc::ENOTCONN,
+        io::ErrorKind::ConnectionReset => libc::ECONNRESET,
         io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
         // The file became shorter while it was read.
         io::ErrorKind::UnexpectedEof => libc::ESTALE,

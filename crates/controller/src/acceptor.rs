@@ -4,7 +4,7 @@ use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::handshake::{Deliver, Handshakes};
-use crate::hosts::{AddressSlot, Hosts};
+use crate::hosts::AddressSlot;
 use crate::limits::{
     MAX_QUEUE_ENTRIES, MAX_UNTAKEN, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_IN_CAPSULE_BYTES,
     RDMA_ADMIN_WORK_BYTES, RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
@@ -121,7 +121,7 @@ pub(crate) fn prepare_listener(listener: &TcpListener) -> io::Result<()> {
 
 /// Accepts connections, and deals them out to the reactors in turn.
 pub(crate) struct Acceptor {
-    hosts: Arc<Hosts>,
+    registry: Arc<Registry>,
     dealer: Arc<Dealer>,
     /// None without TLS.
     handshakes: Option<Handshakes>,
@@ -177,7 +177,7 @@ impl Acceptor {
                 Some(Handshakes::new(registry, config, deliver))
             }
         };
-        Ok(Acceptor { hosts: Arc::clone(&registry.hosts), dealer, handshakes })
+        Ok(Acceptor { registry: Arc::clone(registry), dealer, handshakes })
     }
 
     /// Accepts until `stop` is readable.
@@ -200,12 +200,17 @@ impl Acceptor {
             }
             for (listener, index, discovery_only) in &listeners {
                 listener.revive();
+                if !discovery_only {
+                    let known = &self.registry.listeners[usize::from(*index)];
+                    known.is_up.store(!listener.is_dead(), Ordering::Relaxed);
+                }
                 let which = (*index, *discovery_only);
                 let Some((comer, ends)) = accept_one(listener, which, &mut refused) else {
                     continue;
                 };
-                let Some(slot) = self.hosts.connection_of(ends.counted_address()) else {
-                    let limit = self.hosts.limits.connections_per_address;
+                let hosts = &self.registry.hosts;
+                let Some(slot) = hosts.connection_of(ends.counted_address()) else {
+                    let limit = hosts.limits.connections_per_address;
                     refused.note(
                         ends.peer,
                         &format_args!(

@@ -8,7 +8,7 @@
 use crate::config::{Advertised, AnaState, AnaStates, ListenConfig, Transport};
 use crate::limits::MAX_ANA_GROUPS;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// See the module.
@@ -19,6 +19,8 @@ pub(crate) struct Listener {
     /// Where it listens, with the port if the configuration left that to the kernel.
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
+    /// Whether hosts come in: not while the card of a listener by RDMA is away.
+    pub(crate) is_up: AtomicBool,
     state: Mutex<State>,
     /// The groups that are inaccessible, as [`ana_bit`] has them.
     inaccessible: AtomicU32,
@@ -56,6 +58,7 @@ impl Listener {
             id,
             address,
             transport: config.transport,
+            is_up: AtomicBool::new(true),
             state: Mutex::new(State {
                 advertised: config.advertise.clone(),
                 states: config.ana,

@@ -208,6 +208,8 @@ pub struct ListenerReport {
     pub transport: Transport,
     /// What the discovery log says instead.
     pub advertised: Option<String>,
+    /// Whether hosts can connect to it: not while the card of a listener by RDMA is away.
+    pub up: bool,
     /// Whether it is drained.
     pub drained: bool,
     /// The state of each group that has namespaces.

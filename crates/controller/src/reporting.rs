@@ -13,6 +13,7 @@ use crate::report::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What one reactor has.
 pub(crate) struct Part {
@@ -188,6 +189,7 @@ fn listener_report(
         address: listener.address,
         transport: listener.transport,
         advertised: listener.advertised().map(|advertised| advertised.to_string()),
+        up: listener.is_up.load(Ordering::Relaxed),
         drained: listener.is_drained(),
         ana: groups.iter().map(|group| (*group, listener.group(*group).0)).collect(),
         connections: count(|_| true),

@@ -306,6 +306,18 @@ impl Server {
         self.registry.listeners[0].address
     }
 
+    /// What a thread calls that serves operators: it leaves the processors of reactors alone then, as far as others are
+    /// there, and gives way to them.
+    pub fn aside(&self) -> impl Fn() + Send + Sync + 'static {
+        let cores = self.running().cores.clone();
+        move || step_aside(&cores)
+    }
+
+    /// What carries connections to [`address`](Self::address).
+    pub fn transport(&self) -> Transport {
+        self.registry.listeners[0].transport
+    }
+
     /// All such addresses, in the order of the configuration.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.registry.listeners.iter().map(|listener| listener.address).collect()

@@ -329,14 +329,17 @@ fn keys_change_without_a_restart() {
     let base = config(vec![memory(MIB, 512)]);
     let server = Server::start(&TargetConfig { rules: with(&[&old]), ..base.clone() });
     let server = server.expect("the target starts");
-    let first = connect(&url(&server, HOST, &[("tls-psk", &old)])).expect("it connects");
+    let mut first = connect(&url(&server, HOST, &[("tls-psk", &old)])).expect("it connects");
+    let mut lane = first.open_lane().expect("a lane");
     let change = |rules| server.reload(&TargetConfig { rules, ..base.clone() });
     change(with(&[&old, &new])).expect("taken over");
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &new)])).expect("it connects"));
     change(with(&[&new])).expect("taken over");
     assert!(connect(&url(&server, HOST, &[("tls-psk", &old)])).is_err());
     // What was connected stays.
-    drop(first);
+    lane.read(1, 0, &mut [0; 512]).expect("read");
+    first.identify_controller().expect("identified");
+    drop((lane, first));
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &new)])).expect("it connects"));
     // A key that others may read, or that is none, changes nothing.
     fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("set");

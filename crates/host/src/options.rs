@@ -97,19 +97,20 @@ impl Options {
     }
 }
 
-/// A random UUID (version 4), drawn once. Without a source of randomness it is made of the process
-/// id, which is all the uniqueness there is then.
+/// A UUID of this process: random (version 4) and drawn once, with the process id in it, so that a process that was
+/// forked has another one. Without a source of randomness the process id is all the uniqueness there is.
 fn process_host_id() -> [u8; 16] {
-    static ID: OnceLock<[u8; 16]> = OnceLock::new();
-    *ID.get_or_init(|| {
-        let mut id = [0; 16];
-        if getrandom::fill(&mut id).is_err() {
-            id[..4].copy_from_slice(&std::process::id().to_be_bytes());
-        }
-        id[6] = (id[6] & 0x0F) | 0x40;
-        id[8] = (id[8] & 0x3F) | 0x80;
-        id
-    })
+    static DRAWN: OnceLock<[u8; 16]> = OnceLock::new();
+    let drawn = DRAWN.get_or_init(|| {
+        let mut drawn = [0; 16];
+        // It stays 0.
+        let _ = getrandom::fill(&mut drawn);
+        drawn
+    });
+    let mut id = u128::from_be_bytes(*drawn) ^ u128::from(std::process::id());
+    id = id & !(0xF << 76) | 0x4 << 76;
+    id = id & !(0x3 << 62) | 0x2 << 62;
+    id.to_be_bytes()
 }
 
 /// The NQN of a host that has only a UUID (NVMe Base 2.0 §4.5).

@@ -45,6 +45,9 @@ use std::time::Duration;
 
 /// Requests at a time.
 const MAX_CONNECTIONS: usize = 16;
+/// Levels of the log that operators may set: it is the audit trail, which cannot be turned off.
+const LEVELS: [LevelFilter; 4] =
+    [LevelFilter::Error, LevelFilter::Warn, LevelFilter::Info, LevelFilter::Debug];
 /// How long an operator may be silent, or take nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -375,12 +378,15 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
         }
         "log" => {
             let level = text("level")?;
-            let known: LevelFilter = level.parse().map_err(|_| {
+            let known = LEVELS.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(level));
+            let known = known.ok_or_else(|| {
                 let message = format!("no level {level:?}: error, warn, info or debug");
                 Failure::new(Failure::BAD_PARAMS, message)
             })?;
+            // At the more talkative of both levels, so that the log says when it ends to tell things.
+            log::set_max_level(known.max(log::max_level()));
+            log::warn!("the level of the log is now {level}");
             log::set_max_level(known);
-            log::info!("the level of the log is now {level}");
             Ok(Value::Null)
         }
         "version" => Ok(env!("CARGO_PKG_VERSION").into()),

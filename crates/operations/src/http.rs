@@ -1,8 +1,8 @@
 //! Metrics over HTTP: GET /metrics for Prometheus, GET /report and /slow for what the page shows, GET / for the page.
 //!
 //! A connection for each request, and a thread for each connection, of which there are a few. Whoever is slower than
-//! two seconds is given up; when others come and there is no room, so is the one that has been here longest. One more
-//! thread asks the reactors (`questions`).
+//! two seconds is given up. When others come and there is no room, so is one of the address that has most connections:
+//! that which has been here longest. One more thread asks the reactors (`questions`).
 
 use crate::names::Names;
 use crate::questions::{Answer, Question, Questions};
@@ -10,7 +10,7 @@ use crate::{PATIENCE, Reporter, Slowest};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -75,6 +75,7 @@ enum Reply {
 /// A connection that is being answered.
 struct Entry {
     number: u64,
+    peer: IpAddr,
     stream: TcpStream,
     /// To its thread, which ends when this goes before there is an answer.
     to: Sender<Answer>,
@@ -89,20 +90,24 @@ impl Answering {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, and gives up the one that has been here longest if there are too many. Returns its number, and
-    /// where it gets the answer of the reactors.
-    fn begin(&self, stream: &TcpStream) -> io::Result<(u64, Receiver<Answer>)> {
+    /// Counts one more, and gives up another one if there are too many. Returns its number, and where it gets the
+    /// answer of the reactors.
+    fn begin(&self, stream: &TcpStream, peer: IpAddr) -> io::Result<(u64, Receiver<Answer>)> {
         let stream = stream.try_clone()?;
         let (to, from) = mpsc::channel();
         let mut all = self.lock();
         all.0 += 1;
         let number = all.0;
-        if all.1.len() >= MAX_CONNECTIONS
-            && let Some(longest) = all.1.pop_front()
-        {
-            let _ = longest.stream.shutdown(Shutdown::Both);
+        if all.1.len() >= MAX_CONNECTIONS {
+            let entries = &mut all.1;
+            let of = |peer| entries.iter().filter(|entry| entry.peer == peer).count();
+            let busiest = entries.iter().map(|entry| of(entry.peer)).max().unwrap_or(0);
+            let longest = entries.iter().position(|entry| of(entry.peer) == busiest);
+            if let Some(longest) = longest.and_then(|at| entries.remove(at)) {
+                let _ = longest.stream.shutdown(Shutdown::Both);
+            }
         }
-        all.1.push_back(Entry { number, stream, to });
+        all.1.push_back(Entry { number, peer, stream, to });
         Ok((number, from))
     }
 
@@ -118,16 +123,27 @@ impl Answering {
     }
 }
 
-/// Answers who comes to a socket that listens and asks for one of these names, on threads of its own.
+/// Answers who comes to a socket that listens and asks for one of these names, on threads of its own. Each of them
+/// calls `aside` first, which is to keep it out of the way of the threads that serve hosts.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(listener: TcpListener, sources: (Reporter, Slowest), names: Names) -> io::Result<()> {
+pub fn serve(
+    listener: TcpListener,
+    sources: (Reporter, Slowest),
+    names: Names,
+    aside: impl Fn() + Send + Sync + 'static,
+) -> io::Result<()> {
     let names = Arc::new(names);
     let answering = Arc::<Answering>::default();
     let all = Arc::clone(&answering);
-    let questions = Questions::start(sources, move |number, answer| all.tell(number, answer))?;
+    let aside = Arc::new(aside);
+    let begin = Arc::clone(&aside);
+    let tell = move |number, answer: &Answer| all.tell(number, answer);
+    let questions = Questions::start(sources, move || begin(), tell)?;
     let serve = move || {
+        // The threads that it starts inherit it.
+        aside();
         loop {
             if let Err(error) = accept(&listener, &names, &questions, &answering) {
                 log::warn!("metrics: {error}");
@@ -145,11 +161,11 @@ fn accept(
     questions: &Questions,
     answering: &Arc<Answering>,
 ) -> io::Result<()> {
-    let (stream, _) = match listener.accept() {
+    let (stream, peer) = match listener.accept() {
         Err(error) if is_of_peer(&error) => return Ok(()),
         accepted => accepted?,
     };
-    let (number, from) = answering.begin(&stream)?;
+    let (number, from) = answering.begin(&stream, peer.ip().to_canonical())?;
     let (questions, all) = (questions.clone(), Arc::clone(answering));
     let names = Arc::clone(names);
     let answer = move || {
@@ -219,8 +235,15 @@ fn answer(
     write_until(stream, [text.as_bytes(), body.as_bytes()], deadline + PATIENCE)?;
     // What is not read of the request would make the kernel take the answer back.
     stream.shutdown(Shutdown::Write)?;
-    stream.set_read_timeout(Some(LINGER))?;
-    let _ = io::copy(&mut stream.take(MAX_HEAD_BYTES as u64), &mut io::sink());
+    let closed_by = Instant::now() + LINGER;
+    while let left = closed_by.saturating_duration_since(Instant::now())
+        && !left.is_zero()
+    {
+        stream.set_read_timeout(Some(left))?;
+        if !stream.read(&mut [0; 1024]).is_ok_and(|length| length > 0) {
+            break;
+        }
+    }
     Ok(())
 }
 

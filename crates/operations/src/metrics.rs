@@ -398,6 +398,8 @@ impl Metrics {
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.connections))))?;
         Family::gauge("listener_commands_in_flight", "Commands in flight at a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.in_flight))))?;
+        Family::gauge("listener_up", "Whether hosts can connect to a listener")
+            .encode(encoder, all.iter().map(|of| (label(of), gauge(of.up.into()))))?;
         Family::gauge("listener_drained", "Whether a listener is drained")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.drained.into()))))?;
         let states = all.iter().flat_map(|of| {

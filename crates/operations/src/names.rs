@@ -2,30 +2,26 @@
 //!
 //! A web page of somebody else's can give its own name the address of a target, and then ask for what the
 //! target tells, by the browser of an operator who reaches it (DNS rebinding). The request has the page's
-//! name in its `Host`, so only names are answered that are nobody else's, or that begin with this machine's:
-//! the kernel does not tell its domain, by which Prometheus may ask for it, and other people do not know its name.
+//! name in its `Host`, so only names are answered that are nobody else's: without a dot, or this machine's in one of
+//! the domains in which it looks for others. A name that begins with the machine's may be anybody's, because many
+//! machines have names that can be guessed.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Where the kernel tells this machine's name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
+/// Where the domains are in which names are looked for.
+const RESOLVER: &str = "/etc/resolv.conf";
 
 /// Names that are answered beside addresses and names without a dot, which nobody can have in public.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
-    /// The first part of the machine's own.
-    machine: Option<String>,
-    more: Vec<String>,
-}
+pub struct Names(Vec<String>);
 
 impl Names {
-    /// The machine's name in any domain, and these.
+    /// The machine's name, also in the domains of its resolver, and these.
     pub fn of_machine(more: &[String]) -> Names {
-        let machine = std::fs::read_to_string(HOSTNAME).ok();
-        Names {
-            machine: machine.map(|name| first_part(name.trim()).to_owned()),
-            more: more.to_vec(),
-        }
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+        Names(more.iter().cloned().chain(own(text(HOSTNAME).trim(), &text(RESOLVER))).collect())
     }
 
     /// Whether who asks for `host`, with or without a port, means this target.
@@ -41,19 +37,20 @@ impl Names {
         };
         let name = name.strip_suffix('.').unwrap_or(name);
         let is_known = |known: &String| known.eq_ignore_ascii_case(name);
-        let is_machine = |machine: &str| {
-            // Not of a machine whose name everybody knows.
-            machine != "localhost" && machine.eq_ignore_ascii_case(first_part(name))
-        };
-        !name.contains('.')
-            || name.parse::<IpAddr>().is_ok()
-            || self.more.iter().any(is_known)
-            || self.machine.as_deref().is_some_and(is_machine)
+        !name.contains('.') || name.parse::<IpAddr>().is_ok() || self.0.iter().any(is_known)
     }
 }
 
-fn first_part(name: &str) -> &str {
-    name.split('.').next().unwrap_or(name)
+/// A machine's name, and its first part in each domain of a resolver's configuration (resolv.conf(5)).
+fn own(hostname: &str, resolver: &str) -> Vec<String> {
+    let first = hostname.split('.').next().unwrap_or(hostname);
+    let domains = resolver.lines().flat_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_list = matches!(words.next(), Some("search" | "domain"));
+        words.filter(move |_| is_list).map(|domain| domain.trim_matches('.'))
+    });
+    let in_domains = domains.filter(|domain| !domain.is_empty()).map(|of| format!("{first}.{of}"));
+    [hostname.to_owned()].into_iter().chain(in_domains).collect()
 }
 
 fn is_number(text: &str) -> bool {
@@ -66,8 +63,11 @@ mod tests {
 
     #[test]
     fn names_of_others_are_none_of_ours() {
-        let more = vec!["storage1.example.org".to_owned()];
-        let names = Names { machine: Some("machine7".to_owned()), more };
+        let resolver =
+            "# search evil.example\nnameserver 10.0.0.1\nsearch example.com lab.example.com.\n";
+        let mut known = own("machine7.inside.example.com", resolver);
+        known.push("storage1.example.org".to_owned());
+        let names = Names(known);
         for host in [
             "127.0.0.1:9420",
             "10.0.0.2",
@@ -79,6 +79,8 @@ mod tests {
             "STORAGE1.example.org",
             "storage1.example.org.:9420",
             "machine7.example.com:9420",
+            "Machine7.lab.example.com",
+            "machine7.inside.example.com",
             "Machine7",
             "",
         ] {
@@ -91,14 +93,15 @@ mod tests {
             "storage1.example.org.example.net:9420",
             "[::1].example.net",
             "localhost.example.net",
+            "machine7.example.net",
+            "machine7.evil.example",
             "machine77.example.com",
             "www.machine7.example.com",
             "example.net:x:9420",
         ] {
             assert!(!names.are_asked_for(host), "{host}");
         }
-        let nobody = Names { machine: Some("localhost".to_owned()), more: Vec::new() };
-        assert!(!nobody.are_asked_for("localhost.example.net"));
+        assert!(!Names(own("", "domain")).are_asked_for("localhost.example.net"));
         let more = ["storage1.example.org".to_owned()];
         assert!(Names::of_machine(&more).are_asked_for("storage1.example.org"));
     }

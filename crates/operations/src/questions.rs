@@ -36,17 +36,22 @@ pub(crate) type Answer = Result<(&'static str, Arc<str>), String>;
 pub(crate) struct Questions(Sender<(Question, u64)>);
 
 impl Questions {
-    /// Starts the thread that asks. `tell` is given the answers, by the numbers of those who wait.
+    /// Starts the thread that asks, and calls `begin` first. `tell` is given the answers, by the numbers of those who
+    /// wait.
     ///
     /// # Errors
     /// The kernel's.
     pub(crate) fn start(
         sources: (Reporter, Slowest),
+        begin: impl FnOnce() + Send + 'static,
         tell: impl Fn(u64, &Answer) + Send + 'static,
     ) -> io::Result<Self> {
         let (to, from) = mpsc::channel();
         let thread = thread::Builder::new().name("metrics-ask".into());
-        thread.spawn(move || answer_all(&from, &sources, tell))?;
+        thread.spawn(move || {
+            begin();
+            answer_all(&from, &sources, tell);
+        })?;
         Ok(Self(to))
     }
 
@@ -119,7 +124,7 @@ mod tests {
         let tell = move |number, answer: &Answer| {
             to.send((number, answer.clone())).expect("the test listens");
         };
-        let questions = Questions::start((report, slowest), tell).expect("a thread");
+        let questions = Questions::start((report, slowest), || {}, tell).expect("a thread");
         questions.ask(Question::Slow, 0);
         begins.recv().expect("it is asked");
         // Too late for that answer.

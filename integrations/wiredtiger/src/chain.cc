@@ -44,15 +44,14 @@ struct Thread {
 	{
 		const uint64_t number = target->number();
 
-		if (session && session->number() == number && !session->is_lost())
-			return reader;
-		leave();
-		if (!number)
-			return nullptr;
-		session = target->session();
-		if (session)
+		if (!session || session->number() != number || session->is_lost()) {
+			leave();
+			if (!number)
+				return nullptr;
+			session = target->session();
+		}
+		if (!reader && session && session->may_take())
 			reader = session->take();
-		/* Without a reader now, it has none as long as the session lasts. */
 		return reader;
 	}
 
@@ -351,7 +350,9 @@ bool is_worth_it(size_t bytes)
 {
 	if (scope->chains >= CHAINS_MAX || scope->wanted == Wanted::PREVIOUS)
 		return false;
-	if (scope->wanted != Wanted::NEXT && scope->cursor->key.size > WT_KEY_BYTES_MAX)
+	/* A search for a row that looks for one beside it has no key any more, but pages' memory in its place. */
+	if (scope->wanted != Wanted::NEXT &&
+		(!(scope->cursor->flags & WT_CURSTD_KEY_EXT) || scope->cursor->key.size > WT_KEY_BYTES_MAX))
 		return false;
 	return scope->wanted == Wanted::VALUE || bytes <= PAGE_KEPT_MAX;
 }
@@ -402,7 +403,8 @@ bool read_together(Thread *own, File *file, uint64_t offset, size_t bytes, void 
 #endif
 	if (scope->wanted != Wanted::VALUE && read_ahead(own, file, offset, bytes, to))
 		return true;
-	if (!is_worth_it(bytes) || (scope->wanted != Wanted::VALUE && is_flat(file->table())))
+	/* Who waited in vain does not wait again. */
+	if (own->session->is_lost() || !is_worth_it(bytes) || (scope->wanted != Wanted::VALUE && is_flat(file->table())))
 		return false;
 	return run(own, file, offset, bytes) && (scope->is_answered || take_staged(file, offset, bytes, to));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Methods of connections and sessions that are ours: each cursor is wrapped, and each truncation is seen. */
 #include "cursor.h"
+#include "guard.h"
 
 #include <cstring>
 
@@ -40,6 +41,7 @@ int close(WT_SESSION *session, const char *config)
 {
 	Engine *const engine = engine_of(session->connection);
 
+	engine->remove_session(session);
 	end_session(session);
 	return engine->close.load()(session, config);
 }
@@ -49,9 +51,23 @@ int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const c
 	Engine *const engine = engine_of(session->connection);
 	const int error = engine->open_cursor.load()(session, uri, to_dup, config, cursor);
 
-	if (!error)
+	if (error)
+		return error;
+	/* Without memory it is WiredTiger's own. */
+	guarded([&] {
 		wrap_cursor(engine, *cursor, config);
-	return error;
+		return 0;
+	});
+	return 0;
+}
+
+/* WiredTiger closes the sessions that are open, and calls none of their methods for it. */
+int close_connection(WT_CONNECTION *connection, const char *config)
+{
+	Engine *const engine = engine_of(connection);
+
+	engine->end_sessions();
+	return engine->close_connection(connection, config);
 }
 
 /* Of the session's method, WiredTiger's own goes into the engine, and ours takes its place. */
@@ -64,12 +80,20 @@ int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const c
 int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const char *config, WT_SESSION **session)
 {
 	Engine *const engine = engine_of(connection);
-	const int error = engine->open_session(connection, handler, config, session);
+	int error = engine->open_session(connection, handler, config, session);
 
 	if (error)
 		return error;
 	engine->started();
-	begin_session(*session);
+	error = guarded([&] {
+		begin_session(*session);
+		engine->add_session(*session);
+		return 0;
+	});
+	if (error) {
+		(*session)->close(*session, nullptr);
+		return error;
+	}
 	if ((*session)->open_cursor != open_cursor) {
 		BPFOF_WRAP(open_cursor, open_cursor);
 		BPFOF_WRAP(truncate, truncate);
@@ -88,7 +112,7 @@ Engine *engine_of(WT_CONNECTION *connection)
 	return nullptr;
 }
 
-void wrap_connection(WT_CONNECTION *connection, Engine *engine)
+bool wrap_connection(WT_CONNECTION *connection, Engine *engine)
 {
 	for (Entry &entry : entries) {
 		Engine *none = nullptr;
@@ -96,17 +120,22 @@ void wrap_connection(WT_CONNECTION *connection, Engine *engine)
 		if (!entry.engine.compare_exchange_strong(none, engine))
 			continue;
 		engine->open_session = connection->open_session;
+		engine->close_connection = connection->close;
 		entry.connection.store(connection, std::memory_order_release);
 		connection->open_session = open_session;
-		return;
+		connection->close = close_connection;
+		return true;
 	}
+	return false;
 }
 
 void unwrap_connection(Engine *engine)
 {
 	for (Entry &entry : entries) {
-		if (entry.engine.load() != engine)
+		if (!engine || entry.engine.load() != engine)
 			continue;
+		engine->connection->open_session = engine->open_session;
+		engine->connection->close = engine->close_connection;
 		entry.connection = nullptr;
 		entry.engine = nullptr;
 	}

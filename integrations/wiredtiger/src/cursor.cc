@@ -5,8 +5,10 @@
 #include "scope.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace bpf_of {
 
@@ -263,18 +265,38 @@ Wanted wanted_by_search(const State *state, WT_SESSION *session)
 	return has_anchor(state, session) ? Wanted::VALUE : Wanted::PAGES;
 }
 
+/* The cursor gets the key of the row whose search was called off, and no value. */
+void take_key(const State *state, WT_CURSOR *cursor)
+{
+	cursor->key.data = state->key.data();
+	cursor->key.size = state->key.size();
+	cursor->flags &= ~(WT_CURSTD_KEY_SET | WT_CURSTD_VALUE_SET);
+	cursor->flags |= WT_CURSTD_KEY_EXT;
+}
+
+/* Whether the program has set no other key since. */
+bool has_its_key(const State *state, const WT_CURSOR *cursor)
+{
+	return cursor->flags & WT_CURSTD_KEY_SET && cursor->key.data == state->key.data() &&
+	       cursor->key.size == state->key.size();
+}
+
 /* The cursor gets the value that a chain has found. */
 int take_value(State *state, WT_CURSOR *cursor, const Scope &found)
 {
 	if (!found.is_found)
 		return WT_NOTFOUND;
-	state->key.assign(static_cast<const char *>(cursor->key.data), cursor->key.size);
-	state->value.assign(found.value, found.value_bytes);
-	cursor->key.data = state->key.data();
+	try {
+		state->key.assign(static_cast<const char *>(cursor->key.data), cursor->key.size);
+		state->value.assign(found.value, found.value_bytes);
+	} catch (const std::bad_alloc &) {
+		leave(state);
+		return ENOMEM;
+	}
+	take_key(state, cursor);
 	cursor->value.data = state->value.data();
 	cursor->value.size = state->value.size();
-	cursor->flags &= ~(WT_CURSTD_KEY_SET | WT_CURSTD_VALUE_SET);
-	cursor->flags |= WT_CURSTD_KEY_EXT | WT_CURSTD_VALUE_EXT;
+	cursor->flags |= WT_CURSTD_VALUE_EXT;
 	return 0;
 }
 
@@ -316,6 +338,11 @@ int attach(State *state, WT_CURSOR *cursor, int *beside)
 	const Searching searching(state, cursor, Wanted::PAGES, &state->ahead);
 	const int error = state->search_near(cursor, beside);
 
+	/* Who tries again is still at that row. */
+	if (state->is_detached && error && error != WT_NOTFOUND) {
+		take_key(state, cursor);
+		return error;
+	}
 	/* Only now that WiredTiger has the position: the snapshot is still that of the search. */
 	leave(state);
 	return error;
@@ -355,19 +382,15 @@ int remove(WT_CURSOR *cursor)
 {
 	State *const attached = states().find(cursor);
 
-	if (attached->is_detached) {
+	if (attached->is_detached && has_its_key(attached, cursor)) {
 		int beside = 0;
 		const int error = attach(attached, cursor, &beside);
 
 		if (error && error != WT_NOTFOUND)
 			return error;
-		if (error || beside) {
-			/* The row is gone: as for any key that was set. */
-			cursor->key.data = attached->key.data();
-			cursor->key.size = attached->key.size();
-			cursor->flags &= ~(WT_CURSTD_KEY_SET | WT_CURSTD_VALUE_SET);
-			cursor->flags |= WT_CURSTD_KEY_EXT;
-		}
+		/* The row is gone: as for any key that was set. */
+		if (error || beside)
+			take_key(attached, cursor);
 	}
 	return with_pages(cursor, [=](State *state) { return state->remove(cursor); });
 }
@@ -380,6 +403,9 @@ int step(WT_CURSOR *cursor, Wanted wanted)
 
 	if (state->is_detached) {
 		int beside;
+
+		/* From its row on, whatever key the program has set since. */
+		take_key(state, cursor);
 		const int error = attach(state, cursor, &beside);
 
 		/* It may be there already. */
@@ -541,13 +567,14 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 		return;
 	State *const state = states().obtain(cursor);
 
-	BPFOF_METHODS(BPFOF_WRAP);
-	state->session = sessions().find(cursor->session);
-	state->session->open.push_back(cursor);
 	state->engine = engine;
 	state->table = engine->table(name);
 	if (!state->table->is_known)
 		learn(cursor->session, state->table);
+	state->session = sessions().find(cursor->session);
+	state->session->open.push_back(cursor);
+	/* Only now, that nothing throws any more. */
+	BPFOF_METHODS(BPFOF_WRAP);
 }
 
 Table *table_of(const WT_CURSOR *cursor)

@@ -1,14 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "engine.h"
 
+#include "cursor.h"
+
 #include <cstring>
 
 namespace bpf_of {
 
-Engine::Engine(const Settings &settings) : settings_(settings)
+Engine::Engine(WT_CONNECTION *connection, const Settings &settings) : connection(connection), settings_(settings)
 {
-	if (!settings.url.empty() || !settings.counters.empty())
-		target_ = std::make_unique<Target>(settings);
+	if (settings.url.empty() && settings.counters.empty())
+		return;
+	target_ = std::make_unique<Target>(settings, [this](const std::string &text) { log(text); });
+	if (target_->problem().empty())
+		return;
+	WT_EXTENSION_API *const api = connection->get_extension_api(connection);
+
+	api->err_printf(api, nullptr, "bpfof: searches read plainly until the target is there: %s",
+		target_->problem().c_str());
+}
+
+void Engine::log(const std::string &text)
+{
+	std::lock_guard<std::mutex> lock(logging_);
+
+	/* Before and after that WiredTiger is at work in the session that would tell it. */
+	if (!is_started_ || is_closing_)
+		return;
+	WT_EXTENSION_API *const api = connection->get_extension_api(connection);
+
+	api->err_printf(api, nullptr, "bpfof: %s", text.c_str());
+}
+
+void Engine::add_session(WT_SESSION *session)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	sessions_.insert(session);
+}
+
+void Engine::remove_session(WT_SESSION *session)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	sessions_.erase(session);
+}
+
+void Engine::end_sessions()
+{
+	{
+		std::lock_guard<std::mutex> lock(logging_);
+
+		is_closing_ = true;
+	}
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	for (const WT_SESSION *session : sessions_)
+		end_session(session);
 }
 
 Table *Engine::table(const std::string &file)

@@ -5,13 +5,15 @@
 
 #include "table.h"
 
+#include <set>
 #include <unordered_map>
 
 namespace bpf_of {
 
 class Engine {
     public:
-	explicit Engine(const Settings &settings);
+	/* Throws Mistake if no target can be reached by the settings. */
+	Engine(WT_CONNECTION *connection, const Settings &settings);
 
 	const Settings &settings() const { return settings_; }
 	/* Null if there is none in the settings. */
@@ -34,28 +36,41 @@ class Engine {
 	/* The file's name as tables have it: from the database's folder on. */
 	std::string name_of(const char *path) const;
 
-	WT_CONNECTION *connection = nullptr;
+	/* Sessions that the program has open. */
+	void add_session(WT_SESSION *session);
+	void remove_session(WT_SESSION *session);
+	/* The database is about to be closed, and its sessions with it. */
+	void end_sessions();
+
+	WT_CONNECTION *const connection;
 	/* WiredTiger's own methods. */
+	int (*close_connection)(WT_CONNECTION *, const char *) = nullptr;
 	int (*open_session)(WT_CONNECTION *, WT_EVENT_HANDLER *, const char *, WT_SESSION **) = nullptr;
 	std::atomic<decltype(WT_SESSION::open_cursor)> open_cursor{nullptr};
 	std::atomic<decltype(WT_SESSION::truncate)> truncate{nullptr};
 	std::atomic<decltype(WT_SESSION::close)> close{nullptr};
 
     private:
+	void log(const std::string &text);
+
 	const Settings settings_;
 	std::mutex mutex_;
 	std::unordered_map<std::string, std::unique_ptr<Table>> tables_;
+	std::set<WT_SESSION *> sessions_;
 	std::atomic<bool> is_started_{false};
 	std::atomic<uint32_t> truncations_{0};
 	std::atomic<bool> has_failed_{false};
+	/* While it is held the database is not closed. */
+	std::mutex logging_;
+	bool is_closing_ = false;
 	/* It writes the counters, too. */
 	std::unique_ptr<Target> target_;
 };
 
 /* The database of a connection; null if it has none. */
 Engine *engine_of(WT_CONNECTION *connection);
-/* Has sessions of the connection, and their cursors, wrapped. */
-void wrap_connection(WT_CONNECTION *connection, Engine *engine);
+/* Has sessions of the connection, and their cursors, wrapped. False if there are too many connections. */
+bool wrap_connection(WT_CONNECTION *connection, Engine *engine);
 /* The connection is closed. */
 void unwrap_connection(Engine *engine);
 

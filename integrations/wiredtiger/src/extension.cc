@@ -32,21 +32,29 @@ extern "C" __attribute__((visibility("default"))) int wiredtiger_extension_init(
 	bpf_of::Engine *engine = nullptr;
 
 	try {
-		engine = new bpf_of::Engine(settings);
-		engine->connection = connection;
+		engine = new bpf_of::Engine(connection, settings);
+		if (!bpf_of::wrap_connection(connection, engine)) {
+			api->err_printf(api, nullptr, "bpfof: too many databases are open in this process");
+			delete engine;
+			return EINVAL;
+		}
 		error = bpf_of::set_file_system(connection, engine);
+	} catch (const bpf_of::Mistake &mistake) {
+		api->err_printf(api, nullptr, "bpfof: %s", mistake.what());
+		return EINVAL;
 	} catch (const std::exception &failure) {
 		/* There is no memory, or no thread. */
 		api->err_printf(api, nullptr, "bpfof: the extension cannot be loaded: %s", failure.what());
+		bpf_of::unwrap_connection(engine);
 		delete engine;
 		return ENOMEM;
 	}
 	if (error) {
 		api->err_printf(api, nullptr, "bpfof: the extension must be loaded before the database is open, and without "
 			"another file system: extensions=[LIBRARY={early_load=true}]");
+		bpf_of::unwrap_connection(engine);
 		delete engine;
 		return error;
 	}
-	bpf_of::wrap_connection(connection, engine);
 	return 0;
 }

@@ -3,6 +3,7 @@
  * WiredTiger's files. Those of tables are opened past the page cache, never become shorter, and have their
  * pages read by read_page(); all others are what POSIX makes of them.
  */
+#include "guard.h"
 #include "scope.h"
 
 #include <dirent.h>
@@ -29,7 +30,7 @@ struct FileSystem {
 struct Handle {
 	WT_FILE_HANDLE methods = {};
 	Engine *engine;
-	/* Of other files than tables; -1 for these. */
+	/* Of other files than tables; -1 for these once they are open. */
 	int fd = -1;
 	std::unique_ptr<File> file;
 
@@ -150,7 +151,7 @@ int table_read(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t byt
 {
 	Handle *const own = handle_of(handle);
 
-	return read_page(own->file.get(), own->engine, offset, bytes, to);
+	return guarded([=] { return read_page(own->file.get(), own->engine, offset, bytes, to); });
 }
 
 int table_write(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t bytes, const void *from)
@@ -159,7 +160,7 @@ int table_write(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t by
 
 	if (own->engine->has_failed())
 		return WT_PANIC;
-	return own->file->write(offset, bytes, from, own->engine->target());
+	return guarded([=] { return own->file->write(offset, bytes, from, own->engine->target()); });
 }
 
 int table_size(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t *bytes)
@@ -199,7 +200,7 @@ int flags_of(WT_FS_OPEN_FILE_TYPE type, uint32_t flags, bool is_log_dsync)
 }
 
 /* The folder of a name that was made, changed or removed. */
-int sync_folder(Engine *engine, WT_SESSION *session, const char *path)
+int sync_folder_of(Engine *engine, WT_SESSION *session, const char *path)
 {
 	const char *const slash = strrchr(path, '/');
 	const std::string folder = slash ? std::string(path, slash + 1 - path) : ".";
@@ -213,6 +214,11 @@ int sync_folder(Engine *engine, WT_SESSION *session, const char *path)
 
 	close(fd);
 	return is_synced ? 0 : engine->fail(session, folder.c_str(), error);
+}
+
+int sync_folder(Engine *engine, WT_SESSION *session, const char *path)
+{
+	return guarded([=] { return sync_folder_of(engine, session, path); });
 }
 
 bool is_table(WT_FS_OPEN_FILE_TYPE type, const std::string &name)
@@ -231,8 +237,15 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 	/* It was made by then. */
 	if (fd < 0 && errno == EINVAL)
 		fd = open(path, flags & ~O_EXCL, 0666);
-	if (fd < 0 || fstat(fd, &found) < 0)
+	if (fd < 0)
 		return errno;
+	if (fstat(fd, &found) < 0) {
+		const int error = errno;
+
+		close(fd);
+		return error;
+	}
+	handle->fd = fd;
 	Table *const table = handle->engine->table(name);
 
 	/* It may be another table of the same name, and is one if the file is new. */
@@ -245,6 +258,7 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 	if (handle->engine->may_be_truncating())
 		table->is_truncated = true;
 	handle->file = std::make_unique<File>(table, fd, found.st_size, is_direct);
+	handle->fd = -1;
 	handle->methods.fh_read = table_read;
 	handle->methods.fh_write = table_write;
 	handle->methods.fh_size = table_size;
@@ -252,7 +266,7 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 	return 0;
 }
 
-int open_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, WT_FS_OPEN_FILE_TYPE type, uint32_t flags,
+int open_any(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, WT_FS_OPEN_FILE_TYPE type, uint32_t flags,
 	WT_FILE_HANDLE **opened)
 {
 	Engine *const engine = engine_of_system(system);
@@ -288,6 +302,12 @@ int open_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, WT_
 	}
 	*opened = &handle.release()->methods;
 	return 0;
+}
+
+int open_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, WT_FS_OPEN_FILE_TYPE type, uint32_t flags,
+	WT_FILE_HANDLE **opened)
+{
+	return guarded([=] { return open_any(system, session, path, type, flags, opened); });
 }
 
 /* ---- Names ---- */

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 namespace bpf_of {
 
@@ -28,6 +29,22 @@ __asm__(".pushsection .rodata\n"
 	".hidden bpfof_wt_get_object_end\n"
 	"bpfof_wt_get_object_end:\n"
 	".popsection\n");
+
+/* How long no reader is asked for after one was refused. */
+constexpr int64_t REFUSED_SECONDS = 2;
+
+/* No target that comes later would make this good: an address that is none, or a device that is not the namespace. */
+bool is_mistake(int error)
+{
+	return error == EINVAL || error == ENOENT || error == ENOTBLK || error == EXDEV;
+}
+
+int64_t seconds()
+{
+	using namespace std::chrono;
+
+	return duration_cast<std::chrono::seconds>(steady_clock::now().time_since_epoch()).count();
+}
 
 std::atomic<uint64_t> sessions{0};
 
@@ -58,31 +75,61 @@ std::shared_ptr<Session> Session::open(const Settings &settings)
 
 Session::~Session()
 {
-	bpfof_function_unload(function_);
-	bpfof_close(bpfof_);
+	end();
+}
+
+void Session::end()
+{
+	forget_all();
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	for (struct bpfof_reader *reader : readers_)
+		bpfof_reader_close(reader);
+	readers_.clear();
+	if (function_)
+		bpfof_function_unload(std::exchange(function_, nullptr));
+	if (bpfof_)
+		bpfof_close(std::exchange(bpfof_, nullptr));
 }
 
 struct bpfof_reader *Session::take()
 {
-	if (is_lost() || left_.fetch_sub(1) <= 0) {
-		if (!is_lost())
-			left_++;
+	if (is_lost())
+		return nullptr;
+	if (left_.fetch_sub(1) <= 0) {
+		left_++;
 		return nullptr;
 	}
-	struct bpfof_reader *reader = bpfof_reader_open(bpfof_);
+	struct bpfof_reader *const reader = bpfof_reader_open(bpfof_);
 
-	if (!reader) {
-		/* A target that is full says so; one that is gone does not answer. */
-		if (errno != EAGAIN)
-			lose();
-		else
-			left_ = 0;
+	if (reader) {
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		readers_.insert(reader);
+		return reader;
 	}
-	return reader;
+	left_++;
+	/* A target that is full says so, or this process may open nothing more; a target that is gone does not answer. */
+	if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+		refused_until_ = seconds() + REFUSED_SECONDS;
+	else
+		lose();
+	return nullptr;
+}
+
+bool Session::is_refusing() const
+{
+	const int64_t until = refused_until_.load(std::memory_order_relaxed);
+
+	return until && seconds() < until;
 }
 
 void Session::give_back(struct bpfof_reader *reader)
 {
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	if (!readers_.erase(reader))
+		return;
 	bpfof_reader_close(reader);
 	left_++;
 }
@@ -97,12 +144,16 @@ void Session::forget_all()
 	files_.clear();
 }
 
-Target::Target(const Settings &settings) : settings_(settings), session_(Session::open(settings))
+Target::Target(const Settings &settings, Log log)
+	: settings_(settings), log_(std::move(log)), session_(Session::open(settings))
 {
-	if (session_)
+	if (session_) {
 		number_ = session_->number();
-	else if (!settings.url.empty())
-		fprintf(stderr, "bpfof: WiredTiger reads plainly until the target is there: %s\n", bpfof_error());
+	} else if (!settings.url.empty()) {
+		if (is_mistake(errno))
+			throw Mistake(bpfof_error());
+		problem_ = bpfof_error();
+	}
 	keeper_ = std::thread([this] { keep(); });
 }
 
@@ -116,6 +167,8 @@ Target::~Target()
 	stopping_.notify_all();
 	keeper_.join();
 	write_counters();
+	if (session_)
+		session_->end();
 }
 
 void Target::keep()
@@ -132,6 +185,7 @@ void Target::keep()
 			std::atomic_store(&session_, std::shared_ptr<Session>());
 			now->forget_all();
 			counters().add(BPFOF_COUNTER(lost));
+			log_("the target is lost: searches read plainly until it is there again");
 		}
 		std::shared_ptr<Session> made;
 
@@ -139,6 +193,7 @@ void Target::keep()
 			std::atomic_store(&session_, made);
 			number_.store(made->number(), std::memory_order_release);
 			counters().add(BPFOF_COUNTER(reconnected));
+			log_("the target is there: searches are pushed down");
 		}
 		lock.lock();
 	}

@@ -9,9 +9,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 namespace bpf_of {
@@ -33,6 +36,8 @@ class Session {
 	/* A reader for the calling thread, or null. To be given back. */
 	struct bpfof_reader *take();
 	void give_back(struct bpfof_reader *reader);
+	/* Whether it makes sense to ask for one: some are left, and it was not refused just now. */
+	bool may_take() const { return left_.load(std::memory_order_relaxed) > 0 && !is_refusing(); }
 
 	/* Makes a file known that only this process writes. Whether chains can read it. */
 	bool add(int fd)
@@ -53,34 +58,54 @@ class Session {
 	}
 	/* Forgets all files for good. Threads that search no more have the session still, which would keep them open. */
 	void forget_all();
+	/*
+	 * Ends the association; nobody is in a call, and none follows but give_back(). Threads that search no more have
+	 * the session still.
+	 */
+	void end();
 
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 	void lose() { lost_.store(true, std::memory_order_relaxed); }
 
     private:
 	explicit Session(uint32_t readers_max);
+	bool is_refusing() const;
 
 	const uint64_t number_;
 	struct bpfof *bpfof_ = nullptr;
 	struct bpfof_function *function_ = nullptr;
 	std::atomic<bool> lost_{false};
 	std::atomic<int64_t> left_;
-	/* What is known of files. */
+	/* When readers may be asked for again after one was refused, in seconds of the steady clock. */
+	std::atomic<int64_t> refused_until_{0};
+	/* What is known of files, and the readers of threads. */
 	std::mutex mutex_;
 	std::set<int> files_;
+	std::set<struct bpfof_reader *> readers_;
 	bool has_ended_ = false;
+};
+
+/* Settings that no later attempt would make good. */
+struct Mistake : std::runtime_error {
+	using std::runtime_error::runtime_error;
 };
 
 /* The session of the moment; a thread looks for another one when it is lost. */
 class Target {
     public:
-	explicit Target(const Settings &settings);
+	/* Says what an operator wants to know, from a thread of its own. */
+	using Log = std::function<void(const std::string &)>;
+
+	/* Throws Mistake if the settings are no way to any target. */
+	Target(const Settings &settings, Log log);
 	~Target();
 	Target(const Target &) = delete;
 	Target &operator=(const Target &) = delete;
 
 	/* Null while there is none. */
 	std::shared_ptr<Session> session() const { return std::atomic_load(&session_); }
+	/* Why there was none at first; empty if there was. */
+	const std::string &problem() const { return problem_; }
 	/* Its number, 0 while there is none. Costs a load. */
 	uint64_t number() const { return number_.load(std::memory_order_acquire); }
 
@@ -89,7 +114,9 @@ class Target {
 	void write_counters() const;
 
 	const Settings settings_;
+	const Log log_;
 	std::shared_ptr<Session> session_;
+	std::string problem_;
 	std::atomic<uint64_t> number_{0};
 	std::mutex mutex_;
 	std::condition_variable stopping_;

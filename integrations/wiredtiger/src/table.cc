@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "wt_get.h"
 
@@ -28,6 +29,9 @@ constexpr uint64_t AHEAD_OF_FREE = 8;
 /* Zeroes that are written at once. */
 constexpr size_t ZEROES = 1 << 20;
 
+/* What a thread keeps of it. */
+constexpr size_t KEPT_MAX = 1 << 20;
+
 /* Aligned memory of a thread, that grows. */
 class Bounce {
     public:
@@ -44,6 +48,14 @@ class Bounce {
 		}
 		return memory_;
 	}
+	/* Nobody uses it any more: what is large is given back. */
+	void put()
+	{
+		if (size_ <= KEPT_MAX)
+			return;
+		free(std::exchange(memory_, nullptr));
+		size_ = 0;
+	}
 
     private:
 	char *memory_ = nullptr;
@@ -57,8 +69,7 @@ std::atomic<uint64_t> files{0};
 } /* namespace */
 
 File::File(Table *table, int fd, uint64_t size, bool is_direct)
-	: table_(table), fd_(fd), number_(++files), is_direct_(is_direct), end_(size),
-	  pages_(new std::atomic<uint64_t>[PAGE_WORDS]())
+	: table_(table), fd_(fd), number_(++files), is_direct_(is_direct), end_(size)
 {
 }
 
@@ -102,6 +113,7 @@ int File::read(uint64_t offset, size_t bytes, void *to)
 
 	if (!error)
 		memcpy(to, aligned, bytes);
+	bounce.put();
 	return error;
 }
 
@@ -177,6 +189,8 @@ int File::write(uint64_t offset, size_t bytes, const void *from, Target *target)
 	const int error = transfer(true, offset, bytes, memory);
 
 	log_.note(offset, bytes);
+	if (memory != from)
+		bounce.put();
 	note_page(offset);
 	note_content(offset, bytes, from);
 	return error;
@@ -221,14 +235,6 @@ void File::forget(Target *target)
 		session->forget(fd_);
 }
 
-std::atomic<uint64_t> &File::word_of(uint64_t offset, uint64_t *bit)
-{
-	const uint64_t unit = offset / UNIT_BYTES;
-
-	*bit = 1ull << unit % 64;
-	return pages_[unit / 64 % PAGE_WORDS];
-}
-
 void File::note_content(uint64_t offset, size_t bytes, const void *page)
 {
 	const uint32_t unit = table_->allocation_bytes.load(std::memory_order_relaxed);
@@ -242,18 +248,6 @@ void File::note_content(uint64_t offset, size_t bytes, const void *page)
 	/* WiredTiger compares what it reads with the address, and stops if it is another one. */
 	memcpy(&checksum, static_cast<const char *>(page) + WT_PAGE_CHECKSUM, sizeof(checksum));
 	checksums_.note(offset / unit, checksum);
-}
-
-bool File::note_page(uint64_t offset)
-{
-	uint64_t bit;
-	std::atomic<uint64_t> &word = word_of(offset, &bit);
-	const uint64_t before = word.load(std::memory_order_relaxed);
-
-	if (before & bit)
-		return true;
-	word.store(before | bit, std::memory_order_relaxed);
-	return false;
 }
 
 } /* namespace bpf_of */

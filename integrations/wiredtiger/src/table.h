@@ -4,6 +4,7 @@
 #define BPFOF_WIREDTIGER_TABLE_H
 
 #include "neighbours.h"
+#include "page_set.h"
 #include "session.h"
 #include "write_log.h"
 
@@ -107,11 +108,13 @@ class File {
 	/* The session of which chains read it, if it still is this one, forgets it. */
 	void forget(Target *target);
 
-	/*
-	 * Notes that this page comes into the cache; whether it had been there before, which is known of half a
-	 * gigabyte of pages.
-	 */
-	bool note_page(uint64_t offset);
+	/* Notes that this page comes into the cache; whether it had been there before. */
+	bool note_page(uint64_t offset)
+	{
+		const uint32_t unit = table_->allocation_bytes.load(std::memory_order_relaxed);
+
+		return unit && pages_.add(offset / unit);
+	}
 	/* The same, and what the page says of itself and its children. */
 	void note_read(uint64_t offset, size_t bytes, const void *page)
 	{
@@ -120,14 +123,10 @@ class File {
 	}
 
     private:
-	static constexpr uint64_t UNIT_BYTES = 512;
-	static constexpr size_t PAGE_WORDS = 1 << 14;
-
 	int extend(uint64_t end, Target *target);
 	/* So many bytes behind those that are needed are written in advance, when it ends there. */
 	uint64_t room_ahead(uint64_t at) const;
 	int transfer(bool is_write, uint64_t offset, size_t bytes, char *memory);
-	std::atomic<uint64_t> &word_of(uint64_t offset, uint64_t *bit);
 	/* What a page that is read or written says of itself and its children. */
 	void note_content(uint64_t offset, size_t bytes, const void *page);
 
@@ -145,7 +144,7 @@ class File {
 	std::atomic<uint64_t> end_;
 	std::mutex extending_;
 	std::mutex sharing_;
-	std::unique_ptr<std::atomic<uint64_t>[]> pages_;
+	PageSet pages_;
 };
 
 } /* namespace bpf_of */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // answers_test EXTENSION FOLDER URL DEVICE [TEST]: what a chain that answers a search must not change. Databases are in
-// FOLDER, on a file system that the target serves. The tests "idle" and "silent" run only by their names.
+// FOLDER, on a file system that the target serves. The tests "idle", "silent" and "silent-scan" run only
+// by their names.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -470,6 +471,165 @@ void GoneIsRemoved(const Place &place)
 	std::printf("a row that is gone is not removed\n");
 }
 
+// Writes a row as it was.
+void PutBack(WT_CURSOR *cursor, int number)
+{
+	const std::string key = Key(number), value = Value(number);
+	const WT_ITEM item = {value.data(), value.size(), nullptr, 0, 0};
+
+	SetKey(cursor, key);
+	cursor->set_value(cursor, &item);
+	CHECK_WT(cursor->insert(cursor));
+}
+
+// A cursor has found its row, and the program sets another key: what is removed is the row of that, and what comes next
+// is next to the row that was found.
+void OtherKeysAreSet(const Place &place)
+{
+	Make(place, "others", "table:t");
+	Database database(place, "others");
+	WT_CURSOR *const cursor = database.Open("table:t"), *const other = database.Open("table:t", database.Session());
+
+	FillCache(database, cursor, kRows);
+	for (const bool is_plain : {true, false}) {
+		const auto search = [&] {
+			if (!is_plain)
+				return SearchByChain(database, cursor);
+			const int number = RandomRow(kRows);
+
+			CHECK(IsThere(cursor, number), "row %d", number);
+			return number;
+		};
+
+		database.SetMode(is_plain ? BPFOF_WIREDTIGER_PLAIN : BPFOF_WIREDTIGER_VALUES);
+		for (const bool is_there : {true, false}) {
+			const int number = search(), removed = 1 + (number + kRows / 2) % (kRows - 2);
+			const std::string key = Key(removed) + (is_there ? "" : "x");
+
+			SetKey(cursor, key);
+			const int error = cursor->remove(cursor);
+
+			CHECK(!error || (!is_there && error == WT_NOTFOUND), "%s", wiredtiger_strerror(error));
+			CHECK(IsThere(other, number), "row %d is removed for another one", number);
+			CHECK(IsThere(other, removed) != is_there, "row %d is %s", removed, is_there ? "not removed" : "removed");
+			if (is_there)
+				PutBack(other, removed);
+			CHECK_WT(other->reset(other));
+		}
+		for (const bool is_next : {true, false}) {
+			const int number = search(), beside = is_next ? number + 1 : number - 1;
+			const std::string key = Key(1 + (number + kRows / 2) % (kRows - 2));
+
+			SetKey(cursor, key);
+			CHECK_WT(is_next ? cursor->next(cursor) : cursor->prev(cursor));
+			CHECK(RowAt(cursor) == beside && ValueAt(cursor) == Value(beside), "beside row %d is %d", number, RowAt(cursor));
+		}
+		CHECK_WT(cursor->reset(cursor));
+	}
+	std::printf("a cursor whose key is set anew has its row still\n");
+}
+
+// A step that has to be tried again goes on from the same row.
+void RowsAreKeptByErrors(const Place &place)
+{
+	Make(place, "prepared", "table:t");
+	Database database(place, "prepared");
+	// Of others the snapshot has nothing that is only prepared.
+	WT_SESSION *const session = database.Session(), *const all = database.Session("isolation=read-uncommitted");
+	WT_CURSOR *const cursor = database.Open("table:t", all), *const other = database.Open("table:t", session);
+
+	FillCache(database, cursor, kRows);
+	for (const bool is_next : {true, false}) {
+		const int number = SearchByChain(database, cursor);
+
+		CHECK_WT(session->begin_transaction(session, "isolation=snapshot"));
+		PutBack(other, number);
+		CHECK_WT(session->prepare_transaction(session, "prepare_timestamp=10"));
+		const int error = is_next ? cursor->next(cursor) : cursor->prev(cursor);
+
+		CHECK(error == WT_PREPARE_CONFLICT, "beside a row that is prepared: %s", wiredtiger_strerror(error));
+		CHECK_WT(session->rollback_transaction(session, nullptr));
+		CHECK_WT(is_next ? cursor->next(cursor) : cursor->prev(cursor));
+		CHECK(RowAt(cursor) == (is_next ? number + 1 : number - 1), "beside row %d is %d", number, RowAt(cursor));
+	}
+	std::printf("a step that fails leaves the cursor where it is\n");
+}
+
+size_t Sockets()
+{
+	size_t count = 0;
+
+	for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+		std::error_code error;
+
+		count += std::filesystem::read_symlink(entry.path(), error).string().compare(0, 7, "socket:") == 0;
+	}
+	return count;
+}
+
+// A database that is closed has no connection to the target, whichever threads have searched in it.
+void ClosedDatabasesHaveNoConnections(const Place &place)
+{
+	const size_t before = Sockets();
+	std::promise<void> has_searched, may_end;
+	std::thread idle;
+
+	Make(place, "ended", "table:t");
+	{
+		// A connection for each thread.
+		Database database(place, "ended", "", ",lanes=0");
+		WT_CURSOR *const cursor = database.Open("table:t");
+
+		FillCache(database, cursor, kRows);
+		SearchByChain(database, cursor);
+		idle = std::thread([&] {
+			SearchByChain(database, database.Open("table:t", database.Session()));
+			has_searched.set_value();
+			may_end.get_future().wait();
+		});
+		has_searched.get_future().wait();
+		CHECK(Sockets() > before + 1, "%zu sockets are open, and %zu before", Sockets(), before);
+	}
+	for (int i = 0; Sockets() > before; i++, usleep(1000))
+		CHECK(i < 20000, "%zu sockets are open, and %zu before", Sockets(), before);
+	may_end.set_value();
+	idle.join();
+	std::printf("a database that is closed has no connections\n");
+}
+
+std::string told_error;
+
+int KeepError(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *message)
+{
+	told_error += message;
+	return 0;
+}
+
+// What no target would make good is told when the database is opened; a target that is not there is no error.
+void MistakesAreTold(const Place &place)
+{
+	const Place wrong_url = {place.extension, "nvme-tcp//127.0.0.1", place.device, place.folder};
+	const Place wrong_device = {place.extension, place.url, "/nowhere", place.folder};
+	const Place nobody = {place.extension, "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:target", place.device, place.folder};
+	WT_EVENT_HANDLER handler = {};
+
+	handler.handle_error = KeepError;
+	MakeFolder(place.folder + "/mistakes");
+	for (const Place *bad : {&wrong_url, &wrong_device, &nobody}) {
+		WT_CONNECTION *connection = nullptr;
+		const bool is_mistake = bad != &nobody;
+
+		told_error.clear();
+		const int error = wiredtiger_open((place.folder + "/mistakes").c_str(), &handler, Settings(*bad).c_str(), &connection);
+
+		CHECK(error == (is_mistake ? EINVAL : 0), "%s, %s: %s", bad->url, bad->device, wiredtiger_strerror(error));
+		CHECK(told_error.find("bpfof: ") != std::string::npos, "%s, %s: %s", bad->url, bad->device, told_error.c_str());
+		if (connection)
+			CHECK_WT(connection->close(connection, nullptr));
+	}
+	std::printf("mistakes in the configuration are told\n");
+}
+
 int closed_handles = 0;
 
 int CountClosed(WT_EVENT_HANDLER *, WT_SESSION *, WT_CURSOR *)
@@ -478,22 +638,18 @@ int CountClosed(WT_EVENT_HANDLER *, WT_SESSION *, WT_CURSOR *)
 	return 0;
 }
 
-// A program hears of no cursors but its own.
-void OnlyOwnCursorsAreTold(const Place &place)
+// Closes a session, or the database of which it is open.
+void TellOfCursors(const Place &place, WT_EVENT_HANDLER *handler, bool by_database)
 {
-	WT_EVENT_HANDLER handler = {};
 	int told[2];
 
-	Make(place, "told", "table:t");
-	Database database(place, "told");
-
-	handler.handle_close = CountClosed;
-	FillCache(database, database.Open("table:t"), kRows);
 	// WiredTiger tells of some of its own.
 	for (const bool is_plain : {true, false}) {
+		Database database(place, "told");
 		WT_SESSION *session;
 
-		CHECK_WT(database.connection()->open_session(database.connection(), &handler, nullptr, &session));
+		FillCache(database, database.Open("table:t"), kRows);
+		CHECK_WT(database.connection()->open_session(database.connection(), handler, nullptr, &session));
 		WT_CURSOR *const cursor = database.Open("table:t", session);
 
 		database.SetMode(is_plain ? BPFOF_WIREDTIGER_PLAIN : BPFOF_WIREDTIGER_VALUES);
@@ -503,10 +659,21 @@ void OnlyOwnCursorsAreTold(const Place &place)
 			SearchByChain(database, cursor);
 		CHECK_WT(cursor->close(cursor));
 		closed_handles = 0;
-		CHECK_WT(session->close(session, nullptr));
+		CHECK_WT(by_database ? database.Close() : session->close(session, nullptr));
 		told[is_plain] = closed_handles;
 	}
 	CHECK(told[false] == told[true], "the program is told of %d cursors, and of %d by WiredTiger", told[false], told[true]);
+}
+
+// A program hears of no cursors but its own.
+void OnlyOwnCursorsAreTold(const Place &place)
+{
+	WT_EVENT_HANDLER handler = {};
+
+	Make(place, "told", "table:t");
+	handler.handle_close = CountClosed;
+	for (const bool by_database : {false, true})
+		TellOfCursors(place, &handler, by_database);
 	std::printf("the program hears of its own cursors\n");
 }
 
@@ -562,13 +729,30 @@ void IdleThreadsHaveNoFiles(const Place &place)
 	std::printf("idle threads have no files\n");
 }
 
-// For the target, which somebody stops and lets go on as this says: a search waits for `deadline_ms`, and not for ever.
-void SilentTargetIsGivenUp(const Place &place)
+// Rows in a scan.
+void GoOn(WT_CURSOR *cursor)
 {
-	constexpr double kDeadline = 1.5, kLate = 10;
+	const int number = RandomRow(kRows - 3);
+	const std::string key = Key(number);
+	int exact;
+
+	SetKey(cursor, key);
+	CHECK_WT(cursor->search_near(cursor, &exact));
+	for (int row = number; row <= number + 3; row++) {
+		CHECK(RowAt(cursor) == row && ValueAt(cursor) == Value(row), "behind row %d is %d", row - 1, RowAt(cursor));
+		CHECK_WT(cursor->next(cursor));
+	}
+}
+
+// For the target, which somebody stops and lets go on as this says: a search, or a scan, waits for `deadline_ms`, and
+// not for ever.
+void SilentTargetIsGivenUp(const Place &place, bool is_scan)
+{
+	// Who waits twice is too late.
+	constexpr double kDeadline = 5, kLate = 2 * kDeadline;
 
 	Make(place, "silent", "table:t");
-	Database database(place, "silent", "", ",deadline_ms=1500");
+	Database database(place, "silent", "", ",deadline_ms=5000");
 	WT_CURSOR *const cursor = database.Open("table:t");
 	double longest = 0;
 
@@ -580,16 +764,19 @@ void SilentTargetIsGivenUp(const Place &place)
 		const auto begun = std::chrono::steady_clock::now();
 
 		CHECK(i < 60000, "the target is not lost");
-		CHECK(IsThere(cursor, RandomRow(kRows)), "a row");
+		if (is_scan)
+			GoOn(cursor);
+		else
+			CHECK(IsThere(cursor, RandomRow(kRows)), "a row");
 		longest = std::max(longest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
 	}
-	CHECK(longest < kDeadline + kLate, "a search took %f s", longest);
+	CHECK(longest < kLate, "a search or a scan took %f s", longest);
 	std::printf("start\n");
 	std::fflush(stdout);
 	for (int i = 0; !database.counters().reconnected; i++, usleep(1000))
 		CHECK(i < 60000, "there is no other session");
 	SearchByChain(database, cursor);
-	std::printf("a target that is silent is given up: the longest search took %.3f s\n", longest);
+	std::printf("a target that is silent is given up: the longest %s took %.3f s\n", is_scan ? "scan" : "search", longest);
 }
 
 std::atomic<bool> has_no_threads{false};
@@ -638,6 +825,10 @@ int main(int argc, char **argv)
 		{"metadata", ProgramsHaveTheirOwnMetadata},
 		{"collator", CollatedIsLeftAlone},
 		{"gone", GoneIsRemoved},
+		{"others", OtherKeysAreSet},
+		{"prepared", RowsAreKeptByErrors},
+		{"ended", ClosedDatabasesHaveNoConnections},
+		{"mistakes", MistakesAreTold},
 		{"told", OnlyOwnCursorsAreTold},
 		{"thread", NoThread},
 		{"lost", LostWritesAreSeen},
@@ -652,6 +843,8 @@ int main(int argc, char **argv)
 	if (argc == 6 && !std::strcmp(argv[5], "idle"))
 		IdleThreadsHaveNoFiles(place);
 	if (argc == 6 && !std::strcmp(argv[5], "silent"))
-		SilentTargetIsGivenUp(place);
+		SilentTargetIsGivenUp(place, false);
+	if (argc == 6 && !std::strcmp(argv[5], "silent-scan"))
+		SilentTargetIsGivenUp(place, true);
 	return 0;
 }

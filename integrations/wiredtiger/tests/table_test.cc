@@ -165,6 +165,19 @@ void CheckChecksums(const std::string &path)
 	unlink(path.c_str());
 }
 
+// A page comes back if it was there before, and not because another one was, however far apart they are.
+void CheckPages()
+{
+	bpf_of::PageSet pages;
+
+	for (int shift = 0; shift < 32; shift++)
+		CHECK(!pages.add(1ull << shift), "page 2^%d was there", shift);
+	for (int shift = 0; shift < 32; shift++)
+		CHECK(pages.add(1ull << shift), "page 2^%d was not there", shift);
+	CHECK(!pages.add(3), "a page beside one that was there");
+	CHECK(!pages.add(~0ull) && !pages.add(~0ull), "a page that cannot be");
+}
+
 // What was written until the disk was full is there, and room that is needed by others was not taken.
 void CheckFull(const std::string &folder, const char *how)
 {
@@ -232,6 +245,7 @@ int main(int argc, char **argv)
 
 	CheckWriteLog();
 	CheckChecksums(folder + "/c.wt");
+	CheckPages();
 	CheckFull(folder, "nearly full");
 	shows_room = true;
 	CheckFull(folder, "filled by others meanwhile");

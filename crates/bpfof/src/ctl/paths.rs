@@ -136,6 +136,7 @@ fn shown(listeners: &Value) -> String {
             states.map(|(group, state)| (group.clone(), text(state))).collect();
         let all_same = states.windows(2).all(|pair| pair[0].1 == pair[1].1);
         let states = match states.first() {
+            _ if of["up"] == false => "away".to_owned(),
             _ if of["drained"] == true => "drained".to_owned(),
             Some((_, state)) if all_same => state.clone(),
             _ => states.iter().map(|(g, s)| format!("{g}: {s}")).collect::<Vec<_>>().join(", "),

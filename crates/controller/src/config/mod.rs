@@ -64,7 +64,7 @@ pub struct TargetConfig {
     pub functions: Vec<PathBuf>,
     /// Whether hosts come by TLS.
     pub tls: TlsMode,
-    /// Let the kernel seal and open the records of TLS, where it can. Else this process does.
+    /// Let the kernel seal the records of TLS, where it can. Else this process does, which opens them in any case.
     pub kernel_tls: bool,
     /// Without rules, listen on addresses that other machines reach.
     pub allow_any_host: bool,

@@ -15,6 +15,9 @@ use bpfof_device::RingError;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who waits for at least so long has the kernel run a chain.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Runs chains over one namespace.
 #[derive(Debug)]
 pub(crate) struct Passthrough {
@@ -183,7 +186,11 @@ impl ChainExecutor for Passthrough {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
-        self.run_alone(on_end);
+        // The kernel waits for the drive as long as the driver does. Who has less time goes by the ring.
+        match timeout >= KERNEL_TIMEOUT {
+            true => self.run_alone(on_end),
+            false => self.join(),
+        }
         for (number, error, hops) in self.failed.drain(..) {
             on_end(number, Err(Failure::of_command(command_error(error, hops))));
         }
