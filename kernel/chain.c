@@ -50,6 +50,17 @@ static void xrp_prepare_all(struct xrp_chain *chain)
 	chain->prepared = 0;
 }
 
+/* What blk_rq_bio_prep() does, which newer kernels keep to themselves. All segments but the last are whole pages. */
+static void xrp_attach(struct request *rq, struct bio *bio)
+{
+	rq->nr_phys_segments = bio->bi_vcnt;
+	rq->__data_len = bio->bi_iter.bi_size;
+	rq->bio = rq->biotail = bio;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+	rq->phys_gap_bit = 0;
+#endif
+}
+
 /* Prepares the request for the read that the chain wants. */
 static void xrp_prepare(struct xrp_chain *chain)
 {
@@ -73,7 +84,7 @@ static void xrp_prepare(struct xrp_chain *chain)
 		chain->prepared = chain->length;
 	}
 	nvme_init_request(chain->rq, &chain->command);
-	blk_rq_bio_prep(chain->rq, bio, bio->bi_vcnt);
+	xrp_attach(chain->rq, bio);
 }
 
 /*

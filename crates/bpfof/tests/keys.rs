@@ -284,9 +284,19 @@ fn credentials_of_systemd_are_key_files() {
         let mine = keys.write("mine", &fs::read_to_string(&psk).expect("read"));
         let url = format!("{}?hostnqn={HOST}&tls-psk={mine}", target.url);
         good(&["kv", "create", "--levels", "2", "--target", &url]);
-        // Elsewhere it is a file that others may read.
-        let output = secured(&keys, &format!("tls-psk = [\"{psk}\"]")).output().expect("it starts");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("chmod 600"), "{output:?}");
+        let refused = |folder: Option<&Path>| {
+            let mut command = secured(&keys, &format!("tls-psk = [\"{psk}\"]"));
+            folder.map(|folder| command.env("CREDENTIALS_DIRECTORY", folder));
+            let output = command.output().expect("it starts");
+            assert!(String::from_utf8_lossy(&output.stderr).contains("chmod 600"), "{output:?}");
+        };
+        // Elsewhere it is a file that others may read, and a variable without a value names no folder.
+        refused(None);
+        refused(Some(Path::new("")));
+        // What is for everybody is no credential.
+        mode(&psk, 0o444);
+        refused(Some(keys.0.path()));
+        mode(&psk, 0o440);
     }
 }
 

@@ -5,10 +5,13 @@ mod operated;
 mod stop;
 
 use command::{BPFOF, bad, good};
-use operated::{connect, get, start};
+use operated::{Operated, connect, get, start};
+use rustix::net;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -234,6 +237,42 @@ fn a_file_that_is_edited_meanwhile_is_not_taken_over_by_the_way() {
     assert_eq!(served(), [(2, 2), (3, 3), (4, 4)]);
 }
 
+/// A connection from an address of this machine.
+fn connect_from(address: [u8; 4], to: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None)?;
+    net::bind(&socket, &SocketAddr::from((address, 0)))?;
+    net::connect(&socket, &to)?;
+    Ok(socket)
+}
+
+/// Who asks all the time, from another address, keeps no scrape from its answer.
+fn scrapes_come_through_a_flood(operated: &Operated) {
+    let to: SocketAddr = operated.metrics.parse().expect("an address");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open = VecDeque::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let Ok(socket) = connect_from([127, 0, 0, 2], to) else { continue };
+                let _ = rustix::io::write(&socket, b"GET /report HTTP/1.1\r\n\r\n");
+                open.push_back(socket);
+                if open.len() > 200 {
+                    open.pop_front();
+                }
+            }
+        });
+        let answered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..10 {
+                assert!(operated.metrics().ends_with("# EOF\n"));
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        if let Err(panic) = answered {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
 #[test]
 fn requests_that_are_none_are_refused() {
     let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);
@@ -267,6 +306,7 @@ fn requests_that_are_none_are_refused() {
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(silent);
+    scrapes_come_through_a_flood(&operated);
     // The page brings everything along.
     let (_, page) = operated.http("GET / HTTP/1.1\r\n\r\n");
     assert!(

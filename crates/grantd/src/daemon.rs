@@ -1,6 +1,8 @@
 //! The daemon: its socket, its clients, its end.
 
+use crate::closing::{Closing, NOBODY};
 use crate::config::{Config, ConfigError};
+use crate::descriptors;
 use crate::examine::check_break_time;
 use crate::keepsake::Keepsake;
 use crate::quota::{Kind, Quotas};
@@ -8,21 +10,22 @@ use crate::seldom::Seldom;
 use crate::session;
 use crate::shared::{Client, Peer, Shared, Wake};
 use bpfof_host::files::{MapRefusal, NamespaceDevice};
-use bpfof_host::grant::PacketSocket;
 use bpfof_host::grant::protocol::{Answer, Cause, Refusal};
+use bpfof_host::grant::{Credentials, PacketSocket};
+use log::Level;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, chmodat, chownat, lstat};
-use rustix::net::sockopt::socket_peercred;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, chownat, fchmod, lstat};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
-use std::fmt::Display;
+use rustix::process::umask;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -97,9 +100,13 @@ impl Daemon {
             keepsake,
             ending: AtomicBool::new(false),
             clients: Mutex::default(),
-            refused: Seldom::default(),
+            told: Seldom::default(),
+            closing: Closing::default(),
             config,
         });
+        if let Some(shortage) = descriptors::shortage(&shared.config.limits) {
+            log::info!("{shortage}");
+        }
         if let Err(refusal) = check_break_time() {
             log::warn!("no file is granted: {refusal}");
         }
@@ -165,25 +172,39 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn run(&self) {
+    fn run(self) {
         while !self.stopping.load(Ordering::SeqCst) {
-            let mut waited = [
-                PollFd::new(&self.listener, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
-            ];
-            // Interrupted or not: look.
-            let _ = poll(&mut waited, Some(&LOOK_EVERY));
-            self.shared.clients().retain(|client| !client.thread.is_finished());
-            if !self.shared.keepsake.is_there() {
-                self.renew_keepsake();
-            }
-            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.admit(socket),
-                Err(rustix::io::Errno::AGAIN) => {}
-                Err(error) => {
-                    log::warn!("no client can be accepted: {error}");
-                    std::thread::sleep(ACCEPT_AGAIN);
-                }
+            self.turn();
+        }
+        // Clients may wait in it, with descriptors that take for ever to be closed. Nobody waits for that.
+        self.shared.closing.add(NOBODY, self.listener);
+    }
+
+    fn turn(&self) {
+        let is_full = self.shared.closing.is_full();
+        let wanted = if is_full { PollFlags::empty() } else { PollFlags::IN };
+        let mut waited = [
+            PollFd::new(&self.listener, wanted),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+        ];
+        // Interrupted or not: look.
+        let _ = poll(&mut waited, Some(&LOOK_EVERY));
+        self.shared.clients().retain(|client| !client.thread.is_finished());
+        if !self.shared.keepsake.is_there() {
+            self.renew_keepsake();
+        }
+        self.shared.closing.tend();
+        if is_full {
+            let why = "no client is accepted: too many sockets of refused clients cannot be closed";
+            return self.shared.told.note(NOBODY, Level::Warn, || why.to_owned());
+        }
+        match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => self.admit(socket),
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(error) => {
+                let line = || format!("no client can be accepted: {error}");
+                self.shared.told.note(NOBODY, Level::Warn, line);
+                std::thread::sleep(ACCEPT_AGAIN);
             }
         }
     }
@@ -198,41 +219,55 @@ impl Acceptor {
         }
     }
 
+    /// Starts a session for a client, or turns it away. Here no socket of a client is closed: that may take for
+    /// ever.
     fn admit(&self, socket: OwnedFd) {
-        let credentials = match socket_peercred(&socket) {
+        let Credentials { uid, pid } = match Credentials::of_peer(&socket) {
             Ok(credentials) => credentials,
-            Err(error) => return log::warn!("a client without credentials: {error}"),
+            Err(error) => {
+                let line = || format!("a client without credentials: {error}");
+                self.shared.told.note(NOBODY, Level::Warn, line);
+                return self.shared.closing.add(NOBODY, socket);
+            }
         };
-        let (uid, pid) = (credentials.uid.as_raw(), credentials.pid.as_raw_nonzero().get());
         let (peer, socket) = (Peer { uid, pid }, PacketSocket::new(socket));
         let share = match self.shared.quotas.take(uid, Kind::Clients, 1) {
             Ok(share) => share,
             Err(exceeded) => {
-                return self.turn_away(&socket, peer, Refusal::new(Cause::Quota, exceeded));
+                let refusal = Refusal::new(Cause::Quota, exceeded);
+                return self.turn_away(socket, peer, refusal);
             }
         };
+        let unable = |error| Refusal::new(Cause::Unavailable, format!("the daemon: {error}"));
         let wake = match Wake::new() {
             Ok(wake) => Arc::new(wake),
-            Err(error) => return self.note(peer, &error),
+            Err(error) => return self.turn_away(socket, peer, unable(error)),
         };
         let (shared, its_wake) = (Arc::clone(&self.shared), Arc::clone(&wake));
-        let serve = move || session::serve(&shared, socket, peer, its_wake, share);
+        // A thread that cannot be started drops what it was given.
+        let (give, given) = channel();
+        let serve = move || {
+            if let Ok(socket) = given.recv() {
+                session::serve(&shared, socket, peer, its_wake, share);
+            }
+        };
         match std::thread::Builder::new().name("client".into()).spawn(serve) {
-            Ok(thread) => self.shared.clients().push(Client { wake, thread }),
-            Err(error) => self.note(peer, &error),
+            Ok(thread) => {
+                // It waits for it.
+                let _ = give.send(socket);
+                self.shared.clients().push(Client { wake, thread });
+            }
+            Err(error) => self.turn_away(socket, peer, unable(error)),
         }
     }
 
-    fn note(&self, peer: Peer, why: &dyn Display) {
-        self.shared.refused.note(|| format!("{peer}: turned away: {why}"));
-    }
-
-    fn turn_away(&self, socket: &PacketSocket, peer: Peer, refusal: Refusal) {
-        self.note(peer, &refusal);
+    fn turn_away(&self, socket: PacketSocket, peer: Peer, refusal: Refusal) {
+        self.shared.tell(peer, Level::Warn, format_args!("turned away: {refusal}"));
         let mut packet = Vec::new();
         Answer::Refused(refusal).encode(&mut packet);
         // Who does not read it has no answer.
         let _ = socket.send(&packet, &[]);
+        self.shared.closing.add(peer.uid, socket.into());
     }
 }
 
@@ -259,11 +294,16 @@ fn open_socket(config: &Config) -> Result<(OwnedFd, Stat), StartError> {
         }
         _ => return Err(StartError::InUse(path.clone())),
     }
-    // Nobody connects before it listens, and it listens when its permissions are set.
-    bind(&listener, &address).map_err(|e| cannot(named())(e.into()))?;
-    let bound = lstat(path).map_err(|e| cannot(named())(e.into()))?;
+    // The file gets the permissions of the socket, whatever is at its path later. The umask would take from them;
+    // it is the whole process's, in which nobody makes files yet.
     let mode = Mode::from_raw_mode(config.mode);
-    chmodat(CWD, path, mode, AtFlags::empty()).map_err(|e| cannot(named())(e.into()))?;
+    fchmod(&listener, mode).map_err(|e| cannot("the socket's mode")(e.into()))?;
+    let before = umask(Mode::empty());
+    let is_bound = bind(&listener, &address);
+    umask(before);
+    // Nobody connects before it listens, and it listens when its group is set.
+    is_bound.map_err(|e| cannot(named())(e.into()))?;
+    let bound = lstat(path).map_err(|e| cannot(named())(e.into()))?;
     if gid.is_some() {
         chownat(CWD, path, None, gid, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|e| cannot(named())(e.into()))?;
@@ -288,4 +328,89 @@ fn group(name: &str) -> Result<Gid, StartError> {
         (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
     });
     number.map(Gid::from_raw).ok_or_else(|| StartError::Group(name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::closing::tests::Lingering;
+    use crate::config::{Limits, Served};
+    use bpfof_host::grant::protocol::{PROTOCOL, Request};
+    use bpfof_host::grant::{GrantClient, GrantError};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+
+    /// Shorter than the connections linger.
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// Of a daemon without a target, that one client of a user may use.
+    fn config(folder: &Path) -> Config {
+        let device = folder.join("image");
+        fs::write(&device, "").expect("written");
+        let url = "nvme-tcp://127.0.0.1:1/nqn.2026-01.a:b?ns=1".parse().expect("an address");
+        Config {
+            socket: folder.join("socket"),
+            mode: 0o606,
+            namespaces: vec![Served { url, device }],
+            limits: Limits { clients_per_user: 1, ..Limits::default() },
+            holder: crate::keepsake::tests::holder(),
+            ..Config::default()
+        }
+    }
+
+    fn cause(refused: Result<GrantClient, GrantError>) -> Cause {
+        match refused.expect_err("there is no target") {
+            GrantError::Refused(refusal) => refusal.cause,
+            error => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn the_socket_has_its_mode_from_the_first_moment() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config { mode: 0o662, ..config(folder.path()) };
+        let (_listener, bound) = open_socket(&config).expect("it listens");
+        assert_eq!(bound.st_mode & 0o7777, 0o662);
+        let found = fs::metadata(&config.socket).expect("it is there");
+        assert_eq!(found.permissions().mode() & 0o7777, 0o662);
+    }
+
+    #[test]
+    fn a_client_over_its_quota_cannot_keep_others_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (config, lingering) = (config(folder.path()), Lingering::new());
+        let path = config.socket.clone();
+        let daemon = Daemon::start(config).expect("it starts");
+        // The only one that is served. It is asked nothing for a while.
+        let mut served = PacketSocket::connect(&path).expect("connected");
+        let mut packet = Vec::new();
+        Request::Open { protocol: PROTOCOL + 1 }.encode(&mut packet);
+        served.send(&packet, &[]).expect("sent");
+        assert!(served.wait(SOON).expect("waited") && served.receive().is_ok());
+        let begun = Instant::now();
+        let (mut queued, mut clients) = (0, Vec::new());
+        while queued < 16 {
+            assert!(begun.elapsed() < SOON, "{queued} packets were queued");
+            // So many may wait already that one more would.
+            let Ok(client) = PacketSocket::connect(&path) else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            // Unless it has been turned away already.
+            let connection = lingering.connection();
+            queued += u32::from(client.send(b"", &[connection.as_fd()]).is_ok());
+            // If this is the last descriptor by now, it takes as long here.
+            std::thread::spawn(move || drop(connection));
+            clients.push(client);
+        }
+        assert_eq!(cause(GrantClient::connect(&path, None)), Cause::Quota);
+        drop(served);
+        while cause(GrantClient::connect(&path, None)) == Cause::Quota {
+            assert!(begun.elapsed() < SOON, "the client counts for ever");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        daemon.stop();
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        assert!(clients.iter().all(PacketSocket::is_closed));
+    }
 }

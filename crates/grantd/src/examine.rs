@@ -20,6 +20,7 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fcntl_getfl, fstat, makedev,
     open, statx,
 };
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -49,10 +50,12 @@ pub(crate) struct Found {
 }
 
 /// Why a file is not granted.
+#[derive(Debug, PartialEq, Eq)]
 enum Unfit {
     /// As it is now.
     Now(Refusal),
-    /// As long as it is open here: what was written to it did not get to the disk, which the kernel tells once.
+    /// Whatever happens to it. If it is open here: what was written to it did not get to the disk, which the kernel
+    /// tells once.
     Ever(Refusal),
 }
 
@@ -71,12 +74,22 @@ impl From<MapRefusal> for Unfit {
     }
 }
 
+/// What has become of the descriptor of a file.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// The file is open here.
+    Here(Arc<File>),
+    /// It is not, for a reason that may pass. Nothing is kept: whoever sends it again may get a grant.
+    NotNow,
+    /// It is not, and there is no use in asking again.
+    Never,
+}
+
 /// What has come out.
 #[derive(Debug)]
 pub(crate) struct Examined {
     pub(crate) id: u32,
-    /// The file as it was opened here, if it was.
-    pub(crate) file: Option<Arc<File>>,
+    pub(crate) opened: Opened,
     pub(crate) result: Result<Found, Refusal>,
 }
 
@@ -85,6 +98,8 @@ pub(crate) struct Examined {
 pub(crate) struct Examiner {
     pub(crate) device: NamespaceDevice,
     pub(crate) info: NamespaceInfo,
+    /// The subsystem of the namespace.
+    pub(crate) nqn: String,
     pub(crate) extents_max: usize,
     /// Files of ext4 are granted whoever can truncate them.
     pub(crate) trusts_owners: bool,
@@ -122,23 +137,9 @@ impl Examiner {
         wake: &dyn Fn(),
     ) {
         for (id, subject) in subjects {
-            let opened = match subject {
-                Subject::Opened(file) => Ok(file),
-                Subject::Refused(refusal) => Err(refusal),
-                Subject::Sent(sent) => sent.get().map_err(unknown).and_then(|sent| self.open(sent)),
-            };
-            let examined = match opened {
-                Ok(file) => match self.find(&file) {
-                    Ok(found) => Examined { id, file: Some(file), result: Ok(found) },
-                    Err(Unfit::Now(refusal)) => {
-                        Examined { id, file: Some(file), result: Err(refusal) }
-                    }
-                    Err(Unfit::Ever(refusal)) => Examined { id, file: None, result: Err(refusal) },
-                },
-                Err(refusal) => Examined { id, file: None, result: Err(refusal) },
-            };
+            let (opened, result) = self.examine(subject);
             // Of a client that has gone the lease is released here.
-            let gone = to.send(examined).is_err();
+            let gone = to.send(Examined { id, opened, result }).is_err();
             wake();
             if gone {
                 return;
@@ -146,33 +147,50 @@ impl Examiner {
         }
     }
 
+    fn examine(&self, subject: Subject) -> (Opened, Result<Found, Refusal>) {
+        let file = match subject {
+            Subject::Opened(file) => Ok(file),
+            Subject::Refused(refusal) => Err(Unfit::Ever(refusal)),
+            Subject::Sent(sent) => {
+                sent.get().map_err(|error| unknown(error).into()).and_then(|sent| self.open(sent))
+            }
+        };
+        match file {
+            Ok(file) => match self.find(&file) {
+                Ok(found) => (Opened::Here(file), Ok(found)),
+                Err(Unfit::Now(refusal)) => (Opened::Here(file), Err(refusal)),
+                Err(Unfit::Ever(refusal)) => (Opened::Never, Err(refusal)),
+            },
+            Err(Unfit::Now(refusal)) => (Opened::NotNow, Err(refusal)),
+            Err(Unfit::Ever(refusal)) => (Opened::Never, Err(refusal)),
+        }
+    }
+
     /// Opens the file of a descriptor once more.
-    fn open(&self, sent: BorrowedFd<'_>) -> Result<Arc<File>, Refusal> {
+    fn open(&self, sent: BorrowedFd<'_>) -> Result<Arc<File>, Unfit> {
+        let never = |cause, why: &str| Unfit::Ever(Refusal::new(cause, why));
         if !is_readable(sent).map_err(unknown)? {
-            let why = "the descriptor is not open for reading";
-            return Err(Refusal::new(Cause::NotReadable, why));
+            return Err(never(Cause::NotReadable, "the descriptor is not open for reading"));
         }
         let device = device_of(sent)?;
-        self.device.offset_of(device).map_err(|why| Refusal::new(Cause::OtherPlace, why))?;
+        let offset = self.device.offset_of(device);
+        offset.map_err(|why| Unfit::Ever(Refusal::new(Cause::OtherPlace, why)))?;
         // From here on only file systems of the namespace are asked.
         let found = fstat(sent).map_err(unknown)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(Refusal::new(Cause::NotRegular, "it is no regular file"));
+            return Err(never(Cause::NotRegular, "it is no regular file"));
         }
         // Not blocking: it would wait for somebody's write lease.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let own = open(format!("/proc/self/fd/{}", sent.as_raw_fd()), flags, Mode::empty());
-        let own = own.map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => {
-                Refusal::new(Cause::BeingWritten, "somebody has a lease on the file, to write it")
-            }
-            _ => Refusal::new(Cause::NotReadable, format!("it cannot be opened again: {error}")),
-        })?;
-        Ok(Arc::new(File::from(own)))
+        Ok(Arc::new(File::from(own.map_err(not_opened)?)))
     }
 
     /// Leases a file and finds the places of its bytes.
     fn find(&self, file: &Arc<File>) -> Result<Found, Unfit> {
+        // Another disk may have the name or the number of the device by now. While the file is open, that of its
+        // file system stays.
+        self.device.check(&self.info, &self.nqn)?;
         check_break_time()?;
         // What is written under the lease is little then, and nobody waits long for its release.
         write_back(file).map_err(MapRefusal::NotWritten)?;
@@ -209,6 +227,21 @@ impl Examiner {
     }
 }
 
+/// Why a file cannot be opened once more.
+fn not_opened(error: Errno) -> Unfit {
+    let refused = |cause| Refusal::new(cause, format!("it cannot be opened again: {error}"));
+    match error {
+        Errno::WOULDBLOCK => {
+            let why = "somebody has a lease on the file, to write it";
+            Unfit::Now(Refusal::new(Cause::BeingWritten, why))
+        }
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR => {
+            Unfit::Now(refused(Cause::Unavailable))
+        }
+        _ => Unfit::Ever(refused(Cause::NotReadable)),
+    }
+}
+
 /// Whether a file keeps its blocks as long as its lease is held: nobody without privileges can give them away in
 /// spite of that. No lease is broken by an open with `O_RDONLY` and `O_TRUNC`, by a truncation through an overlay
 /// or the kernel's NFS server, or on XFS by deduplication.
@@ -228,7 +261,7 @@ pub(crate) fn is_settled(file: &File, file_system: FileSystem, trusts_owners: bo
 fn refused(refusal: &MapRefusal) -> Refusal {
     let cause = match refusal {
         refusal if refusal.is_passing() => Cause::BeingWritten,
-        MapRefusal::OtherDevice { .. } => Cause::OtherPlace,
+        MapRefusal::OtherDevice { .. } | MapRefusal::OtherNamespace(_) => Cause::OtherPlace,
         MapRefusal::NotRegular => Cause::NotRegular,
         _ => Cause::NotMappable,
     };
@@ -268,6 +301,47 @@ mod tests {
         assert!(readable(read.as_fd()) && readable(both.as_fd()));
         assert!(!readable(written.as_fd()) && !readable(path_only.as_fd()));
         assert!(!readable(ioctl_only.as_fd()));
+    }
+
+    #[test]
+    fn reasons_that_pass_are_told_from_others() {
+        let passes = |error| match not_opened(error) {
+            Unfit::Now(refusal) => Ok(refusal.cause),
+            Unfit::Ever(refusal) => Err(refusal.cause),
+        };
+        assert_eq!(passes(Errno::WOULDBLOCK), Ok(Cause::BeingWritten));
+        for error in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert_eq!(passes(error), Ok(Cause::Unavailable));
+        }
+        assert_eq!(passes(Errno::ACCESS), Err(Cause::NotReadable));
+    }
+
+    #[test]
+    fn nothing_is_granted_once_the_device_is_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        std::fs::write(&image, "").expect("written");
+        let examiner = Examiner {
+            device: NamespaceDevice::new(&image).expect("an image"),
+            info: NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] },
+            nqn: "nqn.x".to_owned(),
+            extents_max: 1,
+            trusts_owners: false,
+            signal: BreakSignal::of_this_thread().expect("a signal"),
+        };
+        let file = Arc::new(File::open(&image).expect("opened"));
+        let refusal = || {
+            let (opened, result) = examiner.examine(Subject::Opened(Arc::clone(&file)));
+            assert!(matches!(opened, Opened::Here(_)), "{opened:?}");
+            result.map(|_| ()).expect_err("there is no map of it")
+        };
+        let before = refusal();
+        assert!(!before.why.contains("is the right device named"), "{before}");
+        std::fs::rename(&image, folder.path().join("moved")).expect("renamed");
+        std::fs::write(&image, "").expect("written");
+        let after = refusal();
+        assert!(after.why.contains("is the right device named"), "{after}");
+        assert_eq!(after.cause, Cause::OtherPlace);
     }
 
     #[test]

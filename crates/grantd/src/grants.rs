@@ -1,7 +1,7 @@
 //! The files of one client, and the grants that it has.
 
 use crate::association::{Association, Failed, Lost};
-use crate::examine::{Examined, Found, Subject, check_break_time, is_settled};
+use crate::examine::{Examined, Found, Opened, Subject, check_break_time, is_settled};
 use crate::keepsake::{Keepsake, Key, NotKept};
 use crate::quota::{Exceeded, Kind, Quotas, Share};
 use crate::{ANSWERED, EXPIRED, LEASE_BREAK_TIME_MIN, LOOK_EVERY};
@@ -98,24 +98,37 @@ impl Grants {
         }
     }
 
+    /// Notes how a file was opened; where it lies, if it may be granted.
+    fn keep(&mut self, examined: Examined) -> Result<Found, Refusal> {
+        let Examined { id, opened, result } = examined;
+        let file = match (opened, &result) {
+            (Opened::Here(file), _) => Some(Ok(file)),
+            (Opened::Never, Err(refusal)) => Some(Err(refusal.clone())),
+            (Opened::NotNow | Opened::Never, _) => None,
+        };
+        match file {
+            None => drop(self.entries.remove(&id)),
+            Some(file) => {
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.file = file;
+                }
+            }
+        }
+        result
+    }
+
     /// Gives a file that was examined its map, if its lease still stands.
     pub(crate) fn settle(
         &mut self,
         examined: Examined,
         association: &mut Association,
     ) -> Result<Grant, Failed> {
-        let Examined { id, file, result } = examined;
+        let id = examined.id;
         let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
+        let Found { lease, layout } = self.keep(examined).map_err(Failed::Refused)?;
         let Some(entry) = self.entries.get_mut(&id) else {
-            let none = Refusal::new(Cause::Malformed, "there is no such file");
-            return Err(Failed::Refused(result.err().unwrap_or(none)));
+            return Err(refused(Cause::Malformed, "there is no such file"));
         };
-        if let Some(file) = file {
-            entry.file = Ok(file);
-        } else if let Err(refusal) = &result {
-            entry.file = Err(refusal.clone());
-        }
-        let Found { lease, layout } = result.map_err(Failed::Refused)?;
         let extents = layout.extents().len();
         let share = self.quotas.take(self.uid, Kind::Extents, extents);
         let share = share.map_err(|error| Failed::Refused(exceeded(error)))?;
@@ -291,6 +304,43 @@ impl Drop for Grants {
                 dropped.unwrap_or_else(|error| log::warn!("a duplicate of a file stays: {error}"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Limits;
+
+    #[test]
+    fn a_file_that_could_not_be_opened_just_now_is_not_kept() {
+        let keepsake = Keepsake::new(&crate::keepsake::tests::holder()).expect("it starts");
+        let quotas = Quotas::new(Limits { files_per_user: 3, ..Limits::default() });
+        let page = PageWriter::new(10).expect("memory");
+        let mut grants = Grants::new(page, Arc::new(keepsake), quotas, false, 7);
+        for id in 1..=3 {
+            grants.add(id).expect("there is room");
+        }
+        grants.add(4).expect_err("there is no more");
+        let refusal = |cause| Refusal::new(cause, "for a reason");
+        let mut keep = |id, opened, cause| {
+            let examined = Examined { id, opened, result: Err(refusal(cause)) };
+            grants.keep(examined).map(|_| ()).expect_err("it is refused")
+        };
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        assert_eq!(keep(1, Opened::Here(file), Cause::BeingWritten).cause, Cause::BeingWritten);
+        assert_eq!(keep(2, Opened::NotNow, Cause::Unavailable).cause, Cause::Unavailable);
+        assert_eq!(keep(3, Opened::Never, Cause::NotReadable).cause, Cause::NotReadable);
+        assert!(matches!(grants.look_again(1), Err(Subject::Opened(_))));
+        let cause = |subject| match subject {
+            Err(Subject::Refused(refusal)) => refusal.cause,
+            other => panic!("{other:?}"),
+        };
+        // The client sends it again; that of a file which is refused for good would be of no use.
+        assert_eq!(cause(grants.look_again(2)), Cause::Quota);
+        assert_eq!(cause(grants.look_again(3)), Cause::NotReadable);
+        assert!(!grants.has(2) && grants.has(3));
+        grants.add(2).expect("there is room again");
     }
 }
 

@@ -12,11 +12,12 @@
 //!
 //! # How it works
 //! - [`Daemon`] listens, and starts a `session` for each client, on a thread of its own: nobody waits for
-//!   another client. `quota` bounds what one user has, `seldom` what is logged of clients that get nothing.
+//!   another client. `quota` bounds what one user has, `seldom` what is logged because of clients, and `closing`
+//!   has the sockets of those that are turned away; `descriptors` compares quotas with what the process may have.
 //! - `session` answers requests and gives files back when their leases break. Nothing that it does asks a
-//!   file system that may not answer; `foreign` closes what clients send on a thread of its own. It sends the
-//!   association's Keep Alives itself: a session that does not look at its leases loses its association at
-//!   the target.
+//!   file system that may not answer; `foreign` closes what clients send, and at last their sockets, on a
+//!   thread of its own. It sends the association's Keep Alives itself: a session that does not look at its
+//!   leases loses its association at the target.
 //! - `examine`, on another thread, looks at descriptors: where they are, then the file is opened once more,
 //!   leased and mapped.
 //! - `association`: what is asked of the target. `keepsake`: who holds the leases if the daemon dies.
@@ -25,8 +26,10 @@
 //! It reads no file, runs no chain and parses no function.
 
 mod association;
+mod closing;
 mod config;
 mod daemon;
+mod descriptors;
 mod examine;
 mod foreign;
 mod grants;

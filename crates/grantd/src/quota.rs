@@ -57,7 +57,7 @@ impl Quotas {
     pub(crate) fn take(&self, uid: u32, kind: Kind, amount: usize) -> Result<Share, Exceeded> {
         let mut users = self.users();
         let all: usize = users.values().map(|counts| counts[kind as usize]).sum();
-        let counts = users.entry(uid).or_default();
+        let own = users.get(&uid).map_or(0, |counts| counts[kind as usize]);
         let limit = match kind {
             Kind::Clients if all + amount > self.limits.clients => {
                 let (what, limit) = ("all users together", self.limits.clients);
@@ -67,11 +67,11 @@ impl Quotas {
             Kind::Files => self.limits.files_per_user,
             Kind::Extents => self.limits.extents_per_user,
         };
-        let count = &mut counts[kind as usize];
-        if amount > limit.saturating_sub(*count) {
+        if amount > limit.saturating_sub(own) {
             return Err(Exceeded { what: "one user", kind, limit });
         }
-        *count += amount;
+        // Not before: of a user who has nothing nothing is to stay.
+        users.entry(uid).or_default()[kind as usize] += amount;
         drop(users);
         Ok(Share { quotas: self.clone(), uid, kind, amount })
     }
@@ -114,6 +114,7 @@ mod tests {
         let _other = take(8).expect("of another user");
         let error = take(9).expect_err("a fourth of all").to_string();
         assert_eq!(error, "all users together may have 3 clients at a time");
+        assert_eq!(quotas.users().len(), 2, "who was refused is not known");
         drop(one);
         let _again = take(7).expect("there is room again");
         // Whole amounts, or nothing.

@@ -1,33 +1,60 @@
 //! Lines of the log that clients could cause as often as they like.
 
+use log::Level;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One line in this time says how many there would have been.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Lines are counted in periods as long as this.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Lines of one user in a period: the cause of each trouble of a client that means well.
+const LINES_PER_USER: usize = 8;
+/// Lines of all users in a period: one user may have many numbers.
+const LINES: usize = 64;
 
 /// Counts what is logged seldom.
 #[derive(Debug, Default)]
 pub(crate) struct Seldom {
-    /// The last line, and what has happened since.
-    state: Mutex<(Option<Instant>, u64)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the period has begun.
+    since: Option<Instant>,
+    /// Lines of each user in it: no more users than lines.
+    lines: HashMap<u32, usize>,
+    /// Lines that were left out since the last one.
+    left_out: u64,
 }
 
 impl Seldom {
-    /// It happens: logs a line, unless there was one just now.
-    pub(crate) fn note(&self, line: impl FnOnce() -> String) {
-        if let Some(count) = self.count(Instant::now()) {
-            log::warn!("{}; {count} such clients since the last of these lines", line());
+    /// Something happens because of a user: logs a line, unless there were enough.
+    pub(crate) fn note(&self, uid: u32, level: Level, line: impl FnOnce() -> String) {
+        match self.count(uid, Instant::now()) {
+            None => {}
+            Some(0) => log::log!(level, "{}", line()),
+            Some(left_out) => {
+                log::log!(level, "{}; {left_out} lines about clients were left out before", line());
+            }
         }
     }
 
-    /// How often it has happened, if that is to be logged now.
-    fn count(&self, now: Instant) -> Option<u64> {
+    /// How many lines were left out, if this one is to be logged.
+    fn count(&self, uid: u32, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, count) = (state.0, state.1 + 1);
-        let is_due = since.is_none_or(|since| now.duration_since(since) >= PAUSE);
-        *state = if is_due { (Some(now), 0) } else { (since, count) };
-        is_due.then_some(count)
+        if state.since.is_none_or(|since| now.duration_since(since) >= PERIOD) {
+            state.since = Some(now);
+            state.lines.clear();
+        }
+        let all: usize = state.lines.values().sum();
+        let own = state.lines.get(&uid).copied().unwrap_or(0);
+        if all >= LINES || own >= LINES_PER_USER {
+            state.left_out += 1;
+            return None;
+        }
+        state.lines.insert(uid, own + 1);
+        Some(std::mem::take(&mut state.left_out))
     }
 }
 
@@ -36,12 +63,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_says_how_many() {
+    fn a_user_has_so_many_lines_and_leaves_others_theirs() {
         let (seldom, start) = (Seldom::default(), Instant::now());
-        let at = |ms| seldom.count(start + Duration::from_millis(ms));
-        assert_eq!(
-            [at(0), at(1), at(999), at(1000), at(1001), at(5000)],
-            [Some(1), None, None, Some(3), None, Some(2)]
-        );
+        let at = |uid, ms| seldom.count(uid, start + Duration::from_millis(ms));
+        let logged = (0..100).filter(|ms| at(7, *ms).is_some()).count();
+        assert_eq!(logged, LINES_PER_USER);
+        // Another user's, with the number of those that were left out.
+        assert_eq!((at(8, 100), at(8, 101)), (Some(92), Some(0)));
+        assert_eq!((at(7, 9_999), at(7, 10_000), at(7, 10_001)), (None, Some(1), Some(0)));
+    }
+
+    #[test]
+    fn many_users_have_no_more_lines_than_one_log_takes() {
+        let (seldom, now) = (Seldom::default(), Instant::now());
+        let logged = (0..100_000).filter(|uid| seldom.count(*uid, now).is_some()).count();
+        assert_eq!(logged, LINES);
+        assert_eq!(seldom.state.lock().expect("no panic").lines.len(), LINES);
     }
 }

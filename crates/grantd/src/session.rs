@@ -1,7 +1,6 @@
 //! One client: its requests, its association, and the breaks of its leases, on a thread of its own.
 
 use crate::association::{Association, Failed, Lost};
-use crate::config::Served;
 use crate::examine::{Examined, Examiner, Subject};
 use crate::foreign::{Closer, Foreign};
 use crate::grants::Grants;
@@ -13,9 +12,11 @@ use bpfof_host::grant::protocol::{
     Answer, Cause, FileAnswer, Grant, Opened, PROTOCOL, Refusal, Request,
 };
 use bpfof_host::grant::{PacketSocket, PageWriter};
+use log::Level;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -105,18 +106,25 @@ pub(crate) fn serve(
     let made = signal.and_then(|signal| Ok((signal, signal.descriptor()?)));
     let (signal, breaks) = match made {
         Ok(made) => made,
-        Err(error) => return log::error!("{peer} is not served: no signals: {error}"),
+        Err(error) => {
+            shared.tell(peer, Level::Error, format_args!("it is not served: no signals: {error}"));
+            return shared.closing.add(peer.uid, socket.into());
+        }
     };
     let (share, logged) = (Arc::new(share), HashSet::new());
     let closer = match Closer::start(Arc::clone(&share)) {
         Ok(closer) => closer,
-        Err(error) => return log::error!("{peer} is not served: no thread: {error}"),
+        Err(error) => {
+            shared.tell(peer, Level::Error, format_args!("it is not served: no thread: {error}"));
+            return shared.closing.add(peer.uid, socket.into());
+        }
     };
     let (open, job) = (None, None);
     let mut session =
         Session { shared, peer, socket, wake, signal, breaks, open, job, logged, share, closer };
     let end = session.run();
-    session.end(end);
+    session.end(&end);
+    session.hang_up();
 }
 
 impl Session<'_> {
@@ -246,13 +254,12 @@ impl Session<'_> {
     /// Logs a refusal, once for each cause: a client may ask as often as it likes.
     fn note(&mut self, refusal: &Refusal) {
         if self.logged.insert(refusal.cause) {
-            log::info!("{}: refused: {refusal}", self.peer);
+            self.shared.tell(self.peer, Level::Info, format_args!("refused: {refusal}"));
         }
     }
 
     fn open(&mut self, protocol: u16, place: Option<&Foreign>) -> Result<Answer, Failed> {
-        let refused =
-            |cause, why: &dyn std::fmt::Display| Failed::Refused(Refusal::new(cause, why));
+        let refused = |cause, why: &dyn Display| Failed::Refused(Refusal::new(cause, why));
         if protocol != PROTOCOL {
             let why = format!("it speaks protocol {PROTOCOL}; update the older side");
             return Err(refused(Cause::Malformed, &why));
@@ -263,15 +270,24 @@ impl Session<'_> {
         let place = place.map(Foreign::get).transpose();
         let place = place.map_err(|error| refused(Cause::Unavailable, &error))?;
         let (served, device) = self.shared.served(place).map_err(Failed::Refused)?;
-        let association = connect(served)?;
+        let association = Association::open(served).map_err(|error| {
+            let why = format_args!("no association at {}: {error}", served.url);
+            self.shared.tell(self.peer, Level::Warn, why);
+            refused(Cause::Target, &error)
+        })?;
+        let nqn = &served.url.nqn;
+        if let Err(why) = device.check(&association.namespace(), nqn) {
+            association.close();
+            return Err(refused(Cause::OtherPlace, &why));
+        }
         let page = PageWriter::new(association.files_max())
             .map_err(|error| refused(Cause::Unavailable, &format!("the page: {error}")))?;
         let info = association.namespace();
         let (extents_max, signal) = (association.extents_max(), self.signal);
         let Shared { keepsake, quotas, config, .. } = &**self.shared;
         let trusts_owners = config.trust_owners;
-        let examiner =
-            Examiner { device: device.clone(), info, extents_max, trusts_owners, signal };
+        let (device, nqn) = (device.clone(), nqn.clone());
+        let examiner = Examiner { device, info, nqn, extents_max, trusts_owners, signal };
         let uid = self.peer.uid;
         let grants = Grants::new(page, Arc::clone(keepsake), quotas.clone(), trusts_owners, uid);
         let opened = Opened {
@@ -281,7 +297,8 @@ impl Session<'_> {
             files_max: association.files_max(),
         };
         self.open = Some(Open { association, grants, examiner });
-        log::info!("{}: an association at {}", self.peer, served.url);
+        let what = format_args!("an association at {}", served.url);
+        self.shared.tell(self.peer, Level::Info, what);
         Ok(Answer::Opened(opened))
     }
 
@@ -323,7 +340,9 @@ impl Session<'_> {
         match open.association.lane(max) {
             Ok(lane) => {
                 let answer = Answer::Lane { state: Zeroizing::new(lane.state().to_vec()) };
-                self.send(&answer, &[lane.socket.as_fd()])
+                // The client has it as soon as it is sent, and may make it one that takes for ever to be closed.
+                let socket = self.closer.guard(lane.socket);
+                self.send(&answer, &[socket.get()?])
             }
             Err(failed) => self.answer_or_refuse(Err(failed)),
         }
@@ -419,37 +438,54 @@ impl Session<'_> {
         self.send(&Answer::Files(files.collect()), &[])
     }
 
-    /// Takes back all that the client has.
-    fn end(mut self, end: End) {
-        let peer = self.peer;
-        match &end {
+    /// Logs why the client is served no longer.
+    fn tell_end(&self, end: &End) {
+        let tell = |level, what: &dyn Display| self.shared.tell(self.peer, level, what);
+        match end {
             End::Gone | End::Stopping if self.open.is_none() => {
-                log::debug!("{peer}: it has opened nothing");
+                log::debug!("{}: it has opened nothing", self.peer);
             }
-            End::Gone | End::Stopping => log::info!("{peer}: it is served no longer"),
+            End::Gone | End::Stopping => tell(Level::Info, &"it is served no longer"),
             End::Hostile(why) => {
-                self.shared.refused.note(|| format!("{peer}: it breaks the protocol: {why}"));
+                tell(Level::Warn, &format_args!("it breaks the protocol: {why}"));
             }
-            End::Lost(error) => log::warn!("{peer}: its association is lost: {error}"),
-            End::Failed(error) => log::error!("{peer}: {error}"),
+            End::Lost(lost) => self.tell_lost(lost),
+            End::Failed(error) => tell(Level::Error, error),
         }
+    }
+
+    fn tell_lost(&self, lost: &Lost) {
+        let what = format_args!("its association is lost: {lost}");
+        self.shared.tell(self.peer, Level::Warn, what);
+    }
+
+    /// Takes back all that the client has.
+    fn end(&mut self, end: &End) {
+        self.tell_end(end);
         let Some(Open { mut association, mut grants, .. }) = self.open.take() else {
             return;
         };
         grants.withdraw();
         let is_lost = matches!(end, End::Lost(_))
-            || grants.remove_all(&mut association).is_err_and(|error| {
-                log::warn!("{peer}: its association is lost: {error}");
+            || grants.remove_all(&mut association).is_err_and(|lost| {
+                self.tell_lost(&lost);
                 true
             });
         if !is_lost {
             return association.close();
         }
-        drop((association, self.socket));
+        drop(association);
+        self.socket.shut_down();
         if grants.has_leases() {
             // The target may have the maps for as long.
             std::thread::sleep(EXPIRED);
         }
+    }
+
+    /// Ends the connection. What the client has queued in it is closed where its other descriptors are.
+    fn hang_up(self) {
+        self.socket.shut_down();
+        drop(self.closer.guard(self.socket.into()));
     }
 }
 
@@ -461,13 +497,6 @@ struct Ready {
 
 fn opened(open: &mut Option<Open>) -> Result<&mut Open, End> {
     open.as_mut().ok_or_else(|| End::Hostile("a request before Open".to_owned()))
-}
-
-fn connect(served: &Served) -> Result<Association, Failed> {
-    Association::open(served).map_err(|error| {
-        log::warn!("{}: no association: {error}", served.url);
-        Failed::Refused(Refusal::new(Cause::Target, error))
-    })
 }
 
 /// Reads a memfd that nobody can change any more. Of anything else nothing is asked: it might not answer.

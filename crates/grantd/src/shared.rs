@@ -1,5 +1,6 @@
 //! What the daemon and its sessions share.
 
+use crate::closing::Closing;
 use crate::config::{Config, Served};
 use crate::examine::device_of;
 use crate::keepsake::Keepsake;
@@ -7,6 +8,7 @@ use crate::quota::Quotas;
 use crate::seldom::Seldom;
 use bpfof_host::files::NamespaceDevice;
 use bpfof_host::grant::protocol::{Cause, Refusal};
+use log::Level;
 use rustix::event::{EventfdFlags, eventfd};
 use std::fmt;
 use std::io;
@@ -19,6 +21,7 @@ use std::thread::JoinHandle;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
+    /// 0 of a client in another PID namespace.
     pub(crate) pid: i32,
 }
 
@@ -71,11 +74,18 @@ pub(crate) struct Shared {
     /// All sessions are to end.
     pub(crate) ending: AtomicBool,
     pub(crate) clients: Mutex<Vec<Client>>,
-    /// Of clients that are turned away, or break the protocol.
-    pub(crate) refused: Seldom,
+    /// Lines that clients cause.
+    pub(crate) told: Seldom,
+    /// Sockets of clients that are not served.
+    pub(crate) closing: Closing,
 }
 
 impl Shared {
+    /// Logs what a client has caused, unless its user has caused enough lines.
+    pub(crate) fn tell(&self, peer: Peer, level: Level, what: impl fmt::Display) {
+        self.told.note(peer.uid, level, || format!("{peer}: {what}"));
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }

@@ -15,6 +15,7 @@ use bpfof_nvme::tcp::DEFAULT_PORT;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 /// Longer files are none of these, in bytes.
@@ -71,17 +72,21 @@ impl Target {
 
     fn is_about(&self, url: &TargetUrl, portal: &Portal) -> bool {
         let scheme = url.transport.scheme();
-        if !self.pattern.starts_with("nvme-") {
+        let Some((before, rest)) = self.pattern.split_once("://") else {
             return matches(&self.pattern, &url.nqn);
-        }
+        };
+        let (place, nqn) = rest.split_once('/').map_or((rest, ""), |(place, nqn)| (place, nqn));
+        let slash = if rest.contains('/') { "/" } else { "" };
+        let pattern = format!("{before}://{}{slash}{nqn}", usual(place));
+        let portal = &Portal { host: usual(&portal.host), port: portal.port };
         let with_port = format!("{scheme}{portal}/{}", url.nqn);
         let without = || {
             let text = portal.to_string();
             let host = text.rsplit_once(':').map_or("", |(host, _)| host);
             format!("{scheme}{host}/{}", url.nqn)
         };
-        matches(&self.pattern, &with_port)
-            || portal.port == DEFAULT_PORT && matches(&self.pattern, &without())
+        matches(&pattern, &with_port)
+            || portal.port == DEFAULT_PORT && matches(&pattern, &without())
     }
 
     /// Keys are for all portals of an address, so it must be about each of them.
@@ -103,6 +108,22 @@ impl Target {
         let others = other.map_or([false; 3], has);
         has(self).into_iter().zip(others).any(|(has, other)| has && !other)
     }
+}
+
+/// A host, perhaps with a port, or in brackets, in its usual form: names in small letters, without a dot at the end;
+/// IPv6 addresses as they are written mostly.
+fn usual(place: &str) -> String {
+    let (open, host, rest) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) => ("[", host, format!("]{rest}")),
+        None if place.matches(':').count() == 1 => {
+            let (host, port) = place.split_once(':').unwrap_or((place, ""));
+            ("", host, format!(":{port}"))
+        }
+        None => ("", place, String::new()),
+    };
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let host = host.parse::<Ipv6Addr>().map_or(host, |address| address.to_string());
+    format!("{open}{host}{rest}")
 }
 
 /// Whether a pattern, in which `*` stands for any characters or none, is that of a text.
@@ -307,6 +328,29 @@ mod tests {
             assert_eq!(url.host_nqn.as_deref(), Some("nqn.a"));
             assert!(url.keys != KeyFiles::default());
         }
+    }
+
+    #[test]
+    fn a_target_is_the_same_however_its_name_is_written() {
+        for (pattern, address) in [
+            ("nvme-tcp://storage1/*", "nvme-tcp://Storage1/nqn.x"),
+            ("nvme-tcp://storage1/*", "nvme-tcp://storage1.:4420/nqn.x"),
+            (
+                "nvme-tcp://Storage1.example.org.:4421/nqn.x",
+                "nvme-tcp://storage1.example.org:4421/nqn.x",
+            ),
+            ("nvme-tcp://[2001:DB8:0::7]/nqn.x", "nvme-tcp://[2001:db8::7]/nqn.x"),
+            ("nvme-tcp://[2001:db8::7]:4421/*", "nvme-tcp://[2001:db8:0:0::7]:4421/nqn.x"),
+            ("nvme-tcp://*.Example.org/nqn.x", "nvme-tcp://a.example.org/nqn.x"),
+            ("nvme-tcp://*", "nvme-tcp://a/nqn.x"),
+        ] {
+            let text = format!("[[target]]\nmatch = \"{pattern}\"\ntls-psk = \"a\"\n");
+            let url = completed(&text, address).unwrap();
+            assert!(url.keys != KeyFiles::default(), "{pattern} {address}");
+        }
+        // NQNs have large and small letters.
+        let text = "[[target]]\nmatch = \"nvme-tcp://a/nqn.X\"\ntls-psk = \"a\"\n";
+        assert_eq!(completed(text, "nvme-tcp://a/nqn.x").unwrap().keys, KeyFiles::default());
     }
 
     #[test]

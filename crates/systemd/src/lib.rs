@@ -8,6 +8,7 @@ mod inherited;
 pub use inherited::inherited;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with,
@@ -18,10 +19,10 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Longest wait for systemd to have taken what it was sent.
-const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Longest wait for systemd to take what it is sent, and to look at a descriptor.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager that runs this process.
 #[derive(Debug)]
@@ -54,7 +55,8 @@ impl Manager {
         Ok(Self { socket: self.socket.try_clone()? })
     }
 
-    fn send(&self, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    /// Sends a datagram, if there is room for it before `end`.
+    fn send(&self, text: &str, descriptor: Option<BorrowedFd<'_>>, end: Instant) -> io::Result<()> {
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut room);
         let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
@@ -62,22 +64,29 @@ impl Manager {
             control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
         let text = [IoSlice::new(text.as_bytes())];
-        sendmsg(&self.socket, &text, &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        loop {
+            match sendmsg(&self.socket, &text, &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait(&self.socket, PollFlags::OUT, end)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Tells it a state, such as `READY=1`; several are apart by line ends.
     ///
     /// # Errors
-    /// It does not listen.
+    /// It does not listen, or takes nothing for a second.
     pub fn notify(&self, state: &str) -> io::Result<()> {
-        self.send(state, None)
+        self.send(state, None, Instant::now() + PATIENCE)
     }
 
     /// Tells it that the service reads its configuration again: until `READY=1`.
     ///
     /// # Errors
-    /// It does not listen.
+    /// It does not listen, or takes nothing for a second.
     pub fn notify_reloading(&self) -> io::Result<()> {
         let now = clock_gettime(ClockId::Monotonic);
         let now_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
@@ -91,23 +100,34 @@ impl Manager {
     /// # Errors
     /// It has not looked at it within a second.
     pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), Some(descriptor))?;
+        let end = Instant::now() + PATIENCE;
+        self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), Some(descriptor), end)?;
         let (read, write) = io::pipe()?;
-        self.send("BARRIER=1", Some(write.as_fd()))?;
+        self.send("BARRIER=1", Some(write.as_fd()), end)?;
         drop(write);
-        let mut poll_fd = [PollFd::new(&read, PollFlags::HUP)];
-        match poll(&mut poll_fd, Some(&PATIENCE))? {
-            0 => Err(ErrorKind::TimedOut.into()),
-            _ => Ok(()),
-        }
+        wait(&read, PollFlags::HUP, end)
     }
 
     /// Has it close what it stores under a name.
     ///
     /// # Errors
-    /// It does not listen.
+    /// It does not listen, or takes nothing for a second.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"))
+    }
+}
+
+/// Waits until something can be done with a descriptor, or `end` has come.
+fn wait(descriptor: impl AsFd, wanted: PollFlags, end: Instant) -> io::Result<()> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&descriptor, wanted)], Some(&left)) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -133,4 +153,44 @@ pub fn logs_to_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     let Ok(found) = rustix::fs::fstat(io::stderr()) else { return false };
     stream == format!("{}:{}", found.st_dev, found.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{RecvFlags, bind, recv};
+
+    /// A manager that takes nothing until it is asked to, and the way to it.
+    fn silent() -> (OwnedFd, Manager) {
+        let new = || {
+            let flags = SocketFlags::CLOEXEC;
+            socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("a socket")
+        };
+        let (listener, socket) = (new(), new());
+        let name = format!("bpfof-systemd-test-{}", std::process::id());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+        bind(&listener, &address).expect("bound");
+        connect(&socket, &address).expect("connected");
+        (listener, Manager { socket })
+    }
+
+    #[test]
+    fn a_manager_that_takes_nothing_is_waited_for_a_second() {
+        let (listener, manager) = silent();
+        let error = (0..100_000).find_map(|_| manager.notify("STATUS=busy").err());
+        assert_eq!(error.expect("it is full").kind(), ErrorKind::TimedOut);
+        let begun = Instant::now();
+        let (read, _write) = io::pipe().expect("a pipe");
+        let error = manager.store("name", read.as_fd()).expect_err("it is full");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 20 * PATIENCE);
+        // One that is late is sent what there was no room for.
+        let later = std::thread::spawn(move || {
+            std::thread::sleep(PATIENCE / 10);
+            let _ = recv(&listener, &mut [0_u8; 64], RecvFlags::empty()).expect("one is there");
+            listener
+        });
+        manager.notify("READY=1").expect("there is room again");
+        later.join().expect("no panic");
+    }
 }

@@ -135,3 +135,14 @@ impl Keepsake {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A process that ends when it is told that it may, or nobody is left to tell it.
+    pub(crate) fn holder() -> Vec<PathBuf> {
+        let wait = "until head -c 1 > /dev/null 2>&1; do sleep 0.05; done";
+        ["sh", "-c", wait].map(PathBuf::from).into()
+    }
+}

@@ -92,6 +92,23 @@ impl NamespaceDevice {
         self.compare(info, nqn).map_err(MapRefusal::OtherNamespace)
     }
 
+    /// Refuses what is not the namespace `info` of the subsystem `nqn`, or is that no more: its path has another
+    /// device or file than when this was made, or the kernel has made another namespace of the disk. For who keeps
+    /// this for long.
+    ///
+    /// # Errors
+    /// [`MapRefusal::OtherNamespace`].
+    pub fn check(&self, info: &NamespaceInfo, nqn: &str) -> Result<(), MapRefusal> {
+        let path = self.path.display();
+        let found =
+            identify(&self.path).map_err(|why| MapRefusal::OtherNamespace(why.to_string()))?;
+        if found != self.identity {
+            let why = format!("{path} is another device or file than it was when it was named");
+            return Err(MapRefusal::OtherNamespace(why));
+        }
+        self.admit(info, Some(nqn))
+    }
+
     /// Its length in bytes, if this process may know it.
     pub(crate) fn length_bytes(&self) -> Option<u64> {
         sys::length_bytes(&File::open(&self.path).ok()?).ok()
@@ -360,6 +377,25 @@ mod tests {
         assert!(why.contains("is namespace 1 of the subsystem, not 2"), "{why}");
         disk.compare(&other, Some("nqn.y")).expect("a target here may serve the disk");
         assert!(disk.compare(&other, None).is_err());
+    }
+
+    #[test]
+    fn a_path_that_has_become_something_else_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        fs::write(&image, "").expect("written");
+        let disk = machine(folder.path(), &image);
+        let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
+        disk.check(&info, "nqn.x").expect("it is the same");
+        let kept = folder.path().join("kept");
+        fs::rename(&image, &kept).expect("renamed");
+        let why = disk.check(&info, "nqn.x").expect_err("it is gone").to_string();
+        assert!(why.contains("cannot examine the namespace"), "{why}");
+        fs::write(&image, "").expect("written");
+        let why = disk.check(&info, "nqn.x").expect_err("another file").to_string();
+        assert!(why.contains("is another device or file"), "{why}");
+        fs::rename(&kept, &image).expect("renamed");
+        disk.check(&info, "nqn.x").expect("it is the same again");
     }
 
     /// As root only, where there are loop devices.

@@ -110,12 +110,12 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    fn again(&self, entries: Vec<&Arc<MappedFile>>) -> Result<(), GrantError> {
+    fn again(&mut self, entries: Vec<&Arc<MappedFile>>) -> Result<(), GrantError> {
         let ids: Vec<u32> = entries.iter().filter_map(|e| self.ids.get(&e.id).copied()).collect();
         if let (Some(mut client), false) = (self.remote.grants(), ids.is_empty()) {
             let answers = client.refresh(&ids)?;
             drop(client);
-            self.note(entries, answers);
+            self.note(entries, answers)?;
         }
         Ok(())
     }
@@ -151,12 +151,17 @@ impl Keeper<'_> {
         if let (Some(mut client), false) = (self.remote.grants(), ids.is_empty()) {
             let answers = client.add(&ids, &files)?;
             drop(client);
-            self.note(taken.into_iter().map(|(entry, _)| entry).collect(), answers);
+            self.note(taken.into_iter().map(|(entry, _)| entry).collect(), answers)?;
         }
         Ok(())
     }
 
-    fn note(&self, entries: Vec<&Arc<MappedFile>>, answers: Vec<FileAnswer>) {
+    fn note(
+        &mut self,
+        entries: Vec<&Arc<MappedFile>>,
+        answers: Vec<FileAnswer>,
+    ) -> Result<(), GrantError> {
+        let mut not_taken = Vec::new();
         for (entry, FileAnswer { id, result }) in entries.into_iter().zip(answers) {
             match result {
                 Ok(grant) => {
@@ -168,9 +173,16 @@ impl Keeper<'_> {
                     status.mapping = Some(Arc::new(Mapping { version, has_gaps, proof }));
                     status.refusal = None;
                 }
-                Err(refusal) => not_granted(entry, refusal),
+                Err(refusal) => {
+                    if refusal.cause == Cause::Quota {
+                        not_taken.push(Arc::clone(entry));
+                    }
+                    not_granted(entry, refusal);
+                }
             }
         }
+        // The daemon has not kept them, perhaps, and to ask again for such a file is of no use: it is sent again.
+        self.remove(&not_taken)
     }
 }
 
@@ -192,43 +204,106 @@ fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
 mod tests {
     use super::*;
     use crate::files::FileMaps;
-    use crate::grant::protocol::{Answer, Opened, Request};
+    use crate::grant::protocol::{Answer, Grant, Opened, Request};
     use crate::grant::{GrantClient, PacketSocket, PageWriter};
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket,
     };
     use std::path::Path;
-    use std::sync::mpsc::{Sender, channel};
+    use std::sync::mpsc::channel;
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A daemon for one client, which says that it has been asked for a grant, and never answers that.
-    fn daemon(path: &Path, asked: Sender<()>) -> std::thread::JoinHandle<()> {
+    /// A daemon for one client, with `answer` to what it is asked about files; without an answer it goes on.
+    fn daemon(
+        path: &Path,
+        mut answer: impl FnMut(Request, &mut PageWriter) -> Option<Answer> + Send + 'static,
+    ) -> std::thread::JoinHandle<()> {
         let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         let address = SocketAddrUnix::new(path).expect("a path");
         bind(&listener, &address).and_then(|()| listen(&listener, 1)).expect("it listens");
         std::thread::spawn(move || {
             let connection = accept_with(&listener, SocketFlags::NONBLOCK).expect("a client");
             let mut connection = PacketSocket::new(connection);
-            let page = PageWriter::new(10).expect("memory");
+            let mut page = PageWriter::new(10).expect("memory");
+            let mut packet = Vec::new();
             while connection.wait(LONG).expect("waited") {
-                let Some(packet) = connection.receive().expect("received") else { return };
-                match Request::decode(packet.bytes, packet.descriptors.len()).expect("good") {
+                let Some(received) = connection.receive().expect("received") else { return };
+                packet.clear();
+                match Request::decode(received.bytes, received.descriptors.len()).expect("good") {
                     Request::Open { .. } => {
                         let opened = Opened { nsid: 1, block_bytes: 512, blocks: 8, files_max: 10 };
-                        let mut answer = Vec::new();
-                        Answer::Opened(opened).encode(&mut answer);
-                        connection.send(&answer, &[page.reader().as_fd()]).expect("sent");
+                        Answer::Opened(opened).encode(&mut packet);
+                        connection.send(&packet, &[page.reader().as_fd()]).expect("sent");
                     }
-                    Request::Add { ids } => {
-                        assert_eq!(ids.len(), 1, "what one file takes is not known yet");
-                        asked.send(()).expect("somebody waits");
+                    request => {
+                        if let Some(answer) = answer(request, &mut page) {
+                            answer.encode(&mut packet);
+                            connection.send(&packet, &[]).expect("sent");
+                        }
                     }
-                    other => panic!("{other:?}"),
                 }
             }
             panic!("the client is there for ever");
         })
+    }
+
+    fn answers(id: u32, result: Result<Grant, Refusal>) -> Answer {
+        Answer::Files(vec![FileAnswer { id, result }])
+    }
+
+    #[test]
+    fn a_file_that_was_not_taken_is_sent_again_after_a_pause() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let (told, asked) = channel();
+        let (mut refusals, mut last) = (3, None);
+        let daemon = daemon(&path, move |request, page| {
+            let now = Instant::now();
+            match &request {
+                Request::Add { ids } => {
+                    let pause = last.replace(now).map(|last: Instant| now.duration_since(last));
+                    told.send(pause).expect("somebody waits");
+                    assert_eq!(ids, &[1], "the id is free again");
+                    refusals -= 1;
+                    Some(answers(
+                        1,
+                        match refusals {
+                            0 => {
+                                page.set(1, 5);
+                                Ok(Grant { version: 5, has_gaps: false })
+                            }
+                            // Somebody is about to write it, and it was not kept.
+                            1 => Err(Refusal::new(Cause::BeingWritten, "not now")),
+                            _ => Err(Refusal::new(Cause::Quota, "too many files")),
+                        },
+                    ))
+                }
+                Request::Refresh { ids } => {
+                    assert_eq!((ids, refusals), (&vec![1], 1), "it was never taken");
+                    Some(answers(1, Err(Refusal::new(Cause::Quota, "the file was not taken"))))
+                }
+                Request::Remove { ids } => {
+                    assert!(ids == &[1]);
+                    Some(Answer::Done)
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+        let client = GrantClient::connect(&path, None).expect("it connects");
+        let maps = FileMaps::granted(client).expect("it starts");
+        let file = maps.open("/etc/hostname").expect("opened");
+        let end = Instant::now() + LONG;
+        while !file.is_mapped() {
+            assert!(Instant::now() < end, "{:?}", file.refusal());
+            file.refresh();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop((file, maps));
+        daemon.join().expect("the client has gone");
+        let pauses: Vec<Option<Duration>> = asked.iter().collect();
+        let is_long = |pause: &Option<Duration>| pause.is_none_or(|pause| pause >= REFUSED);
+        assert!(pauses.len() == 3 && pauses.iter().all(is_long), "{pauses:?}");
     }
 
     #[test]
@@ -236,7 +311,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let (asked, is_asked) = channel();
-        let daemon = daemon(&path, asked);
+        let daemon = daemon(&path, move |request, _| {
+            let Request::Add { ids } = request else { panic!("{request:?}") };
+            assert_eq!(ids.len(), 1, "what one file takes is not known yet");
+            asked.send(()).expect("somebody waits");
+            None
+        });
         let client = GrantClient::connect(&path, None).expect("it connects");
         let maps = FileMaps::granted(client).expect("it starts");
         let files = [(); 3].map(|()| maps.open("/etc/hostname").expect("opened"));

@@ -14,6 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Descriptors that the kernel lets a packet have (`SCM_MAX_FD`, linux/net/scm.h).
+const DESCRIPTORS_MAX: usize = 253;
+
 /// A packet that has come, and its descriptors.
 #[derive(Debug)]
 pub struct Packet<'a> {
@@ -73,9 +76,8 @@ impl PacketSocket {
     /// # Errors
     /// The kernel's; `WouldBlock` if there is none.
     pub fn receive(&mut self) -> io::Result<Option<Packet<'_>>> {
-        // Room for one more than allowed, so that too many are told from enough.
-        let mut room =
-            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_REQUEST + 1))];
+        // Room for all that may come: what has no room the kernel would close here, which may take for ever.
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut room);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut into = [IoSliceMut::new(&mut self.buffer)];
@@ -114,8 +116,9 @@ impl PacketSocket {
         }
     }
 
-    /// Ends the connection for whoever has a descriptor of it.
-    pub(crate) fn shut_down(&self) {
+    /// Ends the connection for whoever has a descriptor of it. Nobody can send on it any more; what is queued can
+    /// be received.
+    pub fn shut_down(&self) {
         shut_down(self.socket.as_fd());
     }
 
@@ -146,6 +149,12 @@ impl Ender {
 fn shut_down(socket: BorrowedFd<'_>) {
     // It may be over already.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+impl From<PacketSocket> for OwnedFd {
+    fn from(socket: PacketSocket) -> Self {
+        socket.socket
+    }
 }
 
 impl AsFd for PacketSocket {
@@ -194,6 +203,20 @@ mod tests {
         assert_eq!((packet.bytes.len(), packet.descriptors.len()), (0, 1));
         let packet = other.receive().expect("received").expect("a packet");
         assert_eq!(packet.bytes.len(), PACKET_MAX_BYTES);
+    }
+
+    #[test]
+    fn all_descriptors_of_a_packet_come_however_many() {
+        let (one, mut other) = pair();
+        let file = tempfile::tempfile().expect("a file");
+        let sent = vec![file.as_fd(); DESCRIPTORS_MAX];
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
+        let packet = [IoSlice::new(b"packet")];
+        sendmsg(&one, &packet, &mut control, SendFlags::NOSIGNAL).expect("sent");
+        let packet = other.receive().expect("received").expect("a packet");
+        assert_eq!((packet.bytes, packet.descriptors.len()), (&b""[..], DESCRIPTORS_MAX));
     }
 
     #[test]

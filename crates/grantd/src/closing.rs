@@ -1,0 +1,182 @@
+//! Sockets of clients that are not served. To close one closes the descriptors that wait in it as well, which may
+//! take for ever: a TCP socket with `SO_LINGER` waits for its peer. So threads do that, a few for each user, and
+//! nobody waits for them. What is queued cannot be told in advance: packets without bytes may have descriptors.
+
+use rustix::net::{Shutdown, shutdown};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Threads for sockets of one user. Only who sends what cannot be closed has more than one for long.
+const THREADS_PER_USER: usize = 4;
+/// Threads for those of all users.
+const THREADS_MAX: usize = 128;
+/// So many sockets may wait for a thread, those of all users together. Then no client is accepted: a socket that
+/// is accepted must be closed one day. A user can have so many only with as many descriptors on their way
+/// (`RLIMIT_NOFILE`).
+pub(crate) const WAITING_MAX: usize = 4096;
+/// For sockets that are no user's: no user has this number.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// What is to be closed. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closing(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// With the user of each.
+    waiting: VecDeque<(u32, OwnedFd)>,
+    /// How many there are for a user, if any.
+    threads: HashMap<u32, usize>,
+}
+
+impl Closing {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a connection and has a thread close its socket. Never blocks.
+    pub(crate) fn add(&self, uid: u32, socket: OwnedFd) {
+        // The client learns it now, and can queue nothing more. It may be over already.
+        let _ = shutdown(&socket, Shutdown::Both);
+        self.state().waiting.push_back((uid, socket));
+        self.tend();
+    }
+
+    /// Whether no more clients may be accepted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state().waiting.len() >= WAITING_MAX
+    }
+
+    /// Starts a thread if something waits whose user has too few. To be called now and then, too: a machine may
+    /// have no thread left for a while.
+    pub(crate) fn tend(&self) {
+        let Some(uid) = self.state().begin() else { return };
+        let closing = self.clone();
+        let close = move || while closing.close_next(uid) {};
+        if let Err(error) = std::thread::Builder::new().name("closing".into()).spawn(close) {
+            log::debug!("no thread that closes sockets: {error}");
+            self.state().end(uid);
+        }
+    }
+
+    /// Closes a socket of a user; false if none waits, and the thread ends.
+    fn close_next(&self, uid: u32) -> bool {
+        let next = self.state().next(uid);
+        let is_one = next.is_some();
+        // Without the lock: this is what may take for ever.
+        drop(next);
+        is_one
+    }
+}
+
+impl State {
+    /// Counts a thread for a user who needs one.
+    fn begin(&mut self) -> Option<u32> {
+        if self.threads.values().sum::<usize>() >= THREADS_MAX {
+            return None;
+        }
+        let has_room = |uid: &u32| self.threads.get(uid).is_none_or(|of| *of < THREADS_PER_USER);
+        let uid = self.waiting.iter().map(|(uid, _)| *uid).find(has_room)?;
+        *self.threads.entry(uid).or_default() += 1;
+        Some(uid)
+    }
+
+    /// A thread for a user ends.
+    fn end(&mut self, uid: u32) {
+        if let Some(threads) = self.threads.get_mut(&uid) {
+            *threads -= 1;
+            if *threads == 0 {
+                self.threads.remove(&uid);
+            }
+        }
+    }
+
+    /// The next socket for a thread of this user. None ends it: what is added later gets another.
+    fn next(&mut self, uid: u32) -> Option<OwnedFd> {
+        let at = self.waiting.iter().position(|(of, _)| *of == uid);
+        let next = at.and_then(|at| self.waiting.remove(at));
+        if next.is_none() {
+            self.end(uid);
+        }
+        next.map(|(_, socket)| socket)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use bpfof_host::grant::PacketSocket;
+    use rustix::net::sockopt::{
+        set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size,
+    };
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::time::{Duration, Instant};
+
+    /// Longer than any check waits.
+    const LINGERS: Duration = Duration::from_secs(60);
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Connections whose last descriptor takes a minute to close, as long as this is there.
+    pub(crate) struct Lingering(TcpListener);
+
+    impl Lingering {
+        pub(crate) fn new() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+            set_socket_recv_buffer_size(&listener, 4096).expect("set");
+            Self(listener)
+        }
+
+        /// One with data that its peer does not take.
+        pub(crate) fn connection(&self) -> TcpStream {
+            let address = self.0.local_addr().expect("an address");
+            let mut stream = TcpStream::connect(address).expect("connected");
+            set_socket_linger(&stream, Some(LINGERS)).expect("set");
+            set_socket_send_buffer_size(&stream, 4096).expect("set");
+            stream.set_nonblocking(true).expect("set");
+            while stream.write(&[0; 64 << 10]).is_ok() {}
+            stream
+        }
+    }
+
+    /// The end of a connection that has a descriptor queued.
+    fn with_queued(descriptor: impl AsFd) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = made.expect("sockets");
+        PacketSocket::new(theirs).send(b"packet", &[descriptor.as_fd()]).expect("sent");
+        ours
+    }
+
+    #[test]
+    fn who_sends_what_cannot_be_closed_keeps_nobody_waiting() {
+        let (closing, lingering) = (Closing::default(), Lingering::new());
+        let begun = Instant::now();
+        let more = 6;
+        for _ in 0..THREADS_PER_USER + more {
+            closing.add(7, with_queued(lingering.connection()));
+        }
+        // A pipe that nobody has open for writing reads as its end; this waits for that.
+        let (read, write) = std::io::pipe().expect("a pipe");
+        closing.add(8, with_queued(write));
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]).expect("its end"), 0);
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        let end = Instant::now() + SOON;
+        while closing.state().waiting.len() > more {
+            assert!(Instant::now() < end, "no thread takes them");
+            std::thread::yield_now();
+        }
+        assert_eq!(closing.state().threads.get(&7), Some(&THREADS_PER_USER));
+        assert_eq!(closing.state().waiting.len(), more);
+        // Without their peer they are closed, and no thread is left.
+        drop(lingering);
+        while closing.state().threads.values().sum::<usize>() > 0 {
+            assert!(Instant::now() < end, "threads stay");
+            std::thread::yield_now();
+        }
+        assert!(closing.state().waiting.is_empty() && !closing.is_full());
+    }
+}
