@@ -307,6 +307,8 @@ impl Drop for Grants {
     }
 }
 
+const _: () = assert!(LOOK_EVERY.as_millis() + LOOK_AGAIN.as_millis() < LATE.as_millis());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,5 +345,3 @@ mod tests {
         grants.add(2).expect("there is room again");
     }
 }
-
-const _: () = assert!(LOOK_EVERY.as_millis() + LOOK_AGAIN.as_millis() < LATE.as_millis());
