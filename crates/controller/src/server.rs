@@ -430,13 +430,14 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with other namespaces, and with the rules that hold now.
+    /// Goes on with other namespaces, and with the rules that hold now; files of keys are read only where there is
+    /// another subsystem.
     ///
     /// # Errors
     /// As of [`reload`](Self::reload).
     pub fn reload_namespaces(&self, namespaces: &[NamespaceConfig]) -> Result<(), ServerError> {
         let running = self.running().clone();
-        self.reload(&TargetConfig { namespaces: namespaces.to_vec(), ..running })
+        self.change_to(&TargetConfig { namespaces: namespaces.to_vec(), ..running }, false)
     }
 
     /// Asks all reactors for a sign of life: the call tells whether all of them have given one within the
@@ -537,15 +538,25 @@ impl Server {
     /// The configuration cannot be served; then nothing has changed, but perhaps that files have
     /// been made or have grown for it.
     pub fn reload(&self, config: &TargetConfig) -> Result<(), ServerError> {
+        self.change_to(config, true)
+    }
+
+    fn change_to(&self, config: &TargetConfig, reads_keys: bool) -> Result<(), ServerError> {
         let mut running = self.running();
         let config = &self.given.replace(config);
         config.check_change(&running)?;
-        let rules = Rules::load(&config.rules, &config.subsystems())?;
+        let subsystems = config.subsystems();
+        let rules = match reads_keys || subsystems != running.subsystems() {
+            true => Some(Rules::load(&config.rules, &subsystems)?),
+            false => None,
+        };
         let plan = Plan::new(&self.registry, config, &running)?;
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
         // Before a namespace is served that they do not allow some host.
-        self.take_over_rules(rules);
+        if let Some(rules) = rules {
+            self.take_over_rules(rules);
+        }
         let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
         self.take_over_listeners(&running, config);
         *running = config.clone();

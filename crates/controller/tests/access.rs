@@ -345,6 +345,10 @@ fn keys_change_without_a_restart() {
     fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("set");
     let error = change(with(&[&new])).expect_err("others may read it").to_string();
     assert!(error.contains("chmod 600"), "{error}");
+    // Nobody looks at it for a namespace more.
+    let more = base.namespaces.iter().cloned().chain([memory(MIB, 512)]).collect::<Vec<_>>();
+    server.reload_namespaces(&more).expect("taken over");
+    server.reload_namespaces(&base.namespaces).expect("taken over");
     fs::set_permissions(&new, Permissions::from_mode(0o600)).expect("set");
     let none = keys.write("none", b"NVMeTLSkey-1:01:bm9uZQ==:");
     let error = change(with(&[&none])).expect_err("no key").to_string();

@@ -207,6 +207,39 @@ void test_replaced(const std::string &directory)
 	wait_until("it is kept", [&] { return table.expired(); });
 }
 
+/* Of a version that a catch-up has left half-way there is no view, but one that was there before. */
+void test_distrusted(const std::string &directory)
+{
+	Test test(directory);
+
+	test.start();
+	test.wait_ready();
+	const std::shared_ptr<const View> before = test.tracker->view();
+
+	test.tracker->distrust(before);
+	CHECK(test.tracker->view() == before, "the view of before is gone");
+	/* It is being listed meanwhile. */
+	test.db->listing_ms = 50;
+	test.flush();
+	test.tracker->see(test.version());
+	test.tracker->distrust(before);
+	std::this_thread::sleep_for(milliseconds(300));
+	CHECK(test.tracker->view() == before, "there is a view of what may be half a version");
+	/* It was listed meanwhile. */
+	test.flush();
+	test.tracker->see(test.version());
+	wait_until("the next version has no view", [&] { return test.tracker->view()->version == test.version(); });
+	test.tracker->distrust(before);
+	CHECK(!test.tracker->view(), "the view of what may be half a version stays");
+	test.flush();
+	test.tracker->see(test.version());
+	wait_until("the last version has no view", [&] {
+		const std::shared_ptr<const View> view = test.tracker->view();
+
+		return view && view->version == test.version();
+	});
+}
+
 /* Nobody gets what another has taken. */
 void test_memory()
 {
@@ -230,6 +263,7 @@ int main(int argc, char **argv)
 	test_outdated(directory);
 	test_pauses(directory);
 	test_replaced(directory);
+	test_distrusted(directory);
 	test_memory();
 	std::filesystem::remove_all(directory);
 	return 0;
