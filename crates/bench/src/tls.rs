@@ -1,7 +1,7 @@
 //! What TLS costs: a target that hosts reach with and without it, the ways measured in turn.
 //!
-//! Where the kernel seals and opens records a second target leaves them to it; the first one does that
-//! itself in any case. The host's records are its own.
+//! Where the kernel can seal records a second target leaves that to it; the first one does it
+//! itself in any case, and both open records themselves. The host's records are its own.
 
 use crate::child_target::ChildTarget;
 use crate::legend::{self, Word};

@@ -197,7 +197,7 @@ fn kernel_tls() -> Finding {
     let good = bpfof_tls::ktls::is_available().is_ok();
     let found = match good {
         true => "available",
-        false => "not available: a target seals and opens TLS records itself",
+        false => "not available: a target seals TLS records itself",
     };
     let remedy = "for less work with TLS: modprobe tls, and for later starts \
                   echo tls > /etc/modules-load.d/tls.conf (a kernel without CONFIG_TLS has no such module)";

@@ -45,7 +45,7 @@ impl Reason {
 /// How a TLS handshake has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshaken {
-    /// The kernel seals and opens the records.
+    /// The kernel seals the records.
     Kernel,
     /// This process does.
     Process,

@@ -248,7 +248,7 @@ function memory(now) {
   table("memory", ["account", "bytes", "part"],
     [row("all", "all", now.memory_used_bytes),
      row("own", "the target's own: arenas, buffers", now.memory_own_bytes),
-     row("pending", "connections before Connect", now.memory_pending_bytes),
+     row("pending", "strangers, and who is not authenticated", now.memory_pending_bytes),
      ...now.hosts.map((of) => row(`host ${of.serial}`, of.nqn, of.memory_bytes)),
      { key: "namespaces", cells: [words("namespaces in memory"), size(now.memory_namespaces_bytes),
        { text: "–", by: -1, isZero: true }] }]);
