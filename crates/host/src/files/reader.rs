@@ -291,9 +291,12 @@ impl PushdownReader {
         on_done: &mut dyn FnMut(ReadCompletion<'_>),
     ) -> usize {
         let before = self.in_flight();
-        if before == 1 && self.executor().is_some_and(|executor| executor.ends_one()) {
+        if before == 1
+            && timeout >= WAIT
+            && self.executor().is_some_and(|executor| executor.ends_one())
+        {
             // Nothing else waits. Without a look at the time, which costs as much as the rest of this.
-            self.receive(Duration::ZERO, on_done);
+            self.receive(timeout, on_done);
             if self.in_flight() < before {
                 return before - self.in_flight();
             }

@@ -186,11 +186,17 @@ impl ChainExecutor for Passthrough {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
+        let is_alone = self.alone.is_some();
         // The kernel waits for the drive as long as the driver does. Who has less time goes by the ring.
         match timeout >= KERNEL_TIMEOUT {
             true => self.run_alone(on_end),
             false => self.join(),
         }
+        // Its end was reported, or it goes on in the engine.
+        let timeout = match is_alone && self.chains.running() == 0 {
+            true => Duration::ZERO,
+            false => timeout,
+        };
         for (number, error, hops) in self.failed.drain(..) {
             on_end(number, Err(Failure::of_command(command_error(error, hops))));
         }
