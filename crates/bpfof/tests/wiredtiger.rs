@@ -97,6 +97,11 @@ fn answers_stay_right_around_truncations_and_rollbacks() {
 }
 
 #[test]
+fn cursors_are_as_without_chains() {
+    run_on_disk("cursors_test");
+}
+
+#[test]
 fn files_are_durable_and_whole() {
     run_on_disk("files_test");
 }

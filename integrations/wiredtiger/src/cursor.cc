@@ -2,13 +2,12 @@
 #include "cursor.h"
 
 #include "counters.h"
+#include "guard.h"
 #include "scope.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 namespace bpf_of {
 
@@ -286,12 +285,15 @@ int take_value(State *state, WT_CURSOR *cursor, const Scope &found)
 {
 	if (!found.is_found)
 		return WT_NOTFOUND;
-	try {
+	const int error = guarded([&] {
 		state->key.assign(static_cast<const char *>(cursor->key.data), cursor->key.size);
 		state->value.assign(found.value, found.value_bytes);
-	} catch (const std::bad_alloc &) {
+		return 0;
+	});
+
+	if (error) {
 		leave(state);
-		return ENOMEM;
+		return error;
 	}
 	take_key(state, cursor);
 	cursor->value.data = state->value.data();

@@ -3,6 +3,8 @@
 
 #include "counters.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -33,10 +35,16 @@ __asm__(".pushsection .rodata\n"
 /* How long no reader is asked for after one was refused. */
 constexpr int64_t REFUSED_SECONDS = 2;
 
-/* No target that comes later would make this good: an address that is none, or a device that is not the namespace. */
-bool is_mistake(int error)
+/*
+ * No target that comes later would make this good: an address that is none, or a device that is not there or not the
+ * namespace. The socket of a grant daemon may come later.
+ */
+bool is_mistake(int error, const Settings &settings)
 {
-	return error == EINVAL || error == ENOENT || error == ENOTBLK || error == EXDEV;
+	const bool has_device = settings.url.rfind("grantd:", 0) != 0 || !settings.device.empty();
+
+	return error == EINVAL || error == ENOTBLK || error == EXDEV ||
+	       (error == ENOENT && has_device && access(settings.device.c_str(), F_OK) < 0);
 }
 
 int64_t seconds()
@@ -150,7 +158,7 @@ Target::Target(const Settings &settings, Log log)
 	if (session_) {
 		number_ = session_->number();
 	} else if (!settings.url.empty()) {
-		if (is_mistake(errno))
+		if (is_mistake(errno, settings))
 			throw Mistake(bpfof_error());
 		problem_ = bpfof_error();
 	}

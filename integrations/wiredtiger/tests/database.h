@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "bpfof/wiredtiger.h"
 #include "check.h"
@@ -246,6 +247,33 @@ inline void Fill(Database *database, const char *uri, const std::string &options
 	}
 	CHECK_WT(cursor->close(cursor));
 	CHECK_WT(session->checkpoint(session, nullptr));
+}
+
+struct Test {
+	const char *name;
+	void (*run)(const Place &);
+};
+
+// Of a program whose arguments are EXTENSION FOLDER URL DEVICE [TEST]: runs the test that is named, or all of the first.
+inline int RunTests(int argc, char **argv, const std::vector<Test> &tests, const std::vector<Test> &only_by_name = {})
+{
+	CHECK(argc == 5 || argc == 6, "usage: %s EXTENSION FOLDER URL DEVICE [TEST]", argv[0]);
+	const Place place = {argv[1], argv[3], argv[4], argv[2]};
+	const auto is_named = [&](const Test &test) { return argc == 6 && std::string(argv[5]) == test.name; };
+	int runs = 0;
+
+	for (const Test &test : tests)
+		if (argc == 5 || is_named(test)) {
+			test.run(place);
+			runs++;
+		}
+	for (const Test &test : only_by_name)
+		if (is_named(test)) {
+			test.run(place);
+			runs++;
+		}
+	CHECK(runs > 0, "there is no such test");
+	return 0;
 }
 
 // Empty.
