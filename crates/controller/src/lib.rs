@@ -17,8 +17,8 @@
 //!   function maps, and functions that outlive their association.
 //! - [`limits`], [`hosts`], [`machine_memory`]: every limit, and what each host has of what is limited:
 //!   connections, associations, memory.
-//! - [`executor`], [`schedule`], [`chain_admission`], [`namespace_table`]: one reactor's [`operation`]s and
-//!   chains, in which order, in which arenas and in which namespaces, without devices.
+//! - [`executor`], [`schedule`], [`chain_admission`], [`namespace_table`]: one reactor's [`operation`]s (queued in
+//!   [`fifo`]s) and chains, in which order, in which arenas and in which namespaces, without devices.
 //! - [`loader`]: the thread that compiles functions, a host at a time.
 //! - [`reload`]: another configuration for a running target.
 //! - [`reactor`]: the loop that holds this together, over an `Io` that is io_uring or a simulation.
@@ -47,6 +47,7 @@ mod declared_maps;
 mod disk_identity;
 mod error;
 mod executor;
+mod fifo;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod handshake;

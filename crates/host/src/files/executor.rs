@@ -8,6 +8,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who waits for a turn for so long, or longer, waits for a drive as long as its driver does.
+pub(crate) const PATIENT: Duration = Duration::from_secs(1);
+
 /// How a chain ended: the answer and its hops, or why there is no answer.
 pub(crate) type End<'a> = Result<(&'a [u8], u32), Failure>;
 
@@ -98,7 +101,7 @@ pub(crate) trait ChainExecutor: Debug + Send {
     /// Chains that have started and not ended.
     fn in_flight(&self) -> usize;
 
-    /// Whether the next [`turn`](Self::turn) runs a chain to its end, however long it may wait.
+    /// Whether the next [`turn`](Self::turn) runs a chain to its end, if it may wait for [`PATIENT`].
     fn ends_one(&self) -> bool {
         false
     }

@@ -7,7 +7,7 @@ use super::call::{
     ReadPushdownMany,
 };
 use super::chains::Chains;
-use super::executor::{Broken, ChainExecutor, Member, NotStarted, Run};
+use super::executor::{Broken, ChainExecutor, Member, NotStarted, PATIENT, Run};
 use super::fall_back::FallBack;
 use super::file::PushdownFile;
 use super::function::StorageFunction;
@@ -292,7 +292,7 @@ impl PushdownReader {
     ) -> usize {
         let before = self.in_flight();
         if before == 1
-            && timeout >= WAIT
+            && timeout >= PATIENT
             && self.executor().is_some_and(|executor| executor.ends_one())
         {
             // Nothing else waits. Without a look at the time, which costs as much as the rest of this.

@@ -6,7 +6,7 @@ use super::kernel::{self, Kernel};
 use super::namespace::Namespace;
 use super::reads::NamespaceReads;
 use crate::files::call::{Executor, command_error};
-use crate::files::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
+use crate::files::executor::{Broken, ChainExecutor, End, Failure, NotStarted, PATIENT, Run};
 use crate::files::file::Pin;
 use crate::files::nvme::NvmeNamespace;
 use crate::files::shared::{Remote, Shared};
@@ -14,9 +14,6 @@ use bpfof_chain::{Answer, ChainError, FileVersion, Start, WHOLE_NAMESPACE};
 use bpfof_device::RingError;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Who waits for at least so long has the kernel run a chain.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs chains over one namespace.
 #[derive(Debug)]
@@ -186,17 +183,12 @@ impl ChainExecutor for Passthrough {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
-        let is_alone = self.alone.is_some();
         // The kernel waits for the drive as long as the driver does. Who has less time goes by the ring.
-        match timeout >= KERNEL_TIMEOUT {
+        match timeout >= PATIENT {
             true => self.run_alone(on_end),
             false => self.join(),
         }
-        // Its end was reported, or it goes on in the engine.
-        let timeout = match is_alone && self.chains.running() == 0 {
-            true => Duration::ZERO,
-            false => timeout,
-        };
+        let timeout = if self.chains.running() == 0 { Duration::ZERO } else { timeout };
         for (number, error, hops) in self.failed.drain(..) {
             on_end(number, Err(Failure::of_command(command_error(error, hops))));
         }
