@@ -186,8 +186,9 @@ struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof
  *
  * It ends the thread that tells the target of files, and waits for what that is
  * at: a command to the target (command_timeout_ms), an answer of the grant
- * daemon (a second), or that a file is written back to its disk. Threads that connect may outlive it, by connect_timeout_ms:
- * do not unload the library (dlclose()).
+ * daemon (a second), or that a file is written back to its disk. Threads that
+ * connect may outlive it, by connect_timeout_ms: do not unload the library
+ * (dlclose()).
  */
 void bpfof_close(struct bpfof *bpfof);
 

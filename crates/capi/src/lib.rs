@@ -13,8 +13,7 @@
 //!
 //! # What it does not do
 //! It does not reconnect, cache, or run threads but the keeper of file maps and one that tells the target that the
-//! process is there. Plain reads and writes
-//! of blocks are not part of it: a program has the kernel for that.
+//! process is there. Plain reads and writes of blocks are not part of it: a program has the kernel for that.
 
 mod abi;
 mod descriptor;

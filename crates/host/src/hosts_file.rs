@@ -75,9 +75,10 @@ impl Target {
         let Some((before, rest)) = self.pattern.split_once("://") else {
             return matches(&self.pattern, &url.nqn);
         };
-        let (place, nqn) = rest.split_once('/').map_or((rest, ""), |(place, nqn)| (place, nqn));
-        let slash = if rest.contains('/') { "/" } else { "" };
-        let pattern = format!("{before}://{}{slash}{nqn}", usual(place));
+        let pattern = match rest.split_once('/') {
+            Some((place, nqn)) => format!("{before}://{}/{nqn}", usual(place)),
+            None => format!("{before}://{}", usual(rest)),
+        };
         let portal = &Portal { host: usual(&portal.host), port: portal.port };
         let with_port = format!("{scheme}{portal}/{}", url.nqn);
         let without = || {

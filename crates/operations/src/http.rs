@@ -235,16 +235,17 @@ fn answer(
     write_until(stream, [text.as_bytes(), body.as_bytes()], deadline + PATIENCE)?;
     // What is not read of the request would make the kernel take the answer back.
     stream.shutdown(Shutdown::Write)?;
-    let closed_by = Instant::now() + LINGER;
-    while let left = closed_by.saturating_duration_since(Instant::now())
-        && !left.is_zero()
-    {
+    let end = Instant::now() + LINGER;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
         stream.set_read_timeout(Some(left))?;
         if !stream.read(&mut [0; 1024]).is_ok_and(|length| length > 0) {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 fn write_until(mut stream: &TcpStream, parts: [&[u8]; 2], deadline: Instant) -> io::Result<()> {
