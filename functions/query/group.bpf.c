@@ -70,9 +70,12 @@ APART int has_keys(struct work *work, const __u64 *entry)
 		if (column->kind != BPFOF_TEXT_COLUMN) {
 			if (key != other)
 				return 0;
-		} else if (key >> 32 != other >> 32 ||
+		} else if (key >> 32 != other >> 32) {
+			return 0;
+		} else if (key >> 32 &&
 			   bpfof_memcmp(work->ctx->data + (__u32)key, work->ctx->scratch + (__u32)other,
 					key >> 32)) {
+			/* An empty text is nowhere. */
 			return 0;
 		}
 	}

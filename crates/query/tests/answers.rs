@@ -650,6 +650,34 @@ fn pairs(columns: [(&str, Kind); 2]) -> (Schema, Format) {
     (Schema { columns: columns.map(column).to_vec() }, format)
 }
 
+/// An empty text is nowhere in a block, and has no bytes to compare.
+#[test]
+fn empty_texts_behind_many_others_are_a_group() {
+    const RECORD_BYTES: usize = 64;
+    let rows = 1000;
+    let is_empty = |row: usize| row == 890 || row == 990;
+    let mut bytes = vec![b'x'; rows * RECORD_BYTES];
+    for row in (0..rows).filter(|row| is_empty(*row)) {
+        bytes[row * RECORD_BYTES..][..16].fill(0);
+    }
+    let column = Column { name: "name".to_owned(), kind: Kind::Utf8, nullable: false };
+    let field = Field { offset_bytes: 0, width_bytes: 16 };
+    let record_bytes = RECORD_BYTES as u32;
+    let plan = Plan {
+        schema: Schema { columns: vec![column] },
+        format: Format::Fixed { header_bytes: 0, record_bytes, fields: vec![field] },
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Groups {
+            keys: vec![Scalar::Column(0)],
+            aggregates: vec![Aggregate { measure: Measure::CountAll, of: Scalar::Column(0) }],
+        },
+        own: OwnStages::default(),
+    };
+    let name = |row| Value::Text(if is_empty(row) { String::new() } else { "x".repeat(16) });
+    let world = World { plan, rows: (0..rows).map(|row| vec![name(row)]).collect(), bytes };
+    check(&world, Settings::default(), u64::MAX).expect("two groups");
+}
+
 /// More groups than stages have room for are all there, and so is each row once.
 #[test]
 fn groups_are_not_limited() {

@@ -488,6 +488,12 @@ fn parts_of_times_and_casts() {
         assert_eq!(table.expect("an answer").rows, [[Value::Int(expected.into())]], "{condition}");
     }
 
+    for condition in ["t > 2020", "n <= t", "t IN (20200914)", "t BETWEEN 20200901 AND 20200930"] {
+        let error = ask(&path, "count(*)", &format!("WHERE {condition}"), Settings::default());
+        let error = error.expect_err("counts of time are no numbers");
+        assert!(error.contains("such as '2020-09-14'"), "{condition}: {error}");
+    }
+
     let select = "extract(month FROM t), count(*), sum(CAST(n AS DOUBLE)), max(CAST(x AS BIGINT))";
     let rest = "WHERE t IS NOT NULL GROUP BY 1 ORDER BY 1";
     let table = ask(&path, select, rest, Settings::default()).expect("an answer");

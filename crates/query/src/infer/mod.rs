@@ -1,6 +1,6 @@
 //! What files hold: found from their names, headers and first rows, or told by the user.
 //!
-//! [`Found::look`] expands patterns, finds format and columns of the first file, and makes sure that the
+//! [`Found::look`] expands patterns (`files`), finds format and columns of the first file, and makes sure that the
 //! others are alike; of a column of CSV that has no value in the first one, the others tell the kind. `records`: what
 //! the user says of records; `npy`: headers of NumPy; `csv`: header line and first rows, by pyarrow's rules; `arrow`:
 //! footers of Arrow files.
@@ -8,6 +8,7 @@
 mod arrow;
 mod beginning;
 mod csv;
+mod files;
 mod npy;
 mod records;
 
@@ -20,11 +21,9 @@ use crate::parts::SourceFile;
 use crate::plan::{Format, Plan, Schema};
 use crate::split::columns_of_plan;
 use beginning::Beginning;
+use files::expand;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Most files of a query, as many as one association keeps maps of.
-const FILES_MAX: usize = 4096;
 
 /// What the user tells of files.
 #[derive(Clone, Debug, Default)]
@@ -228,39 +227,6 @@ impl Source {
         let files = self.files.iter().map(file).collect::<Result<_, _>>()?;
         Ok(Self { files, schema: self.schema.clone(), format: self.format.clone() })
     }
-}
-
-fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
-    let mut paths = Vec::new();
-    for pattern in patterns {
-        // A file may have a name that is a pattern.
-        if Path::new(pattern).exists() {
-            paths.push(PathBuf::from(pattern));
-            continue;
-        }
-        let found = glob::glob(pattern)
-            .map_err(|error| SourceError::Files(format!("{pattern} is no pattern: {error}")))?;
-        let before = paths.len();
-        for path in found {
-            let path = path.map_err(|error| SourceError::Read {
-                path: error.path().to_owned(),
-                source: error.into(),
-            })?;
-            if path.is_file() {
-                paths.push(path);
-            }
-        }
-        if paths.len() == before {
-            return Err(SourceError::Missing(pattern.clone()));
-        }
-    }
-    if paths.len() > FILES_MAX {
-        let count = paths.len();
-        return Err(SourceError::Files(format!(
-            "{count} files; at most {FILES_MAX} are asked at once"
-        )));
-    }
-    Ok(paths)
 }
 
 /// What files of other systems begin or end their names with, and what to do with them.

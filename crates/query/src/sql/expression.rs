@@ -300,10 +300,13 @@ fn align(
         _ => true,
     };
     let any = [&first.0, &second.0].iter().any(|typed| typed.of == Type::Null);
+    let times =
+        [&first.0, &second.0].iter().filter(|typed| matches!(typed.of, Type::Time(_))).count();
     let is_whole = |typed: &Typed| matches!(typed.of, Type::Bool | Type::Int | Type::Null);
     let bools = [&first.0, &second.0].iter().any(|typed| typed.of == Type::Bool);
     let alike = is_text(first.0) == is_text(second.0)
         && clocks
+        && times != 1
         && (!bools || is_whole(first.0) && is_whole(second.0));
     if any || alike {
         return Ok(());
@@ -315,8 +318,12 @@ fn align(
             quoted(second.1)
         )));
     }
+    let hint = match times {
+        1 => "dates and times compare with text, such as '2020-09-14'",
+        _ => "text stands in single quotes, numbers in none",
+    };
     Err(SqlError::Meaning(format!(
-        "{} is {} and {} is {}: they cannot be compared; text stands in single quotes, numbers in none",
+        "{} is {} and {} is {}: they cannot be compared; {hint}",
         quoted(first.1),
         first.0.of.name(),
         quoted(second.1),

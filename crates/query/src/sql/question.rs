@@ -387,7 +387,7 @@ impl Statement {
 
     /// `SELECT histogram(number, low, high, bins)`, if it is that.
     fn histogram(&self, mut rows: Rows<'_>) -> Result<Option<Reduction>, SqlError> {
-        let [Item::One(item, _)] = &self.items[..] else { return Ok(None) };
+        let [Item::One(item, alias)] = &self.items[..] else { return Ok(None) };
         let Expr::Function(function) = &**item else { return Ok(None) };
         if !function.name.to_string().eq_ignore_ascii_case("histogram") {
             return Ok(None);
@@ -395,11 +395,12 @@ impl Statement {
         let alone = matches!(self.grouping, Grouping::None)
             && !self.distinct
             && self.having.is_none()
-            && self.order.is_empty();
+            && self.order.is_empty()
+            && alias.is_none();
         let wrong = || {
             SqlError::Meaning(
                 "write SELECT histogram(NUMBER, LOW, HIGH, INTERVALS) FROM 'FILE', with LOW below HIGH and \
-                 1 to 65536 intervals, without GROUP BY, HAVING and ORDER BY"
+                 1 to 65536 intervals, without GROUP BY, HAVING, ORDER BY and AS"
                     .to_owned(),
             )
         };

@@ -215,6 +215,7 @@ fn histograms() {
     );
     assert_eq!(asked.names(), ["low", "high", "count"]);
     assert!(refusal("SELECT histogram(fare, 1, 1, 64) FROM 'a'").contains("LOW below HIGH"));
+    assert!(refusal("SELECT histogram(fare, 0, 1, 64) AS h FROM 'a'").contains("and AS"));
     assert!(refusal("SELECT histogram(vendor, 0, 1, 64) FROM 'a'").contains("vendor is text"));
 }
 
