@@ -155,10 +155,16 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 		if (page_end < stop) {
 			__u64 more = (stop - page_end + PAGE_BYTES - 1) / PAGE_BYTES;
 
-			/* What is left of the run then waits for its turn. */
+			/* What is left of the run then waits for its turn: it is made a run
+			 * of its own when what is asked for has come. */
 			if (__builtin_expect(more > PAGES_MAX - pages, 0)) {
-				more = PAGES_MAX - pages;
-				to = stop = page_end + more * PAGE_BYTES;
+				to = page_end + (PAGES_MAX - pages) * PAGE_BYTES;
+				if (to > from) {
+					slot += to - from;
+					if (to > end)
+						size[-1] = to - start;
+				}
+				break;
 			}
 			pages += more;
 			page_end += more * PAGE_BYTES;
@@ -167,8 +173,6 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 			end = stop;
 			size[-1] = end - start;
 		}
-		if (to <= from)
-			break;
 		slot += to - from;
 	}
 	walk->asked = slot;

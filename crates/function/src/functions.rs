@@ -2,36 +2,40 @@
 
 use crate::elf::Elf;
 use object::elf::{STB_LOCAL, STT_FUNC};
-use object::{Object as _, ObjectSymbol as _, SectionIndex};
+use object::{Object as _, ObjectSymbol as _, SectionIndex, SymbolIndex};
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// The functions of all sections of code. A section without symbols of functions is one function.
 #[derive(Debug, Default)]
-pub(crate) struct FunctionTable<'a> {
+pub(crate) struct FunctionTable {
     /// Of each section, ascending by `slot`.
-    starts: HashMap<SectionIndex, Vec<Start<'a>>>,
+    starts: HashMap<SectionIndex, Vec<Start>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Start<'a> {
+struct Start {
     /// Where it begins in its section.
     slot: usize,
-    name: &'a [u8],
+    /// Its name is looked for only where it is told: it may be as long as the object.
+    symbol: SymbolIndex,
     /// Other files may refer to it: it is no `static` function.
     is_global: bool,
 }
 
-impl<'a> FunctionTable<'a> {
+impl FunctionTable {
     /// From the symbols of an object.
-    pub(crate) fn read(elf: &Elf<'a>) -> FunctionTable<'a> {
-        let mut starts = HashMap::<SectionIndex, Vec<Start<'a>>>::new();
+    pub(crate) fn read(elf: &Elf<'_>) -> FunctionTable {
+        let mut starts = HashMap::<SectionIndex, Vec<Start>>::new();
         for symbol in elf.symbols().filter(|symbol| symbol.elf_symbol().st_type() == STT_FUNC) {
             let Some(section) = symbol.section_index() else { continue };
             let slot = usize::try_from(symbol.address() / 8).unwrap_or(usize::MAX);
-            let name = symbol.name_bytes().unwrap_or_default();
             let is_global = symbol.elf_symbol().st_bind() != STB_LOCAL;
-            starts.entry(section).or_default().push(Start { slot, name, is_global });
+            starts.entry(section).or_default().push(Start {
+                slot,
+                symbol: symbol.index(),
+                is_global,
+            });
         }
         for starts in starts.values_mut() {
             starts.sort_by_key(|start| start.slot);
@@ -53,15 +57,17 @@ impl<'a> FunctionTable<'a> {
     ///
     /// # Errors
     /// The names of two global functions.
-    pub(crate) fn entry(&self, section: SectionIndex) -> Result<usize, [String; 2]> {
+    pub(crate) fn entry(&self, elf: &Elf<'_>, section: SectionIndex) -> Result<usize, [String; 2]> {
         let starts = self.starts.get(&section).map(Vec::as_slice).unwrap_or_default();
         let mut global = starts.iter().filter(|start| start.is_global);
         let Some(entry) = global.next() else { return Ok(0) };
         match global.find(|start| start.slot != entry.slot) {
             None => Ok(entry.slot),
-            Some(other) => {
-                Err([entry, other].map(|start| String::from_utf8_lossy(start.name).into_owned()))
-            }
+            Some(other) => Err([entry, other].map(|start| {
+                let symbol = elf.symbol_by_index(start.symbol);
+                let name = symbol.and_then(|symbol| symbol.name_bytes()).unwrap_or_default();
+                String::from_utf8_lossy(name).into_owned()
+            })),
         }
     }
 }

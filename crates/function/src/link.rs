@@ -81,7 +81,7 @@ pub(crate) struct Parts<'a, 'e> {
     pub(crate) elf: &'a Elf<'e>,
     pub(crate) debug: &'a DebugInfo<'e>,
     pub(crate) declarations: &'a Declarations,
-    pub(crate) functions: &'a FunctionTable<'e>,
+    pub(crate) functions: &'a FunctionTable,
 }
 
 /// Code and data that an entry point needs, in the order in which they were found.

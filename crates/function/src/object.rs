@@ -169,7 +169,7 @@ struct File<'a> {
     elf: Elf<'a>,
     debug: DebugInfo<'a>,
     declarations: Declarations,
-    functions: FunctionTable<'a>,
+    functions: FunctionTable,
 }
 
 impl<'a> File<'a> {
@@ -203,7 +203,7 @@ impl<'a> File<'a> {
     fn read(&self, section: SectionIndex, name: &str) -> Result<Entry, ObjectError> {
         let entry_slot = self
             .functions
-            .entry(section)
+            .entry(&self.elf, section)
             .map_err(|functions| ObjectError::TwoFunctions { name: name.to_owned(), functions })?;
         let File { elf, debug, declarations, functions } = self;
         let parts = Parts { elf, debug, declarations, functions };

@@ -19,6 +19,8 @@ pub const TABLES_MAX: usize = 16;
 /// Largest block in bytes.
 pub const BLOCK_MAX_BYTES: usize = 32_768;
 
+/// Most layers of index blocks that a lookup goes through.
+const INDEX_LAYERS_MAX: u32 = 7;
 const INDEX_MAGIC: u32 = 0x5844_4953;
 const DATA_MAGIC: u32 = 0x5441_4453;
 const HEADER_BYTES: usize = 8;
@@ -144,10 +146,16 @@ impl TableWriter {
     }
 
     /// The table's bytes and where its root block is. A table without entries has an index block
-    /// without children.
+    /// without children. Index blocks are wider than asked for where a table would have more layers than
+    /// lookups go through.
     #[must_use]
     pub fn finish(mut self) -> (Vec<u8>, Root) {
         self.close_block();
+        let blocks = self.children.len() as u128;
+        let widest = (self.shape.fanout..).find(|fanout| {
+            (*fanout as u128).checked_pow(INDEX_LAYERS_MAX).is_none_or(|room| room >= blocks)
+        });
+        let fanout = widest.unwrap_or(self.shape.fanout);
         loop {
             if let [(_, root)] = self.children[..] {
                 return (self.bytes, root);
@@ -156,7 +164,7 @@ impl TableWriter {
             // Of an empty table one chunk too.
             let none = [&[][..]];
             let below = std::mem::take(&mut self.children);
-            let chunks = below.chunks(self.shape.fanout);
+            let chunks = below.chunks(fanout);
             for chunk in chunks.chain(none.into_iter().filter(|_| below.is_empty())) {
                 let first_key = chunk.first().map_or(0, |(key, _)| *key);
                 layer.push((first_key, self.index_block(chunk)));

@@ -120,6 +120,19 @@ proptest! {
     }
 }
 
+/// Each entry has a block, and each index block two children if that were deep enough.
+#[test]
+fn tables_are_no_deeper_than_lookups_go() {
+    let model: Model = (0..300).map(|key| (2 * key, Some(vec![7; 3]))).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let tables = [table(&model, Shape { data_block_bytes: 1, fanout: 2 })];
+    let mut set = Set::new(folder.path(), &tables);
+    for key in 0..601 {
+        let answer = set.get(key).expect("it is searched");
+        assert_eq!(Lookup::parse(&answer), Some(expected(&[model.clone()], key)), "{key}");
+    }
+}
+
 #[test]
 fn what_no_table_takes() {
     let mut writer = TableWriter::new(Shape::default());

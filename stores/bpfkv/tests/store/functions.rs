@@ -1,10 +1,12 @@
 //! The storage functions as their header documents them, for callers other than this crate.
 
-use crate::support::{Failure, Function, Model, Random, pushed_pairs, sparse, stock};
+use crate::support::{
+    Failure, Function, Model, Random, laid_out, pushed_aggregate, pushed_pairs, sparse, stock,
+};
 use bpfkv::create::Extent;
 use bpfkv::format::value_text;
 use bpfkv::pushdown::{PAIRS_MAX, RangePushdown};
-use bpfkv::{GET_OBJECT, KeyRange, RANGE_OBJECT};
+use bpfkv::{Aggregate, GET_OBJECT, KeyRange, RANGE_OBJECT, Value};
 
 fn argument(begin: u64, end: u64, flags: u32, hops_max: u32) -> Vec<u8> {
     [&begin.to_le_bytes()[..], &end.to_le_bytes(), &flags.to_le_bytes(), &hops_max.to_le_bytes()]
@@ -102,6 +104,31 @@ fn ranges_of_many_lengths_and_sizes_of_scratch() {
             }
         }
     }
+}
+
+/// The pages of a hop end within a run, where a record of the leaf before lies in the slots of this one.
+#[test]
+fn a_run_goes_on_with_the_next_hop() {
+    const PAGE_BYTES: usize = 4096;
+    let model: Model = (0..62).map(|key| (key, value_text(key))).collect();
+    // Behind a root and two leaves.
+    let slot = |page: usize, at: usize| (page * PAGE_BYTES + at - 3 * 512) / 64;
+    let page = 40;
+    let first = |key: usize| if key == 15 { slot(page, 3584) } else { slot(100 + 2 * key, 1024) };
+    let second = |key: usize| match key {
+        0..14 => slot(2 + 2 * key, 1024),
+        14 => slot(page, PAGE_BYTES - 64),
+        15 => slot(page + 1, 0),
+        _ => slot(60 + 2 * key, 1024),
+    };
+    let log: Vec<usize> = (0..31_usize).map(first).chain((0..31).map(second)).collect();
+    let file = laid_out(&model, &mut Random(1), Some(31), &log);
+    let range = KeyRange::new(0, 62).unwrap();
+    let function = Function::load(RANGE_OBJECT);
+    let (summary, _) = pushed_aggregate(&function, &file, &range, Aggregate::Sum, 0, 0).unwrap();
+    let number = |value: &Value| i64::from_le_bytes(value[..8].try_into().unwrap());
+    let sum: i128 = model.values().map(|value| i128::from(number(value))).sum();
+    assert_eq!((summary.count, summary.sum), (62, sum));
 }
 
 #[test]

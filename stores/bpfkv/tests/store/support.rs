@@ -58,6 +58,18 @@ pub(crate) fn stock(extent: &Extent) -> Vec<u8> {
 /// A database of any keys: nodes filled by chance, at scattered offsets, over a log in the order
 /// of keys or not. The model must not be empty.
 pub(crate) fn sparse(model: &Model, random: &mut Random, sorted_log: bool) -> Vec<u8> {
+    let slots = model.len() + random.below(20);
+    let log: Vec<usize> = if sorted_log { (0..slots).collect() } else { random.shuffled(slots) };
+    laid_out(model, random, None, &log)
+}
+
+/// The same with so many keys in each node but the last of a level, and the values in these slots of the log.
+pub(crate) fn laid_out(
+    model: &Model,
+    random: &mut Random,
+    fill: Option<usize>,
+    log: &[usize],
+) -> Vec<u8> {
     // Each level from the leaves up: nodes of (key, index below).
     let mut levels: Vec<Vec<Vec<(u64, usize)>>> = Vec::new();
     let mut below: Vec<(u64, usize)> = model.keys().copied().zip(0..).collect();
@@ -66,7 +78,8 @@ pub(crate) fn sparse(model: &Model, random: &mut Random, sorted_log: bool) -> Ve
         let mut rest = below.as_slice();
         while !rest.is_empty() {
             let least = if below.len() > FANOUT { 2 } else { FANOUT };
-            let fill = (least + random.below(FANOUT - least + 1)).min(rest.len());
+            let by_chance = least + random.below(FANOUT - least + 1);
+            let fill = fill.unwrap_or(by_chance).min(rest.len());
             nodes.push(rest[..fill].to_vec());
             rest = &rest[fill..];
         }
@@ -80,8 +93,7 @@ pub(crate) fn sparse(model: &Model, random: &mut Random, sorted_log: bool) -> Ve
     let count: usize = levels.iter().map(Vec::len).sum();
     let mut blocks = vec![0];
     blocks.extend(random.shuffled(count - 1).iter().map(|block| block + 1));
-    let slots = model.len() + random.below(20);
-    let log: Vec<usize> = if sorted_log { (0..slots).collect() } else { random.shuffled(slots) };
+    let slots = log.iter().max().expect("keys") + 1;
     let mut file = vec![0; count * 512 + slots.div_ceil(8) * 512];
     let mut first = 0;
     for (depth, nodes) in levels.iter().enumerate() {
@@ -107,7 +119,7 @@ pub(crate) fn sparse(model: &Model, random: &mut Random, sorted_log: bool) -> Ve
         }
         first = first_below;
     }
-    for (value, slot) in model.values().zip(&log) {
+    for (value, slot) in model.values().zip(log) {
         file[count * 512 + slot * 64..][..64].copy_from_slice(value);
     }
     file
