@@ -26,6 +26,7 @@ pub struct Tables {
     /// What functions have said here, by id: of those that others run, too.
     traces: BTreeMap<u32, Arc<Trace>>,
     maps: MapTable,
+    /// By namespace.
     whole_namespaces: Vec<Arc<FileMap>>,
     /// No namespace is a file, neither now nor later.
     maps_only: bool,
@@ -44,7 +45,8 @@ impl MapIndex {
 
 impl Tables {
     /// Tables without functions over namespaces of which each is one file, id 0.
-    pub fn new(whole_namespaces: Vec<FileMap>) -> Tables {
+    pub fn new(mut whole_namespaces: Vec<FileMap>) -> Tables {
+        whole_namespaces.sort_by_key(FileMap::namespace);
         let whole_namespaces = whole_namespaces.into_iter().map(Arc::new).collect();
         Tables { serial: Tables::next_serial(), whole_namespaces, ..Tables::default() }
     }
@@ -144,12 +146,18 @@ impl Tables {
     #[inline]
     pub fn find_map(&self, namespace: u32, file: u32) -> Option<(MapIndex, u64)> {
         if file == WHOLE_NAMESPACE {
-            let index = self.whole_namespaces.iter().position(|m| m.namespace() == namespace)?;
+            let index = self.whole_namespace(namespace).ok()?;
             let version = self.whole_namespaces[index].version();
             return Some((MapIndex(index as u32 | MapIndex::WHOLE), version));
         }
         let (position, entry) = self.maps.find(file)?;
         (entry.namespace == namespace).then_some((MapIndex(position), entry.version))
+    }
+
+    /// Where a whole namespace is, or would be.
+    #[inline]
+    fn whole_namespace(&self, namespace: u32) -> Result<usize, usize> {
+        self.whole_namespaces.binary_search_by_key(&namespace, |map| map.namespace())
     }
 
     /// The map that [`find_map`](Tables::find_map) found in tables of this serial.
@@ -232,11 +240,10 @@ impl Tables {
         let mut tables = self.successor();
         let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
         tables.maps = self.maps.retaining(namespace, |entry| entry.map.device_end() <= bytes);
-        let known = tables.whole_namespaces.iter_mut().find(|map| map.namespace() == namespace);
-        match known {
-            Some(known) => *known = Arc::new(whole),
-            None if tables.maps_only => {}
-            None => tables.whole_namespaces.push(Arc::new(whole)),
+        match tables.whole_namespace(namespace) {
+            Ok(known) => tables.whole_namespaces[known] = Arc::new(whole),
+            Err(_) if tables.maps_only => {}
+            Err(place) => tables.whole_namespaces.insert(place, Arc::new(whole)),
         }
         tables
     }

@@ -78,6 +78,8 @@ pub(crate) struct Host {
     pub(crate) log: Arc<HostLog>,
     /// Where it is, as it is [counted](counted_address), unless it is identified.
     address: Option<IpAddr>,
+    /// It has to authenticate itself by DH-HMAC-CHAP.
+    has_key: bool,
     /// What was done on connections that are gone, by the reactors that had them.
     past: Mutex<Vec<Past>>,
 }
@@ -254,6 +256,7 @@ impl Host {
             serial: self.serial,
             nqn: self.nqn.clone(),
             address: self.address.map(|address| address.to_string()),
+            has_key: self.has_key,
             connections,
             associations: associations + discovery,
             memory_bytes: self.memory.used_bytes(),
@@ -382,6 +385,7 @@ impl Hosts {
             counts: Default::default(),
             log: Arc::clone(&log),
             address,
+            has_key,
             past: Mutex::default(),
         });
         let host_now = Arc::downgrade(&host);

@@ -118,4 +118,15 @@ impl FileOperation {
             | FileOperation::Zero { namespace, .. } => *namespace,
         }
     }
+
+    /// Offset and length in bytes; none if it is about all.
+    pub(crate) fn range(&self) -> Option<(u64, u64)> {
+        match self {
+            FileOperation::Read { buffer, offset, .. }
+            | FileOperation::Write { buffer, offset, .. } => Some((*offset, buffer.len() as u64)),
+            FileOperation::ChainRead { read, .. } => Some((read.device_offset, read.length.into())),
+            FileOperation::Zero { offset, length, .. } => Some((*offset, *length)),
+            FileOperation::Sync { .. } => None,
+        }
+    }
 }

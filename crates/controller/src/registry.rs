@@ -96,10 +96,16 @@ impl Registry {
 
     /// Takes over other rules. Returns the controllers of hosts that may do less by them.
     pub(crate) fn set_rules(&self, rules: Rules) -> Vec<Arc<Controller>> {
-        let mut current = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if **current == rules {
-            return Vec::new();
+        let rules = Arc::new(rules);
+        {
+            let mut current = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            if *current == rules {
+                return Vec::new();
+            }
+            *current = Arc::clone(&rules);
         }
+        // Without the lock, for which all would wait that connect. Whoever connects by the old rules after this has
+        // looked sees that there are others.
         let mut fewer = Vec::new();
         for subsystem in self.all() {
             let is_discovery = subsystem.is_discovery();
@@ -113,7 +119,6 @@ impl Registry {
                 }
             }));
         }
-        *current = Arc::new(rules);
         // What hosts find may be other subsystems now.
         self.discovery.next_log_generation();
         fewer
@@ -198,18 +203,23 @@ impl Registry {
 
     /// The number that the subsystem of this name has, or gets.
     pub(crate) fn number(&self, nqn: &str) -> usize {
-        let mut subsystems = self.lock();
-        let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
-        known.map(|known| known.number).unwrap_or_else(|| {
-            let number = subsystems.len();
-            let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), self.cntlids.clone());
-            // Others have taken the same functions.
-            if let Err(error) = self.own_functions.install(&new, &self.hosts) {
-                log::error!("{nqn} serves without them: {error}");
-            }
-            subsystems.push(Arc::new(new));
-            number
-        })
+        let (number, known) = {
+            let subsystems = self.lock();
+            let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
+            (subsystems.len(), known.map(|known| known.number))
+        };
+        if let Some(known) = known {
+            return known;
+        }
+        // Compiling takes seconds, in which hosts connect: without the lock. Only a reload adds subsystems, and
+        // there is one at a time.
+        let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), self.cntlids.clone());
+        // Others have taken the same functions.
+        if let Err(error) = self.own_functions.install(&new, &self.hosts) {
+            log::error!("{nqn} serves without them: {error}");
+        }
+        self.lock().push(Arc::new(new));
+        number
     }
 
     /// Takes over these namespaces, with the names of their subsystems, in place of all others.

@@ -101,6 +101,8 @@ pub struct HostReport {
     pub nqn: String,
     /// Where it is, if its name is not proved by TLS: another address is another host.
     pub address: Option<String>,
+    /// Whether it has to authenticate itself by DH-HMAC-CHAP: the same name without a key is another host.
+    pub has_key: bool,
     /// How many it has.
     pub connections: u64,
     /// How many it has.

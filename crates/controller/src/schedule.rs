@@ -3,7 +3,8 @@
 //! Each group of hosts has a *virtual time*, the cost of all that was done for it, and the one that has had
 //! least goes first; among its hosts likewise, and among the connections of a host. So whoever asks for little
 //! finds nobody before it, and those that ask for more than there is get equal parts. A group that comes back
-//! after a rest begins where the others are, so that it cannot save up. This is hierarchical start-time fair
+//! after a rest begins where the others are, so that it cannot save up; one that had more before it went begins behind
+//! them. This is hierarchical start-time fair
 //! queueing; unlike deficit round robin it does not let a sparse host wait for a round of the others. All hosts
 //! without keys at an address are a group, and each other host is one: names cost nothing.
 //!
@@ -172,9 +173,28 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// A group of which no host is known yet.
-    pub(crate) fn new_group(&mut self) -> GroupIndex {
-        GroupIndex(reuse_or_push(&mut self.groups, &mut self.free_groups, Share::default()))
+    /// A group of which no host is known yet, and which has had as much as its virtual time says.
+    pub(crate) fn new_group(&mut self, time: u64) -> GroupIndex {
+        let share = Share { time, ..Share::default() };
+        GroupIndex(reuse_or_push(&mut self.groups, &mut self.free_groups, share))
+    }
+
+    /// The virtual time of a group, if it has had more than the others.
+    pub(crate) fn ahead(&self, group: GroupIndex) -> Option<u64> {
+        let time = self.groups[group.0 as usize].time;
+        (time > self.now).then_some(time)
+    }
+
+    /// The virtual time of the group of a connection.
+    #[cfg(test)]
+    pub(crate) fn time_of(&self, connection: u32) -> u64 {
+        let host = self.members[connection as usize].as_ref().expect("it has joined").host;
+        self.groups[self.hosts[host as usize].group as usize].time
+    }
+
+    /// Virtual time of the group that was served last.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
     }
 
     /// A host of which no connection is known yet.
@@ -186,7 +206,7 @@ impl Schedule {
 
     /// A host, the only one of its group, that stays when it has no connection.
     pub(crate) fn lasting_host(&mut self) -> HostIndex {
-        let group = self.new_group();
+        let group = self.new_group(0);
         let host = self.new_host(group);
         self.hosts[host.0 as usize].share.members = 1;
         host
@@ -635,7 +655,7 @@ mod tests {
 
     /// A connection for each of so many hosts of a group, the first of them `first`.
     fn join_hosts(schedule: &mut Schedule, first: u32, hosts: u32) {
-        let group = schedule.new_group();
+        let group = schedule.new_group(0);
         for connection in first..first + hosts {
             let host = schedule.new_host(group);
             schedule.join(connection, host);

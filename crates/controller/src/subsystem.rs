@@ -530,6 +530,11 @@ impl Subsystem {
         self.controllers().by_id.len()
     }
 
+    /// How many functions each association is given.
+    pub(crate) fn kept_count(&self) -> usize {
+        self.controllers().kept.len()
+    }
+
     /// Takes a kept function from every association.
     pub(crate) fn drop_function(&self, id: u32) {
         let mut controllers = self.controllers();

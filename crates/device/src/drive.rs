@@ -206,6 +206,12 @@ impl NvmeDrive {
         divide(self.fd(), (offset, length), self.transfer_max_bytes, parts);
     }
 
+    /// How many commands a range of so many bytes is divided into; for Write Zeroes if it `is_zero`.
+    pub fn count(&self, length: u64, is_zero: bool) -> u64 {
+        let most = if is_zero { self.zeroes_max_bytes } else { self.transfer_max_bytes };
+        length.div_ceil(most).max(1)
+    }
+
     /// The same for Write Zeroes.
     pub fn ranges(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
         divide(self.fd(), (offset, length), self.zeroes_max_bytes, parts);

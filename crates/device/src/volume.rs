@@ -255,6 +255,27 @@ impl Volume {
         });
     }
 
+    /// How many files there are.
+    pub fn pieces(&self) -> u64 {
+        self.pieces.len() as u64
+    }
+
+    /// How many [parts](Self::parts) a range has; at least as many as it has [extents](Self::extents).
+    #[inline]
+    pub fn count(&self, offset: u64, length: u64) -> u64 {
+        match (&self.map, self.pieces.len()) {
+            (_, 1) => 1,
+            (PieceMap::Striped { chunk_bytes, .. }, _) => {
+                (offset % chunk_bytes + length).div_ceil(*chunk_bytes).max(1)
+            }
+            (map, _) => {
+                let mut count = 0;
+                map.parts(offset, length, |_, _, _| count += 1);
+                count.max(1)
+            }
+        }
+    }
+
     /// Puts what a range covers of each piece into `parts`, whatever the order of its bytes.
     pub fn extents(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
         parts.clear();

@@ -50,6 +50,16 @@ fn has_counters(host: &HostReport) -> bool {
     host.nqn != OTHERS
 }
 
+/// Who a host is. One with a key may be there beside one of the same name, at the same address, without.
+fn host_labels(host: &HostReport) -> Vec<(&'static str, String)> {
+    let address = host.address.clone().unwrap_or_default();
+    let mut labels = vec![("host", host.nqn.clone()), ("address", address)];
+    if host.has_key {
+        labels.push(("key", "dhchap".to_owned()));
+    }
+    labels
+}
+
 /// The hosts that have series: those beyond [`MAX_HOSTS`] as one.
 fn hosts(mut hosts: Vec<HostReport>) -> Vec<HostReport> {
     // Those that have been here longest stay whoever comes.
@@ -328,22 +338,14 @@ impl Metrics {
         for (family, value) in families {
             let is_gauge = matches!(family.kind, MetricType::Gauge);
             let told = self.hosts.iter().filter(|host| is_gauge || has_counters(host));
-            let members = told.map(|host| {
-                let address = host.address.clone().unwrap_or_default();
-                let labels = [("host", host.nqn.clone()), ("address", address)];
-                (labels, Value(value(host), family.kind))
-            });
+            let members = told.map(|host| (host_labels(host), Value(value(host), family.kind)));
             family.encode(encoder, members)?;
         }
         let latencies = self.hosts.iter().filter(|host| has_counters(host)).flat_map(|host| {
             let used = |class: &Class| host.latencies.class(*class).count() > 0;
             Class::ALL.into_iter().filter(used).map(|class| {
-                let address = host.address.clone().unwrap_or_default();
-                let labels = [
-                    ("host", host.nqn.clone()),
-                    ("address", address),
-                    ("class", class.name().to_owned()),
-                ];
+                let mut labels = host_labels(host);
+                labels.push(("class", class.name().to_owned()));
                 (labels, CoarseLatency(host.latencies.class(class)))
             })
         });
@@ -482,7 +484,9 @@ mod tests {
                 totals: Totals { reads: 5, ..Totals::default() },
                 ..HostReport::default()
             };
-            report.hosts = (0..MAX_HOSTS as u64 + 44).map(host).collect();
+            let first = host(0);
+            let with_key = HostReport { has_key: true, ..first };
+            report.hosts = (0..MAX_HOSTS as u64 + 43).map(host).chain([with_key]).collect();
             let other =
                 ListenerReport { id: 2, transport: Transport::Rdma, ..report.listeners[0].clone() };
             report.listeners.push(other);
@@ -490,6 +494,7 @@ mod tests {
         let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
         assert!(text.contains("bpfof_connections{host=\"(others)\",address=\"\"} 44"), "{text}");
         assert_eq!(lines("bpfof_host_reads_total{"), MAX_HOSTS);
+        assert_eq!(lines("bpfof_host_reads_total{host=\"nqn.2026-01.org.example:0\""), 2);
         assert_eq!(lines("bpfof_host_reads_total{host=\"(others)\""), 0);
         let mut series: Vec<&str> =
             text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();

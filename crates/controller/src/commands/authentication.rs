@@ -1,6 +1,7 @@
 //! Authentication Send and Authentication Receive (NVMe Base 2.0 §6.1, §6.2, §8.13).
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
+use super::functions::ASSOCIATION_UNITS;
 use crate::access::{Reason, Rights};
 use crate::association::Association;
 use crate::authenticator::{Authenticated, Authentication};
@@ -168,6 +169,8 @@ fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
     }
     if let Some(association) = cx.connection.phase.association_mut() {
         association.admit();
+        let kept = if is_admin { association.subsystem.kept_count() } else { 0 };
+        cx.executor.spend(kept as u64 * ASSOCIATION_UNITS);
     }
     let both = if how.mutual { ", and so is the target" } else { "" };
     let which = if how.host_key == 0 { "" } else { ", by its second secret" };

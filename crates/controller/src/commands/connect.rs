@@ -1,6 +1,7 @@
 //! Connect (NVMe Base 2.0 §6.3): a connection becomes a queue of an association.
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
+use super::functions::ASSOCIATION_UNITS;
 use crate::access::{Access, Reason, Rules};
 use crate::association::{AdminState, Association};
 use crate::connection::{Connection, Phase};
@@ -292,6 +293,9 @@ fn new_controller(
     let evicted = &mut cx.executor.outbox.evicted;
     let made = registry.add_controller(subsystem, &newcomer, times, evicted);
     let controller = made.map_err(|full| no_room(&full, &data.hostnqn))?;
+    if !wish.is_stranger {
+        cx.executor.spend(subsystem.kept_count() as u64 * ASSOCIATION_UNITS);
+    }
     // Who took over other rules may have looked for controllers before this one was there.
     if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
         subsystem.remove_controller(&controller);

@@ -22,7 +22,7 @@ use log::Level;
 use std::sync::Arc;
 
 /// What it takes to give a kept function to an association, or to take it away, with its maps: some 25 µs.
-const ASSOCIATION_UNITS: u64 = 25_000_000 / UNIT_PS;
+pub(super) const ASSOCIATION_UNITS: u64 = 25_000_000 / UNIT_PS;
 
 /// Function Load.
 pub(super) fn load(

@@ -42,6 +42,9 @@ use std::sync::Arc;
 pub(crate) struct Outbox {
     /// For the ring.
     pub(crate) file_operations: Vec<FileOperation>,
+    /// What the ring gets for them beyond one operation each, because they lie in several files or are too large for
+    /// one.
+    pub(crate) more_operations: u64,
     /// For the loader.
     pub(crate) loads: Vec<Load>,
     /// Arithmetic of authentication.
@@ -238,6 +241,30 @@ impl Executor {
         self.submit(namespace, command.connection, false, operation);
     }
 
+    /// Queues an operation of a connection for the ring. What it is divided into is paid for, and time of the turn.
+    #[inline]
+    fn submit_file_operation(&mut self, connection: u32, operation: FileOperation) {
+        let more = match &self.namespaces.get(operation.namespace()).backend {
+            Backend::Memory(_) => 0,
+            Backend::Volume(volume) => {
+                let divided =
+                    operation.range().map(|(offset, length)| volume.count(offset, length));
+                divided.unwrap_or(volume.pieces()) - 1
+            }
+            Backend::Drive(drive) => {
+                let is_zero = matches!(operation, FileOperation::Zero { .. });
+                let divided = operation.range().map(|(_, length)| drive.count(length, is_zero));
+                divided.unwrap_or(1) - 1
+            }
+        };
+        if more > 0 {
+            // Not spent, because the clock of now does not see it.
+            self.schedule.charge(connection, (more * FILE_OPERATION_UNITS) as i64);
+            self.outbox.more_operations += more;
+        }
+        self.outbox.file_operations.push(operation);
+    }
+
     /// Queues a command that reads `range`: offset and length in bytes.
     #[inline]
     pub(crate) fn submit_read(&mut self, namespace: usize, command: CommandId, range: (u64, u32)) {
@@ -247,7 +274,7 @@ impl Executor {
                 let (offset, length) = range;
                 let buffer = self.buffers.take(length as usize);
                 let read = FileOperation::Read { namespace, buffer, offset, command };
-                self.outbox.file_operations.push(read);
+                self.submit_file_operation(command.connection, read);
             }
         }
     }
@@ -267,7 +294,7 @@ impl Executor {
             return self.submit_memory(namespace, command, (0, 0));
         }
         let write = FileOperation::Write { namespace, buffer, offset, fua, command };
-        self.outbox.file_operations.push(write);
+        self.submit_file_operation(command.connection, write);
     }
 
     /// Queues a flush.
@@ -275,7 +302,8 @@ impl Executor {
         match self.namespaces.get(namespace).backend {
             Backend::Memory(_) => self.submit_memory(namespace, command, (0, 0)),
             Backend::Volume(_) | Backend::Drive(_) => {
-                self.outbox.file_operations.push(FileOperation::Sync { namespace, command });
+                let sync = FileOperation::Sync { namespace, command };
+                self.submit_file_operation(command.connection, sync);
             }
         }
     }
@@ -295,7 +323,7 @@ impl Executor {
             }
             Backend::Volume(_) | Backend::Drive(_) => {
                 let operation = FileOperation::Zero { namespace, offset, length, command };
-                self.outbox.file_operations.push(operation);
+                self.submit_file_operation(command.connection, operation);
             }
         }
     }
@@ -532,7 +560,7 @@ impl Executor {
                 }
                 Backend::Volume(_) | Backend::Drive(_) => {
                     let read = FileOperation::ChainRead { namespace, read };
-                    self.outbox.file_operations.push(read);
+                    self.submit_file_operation(connection, read);
                 }
             }
         }

@@ -166,7 +166,7 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
     core.executor.admission.leave(index);
     core.executor.schedule.leave(index);
     core.executor.observer.slowest.forget(index);
-    core.table.remove(index);
+    core.table.remove(index, &core.executor.schedule);
     core.io.close(index);
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 /// Serves connections until the turn is over or nothing is left to do.
 pub(crate) fn work<I: Io>(core: &mut Core<I>) {
     core.executor.release_due();
+    core.begin_work();
     while !core.turn.is_over && core.turn.hops < HOPS_PER_TURN {
         // The next is likely to be as long as the last.
         let bytes = core.turn.bytes;

@@ -4,10 +4,10 @@ use super::io::Io;
 use super::table::Table;
 use crate::commands::Context;
 use crate::connection::Connection;
-use crate::executor::Executor;
+use crate::executor::{Executor, Outbox};
 use crate::limits::{
-    CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FILE_OPERATION_UNITS, SEND_UNITS,
-    TURN_US,
+    CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FILE_OPERATION_UNITS, MESSAGES_NS,
+    SEND_UNITS, TURN_US,
 };
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
@@ -45,11 +45,11 @@ impl Turn {
 
     /// Returns the time since the last look, in ns. So many operations on files are handed to the ring at
     /// its end.
-    fn look_at_clock(&mut self, now_ns: u64, file_operations: usize) -> u64 {
+    fn look_at_clock(&mut self, now_ns: u64, file_operations: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.clock_ns);
         self.clock_ns = now_ns;
         self.units = 0;
-        let end_units = self.sends * SEND_UNITS + file_operations as u64 * FILE_OPERATION_UNITS;
+        let end_units = self.sends * SEND_UNITS + file_operations * FILE_OPERATION_UNITS;
         let turn_ns = now_ns.saturating_sub(self.begun_ns) + end_units * UNIT_PS / 1000;
         self.is_over |= turn_ns >= TURN_US * 1000;
         passed_ns
@@ -188,11 +188,27 @@ impl<I: Io> Core<I> {
         self.turn.is_over
     }
 
+    /// Whether operations have waited for messages, which have been taken since then, as long as they should. The clock
+    /// has just been looked at.
+    pub(crate) fn keeps_waiting_since(&self, begun_ns: u64) -> bool {
+        let taken_ns = self.executor.now_ns.saturating_sub(begun_ns);
+        taken_ns >= MESSAGES_NS && self.executor.schedule.has_work()
+    }
+
+    /// Operations begin. What came before them is none of their time: whoever causes much of it would keep them from
+    /// being performed at all.
+    pub(super) fn begin_work(&mut self) {
+        if self.turn.is_over {
+            self.turn = Turn::new(self.io.now_ns());
+        }
+    }
+
     /// Returns the time since the last look, in ns.
     fn look_at_clock(&mut self) -> u64 {
         let now_ns = self.io.now_ns();
         self.executor.now_ns = now_ns;
-        self.turn.look_at_clock(now_ns, self.executor.outbox.file_operations.len())
+        let Outbox { file_operations, more_operations, .. } = &self.executor.outbox;
+        self.turn.look_at_clock(now_ns, file_operations.len() as u64 + more_operations)
     }
 
     /// Something has been done for a connection; returns what it counts. What takes long is counted as
@@ -244,6 +260,20 @@ mod tests {
     use crate::operation::{CommandId, FileOperation};
     use crate::rig::Rig;
     use bpfof_chain::Limits;
+
+    /// What comes before operations may take as long as it likes: they have time of their own.
+    #[test]
+    fn operations_are_performed_in_each_turn() {
+        let mut core = Rig::new(Limits::default()).core;
+        core.turn = Turn::new(0);
+        core.spend(TURN_US * 1_000_000 / UNIT_PS);
+        core.io.now_ns = TURN_US * 1000;
+        assert!(core.is_turn_over());
+        core.begin_work();
+        assert!(!core.is_turn_over());
+        core.io.now_ns += TURN_US * 1000;
+        assert!(core.is_turn_over());
+    }
 
     #[test]
     fn operations_for_the_ring_are_time_of_the_turn() {

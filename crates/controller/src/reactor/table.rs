@@ -94,7 +94,13 @@ pub(crate) struct Parties {
     hosts: HashMap<u64, (HostIndex, u32)>,
     /// By association, in use or not: the address of its controller, and its connections.
     associations: Vec<(usize, u32)>,
+    /// By serial number, the virtual time of groups that have gone and had had more than others: they do not lose that
+    /// by coming back.
+    ahead: HashMap<u64, u64>,
 }
+
+/// Most groups whose virtual time is kept when they are gone.
+const MOST_AHEAD: usize = 1024;
 
 impl Parties {
     fn join(
@@ -107,8 +113,11 @@ impl Parties {
         // Those who ask for the discovery log without having shown who they are have one share together, wherever they
         // are: 0, which is no serial number.
         let serials = if host.is_anybody() { [0, 0] } else { [host.group.serial, host.serial] };
-        let (group, hosts) =
-            self.groups.entry(serials[0]).or_insert_with(|| (schedule.new_group(), 0));
+        let Parties { groups, ahead, .. } = self;
+        let (group, hosts) = groups.entry(serials[0]).or_insert_with(|| {
+            let time = ahead.remove(&serials[0]).unwrap_or(0);
+            (schedule.new_group(time), 0)
+        });
         let (host, members) = self.hosts.entry(serials[1]).or_insert_with(|| {
             *hosts += 1;
             (schedule.new_host(*group), 0)
@@ -129,11 +138,18 @@ impl Parties {
         PartyIndex { group: *group, host: *host, association, address, serials }
     }
 
-    fn leave(&mut self, party: PartyIndex) {
+    fn leave(&mut self, party: PartyIndex, schedule: &Schedule) {
         self.associations[party.association as usize].1 -= 1;
         let [group, host] = party.serials;
-        if part(&mut self.hosts, host) {
-            part(&mut self.groups, group);
+        if !part(&mut self.hosts, host) || !part(&mut self.groups, group) {
+            return;
+        }
+        let Some(time) = schedule.ahead(party.group) else { return };
+        if self.ahead.len() >= MOST_AHEAD {
+            self.ahead.retain(|_, time| *time > schedule.now());
+        }
+        if self.ahead.len() < MOST_AHEAD {
+            self.ahead.insert(group, time);
         }
     }
 }
@@ -286,7 +302,7 @@ impl Table {
     }
 
     /// A connection is gone.
-    pub(super) fn remove(&mut self, index: u32) {
+    pub(super) fn remove(&mut self, index: u32, schedule: &Schedule) {
         let Some(entry) = self.entries[index as usize].take() else { return };
         self.free.push(index);
         self.strangers.remove(&entry.connection);
@@ -299,7 +315,7 @@ impl Table {
             }
         }
         if let Some(party) = entry.party {
-            self.parties.leave(party);
+            self.parties.leave(party, schedule);
         }
     }
 
@@ -368,10 +384,16 @@ impl Table {
         here.or_else(|| self.strangers.all.values().copied().find(is_alike))
     }
 
+    /// Whether there are so many connections that those who want to connect may find no room: all are looked through
+    /// then.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.entries.len() - self.free.len() > self.room.connections - self.room.pending
+    }
+
     /// The connection that has been idle longest of the host with most of them at the address with most, if there are
     /// so many that those who want to connect would find no room.
     pub(super) fn idlest_of_greediest(&self) -> Option<u32> {
-        if self.entries.len() - self.free.len() <= self.room.connections - self.room.pending {
+        if !self.is_crowded() {
             return None;
         }
         let served = || self.entries().filter(|entry| !entry.closing && entry.party.is_some());
@@ -441,7 +463,7 @@ mod tests {
         assert_eq!(table.oldest_stranger(&ends(2), &port), Some(other));
         assert_eq!(table.oldest_stranger(&ends(3), &port), Some(1));
         // One that has closed and goes leaves no trace.
-        table.remove(first);
+        table.remove(first, &Schedule::default());
         assert_eq!(come(&mut table, 4), Some(first));
         assert_eq!(table.oldest_pending(&ends(4)), Some(1), "the oldest of four");
     }
@@ -452,13 +474,13 @@ mod tests {
         let all: Vec<u32> = (0..8).map(|last| come(&mut table, last).expect("room")).collect();
         assert_eq!(all, (0..8).collect::<Vec<_>>());
         assert_eq!(come(&mut table, 9), None);
-        table.remove(5);
+        table.remove(5, &Schedule::default());
         // What becomes free between the question and the answer does not matter.
         assert_eq!(table.free_index(), Some(5));
-        table.remove(2);
+        table.remove(2, &Schedule::default());
         let again = [come(&mut table, 9), come(&mut table, 9), come(&mut table, 9)];
         assert_eq!(again, [Some(2), Some(5), None]);
-        (0..8).for_each(|index| table.remove(index));
+        (0..8).for_each(|index| table.remove(index, &Schedule::default()));
         assert!(table.is_empty());
     }
 }

@@ -83,4 +83,5 @@ fn submit_file_operations<I: Io>(core: &mut Core<I>) {
         core.io.file(&mut core.executor, operation);
     }
     core.executor.outbox.file_operations = operations;
+    core.executor.outbox.more_operations = 0;
 }

@@ -8,6 +8,7 @@ use crate::hosts::AddressSlot;
 use crate::limits::{ADOPT_UNITS, DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
 use crate::queue::{Slot, Stage};
 use crate::transport::Port;
+use bpfof_function::cost::UNIT_PS;
 use log::Level;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ const TICK_NS: u64 = 1_000_000_000;
 const SHORT_TICK_NS: u64 = 10_000_000;
 /// Connections of strangers that go for the memory of one that comes, at most.
 const EVICTED_MAX: usize = 8;
+/// What looking for whom to close costs for each connection: some 50 ns.
+const ENTRY_UNITS: u64 = 50_000 / UNIT_PS;
 /// Ticks without a busy moment after which arenas that nobody uses are dropped.
 const QUIET_TICKS: u32 = 10;
 
@@ -90,6 +93,10 @@ pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
     if let Some(entry) = core.table.get_mut(index) {
         let connection = &mut entry.connection;
         connection.port.grow(connection.queue.entries(), connection.phase.is_io());
+    }
+    if core.table.is_crowded() {
+        let units = core.table.indices().len() as u64 * ENTRY_UNITS;
+        core.executor.schedule.charge(index, units as i64);
     }
     if let Some(goes) = core.table.idlest_of_greediest() {
         close(core, goes, "the reactor's connections are all taken, and its host has most");

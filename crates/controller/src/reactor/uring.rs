@@ -308,6 +308,7 @@ impl Reactor {
     fn take_messages(&mut self) {
         let Uring { ring, setup, .. } = &mut self.core.io;
         ring.read_event(&setup.event, token::WAKE);
+        let begun_ns = self.core.io.now_ns();
         for _ in 0..MESSAGES_PER_TURN {
             let Uring { setup, .. } = &self.core.io;
             let Ok(message) = setup.messages.try_recv() else { return };
@@ -318,7 +319,7 @@ impl Reactor {
                 }
                 message => completions::message(&mut self.core, message),
             }
-            if self.core.is_turn_over() {
+            if self.core.is_turn_over() || self.core.keeps_waiting_since(begun_ns) {
                 break;
             }
         }
