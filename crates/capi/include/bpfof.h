@@ -244,8 +244,10 @@ int bpfof_refresh(struct bpfof *bpfof, int fd);
  * endless. The file is looked at again if it was refused before, but with a
  * timeout of 0, which tells what is known. Fails with ETIMEDOUT, with ENOTCONN without a target or after it has
  * ended the association, and with ENOTSUP if it cannot know, for reasons that
- * bpfof_error() tells: chains that read the file then run here. Need not be
- * called.
+ * bpfof_error() tells; with the error of the system if the file cannot be looked
+ * at, or of the target if that refuses it. Chains that read the file then run
+ * here. Need not be called: until the target knows, chains run here, or fail with
+ * ESTALE (BPFOF_NO_FALL_BACK).
  */
 int bpfof_wait_mapped(struct bpfof *bpfof, int fd, int timeout_ms);
 
@@ -494,8 +496,9 @@ int bpfof_read_files_within(struct bpfof_reader *reader, struct bpfof_file_read 
 
 /*
  * Whether the reader has a connection to the target, and the target still knows
- * the struct bpfof. What was lost is not made again: open another reader, or if
- * that fails another struct bpfof. 0, with EBUSY in errno, while another thread
+ * the struct bpfof. A connection that is shared (lanes_max) is made again within
+ * some 10 s, and the reader goes on by it; what else was lost is not: open another
+ * reader, or if that fails another struct bpfof. 0, with EBUSY in errno, while another thread
  * uses the reader: it says nothing then.
  */
 int bpfof_reader_is_connected(const struct bpfof_reader *reader);

@@ -163,6 +163,22 @@ impl Failure {
         Self::new(errno, error.to_string())
     }
 
+    /// Why there is no connection for a reader, beside an association that goes on or is over.
+    pub(crate) fn of_lane(error: &Error, association_goes_on: bool) -> Self {
+        // A target may close a connection without a word that is one too many of an address.
+        let is_full = match error {
+            Error::NoGreeting { .. } => true,
+            Error::Command { source, .. } => {
+                source.status.same_code(Status::CONNECT_CONTROLLER_BUSY)
+            }
+            _ => false,
+        };
+        match is_full && association_goes_on {
+            true => Self::new(libc::EAGAIN, error.to_string()),
+            false => Self::of_error(error),
+        }
+    }
+
     /// Why the grant daemon gives nothing.
     fn of_grants(error: &GrantError) -> Self {
         let errno = match error {

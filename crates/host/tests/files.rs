@@ -228,23 +228,27 @@ fn a_reader_takes_another_shared_lane() {
     let world = World::new(&[]);
     world.maps.share_lanes(1);
     let file = leased(&world, "db");
-    let mut get = world.reader(Policy::default());
-    assert_eq!(get.get(&file, 7).expect("it ends").1.executor, Executor::Target);
-    world.cut_last();
-    let mut here = 0;
-    let end = Instant::now() + 2 * PATIENCE;
-    loop {
-        let (value, info) = get.get(&file, 7).expect("it ends");
-        assert_eq!(value, file_world::value(7, 1));
-        match info.executor {
-            Executor::Target if here > 0 => break,
-            Executor::FallBack => here += 1,
-            _ => {}
-        }
-        assert!(Instant::now() < end, "it reads plainly for good, {here} chains by now");
-        std::thread::sleep(Duration::from_millis(10));
+    let [mut finds_out, mut idle] = [(); 2].map(|()| world.reader(Policy::default()));
+    for get in [&mut finds_out, &mut idle] {
+        assert_eq!(get.get(&file, 7).expect("it ends").1.executor, Executor::Target);
     }
-    assert!(get.reader.is_connected());
+    world.cut_last();
+    for get in [&mut finds_out, &mut idle] {
+        let mut here = 0;
+        let end = Instant::now() + 2 * PATIENCE;
+        loop {
+            let (value, info) = get.get(&file, 7).expect("it ends");
+            assert_eq!(value, file_world::value(7, 1));
+            match info.executor {
+                Executor::Target if here > 0 => break,
+                Executor::FallBack => here += 1,
+                _ => {}
+            }
+            assert!(Instant::now() < end, "it reads plainly for good, {here} chains by now");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(get.reader.is_connected());
+    }
 }
 
 /// The chains of a reader without a target, whose files have other lengths now and then.

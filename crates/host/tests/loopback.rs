@@ -348,6 +348,26 @@ fn a_target_may_refuse_the_timer() {
     assert_eq!(controller.active_namespaces().unwrap(), [1]);
 }
 
+/// Nobody looks for longer than commands may take: what has come meanwhile is in time.
+#[test]
+fn answers_that_have_waited_are_in_time() {
+    const READS: u64 = 60;
+    let command_timeout = Duration::from_millis(200);
+    let (_controller, mut lane, _) = connect(Options { command_timeout, ..Options::default() });
+    for round in 0..2 {
+        for tag in 0..READS {
+            let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 8192 };
+            lane.submit(tag, read).unwrap();
+        }
+        lane.poll(&mut |_| {}).unwrap();
+        std::thread::sleep(3 * command_timeout);
+        while lane.requests_in_flight() > 0 {
+            let waited = lane.wait(command_timeout, &mut |done| assert!(done.result.is_ok()));
+            assert!(waited.is_ok(), "round {round}: {waited:?}");
+        }
+    }
+}
+
 #[test]
 fn a_target_that_answers_no_keep_alive_is_given_up() {
     let options = Options {

@@ -62,6 +62,15 @@ impl Failure {
         Self { status: Some((status, error.dw0)), ..Self::new("FunctionError", message) }
     }
 
+    /// Why a chain has no answer that was asked for as it should be.
+    pub(crate) fn of_end(error: &ReadError) -> Self {
+        match error {
+            // There is nobody to run it: the target is lost, or runs no chains.
+            ReadError::Request(_) => Self::target(error),
+            other => Self::of_read(other, other),
+        }
+    }
+
     /// Why a chain has no answer.
     pub(crate) fn of_read(error: &ReadError, message: impl Display) -> Self {
         match error {

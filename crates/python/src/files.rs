@@ -9,7 +9,7 @@ use bpfof_host::files::{
     Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     ReadEntry, ReadPushdownMany, StorageFunction,
 };
-use bpfof_host::{Controller, Options};
+use bpfof_host::{Controller, Error, Options};
 use bpfof_query::ask::Where;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -96,7 +96,7 @@ impl Files {
                 let is_remote = info.executor == Executor::Target;
                 (answer.to_vec(), is_remote, info.hops, info.stale)
             });
-            let result = result.map_err(|error| Failure::of_read(&error, &error));
+            let result = result.map_err(|error| Failure::of_end(&error));
             if let Some(place) = ends.get_mut(end.tag as usize) {
                 *place = Some(result);
             }
@@ -113,6 +113,10 @@ fn connect(place: &Where, falls_back: bool) -> Result<(FileMaps, Option<String>)
     let maps = Controller::connect(url, Options::default())
         .and_then(|controller| FileMaps::new(controller, url.nsid, device));
     match maps {
+        Ok(maps) if !maps.has_target() => {
+            let why = Error::NotPushdownTarget;
+            if falls_back { Ok((maps, Some(why.to_string()))) } else { Err(why.into()) }
+        }
         Ok(maps) => Ok((maps, None)),
         Err(error) if falls_back => Ok((FileMaps::local(), Some(error.to_string()))),
         Err(error) => Err(error.into()),
@@ -168,7 +172,12 @@ impl Files {
     /// Whether there is a connection to a target.
     #[getter]
     fn is_connected(&self) -> bool {
-        self.opened.maps.is_connected()
+        let maps = &self.opened.maps;
+        match self.reader.try_lock() {
+            Ok(reader) => maps.has_target() && reader.is_connected(),
+            // Somebody reads by it.
+            Err(_) => maps.is_connected(),
+        }
     }
 
     /// Waits until the target knows where the files lie; whether it does.
@@ -236,7 +245,7 @@ impl Files {
                 [FileRead { file, offset_bytes: offset, data: &mut data, read_bytes: 0 }];
             let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
             let read = reader.read_files(&mut reads);
-            read.map_err(|error| Failure::of_read(&error, &error))?;
+            read.map_err(|error| Failure::of_end(&error))?;
             let [FileRead { read_bytes, .. }] = reads;
             data.truncate(read_bytes);
             Ok(data)

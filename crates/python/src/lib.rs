@@ -13,8 +13,8 @@
 //! - `files`, `key_value`: pushdown reads, and BPF-KV.
 //! - `failure`: errors as exceptions; `watch`: Python's signals.
 //!
-//! All work is done without Python's lock. It is taken every 50 ms, and during chains of one call every 4096 of them,
-//! to see whether Ctrl-C was pressed.
+//! All work is done without Python's lock. It is taken every 50 ms, but between chains of one call every 4096 of them,
+//! to see whether Ctrl-C was pressed. A single read of a file is waited for, at most for the timeout of commands.
 
 mod batch;
 mod cost;

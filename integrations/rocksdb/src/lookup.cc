@@ -96,12 +96,13 @@ void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t 
 	struct bpfof_chain *ended[PARTS_MAX];
 	int64_t left = limit.timeout_us();
 
-	if (count == 1 && left == TimeLimit::NONE) {
-		bpfof_read_pushdown_batch(reader, chains, count);
-		return;
-	}
 	for (size_t i = 0; i < count; i++)
 		not_ended(&chains[i]);
+	if (count == 1 && left == TimeLimit::NONE) {
+		if (bpfof_read_pushdown_batch(reader, chains, count) < 0)
+			cannot_end(&chains[0]);
+		return;
+	}
 	if (left == 0)
 		return;
 	if (bpfof_submit_many(reader, chains, count) < 0) {

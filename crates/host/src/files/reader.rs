@@ -152,6 +152,15 @@ impl PushdownReader {
 
     /// Takes another lane in the place of a shared one that is gone, if it is time.
     fn take_lane(&mut self) {
+        // Another one of those that share it may have found out that it is lost, while this one had nothing in flight.
+        let is_gone = |target: &AtTarget| {
+            matches!(target.lane, TargetLane::Shared(..))
+                && !target.lane.is_connected()
+                && target.lane.requests_in_flight() == 0
+        };
+        if self.target.as_ref().is_some_and(is_gone) {
+            self.give_up_lane();
+        }
         let is_due = self.next_lane.is_some_and(|next| Instant::now() >= next);
         if !is_due || !self.shared.is_kept() {
             return;
