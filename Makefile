@@ -126,7 +126,7 @@ demo: release ## build and run the demonstration
 bench: release ## pushdown against plain reads, reads against TCP; local chains; hops, maps, functions
 	@scripts/setup.sh perf
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
-	perf=$$(perf record -q -C 0 -o /dev/null -- true 2> /dev/null && echo --perf); \
+	perf=$$(perf record -q -C 0 -o /dev/null -- true 2> /dev/null && echo --perf || true); \
 		$(BPFOF) bench net $$perf --json bench-net.json --plots bench-net
 	$(BPFOF) bench kv --executor local --json bench-local.json
 	cargo bench -p bpfof-device --locked

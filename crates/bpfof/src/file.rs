@@ -2,7 +2,7 @@
 
 use bpfof_host::files::{FileLayout, NamespaceDevice, file_layout};
 use bpfof_host::{Controller, NamespaceInfo, Options, TargetUrl};
-use bpfof_terminal::{Outcome, target_url};
+use bpfof_terminal::{Outcome, target_url, tell};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -49,7 +49,7 @@ fn map(options: &Map) -> Outcome {
             Ok(layout) => found.push((path, layout)),
             Err(problem) => {
                 failed += 1;
-                eprintln!("bpfof: {}: {problem}", path.display());
+                tell(format_args!("{}: {problem}", path.display()));
             }
         }
     }

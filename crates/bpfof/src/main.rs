@@ -25,6 +25,7 @@ mod target;
 mod trace;
 mod xrp;
 
+use bpfof_terminal::tell;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
@@ -163,7 +164,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // The reason comes last.
             log_writer::flush();
-            eprintln!("bpfof: {error}");
+            tell(&error);
             if error.is::<target::BadConfiguration>() {
                 ExitCode::from(BAD_CONFIGURATION)
             } else if kv::is_interrupted(&*error) {

@@ -5,11 +5,11 @@ mod chrome;
 use crate::observed;
 use bpfof_controller::{TraceRequest, Traced};
 use bpfof_operations::client::Client;
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, ignores_hang_up, tell};
 use chrome::ChromeFile;
 use clap::Args;
 use serde::Deserialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write, stdout};
 use std::path::PathBuf;
@@ -99,13 +99,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
         0 => String::new(),
         _ => format!("; {skipped} more ended too fast to be told of: take one in N by --every"),
     };
-    eprintln!("bpfof: {told} chains{more}");
+    tell(format_args!("{told} chains{more}"));
     lost.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// The client has nothing more when the time is over, or at Ctrl-C and SIGTERM; then the flag is set.
+/// The client has nothing more when the time is over, or at Ctrl-C, SIGTERM and the loss of the terminal; then the flag is set.
 fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> io::Result<Arc<AtomicBool>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let hang_up = (!ignores_hang_up()).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))?;
     let is_enough = Arc::new(AtomicBool::new(false));
     let ender = || {
         let (end, flag) = (client.ender()?, Arc::clone(&is_enough));

@@ -7,11 +7,11 @@ use bpfof_query::infer::Source;
 use bpfof_query::output::{Output, Style};
 use bpfof_query::sql::Question;
 use bpfof_query::{Partial, Settings};
-use bpfof_terminal::progress;
+use bpfof_terminal::progress::{self, Report};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -106,7 +106,8 @@ fn write(
     out: &File,
     stop: &AtomicBool,
 ) -> Result<Cost, Failure> {
-    let out = BufWriter::new(Stoppable::new(out, stop)?);
+    let is_shown = out.is_terminal();
+    let out = (BufWriter::new(Stoppable::new(out, stop)?), is_shown);
     write_all(asked, settings, style, out, stop).map_err(|failure| match failure {
         // Whatever the writer makes of it.
         Failure::Other(_) if stop.load(Ordering::Relaxed) => Failure::Interrupted,
@@ -118,7 +119,7 @@ fn write_all(
     asked: Asked<'_>,
     settings: Settings,
     style: Style,
-    out: impl Write,
+    (out, is_shown): (impl Write, bool),
     stop: &AtomicBool,
 ) -> Result<Cost, Failure> {
     let Asked { question, source, session } = asked;
@@ -130,7 +131,7 @@ fn write_all(
     let mut answers = question.answers();
     let mut whole = Partial::empty(plan);
     let total_bytes = source.files.iter().map(|file| file.bytes).sum();
-    let cost = progress::bytes("query", total_bytes, stop, |report| {
+    let mut ask = |report: Report<'_>| {
         session.run::<Failure>(
             source,
             plan,
@@ -149,7 +150,13 @@ fn write_all(
                 })
             },
         )
-    })?;
+    };
+    // A bar would stand among the rows.
+    let cost = if question.streams() && is_shown {
+        ask(&mut |_, _| progress::unless_stopped(stop))?
+    } else {
+        progress::bytes("query", total_bytes, stop, ask)?
+    };
     // Of streams this is empty, and tells the columns where there are no parts.
     output.write(&answers.next(whole.finish(plan)?)?)?;
     output.finish()?;

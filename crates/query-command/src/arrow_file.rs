@@ -5,7 +5,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) enum ArrowFile {
 
 impl ArrowFile {
     /// Opens the file for this path, behind symbolic links. A regular file keeps its contents until
-    /// [`finish`](Self::finish), and its mode. A pipe is waited for until somebody reads it, or `stop` is set.
+    /// [`finish`](Self::finish), and its mode; its owner, if root writes it. A pipe is waited for until somebody reads it, or `stop` is set.
     pub(crate) fn open(path: &Path, stop: &AtomicBool) -> io::Result<Self> {
         let (path, known) = match fs::metadata(path) {
             Ok(known) if known.is_file() => (fs::canonicalize(path)?, Some(known)),
@@ -44,6 +44,8 @@ impl ArrowFile {
         let first = known.as_ref().map_or(0o666, |known| mode(known) & 0o600);
         let file = Builder::new().permissions(Permissions::from_mode(first)).tempfile_in(folder)?;
         if let Some(known) = known {
+            // Only root can give files away.
+            let _ = fchown(&file, Some(known.uid()), Some(known.gid()));
             // Another group gets none of its rights.
             let of_group =
                 if file.as_file().metadata()?.gid() == known.gid() { 0o777 } else { 0o707 };

@@ -16,7 +16,7 @@ use bpfof_query::infer::{FormatName, Found, Hints, Source};
 use bpfof_query::output::{Style, harmless};
 use bpfof_query::sql::{Question, Statement};
 use bpfof_query::{OwnStageName, OwnStages, Settings};
-use bpfof_terminal::{stop_or_end_on_signal, target_url};
+use bpfof_terminal::{stop_or_end_on_signal, target_url, tell};
 use clap::{Args, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::io::Write;
@@ -180,7 +180,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(failure) => {
             if let Some(message) = failure.message() {
-                eprintln!("bpfof: {}", told(message));
+                tell(told(message));
             }
             failure.exit_code()
         }
@@ -272,7 +272,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     let stop = stop_or_end_on_signal()?;
     let Ready { question, source, warnings, then } = ready_unless_stopped(options, &stop)?;
     for warning in &warnings {
-        eprintln!("bpfof: {}", told(warning));
+        tell(told(warning));
     }
     let session = match then {
         Then::Explain(places) => {
@@ -282,12 +282,12 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     };
     let warnings = session.warnings();
     for warning in &warnings {
-        eprintln!("bpfof: {}", told(warning));
+        tell(told(warning));
     }
     let asked = Asked { question: &question, source: &source, session: &session };
     let cost = answer::answer(asked, options.settings(), options.destination(), &stop)?;
     for lost in cost.lost.iter().filter(|lost| !warnings.contains(lost)) {
-        eprintln!("bpfof: {}", told(lost));
+        tell(told(lost));
     }
     if options.stats {
         explain::tell_stats(cost.stats, &session, options.json)?;

@@ -32,7 +32,7 @@ fn serve_benchmark() -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(BENCH_WORKER) {
+    if std::env::args_os().nth(1).is_some_and(|first| first == BENCH_WORKER) {
         return serve_benchmark();
     }
     ExitCode::from(bpfof_query_command::main(std::env::args_os()))

@@ -1,4 +1,4 @@
-//! What the commands of `bpfof` share, the benchmarks included: how they end, bars that show progress,
+//! What the commands of `bpfof` share, the benchmarks included: how they end, what they tell beside their answers, bars that show progress,
 //! stopping by a signal, addresses of targets with the keys for them, names of files that last, and keeping keys out of
 //! core dumps.
 
@@ -7,12 +7,18 @@ pub mod progress;
 
 use bpfof_host::{HostsFile, KeyFiles, TargetUrl};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// What a command ends with: an error in words for the user.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Tells the user something on standard error. Nobody may read it any more: `eprintln!` would panic then.
+pub fn tell(what: impl Display) {
+    let _ = writeln!(io::stderr(), "bpfof: {what}");
+}
 
 /// A flag that Ctrl-C, SIGTERM and the loss of the terminal (SIGHUP, unless [it is ignored](ignores_hang_up)) set, so
 /// that a command can undo what is half done.

@@ -11,23 +11,27 @@ pub fn steps(label: &str, total: u64) -> ProgressBar {
     bar(label, total, "{msg} {wide_bar} {pos}/{len} {elapsed}")
 }
 
+/// Told how many bytes of how many are done; answers whether to go on.
+pub type Report<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// Whether to go on: not once `stop` is set.
+pub fn unless_stopped(stop: &AtomicBool) -> ControlFlow<()> {
+    if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
 /// Shows a bar over `total_bytes` during `work`, which reports how many bytes of how many are done, and
 /// is told to end once `stop` is set.
 pub fn bytes<T>(
     label: &str,
     total_bytes: u64,
     stop: &AtomicBool,
-    work: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> T,
+    work: impl FnOnce(Report<'_>) -> T,
 ) -> T {
     let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
     let bar = bar(label, total_bytes, template);
     let outcome = work(&mut |done, _| {
         bar.set_position(done);
-        if stop.load(Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        unless_stopped(stop)
     });
     bar.finish_and_clear();
     outcome

@@ -55,6 +55,15 @@ impl Output {
             Ok(())
         };
         let aside = PathBuf::from(aside);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                format!(
+                    "{} is there, left behind by a run that was killed: remove it",
+                    aside.display()
+                )
+            }
+            _ => failed(error),
+        };
         Ok(replace((path, &aside), &options, keep_owner, &content).map_err(failed)?)
     }
 }

@@ -3,7 +3,7 @@
 use super::common::{target, text};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{GrantedFile, Looked, Session, SessionError};
-use bpfof_terminal::{Outcome, target_url};
+use bpfof_terminal::{Outcome, target_url, tell};
 use clap::Args;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl Store {
         if let (Some(socket), Some(file)) = (&options.grantd, &options.file) {
             let store = GrantedFile::open(socket, file)?;
             if let Some(refusal) = store.refusal() {
-                eprintln!("bpfof: lookups run here: {refusal}");
+                tell(format_args!("lookups run here: {refusal}"));
             }
             return Ok(Self::Granted(Box::new(store)));
         }

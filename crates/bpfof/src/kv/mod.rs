@@ -7,7 +7,7 @@ use bpfkv::create::Extent;
 use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{Session, SessionError, WriteError, create_file, create_on_target};
-use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
+use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url, tell};
 use clap::{Args, Subcommand, ValueEnum};
 use common::{target, text};
 use std::io::{self, Write};
@@ -167,7 +167,7 @@ fn range(options: &Range) -> Outcome {
     if json {
         write!(out, "[")?;
     }
-    session.range(&range, options.store.plain, &mut |key, value| -> Outcome {
+    let end = session.range(&range, options.store.plain, &mut |key, value| -> Outcome {
         if json {
             let separator = if std::mem::take(&mut first) { "" } else { "," };
             let pair = serde_json::json!({ "key": key, "value": text(value) });
@@ -176,11 +176,13 @@ fn range(options: &Range) -> Outcome {
             writeln!(out, "{key} {}", text(value))?;
         }
         Ok(())
-    })?;
+    });
+    // Whole JSON, also where the range is not.
     if json {
         writeln!(out, "\n]")?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    end
 }
 
 fn aggregate(options: &AggregateOptions) -> Outcome {
@@ -196,8 +198,8 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
     let summary = session.aggregate(&range, what, options.store.plain)?;
     let is_text = is_text(session.get(options.keys.begin, options.store.plain));
     if is_text == Some(true) && !matches!(options.what, What::Count) {
-        eprintln!(
-            "bpfof: values here are text, as of the original tool: of each the first 8 bytes count, as a number"
+        tell(
+            "values here are text, as of the original tool: of each the first 8 bytes count, as a number",
         );
     }
     let (min, max) = summary.min_max.unzip();
