@@ -28,6 +28,9 @@ KILLS ?= 3
 MAY_SKIP ?= ktls
 STRICTLY = $(if $(filter 0,$(shell id -u)),BPFOF_NO_SKIP=1 BPFOF_MAY_SKIP='$(MAY_SKIP)')
 
+# `make test`: how many tests of a program run at a time.
+TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
@@ -77,12 +80,13 @@ setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: setup ## everything that must pass before a commit: what the CI runs
-	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
+	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium
 	@# Downloads, for the most part, while checks compile.
-	@$(MAKE) --no-print-directory guest & guest=$$!; \
-		$(MAKE) --no-print-directory lint doc fuzz-check || { kill $$guest; exit 1; }; \
-		wait $$guest || { echo "test: the guest of interop-fast cannot be made" >&2; exit 1; }
-	$(STRICTLY) cargo test --workspace --locked
+	@{ scripts/setup.sh python && $(MAKE) --no-print-directory guest; } & others=$$!; \
+		$(MAKE) --no-print-directory lint doc fuzz-check || { kill $$others; exit 1; }; \
+		wait $$others || { echo "test: Python packages or the guest of interop-fast are missing" >&2; exit 1; }
+	@# Most tests wait most of their time.
+	$(STRICTLY) RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(STRICTLY) $(MAKE) --no-print-directory interop-fast; \
 	else \
@@ -222,9 +226,7 @@ interop-dkms: deb ## the guest's module built by DKMS from the package, and chai
 # or features differ and much is compiled again.
 interop-fast: guest ## the quick part of it, with the debug build
 	cargo build --workspace --bin bpfof --bin bpfof-query --example tour --locked
-	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
-	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
-	interop/passthrough.py --module --chains 100
+	interop/fast.sh $(BPFOF_DEBUG)
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture

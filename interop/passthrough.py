@@ -18,6 +18,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -194,7 +195,7 @@ def run(options, programs, more):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(control))
     listener.listen(1)
-    listener.settimeout(20)
+    listener.settimeout(60)
     failures = 1
     try:
         for boots_left in reversed(range(BOOTS)):
@@ -234,6 +235,8 @@ def main():
     parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
     parser.add_argument("--chains-beside-fio", type=int, help="of that step; as many if it is not given")
     options = parser.parse_args()
+    # The guest goes with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     beside_fio = options.chains_beside_fio or options.chains
     options.patience = options.patience or PATIENCE + PATIENCE_PER_CHAIN * max(options.chains, beside_fio)
     options.append += f" BPFOF_CHAINS={options.chains} BPFOF_CHAINS_BESIDE_FIO={beside_fio}"

@@ -271,7 +271,7 @@ def main():
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(control))
     listener.listen(1)
-    listener.settimeout(20)
+    listener.settimeout(60)
     targets.make_keys(RUN)
     initrd(options)
     served = serve(options)

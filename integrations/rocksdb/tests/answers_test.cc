@@ -541,7 +541,7 @@ void test_created_families(const Place &place, const Kind &kind)
 	check_ok(rocksdb::MergeOperator::CreateFromString(
 			 rocksdb::ConfigOptions(), "id=StringAppendOperator;delimiter=,", &options.merge_operator),
 		"making an operator");
-	for (int round = 0; round < 100; round++) {
+	for (int round = 0; round < 25; round++) {
 		std::vector<rocksdb::ColumnFamilyHandle *> handles(3);
 
 		check_ok(db->CreateColumnFamily(options, "one", &handles[0]), "a family");
