@@ -129,7 +129,11 @@ fn tables_are_no_deeper_than_lookups_go() {
     let mut set = Set::new(folder.path(), &tables);
     for key in 0..601 {
         let answer = set.get(key).expect("it is searched");
-        assert_eq!(Lookup::parse(&answer), Some(expected(&[model.clone()], key)), "{key}");
+        assert_eq!(
+            Lookup::parse(&answer),
+            Some(expected(std::slice::from_ref(&model), key)),
+            "{key}"
+        );
     }
 }
 
