@@ -67,7 +67,7 @@ ROCKSDB_VERSION ?= machine
 # `make rocksdb-tables`: how many.
 TABLES ?= 20000
 
-.PHONY: help setup test guest lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
+.PHONY: help setup test python-and-guest guest lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
 	interop-fast interop-module interop-dkms bench-xrp screenshots wheel race grants soak soak-simulation soak-rocksdb \
 	soak-rocksdb-versions soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
 	loads test-aarch64 fuzz \
@@ -82,7 +82,7 @@ setup: ## install what building and testing need and this machine lacks
 test: setup ## everything that must pass before a commit: what the CI runs
 	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium
 	@# Downloads, for the most part, while checks compile.
-	@{ scripts/setup.sh python && $(MAKE) --no-print-directory guest; } & others=$$!; \
+	@$(MAKE) --no-print-directory python-and-guest & others=$$!; \
 		$(MAKE) --no-print-directory lint doc fuzz-check || { kill $$others; exit 1; }; \
 		wait $$others || { echo "test: Python packages or the guest of interop-fast are missing" >&2; exit 1; }
 	@# Most tests wait most of their time.
@@ -94,6 +94,11 @@ test: setup ## everything that must pass before a commit: what the CI runs
 		[ -z "$(STRICTLY)" ] || [ -n "$(filter guest,$(MAY_SKIP))" ] || \
 			{ echo "test: it must not be left out; MAY_SKIP='$(MAY_SKIP) guest' allows it" >&2; exit 1; }; \
 	fi
+
+# What checks can be compiled without.
+python-and-guest:
+	@scripts/setup.sh python
+	@$(MAKE) --no-print-directory guest
 
 guest: setup ## what the guest of interop-fast is made of
 	@if command -v apt-get >/dev/null; then \

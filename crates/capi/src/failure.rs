@@ -165,9 +165,10 @@ impl Failure {
 
     /// Why there is no connection for a reader, beside an association that goes on or is over.
     pub(crate) fn of_lane(error: &Error, association_goes_on: bool) -> Self {
-        // A target may close a connection without a word that is one too many of an address.
         let is_full = match error {
-            Error::NoGreeting { .. } => true,
+            Error::Joined(error) => return Self::of_lane(error, association_goes_on),
+            // A target may close a connection that is one too many of an address.
+            error if error.is_without_a_word() => true,
             Error::Command { source, .. } => {
                 source.status.same_code(Status::CONNECT_CONTROLLER_BUSY)
             }

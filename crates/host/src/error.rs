@@ -501,7 +501,8 @@ impl Error {
     }
 
     /// Whether a new connection was closed before the target said anything.
-    pub(crate) fn is_without_a_word(&self) -> bool {
+    #[must_use]
+    pub fn is_without_a_word(&self) -> bool {
         use HandshakeError::{Closed, Io, NothingSent};
         match self {
             Self::NoGreeting { .. } => true,

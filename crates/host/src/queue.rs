@@ -374,6 +374,8 @@ impl Queue {
             if let Some(reason) = self.requests().expired(now_us, self.timeout_us) {
                 return Err(reason);
             }
+        } else if received > 0 {
+            self.is_late = false;
         }
         Ok(())
     }

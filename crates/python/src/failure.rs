@@ -63,10 +63,10 @@ impl Failure {
     }
 
     /// Why a chain has no answer that was asked for as it should be.
-    pub(crate) fn of_end(error: &ReadError) -> Self {
+    pub(crate) fn of_end(error: &ReadError, has_target: bool) -> Self {
         match error {
-            // There is nobody to run it: the target is lost, or runs no chains.
-            ReadError::Request(_) => Self::target(error),
+            // There is nobody to run it: the target is lost.
+            ReadError::Request(_) if has_target => Self::target(error),
             other => Self::of_read(other, other),
         }
     }

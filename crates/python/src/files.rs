@@ -91,12 +91,13 @@ impl Files {
         };
         let mut ends: Vec<_> = entries.iter().map(|_| None).collect();
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_target = self.opened.maps.has_target();
         let called = reader.read_pushdown_many(&call, &mut |end| {
             let result = end.result.map(|(answer, info)| {
                 let is_remote = info.executor == Executor::Target;
                 (answer.to_vec(), is_remote, info.hops, info.stale)
             });
-            let result = result.map_err(|error| Failure::of_end(&error));
+            let result = result.map_err(|error| Failure::of_end(&error, has_target));
             if let Some(place) = ends.get_mut(end.tag as usize) {
                 *place = Some(result);
             }
@@ -245,7 +246,7 @@ impl Files {
                 [FileRead { file, offset_bytes: offset, data: &mut data, read_bytes: 0 }];
             let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
             let read = reader.read_files(&mut reads);
-            read.map_err(|error| Failure::of_end(&error))?;
+            read.map_err(|error| Failure::of_end(&error, self.opened.maps.has_target()))?;
             let [FileRead { read_bytes, .. }] = reads;
             data.truncate(read_bytes);
             Ok(data)

@@ -107,7 +107,9 @@ void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t 
 		return;
 	if (bpfof_submit_many(reader, chains, count) < 0) {
 		/* It says what is wrong with the chains. */
-		bpfof_read_pushdown_batch(reader, chains, count);
+		if (bpfof_read_pushdown_batch(reader, chains, count) < 0)
+			for (size_t i = 0; i < count; i++)
+				cannot_end(&chains[i]);
 		return;
 	}
 	for (size_t running = count; running > 0; left = limit.timeout_us()) {

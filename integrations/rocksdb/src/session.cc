@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <iterator>
 
 namespace bpf_of {
@@ -12,6 +13,8 @@ namespace {
 /* How long a chain waits for the map of a file. Views have waited for those of new tables (version_tracker.cc); where
  * it takes longer, as for many tables of a database that was just opened, no Get waits for that. */
 constexpr uint32_t PATIENCE_US = 2000;
+/* How long a target that is full is not asked for a connection. */
+constexpr int64_t REFUSED_MS = 2000;
 
 /* The storage function's object, in this library's read-only data. */
 extern "C" const unsigned char bpfof_sst_get_object[];
@@ -83,6 +86,20 @@ PooledReader Session::take_idle(Idle &idle)
 	return reader;
 }
 
+static int64_t ms()
+{
+	const auto now = std::chrono::steady_clock::now().time_since_epoch();
+
+	return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+bool Session::is_refusing() const
+{
+	const int64_t until = refused_until_.load(std::memory_order_relaxed);
+
+	return until && ms() < until;
+}
+
 PooledReader Session::take()
 {
 	/* Who tried to connect might wait for long. */
@@ -96,6 +113,8 @@ PooledReader Session::take()
 		if (reader.reader)
 			return reader;
 	}
+	if (is_refusing())
+		return {};
 	if (readers_.fetch_add(1) >= readers_max_) {
 		readers_--;
 		return {};
@@ -104,7 +123,9 @@ PooledReader Session::take()
 
 	if (!reader.reader) {
 		/* A target that is full says so; one that is gone does not answer. */
-		if (has_target_ && errno != EAGAIN)
+		if (errno == EAGAIN)
+			refused_until_ = ms() + REFUSED_MS;
+		else if (has_target_)
 			lost_ = true;
 		readers_--;
 	}

@@ -65,6 +65,8 @@ class Session {
 		uint64_t received = 0;
 	};
 
+	/* Whether a target that is full was asked a moment ago. */
+	bool is_refusing() const;
 	/* One of them, or one without reader. */
 	static PooledReader take_idle(Idle &idle);
 	/* Counts what has come since, and keeps the reader unless it was closed. */
@@ -73,6 +75,8 @@ class Session {
 	const PerProcessor<Idle> idle_;
 	/* How many there are in all. */
 	std::atomic<size_t> readers_{0};
+	/* When readers may be asked for again after one was refused, in ms of the steady clock. */
+	std::atomic<int64_t> refused_until_{0};
 };
 
 /* A reader for as long as this lives. */

@@ -178,11 +178,10 @@ fn range(options: &Range) -> Outcome {
         Ok(())
     });
     // Whole JSON, also where the range is not.
-    if json {
-        writeln!(out, "\n]")?;
-    }
-    out.flush()?;
-    end
+    let closed = if json { writeln!(out, "\n]") } else { Ok(()) };
+    let flushed = closed.and_then(|()| out.flush());
+    end?;
+    Ok(flushed?)
 }
 
 fn aggregate(options: &AggregateOptions) -> Outcome {

@@ -246,11 +246,18 @@ impl Executor {
     fn submit_file_operation(&mut self, connection: u32, operation: FileOperation) {
         let more = match &self.namespaces.get(operation.namespace()).backend {
             Backend::Memory(_) => 0,
-            Backend::Volume(volume) => {
-                let divided =
-                    operation.range().map(|(offset, length)| volume.count(offset, length));
-                divided.unwrap_or(volume.pieces()) - 1
-            }
+            Backend::Volume(volume) => match operation {
+                // One for each file.
+                FileOperation::Sync { .. } => volume.pieces() - 1,
+                FileOperation::Zero { offset, length, .. } => {
+                    volume.count(offset, length).min(volume.pieces()) - 1
+                }
+                _ => {
+                    let divided =
+                        operation.range().map(|(offset, length)| volume.count(offset, length));
+                    divided.unwrap_or(1) - 1
+                }
+            },
             Backend::Drive(drive) => {
                 let is_zero = matches!(operation, FileOperation::Zero { .. });
                 let divided = operation.range().map(|(_, length)| drive.count(length, is_zero));

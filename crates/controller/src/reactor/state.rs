@@ -188,11 +188,11 @@ impl<I: Io> Core<I> {
         self.turn.is_over
     }
 
-    /// Whether operations have waited for messages, which have been taken since then, as long as they should. The clock
+    /// Whether operations, or what others have sent, have waited for messages, which have been taken since then, as long as they should. The clock
     /// has just been looked at.
-    pub(crate) fn keeps_waiting_since(&self, begun_ns: u64) -> bool {
+    pub(crate) fn keeps_waiting_since(&mut self, begun_ns: u64) -> bool {
         let taken_ns = self.executor.now_ns.saturating_sub(begun_ns);
-        taken_ns >= MESSAGES_NS && self.executor.schedule.has_work()
+        taken_ns >= MESSAGES_NS && (self.executor.schedule.has_work() || self.io.has_news())
     }
 
     /// Operations begin. What came before them is none of their time: whoever causes much of it would keep them from

@@ -1,9 +1,10 @@
 //! Which files are named: by paths, and by patterns.
 
-use super::SourceError;
+use super::error::SourceError;
 use glob::Pattern;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Most files of a query, as many as one association keeps maps of.
@@ -43,67 +44,74 @@ fn matching(pattern: &str) -> Result<Vec<PathBuf>, SourceError> {
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let root = Path::new(if pattern.starts_with('/') { "/" } else { "" });
     let mut found = Vec::new();
-    descend(root, &parts, &mut found)?;
+    descend(root, &parts, &mut Vec::new(), &mut found)?;
     found.sort();
     // `**` may come to a file in several ways.
     found.dedup();
     Ok(found)
 }
 
-/// The files below a folder that match these parts of a pattern, one for each level.
-fn descend(folder: &Path, parts: &[Pattern], found: &mut Vec<PathBuf>) -> Result<(), SourceError> {
+/// The files below a folder that match these parts of a pattern, one for each level. `above` are the folders that
+/// `**` has come through.
+fn descend(
+    folder: &Path,
+    parts: &[Pattern],
+    above: &mut Vec<(u64, u64)>,
+    found: &mut Vec<PathBuf>,
+) -> Result<(), SourceError> {
     let Some((part, rest)) = parts.split_first() else { return Ok(()) };
     let name = part.as_str();
     let is_any_depth = name == "**";
     if !is_any_depth && !name.contains(['*', '?', '[']) {
-        let path = folder.join(name);
-        return match kind(&path) {
-            Ok(kind) => enter(path, kind, rest, found),
-            Err(error) if is_not_there(&error) => Ok(()),
-            Err(source) => Err(SourceError::Read { path, source }),
-        };
+        return enter(folder.join(name), rest, found);
     }
     if is_any_depth {
-        descend(folder, rest, found)?;
+        descend(folder, rest, &mut Vec::new(), found)?;
     }
     let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let unread = |source| SourceError::Read { path: here.to_owned(), source };
     for entry in fs::read_dir(here).map_err(unread)? {
-        let entry = entry.map_err(unread)?;
-        let path = folder.join(entry.file_name());
-        if is_any_depth {
-            // Not through symbolic links, which may lead in circles.
-            if entry.file_type().map_err(unread)?.is_dir() {
-                descend(&path, parts, found)?;
+        let name = entry.map_err(unread)?.file_name();
+        let path = folder.join(&name);
+        if !is_any_depth {
+            if part.matches(&name.to_string_lossy()) {
+                enter(path, rest, found)?;
             }
-        } else if part.matches(&entry.file_name().to_string_lossy()) {
-            let kind =
-                kind(&path).map_err(|source| SourceError::Read { path: path.clone(), source })?;
-            enter(path, kind, rest, found)?;
+        } else if let Some(behind) = look(&path, false)?.filter(Metadata::is_dir) {
+            // Links may lead in circles.
+            let identity = (behind.dev(), behind.ino());
+            if !above.contains(&identity) {
+                above.push(identity);
+                descend(&path, parts, above, found)?;
+                above.pop();
+            }
         }
     }
     Ok(())
 }
 
 /// Goes on with the parts that are left, or has found a file.
-fn enter(
-    path: PathBuf,
-    kind: fs::FileType,
-    rest: &[Pattern],
-    found: &mut Vec<PathBuf>,
-) -> Result<(), SourceError> {
-    if !rest.is_empty() && kind.is_dir() {
-        return descend(&path, rest, found);
-    }
-    if rest.is_empty() && kind.is_file() {
-        found.push(path);
+fn enter(path: PathBuf, rest: &[Pattern], found: &mut Vec<PathBuf>) -> Result<(), SourceError> {
+    match look(&path, rest.is_empty())? {
+        Some(behind) if behind.is_dir() && !rest.is_empty() => {
+            descend(&path, rest, &mut Vec::new(), found)?;
+        }
+        Some(behind) if behind.is_file() && rest.is_empty() => found.push(path),
+        _ => {}
     }
     Ok(())
 }
 
-/// What is behind a path, through symbolic links.
-fn kind(path: &Path) -> io::Result<fs::FileType> {
-    fs::metadata(path).map(|metadata| metadata.file_type())
+/// What is behind a path, through symbolic links. None if there is nothing: but a link that leads nowhere is an error
+/// where it `stands_for_rows`.
+fn look(path: &Path, stands_for_rows: bool) -> Result<Option<Metadata>, SourceError> {
+    let failed = |source| SourceError::Read { path: path.to_owned(), source };
+    match fs::metadata(path) {
+        Ok(behind) => Ok(Some(behind)),
+        Err(error) if !is_not_there(&error) => Err(failed(error)),
+        Err(error) if stands_for_rows && fs::symlink_metadata(path).is_ok() => Err(failed(error)),
+        Err(_) => Ok(None),
+    }
 }
 
 fn is_not_there(error: &io::Error) -> bool {
@@ -147,6 +155,12 @@ mod tests {
         assert_eq!(names(folder.path(), "*/y/f.csv"), [Path::new("x/y/f.csv")]);
         let deep = names(folder.path(), "x/**/*.csv");
         assert_eq!(deep, [Path::new("x/g.csv"), Path::new("x/y/f.csv"), &*below]);
+        // Through links, but not in circles.
+        symlink(folder.path().join("x/y"), folder.path().join("x/z")).expect("made");
+        symlink(folder.path().join("x"), folder.path().join("x/y/w")).expect("made");
+        let linked = names(folder.path(), "x/z/**/f.csv");
+        assert_eq!(linked[0], Path::new("x/z/f.csv"));
+        assert!(names(folder.path(), "x/**/f.csv").contains(&PathBuf::from("x/z/f.csv")));
     }
 
     #[test]
@@ -163,6 +177,15 @@ mod tests {
         symlink("/nowhere/at/all", folder.path().join("c.csv")).expect("made");
         let refused = expand(&pattern("?.csv")).expect_err("a link that leads nowhere");
         assert!(refused.to_string().contains("c.csv"), "{refused}");
+        let folders = ["one", "two"].map(|name| folder.path().join(name));
+        folders.iter().for_each(|path| fs::create_dir(path).expect("made"));
+        fs::write(folders[0].join("a.csv"), "a\n1\n").expect("written");
+        symlink("/nowhere/at/all", folder.path().join("three")).expect("made");
+        assert_eq!(names(folder.path(), "t*/../one/a.csv"), [Path::new("two/../one/a.csv")]);
+        assert_eq!(names(folder.path(), "*/a.csv"), [Path::new("one/a.csv")]);
+        symlink("/nowhere/at/all", folders[1].join("a.csv")).expect("made");
+        let refused = expand(&pattern("*/a.csv")).expect_err("a link that leads nowhere");
+        assert!(refused.to_string().contains("two/a.csv"), "{refused}");
         assert!(matches!(expand(&pattern("[.csv")), Err(SourceError::Files(_))));
     }
 }

@@ -8,9 +8,12 @@
 mod arrow;
 mod beginning;
 mod csv;
+mod error;
 mod files;
 mod npy;
 mod records;
+
+pub use error::SourceError;
 
 pub(crate) use csv::{OPEN_QUOTE, fields};
 pub(crate) use records::number_fields;
@@ -22,8 +25,7 @@ use crate::plan::{Format, Plan, Schema};
 use crate::split::columns_of_plan;
 use beginning::Beginning;
 use files::expand;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What the user tells of files.
 #[derive(Clone, Debug, Default)]
@@ -60,36 +62,6 @@ pub struct Source {
     pub schema: Schema,
     /// The format.
     pub format: Format,
-}
-
-/// Why files cannot be asked, with what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// There is no file of this name, and none that it is a pattern of.
-    #[error("there is no file {0}")]
-    Missing(String),
-    /// A pattern is wrong, or files are too many, or of a kind that their names do not tell or that is not read.
-    #[error("{0}")]
-    Files(String),
-    /// A file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// What is in a file is not what it should be.
-    #[error("{}: {what}", path.display())]
-    Contents {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what to do.
-        what: String,
-    },
-    /// The schema that the user gives is wrong.
-    #[error("the schema: {0}")]
-    Schema(String),
 }
 
 /// Files that are alike, and what is to be said of them once it is known what is asked.
