@@ -279,7 +279,7 @@ void bpfof_function_unload(struct bpfof_function *function);
 
 /*
  * A reader for chains over the files of bpfof. Fails with EAGAIN if the target
- * grants no more connections. By a grant daemon it waits while that examines files
+ * grants the host no more connections. By a grant daemon it waits while that examines files
  * of this process, at most 2 minutes if it does not answer; so does
  * bpfof_function_load().
  */

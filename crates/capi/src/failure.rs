@@ -163,20 +163,16 @@ impl Failure {
         Self::new(errno, error.to_string())
     }
 
-    /// Why there is no connection for a reader, beside an association that goes on or is over.
-    pub(crate) fn of_lane(error: &Error, association_goes_on: bool) -> Self {
-        let is_full = match error {
-            Error::Joined(error) => return Self::of_lane(error, association_goes_on),
-            // A target may close a connection that is one too many of an address.
-            error if error.is_without_a_word() => true,
-            Error::Command { source, .. } => {
-                source.status.same_code(Status::CONNECT_CONTROLLER_BUSY)
+    /// Why there is no connection for a reader.
+    pub(crate) fn of_lane(error: &Error) -> Self {
+        match error {
+            Error::Joined(error) => Self::of_lane(error),
+            Error::Command { source, .. }
+                if source.status.same_code(Status::CONNECT_CONTROLLER_BUSY) =>
+            {
+                Self::new(libc::EAGAIN, error.to_string())
             }
-            _ => false,
-        };
-        match is_full && association_goes_on {
-            true => Self::new(libc::EAGAIN, error.to_string()),
-            false => Self::of_error(error),
+            error => Self::of_error(error),
         }
     }
 

@@ -501,8 +501,7 @@ impl Error {
     }
 
     /// Whether a new connection was closed before the target said anything.
-    #[must_use]
-    pub fn is_without_a_word(&self) -> bool {
+    pub(crate) fn is_without_a_word(&self) -> bool {
         use HandshakeError::{Closed, Io, NothingSent};
         match self {
             Self::NoGreeting { .. } => true,

@@ -201,9 +201,8 @@ unsafe extern "C" fn bpfof_reader_open(handle: *mut Handle) -> *mut Reader {
     call(ptr::null_mut(), || {
         // SAFETY: what C promises.
         let session = Arc::clone(&unsafe { given(handle, "bpfof") }?.0);
-        let maps = session.maps();
-        let reader = PushdownReader::new(maps, session.policy())
-            .map_err(|error| Failure::of_lane(&error, maps.is_connected()))?;
+        let reader = PushdownReader::new(session.maps(), session.policy())
+            .map_err(|error| Failure::of_lane(&error))?;
         let core = Mutex::new(Core { reader, ended: VecDeque::new(), files: Vec::new() });
         Ok(Box::into_raw(Box::new(Reader { session, core })))
     })
