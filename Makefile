@@ -28,9 +28,6 @@ KILLS ?= 3
 MAY_SKIP ?= ktls
 STRICTLY = $(if $(filter 0,$(shell id -u)),BPFOF_NO_SKIP=1 BPFOF_MAY_SKIP='$(MAY_SKIP)')
 
-# `make test`: how many tests of a program run at a time.
-TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
-
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
@@ -85,8 +82,7 @@ test: setup ## everything that must pass before a commit: what the CI runs
 	@$(MAKE) --no-print-directory python-and-guest & others=$$!; \
 		$(MAKE) --no-print-directory lint doc fuzz-check || { kill $$others; exit 1; }; \
 		wait $$others || { echo "test: Python packages or the guest of interop-fast are missing" >&2; exit 1; }
-	@# Most tests wait most of their time.
-	$(STRICTLY) RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --locked
+	$(STRICTLY) cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(STRICTLY) $(MAKE) --no-print-directory interop-fast; \
 	else \
