@@ -64,8 +64,8 @@ ROCKSDB_VERSION ?= machine
 # `make rocksdb-tables`: how many.
 TABLES ?= 20000
 
-.PHONY: help setup test python-and-guest guest lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
-	interop-fast interop-module interop-dkms bench-xrp screenshots wheel race grants soak soak-simulation soak-rocksdb \
+.PHONY: help setup test python-and-guest guest lint doc fuzz-check release demo bench bench-rocksdb \
+	bench-wiredtiger go-ycsb interop interop-fast interop-module interop-dkms bench-xrp screenshots wheel race grants soak soak-simulation soak-rocksdb \
 	soak-rocksdb-versions soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
 	loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean

@@ -103,7 +103,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     lost.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// The client has nothing more when the time is over, or at Ctrl-C, SIGTERM and the loss of the terminal; then the flag is set.
+/// The client has nothing more when the time is over, or at Ctrl-C, SIGTERM and the loss of the terminal; then the flag
+/// is set.
 fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> io::Result<Arc<AtomicBool>> {
     let hang_up = (!ignores_hang_up()).then_some(SIGHUP);
     let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))?;

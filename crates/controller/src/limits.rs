@@ -50,7 +50,7 @@ pub(crate) const ADOPT_UNITS: u64 = units_of_us(10);
 pub(crate) const LOOKS_PER_TURN: u32 = 64;
 /// Messages of other threads that are taken in one turn: new connections among them, some 10 µs each.
 pub(crate) const MESSAGES_PER_TURN: usize = 16;
-/// Time that a turn has for them while operations wait, in ns: strangers that connect have no more than a fifth.
+/// Time that a turn has for them while others wait, in ns: the one that it has ended goes on.
 pub(crate) const MESSAGES_NS: u64 = 50_000;
 /// Operations whose memory is fetched together: enough for their page walks and their way from memory
 /// to overlap, and few enough for all that they touch to stay in the cache.

@@ -203,14 +203,11 @@ impl Registry {
 
     /// The number that the subsystem of this name has, or gets.
     pub(crate) fn number(&self, nqn: &str) -> usize {
-        let (number, known) = {
-            let subsystems = self.lock();
-            let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
-            (subsystems.len(), known.map(|known| known.number))
-        };
+        let known = self.lock().iter().find(|known| known.nqn == nqn).map(|known| known.number);
         if let Some(known) = known {
             return known;
         }
+        let number = self.lock().len();
         // Compiling takes seconds, in which hosts connect: without the lock. Only a reload adds subsystems, and
         // there is one at a time.
         let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), self.cntlids.clone());

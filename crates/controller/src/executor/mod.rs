@@ -244,26 +244,19 @@ impl Executor {
     /// Queues an operation of a connection for the ring. What it is divided into is paid for, and time of the turn.
     #[inline]
     fn submit_file_operation(&mut self, connection: u32, operation: FileOperation) {
-        let more = match &self.namespaces.get(operation.namespace()).backend {
-            Backend::Memory(_) => 0,
-            Backend::Volume(volume) => match operation {
-                // One for each file.
-                FileOperation::Sync { .. } => volume.pieces() - 1,
-                FileOperation::Zero { offset, length, .. } => {
-                    volume.count(offset, length).min(volume.pieces()) - 1
-                }
-                _ => {
-                    let divided =
-                        operation.range().map(|(offset, length)| volume.count(offset, length));
-                    divided.unwrap_or(1) - 1
-                }
+        let is_zero = matches!(operation, FileOperation::Zero { .. });
+        let backend = &self.namespaces.get(operation.namespace()).backend;
+        let count = match (backend, operation.range()) {
+            (Backend::Volume(volume), None) => volume.pieces(),
+            (Backend::Volume(volume), Some((offset, length))) => match is_zero {
+                // One for each file at most.
+                true => volume.count(offset, length).min(volume.pieces()),
+                false => volume.count(offset, length),
             },
-            Backend::Drive(drive) => {
-                let is_zero = matches!(operation, FileOperation::Zero { .. });
-                let divided = operation.range().map(|(_, length)| drive.count(length, is_zero));
-                divided.unwrap_or(1) - 1
-            }
+            (Backend::Drive(drive), Some((_, length))) => drive.count(length, is_zero),
+            (Backend::Drive(_), None) | (Backend::Memory(_), _) => 1,
         };
+        let more = count - 1;
         if more > 0 {
             // Not spent, because the clock of now does not see it.
             self.schedule.charge(connection, (more * FILE_OPERATION_UNITS) as i64);

@@ -188,8 +188,8 @@ impl<I: Io> Core<I> {
         self.turn.is_over
     }
 
-    /// Whether operations, or what others have sent, have waited for messages, which have been taken since then, as long as they should. The clock
-    /// has just been looked at.
+    /// Whether operations, or what has been received, have waited as long as they should for messages, which have been
+    /// taken since then. The clock has just been looked at.
     pub(crate) fn keeps_waiting_since(&mut self, begun_ns: u64) -> bool {
         let taken_ns = self.executor.now_ns.saturating_sub(begun_ns);
         taken_ns >= MESSAGES_NS && (self.executor.schedule.has_work() || self.io.has_news())

@@ -9,7 +9,6 @@ use crate::reactor::completions::message;
 use crate::reactor::turn;
 use crate::rig::{NQN, Rig, capsule, connect_command, enable_command, h2c_data};
 use bpfof_chain::Limits;
-use bpfof_function::cost::UNIT_PS;
 use bpfof_function::memory::Charge;
 use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand};
 use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, R2t};
@@ -43,7 +42,11 @@ fn load_get(rig: &mut Rig, admin: &mut Peer) -> u32 {
 }
 
 /// The status and the id that the last chunk is answered with, or the first that is refused.
-fn try_to_load_get(rig: &mut Rig, admin: &mut Peer, installation: Installation) -> (Status, u32) {
+pub(super) fn try_to_load_get(
+    rig: &mut Rig,
+    admin: &mut Peer,
+    installation: Installation,
+) -> (Status, u32) {
     let object = bpfkv::GET_OBJECT;
     let mut last = (Status::SUCCESS, 0);
     for (index, chunk) in object.chunks(8192).enumerate() {
@@ -629,46 +632,6 @@ fn whoever_keeps_a_function_pays_for_it() {
     let unload = AdminCommand::function_unload(function);
     assert_eq!(admin.call(&mut rig, unload, &[]).status, Status::SUCCESS);
     assert_eq!(rig.core.executor.take_spent(), 0);
-}
-
-/// Each association gets all kept functions.
-#[test]
-fn whoever_connects_pays_for_the_kept_functions() {
-    let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
-    let mut admin = Peer::connect(&mut rig, 0, 31);
-    rig.core.io.unit_ps = UNIT_PS;
-    let take = |rig: &mut Rig, name: &str| {
-        let begun_ns = rig.core.io.now_ns;
-        Peer::connect_as(rig, name);
-        rig.core.io.now_ns - begun_ns
-    };
-    let without_ns = take(&mut rig, "nqn.2026-01.io.bpf-of:another");
-    let keep = Installation { kept: true, ..Installation::default() };
-    assert_eq!(try_to_load_get(&mut rig, &mut admin, keep).0, Status::SUCCESS);
-    let with_ns = take(&mut rig, "nqn.2026-01.io.bpf-of:third");
-    assert!(with_ns >= without_ns + 24_000, "{with_ns} ns, and {without_ns} without");
-    rig.finish();
-}
-
-#[test]
-fn who_comes_back_has_had_what_it_had() {
-    const UNITS: u64 = 1_000_000_000;
-    let mut rig = Rig::new(Limits::default());
-    let time = |rig: &Rig, peer: &Peer| rig.core.executor.schedule.time_of(rig.index(peer.line));
-    let connect = |rig: &mut Rig| Peer::connect_as(rig, "nqn.2026-01.io.bpf-of:greedy");
-    let greedy = connect(&mut rig);
-    assert!(time(&rig, &greedy) < UNITS / 2);
-    let index = rig.index(greedy.line);
-    rig.core.executor.schedule.charge(index, UNITS as i64);
-    assert!(time(&rig, &greedy) > UNITS / 2);
-    for _ in 0..2 {
-        let now = (0..rig.line_count()).filter(|line| rig.is_open(*line)).collect::<Vec<_>>();
-        now.into_iter().for_each(|line| rig.close(line));
-        rig.work();
-        let again = connect(&mut rig);
-        assert!(time(&rig, &again) > UNITS / 2);
-    }
-    rig.finish();
 }
 
 /// Whoever has not connected takes little, and where there is not even that the oldest of them goes.

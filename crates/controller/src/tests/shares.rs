@@ -1,5 +1,6 @@
 //! What a host has of the target, and what others cannot take of it.
 
+use super::limits::try_to_load_get;
 use super::peer::{Peer, Said};
 use crate::access::{Access, HostKeys, HostRule, Rights, Rules};
 use crate::config::{NamespaceConfig, NamespaceSource};
@@ -19,7 +20,7 @@ use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::identify::{IDENTIFY_BYTES, cns};
 use bpfof_nvme::tcp::{Digests, H2cData};
 use bpfof_nvme::vendor_specific::FileMapObject;
-use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, Upload, opcode};
+use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -354,4 +355,44 @@ fn a_hidden_namespace_announces_nothing() {
     assert_eq!(has_cache(Some(vec![1])), Some(false));
     assert_eq!(has_cache(Some(vec![2])), Some(true));
     assert_eq!(has_cache(Some(vec![])), None);
+}
+
+/// Each association gets all kept functions.
+#[test]
+fn whoever_connects_pays_for_the_kept_functions() {
+    let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    rig.core.io.unit_ps = UNIT_PS;
+    let take = |rig: &mut Rig, name: &str| {
+        let begun_ns = rig.core.io.now_ns;
+        Peer::connect_as(rig, name);
+        rig.core.io.now_ns - begun_ns
+    };
+    let without_ns = take(&mut rig, "nqn.2026-01.io.bpf-of:another");
+    let keep = Installation { kept: true, ..Installation::default() };
+    assert_eq!(try_to_load_get(&mut rig, &mut admin, keep).0, Status::SUCCESS);
+    let with_ns = take(&mut rig, "nqn.2026-01.io.bpf-of:third");
+    assert!(with_ns >= without_ns + 24_000, "{with_ns} ns, and {without_ns} without");
+    rig.finish();
+}
+
+#[test]
+fn who_comes_back_has_had_what_it_had() {
+    const UNITS: u64 = 1_000_000_000;
+    let mut rig = Rig::new(Limits::default());
+    let time = |rig: &Rig, peer: &Peer| rig.core.executor.schedule.time_of(rig.index(peer.line));
+    let connect = |rig: &mut Rig| Peer::connect_as(rig, "nqn.2026-01.io.bpf-of:greedy");
+    let greedy = connect(&mut rig);
+    assert!(time(&rig, &greedy) < UNITS / 2);
+    let index = rig.index(greedy.line);
+    rig.core.executor.schedule.charge(index, UNITS as i64);
+    assert!(time(&rig, &greedy) > UNITS / 2);
+    for _ in 0..2 {
+        let now = (0..rig.line_count()).filter(|line| rig.is_open(*line)).collect::<Vec<_>>();
+        now.into_iter().for_each(|line| rig.close(line));
+        rig.work();
+        let again = connect(&mut rig);
+        assert!(time(&rig, &again) > UNITS / 2);
+    }
+    rig.finish();
 }
