@@ -39,6 +39,7 @@ pub fn run(options: &Options) -> Outcome {
         iops: 0,
         depths: vec![1, 32],
         batch: Vec::new(),
+        threads: Vec::new(),
         cached: None,
         ranges: vec![64],
         sums: vec![1000],

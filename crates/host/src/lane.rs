@@ -182,6 +182,14 @@ impl Lane {
         self.queue.submit(tag, &request)
     }
 
+    /// Whether the lane can take such a request, when it has room and is connected.
+    ///
+    /// # Errors
+    /// See [`SubmitError`].
+    pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), SubmitError> {
+        self.queue.requests().plan(request).map(|_| ())
+    }
+
     /// Sends all queued requests in one system call. What the kernel does not take now goes with
     /// the next `poll` or `wait`.
     ///

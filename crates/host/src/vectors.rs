@@ -39,7 +39,7 @@ impl VectorLimits {
 }
 
 /// What chains that leave together have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Common<'a> {
     pub(crate) nsid: u32,
     pub(crate) function: u32,

@@ -7,6 +7,7 @@ pub(crate) mod options;
 pub(crate) mod plot;
 pub(crate) mod remote;
 pub(crate) mod report;
+mod threads;
 mod tls;
 
 pub(crate) use options::KvCommand;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: &KvCommand) -> Outcome {
         }
         KvCommand { options, .. } if options.tls => tls::run(options),
         KvCommand { options, .. } if !options.batch.is_empty() => batch::run(options),
+        KvCommand { options, .. } if !options.threads.is_empty() => threads::run(options),
         KvCommand { options, .. } => remote::run(options),
     }
 }

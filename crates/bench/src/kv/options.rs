@@ -86,8 +86,13 @@ pub(crate) struct KvOptions {
     #[arg(long, value_delimiter = ',', value_parser = batch,
           conflicts_with_all = ["tls", "ranges", "sums", "plot"])]
     pub(crate) batch: Vec<usize>,
+    /// Compare gets by so many threads that block, with a connection each, on a shared lane, and on one that
+    /// makes vectors of the keys that leave together, in turn.
+    #[arg(long, value_delimiter = ',', value_parser = depth,
+          conflicts_with_all = ["tls", "batch", "ranges", "sums", "depths", "cached", "plot"])]
+    pub(crate) threads: Vec<usize>,
     /// Write the figures to this file, as JSON: a list with one object for each case, or with --batch
-    /// an object with that list and a summary.
+    /// or --threads an object with that list.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Draw operations per second to this PNG file.

@@ -14,7 +14,7 @@ use crate::tcp_baseline::{self, Messages, Wait};
 use crate::{machine, steal};
 use bpfkv::Layout;
 use bpfkv::create::Extent;
-use bpfof_host::Options as HostOptions;
+use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::Session;
 use bpfof_terminal::{Outcome, progress};
 use std::time::Duration;
@@ -41,6 +41,7 @@ pub(crate) struct Bench {
     pub(crate) session: Session,
     /// Keys that can be asked for: 0 to this.
     pub(crate) keys: u64,
+    pub(crate) url: TargetUrl,
     network: Option<ChildNetwork>,
     child: Option<ChildTarget>,
 }
@@ -66,7 +67,7 @@ impl Bench {
             let have = session.levels;
             return Err(format!("the database has {have} levels; give --levels {have}").into());
         }
-        let mut bench = Bench { session, keys: keys.unwrap_or(0), network, child };
+        let mut bench = Bench { session, keys: keys.unwrap_or(0), url, network, child };
         if keys.is_none() {
             bench.keys = bench.find_keys()?;
         }

@@ -9,6 +9,7 @@
 //! look again. As long as that brings new requests, those that wait in the lane are held for them;
 //! when nobody has anything to add they leave.
 
+mod gathering;
 mod share;
 
 pub(crate) use share::LaneShare;
@@ -18,9 +19,10 @@ use crate::lane::Lane;
 use crate::transport::tcp::wait_ready;
 use crate::vectors::{VectorLimits, Vectors};
 use crate::{
-    Caravan, ChainInfo, Controller, Error, PushdownCall, Request, RequestError, SubmitError,
-    interrupted,
+    Caravan, ChainInfo, Controller, Error, PushdownCall, PushdownLimits, Request, RequestError,
+    SubmitError, interrupted,
 };
+use gathering::{Gathering, KeptChain};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::mem;
@@ -101,6 +103,8 @@ pub struct SharedLane {
 #[derive(Debug)]
 struct State {
     lane: Lane,
+    /// Chains that leave together, if they may.
+    gathering: Option<Gathering>,
     /// The lane's socket, to wait for without the lock.
     socket: Arc<OwnedFd>,
     /// By the tag that the lane knows.
@@ -108,6 +112,9 @@ struct State {
     free: Vec<u32>,
     /// Whether a thread drives the lane.
     driven: bool,
+    /// Whether that thread sleeps until the socket has something: it alone receives then, since nothing else
+    /// wakes it.
+    driver_sleeps: bool,
     /// The call whose thread was woken to drive it last.
     last_driver: usize,
     doorbell: Doorbell,
@@ -115,7 +122,7 @@ struct State {
     holder: Option<u32>,
     /// Threads that found the queue full.
     crowd: usize,
-    /// Whether the last wait of a driver was short enough for spinning.
+    /// Whether the last sleep of a driver was short enough for spinning.
     spin_pays: bool,
     counters: SharedLaneCounters,
     /// Bytes sent and received that a share has taken for its own.
@@ -128,8 +135,9 @@ struct Call {
     wait: Wait,
     /// The call by whose bit of the futex its thread sleeps: its own, unless the thread waits for several.
     bit_of: u32,
-    /// The caller's memory, for the answer's data.
+    /// The caller's memory, for the answer's data; before that the argument of a chain that is gathered.
     data: Vec<u8>,
+    chain: KeptChain,
     end: Option<Result<Answer, RequestError>>,
 }
 
@@ -149,6 +157,17 @@ enum Wait {
     Asleep,
 }
 
+/// What ends the wait of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// The socket has something.
+    Here,
+    /// Another thread has received.
+    Elsewhere,
+    /// Neither; or the socket has nothing that anybody has seen.
+    Nothing,
+}
+
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl SharedLane {
@@ -162,9 +181,11 @@ impl SharedLane {
         let state = State {
             socket: Arc::new(lane.socket()?),
             lane,
+            gathering: None,
             calls: Vec::new(),
             free: Vec::new(),
             driven: false,
+            driver_sleeps: false,
             last_driver: 0,
             doorbell: Doorbell::new(caravan),
             holder: None,
@@ -185,6 +206,19 @@ impl SharedLane {
         })
     }
 
+    /// Has chains of several threads leave as one command, a Pushdown Vector, if they leave at the same time and
+    /// have the same function and files, and the target takes vectors. Chains end as they do alone.
+    pub fn gather(&mut self, limits: &PushdownLimits) {
+        self.gather_within(VectorLimits::of(limits));
+    }
+
+    /// The same, with what a target takes in one vector.
+    pub(crate) fn gather_within(&mut self, limits: VectorLimits) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let takes_vectors = limits.chains > 1;
+        state.gathering = takes_vectors.then(|| Gathering::new(limits, state.lane.config()));
+    }
+
     /// Whether the connection is open, as far as somebody has looked; with several portals, whether the
     /// controller is there.
     pub(crate) fn is_connected(&self) -> bool {
@@ -201,7 +235,7 @@ impl SharedLane {
     pub(crate) fn look(&self) -> bool {
         if let Ok(mut state) = self.state.try_lock()
             && !state.driven
-            && state.lane.requests_in_flight() == 0
+            && state.in_flight() == 0
             && wait_ready(&state.socket, false, Duration::ZERO) != Ok(false)
         {
             self.receive(&mut state);
@@ -231,7 +265,7 @@ impl SharedLane {
             state.ring(now_us);
         } else if state.holder.is_none() {
             state.holder = Some(tag);
-            state = self.gather(state, tag, now_us);
+            state = self.hold(state, tag, now_us);
         }
         let mut yields = YIELDS;
         loop {
@@ -241,7 +275,8 @@ impl SharedLane {
             state = if !state.driven {
                 self.drive(state, &[tag], None)
             } else if yields > 0 {
-                self.let_others_run(state, &mut yields)
+                yields -= 1;
+                self.let_others_run(state, &[tag])
             } else {
                 self.sleep(state, &[tag], None)
             };
@@ -303,9 +338,9 @@ impl SharedLane {
     /// Lets other threads run, whose requests may join those that are held, until they leave. They do
     /// when the doorbell says so, or when nobody joins: then the processor has nothing to do that
     /// would be worth the wait.
-    fn gather<'a>(&'a self, mut state: Guard<'a>, tag: u32, mut joined_us: u64) -> Guard<'a> {
+    fn hold<'a>(&'a self, mut state: Guard<'a>, tag: u32, mut joined_us: u64) -> Guard<'a> {
         while state.holder == Some(tag) {
-            let queued = state.lane.queued().0;
+            let queued = state.load().queued_requests;
             drop(state);
             thread::yield_now();
             state = self.lock();
@@ -313,7 +348,7 @@ impl SharedLane {
                 break;
             }
             let now_us = self.now_us();
-            if state.lane.queued().0 > queued {
+            if state.load().queued_requests > queued {
                 joined_us = now_us;
             }
             let is_lonely = now_us.saturating_sub(joined_us) >= LONELY_US;
@@ -324,14 +359,38 @@ impl SharedLane {
         state
     }
 
-    /// Lets other threads run, while that is cheaper than to sleep, until calls have ended or the lane
-    /// needs a driver.
-    fn let_others_run<'a>(&'a self, state: Guard<'a>, yields: &mut u32) -> Guard<'a> {
-        let epoch = self.epoch.load(Ordering::Relaxed);
+    /// Lets other threads run, which is cheaper than to sleep. Then receives what has come for one of these calls,
+    /// since the driver may be the last of those that run.
+    fn let_others_run<'a>(&'a self, state: Guard<'a>, tags: &[u32]) -> Guard<'a> {
         drop(state);
-        while *yields > 0 && self.epoch.load(Ordering::Relaxed) == epoch {
-            *yields -= 1;
-            thread::yield_now();
+        thread::yield_now();
+        let state = self.lock();
+        if !state.driven || state.driver_sleeps || tags.iter().any(|tag| state.has_ended(*tag)) {
+            return state;
+        }
+        let socket = Arc::clone(&state.socket);
+        drop(state);
+        let came = wait_ready(&socket, false, Duration::ZERO) != Ok(false);
+        let state = self.lock();
+        if came && !state.driver_sleeps { self.receive_for_all(state) } else { state }
+    }
+
+    /// Receives what is there, and tells those whose calls have ended.
+    fn receive_for_all<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+        let (ended, mut to_wake) = self.receive(&mut state);
+        if ended == 0 {
+            return state;
+        }
+        if !state.driven {
+            // Of those whose end has come now one may have been about to drive.
+            to_wake |= state.next_driver();
+        }
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        let crowd = state.crowd;
+        drop(state);
+        self.wake(to_wake);
+        if crowd > 0 {
+            self.room.notify_all();
         }
         self.lock()
     }
@@ -381,25 +440,14 @@ impl SharedLane {
             let left = left_us.filter(|left| *left > 0).map_or(WAIT, Duration::from_micros);
             let until_end = end.map(|end| end.saturating_duration_since(Instant::now()));
             let at_most = left.min(state.lane.until_check()).min(until_end.unwrap_or(left));
-            let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
-            let spin = if state.spin_pays { self.spin } else { Duration::ZERO };
-            let has_socket = state.lane.has_socket();
-            drop(state);
-            let pays = if has_socket {
-                self.wait(&socket, or_send, at_most, spin)
-            } else {
-                thread::sleep(at_most.min(LOOK));
-                None
+            let came;
+            (state, came) = self.wait(state, at_most);
+            let (ended, mut to_wake) = match came {
+                Came::Elsewhere => (0, 0),
+                Came::Here | Came::Nothing => self.receive(&mut state),
             };
-            state = self.lock();
-            state.spin_pays = pays.unwrap_or(state.spin_pays);
-            let (ended, mut to_wake) = self.receive(&mut state);
-            // Nothing is on its way any more that what is held could wait for.
-            if ended > 0 && state.is_idle() {
-                state.ring(self.now_us());
-            }
             let has_ended = match tags {
-                [] => ended > 0 || !state.lane.is_connected(),
+                [] => ended > 0 || came == Came::Elsewhere || !state.lane.is_connected(),
                 tags => tags.iter().any(|tag| state.has_ended(*tag)),
             };
             let over = has_ended || end.is_some_and(|end| Instant::now() >= end);
@@ -437,35 +485,57 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Waits until the socket has something: spins for `spin`, letting other threads run, then
-    /// sleeps. Whether spinning has paid, or would have; `None` if nothing came.
-    fn wait(
-        &self,
-        socket: &OwnedFd,
-        or_send: bool,
-        at_most: Duration,
-        spin: Duration,
-    ) -> Option<bool> {
+    /// Waits until the socket has something, or another thread has received: spins where that has paid, letting
+    /// other threads run, then sleeps.
+    fn wait<'a>(&'a self, mut state: Guard<'a>, at_most: Duration) -> (Guard<'a>, Came) {
+        let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
+        let (has_socket, spin_pays) = (state.lane.has_socket(), state.spin_pays);
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let is_elsewhere = || self.epoch.load(Ordering::Relaxed) != epoch;
+        drop(state);
+        if !has_socket {
+            thread::sleep(at_most.min(LOOK));
+            return (self.lock(), Came::Nothing);
+        }
         let begun = Instant::now();
-        let spin = if self.never_sleep { at_most } else { spin.min(at_most) };
-        while begun.elapsed() < spin {
+        let spin = match spin_pays {
+            _ if self.never_sleep => at_most,
+            true => self.spin.min(at_most),
+            false => Duration::ZERO,
+        };
+        while begun.elapsed() < spin && !is_elsewhere() {
             // An error of poll shows itself in the receive that follows.
-            if wait_ready(socket, or_send, Duration::ZERO) != Ok(false) {
-                return Some(true);
+            if wait_ready(&socket, or_send, Duration::ZERO) != Ok(false) {
+                return (self.lock(), Came::Here);
             }
             thread::yield_now();
         }
-        if self.never_sleep {
-            return None;
+        state = self.lock();
+        if is_elsewhere() {
+            return (state, Came::Elsewhere);
         }
+        if self.never_sleep {
+            return (state, Came::Nothing);
+        }
+        state.driver_sleeps = true;
+        drop(state);
         let left = at_most.saturating_sub(begun.elapsed());
-        let came = wait_ready(socket, or_send, left) != Ok(false);
-        came.then(|| begun.elapsed() <= 2 * self.spin)
+        let came = wait_ready(&socket, or_send, left) != Ok(false);
+        state = self.lock();
+        state.driver_sleeps = false;
+        if came {
+            state.spin_pays = begun.elapsed() <= 2 * self.spin;
+        }
+        (state, if came { Came::Here } else { Came::Nothing })
     }
 
     /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
     fn receive(&self, state: &mut State) -> (usize, u32) {
         let received = state.receive();
+        // Or nothing is on its way any more that what is held could wait for.
+        if state.has_left_out() || received.0 > 0 && state.is_idle() {
+            state.ring(self.now_us());
+        }
         self.note_connection(state);
         received
     }
@@ -570,14 +640,29 @@ impl SharedLane {
 impl State {
     /// Whether the lane takes no request before one has ended.
     fn is_full(&self) -> bool {
-        let is_full = self.lane.requests_in_flight() >= usize::from(self.lane.depth());
-        is_full || self.lane.empties()
+        let commands = self.lane.requests_in_flight() + self.waiting().0;
+        commands >= usize::from(self.lane.depth()) || self.lane.empties()
+    }
+
+    /// Chains that are gathered and not yet queued in the lane, and their bytes.
+    fn waiting(&self) -> (usize, usize) {
+        self.gathering.as_ref().map_or((0, 0), Gathering::waiting)
+    }
+
+    /// Requests in flight, those not yet sent included.
+    fn in_flight(&self) -> usize {
+        let beyond = self.gathering.as_ref().map_or(0, Gathering::beyond);
+        self.lane.requests_in_flight() + self.waiting().0 + beyond
     }
 
     fn load(&self) -> Load {
-        let (queued_requests, queued_bytes) = self.lane.queued();
-        let in_flight = self.lane.requests_in_flight() - queued_requests;
-        Load { queued_requests, queued_bytes, in_flight }
+        let (queued, waiting) = (self.lane.queued(), self.waiting());
+        let queued_requests = queued.0 + waiting.0;
+        Load {
+            queued_requests,
+            queued_bytes: queued.1 + waiting.1,
+            in_flight: self.in_flight() - queued_requests,
+        }
     }
 
     /// Whether requests are held although too little is in flight to wait for others.
@@ -588,13 +673,33 @@ impl State {
 
     /// Sends all that is queued. That the connection is lost shows itself when receiving.
     fn ring(&mut self, now_us: u64) {
-        let (requests, _) = self.lane.queued();
+        let before = self.load().queued_requests;
+        self.queue_gathered();
+        let requests = before - self.waiting().0;
         self.holder = None;
         self.doorbell.rung(requests, now_us);
+        if self.waiting().0 > 0 {
+            self.doorbell.held(now_us);
+        }
         if requests > 0 {
             self.counters.requests += requests as u64;
             self.counters.caravans += 1;
             let _ = self.lane.flush_doorbell();
+        }
+    }
+
+    /// Queues in the lane what is gathered.
+    fn queue_gathered(&mut self) {
+        let Some(gathering) = &mut self.gathering else { return };
+        if gathering.waiting().0 == 0 {
+            return;
+        }
+        let renewals = self.lane.renewals();
+        if gathering.queue(&self.calls, &mut self.lane).is_err() {
+            gathering.lose(&mut self.calls);
+        }
+        if self.lane.renewals() != renewals {
+            self.look_for_socket();
         }
     }
 
@@ -606,14 +711,27 @@ impl State {
         }
     }
 
-    /// Queues a request in the lane, with the memory for what it returns.
+    /// Queues a request in the lane, with the memory for what it returns. A chain that may be gathered is queued
+    /// when it leaves.
     fn submit(&mut self, request: &Request<'_>, data: &mut Vec<u8>) -> Result<u32, SubmitError> {
         let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
-        let renewals = self.lane.renewals();
-        self.lane.submit(u64::from(tag), *request)?;
-        if self.lane.renewals() != renewals {
-            self.look_for_socket();
-        }
+        let gathers = match request {
+            Request::Pushdown(chain) if self.gathering.is_some() && self.lane.is_connected() => {
+                self.lane.check(request)?;
+                if self.is_full() {
+                    return Err(SubmitError::QueueFull);
+                }
+                Some(chain)
+            }
+            _ => {
+                let renewals = self.lane.renewals();
+                self.lane.submit(u64::from(tag), *request)?;
+                if self.lane.renewals() != renewals {
+                    self.look_for_socket();
+                }
+                None
+            }
+        };
         if self.free.pop().is_none() {
             self.calls.push(Call::default());
         }
@@ -621,6 +739,9 @@ impl State {
             call.data = mem::take(data);
             call.wait = Wait::Awake;
             call.bit_of = tag;
+            if let Some((gathering, chain)) = self.gathering.as_mut().zip(gathers) {
+                gathering.take(tag, chain, call);
+            }
         }
         Ok(tag)
     }
@@ -629,22 +750,32 @@ impl State {
     fn receive(&mut self) -> (usize, u32) {
         let (mut ended, mut to_wake) = (0, 0);
         let renewals = self.lane.renewals();
-        let Self { calls, free, .. } = self;
-        // A lost connection has ended every call in flight.
-        let _ = self.lane.poll(&mut |completion| {
-            let Some(call) = calls.get_mut(completion.tag as usize) else { return };
+        let Self { calls, free, gathering, .. } = self;
+        let mut end = |tag: u32, end: Result<(&[u8], Answer), RequestError>| {
+            let Some(call) = calls.get_mut(tag as usize) else { return };
             ended += 1;
             if call.wait == Wait::Forgotten {
                 call.wait = Wait::No;
-                return free.push(completion.tag as u32);
+                return free.push(tag);
             }
-            let data = &mut call.data;
-            call.end = Some(completion.result.map(|done| {
-                data.extend_from_slice(done.data);
-                Answer { dw0: done.dw0, dw1: done.dw1 }
+            call.data.clear();
+            call.end = Some(end.map(|(data, answer)| {
+                call.data.extend_from_slice(data);
+                answer
             }));
             if call.wait == Wait::Asleep {
                 to_wake |= bit(call.bit_of).get();
+            }
+        };
+        // A lost connection has ended every call in flight.
+        let _ = self.lane.poll(&mut |completion| match gathering {
+            Some(gathering) if Gathering::has_queued(&completion) => {
+                gathering.complete(&completion, &mut end);
+            }
+            _ => {
+                let result = completion.result;
+                let result = result.map(|done| (done.data, Answer { dw0: done.dw0, dw1: done.dw1 }));
+                end(completion.tag as u32, result);
             }
         });
         if self.lane.renewals() != renewals {
@@ -652,6 +783,11 @@ impl State {
         }
         self.doorbell.answered(ended);
         (ended, to_wake)
+    }
+
+    /// Whether chains wait that have left before, and had no room in the answer to their vector.
+    fn has_left_out(&self) -> bool {
+        self.gathering.as_ref().is_some_and(Gathering::has_left_out)
     }
 
     /// What the thread does that waits for these calls, by the bit of the first.

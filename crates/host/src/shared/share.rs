@@ -160,30 +160,14 @@ impl LaneShare {
             state.ring(lane.now_us());
         } else if let Some(last) = self.tags.last().filter(|_| state.holder.is_none()) {
             state.holder = Some(*last);
-            state = lane.gather(state, *last, lane.now_us());
+            state = lane.hold(state, *last, lane.now_us());
         }
         state
     }
 
     /// Receives what is there, without waiting.
-    fn look<'a>(lane: &'a SharedLane, mut state: Guard<'a>) -> Guard<'a> {
-        if state.driven {
-            return state;
-        }
-        let (ended, mut to_wake) = lane.receive(&mut state);
-        if ended > 0 {
-            // Of those whose end has come now one may have been about to drive.
-            to_wake |= state.next_driver();
-            lane.epoch.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let crowd = state.crowd;
-            drop(state);
-            lane.wake(to_wake);
-            if crowd > 0 {
-                lane.room.notify_all();
-            }
-            state = lane.lock();
-        }
-        state
+    fn look<'a>(lane: &'a SharedLane, state: Guard<'a>) -> Guard<'a> {
+        if state.driven { state } else { lane.receive_for_all(state) }
     }
 
     /// Waits until one of this share's requests has ended, or `timeout` has passed.
@@ -205,7 +189,8 @@ impl LaneShare {
             state = if drove {
                 lane.drive(state, &self.tags, Some(end))
             } else if yields > 0 {
-                lane.let_others_run(state, &mut yields)
+                yields -= 1;
+                lane.let_others_run(state, &self.tags)
             } else {
                 lane.sleep(state, &self.tags, Some(left))
             };

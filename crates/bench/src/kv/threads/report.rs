@@ -1,0 +1,103 @@
+//! Figures of gets by threads: as JSON and as a table.
+
+use crate::legend::{self, Word};
+use crate::measurement::{Figures, thousands};
+use crate::steal;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Threads on one lane.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Shared {
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Keys that leave the host in one send, averaged.
+    pub(super) keys_per_send: f64,
+}
+
+/// One number of threads.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Case {
+    pub(super) bench: &'static str,
+    pub(super) levels: u32,
+    pub(super) threads: usize,
+    pub(super) private: Figures,
+    pub(super) shared: Shared,
+    pub(super) gathered: Shared,
+    /// Keys a second: medians of the ratios of the repetitions.
+    pub(super) gathered_over_shared: f64,
+    pub(super) gathered_over_private: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    cases: Vec<Case>,
+}
+
+/// What the words of the table mean.
+const WORDS: [Word<'static>; 7] = [
+    ("threads", "each looks up one key at a time and waits for it, by one command"),
+    ("a connection each", "as many connections as threads; shared lane: one for all of them"),
+    ("+ vectors", "keys of several threads that leave together are one command"),
+    legend::SPREAD,
+    legend::QUANTILES,
+    legend::PROCESSOR,
+    ("keys/send", "keys that leave together"),
+];
+
+impl Report {
+    pub(super) const fn new(cases: Vec<Case>) -> Self {
+        Self { cases }
+    }
+
+    /// A table of all cases, for people, with its legend and a sentence to repeat.
+    pub(super) fn table(&self) -> String {
+        let mut text = format!(
+            "{:<10} {:<18} {:>10} {:>4} {:>9} {:>9} {:>8} {:>9} {:>9}\n",
+            "threads", "way", "keys/s", "± %", "p50 µs", "p99 µs", "host µs", "target µs", "keys/send"
+        );
+        for case in &self.cases {
+            case.rows(&mut text);
+        }
+        text + &legend::end(&WORDS, self.sentence(), steal::lost_most())
+    }
+
+    fn sentence(&self) -> Option<String> {
+        let case = self.cases.iter().max_by_key(|case| case.threads)?;
+        Some(format!(
+            "{} threads that share a lane look up {:.2} times as many keys a second where the lane makes vectors \
+             of them, {:.2} times as many as with a connection each: {} against {} and {}.",
+            case.threads,
+            case.gathered_over_shared,
+            case.gathered_over_private,
+            thousands(case.gathered.figures.ops_per_s),
+            thousands(case.shared.figures.ops_per_s),
+            thousands(case.private.ops_per_s),
+        ))
+    }
+}
+
+impl Case {
+    fn rows(&self, text: &mut String) {
+        let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+        let mut threads = self.threads.to_string();
+        let ways = [
+            ("a connection each", &self.private, 1.0),
+            ("shared lane", &self.shared.figures, self.shared.keys_per_send),
+            ("+ vectors", &self.gathered.figures, self.gathered.keys_per_send),
+        ];
+        for (way, figures, keys_per_send) in ways {
+            let _ = writeln!(
+                text,
+                "{:<10} {way:<18} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>8} {:>9} {keys_per_send:>9.1}",
+                std::mem::take(&mut threads),
+                figures.ops_per_s,
+                figures.spread_percent(),
+                figures.p50_us,
+                figures.p99_us,
+                cpu(figures.host_cpu_us_per_op),
+                cpu(figures.target_cpu_us_per_op),
+            );
+        }
+    }
+}
