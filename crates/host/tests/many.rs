@@ -3,8 +3,8 @@
 use bpfkv::create::{Extent, write_database};
 use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{
-    Caravan, CommandError, Controller, Error, FileVersion, FirstRead, FunctionId, Lane, ManyEnd,
-    Options, PushdownCall, PushdownLimits, PushdownMany, SharedLane, TargetUrl, Urgency,
+    Caravan, ChainInfo, CommandError, Controller, Error, FileVersion, FirstRead, FunctionId, Lane,
+    ManyEnd, Options, PushdownCall, PushdownLimits, PushdownMany, SharedLane, TargetUrl, Urgency,
     VectorChain,
 };
 use proptest::collection::vec;
@@ -24,11 +24,16 @@ type End = Result<(Vec<u8>, u32), CommandError>;
 struct World {
     lane: Lane,
     shared: SharedLane,
+    /// Of chains that many threads send.
+    gathered: SharedLane,
     limits: PushdownLimits,
     functions: [FunctionId; 2],
     _controller: Controller,
     _server: Server,
 }
+
+/// Threads that send chains of a call at the same time.
+const THREADS: usize = 8;
 
 fn target() -> (Server, Controller) {
     let source = NamespaceSource::Memory { size_bytes: SIZE_BYTES, latency_us: 0, iops: 0 };
@@ -41,7 +46,9 @@ fn target() -> (Server, Controller) {
     let server = Server::start(&config).expect("the target starts");
     let url: TargetUrl =
         format!("nvme-tcp://{}/{}?ns=1", server.address(), config.nqn).parse().expect("a URL");
-    (server, Controller::connect(&url, Options::default()).expect("connected"))
+    // Fewer than threads, so that some wait for room.
+    let options = Options { queue_depth: 8, ..Options::default() };
+    (server, Controller::connect(&url, options).expect("connected"))
 }
 
 impl World {
@@ -62,33 +69,42 @@ impl World {
         }
         let shared = controller.open_lane().expect("a lane");
         let shared = SharedLane::new(shared, Caravan::default()).expect("shared");
+        let gathered = controller.open_lane().expect("a lane");
+        let patient = Caravan { max_requests: 6, max_delay_us: 20_000, ..Caravan::default() };
+        let gathered = SharedLane::new(gathered, patient).expect("shared");
         let objects = [bpfkv::GET_OBJECT, bpfkv::RANGE_OBJECT];
         let functions = objects.map(|object| controller.load_function(object, 0).expect("loaded"));
         let limits = controller.pushdown_limits().expect("limits");
-        World { lane, shared, limits, functions, _controller: controller, _server: server }
+        let (_controller, _server) = (controller, server);
+        World { lane, shared, gathered, limits, functions, _controller, _server }
     }
 
     fn singly(&mut self, call: &PushdownMany<'_>) -> Vec<End> {
         let mut answer = Vec::new();
-        let run = |chain: &VectorChain<'_>| {
-            let single = PushdownCall {
-                nsid: call.nsid,
-                function: call.function,
-                files: call.files,
-                first_file: chain.first.file,
-                first_offset_bytes: chain.first.offset_bytes,
-                first_size_bytes: chain.first.size_bytes,
-                scratch: chain.argument,
-                scratch_size_bytes: call.scratch_size_bytes,
-                answer_max_bytes: call.answer_max_bytes,
-            };
-            match self.lane.pushdown(&single, &mut answer) {
-                Ok(info) => Ok((answer.clone(), info.hops)),
-                Err(Error::Command { source, .. }) => Err(source),
-                Err(error) => panic!("{error}"),
-            }
-        };
+        let run = |chain| end(self.lane.pushdown(&single(call, chain), &mut answer), &answer);
         call.chains.iter().map(run).collect()
+    }
+
+    /// By threads that each send some of the chains of one of the calls, one by one, on a lane that gathers them.
+    fn gathered(&mut self, calls: &[PushdownMany<'_>; 2]) -> [Vec<End>; 2] {
+        self.gathered.gather(calls[0].limits);
+        let lane = &self.gathered;
+        let part = |call: &PushdownMany<'_>, chains: &[VectorChain<'_>]| -> Vec<End> {
+            let mut answer = Vec::new();
+            let run = |chain| end(lane.pushdown(&single(call, chain), &mut answer), &answer);
+            chains.iter().map(run).collect()
+        };
+        let part = &part;
+        std::thread::scope(|scope| {
+            let started = calls.each_ref().map(|call| {
+                let chains = call.chains.chunks(call.chains.len().div_ceil(THREADS));
+                let start = |chains| scope.spawn(move || part(call, chains));
+                chains.map(start).collect::<Vec<_>>()
+            });
+            started.map(|threads| {
+                threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+            })
+        })
     }
 
     fn together(&mut self, call: &PushdownMany<'_>, shared: bool) -> Vec<End> {
@@ -104,6 +120,30 @@ impl World {
         }
         .expect("connected");
         ends.into_iter().map(|end| end.expect("it has ended")).collect()
+    }
+}
+
+/// The call of one of many chains.
+const fn single<'a>(call: &PushdownMany<'a>, chain: &VectorChain<'a>) -> PushdownCall<'a> {
+    PushdownCall {
+        nsid: call.nsid,
+        function: call.function,
+        files: call.files,
+        first_file: chain.first.file,
+        first_offset_bytes: chain.first.offset_bytes,
+        first_size_bytes: chain.first.size_bytes,
+        scratch: chain.argument,
+        scratch_size_bytes: call.scratch_size_bytes,
+        answer_max_bytes: call.answer_max_bytes,
+    }
+}
+
+/// How a chain that was sent alone ended, with this answer.
+fn end(end: Result<ChainInfo, Error>, answer: &[u8]) -> End {
+    match end {
+        Ok(info) => Ok((answer.to_vec(), info.hops)),
+        Err(Error::Command { source, .. }) => Err(source),
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -207,8 +247,18 @@ impl Asked {
             limits: &believed,
         };
         let singly = world.singly(&call);
-        for shared in [false, true] {
-            let together = world.together(&call, shared);
+        // At the same time, chains that are asked otherwise.
+        let other = PushdownMany {
+            function: world.functions[usize::from(!self.is_range)].0,
+            answer_max_bytes: 72,
+            files: &[FileVersion { id: 0, version: 1 }],
+            ..call
+        };
+        let other_singly = world.singly(&other);
+        let [gathered, other_gathered] = world.gathered(&[call, other]);
+        prop_assert_eq!(other_gathered, other_singly);
+        let ways = [world.together(&call, false), world.together(&call, true), gathered];
+        for together in ways {
             let different = singly.iter().zip(&together).position(|(one, other)| one != other);
             if let Some(at) = different {
                 let text = format!("chain {at}: {:?} is not {:?}", together[at], singly[at]);
@@ -232,14 +282,16 @@ fn together_they_end_as_one_by_one() {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    let (_, [good, failed]) = state.into_inner();
+    let (world, [good, failed]) = state.into_inner();
+    let counters = world.gathered.counters();
+    assert!(counters.vectors > 100, "little was gathered: {counters:?}");
     assert!(good > 1000 && failed > 1000, "too little to compare: {good} good, {failed} failed");
 }
 
 #[test]
 fn a_cut_connection_ends_the_call() {
-    let World { mut lane, shared, limits, functions, _controller, _server } = World::new();
-    drop(_server);
+    let world = World::new();
+    let World { mut lane, shared, mut gathered, limits, functions, _controller, _server } = world;
     let first = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
     let chains = vec![VectorChain { first, argument: &[0; 8] }; 2000];
     let call = PushdownMany {
@@ -251,6 +303,22 @@ fn a_cut_connection_ends_the_call() {
         answer_max_bytes: 72,
         limits: &limits,
     };
+    // With chains in flight, and some that have not left.
+    gathered.gather(&limits);
+    let sends = || {
+        let mut answer = Vec::new();
+        while gathered.pushdown(&single(&call, &chains[0]), &mut answer).is_ok() {}
+    };
+    std::thread::scope(|scope| {
+        let threads = [(); THREADS].map(|()| scope.spawn(sends));
+        while gathered.counters().vectors < 10 {
+            std::thread::yield_now();
+        }
+        drop(_server);
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    });
     let mut answers = 0;
     assert!(lane.pushdown_many(&call, &mut |_, _| answers += 1).is_err());
     let urgency = Urgency::Normal;

@@ -3,8 +3,8 @@
 mod fake_target;
 
 use bpfof_host::{
-    Caravan, Controller, Error, FileVersion, LostReason, Options, PushdownCall, Request,
-    SharedLane, SubmitError, TargetUrl, Urgency,
+    Caravan, Controller, Error, FileVersion, LostReason, Options, PushdownCall, PushdownLimits,
+    Request, SharedLane, SubmitError, TargetUrl, Urgency,
 };
 use fake_target::{NQN, Shared};
 use std::sync::Arc;
@@ -77,20 +77,23 @@ fn requests_of_threads_share_sends() {
     assert!(counters.caravans < counters.requests, "{counters:?}");
 }
 
+/// What the small target turns around.
+const CHAIN: PushdownCall<'_> = PushdownCall {
+    nsid: 1,
+    function: 42,
+    files: &[FileVersion { id: 0, version: 1 }],
+    first_file: 0,
+    first_offset_bytes: 0,
+    first_size_bytes: 512,
+    scratch: b"stressed",
+    scratch_size_bytes: 0,
+    answer_max_bytes: 64,
+};
+
 #[test]
 fn chains_and_refusals() {
     let (_controller, lane, shared) = connect(Options::default(), Caravan::default());
-    let call = PushdownCall {
-        nsid: 1,
-        function: 42,
-        files: &[FileVersion { id: 0, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 512,
-        scratch: b"stressed",
-        scratch_size_bytes: 0,
-        answer_max_bytes: 64,
-    };
+    let call = CHAIN;
     let mut answer = b"old".to_vec();
     assert_eq!(lane.pushdown(&call, &mut answer).unwrap().hops, 3);
     assert_eq!(answer, b"desserts");
@@ -169,4 +172,27 @@ fn nobody_waits_for_ever() {
     let options = Options { spin_us: 0, ..Options::default() };
     let (_controller, lane, _) = connect(options, caravan);
     write_and_read(&lane, 7, 200);
+}
+
+/// As if it took them; it refuses the first, and gets chains one by one from then on.
+#[test]
+fn a_target_without_vectors_gets_chains_one_by_one() {
+    let options = Options { spin_us: 0, queue_depth: 12, ..Options::default() };
+    let patient = Caravan { max_delay_us: 20_000, ..Caravan::default() };
+    let (mut controller, mut lane, _) = connect(options, patient);
+    let limits = controller.pushdown_limits().unwrap();
+    lane.gather(&PushdownLimits { vector_chains: 256, vector_bytes: 64 << 10, ..limits });
+    std::thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                let mut answer = Vec::new();
+                for _ in 0..100 {
+                    assert_eq!(lane.pushdown(&CHAIN, &mut answer).unwrap().hops, 3);
+                    assert_eq!(answer, b"desserts");
+                }
+            });
+        }
+    });
+    let counters = lane.counters();
+    assert!((1..20).contains(&counters.vectors), "{counters:?}");
 }

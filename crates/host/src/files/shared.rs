@@ -8,7 +8,7 @@ use super::sys::BreakSignal;
 use crate::deadline::deadline;
 use crate::grant::{Ender, GrantClient};
 use crate::vectors::VectorLimits;
-use crate::{Controller, Error, Lane, NamespaceInfo, Status};
+use crate::{Caravan, Controller, Error, Lane, NamespaceInfo, SharedLane, Status};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -192,6 +192,16 @@ impl Shared {
             lane.set_path_patience(PATH_PATIENCE);
             lane
         }))
+    }
+
+    /// The same, for readers to share: chains of several that leave together are one command.
+    pub(crate) fn open_shared_lane(&self) -> Result<Option<SharedLane>, Error> {
+        let Some((remote, lane)) = self.remote.as_ref().zip(self.open_lane()?) else {
+            return Ok(None);
+        };
+        let mut lane = SharedLane::new(lane, Caravan::default())?;
+        lane.gather_within(remote.vectors);
+        Ok(Some(lane))
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -1,6 +1,6 @@
 //! The lanes that the readers of an association share: one for each processor that has needed one.
 
-use crate::{Caravan, Error, Lane, SharedLane};
+use crate::{Error, SharedLane};
 use rustix::thread::sched_getcpu;
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -66,7 +66,7 @@ impl SharedLanes {
     pub(crate) fn any(
         &self,
         place: usize,
-        open: impl FnOnce() -> Result<Option<Lane>, Error>,
+        open: impl FnOnce() -> Result<Option<SharedLane>, Error>,
     ) -> Result<Option<(Arc<SharedLane>, usize)>, Error> {
         if let Some(found) = self.find(place) {
             return Ok(Some(found));
@@ -117,14 +117,9 @@ impl SharedLanes {
     pub(crate) fn connect(
         &self,
         place: usize,
-        open: impl FnOnce() -> Result<Option<Lane>, Error>,
+        open: impl FnOnce() -> Result<Option<SharedLane>, Error>,
     ) -> Result<Option<Arc<SharedLane>>, Error> {
-        let lane = open().and_then(|lane| match lane {
-            Some(lane) => {
-                SharedLane::new(lane, Caravan::default()).map(|lane| Some(Arc::new(lane)))
-            }
-            None => Ok(None),
-        });
+        let lane = open().map(|lane| lane.map(Arc::new));
         if lane.is_err() {
             let next = self.now_ns().saturating_add(RETRY.as_nanos() as u64);
             self.next_try_ns.store(next, Ordering::Relaxed);

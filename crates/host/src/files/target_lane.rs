@@ -52,7 +52,7 @@ fn connect_later(shared: &Arc<Shared>, number: usize) {
     let connect = move || {
         let Connecting(shared) = &connecting;
         let Some(lanes) = shared.lanes.get() else { return };
-        if let Err(error) = lanes.connect(number, || shared.open_lane()) {
+        if let Err(error) = lanes.connect(number, || shared.open_shared_lane()) {
             log::warn!("a processor is without a connection of its own for the moment: {error}");
         }
     };
@@ -80,7 +80,7 @@ impl TargetLane {
         let Some(lanes) = shared.lanes.get() else {
             return Ok(shared.open_lane()?.map(Self::Own));
         };
-        let lane = lanes.any(lanes.place(), || shared.open_lane())?;
+        let lane = lanes.any(lanes.place(), || shared.open_shared_lane())?;
         Ok(lane.map(|(lane, number)| {
             Self::Shared(LaneShare::new(lane), Place { shared: Arc::clone(shared), number })
         }))

@@ -1,27 +1,26 @@
 //! Chains of several threads as one command: i10's caravan one level higher. What waits in a shared lane for
 //! the same send, and names the same function and files, leaves as a Pushdown Vector.
 
-use super::{Answer, Call};
+use super::pace::{Pace, Way};
 use crate::vectors::{ChainEnd, Common, Unanswered, VectorLimits, Vectors};
 use crate::{
-    Completion, FileVersion, FirstRead, InitiatorConfig, Lane, LostReason, PushdownCall,
+    Completion, Done, FileVersion, FirstRead, InitiatorConfig, Lane, LostReason, PushdownCall,
     RequestError, SubmitError, VectorChain,
 };
 
 /// Tags of vectors on the lane: those of calls are below.
 const VECTOR: u64 = 1 << 32;
-/// Commands of one chain each that follow a vector whose chains differed much in their hops.
-const PAUSE: u32 = 64;
 
-/// What a chain is asked with, but its argument, which is in the memory of its call until the answer comes.
+/// What a chain is asked with, kept until its answer comes.
 #[derive(Debug, Default)]
-pub(super) struct KeptChain {
+struct KeptChain {
     nsid: u32,
     function: u32,
     files: Vec<FileVersion>,
     first: FirstRead,
     scratch_size_bytes: u32,
     answer_max_bytes: u32,
+    argument: Vec<u8>,
 }
 
 impl KeptChain {
@@ -37,6 +36,18 @@ impl KeptChain {
         };
         self.scratch_size_bytes = call.scratch_size_bytes;
         self.answer_max_bytes = call.answer_max_bytes;
+        self.argument.clear();
+        self.argument.extend_from_slice(call.scratch);
+    }
+
+    /// Differs, in all likelihood, where [`common`](Self::common) does.
+    fn name(&self) -> u64 {
+        let sizes = u64::from(self.scratch_size_bytes) << 32 | u64::from(self.answer_max_bytes);
+        let function = u64::from(self.function) << 32 | u64::from(self.nsid);
+        let files = self.files.iter().map(|file| u64::from(file.id) << 32 ^ file.version);
+        [function, sizes].into_iter().chain(files).fold(0, |name: u64, part| {
+            (name.rotate_left(29) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        })
     }
 
     fn common(&self) -> Common<'_> {
@@ -55,14 +66,28 @@ impl KeptChain {
 struct Waiting {
     /// Of its call.
     tag: u32,
+    /// A hash of what chains of one vector have in common.
+    name: u64,
     /// The answer to its vector had no room for its own.
     is_left_out: bool,
+}
+
+/// A chain in flight.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Of its call.
+    tag: u32,
+    at_us: u64,
+    /// None of one that could not have joined others.
+    way: Option<Way>,
 }
 
 /// The chains of a lane that wait to leave, and the vectors in flight.
 #[derive(Debug)]
 pub(super) struct Gathering {
-    vectors: Vectors<u32>,
+    vectors: Vectors<Sent>,
+    /// By the tags of their calls.
+    chains: Vec<KeptChain>,
     /// Chains that have not left, in order.
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
@@ -70,19 +95,22 @@ pub(super) struct Gathering {
     beyond: usize,
     /// Some of those that wait have left before.
     has_left_out: bool,
-    /// Commands that are to be of one chain each.
-    pause: u32,
+    /// Calls whose chains could not leave, because the connection is lost.
+    lost: Vec<u32>,
+    pace: Pace,
 }
 
 impl Gathering {
     pub(super) fn new(limits: VectorLimits, config: &InitiatorConfig) -> Self {
         Self {
             vectors: Vectors::new(limits, config),
+            chains: Vec::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
             beyond: 0,
             has_left_out: false,
-            pause: 0,
+            lost: Vec::new(),
+            pace: Pace::default(),
         }
     }
 
@@ -96,41 +124,49 @@ impl Gathering {
         self.beyond
     }
 
-    /// Takes the chain of a call, which has a tag and memory.
-    pub(super) fn take(&mut self, tag: u32, chain: &PushdownCall<'_>, call: &mut Call) {
-        call.chain.replace(chain);
-        call.data.clear();
-        call.data.extend_from_slice(chain.scratch);
-        self.waiting.push(Waiting { tag, is_left_out: false });
-        self.waiting_bytes += chain.parts().encoded_bytes();
+    /// Takes the chain of the call with this tag.
+    pub(super) fn take(&mut self, tag: u32, call: &PushdownCall<'_>) {
+        let at = tag as usize;
+        if at >= self.chains.len() {
+            self.chains.resize_with(at + 1, KeptChain::default);
+        }
+        self.chains[at].replace(call);
+        let name = self.chains[at].name();
+        self.waiting.push(Waiting { tag, name, is_left_out: false });
+        self.waiting_bytes += call.parts().encoded_bytes();
     }
 
     /// Queues the chains that wait in the lane: together those that may be one command. Some stay if the lane
-    /// has no room.
-    ///
-    /// # Errors
-    /// The lane takes nothing any more.
-    pub(super) fn queue(&mut self, calls: &[Call], lane: &mut Lane) -> Result<(), SubmitError> {
+    /// has no room. If it takes nothing any more, they [have ended](Self::take_lost). Returns the number of
+    /// vectors.
+    pub(super) fn queue(&mut self, lane: &mut Lane, now_us: u64) -> u64 {
+        let mut vectors = 0;
+        let way = if self.waiting.len() > 1 { Some(self.pace.next()) } else { None };
         while let Some(first) = self.waiting.first().copied() {
-            let call = |waiting: &Waiting| calls.get(waiting.tag as usize);
-            let Some(Call { chain, data, .. }) = call(&first) else { break };
-            let is_alone = self.pause > 0 || first.is_left_out;
+            let chain = |waiting: &Waiting| &self.chains[waiting.tag as usize];
+            let common = chain(&first).common();
             let joins = |other: &Waiting| {
-                let may_join = |call: &Call| call.chain.common() == chain.common();
-                !is_alone && !other.is_left_out && call(other).is_some_and(may_join)
+                let may_join = other.name == first.name && !first.is_left_out && !other.is_left_out;
+                may_join && chain(other).common() == common
             };
-            let member = |chain: &KeptChain, argument| VectorChain { first: chain.first, argument };
-            let others = self.waiting.iter().skip(1).filter(|other| joins(other));
-            let others = others.filter_map(|other| {
-                call(other).map(|Call { chain, data, .. }| (other.tag, member(chain, data)))
-            });
-            let one = (first.tag, member(chain, data));
-            let (tag, count, command) = self.vectors.make(&chain.common(), one, others);
+            let way = way.filter(|_| self.waiting.iter().skip(1).any(joins));
+            let joins = |other: &Waiting| way == Some(Way::Together) && joins(other);
+            let member = |waiting: &Waiting| {
+                let KeptChain { first, argument, .. } = chain(waiting);
+                let sent = Sent { tag: waiting.tag, at_us: now_us, way };
+                (sent, VectorChain { first: *first, argument })
+            };
+            let others = self.waiting.iter().skip(1).filter(|other| joins(other)).map(member);
+            let (tag, count, command) = self.vectors.make(&common, member(&first), others);
             if let Err(error) = lane.submit(VECTOR | tag, command.request()) {
                 self.vectors.not_sent(tag);
-                return if error == SubmitError::QueueFull { Ok(()) } else { Err(error) };
+                if error != SubmitError::QueueFull {
+                    self.lost.extend(self.waiting.drain(..).map(|waiting| waiting.tag));
+                }
+                break;
             }
             self.beyond += count - 1;
+            vectors += u64::from(count > 1);
             let mut leaving = count;
             self.waiting.retain(|waiting| {
                 let leaves = leaving == count || leaving > 0 && joins(waiting);
@@ -138,20 +174,16 @@ impl Gathering {
                 !leaves
             });
         }
-        self.waiting_bytes = 0;
-        self.has_left_out = false;
-        Ok(())
+        self.has_left_out &= !self.waiting.is_empty();
+        if self.waiting.is_empty() {
+            self.waiting_bytes = 0;
+        }
+        vectors
     }
 
-    /// Ends the chains that wait as those in flight end when their connection is lost.
-    pub(super) fn lose(&mut self, calls: &mut [Call]) {
-        for Waiting { tag, .. } in self.waiting.drain(..) {
-            if let Some(call) = calls.get_mut(tag as usize) {
-                call.data.clear();
-                call.end = Some(Err(RequestError::Lost(LostReason::HungUp)));
-            }
-        }
-        self.waiting_bytes = 0;
+    /// A call whose chain could not leave: it ends as those in flight do when their connection is lost.
+    pub(super) fn take_lost(&mut self) -> Option<(u32, RequestError)> {
+        self.lost.pop().map(|tag| (tag, RequestError::Lost(LostReason::HungUp)))
     }
 
     /// Whether a completion is of chains that were queued here.
@@ -168,28 +200,141 @@ impl Gathering {
     pub(super) fn complete(
         &mut self,
         completion: &Completion<'_>,
-        on_end: &mut dyn FnMut(u32, Result<(&[u8], Answer), RequestError>),
+        now_us: u64,
+        on_end: &mut dyn FnMut(u32, Result<Done<'_>, RequestError>),
     ) {
         let command = Completion { tag: completion.tag & !VECTOR, result: completion.result };
-        let (mut chains, mut fewest, mut most) = (0, u32::MAX, 0);
-        let Self { vectors, waiting, has_left_out, .. } = self;
-        vectors.complete(&command, &mut |tag, end: ChainEnd<'_>| {
+        let Self { vectors, waiting, has_left_out, pace, beyond, .. } = self;
+        let mut chains = 0;
+        vectors.complete(&command, &mut |sent: Sent, end: ChainEnd<'_>| {
             chains += 1;
             match end {
                 Ok((answer, hops)) => {
-                    (fewest, most) = (hops.min(fewest), hops.max(most));
-                    on_end(tag, Ok((answer, Answer { dw0: hops, dw1: answer.len() as u32 })));
+                    if let Some(way) = sent.way {
+                        pace.answered(way, now_us.saturating_sub(sent.at_us));
+                    }
+                    let (dw0, dw1) = (hops, answer.len() as u32);
+                    on_end(sent.tag, Ok(Done { data: answer, dw0, dw1 }));
                 }
-                Err(Unanswered::Request(error)) => on_end(tag, Err(error)),
+                Err(Unanswered::Request(error)) => on_end(sent.tag, Err(error)),
                 Err(Unanswered::LeftOut | Unanswered::BadAnswer) => {
-                    waiting.push(Waiting { tag, is_left_out: true });
+                    waiting.push(Waiting { tag: sent.tag, name: 0, is_left_out: true });
                     *has_left_out = true;
                 }
             }
         });
-        self.beyond -= usize::max(chains, 1) - 1;
-        // A vector ends with the last of its chains.
-        let are_uneven = chains > 1 && most > fewest.saturating_mul(2).saturating_add(2);
-        self.pause = if are_uneven { PAUSE } else { self.pause.saturating_sub(1) };
+        *beyond -= usize::max(chains, 1) - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CommandError, Controller, Options, Status};
+    use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+
+    const FILES: &[FileVersion] = &[FileVersion { id: 0, version: 1 }];
+
+    fn chain(function: u32) -> PushdownCall<'static> {
+        PushdownCall {
+            nsid: 1,
+            function,
+            files: FILES,
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: 512,
+            scratch: b"argument",
+            scratch_size_bytes: 0,
+            answer_max_bytes: 8,
+        }
+    }
+
+    fn lane(queue_depth: u16) -> (Server, Controller, Lane) {
+        let source = NamespaceSource::Memory { size_bytes: 4096, latency_us: 0, iops: 0 };
+        let config = TargetConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            namespaces: vec![NamespaceConfig::new(source, 512)],
+            ..TargetConfig::default()
+        };
+        let server = Server::start(&config).expect("the target starts");
+        let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
+        let url = url.parse().expect("an address");
+        let options = Options { queue_depth, ..Options::default() };
+        let controller = Controller::connect(&url, options).expect("it connects");
+        let lane = controller.open_lane().expect("a lane");
+        (server, controller, lane)
+    }
+
+    /// Has so many chains wait, every third of another function.
+    fn wait(gathering: &mut Gathering, count: u32) {
+        (0..count).for_each(|tag| gathering.take(tag, &chain(1 + u32::from(tag % 3 == 0))));
+    }
+
+    fn gathering(lane: &Lane) -> Gathering {
+        Gathering::new(VectorLimits { chains: 256, bytes: 64 << 10 }, lane.config())
+    }
+
+    #[test]
+    fn chains_of_the_same_name_leave_together() {
+        let (_server, _controller, mut lane) = lane(32);
+        let mut gathering = gathering(&lane);
+        wait(&mut gathering, 9);
+        assert_eq!(gathering.waiting().0, 9);
+        assert_eq!(gathering.queue(&mut lane, 0), 2);
+        assert_eq!((lane.requests_in_flight(), gathering.beyond()), (2, 7));
+        assert_eq!(gathering.waiting(), (0, 0));
+        wait(&mut gathering, 1);
+        assert_eq!(gathering.queue(&mut lane, 0), 0);
+        assert_eq!((lane.requests_in_flight(), gathering.beyond()), (3, 7));
+    }
+
+    #[test]
+    fn what_finds_no_room_stays() {
+        let (_server, _controller, mut lane) = lane(1);
+        let mut gathering = gathering(&lane);
+        wait(&mut gathering, 9);
+        assert_eq!(gathering.queue(&mut lane, 0), 1);
+        assert_eq!((gathering.waiting().0, gathering.take_lost()), (6, None));
+        assert!(gathering.waiting().1 > 0);
+    }
+
+    #[test]
+    fn what_a_target_refuses_together_leaves_one_by_one() {
+        let (_server, _controller, mut lane) = lane(32);
+        let mut gathering = gathering(&lane);
+        wait(&mut gathering, 9);
+        gathering.queue(&mut lane, 0);
+        assert!(!gathering.has_left_out());
+        let error = CommandError { status: Status::INVALID_OPCODE.with_dnr(), dw0: 0, dw1: 0 };
+        let result = Err(RequestError::Command(error));
+        for vector in [1, 3] {
+            let completion = Completion { tag: VECTOR | vector, result };
+            assert!(Gathering::has_queued(&completion));
+            gathering.complete(&completion, 7, &mut |tag, _| panic!("{tag} has not ended"));
+        }
+        assert!(gathering.has_left_out());
+        assert_eq!((gathering.waiting().0, gathering.beyond()), (9, 0));
+        assert_eq!(gathering.queue(&mut lane, 9), 0);
+        assert_eq!((lane.requests_in_flight(), gathering.has_left_out()), (11, false));
+    }
+
+    #[test]
+    fn what_cannot_leave_is_lost() {
+        let (server, _controller, mut lane) = lane(32);
+        let mut gathering = gathering(&lane);
+        drop(server);
+        while lane.is_connected() {
+            let _ = lane.poll(&mut |_| {});
+        }
+        wait(&mut gathering, 9);
+        assert_eq!(gathering.queue(&mut lane, 0), 0);
+        assert_eq!(gathering.waiting().0, 0);
+        let mut lost = Vec::new();
+        while let Some((tag, error)) = gathering.take_lost() {
+            assert_eq!(error, RequestError::Lost(LostReason::HungUp));
+            lost.push(tag);
+        }
+        lost.sort_unstable();
+        assert_eq!(lost, (0..9).collect::<Vec<_>>());
     }
 }

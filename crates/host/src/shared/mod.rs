@@ -10,24 +10,25 @@
 //! when nobody has anything to add they leave.
 
 mod gathering;
+mod pace;
 mod share;
+mod state;
 
 pub(crate) use share::LaneShare;
+pub use state::{Answer, SharedLaneCounters};
 
-use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
 use crate::transport::tcp::wait_ready;
 use crate::vectors::{VectorLimits, Vectors};
 use crate::{
-    Caravan, ChainInfo, Controller, Error, PushdownCall, PushdownLimits, Request, RequestError,
-    SubmitError, interrupted,
+    Caravan, ChainInfo, Controller, Error, PushdownCall, PushdownLimits, Request, SubmitError,
+    interrupted,
 };
-use gathering::{Gathering, KeptChain};
+use gathering::Gathering;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use std::mem;
+use state::{State, Wait, bit};
 use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -55,28 +56,6 @@ pub enum Urgency {
     NoDelay,
 }
 
-/// The answer to a request: dwords 0 and 1 of its completion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// Command specific; of a chain, its hops.
-    pub dw0: u32,
-    /// Command specific; of a chain, the length of its answer in bytes.
-    pub dw1: u32,
-}
-
-/// What a shared lane has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SharedLaneCounters {
-    /// Requests sent.
-    pub requests: u64,
-    /// Sends, of one caravan each.
-    pub caravans: u64,
-    /// Bytes sent on the connection, without TCP and IP headers.
-    pub bytes_sent: u64,
-    /// Bytes received on the connection, without TCP and IP headers.
-    pub bytes_received: u64,
-}
-
 /// A [`Lane`] for any number of threads: one queue pair and one connection to the target for all of
 /// them, so that their requests share sends, receives and interrupts. Calls block.
 ///
@@ -100,63 +79,6 @@ pub struct SharedLane {
     has_socket: AtomicBool,
 }
 
-#[derive(Debug)]
-struct State {
-    lane: Lane,
-    /// Chains that leave together, if they may.
-    gathering: Option<Gathering>,
-    /// The lane's socket, to wait for without the lock.
-    socket: Arc<OwnedFd>,
-    /// By the tag that the lane knows.
-    calls: Vec<Call>,
-    free: Vec<u32>,
-    /// Whether a thread drives the lane.
-    driven: bool,
-    /// Whether that thread sleeps until the socket has something: it alone receives then, since nothing else
-    /// wakes it.
-    driver_sleeps: bool,
-    /// The call whose thread was woken to drive it last.
-    last_driver: usize,
-    doorbell: Doorbell,
-    /// The first call whose request is held: its thread looks after those that join it too.
-    holder: Option<u32>,
-    /// Threads that found the queue full.
-    crowd: usize,
-    /// Whether the last sleep of a driver was short enough for spinning.
-    spin_pays: bool,
-    counters: SharedLaneCounters,
-    /// Bytes sent and received that a share has taken for its own.
-    taken_bytes: (u64, u64),
-}
-
-/// One call, from its request to its answer.
-#[derive(Debug, Default)]
-struct Call {
-    wait: Wait,
-    /// The call by whose bit of the futex its thread sleeps: its own, unless the thread waits for several.
-    bit_of: u32,
-    /// The caller's memory, for the answer's data; before that the argument of a chain that is gathered.
-    data: Vec<u8>,
-    chain: KeptChain,
-    end: Option<Result<Answer, RequestError>>,
-}
-
-/// What the thread of a call does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Wait {
-    /// There is none: the call is over.
-    #[default]
-    No,
-    /// It does something else, and will ask for the end some time.
-    Away,
-    /// Nobody will ask for the end of the call.
-    Forgotten,
-    /// It will look at the lane by itself.
-    Awake,
-    /// It must be woken.
-    Asleep,
-}
-
 /// What ends the wait of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
@@ -178,22 +100,7 @@ impl SharedLane {
     pub fn new(lane: Lane, caravan: Caravan) -> Result<SharedLane, Error> {
         lane.require_idle()?;
         let (spin, never_sleep) = lane.waiting();
-        let state = State {
-            socket: Arc::new(lane.socket()?),
-            lane,
-            gathering: None,
-            calls: Vec::new(),
-            free: Vec::new(),
-            driven: false,
-            driver_sleeps: false,
-            last_driver: 0,
-            doorbell: Doorbell::new(caravan),
-            holder: None,
-            crowd: 0,
-            spin_pays: true,
-            counters: SharedLaneCounters::default(),
-            taken_bytes: (0, 0),
-        };
+        let state = State::new(lane, caravan)?;
         Ok(SharedLane {
             state: Mutex::new(state),
             epoch: AtomicU32::new(0),
@@ -531,7 +438,7 @@ impl SharedLane {
 
     /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
     fn receive(&self, state: &mut State) -> (usize, u32) {
-        let received = state.receive();
+        let received = state.receive(self.now_us());
         // Or nothing is on its way any more that what is held could wait for.
         if state.has_left_out() || received.0 > 0 && state.is_idle() {
             state.ring(self.now_us());
@@ -635,212 +542,4 @@ impl SharedLane {
     pub(crate) fn is_worn(&self) -> bool {
         self.lock().lane.is_worn()
     }
-}
-
-impl State {
-    /// Whether the lane takes no request before one has ended.
-    fn is_full(&self) -> bool {
-        let commands = self.lane.requests_in_flight() + self.waiting().0;
-        commands >= usize::from(self.lane.depth()) || self.lane.empties()
-    }
-
-    /// Chains that are gathered and not yet queued in the lane, and their bytes.
-    fn waiting(&self) -> (usize, usize) {
-        self.gathering.as_ref().map_or((0, 0), Gathering::waiting)
-    }
-
-    /// Requests in flight, those not yet sent included.
-    fn in_flight(&self) -> usize {
-        let beyond = self.gathering.as_ref().map_or(0, Gathering::beyond);
-        self.lane.requests_in_flight() + self.waiting().0 + beyond
-    }
-
-    fn load(&self) -> Load {
-        let (queued, waiting) = (self.lane.queued(), self.waiting());
-        let queued_requests = queued.0 + waiting.0;
-        Load {
-            queued_requests,
-            queued_bytes: queued.1 + waiting.1,
-            in_flight: self.in_flight() - queued_requests,
-        }
-    }
-
-    /// Whether requests are held although too little is in flight to wait for others.
-    fn is_idle(&self) -> bool {
-        let load = self.load();
-        load.queued_requests > 0 && self.doorbell.is_idle(load)
-    }
-
-    /// Sends all that is queued. That the connection is lost shows itself when receiving.
-    fn ring(&mut self, now_us: u64) {
-        let before = self.load().queued_requests;
-        self.queue_gathered();
-        let requests = before - self.waiting().0;
-        self.holder = None;
-        self.doorbell.rung(requests, now_us);
-        if self.waiting().0 > 0 {
-            self.doorbell.held(now_us);
-        }
-        if requests > 0 {
-            self.counters.requests += requests as u64;
-            self.counters.caravans += 1;
-            let _ = self.lane.flush_doorbell();
-        }
-    }
-
-    /// Queues in the lane what is gathered.
-    fn queue_gathered(&mut self) {
-        let Some(gathering) = &mut self.gathering else { return };
-        if gathering.waiting().0 == 0 {
-            return;
-        }
-        let renewals = self.lane.renewals();
-        if gathering.queue(&self.calls, &mut self.lane).is_err() {
-            gathering.lose(&mut self.calls);
-        }
-        if self.lane.renewals() != renewals {
-            self.look_for_socket();
-        }
-    }
-
-    /// The lane has another connection.
-    fn look_for_socket(&mut self) {
-        // One that is lost already shows itself when receiving.
-        if let Ok(socket) = self.lane.socket() {
-            self.socket = Arc::new(socket);
-        }
-    }
-
-    /// Queues a request in the lane, with the memory for what it returns. A chain that may be gathered is queued
-    /// when it leaves.
-    fn submit(&mut self, request: &Request<'_>, data: &mut Vec<u8>) -> Result<u32, SubmitError> {
-        let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
-        let gathers = match request {
-            Request::Pushdown(chain) if self.gathering.is_some() && self.lane.is_connected() => {
-                self.lane.check(request)?;
-                if self.is_full() {
-                    return Err(SubmitError::QueueFull);
-                }
-                Some(chain)
-            }
-            _ => {
-                let renewals = self.lane.renewals();
-                self.lane.submit(u64::from(tag), *request)?;
-                if self.lane.renewals() != renewals {
-                    self.look_for_socket();
-                }
-                None
-            }
-        };
-        if self.free.pop().is_none() {
-            self.calls.push(Call::default());
-        }
-        if let Some(call) = self.calls.get_mut(tag as usize) {
-            call.data = mem::take(data);
-            call.wait = Wait::Awake;
-            call.bit_of = tag;
-            if let Some((gathering, chain)) = self.gathering.as_mut().zip(gathers) {
-                gathering.take(tag, chain, call);
-            }
-        }
-        Ok(tag)
-    }
-
-    /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
-    fn receive(&mut self) -> (usize, u32) {
-        let (mut ended, mut to_wake) = (0, 0);
-        let renewals = self.lane.renewals();
-        let Self { calls, free, gathering, .. } = self;
-        let mut end = |tag: u32, end: Result<(&[u8], Answer), RequestError>| {
-            let Some(call) = calls.get_mut(tag as usize) else { return };
-            ended += 1;
-            if call.wait == Wait::Forgotten {
-                call.wait = Wait::No;
-                return free.push(tag);
-            }
-            call.data.clear();
-            call.end = Some(end.map(|(data, answer)| {
-                call.data.extend_from_slice(data);
-                answer
-            }));
-            if call.wait == Wait::Asleep {
-                to_wake |= bit(call.bit_of).get();
-            }
-        };
-        // A lost connection has ended every call in flight.
-        let _ = self.lane.poll(&mut |completion| match gathering {
-            Some(gathering) if Gathering::has_queued(&completion) => {
-                gathering.complete(&completion, &mut end);
-            }
-            _ => {
-                let result = completion.result;
-                let result = result.map(|done| (done.data, Answer { dw0: done.dw0, dw1: done.dw1 }));
-                end(completion.tag as u32, result);
-            }
-        });
-        if self.lane.renewals() != renewals {
-            self.look_for_socket();
-        }
-        self.doorbell.answered(ended);
-        (ended, to_wake)
-    }
-
-    /// Whether chains wait that have left before, and had no room in the answer to their vector.
-    fn has_left_out(&self) -> bool {
-        self.gathering.as_ref().is_some_and(Gathering::has_left_out)
-    }
-
-    /// What the thread does that waits for these calls, by the bit of the first.
-    fn set_wait(&mut self, tags: &[u32], wait: Wait) {
-        for tag in tags {
-            if let Some(call) = self.calls.get_mut(*tag as usize) {
-                call.wait = wait;
-                call.bit_of = tags[0];
-            }
-        }
-    }
-
-    fn has_ended(&self, tag: u32) -> bool {
-        self.calls.get(tag as usize).is_some_and(|call| call.end.is_some())
-    }
-
-    /// Takes the end of a call, if it has come, and gives its room back.
-    fn take_end(&mut self, tag: u32, data: &mut Vec<u8>) -> Option<Result<Answer, RequestError>> {
-        let call = self.calls.get_mut(tag as usize)?;
-        let end = call.end.take()?;
-        *data = mem::take(&mut call.data);
-        call.wait = Wait::No;
-        if end.is_err() {
-            data.clear();
-        }
-        self.free.push(tag);
-        Some(end)
-    }
-
-    /// The bit of a caller that waits for the target, to be woken to drive the lane; 0 if none
-    /// sleeps. Those that are awake see by themselves that nobody drives.
-    fn next_driver(&mut self) -> u32 {
-        let count = self.calls.len();
-        for step in 1..=count {
-            let index = (self.last_driver + step) % count;
-            let Some(call) = self.calls.get(index).filter(|call| call.end.is_none()) else {
-                continue;
-            };
-            match call.wait {
-                Wait::No | Wait::Away | Wait::Forgotten => {}
-                Wait::Awake => return 0,
-                Wait::Asleep => {
-                    self.last_driver = index;
-                    return bit(call.bit_of).get();
-                }
-            }
-        }
-        0
-    }
-}
-
-/// By which of the futex's bits a caller sleeps. Callers that share one are woken for each other,
-/// and see that it was not for them.
-fn bit(tag: u32) -> NonZeroU32 {
-    NonZeroU32::new(1 << (tag % u32::BITS)).unwrap_or(NonZeroU32::MIN)
 }

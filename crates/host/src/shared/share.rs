@@ -1,7 +1,8 @@
 //! A thread's part of a shared lane: requests of its own, as many as it likes, and waits for them, as those of
 //! a [`Lane`](crate::Lane).
 
-use super::{Answer, Guard, SharedLane, Wait, YIELDS};
+use super::state::Wait;
+use super::{Answer, Guard, SharedLane, YIELDS};
 use crate::deadline::deadline;
 use crate::{
     Completion, Done, Error, InitiatorConfig, LostReason, Request, RequestError, SubmitError,
@@ -151,7 +152,7 @@ impl LaneShare {
     /// Sends what is queued, now or, where that may pay, a little later with requests of others.
     fn leave<'a>(&mut self, lane: &'a SharedLane, now: bool) -> Guard<'a> {
         let mut state = lane.lock();
-        let unsent = mem::take(&mut self.unsent) && state.lane.queued().0 > 0;
+        let unsent = mem::take(&mut self.unsent) && state.load().queued_requests > 0;
         let rings = mem::take(&mut self.rings) || now;
         if !unsent {
             return state;

@@ -462,6 +462,8 @@ impl<'s> Connection<'s> {
                 let answer: Vec<u8> = request.scratch().iter().rev().copied().collect();
                 (Status::SUCCESS, 3, answer.len() as u32, answer)
             }
+            // It is one that does not know them.
+            NvmCommand::PushdownVector => (Status::INVALID_OPCODE.with_dnr(), 0, 0, vec![]),
             other => panic!("{other:?}"),
         }
     }

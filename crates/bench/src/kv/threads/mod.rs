@@ -9,10 +9,11 @@ use super::remote::{Bench, host_options};
 use crate::measurement::{CpuTimes, Run, Samples, latencies, median, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
-use bpfkv::pushdown::{GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
 use bpfkv::Cache;
+use bpfkv::pushdown::{GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
 use bpfof_host::{
-    Caravan, ChainInfo, Controller, Error, FunctionId, Lane, Options as HostOptions, PushdownCall, SharedLane,
+    Caravan, ChainInfo, Controller, Error, FunctionId, Lane, Options as HostOptions, PushdownCall,
+    SharedLane,
 };
 use bpfof_kv::Session;
 use bpfof_terminal::{Outcome, progress};
@@ -161,7 +162,7 @@ impl Users {
             Self::Private(lanes) => {
                 let ends = together(lanes, |index, mut lane| {
                     let histogram =
-                        getter(index).run(time, &mut |call, answer| lane.pushdown(call, answer))?;
+                        getter(index).run(time, |call, answer| lane.pushdown(call, answer))?;
                     Ok((histogram, lane.bytes_sent() + lane.bytes_received()))
                 })?;
                 let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
@@ -170,7 +171,7 @@ impl Users {
             Self::Shared(lane, threads) => {
                 let ends = together(vec![(); threads], |index, ()| {
                     let histogram =
-                        getter(index).run(time, &mut |call, answer| lane.pushdown(call, answer))?;
+                        getter(index).run(time, |call, answer| lane.pushdown(call, answer))?;
                     Ok((histogram, 0))
                 })?;
                 let counters = lane.counters();
@@ -222,7 +223,7 @@ impl Getter<'_> {
     fn run(
         mut self,
         time: Duration,
-        get: &mut dyn FnMut(&PushdownCall<'_>, &mut Vec<u8>) -> Result<ChainInfo, Error>,
+        mut get: impl FnMut(&PushdownCall<'_>, &mut Vec<u8>) -> Result<ChainInfo, Error>,
     ) -> Result<Histogram<u64>, String> {
         let mut latency = latencies().map_err(|error| error.to_string())?;
         let mut answer = Vec::with_capacity(GET_ANSWER_BYTES);

@@ -54,7 +54,15 @@ impl Report {
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "{:<10} {:<18} {:>10} {:>4} {:>9} {:>9} {:>8} {:>9} {:>9}\n",
-            "threads", "way", "keys/s", "± %", "p50 µs", "p99 µs", "host µs", "target µs", "keys/send"
+            "threads",
+            "way",
+            "keys/s",
+            "± %",
+            "p50 µs",
+            "p99 µs",
+            "host µs",
+            "target µs",
+            "keys/send"
         );
         for case in &self.cases {
             case.rows(&mut text);

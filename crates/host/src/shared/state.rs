@@ -1,0 +1,326 @@
+//! What the threads of a shared lane have in common, under its lock: the calls, and which thread does what.
+
+use super::gathering::Gathering;
+use crate::doorbell::{Doorbell, Load};
+use crate::lane::Lane;
+use crate::{Caravan, Done, Error, Request, RequestError, SubmitError};
+use std::mem;
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The answer to a request: dwords 0 and 1 of its completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Command specific; of a chain, its hops.
+    pub dw0: u32,
+    /// Command specific; of a chain, the length of its answer in bytes.
+    pub dw1: u32,
+}
+
+/// What a shared lane has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedLaneCounters {
+    /// Requests sent, each chain of a vector by itself.
+    pub requests: u64,
+    /// Pushdown Vectors sent, of chains of several callers ([`SharedLane::gather`]).
+    pub vectors: u64,
+    /// Sends, of one caravan each.
+    pub caravans: u64,
+    /// Bytes sent on the connection, without TCP and IP headers.
+    pub bytes_sent: u64,
+    /// Bytes received on the connection, without TCP and IP headers.
+    pub bytes_received: u64,
+}
+
+/// What is under the lock of a shared lane.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) lane: Lane,
+    /// Chains that leave together, if they may.
+    pub(super) gathering: Option<Gathering>,
+    /// The lane's socket, to wait for without the lock.
+    pub(super) socket: Arc<OwnedFd>,
+    /// By the tag that the lane knows.
+    pub(super) calls: Vec<Call>,
+    pub(super) free: Vec<u32>,
+    /// Whether a thread drives the lane.
+    pub(super) driven: bool,
+    /// Whether that thread sleeps until the socket has something: it alone receives then, since nothing else
+    /// wakes it.
+    pub(super) driver_sleeps: bool,
+    /// The call whose thread was woken to drive it last.
+    pub(super) last_driver: usize,
+    pub(super) doorbell: Doorbell,
+    /// The first call whose request is held: its thread looks after those that join it too.
+    pub(super) holder: Option<u32>,
+    /// Threads that found the queue full.
+    pub(super) crowd: usize,
+    /// Whether the last sleep of a driver was short enough for spinning.
+    pub(super) spin_pays: bool,
+    pub(super) counters: SharedLaneCounters,
+    /// Bytes sent and received that a share has taken for its own.
+    pub(super) taken_bytes: (u64, u64),
+}
+
+/// One call, from its request to its answer.
+#[derive(Debug, Default)]
+pub(super) struct Call {
+    wait: Wait,
+    /// The call by whose bit of the futex its thread sleeps: its own, unless the thread waits for several.
+    bit_of: u32,
+    /// The caller's memory, for the answer's data.
+    data: Vec<u8>,
+    end: Option<Result<Answer, RequestError>>,
+}
+
+/// What the thread of a call does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// There is none: the call is over.
+    #[default]
+    No,
+    /// It does something else, and will ask for the end some time.
+    Away,
+    /// Nobody will ask for the end of the call.
+    Forgotten,
+    /// It will look at the lane by itself.
+    Awake,
+    /// It must be woken.
+    Asleep,
+}
+
+impl State {
+    /// That of a lane whose requests have ended.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub(super) fn new(lane: Lane, caravan: Caravan) -> Result<Self, Error> {
+        Ok(Self {
+            socket: Arc::new(lane.socket()?),
+            lane,
+            gathering: None,
+            calls: Vec::new(),
+            free: Vec::new(),
+            driven: false,
+            driver_sleeps: false,
+            last_driver: 0,
+            doorbell: Doorbell::new(caravan),
+            holder: None,
+            crowd: 0,
+            spin_pays: true,
+            counters: SharedLaneCounters::default(),
+            taken_bytes: (0, 0),
+        })
+    }
+
+    /// Whether the lane takes no request before one has ended.
+    pub(super) fn is_full(&self) -> bool {
+        let commands = self.lane.requests_in_flight() + self.waiting().0;
+        commands >= usize::from(self.lane.depth()) || self.lane.empties()
+    }
+
+    /// Chains that are gathered and not yet queued in the lane, and their bytes.
+    fn waiting(&self) -> (usize, usize) {
+        self.gathering.as_ref().map_or((0, 0), Gathering::waiting)
+    }
+
+    /// Requests in flight, those not yet sent included.
+    pub(super) fn in_flight(&self) -> usize {
+        let beyond = self.gathering.as_ref().map_or(0, Gathering::beyond);
+        self.lane.requests_in_flight() + self.waiting().0 + beyond
+    }
+
+    pub(super) fn load(&self) -> Load {
+        let (queued, waiting) = (self.lane.queued(), self.waiting());
+        let queued_requests = queued.0 + waiting.0;
+        Load {
+            queued_requests,
+            queued_bytes: queued.1 + waiting.1,
+            in_flight: self.in_flight() - queued_requests,
+        }
+    }
+
+    /// Whether requests are held although too little is in flight to wait for others.
+    pub(super) fn is_idle(&self) -> bool {
+        let load = self.load();
+        load.queued_requests > 0 && self.doorbell.is_idle(load)
+    }
+
+    /// Sends all that is queued. That the connection is lost shows itself when receiving.
+    pub(super) fn ring(&mut self, now_us: u64) {
+        let before = self.load().queued_requests;
+        self.queue_gathered(now_us);
+        let requests = before - self.waiting().0;
+        self.holder = None;
+        self.doorbell.rung(requests, now_us);
+        if self.waiting().0 > 0 {
+            self.doorbell.held(now_us);
+        }
+        if requests > 0 {
+            self.counters.requests += requests as u64;
+            self.counters.caravans += 1;
+            let _ = self.lane.flush_doorbell();
+        }
+    }
+
+    /// Queues in the lane what is gathered.
+    fn queue_gathered(&mut self, now_us: u64) {
+        let Some(gathering) = &mut self.gathering else { return };
+        if gathering.waiting().0 == 0 {
+            return;
+        }
+        let renewals = self.lane.renewals();
+        self.counters.vectors += gathering.queue(&mut self.lane, now_us);
+        if self.lane.renewals() != renewals {
+            self.look_for_socket();
+        }
+    }
+
+    /// The lane has another connection.
+    fn look_for_socket(&mut self) {
+        // One that is lost already shows itself when receiving.
+        if let Ok(socket) = self.lane.socket() {
+            self.socket = Arc::new(socket);
+        }
+    }
+
+    /// Queues a request in the lane, with the memory for what it returns. A chain that may be gathered is queued
+    /// when it leaves.
+    pub(super) fn submit(
+        &mut self,
+        request: &Request<'_>,
+        data: &mut Vec<u8>,
+    ) -> Result<u32, SubmitError> {
+        let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
+        let gathers = match request {
+            Request::Pushdown(chain) if self.gathering.is_some() && self.lane.is_connected() => {
+                self.lane.check(request)?;
+                if self.is_full() {
+                    return Err(SubmitError::QueueFull);
+                }
+                Some(chain)
+            }
+            _ => {
+                let renewals = self.lane.renewals();
+                self.lane.submit(u64::from(tag), *request)?;
+                if self.lane.renewals() != renewals {
+                    self.look_for_socket();
+                }
+                None
+            }
+        };
+        if self.free.pop().is_none() {
+            self.calls.push(Call::default());
+        }
+        if let Some(call) = self.calls.get_mut(tag as usize) {
+            call.data = mem::take(data);
+            call.wait = Wait::Awake;
+            call.bit_of = tag;
+            if let Some((gathering, chain)) = self.gathering.as_mut().zip(gathers) {
+                gathering.take(tag, chain);
+            }
+        }
+        Ok(tag)
+    }
+
+    /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
+    pub(super) fn receive(&mut self, now_us: u64) -> (usize, u32) {
+        let (mut ended, mut to_wake) = (0, 0);
+        let renewals = self.lane.renewals();
+        let Self { calls, free, gathering, .. } = self;
+        let mut end = |tag: u32, end: Result<Done<'_>, RequestError>| {
+            let Some(call) = calls.get_mut(tag as usize) else { return };
+            ended += 1;
+            if call.wait == Wait::Forgotten {
+                call.wait = Wait::No;
+                return free.push(tag);
+            }
+            call.end = Some(end.map(|Done { data, dw0, dw1 }| {
+                call.data.extend_from_slice(data);
+                Answer { dw0, dw1 }
+            }));
+            if call.wait == Wait::Asleep {
+                to_wake |= bit(call.bit_of).get();
+            }
+        };
+        // A lost connection has ended every call in flight.
+        let _ = self.lane.poll(&mut |completion| match gathering {
+            Some(gathering) if Gathering::has_queued(&completion) => {
+                gathering.complete(&completion, now_us, &mut end);
+            }
+            _ => end(completion.tag as u32, completion.result),
+        });
+        while let Some((tag, error)) = gathering.as_mut().and_then(Gathering::take_lost) {
+            end(tag, Err(error));
+        }
+        if self.lane.renewals() != renewals {
+            self.look_for_socket();
+        }
+        self.doorbell.answered(ended);
+        (ended, to_wake)
+    }
+
+    /// Whether chains wait that have left before, and had no room in the answer to their vector.
+    pub(super) fn has_left_out(&self) -> bool {
+        self.gathering.as_ref().is_some_and(Gathering::has_left_out)
+    }
+
+    /// What the thread does that waits for these calls, by the bit of the first.
+    pub(super) fn set_wait(&mut self, tags: &[u32], wait: Wait) {
+        for tag in tags {
+            if let Some(call) = self.calls.get_mut(*tag as usize) {
+                call.wait = wait;
+                call.bit_of = tags[0];
+            }
+        }
+    }
+
+    pub(super) fn has_ended(&self, tag: u32) -> bool {
+        self.calls.get(tag as usize).is_some_and(|call| call.end.is_some())
+    }
+
+    /// Takes the end of a call, if it has come, and gives its room back.
+    pub(super) fn take_end(
+        &mut self,
+        tag: u32,
+        data: &mut Vec<u8>,
+    ) -> Option<Result<Answer, RequestError>> {
+        let call = self.calls.get_mut(tag as usize)?;
+        let end = call.end.take()?;
+        *data = mem::take(&mut call.data);
+        call.wait = Wait::No;
+        if end.is_err() {
+            data.clear();
+        }
+        self.free.push(tag);
+        Some(end)
+    }
+
+    /// The bit of a caller that waits for the target, to be woken to drive the lane; 0 if none
+    /// sleeps. Those that are awake see by themselves that nobody drives.
+    pub(super) fn next_driver(&mut self) -> u32 {
+        let count = self.calls.len();
+        for step in 1..=count {
+            let index = (self.last_driver + step) % count;
+            let Some(call) = self.calls.get(index).filter(|call| call.end.is_none()) else {
+                continue;
+            };
+            match call.wait {
+                Wait::No | Wait::Away | Wait::Forgotten => {}
+                Wait::Awake => return 0,
+                Wait::Asleep => {
+                    self.last_driver = index;
+                    return bit(call.bit_of).get();
+                }
+            }
+        }
+        0
+    }
+}
+
+/// By which of the futex's bits a caller sleeps. Callers that share one are woken for each other,
+/// and see that it was not for them.
+pub(super) fn bit(tag: u32) -> NonZeroU32 {
+    NonZeroU32::new(1 << (tag % u32::BITS)).unwrap_or(NonZeroU32::MIN)
+}
