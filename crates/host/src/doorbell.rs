@@ -64,11 +64,6 @@ impl Doorbell {
         false
     }
 
-    /// Some of what was to leave has no room, and is held.
-    pub(crate) fn held(&mut self, now_us: u64) {
-        self.held_since_us.get_or_insert(now_us);
-    }
-
     /// Whether too little is on its way for a wait to pay.
     pub(crate) fn is_idle(&self, load: Load) -> bool {
         load.in_flight + self.answered < BUSY_REQUESTS

@@ -182,6 +182,11 @@ impl Lane {
         self.queue.submit(tag, &request)
     }
 
+    /// Whether the lane takes no request before one has ended.
+    pub(crate) fn is_full(&self) -> bool {
+        self.requests_in_flight() >= usize::from(self.depth()) || self.empties()
+    }
+
     /// Whether the lane can take such a request, when it has room and is connected.
     ///
     /// # Errors

@@ -69,7 +69,8 @@ impl Command<'_> {
 pub(crate) enum Unanswered {
     /// As one that was sent alone.
     Request(RequestError),
-    /// The answer to its vector had no room, or the target takes no such vector: it may be sent again.
+    /// The answer to its vector had no room, the target takes no such vector, or another path is to be
+    /// taken: it may be sent again.
     LeftOut,
     /// The target's answer to its vector is none.
     BadAnswer,
@@ -98,6 +99,8 @@ pub(crate) struct Vectors<T> {
     /// The longest answers of chains lately, in bytes; as long as none are known, and after one had no room,
     /// as long as they may be. Those of a vector may be twice as long.
     lately_bytes: u32,
+    /// Whether there is room for the longest answer of each chain, however long they were lately.
+    whole_answers: bool,
     sent: Vec<Sent<T>>,
     free: Vec<usize>,
     // Of the command that is being made.
@@ -114,12 +117,18 @@ impl<T: Copy> Vectors<T> {
             answer_max_bytes: limits.bytes.min(config.max_transfer_bytes).min(ANSWER_MAX_BYTES),
             request_max_bytes: config.in_capsule_bytes as usize,
             lately_bytes: u32::MAX,
+            whole_answers: false,
             sent: Vec::new(),
             free: Vec::new(),
             first_reads: Vec::new(),
             sizes: Vec::new(),
             arguments: Vec::new(),
         }
+    }
+
+    /// Leaves room for the longest answer of each chain: none has to run again because others took the room.
+    pub(crate) fn with_whole_answers(self) -> Self {
+        Self { whole_answers: true, ..self }
     }
 
     /// Most chains of one command.
@@ -140,7 +149,8 @@ impl<T: Copy> Vectors<T> {
             self.sent.push(Sent { members: Vec::new(), answer_max_bytes: 0 });
             self.sent.len() - 1
         });
-        let answer_bytes = common.answer_max_bytes.min(self.lately_bytes.saturating_mul(2));
+        let likely_bytes = if self.whole_answers { u32::MAX } else { self.lately_bytes };
+        let answer_bytes = common.answer_max_bytes.min(likely_bytes.saturating_mul(2));
         let room = self.answer_max_bytes as usize / (VectorRecord::BYTES + answer_bytes as usize);
         let chains_max = self.together_max().min(room);
         let Self { sent, first_reads, sizes, arguments, .. } = self;
@@ -282,11 +292,15 @@ fn takes_less(error: &CommandError) -> bool {
 
 fn chain_end<'a>(record: &VectorRecord, answer: &'a [u8], most_bytes: u32) -> ChainEnd<'a> {
     let VectorRecord { status, dw0, dw1, .. } = *record;
+    let error = CommandError { status, dw0, dw1 };
     match status {
         _ if status.is_success() && dw1 > most_bytes => Err(Unanswered::BadAnswer),
         _ if status.is_success() => Ok((answer, dw0)),
-        _ if status.same_code(Status::VECTOR_FULL) => Err(Unanswered::LeftOut),
-        _ => Err(Unanswered::Request(RequestError::Command(CommandError { status, dw0, dw1 }))),
+        // Alone it takes another path.
+        _ if status.same_code(Status::VECTOR_FULL) || error.is_of_path() => {
+            Err(Unanswered::LeftOut)
+        }
+        _ => Err(Unanswered::Request(RequestError::Command(error))),
     }
 }
 

@@ -4,8 +4,8 @@ use bpfkv::create::{Extent, write_database};
 use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{
     Caravan, ChainInfo, CommandError, Controller, Error, FileVersion, FirstRead, FunctionId, Lane,
-    ManyEnd, Options, PushdownCall, PushdownLimits, PushdownMany, SharedLane, TargetUrl, Urgency,
-    VectorChain,
+    ManyEnd, Options, PushdownCall, PushdownLimits, PushdownMany, SharedLane, SubmitError,
+    TargetUrl, Urgency, VectorChain,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -96,6 +96,16 @@ impl World {
         };
         let part = &part;
         std::thread::scope(|scope| {
+            // Reads take room as well, several at a time.
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    let mut block = Vec::new();
+                    for round in 0..100 {
+                        let offset = (thread * 100 + round) * 512;
+                        lane.read(1, offset, 512, &mut block).expect("read");
+                    }
+                });
+            }
             let started = calls.each_ref().map(|call| {
                 let chains = call.chains.chunks(call.chains.len().div_ceil(THREADS));
                 let start = |chains| scope.spawn(move || part(call, chains));
@@ -307,7 +317,13 @@ fn a_cut_connection_ends_the_call() {
     gathered.gather(&limits);
     let sends = || {
         let mut answer = Vec::new();
-        while gathered.pushdown(&single(&call, &chains[0]), &mut answer).is_ok() {}
+        loop {
+            match gathered.pushdown(&single(&call, &chains[0]), &mut answer) {
+                Ok(_) => {}
+                Err(Error::Lost(_) | Error::Submit(SubmitError::NotConnected)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
     };
     std::thread::scope(|scope| {
         let threads = [(); THREADS].map(|()| scope.spawn(sends));

@@ -175,7 +175,7 @@ impl TargetLane {
 mod tests {
     use super::*;
     use crate::files::{FileMaps, NamespaceDevice};
-    use crate::{Controller, Options};
+    use crate::{Controller, FileVersion, Options, PushdownCall, RequestError, Status};
     use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
     use std::time::Instant;
 
@@ -254,6 +254,59 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// Also while it has not left, or together with others of which somebody waits for the answers.
+    #[test]
+    fn nobody_needs_to_wait_for_a_chain() {
+        let (_server, maps) = association(20, 1);
+        let chain = PushdownCall {
+            nsid: 1,
+            function: 7,
+            files: &[FileVersion { id: 0, version: 1 }],
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: 512,
+            scratch: &[],
+            scratch_size_bytes: 0,
+            answer_max_bytes: 8,
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..6 {
+                let mut lane = open(&maps);
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        (0..3).for_each(|tag| {
+                            lane.submit(tag, Request::Pushdown(chain)).expect("there is room");
+                        });
+                        let take = |lane: &mut TargetLane, timeout| {
+                            let waited = lane.wait(timeout, true, &mut |completion| {
+                                let error = completion.result.expect_err("nobody has loaded it");
+                                let RequestError::Command(error) = error else { panic!("{error}") };
+                                assert!(error.status.same_code(Status::UNKNOWN_FUNCTION));
+                            });
+                            waited.expect("connected")
+                        };
+                        match (thread + round) % 4 {
+                            0 => {}
+                            1 => _ = take(&mut lane, Duration::ZERO),
+                            2 => {
+                                while take(&mut lane, LONG) > 0 && lane.requests_in_flight() > 0 {}
+                            }
+                            _ => {
+                                submit(&mut lane, round % BLOCKS);
+                                lane.forget();
+                            }
+                        }
+                        lane.forget();
+                    }
+                    submit(&mut lane, thread);
+                    assert_eq!(take(&mut lane, LONG), 1);
+                });
+            }
+        });
+        let lane = maps.shared.lanes.get().and_then(|lanes| lanes.known(0)).expect("a lane");
+        assert!(lane.counters().vectors > 0, "{:?}", lane.counters());
     }
 
     #[test]

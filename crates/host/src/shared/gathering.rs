@@ -21,6 +21,8 @@ struct KeptChain {
     scratch_size_bytes: u32,
     answer_max_bytes: u32,
     argument: Vec<u8>,
+    /// Of the request that it is alone.
+    encoded_bytes: usize,
 }
 
 impl KeptChain {
@@ -38,6 +40,7 @@ impl KeptChain {
         self.answer_max_bytes = call.answer_max_bytes;
         self.argument.clear();
         self.argument.extend_from_slice(call.scratch);
+        self.encoded_bytes = call.parts().encoded_bytes();
     }
 
     /// Differs, in all likelihood, where [`common`](Self::common) does.
@@ -68,8 +71,10 @@ struct Waiting {
     tag: u32,
     /// A hash of what chains of one vector have in common.
     name: u64,
-    /// The answer to its vector had no room for its own.
-    is_left_out: bool,
+    /// Of the request that it would be alone.
+    bytes: usize,
+    /// As what it was sent before, in a vector that has not answered it. It leaves alone.
+    before: Option<Sent>,
 }
 
 /// A chain in flight.
@@ -85,33 +90,48 @@ struct Sent {
 /// The chains of a lane that wait to leave, and the vectors in flight.
 #[derive(Debug)]
 pub(super) struct Gathering {
+    limits: VectorLimits,
     vectors: Vectors<Sent>,
     /// By the tags of their calls.
     chains: Vec<KeptChain>,
     /// Chains that have not left, in order.
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
+    /// Whether chains wait for room, or have left before: they leave as soon as they can.
+    is_urgent: bool,
     /// Chains in flight beyond one for each command.
     beyond: usize,
-    /// Some of those that wait have left before.
-    has_left_out: bool,
     /// Calls whose chains could not leave, because the connection is lost.
     lost: Vec<u32>,
     pace: Pace,
 }
 
+/// What has left of that which waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) chains: usize,
+    /// Commands of several chains.
+    pub(super) vectors: u64,
+}
+
 impl Gathering {
     pub(super) fn new(limits: VectorLimits, config: &InitiatorConfig) -> Self {
         Self {
-            vectors: Vectors::new(limits, config),
+            limits,
+            vectors: Vectors::new(limits, config).with_whole_answers(),
             chains: Vec::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
+            is_urgent: false,
             beyond: 0,
-            has_left_out: false,
             lost: Vec::new(),
             pace: Pace::default(),
         }
+    }
+
+    /// For another connection, when all chains have ended.
+    pub(super) fn renew(&mut self, config: &InitiatorConfig) {
+        *self = Self::new(self.limits, config);
     }
 
     /// Chains that wait, and their bytes.
@@ -119,9 +139,9 @@ impl Gathering {
         (self.waiting.len(), self.waiting_bytes)
     }
 
-    /// Chains in flight beyond one for each command.
+    /// Chains whose calls have not ended, beyond one for each command in flight and those that wait.
     pub(super) const fn beyond(&self) -> usize {
-        self.beyond
+        self.beyond + self.lost.len()
     }
 
     /// Takes the chain of the call with this tag.
@@ -131,54 +151,65 @@ impl Gathering {
             self.chains.resize_with(at + 1, KeptChain::default);
         }
         self.chains[at].replace(call);
-        let name = self.chains[at].name();
-        self.waiting.push(Waiting { tag, name, is_left_out: false });
-        self.waiting_bytes += call.parts().encoded_bytes();
+        let (name, bytes) = (self.chains[at].name(), self.chains[at].encoded_bytes);
+        self.waiting.push(Waiting { tag, name, bytes, before: None });
+        self.waiting_bytes += bytes;
     }
 
     /// Queues the chains that wait in the lane: together those that may be one command. Some stay if the lane
-    /// has no room. If it takes nothing any more, they [have ended](Self::take_lost). Returns the number of
-    /// vectors.
-    pub(super) fn queue(&mut self, lane: &mut Lane, now_us: u64) -> u64 {
-        let mut vectors = 0;
+    /// has no room. If it takes nothing any more, they [have ended](Self::take_lost).
+    pub(super) fn queue(&mut self, lane: &mut Lane, now_us: u64) -> Left {
+        let mut left = Left::default();
         let way = if self.waiting.len() > 1 { Some(self.pace.next()) } else { None };
+        self.is_urgent = false;
         while let Some(first) = self.waiting.first().copied() {
+            if lane.is_full() {
+                self.is_urgent = true;
+                break;
+            }
             let chain = |waiting: &Waiting| &self.chains[waiting.tag as usize];
             let common = chain(&first).common();
             let joins = |other: &Waiting| {
-                let may_join = other.name == first.name && !first.is_left_out && !other.is_left_out;
-                may_join && chain(other).common() == common
+                let are_new = first.before.is_none() && other.before.is_none();
+                are_new && other.name == first.name && chain(other).common() == common
             };
             let way = way.filter(|_| self.waiting.iter().skip(1).any(joins));
             let joins = |other: &Waiting| way == Some(Way::Together) && joins(other);
             let member = |waiting: &Waiting| {
                 let KeptChain { first, argument, .. } = chain(waiting);
                 let sent = Sent { tag: waiting.tag, at_us: now_us, way };
-                (sent, VectorChain { first: *first, argument })
+                (waiting.before.unwrap_or(sent), VectorChain { first: *first, argument })
             };
             let others = self.waiting.iter().skip(1).filter(|other| joins(other)).map(member);
             let (tag, count, command) = self.vectors.make(&common, member(&first), others);
-            if let Err(error) = lane.submit(VECTOR | tag, command.request()) {
-                self.vectors.not_sent(tag);
-                if error != SubmitError::QueueFull {
-                    self.lost.extend(self.waiting.drain(..).map(|waiting| waiting.tag));
+            match lane.submit(VECTOR | tag, command.request()) {
+                Ok(()) => {}
+                Err(SubmitError::QueueFull) => {
+                    self.vectors.not_sent(tag);
+                    self.is_urgent = true;
+                    break;
                 }
-                break;
+                Err(_) => {
+                    self.vectors.not_sent(tag);
+                    self.lost.extend(self.waiting.drain(..).map(|waiting| waiting.tag));
+                    self.waiting_bytes = 0;
+                    break;
+                }
             }
             self.beyond += count - 1;
-            vectors += u64::from(count > 1);
-            let mut leaving = count;
+            left.chains += count;
+            left.vectors += u64::from(count > 1);
+            let (mut leaving, bytes) = (count, &mut self.waiting_bytes);
             self.waiting.retain(|waiting| {
                 let leaves = leaving == count || leaving > 0 && joins(waiting);
-                leaving -= usize::from(leaves);
+                if leaves {
+                    leaving -= 1;
+                    *bytes -= waiting.bytes;
+                }
                 !leaves
             });
         }
-        self.has_left_out &= !self.waiting.is_empty();
-        if self.waiting.is_empty() {
-            self.waiting_bytes = 0;
-        }
-        vectors
+        left
     }
 
     /// A call whose chain could not leave: it ends as those in flight do when their connection is lost.
@@ -191,9 +222,9 @@ impl Gathering {
         completion.tag & VECTOR != 0
     }
 
-    /// Whether chains wait that were left out of the answer to their vector.
-    pub(super) const fn has_left_out(&self) -> bool {
-        self.has_left_out
+    /// Whether chains wait for room, or have left before: they leave as soon as they can.
+    pub(super) const fn is_urgent(&self) -> bool {
+        self.is_urgent
     }
 
     /// A command has ended: `on_end` is told how each of its chains did. Those that have to be sent again wait.
@@ -204,7 +235,8 @@ impl Gathering {
         on_end: &mut dyn FnMut(u32, Result<Done<'_>, RequestError>),
     ) {
         let command = Completion { tag: completion.tag & !VECTOR, result: completion.result };
-        let Self { vectors, waiting, has_left_out, pace, beyond, .. } = self;
+        let Self { vectors, waiting, waiting_bytes, is_urgent, pace, beyond, chains: kept, .. } =
+            self;
         let mut chains = 0;
         vectors.complete(&command, &mut |sent: Sent, end: ChainEnd<'_>| {
             chains += 1;
@@ -218,8 +250,10 @@ impl Gathering {
                 }
                 Err(Unanswered::Request(error)) => on_end(sent.tag, Err(error)),
                 Err(Unanswered::LeftOut | Unanswered::BadAnswer) => {
-                    waiting.push(Waiting { tag: sent.tag, name: 0, is_left_out: true });
-                    *has_left_out = true;
+                    let bytes = kept[sent.tag as usize].encoded_bytes;
+                    waiting.push(Waiting { tag: sent.tag, name: 0, bytes, before: Some(sent) });
+                    *waiting_bytes += bytes;
+                    *is_urgent = true;
                 }
             }
         });
@@ -280,11 +314,11 @@ mod tests {
         let mut gathering = gathering(&lane);
         wait(&mut gathering, 9);
         assert_eq!(gathering.waiting().0, 9);
-        assert_eq!(gathering.queue(&mut lane, 0), 2);
+        assert_eq!(gathering.queue(&mut lane, 0), Left { chains: 9, vectors: 2 });
         assert_eq!((lane.requests_in_flight(), gathering.beyond()), (2, 7));
         assert_eq!(gathering.waiting(), (0, 0));
         wait(&mut gathering, 1);
-        assert_eq!(gathering.queue(&mut lane, 0), 0);
+        assert_eq!(gathering.queue(&mut lane, 0), Left { chains: 1, vectors: 0 });
         assert_eq!((lane.requests_in_flight(), gathering.beyond()), (3, 7));
     }
 
@@ -293,9 +327,9 @@ mod tests {
         let (_server, _controller, mut lane) = lane(1);
         let mut gathering = gathering(&lane);
         wait(&mut gathering, 9);
-        assert_eq!(gathering.queue(&mut lane, 0), 1);
-        assert_eq!((gathering.waiting().0, gathering.take_lost()), (6, None));
-        assert!(gathering.waiting().1 > 0);
+        assert_eq!(gathering.queue(&mut lane, 0), Left { chains: 3, vectors: 1 });
+        assert_eq!(gathering.waiting(), (6, 6 * chain(1).parts().encoded_bytes()));
+        assert!(gathering.is_urgent() && gathering.take_lost().is_none());
     }
 
     #[test]
@@ -304,7 +338,7 @@ mod tests {
         let mut gathering = gathering(&lane);
         wait(&mut gathering, 9);
         gathering.queue(&mut lane, 0);
-        assert!(!gathering.has_left_out());
+        assert!(!gathering.is_urgent());
         let error = CommandError { status: Status::INVALID_OPCODE.with_dnr(), dw0: 0, dw1: 0 };
         let result = Err(RequestError::Command(error));
         for vector in [1, 3] {
@@ -312,10 +346,11 @@ mod tests {
             assert!(Gathering::has_queued(&completion));
             gathering.complete(&completion, 7, &mut |tag, _| panic!("{tag} has not ended"));
         }
-        assert!(gathering.has_left_out());
+        assert!(gathering.is_urgent());
         assert_eq!((gathering.waiting().0, gathering.beyond()), (9, 0));
-        assert_eq!(gathering.queue(&mut lane, 9), 0);
-        assert_eq!((lane.requests_in_flight(), gathering.has_left_out()), (11, false));
+        assert_eq!(gathering.queue(&mut lane, 9), Left { chains: 9, vectors: 0 });
+        assert_eq!((lane.requests_in_flight(), gathering.is_urgent()), (11, false));
+        assert_eq!(gathering.waiting(), (0, 0));
     }
 
     #[test]
@@ -327,8 +362,8 @@ mod tests {
             let _ = lane.poll(&mut |_| {});
         }
         wait(&mut gathering, 9);
-        assert_eq!(gathering.queue(&mut lane, 0), 0);
-        assert_eq!(gathering.waiting().0, 0);
+        assert_eq!(gathering.queue(&mut lane, 0), Left::default());
+        assert_eq!((gathering.waiting(), gathering.beyond()), ((0, 0), 9));
         let mut lost = Vec::new();
         while let Some((tag, error)) = gathering.take_lost() {
             assert_eq!(error, RequestError::Lost(LostReason::HungUp));

@@ -114,7 +114,9 @@ impl SharedLane {
     }
 
     /// Has chains of several threads leave as one command, a Pushdown Vector, if they leave at the same time and
-    /// have the same function and files, and the target takes vectors. Chains end as they do alone.
+    /// have the same function and files, and the target takes vectors: as long as that is faster, by the times to
+    /// their answers. Chains end as they do alone, but a lost, damaged or late answer is that of all chains of the
+    /// vector, and a chain whose answer is missing in it, which a target has no reason for, runs again alone.
     pub fn gather(&mut self, limits: &PushdownLimits) {
         self.gather_within(VectorLimits::of(limits));
     }
@@ -140,19 +142,19 @@ impl SharedLane {
     /// As [`is_connected`](Self::is_connected), but looks at the connection first if nobody uses it: otherwise
     /// only its next user would learn that it is lost.
     pub(crate) fn look(&self) -> bool {
-        if let Ok(mut state) = self.state.try_lock()
+        if let Ok(state) = self.state.try_lock()
             && !state.driven
             && state.in_flight() == 0
             && wait_ready(&state.socket, false, Duration::ZERO) != Ok(false)
         {
-            self.receive(&mut state);
+            drop(self.receive_for_all(state));
         }
         self.is_connected()
     }
 
     /// Sends `request` and waits for its end. `data` gets what it returns, in place of its contents.
-    /// Nothing is sent again: a chain may end as one that the target has interrupted
-    /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)).
+    /// Nothing is sent again, but by [`gather`](Self::gather): a chain may end as one that the target has
+    /// interrupted ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)).
     ///
     /// # Errors
     /// [`SubmitError`] for a request that the lane cannot take; as the target answered; the
@@ -398,7 +400,7 @@ impl SharedLane {
         let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
         let (has_socket, spin_pays) = (state.lane.has_socket(), state.spin_pays);
         let epoch = self.epoch.load(Ordering::Relaxed);
-        let is_elsewhere = || self.epoch.load(Ordering::Relaxed) != epoch;
+        let has_ended = || self.epoch.load(Ordering::Relaxed) != epoch;
         drop(state);
         if !has_socket {
             thread::sleep(at_most.min(LOOK));
@@ -410,7 +412,7 @@ impl SharedLane {
             true => self.spin.min(at_most),
             false => Duration::ZERO,
         };
-        while begun.elapsed() < spin && !is_elsewhere() {
+        while begun.elapsed() < spin && !has_ended() {
             // An error of poll shows itself in the receive that follows.
             if wait_ready(&socket, or_send, Duration::ZERO) != Ok(false) {
                 return (self.lock(), Came::Here);
@@ -418,7 +420,7 @@ impl SharedLane {
             thread::yield_now();
         }
         state = self.lock();
-        if is_elsewhere() {
+        if has_ended() || !Arc::ptr_eq(&socket, &state.socket) {
             return (state, Came::Elsewhere);
         }
         if self.never_sleep {
@@ -438,10 +440,10 @@ impl SharedLane {
 
     /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
     fn receive(&self, state: &mut State) -> (usize, u32) {
-        let received = state.receive(self.now_us());
-        // Or nothing is on its way any more that what is held could wait for.
-        if state.has_left_out() || received.0 > 0 && state.is_idle() {
-            state.ring(self.now_us());
+        let now_us = self.now_us();
+        let received = state.receive(now_us);
+        if state.is_urgent(received.0 > 0) {
+            state.ring(now_us);
         }
         self.note_connection(state);
         received
@@ -525,8 +527,10 @@ impl SharedLane {
     /// Those of [`Lane::reconnect`]: calls in flight must have ended.
     pub fn reconnect(&self, controller: &Controller) -> Result<(), Error> {
         let mut state = self.lock();
-        state.lane.reconnect(controller)?;
-        state.socket = Arc::new(state.lane.socket()?);
+        match state.in_flight() {
+            0 => state.reconnect(controller),
+            busy => Err(Error::LaneBusy(busy)),
+        }?;
         self.lost.store(false, Ordering::Relaxed);
         self.has_socket.store(true, Ordering::Relaxed);
         Ok(())

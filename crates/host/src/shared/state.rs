@@ -3,7 +3,7 @@
 use super::gathering::Gathering;
 use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
-use crate::{Caravan, Done, Error, Request, RequestError, SubmitError};
+use crate::{Caravan, Controller, Done, Error, Request, RequestError, SubmitError};
 use std::mem;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -117,7 +117,7 @@ impl State {
     /// Whether the lane takes no request before one has ended.
     pub(super) fn is_full(&self) -> bool {
         let commands = self.lane.requests_in_flight() + self.waiting().0;
-        commands >= usize::from(self.lane.depth()) || self.lane.empties()
+        self.lane.is_full() || commands >= usize::from(self.lane.depth())
     }
 
     /// Chains that are gathered and not yet queued in the lane, and their bytes.
@@ -149,14 +149,9 @@ impl State {
 
     /// Sends all that is queued. That the connection is lost shows itself when receiving.
     pub(super) fn ring(&mut self, now_us: u64) {
-        let before = self.load().queued_requests;
-        self.queue_gathered(now_us);
-        let requests = before - self.waiting().0;
+        let requests = self.lane.queued().0 + self.queue_gathered(now_us);
         self.holder = None;
         self.doorbell.rung(requests, now_us);
-        if self.waiting().0 > 0 {
-            self.doorbell.held(now_us);
-        }
         if requests > 0 {
             self.counters.requests += requests as u64;
             self.counters.caravans += 1;
@@ -164,17 +159,29 @@ impl State {
         }
     }
 
-    /// Queues in the lane what is gathered.
-    fn queue_gathered(&mut self, now_us: u64) {
-        let Some(gathering) = &mut self.gathering else { return };
+    /// Queues in the lane what is gathered; returns how many chains.
+    fn queue_gathered(&mut self, now_us: u64) -> usize {
+        let Some(gathering) = &mut self.gathering else { return 0 };
         if gathering.waiting().0 == 0 {
-            return;
+            return 0;
         }
         let renewals = self.lane.renewals();
-        self.counters.vectors += gathering.queue(&mut self.lane, now_us);
+        let left = gathering.queue(&mut self.lane, now_us);
+        self.counters.vectors += left.vectors;
         if self.lane.renewals() != renewals {
             self.look_for_socket();
         }
+        left.chains
+    }
+
+    /// Replaces a lost connection by a new one, when all calls have ended.
+    pub(super) fn reconnect(&mut self, controller: &Controller) -> Result<(), Error> {
+        self.lane.reconnect(controller)?;
+        self.socket = Arc::new(self.lane.socket()?);
+        if let Some(gathering) = &mut self.gathering {
+            gathering.renew(self.lane.config());
+        }
+        Ok(())
     }
 
     /// The lane has another connection.
@@ -182,6 +189,8 @@ impl State {
         // One that is lost already shows itself when receiving.
         if let Ok(socket) = self.lane.socket() {
             self.socket = Arc::new(socket);
+            // Whoever sleeps there sleeps on another.
+            self.driver_sleeps = false;
         }
     }
 
@@ -193,10 +202,13 @@ impl State {
         data: &mut Vec<u8>,
     ) -> Result<u32, SubmitError> {
         let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
+        // Room is also that of chains which have not left.
+        let is_full = self.waiting().0 > 0 && self.is_full();
         let gathers = match request {
+            _ if is_full && self.lane.is_connected() => return Err(SubmitError::QueueFull),
             Request::Pushdown(chain) if self.gathering.is_some() && self.lane.is_connected() => {
                 self.lane.check(request)?;
-                if self.is_full() {
+                if self.lane.is_full() {
                     return Err(SubmitError::QueueFull);
                 }
                 Some(chain)
@@ -261,9 +273,10 @@ impl State {
         (ended, to_wake)
     }
 
-    /// Whether chains wait that have left before, and had no room in the answer to their vector.
-    pub(super) fn has_left_out(&self) -> bool {
-        self.gathering.as_ref().is_some_and(Gathering::has_left_out)
+    /// Whether what is held is to leave now: it waits for room, it has left before, or calls have ended and nothing
+    /// is on its way any more that it could wait for.
+    pub(super) fn is_urgent(&self, have_ended: bool) -> bool {
+        have_ended && self.is_idle() || self.gathering.as_ref().is_some_and(Gathering::is_urgent)
     }
 
     /// What the thread does that waits for these calls, by the bit of the first.
