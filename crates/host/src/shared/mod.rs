@@ -184,8 +184,7 @@ impl SharedLane {
             state = if !state.driven {
                 self.drive(state, &[tag], None)
             } else if yields > 0 {
-                yields -= 1;
-                self.let_others_run(state, &[tag])
+                self.let_others_run(state, &[tag], &mut yields)
             } else {
                 self.sleep(state, &[tag], None)
             };
@@ -268,11 +267,25 @@ impl SharedLane {
         state
     }
 
-    /// Lets other threads run, which is cheaper than to sleep. Then receives what has come for one of these calls,
-    /// since the driver may be the last of those that run.
-    fn let_others_run<'a>(&'a self, state: Guard<'a>, tags: &[u32]) -> Guard<'a> {
+    /// Lets other threads run, while that is cheaper than to sleep, until calls have ended or the lane needs a
+    /// driver. The first time it then receives what has come, if that is for none of these calls: the driver may be
+    /// the last of those that run.
+    fn let_others_run<'a>(&'a self, state: Guard<'a>, tags: &[u32], yields: &mut u32) -> Guard<'a> {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let is_first = *yields == YIELDS;
         drop(state);
-        thread::yield_now();
+        while *yields > 0 && self.epoch.load(Ordering::Relaxed) == epoch {
+            *yields -= 1;
+            thread::yield_now();
+            if is_first {
+                return self.receive_missing(tags);
+            }
+        }
+        self.lock()
+    }
+
+    /// Receives for all what is there, if none of these calls has ended and no driver sleeps until something is.
+    fn receive_missing(&self, tags: &[u32]) -> Guard<'_> {
         let state = self.lock();
         if !state.driven || state.driver_sleeps || tags.iter().any(|tag| state.has_ended(*tag)) {
             return state;

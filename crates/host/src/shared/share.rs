@@ -190,8 +190,7 @@ impl LaneShare {
             state = if drove {
                 lane.drive(state, &self.tags, Some(end))
             } else if yields > 0 {
-                yields -= 1;
-                lane.let_others_run(state, &self.tags)
+                lane.let_others_run(state, &self.tags, &mut yields)
             } else {
                 lane.sleep(state, &self.tags, Some(left))
             };
