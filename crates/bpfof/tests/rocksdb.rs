@@ -341,7 +341,8 @@ fn a_process_without_privileges_pushes_down_by_grants() {
     let status = Command::new(folder.join("existing_test"))
         .arg(&database)
         .arg(format!("grantd:{}", grantd.socket.display()))
-        .arg(&database)
+        // The daemon serves one namespace.
+        .arg("")
         .uid(UID)
         .gid(UID)
         .env("READS", READS_OF_DB_BENCH.to_string())

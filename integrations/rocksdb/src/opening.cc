@@ -53,8 +53,9 @@ std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pus
 		       std::to_string(PushdownOptions::VALUE_BYTES_MAX);
 	if (pushdown.readers_max == 0)
 		return "readers_max must be at least 1";
-	if (pushdown.url.empty() != pushdown.device.empty())
-		return "url and device belong together: both, or none";
+	/* A grant daemon that serves one namespace needs no device. */
+	if (pushdown.url.empty() != pushdown.device.empty() && pushdown.url.rfind("grantd:", 0) != 0)
+		return "url and device belong together: both, or none; only with a grant daemon the device may be missing";
 	if (!(pushdown.sample_rate >= 0 && pushdown.sample_rate <= 1))
 		return "sample_rate must be from 0 to 1";
 	return "";

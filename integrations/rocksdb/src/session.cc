@@ -46,8 +46,10 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 	if (options.url.empty()) {
 		opened->bpfof_ = bpfof_open(nullptr, nullptr, &settings);
 	} else {
+		const char *const device = options.device.empty() ? nullptr : options.device.c_str();
+
 		/* Somebody who names a target wants to know that it is not there. */
-		opened->bpfof_ = bpfof_open(options.url.c_str(), options.device.c_str(), &settings);
+		opened->bpfof_ = bpfof_open(options.url.c_str(), device, &settings);
 		if (opened->bpfof_ && !bpfof_has_target(opened->bpfof_))
 			return rocksdb::Status::IOError("connecting to " + options.url, bpfof_error());
 	}

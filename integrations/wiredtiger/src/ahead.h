@@ -20,10 +20,15 @@ class Ahead {
 	static constexpr uint32_t BYTES_MAX = 56 << 10;
 	static constexpr size_t PAGES_MAX = 64;
 
+	/* For a cursor that goes on as far as others have, in bytes. */
+	void begin_as(uint32_t usual) { usual_ = usual; }
+	/* How far it usually goes from a row, in bytes, the last one included. */
+	uint32_t usual() const { return (3 * usual_ + gone_) / 4; }
+
 	/* The cursor goes to another row: how far it went from the last ones tells how far it will go. */
 	void reposition()
 	{
-		usual_ = (3 * usual_ + gone_) / 4;
+		usual_ = usual();
 		gone_ = 0;
 	}
 	/* So many bytes behind the row that is sought; none for a cursor that does not go on. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "cursor.h"
 
+#include "by_address.h"
 #include "counters.h"
 #include "guard.h"
 #include "scope.h"
@@ -20,9 +21,8 @@ constexpr uint32_t DECLINING_PERCENT = 50;
 
 std::atomic<int> mode{BPFOF_WIREDTIGER_VALUES};
 
-/* What is known of a session, in the same way as of a cursor. */
+/* What is known of a session. */
 struct Cursors {
-	const void *address = nullptr;
 	/* Those that are wrapped and open, and how many of them are detached. */
 	std::vector<WT_CURSOR *> open;
 	size_t detached = 0;
@@ -37,9 +37,8 @@ struct Cursors {
 	int (*close)(WT_CURSOR *) = nullptr;
 };
 
-/* What is known of a cursor, as long as there is memory of one at this address. */
+/* What is known of a cursor that is wrapped, until it is closed. */
 struct State {
-	const void *address = nullptr;
 	Engine *engine = nullptr;
 	Table *table = nullptr;
 	Cursors *session = nullptr;
@@ -65,95 +64,18 @@ struct State {
 	Ahead ahead;
 };
 
-/*
- * What is known of cursors, or of sessions, by their addresses. Found without a lock; it stays for good, few as they
- * are.
- */
-template <typename State> class States {
-    public:
-	State *find(const void *address) const
-	{
-		const Slots *const slots = slots_.load(std::memory_order_acquire);
-
-		for (size_t at = hash(address) & slots->mask;; at = (at + 1) & slots->mask) {
-			State *const state = slots->at[at].load(std::memory_order_acquire);
-
-			if (!state || state->address == address)
-				return state;
-		}
-	}
-
-	State *obtain(const void *address)
-	{
-		State *state = find(address);
-
-		if (state)
-			return state;
-		std::lock_guard<std::mutex> lock(mutex_);
-
-		state = find(address);
-		if (state)
-			return state;
-		const Slots *const slots = slots_.load();
-
-		if (2 * (count_ + 1) > slots->mask)
-			grow(slots);
-		state = new State;
-		state->address = address;
-		put(slots_.load(), state);
-		count_++;
-		return state;
-	}
-
-    private:
-	struct Slots {
-		explicit Slots(size_t size) : mask(size - 1), at(new std::atomic<State *>[size]()) {}
-
-		const size_t mask;
-		std::atomic<State *> *const at;
-	};
-
-	static size_t hash(const void *address)
-	{
-		return (reinterpret_cast<uintptr_t>(address) >> 4) * 0x9e3779b97f4a7c15ull >> 20;
-	}
-
-	static void put(const Slots *slots, State *state)
-	{
-		size_t at = hash(state->address) & slots->mask;
-
-		while (slots->at[at].load())
-			at = (at + 1) & slots->mask;
-		slots->at[at].store(state, std::memory_order_release);
-	}
-
-	/* Who reads the old ones goes on; together they are smaller than the new ones. */
-	void grow(const Slots *old)
-	{
-		const Slots *const grown = new Slots(2 * (old->mask + 1));
-
-		for (size_t at = 0; at <= old->mask; at++)
-			if (State *const state = old->at[at].load())
-				put(grown, state);
-		slots_.store(grown, std::memory_order_release);
-	}
-
-	std::mutex mutex_;
-	size_t count_ = 0;
-	std::atomic<const Slots *> slots_{new Slots(1024)};
-};
-
 /* Never destroyed: threads end at any time. */
-States<State> &states()
+ByAddress<State> &states()
 {
-	static States<State> *const all = new States<State>;
+	static ByAddress<State> *const all = new ByAddress<State>;
 
 	return *all;
 }
 
-States<Cursors> &sessions()
+/* WiredTiger has an array of sessions, so that they are never more than it has places. */
+ByAddress<Cursors> &sessions()
 {
-	static States<Cursors> *const all = new States<Cursors>;
+	static ByAddress<Cursors> *const all = new ByAddress<Cursors>;
 
 	return *all;
 }
@@ -468,12 +390,10 @@ int close(WT_CURSOR *cursor)
 	std::vector<WT_CURSOR *> &open = state->session->open;
 
 	leave(state);
-	/* The state stays, and what it has would stay with it. */
-	state->ahead.release();
-	std::string().swap(state->key);
-	std::string().swap(state->value);
 	open.erase(std::remove(open.begin(), open.end(), cursor), open.end());
+	state->table->usual_ahead = state->ahead.usual();
 	BPFOF_METHODS(BPFOF_UNWRAP);
+	states().forget(cursor);
 	return cursor->close(cursor);
 }
 
@@ -573,6 +493,7 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 	state->table = engine->table(name);
 	if (!state->table->is_known)
 		learn(cursor->session, state->table);
+	state->ahead.begin_as(state->table->usual_ahead);
 	state->session = sessions().find(cursor->session);
 	state->session->open.push_back(cursor);
 	/* Only now, that nothing throws any more. */

@@ -70,6 +70,8 @@ struct Table {
 	Share declining;
 	/* Chains for pages that read more than one. */
 	Share descending{true};
+	/* How far the cursor that was closed last usually went from a row, in bytes of leaves. */
+	std::atomic<uint32_t> usual_ahead{0};
 };
 
 /* An open data file, which only WiredTiger writes, through this. */

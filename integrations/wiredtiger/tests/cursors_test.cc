@@ -215,6 +215,17 @@ void ClosedCursorsHaveNothing(const Place &place)
 
 	CHECK(open > after + kCursors * 8192, "%zu bytes before, %zu with open cursors, %zu after that", before, open, after);
 	std::printf("cursors that are closed have given back %zu KiB\n", (open - after) >> 10);
+
+	constexpr size_t kMany = 4000, kKept = kMany * 100;
+
+	cursors.clear();
+	for (size_t i = 0; i < kMany; i++)
+		cursors.push_back(database.Open("table:t", session));
+	for (WT_CURSOR *cursor : cursors)
+		CHECK_WT(cursor->close(cursor));
+	const size_t end = mallinfo2().uordblks;
+
+	CHECK(end < after + kKept, "%zu bytes before %zu cursors, %zu when all are closed", after, kMany, end);
 }
 
 // A chain has found the row, and it is gone when it is removed: as for a key that was set.

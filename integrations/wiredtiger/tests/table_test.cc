@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "by_address.h"
 #include "check.h"
 #include "page.h"
 
@@ -216,6 +217,38 @@ void CheckFull(const std::string &folder, const char *how)
 	unlink(path.c_str());
 }
 
+// Threads that each have addresses of their own, which nobody knows before and after.
+void CheckAddresses()
+{
+	constexpr size_t kThreads = 4, kAddresses = 5000;
+	ByAddress<size_t> values;
+	std::vector<std::thread> threads;
+	std::vector<char> memory(kThreads * kAddresses * 16);
+
+	for (size_t thread = 0; thread < kThreads; thread++)
+		threads.emplace_back([&, thread] {
+			const auto address = [&](size_t i) { return &memory[(i * kThreads + thread) * 16]; };
+
+			for (int round = 0; round < 3; round++) {
+				for (size_t i = 0; i < kAddresses; i++) {
+					CHECK(!values.find(address(i)), "address %zu is known", i);
+					*values.obtain(address(i)) = i + thread;
+				}
+				for (size_t i = 0; i < kAddresses; i++) {
+					size_t *const value = values.find(address(i));
+
+					CHECK(value && value == values.obtain(address(i)) && *value == i + thread,
+						"address %zu has another value", i);
+				}
+				for (size_t i = 0; i < kAddresses; i++)
+					values.forget(address(i));
+			}
+		});
+	for (std::thread &thread : threads)
+		thread.join();
+	CHECK(values.size() == 0, "%zu addresses are known at the end", values.size());
+}
+
 } // namespace
 
 extern "C" int fstatvfs(int fd, struct statvfs *found) noexcept
@@ -243,6 +276,7 @@ int main(int argc, char **argv)
 	CHECK(argc == 2, "usage: table_test FOLDER");
 	const std::string folder = argv[1];
 
+	CheckAddresses();
 	CheckWriteLog();
 	CheckChecksums(folder + "/c.wt");
 	CheckPages();

@@ -23,6 +23,9 @@ pub(crate) fn run(command: &KvCommand) -> Outcome {
         KvCommand { executor: KvExecutor::Local, options, .. } if !options.batch.is_empty() => {
             Err("--batch is for a target, which --executor local does without".into())
         }
+        KvCommand { executor: KvExecutor::Local, options, .. } if !options.threads.is_empty() => {
+            Err("--threads is for a target, which --executor local does without".into())
+        }
         KvCommand { executor: KvExecutor::Local, file, options } => {
             local::run(options, file.as_deref())
         }

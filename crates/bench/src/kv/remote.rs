@@ -35,6 +35,14 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
     written.and(drawn)
 }
 
+/// Each is first as often as the other.
+const PATHS: [Path; 2] = [Path::Plain, Path::Pushdown];
+
+/// Of the random keys of a repetition, in one way of several: no way finds in the caches what another has read.
+pub(super) const fn seed(repetition: u32, way: usize) -> u64 {
+    0x9e37_79b9_7f4a_7c15 ^ (repetition as u64) << 32 ^ (way as u64) << 48
+}
+
 /// A target with a database on it, connected.
 pub(crate) struct Bench {
     // Dropped before the target.
@@ -135,11 +143,13 @@ impl Bench {
         for repetition in 0..=options.repetitions {
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
-            for (path, samples) in [Path::Plain, Path::Pushdown].into_iter().zip(&mut samples) {
+            for turn in 0..PATHS.len() {
+                let at = (turn + repetition as usize) % PATHS.len();
+                let (path, samples) = (PATHS[at], &mut samples[at]);
                 let (run, spent, received) = steal::undisturbed(warm_up, || {
                     let received_before = self.session.lane.bytes_received();
                     let (run, spent) =
-                        self.timed(work, path, queue_depth, time, repetition.into())?;
+                        self.timed(work, path, queue_depth, time, seed(repetition, at))?;
                     let received = self.session.lane.bytes_received() - received_before;
                     Ok::<_, String>((run, spent, received))
                 })?;
@@ -187,9 +197,8 @@ impl Bench {
         path: Path,
         depth: usize,
         time: Duration,
-        repetition: u64,
+        seed: u64,
     ) -> Result<(Run, CpuTimes), String> {
-        let seed = 0x9e37_79b9_7f4a_7c15 ^ repetition << 32;
         let before = self.cpu_times();
         let mut driver = Driver::new(&mut self.session, work, path, depth, self.keys, seed)?;
         let run = driver.run(time).map_err(|error| format!("{path}: {error}"))?;

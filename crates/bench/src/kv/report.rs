@@ -74,10 +74,7 @@ const WORDS: [Word<'static>; 10] = [
     ("B/op", "bytes over the network for each operation, both ways"),
     legend::PROCESSOR,
     ("gain", "how many times better pushdown is: operations a second, p99, bytes"),
-    (
-        "TCP alone",
-        "messages of the same sizes over TCP without a protocol: the most that pushdown can do here",
-    ),
+    ("TCP alone", "messages of the same sizes over TCP without a protocol, in batches of up to 16"),
 ];
 
 /// A table of all cases, for people, with its legend and a sentence to repeat.

@@ -253,7 +253,7 @@ pub(super) fn mark(data: &mut [u8], offset: u64) {
 }
 
 /// Whether data says that it is of `offset`.
-fn is_marked(data: &[u8], offset: u64) -> bool {
+pub(super) fn is_marked(data: &[u8], offset: u64) -> bool {
     let last = offset + data.len() as u64 - 8;
     data.first_chunk() == Some(&offset.to_le_bytes())
         && data.last_chunk() == Some(&last.to_le_bytes())

@@ -22,8 +22,8 @@ const WORDS: [Word<'static>; 8] = [
     ),
     (
         "TCP alone",
-        "messages of the same sizes over TCP without a protocol, in batches of up to 16: the most that a \
-         protocol can do here. Polled: its ends never sleep; blocking: they do",
+        "messages of the same sizes over TCP without a protocol, in batches of up to 16. Polled: its ends \
+         never sleep; blocking: they do",
     ),
     legend::SPREAD,
     legend::QUANTILES,

@@ -1,6 +1,7 @@
 //! Threads that read one block at a time, as databases do: with a connection each, and sharing a
 //! lane, with i10's means added one after the other (i10 §5.3, figure 10).
 
+use super::load::is_marked;
 use crate::machine;
 use crate::measurement::{Figures, Run, Samples, latencies, median, spent};
 use crate::steal::undisturbed;
@@ -164,7 +165,10 @@ impl Users {
                 let ends = together(lanes, |index, mut lane| {
                     let mut data = vec![0; size_bytes as usize];
                     barrier.wait();
-                    let end = reader(index).run(time, |offset| lane.read(nsid, offset, &mut data));
+                    let end = reader(index).run(time, |offset| {
+                        lane.read(nsid, offset, &mut data)?;
+                        Ok(is_marked(&data, offset))
+                    });
                     (end, lane.bytes_sent() + lane.bytes_received())
                 });
                 let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
@@ -175,7 +179,10 @@ impl Users {
                 let ends: Vec<_> = together(vec![(); threads], |index, ()| {
                     let mut data = Vec::with_capacity(size_bytes as usize);
                     barrier.wait();
-                    reader(index).run(time, |offset| lane.read(nsid, offset, size_bytes, &mut data))
+                    reader(index).run(time, |offset| {
+                        lane.read(nsid, offset, size_bytes, &mut data)?;
+                        Ok(is_marked(&data, offset))
+                    })
                 });
                 let counters = lane.counters();
                 let bytes = counters.bytes_sent + counters.bytes_received;
@@ -214,11 +221,11 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until `time` has passed; latencies in ns.
+    /// Reads until `time` has passed; latencies in ns. `read` says whether the data is that of its place.
     fn run(
         mut self,
         time: Duration,
-        mut read: impl FnMut(u64) -> Result<(), Error>,
+        mut read: impl FnMut(u64) -> Result<bool, Error>,
     ) -> Result<hdrhistogram::Histogram<u64>, String> {
         let mut latency = latencies().map_err(|error| error.to_string())?;
         let begun = Instant::now();
@@ -228,7 +235,10 @@ impl Reader {
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
             let place = (u128::from(self.random) * u128::from(self.places)) >> 64;
-            read(place as u64 * u64::from(self.size_bytes)).map_err(|error| error.to_string())?;
+            let offset = place as u64 * u64::from(self.size_bytes);
+            if !read(offset).map_err(|error| error.to_string())? {
+                return Err(format!("the block at {offset} is another one's"));
+            }
             let before = std::mem::replace(&mut now, Instant::now());
             latency.saturating_record((now - before).as_nanos() as u64);
         }

@@ -249,7 +249,15 @@ pub(super) fn text(wiredtiger: &str, cases: &[Case]) -> String {
             writeln!(text, "{failed} chains failed; WiredTiger's own reads found those values.");
     }
     let stolen = cases.iter().map(|case| case.plain.stolen_max.max(case.pushdown.stolen_max));
-    text + &legend::end(&WORDS, sentence(cases), stolen.fold(0.0, f64::max))
+    let stolen = 100.0 * stolen.fold(0.0, f64::max);
+    text += &legend::end(&WORDS, sentence(cases), 0.0);
+    if stolen > 0.0 {
+        let _ = writeln!(
+            text,
+            "\nA hypervisor took up to {stolen:.1} % of the processors' time from a measurement."
+        );
+    }
+    text
 }
 
 fn mib(bytes: u64) -> f64 {

@@ -60,9 +60,9 @@ pub enum Urgency {
 /// them, so that their requests share sends, receives and interrupts. Calls block.
 ///
 /// By TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, every
-/// call in flight ends with [`RequestError::Lost`], later ones with [`SubmitError::NotConnected`]
-/// until [`reconnect`](Self::reconnect). With several portals they go on by another path, as those of a
-/// [`Lane`] do.
+/// call in flight ends with [`RequestError::Lost`](crate::RequestError::Lost), later ones with
+/// [`SubmitError::NotConnected`] until [`reconnect`](Self::reconnect). With several portals they go on by
+/// another path, as those of a [`Lane`] do.
 #[derive(Debug)]
 pub struct SharedLane {
     state: Mutex<State>,

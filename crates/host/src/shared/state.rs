@@ -23,7 +23,7 @@ pub struct Answer {
 pub struct SharedLaneCounters {
     /// Requests sent, each chain of a vector by itself.
     pub requests: u64,
-    /// Pushdown Vectors sent, of chains of several callers ([`SharedLane::gather`]).
+    /// Pushdown Vectors sent, of chains of several callers ([`SharedLane::gather`](super::SharedLane::gather)).
     pub vectors: u64,
     /// Sends, of one caravan each.
     pub caravans: u64,

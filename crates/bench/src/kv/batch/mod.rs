@@ -6,7 +6,7 @@ mod report;
 
 use super::driver::{Driver, Path, Work};
 use super::options::KvOptions;
-use super::remote::{Baselines, Bench};
+use super::remote::{Baselines, Bench, seed};
 use crate::measurement::{CpuTimes, Run, Samples, median, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
@@ -84,10 +84,12 @@ fn case(
     for repetition in 0..=options.repetitions {
         let warm_up = repetition == 0;
         let time = if warm_up { time / 5 } else { time };
-        for (way, samples) in WAYS.into_iter().zip(&mut samples) {
+        for turn in 0..WAYS.len() {
+            let at = (turn + repetition as usize) % WAYS.len();
+            let (way, samples) = (WAYS[at], &mut samples[at]);
             let (run, spent, received) = steal::undisturbed(warm_up, || {
                 let received_before = bench.session.lane.bytes_received();
-                let (run, spent) = timed(bench, way, shape, time, repetition.into())?;
+                let (run, spent) = timed(bench, way, shape, time, seed(repetition, at))?;
                 let received = bench.session.lane.bytes_received() - received_before;
                 Ok::<_, String>((run, spent, received))
             })?;
@@ -135,9 +137,8 @@ fn timed(
     way: Way,
     shape: Shape,
     time: Duration,
-    repetition: u64,
+    seed: u64,
 ) -> Result<(Run, CpuTimes), String> {
-    let seed = 0x9e37_79b9_7f4a_7c15 ^ repetition << 32;
     let keys = bench.keys;
     let before = bench.cpu_times();
     let path = if way == Way::Plain { Path::Plain } else { Path::Pushdown };

@@ -5,7 +5,7 @@ mod report;
 
 use super::driver::{Random, is_value};
 use super::options::KvOptions;
-use super::remote::{Bench, host_options};
+use super::remote::{Bench, host_options, seed};
 use crate::measurement::{CpuTimes, Run, Samples, latencies, median, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
@@ -78,14 +78,16 @@ fn case(
     for repetition in 0..=options.repetitions {
         let warm_up = repetition == 0;
         let time = if warm_up { time / 5 } else { time };
-        for ((way, samples), sends) in WAYS.into_iter().zip(&mut samples).zip(&mut sends) {
+        for turn in 0..WAYS.len() {
+            let at = (turn + repetition as usize) % WAYS.len();
+            let (way, samples, sends) = (WAYS[at], &mut samples[at], &mut sends[at]);
             let (run, spent, per_send) = steal::undisturbed(warm_up, || {
                 let Session { controller, get: known, .. } = &bench.session;
                 let (controller, get) =
                     if way == Way::Private { (&private, get) } else { (controller, *known) };
                 let users = Users::open(way, controller, threads, bench)?;
                 let before = bench.cpu_times();
-                let (run, per_send) = users.run(bench, get, time, repetition.into())?;
+                let (run, per_send) = users.run(bench, get, time, seed(repetition, at))?;
                 let spent: CpuTimes = spent(before, bench.cpu_times());
                 Ok::<_, Box<dyn std::error::Error>>((run, spent, per_send))
             })?;
@@ -147,7 +149,7 @@ impl Users {
         bench: &Bench,
         get: FunctionId,
         time: Duration,
-        repetition: u64,
+        seed: u64,
     ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
         let begun = Instant::now();
         let session = &bench.session;
@@ -155,7 +157,7 @@ impl Users {
         let call = session.call(get, 0, &[], sizes);
         let (cache, keys) = (&session.cache, bench.keys);
         let getter = |index: usize| {
-            let random = Random::new((index as u64 + 1) << 32 ^ repetition << 48);
+            let random = Random::new((index as u64 + 1) << 32 ^ seed);
             Getter { call, cache, keys, random }
         };
         let (ends, bytes, per_send) = match self {
