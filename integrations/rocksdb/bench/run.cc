@@ -385,7 +385,9 @@ Status Runner::measure(const Workload &workload, unsigned threads, const std::ve
 	const Zipf zipf(world_.keys(), workload.theta);
 
 	for (unsigned repetition = 0; repetition < options_.repetitions; repetition++) {
-		for (const Mode mode : modes) {
+		/* Each is first as often as the others: what is written before is there for all that follow. */
+		for (size_t turn = 0; turn < modes.size(); turn++) {
+			const Mode mode = modes[(turn + repetition) % modes.size()];
 			const Status status = measure_well({workload, mode, threads, repetition}, zipf);
 
 			if (!status.ok())

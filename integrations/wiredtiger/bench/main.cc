@@ -507,9 +507,12 @@ void Run(const Options &options)
 		extension.set_mode(BPFOF_WIREDTIGER_PLAIN);
 		For(options, connection, MixOf(workload), bench::Zipf(options.keys, 0.99), &rows,
 			3 * options.warm_milliseconds, &fill);
+		// Each mode is first as often as the others: what is written before is there for all that follow.
+		const std::vector<std::string> modes = Split(options.modes);
+
 		for (int repetition = 0; repetition < options.repetitions; repetition++)
-			for (const std::string &mode : Split(options.modes))
-				Measure(options, connection, extension, &rows, workload, mode);
+			for (size_t turn = 0; turn < modes.size(); turn++)
+				Measure(options, connection, extension, &rows, workload, modes[(turn + repetition) % modes.size()]);
 	}
 	CHECK_WT(connection->close(connection, nullptr));
 }

@@ -25,6 +25,7 @@ struct Latencies {
     all: Histogram<u64>,
     p50_us: Vec<f64>,
     p99_us: Vec<f64>,
+    p99_due_us: Vec<f64>,
 }
 
 /// Latencies in µs: medians over the repetitions, and the longest of all.
@@ -35,6 +36,9 @@ pub(super) struct Figures {
     pub(super) p99_us: f64,
     /// Of the repetition with the lowest, and with the highest.
     pub(super) p99_us_range: [f64; 2],
+    /// The 99th percentile for operations that are due at any moment, one each median: the victim waits for one
+    /// before it begins the next, so that it sees a pause once, whatever would have been due meanwhile.
+    pub(super) p99_due_us: f64,
     pub(super) max_us: f64,
 }
 
@@ -71,8 +75,10 @@ pub(super) struct Memory {
 #[derive(Debug, Serialize)]
 struct Summary {
     read_p99_worst_us: f64,
+    read_p99_due_worst_us: f64,
     read_max_worst_us: f64,
     get_p99_worst_us: f64,
+    get_p99_due_worst_us: f64,
     get_max_worst_us: f64,
     /// Beside whom the 99th percentile of reads was worst.
     worst_aggressor: String,
@@ -109,7 +115,8 @@ pub(super) struct Report {
 impl Sample {
     pub(super) fn new() -> Result<Sample, CreationError> {
         let new = || -> Result<_, CreationError> {
-            Ok(Latencies { all: latencies()?, p50_us: Vec::new(), p99_us: Vec::new() })
+            let (p50_us, p99_us, p99_due_us) = (Vec::new(), Vec::new(), Vec::new());
+            Ok(Latencies { all: latencies()?, p50_us, p99_us, p99_due_us })
         };
         Ok(Sample { reads: new()?, gets: new()? })
     }
@@ -125,6 +132,8 @@ impl Latencies {
         let quantile_us = |quantile| window.value_at_quantile(quantile) as f64 / 1000.0;
         self.p50_us.push(quantile_us(0.5));
         self.p99_us.push(quantile_us(0.99));
+        let due = window.clone_correct(window.value_at_quantile(0.5));
+        self.p99_due_us.push(due.value_at_quantile(0.99) as f64 / 1000.0);
         // All have the bounds of `latencies`.
         self.all += window;
     }
@@ -135,6 +144,7 @@ impl Latencies {
             p50_us: median(&self.p50_us),
             p99_us: median(&self.p99_us),
             p99_us_range: range(&self.p99_us),
+            p99_due_us: median(&self.p99_due_us),
             max_us: self.all.max() as f64 / 1000.0,
         }
     }
@@ -202,8 +212,10 @@ impl Report {
         let worst = single().max_by(by_p99);
         let summary = Summary {
             read_p99_worst_us: most(|case| case.read.p99_us),
+            read_p99_due_worst_us: most(|case| case.read.p99_due_us),
             read_max_worst_us: most(|case| case.read.max_us),
             get_p99_worst_us: most(|case| case.get.p99_us),
+            get_p99_due_worst_us: most(|case| case.get.p99_due_us),
             get_max_worst_us: most(|case| case.get.max_us),
             worst_aggressor: worst.map(|case| case.aggressor.clone()).unwrap_or_default(),
             load_max_worst_ms: most(|case| case.load_max_ms),
@@ -223,8 +235,8 @@ impl Report {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "A victim beside each aggressor, {}: µs (p50 p99 ± % max), the same beside nobody in brackets\n\
-             {:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
+            "A victim beside each aggressor, {}: µs (p50 p99 ± % due max), the same beside nobody in brackets\n\
+             {:<11} {:>50} {:>50} {:>8} {:>8} {:>7}",
             if self.together { "of its address" } else { "of other addresses" },
             "",
             "a read of 4 KiB",
@@ -236,14 +248,15 @@ impl Report {
         let cell = |beside: &Figures, idle: &Figures| {
             let of = |f: &Figures| {
                 let spread = spread_percent(f.p99_us, f.p99_us_range);
-                format!("{:.0} {:.0} ±{spread:.0} {:.0}", f.p50_us, f.p99_us, f.max_us)
+                let Figures { p50_us, p99_us, p99_due_us, max_us, .. } = *f;
+                format!("{p50_us:.0} {p99_us:.0} ±{spread:.0} {p99_due_us:.0} {max_us:.0}")
             };
             format!("{} ({})", of(beside), of(idle))
         };
         for case in &self.cases {
             let _ = writeln!(
                 text,
-                "{:<11} {:>44} {:>44} {:>8.1} {:>8.1} {:>7.2}",
+                "{:<11} {:>50} {:>50} {:>8.1} {:>8.1} {:>7.2}",
                 case.aggressor,
                 cell(&case.read, &case.read_idle),
                 cell(&case.get, &case.get_idle),
@@ -303,12 +316,16 @@ impl Report {
 }
 
 /// What the words of the table mean, behind the names of aggressors.
-const WORDS: [Word<'static>; 6] = [
+const WORDS: [Word<'static>; 7] = [
     (
         "p50, p99",
         "latency that half of the victim's operations, and 99 of a hundred, do not exceed: medians",
     ),
     ("± %", "how far the repetitions with the lowest and the highest p99 are from the median"),
+    (
+        "due",
+        "p99 of operations that are due at any moment, one each p50: what a pause would have kept waiting counts",
+    ),
     ("max", "the slowest operation of all repetitions"),
     ("load ms", "the slowest load of a small function by the victim"),
     ("conn. ms", "the slowest connection of the victim with one I/O queue"),
@@ -327,6 +344,7 @@ mod tests {
             p50_us: p99_us / 2.0,
             p99_us,
             p99_us_range: [p99_us * 0.8, p99_us * 1.1],
+            p99_due_us: p99_us * 2.0,
             max_us: p99_us * 3.0,
         };
         let case = |aggressor: &str, p99_us| Case {
@@ -342,13 +360,23 @@ mod tests {
         };
         let cases = vec![case("scans", 100.0), case("storm", 200.0), case(EVERYTHING, 900.0)];
         let text = Report::new(false, cases, None, 0.0).table();
-        let words =
-            ["scans", "storm", "everything", "p50", "± %", "max", "load ms", "conn. ms", "stop s"];
+        let words = [
+            "scans",
+            "storm",
+            "everything",
+            "p50",
+            "± %",
+            "due",
+            "max",
+            "load ms",
+            "conn. ms",
+            "stop s",
+        ];
         let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, beside \
                         nobody 20 µs; gets that are pushed down 210 µs, beside nobody 30 µs.";
         assert_explained(&text, &words, sentence);
         assert!(text.contains("Beside scans the p99 of reads is 5.00 times"), "{text}");
-        assert!(text.contains("100 200 ±20 600 (10 20 ±20 60)"), "{text}");
+        assert!(text.contains("100 200 ±20 400 600 (10 20 ±20 40 60)"), "{text}");
         assert!(!text.contains("silent"), "{text}");
     }
 }
