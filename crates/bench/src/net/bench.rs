@@ -108,8 +108,9 @@ impl Bench {
         options: &NetOptions,
         target_cpu_ns: &'a dyn Fn() -> Option<u64>,
     ) -> threads::Place<'a> {
-        let (url, size_bytes) = (self.controller.url(), self.size_bytes);
-        threads::Place { url, size_bytes, poll: options.poll, target_cpu_ns }
+        let Place { size_bytes, is_filled, .. } = self.place();
+        let url = self.controller.url();
+        threads::Place { url, size_bytes, is_filled, poll: options.poll, target_cpu_ns }
     }
 
     /// Processor time of host and target so far.

@@ -87,6 +87,8 @@ impl Case {
 pub(super) struct Place<'a> {
     pub(super) url: &'a TargetUrl,
     pub(super) size_bytes: u64,
+    /// Whether each block says where it is.
+    pub(super) is_filled: bool,
     /// Whether hosts never sleep.
     pub(super) poll: bool,
     /// Processor time of the target so far, in ns.
@@ -167,7 +169,7 @@ impl Users {
                     barrier.wait();
                     let end = reader(index).run(time, |offset| {
                         lane.read(nsid, offset, &mut data)?;
-                        Ok(is_marked(&data, offset))
+                        Ok(!place.is_filled || is_marked(&data, offset))
                     });
                     (end, lane.bytes_sent() + lane.bytes_received())
                 });
@@ -181,7 +183,7 @@ impl Users {
                     barrier.wait();
                     reader(index).run(time, |offset| {
                         lane.read(nsid, offset, size_bytes, &mut data)?;
-                        Ok(is_marked(&data, offset))
+                        Ok(!place.is_filled || is_marked(&data, offset))
                     })
                 });
                 let counters = lane.counters();

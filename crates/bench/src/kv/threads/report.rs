@@ -37,7 +37,11 @@ pub(super) struct Report {
 /// What the words of the table mean.
 const WORDS: [Word<'static>; 7] = [
     ("threads", "each looks up one key at a time and waits for it, by one command"),
-    ("a connection each", "as many connections as threads; shared lane: one for all of them"),
+    (
+        "a connection each",
+        "as many connections as threads, whose waits sleep at once if there are several; shared lane: one for all \
+         of them, whose waits spin first",
+    ),
     ("+ vectors", "keys of several threads that leave together are one command"),
     legend::SPREAD,
     legend::QUANTILES,
