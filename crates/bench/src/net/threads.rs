@@ -157,7 +157,7 @@ impl Users {
         size_bytes: u32,
         time: Duration,
     ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
-        let nsid = place.url.nsid;
+        let (nsid, is_filled) = (place.url.nsid, place.is_filled);
         let places = place.size_bytes / u64::from(size_bytes);
         let reader = |index: usize| Reader { places, size_bytes, random: 1 + index as u64 };
         let begun = Instant::now();
@@ -169,7 +169,7 @@ impl Users {
                     barrier.wait();
                     let end = reader(index).run(time, |offset| {
                         lane.read(nsid, offset, &mut data)?;
-                        Ok(!place.is_filled || is_marked(&data, offset))
+                        Ok(!is_filled || is_marked(&data, offset))
                     });
                     (end, lane.bytes_sent() + lane.bytes_received())
                 });
@@ -183,7 +183,7 @@ impl Users {
                     barrier.wait();
                     reader(index).run(time, |offset| {
                         lane.read(nsid, offset, size_bytes, &mut data)?;
-                        Ok(!place.is_filled || is_marked(&data, offset))
+                        Ok(!is_filled || is_marked(&data, offset))
                     })
                 });
                 let counters = lane.counters();
