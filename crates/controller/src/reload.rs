@@ -47,7 +47,10 @@ impl Plan {
         }
         for ((_, _, config), found) in placed.iter().zip(&mut found) {
             if found.is_none() {
-                let at = known.iter().position(|(_, namespace)| namespace.is(config));
+                // Memory does not: nothing tells whether it is that of the same tenant.
+                let moves =
+                    |(_, namespace): &Named| !namespace.is_volatile() && namespace.is(config);
+                let at = known.iter().position(moves);
                 *found = at.map(|at| known.remove(at));
             }
         }

@@ -702,6 +702,18 @@ mod tests {
         }
     }
 
+    /// It does not catch up with what others have had before.
+    #[test]
+    fn who_comes_late_begins_level() {
+        let mut schedule = Schedule::default();
+        join_hosts(&mut schedule, 0, 1);
+        serve(&mut schedule, 1, 10_000);
+        join_hosts(&mut schedule, 1, 1);
+        let served = serve(&mut schedule, 2, 2_000);
+        let late = served.iter().filter(|by| **by == 1).count();
+        assert!((900..1_100).contains(&late), "{late}");
+    }
+
     /// Also of those that are gone while something waits for them.
     #[test]
     fn indices_are_free_when_all_are_gone() {

@@ -166,17 +166,24 @@ fn a_key_proves_one_name() {
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
     let server = start(vec![rule(HOST, with), rule(OTHER, HostKeys::default())], TlsMode::Allowed);
-    let status = connect_by_hand((&server, &psk), OTHER, usize::MAX);
-    assert_eq!(status, 0x184, "Connect Invalid Host");
-    assert!(server.denials().contains(&("foreign name", 1)));
+    // Of the host, and of the subsystem: there is an identity for discovery as well.
+    for (subsystem, host) in [(NQN, OTHER), (DISCOVERY_NQN, HOST)] {
+        let status = connect_by_hand((&server, &psk), (subsystem, host), usize::MAX);
+        assert_eq!(status, 0x184, "Connect Invalid Host");
+    }
+    assert!(server.denials().contains(&("foreign name", 2)), "{:?}", server.denials());
 }
 
-/// Connects with the key of [`HOST`] in a file, in the name of a host, in records of so many bytes. The status, without
-/// Do Not Retry.
-fn connect_by_hand((server, psk): (&Server, &Path), host: &str, record_bytes: usize) -> u16 {
+/// Connects to [`NQN`] with the key of [`HOST`] in a file, by its identity for a subsystem, in the name of a host, in
+/// records of so many bytes. The status, without Do Not Retry.
+fn connect_by_hand(
+    (server, psk): (&Server, &Path),
+    (subsystem, host): (&str, &str),
+    record_bytes: usize,
+) -> u16 {
     let text = fs::read_to_string(psk).expect("read");
     let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
-    let names = Names::new(HOST, NQN).expect("names");
+    let names = Names::new(HOST, subsystem).expect("names");
     let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
     let (stream, secured) = shake(server, &identity.expect("short enough")).expect("TLS");
     let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
@@ -315,7 +322,7 @@ fn tiny_records_are_worked_through() {
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
     let server = start(vec![rule(HOST, with)], TlsMode::Required);
-    assert_eq!(connect_by_hand((&server, &psk), HOST, 1), 0, "connected");
+    assert_eq!(connect_by_hand((&server, &psk), (NQN, HOST), 1), 0, "connected");
 }
 
 #[test]

@@ -377,6 +377,22 @@ fn kept_functions_of_others() {
     let (mut stranger, mut strangers) = host(&attacked.server, 3);
     assert!(stranger.trace(kept).expect("a trace").is_empty());
     assert_eq!(tenant.trace(kept).expect("a trace"), ["secret 4711"], "its own call");
+    let chains = |controller: &mut Controller| {
+        let report = controller.function_report().expect("a report");
+        report.iter().find(|known| known.function == kept.0).map(|known| known.chains)
+    };
+    assert_eq!([&mut owner, &mut tenant, &mut stranger].map(chains), [Some(1), Some(1), Some(0)]);
+    // A host is its name and its identifier, and the identifier 0 is none.
+    let (host_id, owners) = ([1; 16], Options::for_host([1; 16]).host_nqn);
+    let own_name = Options::for_host([9; 16]);
+    for (host_id, host_nqn) in [(host_id, own_name.host_nqn.clone()), ([9; 16], owners)] {
+        let options = Options { host_id, host_nqn, ..Options::default() };
+        let mut other = Controller::connect(&url(&attacked.server), options).expect("connected");
+        assert!(other.unload_function(kept).is_err(), "it is not the impostor's");
+    }
+    let nameless = Options { host_id: [0; 16], ..own_name };
+    let mut nameless = Controller::connect(&url(&attacked.server), nameless).expect("connected");
+    assert!(nameless.install_function(&compile_text(text), 0).is_err(), "for whom?");
     assert!(stranger.unload_function(kept).is_err(), "it is not the stranger's");
     run(&mut strangers, &call(kept, &secret)).expect("it is still there");
     owner.unload_function(kept).expect("it is the owner's");

@@ -80,6 +80,15 @@ fn each_connection_has_its_own_maps() {
     }
     let seen = first.host_maps().expect("maps");
     assert!(seen.iter().all(|map| map.address.controller != others.address.controller));
+    // A host is its name and its identifier.
+    let names = [[1; 16], [9; 16]].map(|id| Options::for_host(id).host_nqn);
+    for (host_id, host_nqn) in [([1; 16], &names[1]), ([9; 16], &names[0])] {
+        let options = Options { host_id, host_nqn: host_nqn.clone(), ..Options::default() };
+        let mut other = Controller::connect(&url(&server), options).expect("it connects");
+        assert_eq!(other.host_maps().expect("none"), []);
+        let refused = other.map_get(&map, &key).expect_err("of another host");
+        assert_eq!(status(refused), Status::UNKNOWN_MAP);
+    }
     // The same host in another association, as the command line is one.
     let (mut tool, _) = host(&server, 1);
     assert_eq!(tool.maps().expect("none"), []);
@@ -94,6 +103,22 @@ fn each_connection_has_its_own_maps() {
     drop((first, first_lane));
     until("the maps end with their association", || tool.host_maps().expect("maps").is_empty());
     assert_eq!(status(tool.map_entries(&map).expect_err("gone")), Status::UNKNOWN_MAP);
+}
+
+/// The identifier 0 is that of nobody: associations with it are strangers to each other.
+#[test]
+fn hosts_without_an_identifier_have_nothing_in_common() {
+    let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
+    let connect = || {
+        let options = Options { host_id: [0; 16], ..Options::for_host([1; 16]) };
+        Controller::connect(&url(&server), options).expect("it connects")
+    };
+    let (mut first, mut second) = (connect(), connect());
+    load(&mut first, &compile_text(EXAMPLE), "read");
+    let map = first.map("hot_blocks").expect("it is there");
+    assert_eq!(second.host_maps().expect("none"), []);
+    let refused = second.map_get(&map, &0u64.to_le_bytes()).expect_err("of another one");
+    assert_eq!(status(refused), Status::UNKNOWN_MAP);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
-use bpfof_host::{Completion, PushdownCall, Request, RequestError};
+use bpfof_host::{Completion, Controller, Options, PushdownCall, Request, RequestError, TargetUrl};
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::identify::{IdentifyNamespace, cns, parse_namespace_list};
 use bpfof_nvme::log_page::{DiscoveryHeader, lid};
@@ -14,7 +14,8 @@ use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, Upload, features, opcode};
 use common::raw::{Peer, Said};
 use common::stop::StopAtEnd;
 use common::{
-    Numbers, call, compile, config, connect, ends, file, load, memory, run, slow_memory, until,
+    Numbers, call, compile, config, connect, ends, ends_with_data, file, load, memory, run,
+    slow_memory, until, url,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -236,6 +237,29 @@ fn work_in_flight_on_what_goes() {
     assert_eq!(run(&mut lane, &chain).expect_err("it is gone").status, gone);
 }
 
+/// Who may use the other id, or the other subsystem, may be another tenant.
+#[test]
+fn memory_stays_under_its_id() {
+    let (stays, small) = (memory(MIB, 512), memory(128 << 10, 512));
+    let base = config(vec![stays.clone(), with_id(2, small.clone())]);
+    let server = Server::start(&base).expect("it starts");
+    let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
+    for nsid in [1, 2] {
+        let data = [nsid as u8; 512];
+        assert_eq!(io.status(rw(opcode::nvm::WRITE, nsid, 7), &data), Status::SUCCESS);
+    }
+    server.reload(&change(&base, &[stays.clone(), with_id(3, small.clone())])).expect("taken over");
+    assert_eq!(active(&mut admin), [1, 3]);
+    let mut first_byte = |nsid| io.call(rw(opcode::nvm::READ, nsid, 7), &[]).0[0];
+    assert_eq!((first_byte(1), first_byte(3)), (1, 0));
+    server.reload(&change(&base, &[of_other(stays), with_id(3, small)])).expect("taken over");
+    let url = TargetUrl { nqn: OTHER.to_owned(), ..url(&server) };
+    let controller = Controller::connect(&url, Options::default()).expect("it connects");
+    let (mut lane, mut block) = (controller.open_lane().expect("a lane"), [9; 512]);
+    lane.read(1, 7 * 512, &mut block).expect("read");
+    assert_eq!(block, [0; 512]);
+}
+
 /// File maps go with their namespace, so that none reaches into what comes after it.
 #[test]
 fn file_maps_go_with_their_namespace() {
@@ -394,6 +418,7 @@ fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&Atomic
     connected.fetch_add(1, Ordering::SeqCst);
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
+        let mut asked = Vec::new();
         for tag in 0..16 {
             let nsid = 1 + numbers.below(3) as u32;
             let offset_bytes = numbers.below(128) * 512;
@@ -406,12 +431,23 @@ fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&Atomic
                     Request::Pushdown(PushdownCall { nsid, first_offset_bytes, ..call(fan, &[]) })
                 }
             };
+            asked.push((nsid, matches!(request, Request::Read { .. })));
             lane.submit(tag, request).expect("there is room");
         }
-        for (tag, end) in ends(&mut lane) {
-            let Err(error) = end else {
-                done += 1;
-                continue;
+        for (tag, end) in ends_with_data(&mut lane) {
+            let (nsid, is_read) = asked[tag as usize];
+            let error = match end {
+                Ok((_, data)) => {
+                    let is_its = |byte: &u8| *byte == 0 || *byte == nsid as u8;
+                    assert!(
+                        !is_read || data.len() == 512 && data.iter().all(is_its),
+                        "{nsid}: {}",
+                        data[0]
+                    );
+                    done += 1;
+                    continue;
+                }
+                Err(error) => error,
             };
             let RequestError::Command(error) = error else { panic!("{tag}: {error}") };
             let gone = error.status.same_code(Status::INVALID_NAMESPACE);

@@ -175,6 +175,8 @@ fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
         assert_eq!(status(&mut lane, short.to_sqe(1, 64), 64), Status::SUCCESS);
         let good = call(function, &[FILE], 512, &scratch);
         assert_eq!(run(&mut lane, &good), Ok((OURS.to_le_bytes().to_vec(), 1)));
+        // Nor has it become one of the other namespace by that.
+        assert_eq!(run(&mut lane, &elsewhere).expect_err("refused").status, unknown);
         let disconnect = FabricsCommand::Disconnect.to_sqe();
         assert_eq!(status(&mut lane, disconnect, 0), Status::SUCCESS);
         assert!(lane.wait(Duration::from_secs(20), &mut |_| {}).is_err(), "it is closed");

@@ -4,6 +4,7 @@ mod common;
 
 use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig};
 use bpfof_function::Object;
+use bpfof_host::{Controller, Options};
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
 use bpfof_nvme::identify::{cns, parse_namespace_list};
 use bpfof_nvme::log_page::{DiscoveryHeader, lid};
@@ -14,7 +15,7 @@ use bpfof_nvme::vendor_specific::{
 };
 use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
 use common::raw::{Peer, RAW_HOST, Said};
-use common::{NQN, compile_text, config, memory};
+use common::{NQN, compile_text, config, memory, url};
 
 const MIB: u64 = 1 << 20;
 const OTHER_HOST: &str = "nqn.2026-01.io.bpf-of:other-host";
@@ -296,4 +297,26 @@ fn rules_are_read_from_the_file() {
     let wrong = "[[host]]\nnqn = \"*\"\nrights = [\"fly\"]\n";
     let error = TargetConfig::from_toml(wrong).expect_err("no such right");
     assert!(error.starts_with("line 1") && error.contains("\"fly\" is no right"), "{error}");
+}
+
+/// Maps of a host's other associations are for who has the right `maps`.
+#[test]
+fn maps_of_other_associations_need_a_right() {
+    let object = compile_text(include_str!("../../../docs/examples/hot_blocks.bpf.c"));
+    for (may_look, names) in [(false, &["read", "load"][..]), (true, &["read", "load", "maps"])] {
+        let rights = Rights::from_names(names.iter().copied()).expect("they make sense");
+        let server = start(vec![rule(OTHER_HOST, rights)]);
+        let connect = || {
+            let options = Options { host_nqn: OTHER_HOST.to_owned(), ..Options::for_host([1; 16]) };
+            Controller::connect(&url(&server), options).expect("it connects")
+        };
+        let (mut first, mut second) = (connect(), connect());
+        first.load_function(&object, 0).expect("it may load");
+        let map = first.map("hot_blocks").expect("its own");
+        let key = 0u64.to_le_bytes();
+        let seen = second.host_maps().expect("an answer");
+        assert_eq!(seen.iter().any(|seen| seen.address == map.address), may_look);
+        let set = second.map_set(&map, &key, &key);
+        assert_eq!(set.is_ok(), may_look, "{set:?}");
+    }
 }

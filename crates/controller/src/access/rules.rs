@@ -340,6 +340,37 @@ mod tests {
         }
     }
 
+    /// An identity of version 0 does not tell keys apart.
+    #[test]
+    fn a_replaced_key_stands_for_nobody() {
+        let psk = || ConfiguredPsk::generate(bpfof_auth::PskHash::Sha256).expect("random numbers");
+        let names = Names::new("a", "one").expect("names");
+        let rules = [psk(), psk()].map(|psk| {
+            let mut rules = Rules::default();
+            rules.add_psk(&rule("a", None, None), &psk, &["one"]);
+            let all = psk.identities(&names, Derivation::Standard);
+            (rules, all.into_iter().map(|found| found.identity).collect::<Vec<_>>())
+        });
+        let [(before, identities), (after, others)] = &rules;
+        let common = identities.iter().find(|identity| others.contains(identity));
+        let common = common.expect("one of version 0");
+        assert!(before.still_stands_for(common, before).is_some_and(|who| who.host_nqn == "a"));
+        assert_eq!(after.still_stands_for(common, before), None);
+        assert_eq!(Rules::default().still_stands_for(common, before), None);
+    }
+
+    #[test]
+    fn who_need_not_prove_its_name_may_do_more() {
+        let open = Access::of(&rule("a", None, None), 1);
+        let with_tls = Access { needs_tls: true, ..open.clone() };
+        assert!(open.contains(&with_tls) && !with_tls.contains(&open));
+        let names = Names::new("a", "one").expect("names");
+        let config = ControllerConfig::new(names, &[], None, Algorithms::default());
+        let config = Arc::new(config);
+        let with_authentication = Access { authentication: Some(config), ..open.clone() };
+        assert!(open.contains(&with_authentication) && !with_authentication.contains(&open));
+    }
+
     #[test]
     fn fewer_rights_are_less() {
         let more = HostRule { rights: Rights::USUAL, ..rule("a", None, None) };

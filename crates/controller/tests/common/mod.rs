@@ -250,12 +250,19 @@ impl Witness {
 
 /// Polls a lane until all its requests ended; the tags and results in the order of their ends.
 pub(crate) fn ends(lane: &mut Lane) -> Vec<(u64, Result<u32, RequestError>)> {
+    let ends = ends_with_data(lane).into_iter();
+    ends.map(|(tag, end)| (tag, end.map(|(dw0, _)| dw0))).collect()
+}
+
+/// The same with what they returned.
+pub(crate) fn ends_with_data(lane: &mut Lane) -> Vec<(u64, Result<(u32, Vec<u8>), RequestError>)> {
     let mut ends = Vec::new();
     let started = Instant::now();
     while lane.requests_in_flight() > 0 {
         assert!(started.elapsed() < Duration::from_secs(20), "requests are lost");
         let _ = lane.wait(Duration::from_secs(1), &mut |completion| {
-            ends.push((completion.tag, completion.result.map(|done| done.dw0)));
+            let end = completion.result.map(|done| (done.dw0, done.data.to_vec()));
+            ends.push((completion.tag, end));
         });
     }
     ends

@@ -143,3 +143,24 @@ impl Lease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is stopped for long finds its lease gone without having been told.
+    #[test]
+    fn a_lease_ends_by_itself() {
+        let lease = Lease::held(Duration::from_secs(8), 7);
+        let until = lease.begin(now_ns()).expect("it is held");
+        assert!((1..=4_000_000_000).contains(&until.saturating_sub(now_ns())));
+        assert!(lease.has_held(until) && !lease.has_held(now_ns()));
+        lease.end();
+        assert!(lease.is_drained());
+        let long_ago = now_ns().saturating_sub(3_000_000_000);
+        assert_eq!(lease.begin(long_ago), Err(Doubt::Unknown));
+        lease.start_break();
+        assert_eq!(lease.begin(now_ns()), Err(Doubt::Breaking));
+        assert!(lease.is_drained() && lease.has_held(until));
+    }
+}
