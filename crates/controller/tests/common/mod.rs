@@ -254,8 +254,11 @@ pub(crate) fn ends(lane: &mut Lane) -> Vec<(u64, Result<u32, RequestError>)> {
     ends.map(|(tag, end)| (tag, end.map(|(dw0, _)| dw0))).collect()
 }
 
+/// How a request with a tag ended: dword 0 and what it returned.
+pub(crate) type Ended = (u64, Result<(u32, Vec<u8>), RequestError>);
+
 /// The same with what they returned.
-pub(crate) fn ends_with_data(lane: &mut Lane) -> Vec<(u64, Result<(u32, Vec<u8>), RequestError>)> {
+pub(crate) fn ends_with_data(lane: &mut Lane) -> Vec<Ended> {
     let mut ends = Vec::new();
     let started = Instant::now();
     while lane.requests_in_flight() > 0 {

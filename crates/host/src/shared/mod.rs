@@ -204,7 +204,7 @@ impl SharedLane {
     ) -> Result<(Guard<'_>, u32), SubmitError> {
         let mut state = self.lock();
         loop {
-            match self.submit(&mut state, request, data) {
+            match self.submit(&mut state, request, data, true) {
                 Ok(tag) => return Ok((state, tag)),
                 Err(SubmitError::QueueFull) => state = self.wait_for_room(state, None),
                 Err(error) => return Err(error),
@@ -212,14 +212,15 @@ impl SharedLane {
         }
     }
 
-    /// Queues a request in the lane, with the memory for what it returns.
+    /// Queues a request in the lane, with the memory for what it returns; see [`State::submit`].
     fn submit(
         &self,
         state: &mut State,
         request: &Request<'_>,
         data: &mut Vec<u8>,
+        may_gather: bool,
     ) -> Result<u32, SubmitError> {
-        state.submit(request, data).inspect_err(|error| {
+        state.submit(request, data, may_gather).inspect_err(|error| {
             // Another connection was to take the place of a worn one, and could not. Nothing is in flight that
             // would say so.
             if *error == SubmitError::NotConnected {

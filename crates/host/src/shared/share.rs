@@ -88,7 +88,9 @@ impl LaneShare {
         let mut memory = self.spare.pop().unwrap_or_default();
         memory.clear();
         let mut state = self.lane.lock();
-        let tag = match self.lane.submit(&mut state, request, &mut memory) {
+        // Who has many chains says itself which leave together.
+        let may_gather = self.tags.is_empty();
+        let tag = match self.lane.submit(&mut state, request, &mut memory, may_gather) {
             Ok(tag) => tag,
             Err(error) => {
                 self.spare.push(memory);

@@ -200,13 +200,16 @@ impl State {
         &mut self,
         request: &Request<'_>,
         data: &mut Vec<u8>,
+        may_gather: bool,
     ) -> Result<u32, SubmitError> {
         let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
         // Room is also that of chains which have not left.
         let is_full = self.waiting().0 > 0 && self.is_full();
         let gathers = match request {
             _ if is_full && self.lane.is_connected() => return Err(SubmitError::QueueFull),
-            Request::Pushdown(chain) if self.gathering.is_some() && self.lane.is_connected() => {
+            Request::Pushdown(chain)
+                if may_gather && self.gathering.is_some() && self.lane.is_connected() =>
+            {
                 self.lane.check(request)?;
                 if self.lane.is_full() {
                     return Err(SubmitError::QueueFull);
