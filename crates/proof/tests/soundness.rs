@@ -2,6 +2,7 @@
 //!
 //! `PROOF_PROGRAMS=20000 cargo test -p bpfof-proof --test soundness` tries more of them.
 
+use bpfof_function::fuzz::with_statics;
 use bpfof_function::{Alone, Arena, FaultKind, Program, abi, interpret};
 use bpfof_proof::{Outcome, prove};
 use std::time::{Duration, Instant};
@@ -38,9 +39,13 @@ fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
 
 const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
+/// Static data of every other program: so many bytes of constants, then as many variables.
+const CONSTANT_BYTES: u64 = 40;
+
 /// r6 is the context, r7 the data, r8 its end, r9 scratch; numbers that depend on data in r0, r2
-/// and r3. Then anything, with more of what gets through: small numbers, bounds, short loops.
-fn program(random: &mut Random) -> Vec<[u8; 8]> {
+/// and r3, or static data in one of them; some of it is missing. Then anything, with more of what gets
+/// through: small numbers, bounds, short loops.
+fn program(random: &mut Random, has_statics: bool) -> Vec<[u8; 8]> {
     let mut code = vec![
         slot(0xbf, 6, 1, 0, 0),
         slot(0x79, 7, 1, 0, 0),
@@ -52,14 +57,38 @@ fn program(random: &mut Random) -> Vec<[u8; 8]> {
         slot(0xb7, 4, 0, 0, 7),
         slot(0xb7, 5, 0, 0, 8),
     ];
+    code.retain(|_| random.below(32) > 0);
+    if has_statics {
+        for register in [0, 3] {
+            let at = random.of(&[0, 8, CONSTANT_BYTES - 8, CONSTANT_BYTES, 2 * CONSTANT_BYTES - 8]);
+            let at = at.wrapping_add(random.of(&[0, 0, 0, 1, 8, 8_u64.wrapping_neg()]));
+            let address = abi::STATICS.wrapping_add(at);
+            code.push(slot(0x18, register, 0, 0, address as i32));
+            code.push(slot(0, 0, 0, 0, (address >> 32) as i32));
+        }
+    }
     let body = code.len();
     for _ in 0..1 + random.below(10) {
-        let at = code.len();
-        code.push(instruction(random, at - body));
+        let at = code.len() - body;
+        if random.below(10) == 0 {
+            // Something that the helper which follows may be able to use.
+            for argument in 1..=3 {
+                let from = random.of(&[0u8, 2, 3, 4, 5, 6, 7, 9, 10]);
+                code.push(slot(0xbf, argument, from, 0, 0));
+            }
+            code.push(slot(0x07, 2, 0, 0, random.of(&[0, -8, -64, 8])));
+            code.push(helper(random));
+        } else {
+            code.push(instruction(random, at));
+        }
     }
     code.push(EXIT);
     code.push(EXIT);
     code
+}
+
+fn helper(random: &mut Random) -> [u8; 8] {
+    slot(0x85, 0, 0, 0, random.of(&[1, 2, 3, 4, 5, 7]))
 }
 
 /// An instruction that has `before` others before it, and at least two after it.
@@ -79,8 +108,13 @@ fn instruction(random: &mut Random, before: usize) -> [u8; 8] {
         // A pointer that is moved.
         4 => slot(0x0f, random.of(&pointer[..4]), random.of(&number), 0, 0),
         5 => slot(0x07, random.of(&pointer[..4]), 0, 0, small),
+        // Static data, and whatever else is in r0 and r3.
+        6 => match random.below(2) {
+            0 => slot(0x7a, random.of(&[0, 3]), 0, small as i16, 1),
+            _ => slot(0x79, random.of(&number), random.of(&[0, 3]), small as i16, 0),
+        },
         // Loads and stores.
-        6..9 => {
+        7..9 => {
             let width = random.of(&[0x00u8, 0x08, 0x10, 0x18]);
             let base = if random.below(8) == 0 { register } else { random.of(&pointer) };
             let offset = if base == 10 { -1 - random.below(520) as i16 } else { small as i16 };
@@ -101,13 +135,13 @@ fn instruction(random: &mut Random, before: usize) -> [u8; 8] {
                 _ => slot(0x0d | op, random.of(&[7, 9, 8]), random.of(&[8, 7]), offset, 0),
             }
         }
-        // A helper: r1 and r2 are what they are, so this is mostly refused.
-        _ => slot(0x85, 0, 0, 0, random.of(&[1, 2, 3, 4, 5, 7])),
+        // r1 and r2 are what they are, so this is mostly refused.
+        _ => helper(random),
     }
 }
 
-/// A fault of an access in runs on random data of at least `block_min` bytes.
-fn fault(program: &Program, block_min: usize, random: &mut Random) -> Option<String> {
+/// A fault of an access, and whether it is a write to a constant, in runs on random data of at least `block_min` bytes.
+fn fault(program: &Program, block_min: usize, random: &mut Random) -> Option<(bool, String)> {
     let mut arena = Arena::new();
     for _ in 0..20 {
         let length = block_min + random.of(&[0usize, 1, 2, 8, 15, 64, 512, 4000]);
@@ -126,10 +160,9 @@ fn fault(program: &Program, block_min: usize, random: &mut Random) -> Option<Str
         if let Err(fault) = interpret(program, &mut arena, limit, &mut budget, &mut Alone)
             && matches!(fault.kind, FaultKind::Memory { .. } | FaultKind::ReadOnly { .. })
         {
-            return Some(format!(
-                "{} (block of {length} bytes at {start})",
-                fault.explain(program)
-            ));
+            let is_constant = matches!(fault.kind, FaultKind::ReadOnly { .. });
+            let fault = fault.explain(program);
+            return Some((is_constant, format!("{fault} (block of {length} bytes at {start})")));
         }
     }
     None
@@ -138,24 +171,36 @@ fn fault(program: &Program, block_min: usize, random: &mut Random) -> Option<Str
 #[test]
 fn what_is_proved_does_not_fault() {
     let programs = std::env::var("PROOF_PROGRAMS").ok().and_then(|text| text.parse().ok());
-    let (mut proved, mut faulting) = (0, 0);
+    let (mut proved, mut with_static, mut faulting, mut constants) = (0, 0, 0, 0);
     let programs = programs.unwrap_or(PROGRAMS);
     for seed in 0..programs {
         let mut random = Random(seed);
-        let code = program(&mut random);
-        let Ok(program) = Program::parse(code.as_flattened()) else { continue };
+        let has_statics = seed % 2 == 0;
+        let code = program(&mut random, has_statics);
+        let Ok(mut program) = Program::parse(code.as_flattened()) else { continue };
+        if has_statics {
+            program = with_statics(
+                program,
+                vec![3; 2 * CONSTANT_BYTES as usize],
+                CONSTANT_BYTES as usize,
+            );
+        }
         let block_min = random.of(&[0, 0, 64, 512]);
         let outcome = prove(&program, block_min, Instant::now() + Duration::from_secs(60));
         let fault = fault(&program, block_min, &mut random);
         if outcome == Outcome::Proved {
             proved += 1;
+            with_static += u64::from(has_statics);
             assert_eq!(fault, None, "seed {seed} is proved, and faults: {program:#?}");
         }
         faulting += u64::from(fault.is_some());
+        constants += u64::from(fault.is_some_and(|(is_constant, _)| is_constant));
     }
-    println!("{proved} of {programs} are proved, {faulting} fault");
-    assert!(
-        proved > programs / 10 && faulting > programs / 10,
-        "{proved} proved, {faulting} fault"
+    let tally = format!(
+        "{proved} of {programs} are proved, {with_static} of them with static data; {faulting} fault, {constants} \
+         by writing constants"
     );
+    println!("{tally}");
+    assert!(proved > programs / 10 && with_static > programs / 40, "{tally}");
+    assert!(faulting > programs / 10 && constants > programs / 400, "{tally}");
 }

@@ -18,6 +18,12 @@ use repair::{repair, scan};
 /// Units that a call of a fuzzed program may take.
 const BUDGET: i64 = 50_000;
 
+/// The same program with static data, of which the first `constant_bytes` are constants.
+#[must_use]
+pub fn with_statics(program: Program, image: Vec<u8>, constant_bytes: usize) -> Program {
+    program.with_statics(Statics::new(image, constant_bytes))
+}
+
 /// Any bytes are an object, whose functions run on both engines alike, or an error; never a panic.
 pub fn object(data: &[u8]) {
     if let Ok(object) = Object::parse(data) {
