@@ -221,7 +221,7 @@ void CheckFull(const std::string &folder, const char *how)
 void CheckAddresses()
 {
 	constexpr size_t kThreads = 4, kAddresses = 5000;
-	ByAddress<size_t> values;
+	bpf_of::ByAddress<size_t> values;
 	std::vector<std::thread> threads;
 	std::vector<char> memory(kThreads * kAddresses * 16);
 
