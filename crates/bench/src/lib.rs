@@ -23,6 +23,7 @@ mod rocksdb;
 mod steal;
 mod tcp_baseline;
 mod tls;
+mod together;
 mod wiredtiger;
 mod xrp;
 

@@ -47,7 +47,7 @@ impl Plan {
         }
         for ((_, _, config), found) in placed.iter().zip(&mut found) {
             if found.is_none() {
-                // Memory does not: nothing tells whether it is that of the same tenant.
+                // Memory never moves: who may use the other id may be another tenant.
                 let moves =
                     |(_, namespace): &Named| !namespace.is_volatile() && namespace.is(config);
                 let at = known.iter().position(moves);

@@ -86,9 +86,9 @@ pub(crate) struct KvOptions {
     #[arg(long, value_delimiter = ',', value_parser = batch,
           conflicts_with_all = ["tls", "ranges", "sums", "plot"])]
     pub(crate) batch: Vec<usize>,
-    /// Compare gets by so many threads that block, with a connection each, on a shared lane, and on one that
+    /// Compare gets by so many threads that block, at most 128, with a connection each, on a shared lane, and on one that
     /// makes vectors of the keys that leave together, in turn.
-    #[arg(long, value_delimiter = ',', value_parser = depth,
+    #[arg(long, value_delimiter = ',', value_parser = threads,
           conflicts_with_all = ["tls", "batch", "ranges", "sums", "depths", "cached", "plot"])]
     pub(crate) threads: Vec<usize>,
     /// Write the figures to this file, as JSON: a list with one object for each case, or with --batch
@@ -137,6 +137,14 @@ fn depth(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(depth @ 1..=1023) => Ok(depth),
         _ => Err("a number from 1 to 1023".into()),
+    }
+}
+
+/// As many as an association has I/O queues.
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=128) => Ok(threads),
+        _ => Err("a number of threads from 1 to 128".into()),
     }
 }
 

@@ -5,9 +5,9 @@ use super::load::is_marked;
 use crate::machine;
 use crate::measurement::{Figures, Run, Samples, latencies, median, spent};
 use crate::steal::undisturbed;
+use crate::together::together;
 use bpfof_host::{Caravan, Controller, Error, Lane, Options as HostOptions, SharedLane, TargetUrl};
 use serde::Serialize;
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// How threads reach the target.
@@ -163,10 +163,8 @@ impl Users {
         let begun = Instant::now();
         let (latencies_of_threads, network_bytes, requests_per_send) = match self {
             Users::Private(lanes) => {
-                let barrier = Barrier::new(lanes.len());
                 let ends = together(lanes, |index, mut lane| {
                     let mut data = vec![0; size_bytes as usize];
-                    barrier.wait();
                     let end = reader(index).run(time, |offset| {
                         lane.read(nsid, offset, &mut data)?;
                         Ok(!is_filled || is_marked(&data, offset))
@@ -177,10 +175,8 @@ impl Users {
                 (ends.into_iter().map(|(end, _)| end).collect(), bytes, 1.0)
             }
             Users::Shared(lane, threads) => {
-                let barrier = Barrier::new(threads);
                 let ends: Vec<_> = together(vec![(); threads], |index, ()| {
                     let mut data = Vec::with_capacity(size_bytes as usize);
-                    barrier.wait();
                     reader(index).run(time, |offset| {
                         lane.read(nsid, offset, size_bytes, &mut data)?;
                         Ok(!is_filled || is_marked(&data, offset))
@@ -199,20 +195,6 @@ impl Users {
         let operations = latency.len();
         Ok((Run { operations, elapsed, network_bytes, hops: 0, latency }, requests_per_send))
     }
-}
-
-/// Runs `work` on a thread for each of `items`, and collects what they return.
-fn together<T: Send, R: Send>(items: Vec<T>, work: impl Fn(usize, T) -> R + Sync) -> Vec<R> {
-    let work = &work;
-    std::thread::scope(|scope| {
-        let started: Vec<_> = items
-            .into_iter()
-            .enumerate()
-            .map(|(index, item)| scope.spawn(move || work(index, item)))
-            .collect();
-        let joined = started.into_iter().map(|thread| thread.join());
-        joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
 }
 
 /// One thread's work.

@@ -3,7 +3,7 @@
 use super::peer::{Peer, Said, pushdown};
 use crate::connection::Connection;
 use crate::hosts::{Host, HostLimits};
-use crate::limits::{ARENA_SLICE_NS, CLOSES_PER_TURN, LINGER_NS, MAX_KEPT_FUNCTIONS};
+use crate::limits::{ARENA_SLICE_NS, CLOSES_PER_TURN, LINGER_NS};
 use crate::reactor::Message;
 use crate::reactor::completions::message;
 use crate::reactor::turn;
@@ -39,22 +39,6 @@ fn load_get(rig: &mut Rig, admin: &mut Peer) -> u32 {
     let (status, id) = try_to_load_get(rig, admin, Installation::default());
     assert_eq!(status, Status::SUCCESS);
     id
-}
-
-/// Half of what others leave.
-#[test]
-fn one_host_leaves_room_for_functions_of_others() {
-    let (mut rig, mut admin, _io) = rig();
-    let keep = Installation { kept: true, ..Installation::default() };
-    for number in 0..MAX_KEPT_FUNCTIONS / 2 {
-        let (status, _) = try_to_load_get(&mut rig, &mut admin, keep);
-        assert_eq!(status, Status::SUCCESS, "{number}");
-    }
-    let (status, _) = try_to_load_get(&mut rig, &mut admin, keep);
-    assert!(status.same_code(Status::RESOURCE_LIMIT), "{status}");
-    let mut other = Peer::connect_as(&mut rig, "nqn.2026-01.io.bpf-of:another");
-    let (status, _) = try_to_load_get(&mut rig, &mut other, keep);
-    assert_eq!(status, Status::SUCCESS);
 }
 
 /// The status and the id that the last chunk is answered with, or the first that is refused.

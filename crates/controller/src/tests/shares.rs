@@ -6,7 +6,9 @@ use crate::access::{Access, HostKeys, HostRule, Rights, Rules};
 use crate::config::{NamespaceConfig, NamespaceSource};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull, HostLimits, Hosts};
-use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, LAST_CONTROLLER_ID, USELESS_AFTER_NS};
+use crate::limits::{
+    ADMIN_UNITS, BYTES_PER_UNIT, LAST_CONTROLLER_ID, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS,
+};
 use crate::listener::Listener;
 use crate::namespace::Namespace;
 use crate::reactor::table::Room;
@@ -374,6 +376,23 @@ fn whoever_connects_pays_for_the_kept_functions() {
     let with_ns = take(&mut rig, "nqn.2026-01.io.bpf-of:third");
     assert!(with_ns >= without_ns + 24_000, "{with_ns} ns, and {without_ns} without");
     rig.finish();
+}
+
+/// Half of what others leave.
+#[test]
+fn one_host_leaves_room_for_functions_of_others() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let keep = Installation { kept: true, ..Installation::default() };
+    for number in 0..MAX_KEPT_FUNCTIONS / 2 {
+        let (status, _) = try_to_load_get(&mut rig, &mut admin, keep);
+        assert_eq!(status, Status::SUCCESS, "{number}");
+    }
+    let (status, _) = try_to_load_get(&mut rig, &mut admin, keep);
+    assert!(status.same_code(Status::RESOURCE_LIMIT), "{status}");
+    let mut other = Peer::connect_as(&mut rig, "nqn.2026-01.io.bpf-of:another");
+    let (status, _) = try_to_load_get(&mut rig, &mut other, keep);
+    assert_eq!(status, Status::SUCCESS);
 }
 
 #[test]

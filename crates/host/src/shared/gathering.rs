@@ -71,8 +71,6 @@ struct Waiting {
     tag: u32,
     /// A hash of what chains of one vector have in common.
     name: u64,
-    /// Of the request that it would be alone.
-    bytes: usize,
     /// As what it was sent before, in a vector that has not answered it. It leaves alone.
     before: Option<Sent>,
 }
@@ -151,9 +149,10 @@ impl Gathering {
             self.chains.resize_with(at + 1, KeptChain::default);
         }
         self.chains[at].replace(call);
-        let (name, bytes) = (self.chains[at].name(), self.chains[at].encoded_bytes);
-        self.waiting.push(Waiting { tag, name, bytes, before: None });
-        self.waiting_bytes += bytes;
+        let KeptChain { encoded_bytes, .. } = self.chains[at];
+        let name = self.chains[at].name();
+        self.waiting.push(Waiting { tag, name, before: None });
+        self.waiting_bytes += encoded_bytes;
     }
 
     /// Queues the chains that wait in the lane: together those that may be one command. Some stay if the lane
@@ -204,7 +203,7 @@ impl Gathering {
                 let leaves = leaving == count || leaving > 0 && joins(waiting);
                 if leaves {
                     leaving -= 1;
-                    *bytes -= waiting.bytes;
+                    *bytes -= chain(waiting).encoded_bytes;
                 }
                 !leaves
             });
@@ -250,9 +249,8 @@ impl Gathering {
                 }
                 Err(Unanswered::Request(error)) => on_end(sent.tag, Err(error)),
                 Err(Unanswered::LeftOut | Unanswered::BadAnswer) => {
-                    let bytes = kept[sent.tag as usize].encoded_bytes;
-                    waiting.push(Waiting { tag: sent.tag, name: 0, bytes, before: Some(sent) });
-                    *waiting_bytes += bytes;
+                    waiting.push(Waiting { tag: sent.tag, name: 0, before: Some(sent) });
+                    *waiting_bytes += kept[sent.tag as usize].encoded_bytes;
                     *is_urgent = true;
                 }
             }

@@ -9,6 +9,7 @@ use super::remote::{Bench, host_options, seed};
 use crate::measurement::{CpuTimes, Run, Samples, latencies, median, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
+use crate::together::together;
 use bpfkv::Cache;
 use bpfkv::pushdown::{GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
 use bpfof_host::{
@@ -19,8 +20,6 @@ use bpfof_kv::Session;
 use bpfof_terminal::{Outcome, progress};
 use hdrhistogram::Histogram;
 use report::{Case, Report, Shared};
-use std::sync::Barrier;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How threads reach the target.
@@ -122,19 +121,19 @@ enum Users {
     Shared(Box<SharedLane>, usize),
 }
 
-/// What a thread has measured: times of its gets in ns, and bytes on its own connection.
-type Measured = (Histogram<u64>, u64);
-
 impl Users {
     fn open(
         way: Way,
         controller: &Controller,
         threads: usize,
         bench: &Bench,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Box<dyn std::error::Error>> {
         if way == Way::Private {
             let lanes: Result<_, _> = (0..threads).map(|_| controller.open_lane()).collect();
-            return lanes.map(Self::Private);
+            return lanes.map(Self::Private).map_err(|error: Error| {
+                format!("{threads} threads have no connection each: {error}; give fewer --threads")
+                    .into()
+            });
         }
         let mut lane = SharedLane::new(controller.open_lane()?, Caravan::default())?;
         if way == Way::Gathered {
@@ -163,19 +162,16 @@ impl Users {
         let (ends, bytes, per_send) = match self {
             Self::Private(lanes) => {
                 let ends = together(lanes, |index, mut lane| {
-                    let histogram =
-                        getter(index).run(time, |call, answer| lane.pushdown(call, answer))?;
-                    Ok((histogram, lane.bytes_sent() + lane.bytes_received()))
-                })?;
+                    let end = getter(index).run(time, |call, answer| lane.pushdown(call, answer));
+                    (end, lane.bytes_sent() + lane.bytes_received())
+                });
                 let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
-                (ends, bytes, 1.0)
+                (ends.into_iter().map(|(end, _)| end).collect(), bytes, 1.0)
             }
             Self::Shared(lane, threads) => {
-                let ends = together(vec![(); threads], |index, ()| {
-                    let histogram =
-                        getter(index).run(time, |call, answer| lane.pushdown(call, answer))?;
-                    Ok((histogram, 0))
-                })?;
+                let ends: Vec<_> = together(vec![(); threads], |index, ()| {
+                    getter(index).run(time, |call, answer| lane.pushdown(call, answer))
+                });
                 let counters = lane.counters();
                 let bytes = counters.bytes_sent + counters.bytes_received;
                 (ends, bytes, counters.requests as f64 / counters.caravans.max(1) as f64)
@@ -183,33 +179,13 @@ impl Users {
         };
         let elapsed = begun.elapsed();
         let mut latency = latencies()?;
-        for (of_thread, _) in ends {
-            latency.add(of_thread)?;
+        for of_thread in ends {
+            latency.add(of_thread?)?;
         }
         let run =
             Run { operations: latency.len(), elapsed, network_bytes: bytes, hops: 0, latency };
         Ok((run, per_send))
     }
-}
-
-/// Runs `work` on a thread for each of `items`, all at once.
-fn together<T: Send>(
-    items: Vec<T>,
-    work: impl Fn(usize, T) -> Result<Measured, String> + Sync,
-) -> Result<Vec<Measured>, String> {
-    let (work, barrier) = (&work, Barrier::new(items.len()));
-    let barrier = &barrier;
-    thread::scope(|scope| {
-        let start = |(index, item)| {
-            scope.spawn(move || {
-                barrier.wait();
-                work(index, item)
-            })
-        };
-        let started: Vec<_> = items.into_iter().enumerate().map(start).collect();
-        let joined = started.into_iter().map(|thread| thread.join());
-        joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    })
 }
 
 /// One thread's work.
