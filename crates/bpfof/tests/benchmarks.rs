@@ -233,6 +233,35 @@ fn vectors_are_measured_against_single_gets() {
     assert!(bad(&["bench", "kv", "--batch", "4", "--tls"]).contains("cannot be used with"));
 }
 
+#[test]
+fn threads_that_block_are_measured_each_way() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("threads.json");
+    let out = out.to_str().expect("UTF-8");
+    let run = ["bench", "kv", "--levels", "2", "--repetitions", "1", "--milliseconds", "20"];
+    let text = good(&[&run[..], &["--threads", "1,12", "--json", out]].concat());
+    assert!(text.replace('\n', " ").contains("12 threads that share a lane look up "), "{text}");
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    let cases = report["cases"].as_array().expect("a list");
+    assert_eq!([&cases[0]["threads"], &cases[1]["threads"]], [1, 12]);
+    for case in cases {
+        for way in ["private", "shared", "gathered"] {
+            assert!(case[way]["ops_per_s"].as_f64() > Some(0.0), "{case}");
+            assert!(case[way]["p99_us"].as_f64() >= case[way]["p50_us"].as_f64(), "{case}");
+        }
+        for ratio in ["gathered_over_shared", "gathered_over_private"] {
+            assert!(case[ratio].as_f64() > Some(0.0), "{case}");
+        }
+        assert!(case["gathered"]["keys_per_send"].as_f64() >= Some(1.0), "{case}");
+    }
+    for given in ["0", "129"] {
+        assert!(bad(&["bench", "kv", "--threads", given]).contains("1 to 128"));
+    }
+    let local = ["bench", "kv", "--executor", "local", "--threads", "2"];
+    assert!(bad(&local).contains("--threads is for a target"));
+}
+
 /// XRP's table: a database in a file, no target.
 #[test]
 fn local_chains_are_measured_against_reads() {

@@ -113,3 +113,40 @@ impl Case {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legend::assert_explained;
+
+    #[test]
+    fn the_table_explains_itself() {
+        let figures = |ops_per_s: f64| Figures {
+            ops_per_s,
+            ops_per_s_range: [ops_per_s * 0.9, ops_per_s * 1.2],
+            p50_us: 1.0,
+            p99_us: 2.0,
+            net_bytes_per_op: 100.0,
+            host_cpu_us_per_op: None,
+            target_cpu_us_per_op: Some(0.5),
+        };
+        let shared = |ops_per_s| Shared { figures: figures(ops_per_s), keys_per_send: 15.9 };
+        let case = |threads| Case {
+            bench: "kv-get-threads",
+            levels: 6,
+            threads,
+            private: figures(10_000.0),
+            shared: shared(40_000.0),
+            gathered: shared(50_000.0),
+            gathered_over_shared: 1.25,
+            gathered_over_private: 5.0,
+        };
+        let text = Report::new(vec![case(32), case(4)]).table();
+        let words =
+            ["threads", "a connection each", "+ vectors", "± %", "p50", "host µs", "keys/send"];
+        let sentence = "32 threads that share a lane look up 1.25 times as many keys a second";
+        assert_explained(&text, &words, sentence);
+        assert!(text.contains("50,000 against 40,000 and 10,000"), "{text}");
+        assert!(text.contains(" 0.50 ") && text.contains(" 15.9"), "{text}");
+    }
+}
