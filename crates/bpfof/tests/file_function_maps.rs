@@ -103,6 +103,18 @@ fn functions_that_remember_at_a_target_do_not_fall_back() {
     let words = refused.to_string();
     assert!(words.contains("function read has maps at the target"), "{words}");
     assert!(words.contains("stale file map"), "{words}");
+    // A hole has no blocks at the target.
+    let sparse = disk.mount().join("sparse");
+    std::fs::write(&sparse, [7; 512]).expect("written");
+    let file = std::fs::OpenOptions::new().write(true).open(&sparse).expect("opens");
+    file.set_len(8192).expect("longer");
+    file.sync_all().expect("durable");
+    let sparse = maps.open(&sparse).expect("opens");
+    assert!(maps.wait_mapped(&sparse, PATIENCE), "{:?}", sparse.refusal());
+    let refused = read(&mut reader, &sparse, &function, 4096).expect_err("a hole");
+    let words = refused.to_string();
+    assert!(words.contains("function read has maps at the target"), "{words}");
+    assert!(words.contains("it reads a hole of a file"), "{words}");
     // Nor does a reader without a target run it.
     let mut local = PushdownReader::new(&FileMaps::local(), Policy::default()).expect("a reader");
     let refused = read(&mut local, &there, &function, 512).expect_err("not at the target");

@@ -1,6 +1,6 @@
 //! TLS handshakes, beside the reactors: each on a thread of its own, for as long as Connect may take.
 
-use crate::access::{Handshaken, Reason, Rules};
+use crate::access::{HandshakeKey, Handshaken, Reason, Rules};
 use crate::command_log::StrangersLog;
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
@@ -226,7 +226,7 @@ impl Handshake {
         let rules = self.registry.rules();
         let store: Arc<dyn PskStore> = Arc::new(Keys(Arc::clone(&rules)));
         let outcome = match bpfof_tls::accept(&socket, &store, deadline) {
-            Ok(secured) => self.secure(&socket, secured, &rules).map(Some),
+            Ok(secured) => self.secure(&socket, secured, rules).map(Some),
             Err(HandshakeError::NotTls { .. }) if !self.is_required => Ok(None),
             Err(_) if self.counted.had_to_go() => {
                 Err("others came, and it was slow or its address had most TLS handshakes"
@@ -266,15 +266,16 @@ impl Handshake {
         &self,
         socket: &TcpStream,
         secured: Secured,
-        rules: &Rules,
+        rules: Arc<Rules>,
     ) -> Result<Secure, String> {
+        let key = HandshakeKey { psk_identity: secured.identity.clone(), rules };
         // Its key may just have been taken away, or replaced.
-        let identity = self.registry.rules().still_stands_for(&secured.identity, rules);
+        let identity = key.identity(&self.registry.rules());
         let identity = identity.ok_or("its key has been removed from the rules")?;
         let (host, suite) = (identity.host_nqn.clone(), secured.suite.name());
         let by_kernel = self.by_kernel && ktls::enable(socket.as_fd(), &secured.write).is_ok();
         let secure =
-            Secure::new(identity, secured, by_kernel).map_err(|error| error.to_string())?;
+            Secure::new(identity, key, secured, by_kernel).map_err(|error| error.to_string())?;
         let how = if by_kernel { "by the kernel" } else { "in this process" };
         self.log.detail(host, format_args!("TLS with {suite}, records sealed {how}"));
         Ok(secure)

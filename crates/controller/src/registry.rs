@@ -31,6 +31,8 @@ pub(crate) struct Registry {
     pub(crate) listeners: Vec<Arc<Listener>>,
     /// No host gets in without TLS.
     pub(crate) is_tls_required: bool,
+    /// TLS handshakes are served: since the start, or never.
+    pub(crate) serves_tls: bool,
     rules: Mutex<Arc<Rules>>,
     /// What each subsystem keeps.
     own_functions: OwnFunctions,
@@ -58,6 +60,7 @@ impl Registry {
             discovery: Arc::new(discovery),
             listeners,
             is_tls_required: false,
+            serves_tls: false,
             rules: Mutex::default(),
             own_functions: OwnFunctions::default(),
             denials: Denials::default(),

@@ -80,8 +80,6 @@ struct Wire {
     rx: Option<(Vec<u8>, usize)>,
     /// What the target is sending, until the host takes it.
     tx: Option<Box<Outgoing>>,
-    /// What was sent when the connection ended.
-    last_words: Vec<u8>,
     /// What a card has been given to do, and has not ended.
     posted: VecDeque<Work>,
     /// Nothing is received any more, or nothing is sent either.
@@ -503,7 +501,7 @@ impl Rig {
         if index == u32::MAX {
             return Vec::new();
         }
-        let mut bytes = std::mem::take(&mut self.core.io.wire(index).last_words);
+        let mut bytes = Vec::new();
         while let Some(sent) = self.core.io.wire(index).tx.take() {
             bytes.extend(sent.to_bytes());
             let length = sent.len() as i32;

@@ -190,6 +190,7 @@ impl Server {
         let cntlids = (config.cntlids.clone(), last_controller);
         let mut registry = Registry::new(config.limits, hosts, cntlids, namespaces, listeners);
         registry.is_tls_required = config.tls() == TlsMode::Required;
+        registry.serves_tls = config.tls() != TlsMode::Off;
         registry.keep_functions(functions)?;
         registry.set_rules(Rules::load(&config.rules, &config.subsystems())?);
         let registry = Arc::new(registry);
@@ -423,7 +424,7 @@ impl Server {
     pub fn reload_rules(&self, rules: &[HostRule]) -> Result<(), ServerError> {
         let mut running = self.running();
         let config = TargetConfig { rules: rules.to_vec(), ..running.clone() };
-        config.check_change(&running)?;
+        config.check_change(&running, self.registry.serves_tls)?;
         self.take_over_rules(Rules::load(&config.rules, &config.subsystems())?);
         *running = config;
         self.tell(|| Message::NamespacesChanged);
@@ -544,7 +545,7 @@ impl Server {
     fn change_to(&self, config: &TargetConfig, reads_keys: bool) -> Result<(), ServerError> {
         let mut running = self.running();
         let config = &self.given.replace(config);
-        config.check_change(&running)?;
+        config.check_change(&running, self.registry.serves_tls)?;
         let subsystems = config.subsystems();
         let rules = match reads_keys || subsystems != running.subsystems() {
             true => Some(Rules::load(&config.rules, &subsystems)?),

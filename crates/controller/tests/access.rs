@@ -181,11 +181,24 @@ fn connect_by_hand(
     (subsystem, host): (&str, &str),
     record_bytes: usize,
 ) -> u16 {
+    connect_in(shake(server, &identity(psk, subsystem)).expect("TLS"), host, record_bytes)
+}
+
+/// The identity of the key of [`HOST`] in a file, for a subsystem.
+fn identity(psk: &Path, subsystem: &str) -> TlsIdentity {
     let text = fs::read_to_string(psk).expect("read");
     let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
     let names = Names::new(HOST, subsystem).expect("names");
     let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
-    let (stream, secured) = shake(server, &identity.expect("short enough")).expect("TLS");
+    identity.expect("short enough")
+}
+
+/// The same on a connection that has shaken hands.
+fn connect_in(
+    (stream, secured): (TcpStream, bpfof_tls::Secured),
+    host: &str,
+    record_bytes: usize,
+) -> u16 {
     let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
     let mut opener = bpfof_tls::Opener::new(secured.read, secured.side).expect("a key");
     let mut say = Vec::new();
@@ -360,11 +373,39 @@ fn keys_change_without_a_restart() {
     let none = keys.write("none", b"NVMeTLSkey-1:01:bm9uZQ==:");
     let error = change(with(&[&none])).expect_err("no key").to_string();
     assert!(error.contains("none") && !error.contains("bm9uZQ"), "{error}");
-    // The last key goes: nobody gets in with it, and the next one needs a restart.
+    // The last key goes, and another comes: TLS is served all the time.
     change(vec![rule(OTHER, HostKeys::default())]).expect("taken over");
     assert!(connect(&url(&server, HOST, &[("tls-psk", &new)])).is_err());
-    let error = change(with(&[&new])).expect_err("TLS begins").to_string();
+    change(with(&[&old])).expect("taken over");
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &old)])).expect("it connects"));
+    // A target without TLS does not begin with it.
+    let server = Server::start(&TargetConfig { allow_any_host: true, ..base.clone() });
+    let server = server.expect("the target starts");
+    let begins = TargetConfig { rules: with(&[&new]), ..base };
+    let error = server.reload(&begins).expect_err("TLS begins").to_string();
     assert!(error.contains("tls cannot change"), "{error}");
+}
+
+/// A connection that has shaken hands by a key before the key is replaced does not get through Connect after it.
+#[test]
+fn connect_checks_the_key_of_the_handshake_again() {
+    let keys = Keys::new();
+    let (old, new) = (keys.psk("old", PskHash::Sha256), keys.psk("new", PskHash::Sha256));
+    let with = |path: &PathBuf| {
+        let tls_psk = vec![path.clone()];
+        vec![rule(HOST, HostKeys { tls_psk, ..HostKeys::default() })]
+    };
+    let server = start(with(&old), TlsMode::Allowed);
+    let spare = || shake(&server, &identity(&old, NQN)).expect("TLS");
+    let [before, after] = [spare(), spare()];
+    assert_eq!(connect_in(before, HOST, usize::MAX), 0);
+    let config = TargetConfig { tls: TlsMode::Allowed, ..config(vec![memory(MIB, 512)]) };
+    server.reload(&TargetConfig { rules: with(&new), ..config }).expect("taken over");
+    assert_eq!(connect_in(after, HOST, usize::MAX), 0x184, "Connect Invalid Host");
+    assert_eq!(
+        server.denials().iter().find(|(why, _)| *why == "TLS handshake").map(|of| of.1),
+        Some(1)
+    );
 }
 
 /// What the discovery log says to a host of each entry: TREQ, security type, NQN.

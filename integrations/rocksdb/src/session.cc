@@ -124,8 +124,8 @@ PooledReader Session::take()
 	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0};
 
 	if (!reader.reader) {
-		/* A target that is full says so; one that is gone does not answer. */
-		if (errno == EAGAIN)
+		/* A full target says so, and this process may be out of descriptors or memory: both pass. */
+		if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM)
 			refused_until_ = ms() + REFUSED_MS;
 		else if (has_target_)
 			lost_ = true;

@@ -51,13 +51,21 @@ impl Identity {
 fn default_options() -> Options {
     let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let id = read(HOST_ID_FILE).and_then(|text| text.parse::<HostId>().ok());
-    match (id, read(HOST_NQN_FILE).filter(|nqn| nqn.starts_with("nqn."))) {
-        (Some(id), Some(nqn)) => Options { host_nqn: nqn, ..Options::for_host(id.0) },
-        _ => {
-            let machine = read("/etc/machine-id").filter(|machine| !machine.is_empty());
-            let name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-            Options::for_host(of_user(&machine.unwrap_or_else(name)))
-        }
+    let nqn = read(HOST_NQN_FILE).filter(|nqn| nqn.starts_with("nqn."));
+    let Some(id) = id else {
+        let machine = read("/etc/machine-id").filter(|machine| !machine.is_empty());
+        let name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        return Options::for_host(of_user(&machine.unwrap_or_else(name)));
+    };
+    options_of_machine(id, nqn)
+}
+
+/// Options of a host whose identifier is known, and its NQN unless that follows from the identifier.
+fn options_of_machine(id: HostId, nqn: Option<String>) -> Options {
+    let options = Options::for_host(id.0);
+    match nqn {
+        Some(host_nqn) => Options { host_nqn, ..options },
+        None => options,
     }
 }
 
@@ -83,6 +91,16 @@ mod tests {
         for wrong in ["", "0001", "00000000-0000-0000-0000-000000000000", "x"] {
             assert!(wrong.parse::<HostId>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_identifier_without_an_nqn_is_used() {
+        let id: HostId = "00010203-0405-0607-0809-0a0b0c0d0e0f".parse().expect("a UUID");
+        let made = "nqn.2014-08.org.nvmexpress:uuid:00010203-0405-0607-0809-0a0b0c0d0e0f";
+        let options = options_of_machine(id, None);
+        assert_eq!((options.host_id, options.host_nqn.as_str()), (id.0, made));
+        let options = options_of_machine(id, Some("nqn.2026-01.example:db".to_owned()));
+        assert_eq!((options.host_id, options.host_nqn.as_str()), (id.0, "nqn.2026-01.example:db"));
     }
 
     #[test]

@@ -50,6 +50,23 @@ pub(crate) fn bare() -> Nvme {
     nvme
 }
 
+/// The block device of another drive is not the namespace's.
+#[test]
+#[ignore = "interop/passthrough.py runs it on an NVMe drive"]
+fn disks_of_other_drives_are_refused() {
+    let nvme = bare();
+    let all = std::fs::read_dir("/sys/block").expect("sysfs").flatten();
+    let all = all.map(|disk| PathBuf::from("/dev").join(disk.file_name()));
+    let is_other = |disk: &PathBuf| *disk != nvme.block && disk.to_string_lossy().contains("nvme");
+    for other in all.filter(is_other) {
+        let namespace = NvmeNamespace::open(&nvme.character).expect("a namespace");
+        let device = NamespaceDevice::new(&other).expect("a block device");
+        let refused = FileMaps::passthrough(namespace, device).expect_err("of another drive");
+        let words = refused.to_string();
+        assert!(words.contains(&other.display().to_string()), "{words}");
+    }
+}
+
 /// A table of sorted keys on the bare namespace.
 #[test]
 #[ignore = "interop/passthrough.py runs it on an NVMe drive"]

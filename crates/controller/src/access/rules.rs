@@ -2,7 +2,6 @@
 
 use super::rights::Rights;
 use crate::limits::MAX_NSID;
-use crate::transport::secure::Identity;
 use bpfof_auth::dhchap::{Algorithms, ControllerConfig};
 use bpfof_auth::{ConfiguredPsk, Derivation, DhchapKey, KeyFileError, Names, key_file};
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -10,6 +9,13 @@ use bpfof_tls::{Psk, PskHash};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// The names that a key was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) host_nqn: String,
+    pub(crate) subsystem_nqn: String,
+}
 
 /// A rule of the configuration: what a host may do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
 use super::functions::ASSOCIATION_UNITS;
-use crate::access::{Access, Reason, Rules};
+use crate::access::{Access, Identity, Reason, Rules};
 use crate::association::{AdminState, Association};
 use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
@@ -15,7 +15,6 @@ use crate::registry::Registry;
 use crate::room::Newcomer;
 use crate::subsystem::Subsystem;
 use crate::transport::Port;
-use crate::transport::secure::Identity;
 use bpfof_nvme::fabrics::{
     CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, DISCOVERY_NQN,
 };
@@ -101,6 +100,13 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let is_identified = identity.is_some();
     let rules = registry.rules();
     let access = access(&registry, &rules, &data, &subsystem, identity)?;
+    // A connection may wait for 10 s between its handshake and Connect.
+    if !cx.connection.port.is_key_valid(&rules) {
+        registry.denials.count(Reason::Handshake);
+        let cause = "its TLS key has been removed from the rules since the handshake";
+        let status = Status::CONNECT_INVALID_HOST.with_dnr();
+        return Err(Refusal::new(status, cause).of_field("HOSTNQN"));
+    }
     let entries = sqsize + 1;
     let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
     let known = match qid {
@@ -142,6 +148,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         false => QueuePair::new(qid, entries, flow_control),
     };
     connection.phase = phase(qid, association);
+    connection.port.connected();
     connection.asks.is_associated = true;
     if let Some(memory) = memory {
         connection.memory = memory;

@@ -7,7 +7,8 @@ use crate::listener::Listener;
 use crate::registry::Registry;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
 use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 /// The log page of `generation` or later, whole (NVMe Base 2.0 §5.16.1.23), for a host that reached
 /// us at `ends.local`: the subsystems that it may connect to.
@@ -22,7 +23,7 @@ pub(crate) fn log_page(
     let subtype = DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY;
     // Who comes to the listener for discovery has used an address that works.
     let advertised = (!ends.discovery_only)
-        .then(|| Reached::of(registry.listener(ends.listener), ends.local))
+        .then(|| Reached::of(registry.listener(ends.listener), &registry.listeners, ends.local))
         .flatten();
     let transport = match ends.discovery_only {
         true => Transport::Tcp,
@@ -38,7 +39,9 @@ pub(crate) fn log_page(
             if needs_tls && listener.transport == Transport::Rdma {
                 continue;
             }
-            let Some(reached) = Reached::of(listener, ends.local) else { continue };
+            let Some(reached) = Reached::of(listener, &registry.listeners, ends.local) else {
+                continue;
+            };
             let subtype = DiscoveryEntry::SUBTYPE_NVM;
             entries.push(entry(subtype, &subsystem.nqn, needs_tls, listener.id, &reached));
         }
@@ -67,9 +70,10 @@ impl Reached {
         Reached { host: ip.to_string(), ip, port: address.port(), transport }
     }
 
-    /// For a host that reached us at `local`: a listener is where it is said to be; one that listens
-    /// everywhere is where it has worked, unless that is IPv6 and the listener is not.
-    fn of(listener: &Listener, local: SocketAddr) -> Option<Reached> {
+    /// How a host that reached this target at `local` reaches `listener`, one of `all`: at its own address,
+    /// or for a wildcard listener at `local`. None if a wildcard listener does not accept connections of
+    /// that address family. An IPv6 wildcard accepts IPv4 unless an IPv4 wildcard has the same port.
+    fn of(listener: &Listener, all: &[Arc<Listener>], local: SocketAddr) -> Option<Reached> {
         let (ip, port) = (listener.address.ip(), listener.address.port());
         let transport = listener.transport;
         if let Some(Advertised { host, port: given }) = listener.advertised() {
@@ -77,8 +81,12 @@ impl Reached {
             return Some(Reached { host, ip, port: given.unwrap_or(port), transport });
         }
         let local = local.ip().to_canonical();
+        let all_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let is_all_v4 =
+            |other: &Arc<Listener>| other.address == all_v4 && other.transport == transport;
         match ip.is_unspecified() {
             true if ip.is_ipv4() && local.is_ipv6() => None,
+            true if ip.is_ipv6() && local.is_ipv4() && all.iter().any(is_all_v4) => None,
             true => Some(Reached::at(SocketAddr::new(local, port), transport)),
             false => Some(Reached::at(listener.address, transport)),
         }

@@ -4,6 +4,8 @@ use super::context::{Command, Context};
 use crate::association::{AdminState, PartialUpload};
 use crate::limits::MAX_TRANSFER_BYTES;
 use crate::refusal::Refusal;
+use bpfof_function::memory::Charge;
+use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{Installation, Upload};
 
 /// Which object is uploaded: there is one of each kind at a time.
@@ -52,8 +54,7 @@ pub(super) fn take_part(
     }
     if offset_bytes == 0 {
         *slot = None;
-        let memory = cx.controller().host().memory.charge(total_bytes as usize);
-        let memory = memory.map_err(|full| cx.no_memory("an upload", &full))?;
+        let memory = charge(cx, kind, total_bytes as usize)?;
         let data = Vec::with_capacity(total_bytes as usize);
         let fresh = PartialUpload { total_bytes, installation, data, memory };
         *kind.slot(cx.admin()) = Some(fresh);
@@ -67,6 +68,17 @@ pub(super) fn take_part(
         return Ok(Part::Taken);
     }
     slot.take().map(Part::Whole).ok_or_else(|| Refusal::field("OFFSET", "no upload has begun"))
+}
+
+/// Memory for an object. A file map without extents is not refused: that is how maps are removed, which must not
+/// fail for a host that has used up its memory.
+fn charge(cx: &mut Context<'_>, kind: Kind, bytes: usize) -> Result<Charge, Refusal> {
+    let controller = cx.controller();
+    let memory = &controller.host().memory;
+    match kind {
+        Kind::FileMap if bytes <= FileMapObject::HEADER_BYTES => Ok(memory.charge_anyway(bytes)),
+        _ => memory.charge(bytes).map_err(|full| cx.no_memory("an upload", &full)),
+    }
 }
 
 fn check(

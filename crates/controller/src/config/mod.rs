@@ -281,17 +281,21 @@ impl TargetConfig {
     }
 
     /// Checks that a running target can go on with this configuration instead of `running`: only
-    /// namespaces may differ.
-    pub(crate) fn check_change(&self, running: &TargetConfig) -> Result<(), ConfigError> {
+    /// namespaces, rules, advertised addresses and ANA states may differ. `serves_tls`: it was started
+    /// with TLS.
+    pub(crate) fn check_change(
+        &self,
+        running: &TargetConfig,
+        serves_tls: bool,
+    ) -> Result<(), ConfigError> {
         self.check()?;
         if let Some(nqn) = self.unproved(running) {
             let why = "it proves who it is by keys now, and would come in without any, and so would anybody in \
                        its name: remove what lets it in, or restart the target if that is wanted";
             return Err(ConfigError::Rule { nqn: nqn.to_owned(), why: why.to_owned() });
         }
-        // The last key may be taken away.
-        let is_revoked = self.tls() == TlsMode::Off;
-        let tls_stays = self.tls == running.tls && (self.tls() == running.tls() || is_revoked);
+        // Keys may go, and come where TLS handshakes have been served since the start.
+        let tls_stays = self.tls == running.tls && (serves_tls || self.tls() == TlsMode::Off);
         let fixed = [
             ("listen", self.places() == running.places()),
             ("cntlid", self.cntlids == running.cntlids),
@@ -407,8 +411,8 @@ mod tests {
         let twice = TargetConfig { namespaces: twice.into(), ..config.clone() };
         assert!(matches!(twice.check(), Err(ConfigError::SameFile(_))));
         let polls = TargetConfig { poll: true, ..with(&["", ""]) };
-        assert!(matches!(polls.check_change(&config), Err(ConfigError::Fixed("poll"))));
-        assert!(with(&["", ""]).check_change(&config).is_ok());
+        assert!(matches!(polls.check_change(&config, false), Err(ConfigError::Fixed("poll"))));
+        assert!(with(&["", ""]).check_change(&config, false).is_ok());
         let nqn = TargetConfig { nqn: "disk".into(), ..config };
         assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
         for (text, why) in [
@@ -460,14 +464,15 @@ mod tests {
         let other = rule("").replace(":a", ":b");
         for before in [&tls, &secret] {
             let running = config(before);
-            let hidden = config(&(rule("") + before)).check_change(&running);
+            let hidden = config(&(rule("") + before)).check_change(&running, true);
             assert!(hidden.is_err_and(|error| error.to_string().contains("count for nothing")));
             for after in [rule(""), everybody.to_owned(), String::new()] {
-                let refused = config(&after).check_change(&running).expect_err("it opens a name");
+                let refused =
+                    config(&after).check_change(&running, true).expect_err("it opens a name");
                 assert!(refused.to_string().contains("anybody in its name"), "{refused}");
             }
             for after in [tls.clone() + &secret, other.clone(), before.clone() + everybody] {
-                let change = config(&after).check_change(&running);
+                let change = config(&after).check_change(&running, true);
                 assert!(
                     !change.is_err_and(|error| error.to_string().contains("its name")),
                     "{after}"
@@ -475,7 +480,7 @@ mod tests {
             }
         }
         let required = |rules: &str| TargetConfig { tls: TlsMode::Required, ..config(rules) };
-        assert!(required(&rule("")).check_change(&required(&tls)).is_ok());
+        assert!(required(&rule("")).check_change(&required(&tls), true).is_ok());
         for key in ["tls-psk", "dhchap-key"] {
             let text = format!("[[host]]\nnqn = \"nqn.2026-01.org:a\"\n{key} = []");
             let error = TargetConfig::from_toml(&text).expect_err("no keys");

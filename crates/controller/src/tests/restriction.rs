@@ -1,6 +1,7 @@
 //! Restricted associations: what keeps them alive, and when a change of a file map is over.
 
 use super::peer::{Peer, Said};
+use crate::hosts::HostLimits;
 use crate::rig::{Rig, capsule};
 use bpfof_chain::Limits;
 use bpfof_nvme::tcp::Digests;
@@ -122,4 +123,24 @@ fn commands_of_a_turn_wait_for_reactors_together() {
         let [Said::Response(answer)] = peer.hear(&mut rig)[..] else { panic!("one answer") };
         assert_eq!(answer.status, Status::SUCCESS);
     }
+}
+
+/// A host that has used up its memory can still take back what a function may read.
+#[test]
+fn file_maps_are_removed_where_memory_is_short() {
+    let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let set = |rig: &mut Rig, admin: &mut Peer, map: &FileMapObject| {
+        let (sqe, object) = map_command(map);
+        admin.call(rig, sqe, &object).status
+    };
+    assert_eq!(set(&mut rig, &mut admin, &map(1)), Status::SUCCESS);
+    let controller = rig.connection(admin.line).controller().cloned().expect("connected");
+    let memory = &controller.host().memory;
+    let mut others = memory.charge(0).expect("nothing");
+    while others.resize(others.bytes() + 1).is_ok() {}
+    assert!(set(&mut rig, &mut admin, &map(2)).same_code(Status::RESOURCE_LIMIT));
+    assert!(controller.tables().has_map(7));
+    assert_eq!(set(&mut rig, &mut admin, &FileMapObject::removal(1, 7)), Status::SUCCESS);
+    assert!(!controller.tables().has_map(7));
 }

@@ -13,12 +13,12 @@ mod arrival;
 
 pub(crate) use arrival::{Arrival, Fetched, Input, Payload, Received, Violation};
 
+use crate::access::{Identity, Rules};
 use crate::limits::IN_CAPSULE_BYTES;
 use crate::queue::Fetch;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{Cqe, DataPointer, Sgl};
 use message::MessagePort;
-use secure::Identity;
 use tcp::TcpPort;
 
 /// One connection's end of a transport.
@@ -73,6 +73,21 @@ impl Port {
         match self {
             Port::Tcp(port) => port.identity(),
             Port::Message(_) => None,
+        }
+    }
+
+    /// Whether `rules` still have the key that the peer has proved below this, if it has proved one.
+    pub(crate) fn is_key_valid(&self, rules: &Rules) -> bool {
+        match self {
+            Port::Tcp(port) => port.is_key_valid(rules),
+            Port::Message(_) => true,
+        }
+    }
+
+    /// Connect has succeeded.
+    pub(crate) fn connected(&mut self) {
+        if let Port::Tcp(port) = self {
+            port.connected();
         }
     }
 

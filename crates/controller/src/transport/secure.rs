@@ -2,19 +2,15 @@
 //! does not do it.
 
 use super::arrival::Violation;
+use crate::access::{HandshakeKey, Identity, Rules};
 use crate::limits::{RECORD_BYTES_PER_UNIT, RECORD_UNITS, RECORDS_AT_A_TIME};
 use bpfof_tls::{Opener, RECORD_OVERHEAD_BYTES, RecordError, Sealer, Secured};
-
-/// Who a handshake has proved the peer to be: the names that its key was made for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) host_nqn: String,
-    pub(crate) subsystem_nqn: String,
-}
 
 /// A connection that TLS protects.
 pub(crate) struct Secure {
     pub(crate) identity: Identity,
+    /// Until Connect, which checks that the rules still have it.
+    key: Option<HandshakeKey>,
     /// None where the kernel seals.
     sealer: Option<Sealer>,
     opener: Opener,
@@ -50,6 +46,7 @@ impl Secure {
     /// The cryptographic library refuses a key.
     pub(crate) fn new(
         identity: Identity,
+        key: HandshakeKey,
         secured: Secured,
         by_kernel: bool,
     ) -> Result<Secure, RecordError> {
@@ -58,6 +55,7 @@ impl Secure {
         let opener = Opener::new(read, side)?;
         Ok(Secure {
             identity,
+            key: Some(key),
             sealer,
             opener,
             failed: None,
@@ -65,6 +63,16 @@ impl Secure {
             is_closed: false,
             spent: 0,
         })
+    }
+
+    /// Whether `rules` still have the key of the handshake. Always true once Connect has succeeded.
+    pub(crate) fn is_key_valid(&self, rules: &Rules) -> bool {
+        self.key.as_ref().is_none_or(|key| key.identity(rules).is_some())
+    }
+
+    /// Connect has succeeded: the key is not checked again.
+    pub(crate) fn connected(&mut self) {
+        self.key = None;
     }
 
     /// Whether the kernel seals: its sockets take no send that waits for all.

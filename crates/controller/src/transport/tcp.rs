@@ -1,7 +1,8 @@
 //! NVMe/TCP: PDUs out of a byte stream, and into one (NVMe/TCP 1.0).
 
 use super::arrival::{Arrival, Fetched, Input, Payload, Violation};
-use super::secure::{Identity, Secure};
+use super::secure::Secure;
+use crate::access::{Identity, Rules};
 use crate::limits::{
     IDLE_TX_BYTES, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, RX_BYTES, SECURED_RX_BYTES, SMALL_RX_BYTES,
 };
@@ -78,6 +79,16 @@ impl TcpPort {
 
     pub(super) fn identity(&self) -> Option<&Identity> {
         self.secure.as_ref().map(|secure| &secure.identity)
+    }
+
+    pub(super) fn is_key_valid(&self, rules: &Rules) -> bool {
+        self.secure.as_ref().is_none_or(|secure| secure.is_key_valid(rules))
+    }
+
+    pub(super) fn connected(&mut self) {
+        if let Some(secure) = &mut self.secure {
+            secure.connected();
+        }
     }
 
     #[inline]

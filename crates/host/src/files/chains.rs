@@ -429,6 +429,8 @@ impl Chains {
                 State::Failed(error) => error,
                 State::FallsBack(cause) if function.remembers_at_target() => {
                     let function = function.name().to_owned();
+                    // Only a read of a hole falls back with the target's own answer.
+                    let cause = cause.filter(|cause| !matches!(cause, ReadError::Command(_)));
                     ReadError::Remembers { function, cause: cause.map(Box::new) }
                 }
                 State::FallsBack(Some(cause)) if !policy.fall_back => cause,

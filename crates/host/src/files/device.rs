@@ -87,6 +87,32 @@ impl NamespaceDevice {
         }
     }
 
+    /// Refuses a device that is not the block device of the NVMe namespace `info`, whose character device has this
+    /// number: a partition of it, or a disk of another drive. In sysfs both belong to the same controller or subsystem.
+    pub(crate) fn compare_local(&self, info: &NamespaceInfo, character: u64) -> Result<(), String> {
+        let path = self.path.display();
+        let Identity::Block(number) = self.identity else {
+            return Err(format!("{path} is an image file, not the block device of the namespace"));
+        };
+        self.compare(info, None)?;
+        let folder = self.sysfs.join(name(number));
+        if text(&folder.join("nsid")).is_none() {
+            return Err(format!("{path} is no NVMe namespace: name the whole disk"));
+        }
+        let owner = |folder: &Path| fs::canonicalize(folder.join("device")).ok();
+        let of_character = owner(&self.sysfs.with_file_name("char").join(name(character)));
+        if of_character.is_none() || owner(&folder) != of_character {
+            return Err(format!("{path} is not of the same drive as the character device"));
+        }
+        let wanted = info.size_bytes();
+        match self.length_bytes() {
+            Some(bytes) if bytes != wanted => {
+                Err(format!("{path} has {bytes} bytes, and the namespace {wanted}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The same for one file.
     pub(crate) fn admit(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), MapRefusal> {
         self.compare(info, nqn).map_err(MapRefusal::OtherNamespace)
@@ -377,6 +403,40 @@ mod tests {
         assert!(why.contains("is namespace 1 of the subsystem, not 2"), "{why}");
         disk.compare(&other, Some("nqn.y")).expect("a target here may serve the disk");
         assert!(disk.compare(&other, None).is_err());
+    }
+
+    #[test]
+    fn only_the_block_device_of_a_local_namespace_will_do() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("block");
+        let image = root.path().join("image");
+        fs::write(&image, [0; 4096]).expect("written");
+        let mut disk = machine(&folder, &image);
+        let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
+        let character = makedev(240, 0);
+        let why = disk.compare_local(&info, character).expect_err("an image");
+        assert!(why.contains("image file"), "{why}");
+        // Two drives, each with a disk and a character device; the first has a partition.
+        for (place, drive) in [("block/259:0", 0), ("char/240:0", 0), ("block/259:2", 1)] {
+            let drive = root.path().join(format!("nvme{drive}"));
+            fs::create_dir_all(&drive).expect("made");
+            fs::create_dir_all(root.path().join(place)).expect("made");
+            let link = root.path().join(place).join("device");
+            std::os::unix::fs::symlink(drive, link).expect("linked");
+            fs::write(root.path().join(place).join("nsid"), "1\n").expect("written");
+        }
+        fs::create_dir_all(folder.join("259:1")).expect("made");
+        let mut compare = |minor, blocks| {
+            disk.identity = Identity::Block(makedev(259, minor));
+            disk.compare_local(&NamespaceInfo { blocks, ..info }, character)
+        };
+        compare(0, 8).expect("it is the same");
+        let why = compare(0, 16).expect_err("another size");
+        assert!(why.contains("has 4096 bytes, and the namespace 8192"), "{why}");
+        let why = compare(1, 8).expect_err("a partition");
+        assert!(why.contains("name the whole disk"), "{why}");
+        let why = compare(2, 8).expect_err("of another drive");
+        assert!(why.contains("not of the same drive"), "{why}");
     }
 
     #[test]

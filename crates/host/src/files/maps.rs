@@ -125,7 +125,8 @@ impl FileMaps {
     /// [`Error::OtherDevice`]; no thread.
     pub fn passthrough(namespace: NvmeNamespace, device: NamespaceDevice) -> Result<Self, Error> {
         let info = namespace.info();
-        device.compare(&info, None).map_err(Error::OtherDevice)?;
+        let character = namespace.number().unwrap_or_default();
+        device.compare_local(&info, character).map_err(Error::OtherDevice)?;
         let place = Place { device, nqn: None, extents_max: EXTENTS_MAX_HERE };
         let server = Server::Namespace(namespace, place);
         Self::keep(Remote { server, info, vectors: VectorLimits::UNKNOWN }, true)

@@ -42,11 +42,18 @@ impl NvmeNamespace {
 
     /// Whether `file` is this device: the whole namespace.
     pub(crate) fn is(&self, file: &File) -> bool {
-        let number = |file: &File| {
-            let found = fstat(file).ok()?;
-            let kind = FileType::from_raw_mode(found.st_mode);
-            (kind == FileType::CharacterDevice).then_some(found.st_rdev)
-        };
-        number(file).is_some_and(|found| number(self.device.file()) == Some(found))
+        number(file).is_some_and(|found| self.number() == Some(found))
     }
+
+    /// Number of the character device.
+    pub(crate) fn number(&self) -> Option<u64> {
+        number(self.device.file())
+    }
+}
+
+/// Number of a character device.
+fn number(file: &File) -> Option<u64> {
+    let found = fstat(file).ok()?;
+    let kind = FileType::from_raw_mode(found.st_mode);
+    (kind == FileType::CharacterDevice).then_some(found.st_rdev)
 }
