@@ -15,6 +15,11 @@
 
 #include "bpfof_xrp.h"
 
+/* With larger pages the areas of a slot would share pages: the drive would write over the context. */
+#ifndef CONFIG_X86_64
+#error "bpfof_xrp is for x86-64: a slot's layout needs pages of 4 KiB"
+#endif
+
 /* Guest addresses: crates/function/src/abi.rs. */
 #define XRP_WORKSPACE		0x1000UL
 #define XRP_GUEST_BASE		0x11000UL

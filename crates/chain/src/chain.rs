@@ -188,6 +188,9 @@ pub enum ChainError {
     /// The device could not read.
     #[error("the device failed to read")]
     Device,
+    /// A read was cancelled: the chain may run again.
+    #[error("the device was reset while it read")]
+    Interrupted,
     /// [`Limits::chains`].
     #[error("too many chains are running")]
     TooManyChains,
@@ -231,6 +234,7 @@ impl ChainError {
             ChainError::InvalidOutput(output) => (Status::INVALID_FUNCTION_OUTPUT, output as u32),
             ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
             ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
+            ChainError::Interrupted => (Status::COMMAND_INTERRUPTED, 0),
             ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
         }
     }

@@ -32,7 +32,7 @@ struct Read {
 }
 
 /// What a hop with one read needs is in the first cache lines.
-// 22 fields in one structure, not in parts: the compiler may not reorder them across the cache lines
+// 23 fields in one structure, not in parts: the compiler may not reorder them across the cache lines
 // that a hop touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -54,6 +54,8 @@ struct Chain {
     running: bool,
     /// It rests at the end of this hop.
     gives_way: bool,
+    /// A device read of this hop was cancelled.
+    interrupted: bool,
     /// Of the hop, the read whose call is next.
     next_call: u32,
     answer_max_bytes: u32,
@@ -177,6 +179,12 @@ impl Engine {
     ) -> Progress {
         let Engine { limits, slice, spent, chains, .. } = self;
         chains[id.index()].completed((id, ok), (limits, *slice), tables, spent, emit)
+    }
+
+    /// Says of a read before it is reported as not `ok` that it was cancelled, and has not failed. If the
+    /// chain ends because of its reads, it ends with [`ChainError::Interrupted`].
+    pub fn interrupt(&mut self, id: ChainId) {
+        self.chains[id.index()].interrupted = true;
     }
 
     /// Lets a device that copies `bring` the data of a read, and reports it as
@@ -377,6 +385,7 @@ impl Chain {
             pending: 0,
             device_failed: false,
             gives_way: false,
+            interrupted: false,
             next_call: 0,
         }
     }
@@ -408,6 +417,7 @@ impl Chain {
         self.pending = 0;
         self.device_failed = false;
         self.gives_way = false;
+        self.interrupted = false;
         self.next_call = 0;
     }
 
@@ -508,7 +518,10 @@ impl Chain {
             *spent += cost::hop(self.hop_bytes());
         }
         if self.device_failed {
-            return Err(ChainError::Device);
+            return Err(match self.interrupted {
+                true => ChainError::Interrupted,
+                false => ChainError::Device,
+            });
         }
         if begins {
             self.arena.begin_hop(self.hop);

@@ -474,6 +474,16 @@ fn a_failed_device_read_and_a_full_engine_are_errors() {
     let outcome = engine.completed(id, false, &tables, |_| ());
     assert_eq!(outcome, Progress::Done(Err((ChainError::Device, 0))));
     engine.release(id);
+    // A read that was cancelled ends its chain in another way, and no later one of the same arena.
+    for expected in [ChainError::Interrupted, ChainError::Device] {
+        let id = engine.start(&start, &tables, |_| ()).expect("starts");
+        if expected == ChainError::Interrupted {
+            engine.interrupt(id);
+        }
+        let outcome = engine.completed(id, false, &tables, |_| ());
+        assert_eq!(outcome, Progress::Done(Err((expected, 0))));
+        engine.release(id);
+    }
     let outside = Start { first_offset_bytes: 4000, ..start };
     assert_eq!(engine.start(&outside, &tables, |_| ()), Err(ChainError::OutsideFile(0)));
     assert_eq!(engine.running(), 0);

@@ -59,9 +59,22 @@ impl Operation {
 /// The results of an operation on a drive which the drive refuses are below this: errno numbers are not.
 const STATUS_RESULTS: i32 = -0x1_0000;
 
+/// The result of an operation on a drive that the driver has cancelled: a status of 0 is no refusal.
+const CANCELLED: i32 = STATUS_RESULTS;
+
 /// The result of an operation that a drive has answered with this status field.
 pub(crate) fn status_result(field: u16) -> i32 {
     STATUS_RESULTS - i32::from(field)
+}
+
+/// The result of an operation on a drive, by that of its commands: 0, an NVMe status, or a negative errno.
+pub(crate) fn drive_result(result: i32) -> i32 {
+    match result {
+        1.. => status_result(result as u16),
+        // After a reset or a timeout. The block layer sends such requests again by itself.
+        _ if result == -libc::EINTR => CANCELLED,
+        _ => result,
+    }
 }
 
 /// Why an operation on a file or a drive has not been done.
@@ -73,6 +86,8 @@ pub(crate) enum Failure {
     Kernel(io::Error),
     /// The drive's answer.
     Drive(Status),
+    /// There is none: the driver has cancelled it. It may be sent again.
+    Cancelled,
 }
 
 impl Failure {
@@ -80,8 +95,9 @@ impl Failure {
     pub(crate) fn of(result: i32) -> Failure {
         match result {
             0.. => Failure::Short,
-            STATUS_RESULTS..0 => Failure::Kernel(io::Error::from_raw_os_error(-result)),
-            _ => Failure::Drive(Status::from_field((STATUS_RESULTS - result) as u16)),
+            CANCELLED => Failure::Cancelled,
+            ..CANCELLED => Failure::Drive(Status::from_field((STATUS_RESULTS - result) as u16)),
+            _ => Failure::Kernel(io::Error::from_raw_os_error(-result)),
         }
     }
 }
@@ -92,6 +108,7 @@ impl fmt::Display for Failure {
             Failure::Short => f.write_str("it ended early"),
             Failure::Kernel(error) => error.fmt(f),
             Failure::Drive(status) => write!(f, "the drive answers {status}"),
+            Failure::Cancelled => f.write_str("the drive was reset, or did not answer in time"),
         }
     }
 }
@@ -128,5 +145,26 @@ impl FileOperation {
             FileOperation::Zero { offset, length, .. } => Some((*offset, *length)),
             FileOperation::Sync { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That the driver has cancelled a command is told apart from what the drive and the kernel say.
+    #[test]
+    fn results_of_drives_keep_their_meanings() {
+        let of = |result| Failure::of(drive_result(result));
+        assert!(matches!(of(0x281), Failure::Drive(Status::UNRECOVERED_READ_ERROR)));
+        assert!(matches!(of(1), Failure::Drive(Status::INVALID_OPCODE)));
+        assert!(matches!(of(-libc::EINTR), Failure::Cancelled));
+        for errno in [libc::EIO, libc::ENODEV] {
+            let Failure::Kernel(error) = of(-errno) else { panic!("it is the kernel's") };
+            assert_eq!(error.raw_os_error(), Some(errno));
+        }
+        assert_eq!(drive_result(0), 0);
+        // A file's is one like others.
+        assert!(matches!(Failure::of(-libc::EINTR), Failure::Kernel(_)));
     }
 }

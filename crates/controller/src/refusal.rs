@@ -50,8 +50,11 @@ impl Refusal {
 
     /// A chain has failed after so many hops (docs/protocol.md, Statuses).
     pub(crate) fn of_chain(error: ChainError, hops: u32) -> Refusal {
-        let (status, dw0) = error.status();
-        let reply = Reply { status: status.with_dnr(), dw0, dw1: hops };
+        let (mut status, dw0) = error.status();
+        if error != ChainError::Interrupted {
+            status = status.with_dnr();
+        }
+        let reply = Reply { status, dw0, dw1: hops };
         Refusal { reply, field: "", cause: Cause::Chain(error) }
     }
 
@@ -107,5 +110,18 @@ impl fmt::Display for Refusal {
             Cause::Words(words) => write!(f, ": {words}"),
             Cause::Chain(error) => write!(f, ": {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_interrupted_chain_may_be_sent_again() {
+        let status = |error| Refusal::of_chain(error, 3).status();
+        assert_eq!(status(ChainError::Interrupted), Status::COMMAND_INTERRUPTED);
+        assert_eq!(status(ChainError::Device), Status::UNRECOVERED_READ_ERROR.with_dnr());
+        assert_eq!(status(ChainError::HopBudget), Status::HOP_BUDGET_EXHAUSTED.with_dnr());
     }
 }

@@ -1,7 +1,7 @@
 //! A namespace of an NVMe drive of this machine, for a target that serves it.
 
 use crate::file::{FileError, Lock, lock, not_locked};
-use crate::nvme::{DriveBlocks, NvmeDevice};
+use crate::nvme::{DriveBlocks, IDENTIFY_BYTES, NvmeDevice};
 use crate::volume::Part;
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
@@ -50,29 +50,35 @@ struct Identified {
     /// Largest transfer is 2^this pages of 4 KiB; 0 is no limit.
     mdts: u8,
     zeroes: bool,
+    /// Whether Write Zeroes may deallocate, and reads zeroes then.
+    zeroes_deallocate: bool,
     deallocates: bool,
     has_volatile_cache: bool,
 }
 
 impl Identified {
     fn of(device: &NvmeDevice) -> io::Result<Identified> {
-        let (namespace, controller) = (device.identify()?, device.identify_controller()?);
+        Ok(Identified::parse(&device.identify()?, &device.identify_controller()?))
+    }
+
+    fn parse(namespace: &[u8; IDENTIFY_BYTES], controller: &[u8; IDENTIFY_BYTES]) -> Identified {
         // FLBAS: bits 3:0, and 6:5 above them.
         let format = usize::from(namespace[26] & 0xf | namespace[26] >> 1 & 0x30);
         let format = &namespace[128 + 4 * format..][..4];
         let serial = String::from_utf8_lossy(&controller[4..24]).trim().to_owned();
         let nsze = namespace.first_chunk::<8>().expect("4096 bytes");
-        Ok(Identified {
+        let zeroes_deallocate = namespace[33] & DLFEAT_MASK == DLFEAT_ZEROES_DEALLOCATE;
+        Identified {
             blocks: u64::from_le_bytes(*nsze),
             block_shift: format[2],
             metadata_bytes: u16::from_le_bytes([format[0], format[1]]),
             serial,
             mdts: controller[77],
             zeroes: controller[520] & ONCS_WRITE_ZEROES != 0,
-            deallocates: controller[520] & ONCS_DATASET_MANAGEMENT != 0
-                && namespace[33] & DLFEAT_MASK == DLFEAT_ZEROES_DEALLOCATE,
+            zeroes_deallocate,
+            deallocates: controller[520] & ONCS_DATASET_MANAGEMENT != 0 && zeroes_deallocate,
             has_volatile_cache: controller[525] & 1 != 0,
-        })
+        }
     }
 
     fn size_bytes(&self) -> u64 {
@@ -124,9 +130,14 @@ impl NvmeDrive {
         let wzsl = device.identify_nvm_controller().ok().map(|nvm| nvm[1]);
         let zeroes_max_bytes = zeroes_max_bytes(wzsl, found.mdts, found.block_shift);
         let nsid = device.nsid();
+        let blocks = DriveBlocks {
+            nsid,
+            block_shift: found.block_shift.into(),
+            zeroes_deallocate: found.zeroes_deallocate,
+        };
         Ok(NvmeDrive {
             path: path.to_owned(),
-            blocks: DriveBlocks { nsid, block_shift: found.block_shift.into() },
+            blocks,
             size_bytes: found.size_bytes(),
             transfer_max_bytes,
             zeroes: found.zeroes,
@@ -293,12 +304,33 @@ mod tests {
             serial: String::new(),
             mdts: 0,
             zeroes: false,
+            zeroes_deallocate: false,
             deallocates: false,
             has_volatile_cache: false,
         };
         assert_eq!(check_measured(&found(1000, 9, 0), 9), Ok(512_000));
         for other in [found(0, 9, 0), found(0, 0, 0), found(1000, 12, 0), found(1000, 9, 8)] {
             assert!(check_measured(&other, 9).is_err());
+        }
+    }
+
+    /// Blocks are given back only by drives of which they read as zeroes then.
+    #[test]
+    fn drives_say_whether_zeroes_give_blocks_back() {
+        let found = |dlfeat: u8, oncs: u8| {
+            let (mut namespace, mut controller) = ([0; IDENTIFY_BYTES], [0; IDENTIFY_BYTES]);
+            namespace[33] = dlfeat;
+            controller[520] = oncs;
+            let found = Identified::parse(&namespace, &controller);
+            (found.zeroes_deallocate, found.deallocates)
+        };
+        let both = ONCS_DATASET_MANAGEMENT | ONCS_WRITE_ZEROES;
+        assert_eq!(found(0b1001, both), (true, true));
+        assert_eq!(found(0b1_1001, both), (true, true), "the bit above is of guards");
+        assert_eq!(found(0b1001, ONCS_WRITE_ZEROES), (true, false));
+        // It does not deallocate so, it does not say what is read then, or it is all ones.
+        for dlfeat in [0b0001, 0b0000, 0b1000, 0b1010] {
+            assert_eq!(found(dlfeat, both), (false, false), "{dlfeat:#06b}");
         }
     }
 

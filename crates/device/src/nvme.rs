@@ -253,11 +253,11 @@ impl NvmeRing {
         });
     }
 
-    /// Makes the parts of a drive read as zeroes; it may give their blocks back.
+    /// Makes the parts of a drive read as zeroes; it may give their blocks back if it
+    /// [can](DriveBlocks::zeroes_deallocate).
     pub fn zero_drive(&mut self, drive: DriveBlocks, parts: &[Part], token: u64) {
         self.push_joined(token, Memory::None, (parts, first_status), |part, _| {
-            let command = drive.command(WRITE_ZEROES, part, DEALLOCATE);
-            drive.entry(Command { data_bytes: 0, ..command }, part)
+            drive.entry(drive.zeroes(part), part)
         });
     }
 
@@ -276,6 +276,8 @@ pub struct DriveBlocks {
     pub nsid: u32,
     /// log2 of a logical block in bytes.
     pub block_shift: u32,
+    /// Whether Write Zeroes may ask for blocks to be given back. Other drives may refuse the command then.
+    pub zeroes_deallocate: bool,
 }
 
 impl DriveBlocks {
@@ -290,6 +292,12 @@ impl DriveBlocks {
             cdw10: [first_block as u32, (first_block >> 32) as u32, (blocks - 1) | flags, 0, 0, 0],
             ..Command::default()
         }
+    }
+
+    /// Write Zeroes on the blocks of a part.
+    fn zeroes(self, part: &Part) -> Command {
+        let flags = if self.zeroes_deallocate { DEALLOCATE } else { 0 };
+        Command { data_bytes: 0, ..self.command(WRITE_ZEROES, part, flags) }
     }
 
     fn entry(self, command: Command, part: &Part) -> squeue::Entry128 {
@@ -327,6 +335,18 @@ mod tests {
         // SAFETY: the structure has no padding, and any bytes are a value of it.
         let back: Command = unsafe { bytes.as_ptr().cast::<Command>().read_unaligned() };
         assert_eq!(format!("{back:?}"), format!("{command:?}"));
+    }
+
+    /// A drive whose blocks read as anything after they were given back must not be asked to give them back.
+    #[test]
+    fn zeroes_give_blocks_back_where_the_drive_allows_it() {
+        let part = Part { fd: 3, offset: 8 << 9, length: 16 << 9 };
+        for (zeroes_deallocate, flags) in [(true, DEALLOCATE), (false, 0)] {
+            let drive = DriveBlocks { nsid: 5, block_shift: 9, zeroes_deallocate };
+            let Command { opcode, nsid, data_bytes, cdw10, .. } = drive.zeroes(&part);
+            assert_eq!((opcode, nsid, data_bytes), (WRITE_ZEROES, 5, 0));
+            assert_eq!(cdw10, [8, 0, 15 | flags, 0, 0, 0]);
+        }
     }
 
     /// Commands of one operation that a drive refuses have one status, and not the sum of theirs.

@@ -414,7 +414,7 @@ impl fmt::Display for CommandError {
         } else if is(Status::ANA_INACCESSIBLE) {
             f.write_str(": name another portal of the subsystem in the address, or wait")
         } else if self.is_interrupted() {
-            f.write_str(": the target had to serve others and kept nothing of it; send it again")
+            f.write_str(": the target had to serve others, or its drive was reset; send it again")
         } else if self.is_of_keep_alive() {
             f.write_str(": the target wants another keep-alive timeout; change Options::keep_alive")
         } else if is(Status::CONNECT_INVALID_PARAMETERS) && self.dw0 == CONNECT_HOSTNQN_BYTE {

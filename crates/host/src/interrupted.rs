@@ -1,5 +1,6 @@
 //! Chains that the target has interrupted: it had to serve others, and had no memory to remember them
-//! meanwhile (docs/protocol.md, Pushdown). They are sent again after a pause, for some time.
+//! meanwhile (docs/protocol.md, Pushdown), or its drive was reset while it read for them. They are sent
+//! again after a pause, for some time.
 
 use crate::Error;
 use std::thread;

@@ -188,9 +188,13 @@ impl Failed {
             Failure::Drive(status) => {
                 (status_of_drive(deed, status), Level::Warn, failure.to_string())
             }
+            // Nothing is lost, and hosts send the command again. Command Interrupted is for those only that
+            // have enabled it by Host Behavior Support (NVMe Base 2.0 §3.3.3.2.1.2).
+            Failure::Cancelled => (Status::NAMESPACE_NOT_READY, Level::Warn, failure.to_string()),
         };
         // A write with Force Unit Access fails for itself; what the page cache has lost, a watch tells.
-        Failed { status, level, cause, loses_writes: deed == Deed::Flush }
+        let loses_writes = deed == Deed::Flush && !matches!(failure, Failure::Cancelled);
+        Failed { status, level, cause, loses_writes }
     }
 
     /// One that has succeeded, but other writes of the host may be lost.
@@ -268,7 +272,7 @@ fn status_of_drive(deed: Deed, found: Status) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::status_result;
+    use crate::operation::{drive_result, status_result};
 
     /// Of a disk without room, a host must hear that, and of a flush that failed that trying again
     /// does not help.
@@ -316,5 +320,24 @@ mod tests {
         let not_ready = Status::NAMESPACE_NOT_READY;
         assert_eq!(failed(&write, not_ready), (Status::WRITE_FAULT, false));
         assert_eq!(failed(&flush, not_ready), (Status::WRITE_FAULT.with_dnr(), true));
+    }
+
+    /// What a reset of the drive has cancelled, the host is to send again. Nothing is lost.
+    #[test]
+    fn cancelled_commands_may_be_sent_again() {
+        for state in [
+            State::Read { namespace: 0, offset: 0, length: 512 },
+            State::Write { namespace: 0, offset: 0, fua: false },
+            State::Write { namespace: 0, offset: 0, fua: true },
+            State::Zeroes { namespace: 0 },
+            State::Flush { namespace: 0 },
+        ] {
+            let failed = Failed::of(&state, drive_result(-libc::EINTR));
+            let retried = (Status::NAMESPACE_NOT_READY, false);
+            assert_eq!((failed.status, failed.loses_writes), retried, "{state:?}");
+        }
+        // A flush of a file that ends so has perhaps lost something.
+        let failed = Failed::of(&State::Flush { namespace: 0 }, -libc::EINTR);
+        assert_eq!((failed.status, failed.loses_writes), (Status::WRITE_FAULT.with_dnr(), true));
     }
 }

@@ -19,7 +19,7 @@ use crate::hosts::AddressSlot;
 use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
 use crate::loader::{Load, Loader};
 use crate::observe::SLOWEST_BYTES;
-use crate::operation::{CommandId, Fenced, FileOperation, status_result};
+use crate::operation::{CommandId, Fenced, FileOperation, drive_result};
 use crate::registry::Registry;
 use crate::transport::Port;
 use crate::transport::message::MessagePort;
@@ -397,8 +397,7 @@ impl Uring {
         completion.result = match (completion.result, &completion.buffer) {
             (0, Some(Buffer::Aligned(buffer))) => buffer.len() as i32,
             (0, _) if completion.token & token::KIND == token::CHAIN => completion.token as i32,
-            (status @ 1.., _) => status_result(status as u16),
-            (result, _) => result,
+            (result, _) => drive_result(result),
         };
         Some(completion)
     }

@@ -24,6 +24,8 @@ const F_LINK: u32 = 1 << 13;
 const F_VTYPE_BTF_OBJ_FD: u32 = 1 << 15;
 /// Room for what the verifier says.
 const LOG_BYTES: usize = 1 << 20;
+/// How often a program is loaded whose verification a signal breaks off; libbpf does the same.
+const ATTEMPTS: u32 = 5;
 
 /// `union bpf_attr`: fields at their offsets, the rest zero.
 struct Attributes([u64; 20]);
@@ -125,10 +127,29 @@ fn own_types() -> io::Result<OwnedFd> {
     unsafe { attributes.open(BTF_LOAD) }
 }
 
+/// Attempts something again that the kernel breaks off with EAGAIN when a signal comes.
+fn despite_signals<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        match attempt() {
+            Err(error) if left > 0 && error.raw_os_error() == Some(libc::EAGAIN) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether a load failed for want of something, or by a signal, and not because of the program.
+fn is_of_the_moment(error: &io::Error) -> bool {
+    use libc::{EAGAIN, EMFILE, ENFILE, ENOMEM, EPERM};
+    matches!(error.raw_os_error(), Some(EAGAIN | EMFILE | ENFILE | ENOMEM | EPERM))
+}
+
 /// Loads a program for the first member of a struct_ops type of a module.
 ///
 /// # Errors
-/// The kernel's, with the end of what its verifier says.
+/// The kernel's, with the end of what its verifier says: [`InvalidData`](io::ErrorKind::InvalidData) if
+/// that is why.
 pub(super) fn program(
     instructions: &[[u8; 8]],
     structure: u32,
@@ -154,17 +175,21 @@ pub(super) fn program(
         // SAFETY: instructions, licence, log and descriptors live, and are as long as said.
         unsafe { attributes.open(PROG_LOAD) }
     };
-    load(0, &mut []).map_err(|error| {
-        let mut log = vec![0; LOG_BYTES];
-        // Once more, to hear why. A log without room for all keeps the end.
-        drop(load(1, &mut log));
-        let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
-        let text = String::from_utf8_lossy(text);
-        let lines: Vec<&str> =
-            text.lines().filter(|line| !line.starts_with("processed ")).collect();
-        let end = lines[lines.len().saturating_sub(6)..].join("; ");
-        io::Error::new(error.kind(), format!("{error}: {end}"))
-    })
+    let error = match despite_signals(|| load(0, &mut [])) {
+        Ok(program) => return Ok(program),
+        Err(error) => error,
+    };
+    let mut log = vec![0; LOG_BYTES];
+    // Once more, to hear why. A log without room for all keeps the end.
+    if let Ok(program) = despite_signals(|| load(1, &mut log)) {
+        return Ok(program);
+    }
+    let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("processed ")).collect();
+    let end = lines[lines.len().saturating_sub(6)..].join("; ");
+    let kind = if is_of_the_moment(&error) { error.kind() } else { io::ErrorKind::InvalidData };
+    Err(io::Error::new(kind, format!("{error}: {end}")))
 }
 
 /// Registers a value of a struct_ops type: `size` bytes, in which `data` is behind 64 that are the
@@ -200,4 +225,36 @@ pub(super) fn register(
     let mut attributes = Attributes::new().u32(0, map.as_raw_fd() as u32).u32(8, ATTACH_STRUCT_OPS);
     // SAFETY: it points to nothing.
     unsafe { attributes.open(LINK_CREATE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_do_not_keep_a_program_from_being_loaded() {
+        let attempts = |signals: u32, then: i32| {
+            let mut count = 0;
+            let outcome: io::Result<()> = despite_signals(|| {
+                count += 1;
+                let errno = if count <= signals { libc::EAGAIN } else { then };
+                if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+            });
+            (count, outcome.map_err(|error| error.raw_os_error()))
+        };
+        assert_eq!(attempts(0, 0), (1, Ok(())));
+        assert_eq!(attempts(4, 0), (5, Ok(())));
+        assert_eq!(attempts(u32::MAX, 0), (5, Err(Some(libc::EAGAIN))));
+        assert_eq!(attempts(1, libc::EACCES), (2, Err(Some(libc::EACCES))));
+    }
+
+    /// Only what the verifier thinks of a program is the same the next time.
+    #[test]
+    fn refusals_are_told_from_want() {
+        let is_of_the_moment = |errno| is_of_the_moment(&io::Error::from_raw_os_error(errno));
+        let want = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::EPERM];
+        let refusals = [libc::EACCES, libc::EINVAL, libc::E2BIG];
+        assert_eq!(want.map(is_of_the_moment), [true; 4]);
+        assert_eq!(refusals.map(is_of_the_moment), [false; 3]);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 const MAGIC: u16 = 0xeb9f;
 const STRUCT: u32 = 4;
@@ -9,7 +10,7 @@ const FUNCTION: u32 = 12;
 const HEADER_BYTES: usize = 24;
 
 /// What the types of a module are numbered after: those of the kernel.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Base {
     types: u32,
     /// Those that both have are here only.
@@ -21,7 +22,7 @@ pub(super) struct Base {
 pub(super) struct Btf {
     types: Vec<u8>,
     strings: Vec<u8>,
-    base: Base,
+    base: Arc<Base>,
 }
 
 /// One type.
@@ -40,16 +41,35 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
+/// What modules of the running kernel are numbered after. The kernel's types are some megabytes, and read
+/// once.
+pub(super) fn kernel_base() -> io::Result<Arc<Base>> {
+    static BASE: OnceLock<Arc<Base>> = OnceLock::new();
+    once(&BASE, || Btf::read("vmlinux", Arc::default()))
+}
+
+/// The base that is known, or that of the types which are read now. A failure is not kept.
+fn once(
+    known: &OnceLock<Arc<Base>>,
+    read: impl FnOnce() -> io::Result<Btf>,
+) -> io::Result<Arc<Base>> {
+    if let Some(base) = known.get() {
+        return Ok(Arc::clone(base));
+    }
+    let base = read()?.as_base();
+    Ok(Arc::clone(known.get_or_init(|| base)))
+}
+
 impl Btf {
     /// Those of `/sys/kernel/btf/NAME`; of a module after `base`.
-    pub(super) fn read(name: &str, base: Base) -> io::Result<Btf> {
+    pub(super) fn read(name: &str, base: Arc<Base>) -> io::Result<Btf> {
         let path = Path::new("/sys/kernel/btf").join(name);
         let bytes = std::fs::read(path)?;
         let parsed = Btf::parse(&bytes, base);
         parsed.ok_or_else(|| io::Error::other(format!("the types of {name} make no sense")))
     }
 
-    fn parse(bytes: &[u8], base: Base) -> Option<Btf> {
+    fn parse(bytes: &[u8], base: Arc<Base>) -> Option<Btf> {
         let magic = bytes.first_chunk().map(|magic| u16::from_le_bytes(*magic));
         if magic != Some(MAGIC) || bytes.len() < HEADER_BYTES {
             return None;
@@ -64,8 +84,8 @@ impl Btf {
     }
 
     /// What modules are numbered after.
-    pub(super) fn as_base(&self) -> Base {
-        Base { types: self.types().count() as u32, strings: self.strings.clone() }
+    pub(super) fn as_base(&self) -> Arc<Base> {
+        Arc::new(Base { types: self.types().count() as u32, strings: self.strings.clone() })
     }
 
     fn types(&self) -> impl Iterator<Item = Type<'_>> {
@@ -139,7 +159,7 @@ mod tests {
             header.extend(word.to_le_bytes());
         }
         header.extend(b"\0a\0b\0\0\0\0");
-        let btf = Btf::parse(&header, Base::default()).expect("types");
+        let btf = Btf::parse(&header, Arc::default()).expect("types");
         assert_eq!(btf.structure("a"), Some((1, 16)));
         assert_eq!(btf.member("a", "b"), Some(8));
         assert_eq!((btf.member("a", "c"), btf.function("a")), (None, None));
@@ -152,9 +172,30 @@ mod tests {
         let module = Btf::parse(&module, btf.as_base()).expect("types");
         assert_eq!((module.structure("c"), module.member("c", "b")), (Some((2, 4)), Some(2)));
         for end in 0..header.len() {
-            if let Some(btf) = Btf::parse(&header[..end], Base::default()) {
+            if let Some(btf) = Btf::parse(&header[..end], Arc::default()) {
                 btf.types().for_each(drop);
             }
         }
+    }
+
+    #[test]
+    fn the_types_of_the_kernel_are_read_once_they_can_be_read() {
+        // A header, and a type `int` without a name.
+        let mut types = vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0];
+        for word in [0u32, 16, 16, 1, 0, 1 << 24, 4, 0] {
+            types.extend(word.to_le_bytes());
+        }
+        types.push(0);
+        let known = OnceLock::new();
+        let denied = once(&known, || Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(denied.expect_err("not kept").kind(), io::ErrorKind::PermissionDenied);
+        let read = || {
+            let parsed = Btf::parse(&types, Arc::default());
+            parsed.ok_or_else(|| io::Error::other("no types"))
+        };
+        let first = once(&known, read).expect("types");
+        assert_eq!((first.types, first.strings.len()), (1, 1));
+        let second = once(&known, || unreachable!("they are known")).expect("types");
+        assert!(Arc::ptr_eq(&first, &second));
     }
 }

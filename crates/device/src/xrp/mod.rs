@@ -7,12 +7,13 @@
 mod bpf;
 mod btf;
 
-use btf::{Base, Btf};
+use btf::Btf;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The module, and its device.
 const MODULE: &str = "bpfof_xrp";
@@ -235,8 +236,7 @@ struct ModuleTypes {
 
 impl ModuleTypes {
     fn find(kfuncs: &[&str]) -> io::Result<ModuleTypes> {
-        let base = Btf::read("vmlinux", Base::default())?.as_base();
-        let types = Btf::read(MODULE, base)?;
+        let types = Btf::read(MODULE, btf::kernel_base()?)?;
         let missing = |name: &str| io::Error::other(format!("the module has no {name}"));
         let structure = |name: &str| types.structure(name).ok_or_else(|| missing(name));
         Ok(ModuleTypes {
@@ -318,7 +318,8 @@ impl XrpDomain {
     /// Gives the kernel a function; its number.
     ///
     /// # Errors
-    /// The kernel's, with what its verifier says; too many functions.
+    /// The kernel's, with what its verifier says; too many functions. What is refused each time is
+    /// [`InvalidData`](io::ErrorKind::InvalidData).
     pub fn add_function(&mut self, function: &XrpFunction<'_>) -> io::Result<u32> {
         let free = self.functions.iter().position(Option::is_none);
         let number = free.unwrap_or(self.functions.len()) as u32;
@@ -431,7 +432,7 @@ impl DriverOffsets {
     /// Those of the running kernel, whose drivers may be modules.
     #[must_use]
     pub fn find() -> Self {
-        let Ok(kernel) = Btf::read("vmlinux", Base::default()) else { return Self::default() };
+        let Ok(kernel) = Btf::read("vmlinux", Arc::default()) else { return Self::default() };
         let driver = Btf::read("nvme", kernel.as_base()).ok();
         let member = |structure, name| {
             let in_driver = || driver.as_ref()?.member(structure, name);

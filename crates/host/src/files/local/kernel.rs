@@ -9,10 +9,14 @@ use bpfof_device::xrp::{
 };
 use bpfof_function::kernel::{KFUNCS, KernelProgram, slot};
 use bpfof_function::{Program, abi};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long the kernel is not asked again to take a function for which it had no room or no memory.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// How a chain ended in the kernel.
 pub(super) enum End<'a> {
@@ -28,8 +32,37 @@ pub(super) enum End<'a> {
 #[derive(Debug)]
 struct Known {
     function: Weak<Function>,
-    /// None if the kernel does not take it.
-    number: Option<u32>,
+    load: Load,
+}
+
+/// What the load of a function has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Its number.
+    Done(u32),
+    /// The kernel does not take it.
+    Refused,
+    /// Nothing. From then on it is loaded again.
+    NotBefore(Instant),
+}
+
+impl Load {
+    fn of(outcome: &io::Result<u32>) -> Load {
+        match outcome {
+            Ok(number) => Load::Done(*number),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Load::Refused,
+            Err(_) => Load::NotBefore(Instant::now() + PAUSE),
+        }
+    }
+
+    fn number(self) -> Option<u32> {
+        if let Load::Done(number) = self { Some(number) } else { None }
+    }
+
+    /// Whether it is to be loaded again.
+    fn is_due(self) -> bool {
+        matches!(self, Load::NotBefore(at) if at <= Instant::now())
+    }
 }
 
 /// A domain of the module, with what was told to it.
@@ -42,14 +75,18 @@ pub(super) struct Kernel {
     /// Numbers of files that are free.
     free: Vec<u32>,
     chain_files: Vec<XrpFile>,
+    /// Why files were refused, which the log has been told.
+    told: BTreeSet<String>,
 }
 
 /// Rewrites a function for the kernel and loads it into a domain; its number there.
 ///
 /// # Errors
-/// It cannot be rewritten, or the kernel's verifier refuses it.
+/// It cannot be rewritten, or the kernel's verifier refuses it ([`InvalidData`](io::ErrorKind::InvalidData));
+/// or the kernel or the domain has no room for it now.
 pub fn load_into_kernel(domain: &mut XrpDomain, program: &Program) -> io::Result<u32> {
-    let translated = KernelProgram::translate(program).map_err(io::Error::other)?;
+    let translated = KernelProgram::translate(program)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let (arena, kfuncs) = domain.relocations();
     let kfuncs: &[u32; KFUNCS.len()] = kfuncs.try_into().map_err(io::Error::other)?;
     let instructions = translated.relocate(arena, kfuncs);
@@ -82,6 +119,7 @@ impl Kernel {
                 files: BTreeMap::new(),
                 free: (0..FILES_MAX).rev().collect(),
                 chain_files: Vec::with_capacity(CHAIN_FILES),
+                told: BTreeSet::new(),
             }),
             Err(error) => {
                 let nsid = of.info.nsid;
@@ -111,7 +149,9 @@ impl Kernel {
             match self.file(id, version, map) {
                 Ok(number) => self.chain_files.push(XrpFile::new(number, version)),
                 Err(error) => {
-                    log::warn!("the kernel does not take the map of a file: {error}");
+                    if is_news(&mut self.told, &error) {
+                        log::warn!("the kernel does not take the map of a file: {error}");
+                    }
                     return false;
                 }
             }
@@ -121,25 +161,28 @@ impl Kernel {
 
     /// The number of a function in the kernel.
     fn function(&mut self, function: &Arc<Function>) -> Option<u32> {
-        if let Some(known) = self.functions.get(&function.id) {
-            return known.number;
+        let before = self.functions.get(&function.id).map(|known| known.load);
+        if let Some(load) = before.filter(|load| !load.is_due()) {
+            return load.number();
         }
         let Self { domain, functions, .. } = self;
         // Those that nobody can call any more.
         functions.retain(|_, known| {
             let is_used = known.function.strong_count() > 0;
-            if let Some(number) = known.number.filter(|_| !is_used) {
+            if let Some(number) = known.load.number().filter(|_| !is_used) {
                 domain.remove_function(number);
             }
             is_used
         });
-        let number = load_into_kernel(domain, function.native.program());
-        if let Err(error) = &number {
-            log::warn!("{} does not run in the kernel: {error}", function.name);
+        let outcome = load_into_kernel(domain, function.native.program());
+        let load = Load::of(&outcome);
+        if let Err(error) = &outcome {
+            let is_again = before.is_some() && load != Load::Refused;
+            let level = if is_again { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "{} does not run in the kernel: {error}", function.name);
         }
-        let number = number.ok();
-        self.functions.insert(function.id, Known { function: Arc::downgrade(function), number });
-        number
+        self.functions.insert(function.id, Known { function: Arc::downgrade(function), load });
+        load.number()
     }
 
     /// The number of a file in the kernel, with this version of its map.
@@ -181,7 +224,7 @@ impl Kernel {
 
     /// Runs a chain that was [prepared](Self::prepare), to its end.
     pub(super) fn run(&mut self, function: &Function, start: &Start<'_>) -> End<'_> {
-        let known = self.functions.get(&function.id).and_then(|known| known.number);
+        let known = self.functions.get(&function.id).and_then(|known| known.load.number());
         let Some(number) = known else { return End::Restart };
         let (program, scratch_bytes) = (function.native.program(), start.scratch_bytes as usize);
         slot::begin_chain(self.domain.slot(), program, start.argument, scratch_bytes);
@@ -210,5 +253,41 @@ impl Kernel {
                 End::Restart
             }
         }
+    }
+}
+
+/// Whether the log has not been told of this cause.
+fn is_news(told: &mut BTreeSet<String>, error: &io::Error) -> bool {
+    told.insert(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without memory, or with as many functions as there can be, a function is loaded again later.
+    #[test]
+    fn only_what_the_kernel_refuses_is_not_loaded_again() {
+        let failed = |kind: io::ErrorKind| Load::of(&Err(kind.into()));
+        assert_eq!(Load::of(&Ok(3)).number(), Some(3));
+        assert!(!Load::of(&Ok(3)).is_due());
+        assert_eq!(failed(io::ErrorKind::InvalidData), Load::Refused);
+        assert!(!Load::Refused.is_due() && Load::Refused.number().is_none());
+        let want = [io::ErrorKind::OutOfMemory, io::ErrorKind::WouldBlock, io::ErrorKind::Other];
+        for kind in want {
+            let load = failed(kind);
+            assert!(matches!(load, Load::NotBefore(_)), "{kind}");
+            assert!(!load.is_due() && load.number().is_none(), "{kind}");
+        }
+        assert!(Load::NotBefore(Instant::now()).is_due());
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let mut told = BTreeSet::new();
+        let full = || io::Error::other("there is no room for more files");
+        let denied = || io::Error::from_raw_os_error(1);
+        assert!(is_news(&mut told, &full()) && is_news(&mut told, &denied()));
+        assert!(!is_news(&mut told, &full()) && !is_news(&mut told, &denied()));
     }
 }
