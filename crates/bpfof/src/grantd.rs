@@ -1,7 +1,7 @@
 //! `bpfof grantd`.
 
 use crate::daemon;
-use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases};
+use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases, outlast_predecessor};
 use bpfof_host::TargetUrl;
 use bpfof_terminal::{Outcome, complete_url, ignores_hang_up, target_url};
 use clap::Args;
@@ -58,6 +58,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.hold_leases {
         return hold();
     }
+    serve(options).inspect_err(|_| outlast_predecessor())
+}
+
+fn serve(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the daemon starts, so that no signal is lost.
     let ends = [SIGTERM, SIGINT].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP));

@@ -12,9 +12,12 @@ use bpfof_nvme::vendor_specific::FunctionDigest;
 use bpfof_nvme::{AdminCommand, Installation, Status, Upload};
 use std::time::Duration;
 
-/// Longest time to connect. No Keep Alive is sent while a lane is, and the last was sent at most half of the
-/// timeout before.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time to connect a queue. While a lane is connected no Keep Alive is sent, of which the last was sent at
+/// most half of the timeout before, and the leases are not looked at.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1800);
+/// When that is over for certain: the library notices it an eighth late.
+pub(crate) const CONNECTED: Duration =
+    Duration::from_millis(CONNECT_TIMEOUT.as_millis() as u64 * 9 / 8);
 /// Most data of one command: one that takes long keeps the leases from being looked at.
 const TRANSFER_BYTES: u32 = 128 << 10;
 
@@ -220,3 +223,5 @@ impl Association {
         }
     }
 }
+
+const _: () = assert!(CONNECTED.as_millis() < KEEP_ALIVE.as_millis() / 2);

@@ -1,6 +1,6 @@
 //! What an operator sets.
 
-use bpfof_host::{TargetUrl, UrlError};
+use bpfof_host::{TargetUrl, Transport, UrlError};
 use serde::Deserialize;
 use std::fs;
 use std::io;
@@ -113,6 +113,12 @@ pub enum ConfigError {
     /// There is nothing to grant.
     #[error("no namespace: give --target and --device, or [[namespace]] in the --config file")]
     NoNamespace,
+    /// An address with several portals.
+    #[error("{0}: a client's association has one portal; name one")]
+    SeveralPortals(String),
+    /// An address of RDMA.
+    #[error("{0}: clients get TCP connections to the target; name it by nvme-tcp://")]
+    Rdma(String),
     /// A limit of 0.
     #[error("{0} is 0, and nobody could have anything")]
     Zero(&'static str),
@@ -201,7 +207,8 @@ impl Config {
     }
 
     /// # Errors
-    /// [`ConfigError::NoNamespace`], [`ConfigError::Zero`].
+    /// [`ConfigError::NoNamespace`], [`ConfigError::SeveralPortals`], [`ConfigError::Rdma`],
+    /// [`ConfigError::Zero`].
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let limits = self.limits;
         let named = [
@@ -216,6 +223,14 @@ impl Config {
         }
         if self.namespaces.is_empty() {
             return Err(ConfigError::NoNamespace);
+        }
+        for Served { url, .. } in &self.namespaces {
+            if !url.further_portals.is_empty() {
+                return Err(ConfigError::SeveralPortals(url.to_string()));
+            }
+            if url.transport == Transport::Rdma {
+                return Err(ConfigError::Rdma(url.to_string()));
+            }
         }
         Ok(())
     }
@@ -255,7 +270,11 @@ mod tests {
         assert!(why("mode = \"0999\"").contains("0999"));
         assert!(why("sockets = 1").contains("sockets"));
         assert!(why("clients = 0").contains("clients is 0"));
-        let url = "[[namespace]]\ntarget = \"tcp://h\"\ndevice = \"/dev/x\"\n";
-        assert!(why(url).contains("nvme-tcp://"));
+        let of_target = |target: &str| {
+            why(&format!("[[namespace]]\ntarget = \"{target}\"\ndevice = \"/dev/x\"\n"))
+        };
+        assert!(of_target("tcp://h").contains("nvme-tcp://"));
+        assert!(of_target("nvme-tcp://h,i/nqn.2026-01.a:b").contains("one portal"));
+        assert!(of_target("nvme-rdma://h/nqn.2026-01.a:b").contains("by nvme-tcp://"));
     }
 }

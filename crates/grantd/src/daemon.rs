@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     /// Accepts no more clients, takes all grants back and waits until that is done: as long as a target
-    /// takes to answer, or a lost one may still have maps.
+    /// takes to answer, or a lost one, or that of a killed predecessor, may still have maps.
     pub fn stop(mut self) {
         self.end();
     }
@@ -335,6 +335,7 @@ mod tests {
     use super::*;
     use crate::closing::tests::Lingering;
     use crate::config::{Limits, Served};
+    use crate::{ANSWERED, EXPIRED};
     use bpfof_host::grant::protocol::{PROTOCOL, Request};
     use bpfof_host::grant::{GrantClient, GrantError};
     use std::os::unix::fs::PermissionsExt;
@@ -373,6 +374,17 @@ mod tests {
         assert_eq!(bound.st_mode & 0o7777, 0o662);
         let found = fs::metadata(&config.socket).expect("it is there");
         assert_eq!(found.permissions().mode() & 0o7777, 0o662);
+    }
+
+    /// A unit that is killed while it stops loses the leases that its manager keeps.
+    #[test]
+    fn the_unit_has_more_time_to_stop_than_that_takes() {
+        let unit = include_str!("../../../packaging/systemd/bpfof-grantd.service");
+        let seconds = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
+        let seconds: u64 = seconds.and_then(|text| text.parse().ok()).expect("a number");
+        // A command that is under way, and the last.
+        let takes = 2 * ANSWERED + session::TAKE_BACK + EXPIRED;
+        assert!(Duration::from_secs(seconds) > takes, "{takes:?}");
     }
 
     #[test]

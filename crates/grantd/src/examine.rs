@@ -10,6 +10,7 @@
 
 use crate::LEASE_BREAK_TIME_MIN;
 use crate::foreign::Foreign;
+use crate::quota::Share;
 use bpfof_host::NamespaceInfo;
 use bpfof_host::files::{
     BreakSignal, FileLayout, FileSystem, LeasedFile, MapRefusal, NamespaceDevice,
@@ -25,7 +26,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
 
 /// A map has as many extents as a target takes; a file system tells longer ones in so many pieces each. What
 /// has more is not read to its end.
@@ -128,14 +130,43 @@ pub(crate) fn device_of(descriptor: BorrowedFd<'_>) -> Result<u64, Refusal> {
 }
 
 impl Examiner {
+    /// Has a thread examine files: their file system may take its time. Without a thread they are refused, and only
+    /// those are kept that are open here. `wake` is called after each, and once no more come. The client counts until
+    /// then, by its `share`.
+    pub(crate) fn start(
+        self,
+        thread: Builder,
+        subjects: Vec<(u32, Subject)>,
+        share: Arc<Share>,
+        wake: impl Fn() + Clone + Send + 'static,
+    ) -> Receiver<Examined> {
+        let (sender, examined) = channel();
+        let unexamined = subjects.iter().map(|(id, subject)| match subject {
+            Subject::Opened(file) => (*id, Opened::Here(Arc::clone(file))),
+            Subject::Sent(_) | Subject::Refused(_) => (*id, Opened::NotNow),
+        });
+        let unexamined: Vec<(u32, Opened)> = unexamined.collect();
+        let (to, woken) = (sender.clone(), wake.clone());
+        let run = move || {
+            self.run(subjects, &to, &woken);
+            drop((to, share));
+            woken();
+        };
+        if let Err(error) = thread.name("examine".into()).spawn(run) {
+            let why = format!("the daemon has no thread to examine the file: {error}");
+            let refusal = Refusal::new(Cause::Unavailable, why);
+            for (id, opened) in unexamined {
+                // The receiver is there.
+                let _ = sender.send(Examined { id, opened, result: Err(refusal.clone()) });
+            }
+            wake();
+        }
+        examined
+    }
+
     /// Examines files one after the other, and sends each as soon as it is known, so that its lease is
     /// watched. `wake` is called after each.
-    pub(crate) fn run(
-        &self,
-        subjects: Vec<(u32, Subject)>,
-        to: &Sender<Examined>,
-        wake: &dyn Fn(),
-    ) {
+    fn run(&self, subjects: Vec<(u32, Subject)>, to: &Sender<Examined>, wake: &dyn Fn()) {
         for (id, subject) in subjects {
             let (opened, result) = self.examine(subject);
             // Of a client that has gone the lease is released here.
@@ -282,9 +313,53 @@ pub(crate) fn check_break_time() -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Limits;
+    use crate::quota::{Kind, Quotas};
     use std::fs::OpenOptions;
     use std::os::fd::AsFd;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Of files on a namespace whose image is `image`.
+    fn examiner(image: &Path) -> Examiner {
+        std::fs::write(image, "").expect("written");
+        Examiner {
+            device: NamespaceDevice::new(image).expect("an image"),
+            info: NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] },
+            nqn: "nqn.x".to_owned(),
+            extents_max: 1,
+            trusts_owners: false,
+            signal: BreakSignal::of_this_thread().expect("a signal"),
+        }
+    }
+
+    #[test]
+    fn without_a_thread_files_are_refused_until_they_are_sent_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        let examiner = examiner(&image);
+        let share = Quotas::new(Limits::default()).take(7, Kind::Clients, 1).expect("the first");
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&wakes);
+        let wake = move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        let file = Arc::new(File::open(&image).expect("opened"));
+        let before = Refusal::new(Cause::NotReadable, "for a reason");
+        let subjects = vec![(3, Subject::Opened(file)), (5, Subject::Refused(before))];
+        // No machine has the memory for such a stack.
+        let thread = Builder::new().stack_size(1 << 60);
+        let examined = examiner.start(thread, subjects, Arc::new(share), wake);
+        let found: Vec<Examined> = examined.iter().collect();
+        assert!(matches!(found[0], Examined { id: 3, opened: Opened::Here(_), .. }), "{found:?}");
+        assert!(matches!(found[1], Examined { id: 5, opened: Opened::NotNow, .. }), "{found:?}");
+        for Examined { result, .. } in found {
+            let refusal = result.expect_err("it was not looked at");
+            assert_eq!(refusal.cause, Cause::Unavailable, "{refusal}");
+        }
+        assert_eq!(wakes.load(Ordering::SeqCst), 1);
+    }
 
     #[test]
     fn descriptors_are_readable_that_were_opened_so() {
@@ -320,15 +395,7 @@ mod tests {
     fn nothing_is_granted_once_the_device_is_another() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
-        std::fs::write(&image, "").expect("written");
-        let examiner = Examiner {
-            device: NamespaceDevice::new(&image).expect("an image"),
-            info: NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] },
-            nqn: "nqn.x".to_owned(),
-            extents_max: 1,
-            trusts_owners: false,
-            signal: BreakSignal::of_this_thread().expect("a signal"),
-        };
+        let examiner = examiner(&image);
         let file = Arc::new(File::open(&image).expect("opened"));
         let refusal = || {
             let (opened, result) = examiner.examine(Subject::Opened(Arc::clone(&file)));

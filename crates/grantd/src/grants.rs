@@ -1,6 +1,6 @@
 //! The files of one client, and the grants that it has.
 
-use crate::association::{Association, Failed, Lost};
+use crate::association::{Association, CONNECTED, Failed, Lost};
 use crate::examine::{Examined, Found, Opened, Subject, check_break_time, is_settled};
 use crate::keepsake::{Keepsake, Key, NotKept};
 use crate::quota::{Exceeded, Kind, Quotas, Share};
@@ -10,6 +10,7 @@ use bpfof_host::grant::PageWriter;
 use bpfof_host::grant::protocol::{Cause, Grant, Refusal};
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,22 @@ pub(crate) struct Grants {
 
 fn exceeded(error: Exceeded) -> Refusal {
     Refusal::new(Cause::Quota, error)
+}
+
+/// Has a duplicate of a leased descriptor kept. `failed` is why that has failed for another file of the same request:
+/// then it is not tried again, which could take a second each time.
+fn keep_duplicate(
+    keepsake: &Keepsake,
+    descriptor: BorrowedFd<'_>,
+    failed: &mut Option<Refusal>,
+) -> Result<Key, Refusal> {
+    if let Some(refusal) = failed {
+        return Err(refusal.clone());
+    }
+    keepsake.keep(descriptor).map_err(|error| match error {
+        NotKept::Full(_) => Refusal::new(Cause::Quota, &error),
+        NotKept::Failed(_) => failed.insert(Refusal::new(Cause::Unavailable, &error)).clone(),
+    })
 }
 
 impl Grants {
@@ -117,11 +134,13 @@ impl Grants {
         result
     }
 
-    /// Gives a file that was examined its map, if its lease still stands.
+    /// Gives a file that was examined its map, if its lease still stands. `not_kept` is why no duplicate of another
+    /// file of the same request was kept, if that has failed.
     pub(crate) fn settle(
         &mut self,
         examined: Examined,
         association: &mut Association,
+        not_kept: &mut Option<Refusal>,
     ) -> Result<Grant, Failed> {
         let id = examined.id;
         let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
@@ -132,14 +151,8 @@ impl Grants {
         let extents = layout.extents().len();
         let share = self.quotas.take(self.uid, Kind::Extents, extents);
         let share = share.map_err(|error| Failed::Refused(exceeded(error)))?;
-        let key = self.keepsake.keep(std::os::fd::AsFd::as_fd(&**lease.file()));
-        let key = key.map_err(|error| {
-            let cause = match error {
-                NotKept::Full(_) => Cause::Quota,
-                NotKept::Failed(_) => Cause::Unavailable,
-            };
-            Failed::Refused(Refusal::new(cause, error))
-        })?;
+        let key = keep_duplicate(&self.keepsake, lease.file().as_fd(), not_kept);
+        let key = key.map_err(Failed::Refused)?;
         let file_system = layout.file_system();
         let grant = Grant { version: 0, has_gaps: layout.has_gaps() };
         // From here on the map may be at the target, whatever goes wrong.
@@ -272,10 +285,21 @@ impl Grants {
         Ok(())
     }
 
-    /// Takes all files back.
-    pub(crate) fn remove_all(&mut self, association: &mut Association) -> Result<(), Lost> {
+    /// Takes all files back, as far as that can be done `within` a time.
+    ///
+    /// # Errors
+    /// The association is lost, or is to be given up since there are files left.
+    pub(crate) fn remove_all(
+        &mut self,
+        association: &mut Association,
+        within: Duration,
+    ) -> Result<(), Lost> {
+        let begun = Instant::now();
         let ids: Vec<u32> = self.entries.keys().copied().collect();
-        ids.into_iter().try_for_each(|id| self.remove(id, association))
+        ids.into_iter().try_for_each(|id| match begun.elapsed() >= within {
+            true => Err(Lost::Late),
+            false => self.remove(id, association),
+        })
     }
 
     /// Tells the client that no grant is to be used any more.
@@ -308,11 +332,62 @@ impl Drop for Grants {
 }
 
 const _: () = assert!(LOOK_EVERY.as_millis() + LOOK_AGAIN.as_millis() < LATE.as_millis());
+const _: () = assert!(CONNECTED.as_millis() < LATE.as_millis());
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Limits;
+    use crate::config::{Limits, Served};
+    use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+    use std::path::PathBuf;
+
+    /// A target, and a client's association there.
+    fn associated() -> (Server, Association) {
+        let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
+        let config = TargetConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            namespaces: vec![NamespaceConfig::new(source, 512)],
+            ..TargetConfig::default()
+        };
+        let server = Server::start(&config).expect("the target starts");
+        let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
+        let served = Served { url: url.parse().expect("an address"), device: PathBuf::new() };
+        let association = Association::open(&served).expect("it connects");
+        (server, association)
+    }
+
+    #[test]
+    fn a_keepsake_that_takes_nothing_is_asked_once_for_each_request() {
+        let command = ["sleep", "5"].map(PathBuf::from);
+        let keepsake = Keepsake::new(&command).expect("it starts");
+        let file = tempfile::tempfile().expect("a file");
+        let mut failed = None;
+        let mut keep = || keep_duplicate(&keepsake, file.as_fd(), &mut failed).map(|_| ());
+        let refusal = std::iter::repeat_with(&mut keep).find_map(Result::err).expect("it is full");
+        assert_eq!(refusal.cause, Cause::Unavailable);
+        let begun = Instant::now();
+        for _ in 0..31 {
+            assert_eq!(keep(), Err(refusal.clone()));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn files_are_left_that_cannot_be_taken_back_in_time() {
+        let (_target, mut association) = associated();
+        let keepsake = Keepsake::new(&crate::keepsake::tests::holder()).expect("it starts");
+        let page = PageWriter::new(10).expect("memory");
+        let quotas = Quotas::new(Limits::default());
+        let mut grants = Grants::new(page, Arc::new(keepsake), quotas, false, 7);
+        for id in 1..=3 {
+            grants.add(id).expect("there is room");
+        }
+        let none = grants.remove_all(&mut association, Duration::ZERO);
+        assert!(matches!(none, Err(Lost::Late)), "{none:?}");
+        assert!((1..=3).all(|id| grants.has(id)));
+        grants.remove_all(&mut association, Duration::from_secs(30)).expect("there is time");
+        assert!(!(1..=3).any(|id| grants.has(id)));
+    }
 
     #[test]
     fn a_file_that_could_not_be_opened_just_now_is_not_kept() {

@@ -41,7 +41,7 @@ mod shared;
 
 pub use config::{Config, ConfigError, Limits, Served};
 pub use daemon::{Daemon, StartError};
-pub use keepsake::hold_leases;
+pub use keepsake::{hold_leases, outlast_predecessor};
 
 use std::time::Duration;
 

@@ -21,12 +21,17 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// A client that connects must say what it wants within this time.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Longest time in which the files of a client are taken back one after the other. If there are files left then, the
+/// association is given up: a stop must be over before the service manager kills the daemon and drops the leases.
+pub(crate) const TAKE_BACK: Duration = Duration::from_secs(30);
 
 /// Why a client is served no longer.
 enum End {
@@ -65,6 +70,8 @@ struct Job {
     examined: Receiver<Examined>,
     /// In the order of the request.
     answers: Vec<(u32, Known)>,
+    /// Why no duplicate of a file is kept, once that has failed.
+    not_kept: Option<Refusal>,
 }
 
 impl Job {
@@ -219,6 +226,9 @@ impl Session<'_> {
             Request::Remove { ids } => {
                 let open = opened(&mut self.open)?;
                 for id in ids {
+                    if self.shared.is_stopping() {
+                        return Err(End::Stopping);
+                    }
                     open.grants.remove(id, &mut open.association)?;
                 }
                 Ok(Answer::Done)
@@ -336,7 +346,9 @@ impl Session<'_> {
     fn lane(&mut self) -> Result<(), End> {
         let max = self.shared.config.limits.lanes_per_client;
         let open = opened(&mut self.open)?;
-        open.grants.keep_up(&mut open.association)?;
+        // While the lane is connected no lease is looked at, and no Keep Alive is sent.
+        open.grants.give_back(&mut open.association)?;
+        open.association.keep_alive().map_err(Lost::from)?;
         match open.association.lane(max) {
             Ok(lane) => {
                 let answer = Answer::Lane { state: Zeroizing::new(lane.state().to_vec()) };
@@ -381,23 +393,16 @@ impl Session<'_> {
         self.examine(subjects, answers)
     }
 
-    /// Begins to examine files, on another thread: their file system may take its time.
+    /// Begins to examine files.
     fn examine(
         &mut self,
         subjects: Vec<(u32, Subject)>,
         answers: Vec<(u32, Known)>,
     ) -> Result<(), End> {
-        let (sender, examined) = channel();
         let (examiner, wake) = (opened(&mut self.open)?.examiner.clone(), Arc::clone(&self.wake));
-        // A client that goes while its file is looked at takes part of its user's share until then.
         let share = Arc::clone(&self.share);
-        let run = move || {
-            examiner.run(subjects, &sender, &|| wake.wake());
-            drop((sender, share));
-            wake.wake();
-        };
-        std::thread::Builder::new().name("examine".into()).spawn(run)?;
-        self.job = Some(Job { examined, answers });
+        let examined = examiner.start(Builder::new(), subjects, share, move || wake.wake());
+        self.job = Some(Job { examined, answers, not_kept: None });
         Ok(())
     }
 
@@ -415,8 +420,15 @@ impl Session<'_> {
                     return Err(End::Failed(io::Error::other("files were not examined")));
                 }
             };
+            if self.shared.is_stopping() {
+                return Err(End::Stopping);
+            }
+            // To have a duplicate of the file before kept may have taken a second.
+            open.grants.keep_up(&mut open.association)?;
+            open.association.keep_alive().map_err(Lost::from)?;
             let id = examined.id;
-            let result = match open.grants.settle(examined, &mut open.association) {
+            let settled = open.grants.settle(examined, &mut open.association, &mut job.not_kept);
+            let result = match settled {
                 Ok(grant) => Ok(grant),
                 Err(Failed::Refused(refusal)) => {
                     refusals.push(refusal.clone());
@@ -467,7 +479,7 @@ impl Session<'_> {
         };
         grants.withdraw();
         let is_lost = matches!(end, End::Lost(_))
-            || grants.remove_all(&mut association).is_err_and(|lost| {
+            || grants.remove_all(&mut association, TAKE_BACK).is_err_and(|lost| {
                 self.tell_lost(&lost);
                 true
             });

@@ -19,7 +19,7 @@ pub struct Options {
     pub header_digest: bool,
     /// Protect PDU data by a CRC32C.
     pub data_digest: bool,
-    /// Longest time to open a connection, handshake included.
+    /// Longest time to open a connection: its handshakes, Connect and authentication together.
     pub connect_timeout: Duration,
     /// Longest time from sending a request to its completion. A request that takes longer ends
     /// its lane.

@@ -126,8 +126,8 @@ fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
 }
 
 impl Queue {
-    /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
-    /// too.
+    /// Connects, exchanges ICReq and ICResp, sends Connect and authenticates, all within the connect timeout.
+    /// Returns the controller identifier too.
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
         let QueueConnect { url, options, initiator, qid, cattr, cntlid, peer, kato_ms, on_open } =
             connect;
@@ -154,8 +154,11 @@ impl Queue {
             subnqn: url.nqn.clone(),
             hostnqn: options.host_nqn.clone(),
         };
+        let left_us = || micros(options.connect_timeout.saturating_sub(started.elapsed()));
+        queue.timeout_us = left_us();
         let (answer, _) = queue.call("Connect", command.to_sqe(), &data.to_bytes(), 0)?;
         let mut call = |name, sqe, out: &[u8], max_bytes| {
+            queue.timeout_us = left_us();
             queue.call(name, sqe, out, max_bytes).map(|(_, data)| data)
         };
         authentication::authenticate(&mut call, options, &url.nqn, answer.dw0)?;

@@ -2,10 +2,13 @@
 
 mod fake_target;
 
+use bpfof_auth::{DhchapKey, Hash};
 use bpfof_host::{
-    Completion, Controller, Error, FileMapObject, FileVersion, FunctionId, Lane, LostReason,
-    Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
+    Completion, Controller, Credentials, Error, FileMapObject, FileVersion, FunctionId, Lane,
+    LostReason, Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
 };
+use bpfof_nvme::fabrics::FabricsCommand;
+use bpfof_nvme::{AdminCommand, Status};
 use fake_target::{NQN, Shared};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -196,6 +199,29 @@ fn connecting_fails_in_words() {
     let options = Options { connect_timeout: Duration::from_millis(50), ..Options::default() };
     let error = Controller::connect(&url(mute.local_addr().unwrap()), options).unwrap_err();
     assert!(matches!(error, Error::NotReady { step: "ICResp", .. }), "{error}");
+}
+
+/// Each step of which would be in time.
+#[test]
+fn connecting_has_one_limit_authentication_included() {
+    let (address, shared) = fake_target::start();
+    let connect_timeout = Duration::from_secs(2);
+    let pause = connect_timeout * 3 / 4;
+    *shared.says.lock().unwrap() = Some(Box::new(move |command| {
+        let asks_for_authentication = match command {
+            AdminCommand::Fabrics(FabricsCommand::Connect { .. }) => 1 << 17,
+            _ => 0,
+        };
+        std::thread::sleep(pause);
+        Some((Status::SUCCESS, asks_for_authentication, 0, vec![]))
+    }));
+    let key = DhchapKey::generate(Hash::Sha256).unwrap();
+    let credentials = Credentials { dhchap_key: Some(Arc::new(key)), ..Credentials::default() };
+    let options = Options { connect_timeout, credentials, ..Options::default() };
+    let begun = Instant::now();
+    let error = Controller::connect(&url(address), options).unwrap_err();
+    assert!(matches!(error, Error::Lost(LostReason::Timeout { .. })), "{error}");
+    assert!(begun.elapsed() < 2 * connect_timeout, "{:?}", begun.elapsed());
 }
 
 #[test]

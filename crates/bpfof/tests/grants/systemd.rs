@@ -63,6 +63,30 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     }
 }
 
+/// As it does while it reads its units again.
+#[test]
+fn a_manager_that_takes_nothing_for_a_while_costs_no_grant() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let (world, told) = managed(Some("100"));
+    let (mut client, path) = granted_file(&world, "kept");
+    let file = File::open(&path).expect("opened");
+    let ids: Vec<u32> = (2..=17).collect();
+    let files = vec![file.as_fd(); ids.len()];
+    // The thread that receives waits for this lock.
+    let silent = told.lock().expect("no panic");
+    let begun = Instant::now();
+    let answers = client.add(&ids, &files).expect("answered");
+    drop(silent);
+    assert!(begun.elapsed() < KEEP_ALIVE, "{:?}", begun.elapsed());
+    for answer in answers {
+        assert_eq!(cause(vec![answer]), Some(Cause::Unavailable));
+    }
+    assert!(client.is_connected() && client.page().version(1) != 0);
+    assert_eq!(cause(client.refresh(&[2]).expect("answered")), None);
+}
+
 #[test]
 fn what_a_manager_does_not_promise_to_keep_a_process_keeps() {
     if cannot_mount().is_some() {

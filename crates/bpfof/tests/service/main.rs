@@ -17,17 +17,19 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Leaves what the manager passes at 3, its first descriptor, to the program that it becomes.
+const PASS: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$ exec \"$@\"";
 
 /// A target that the manager at `told` runs, with the socket that it has opened.
 fn start(told: &Path, socket: &TcpListener, config: &Path) -> Child {
     let socket: OwnedFd = socket.try_clone().expect("cloned").into();
-    // The first descriptor that a manager passes is 3.
-    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ exec \"$@\"";
     Command::new("bash")
-        .args(["-c", script, "bash", BPFOF, "target", "--quiet", "--exit-with-parent"])
+        .args(["-c", PASS, "bash", BPFOF, "target", "--quiet", "--exit-with-parent"])
         .arg("--config")
         .arg(config)
         .env("NOTIFY_SOCKET", told)
@@ -63,7 +65,7 @@ fn a_service_manager_is_told_and_keeps_the_socket() {
     let second = format!("{url}?ns=2");
     good(&["kv", "create", "--levels", "2", "--target", &second]);
     while count(&told, "WATCHDOG=1").0 < 3 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
     signal(Signal::TERM);
     expect(&told, "STOPPING=1", (1, 0));
@@ -76,6 +78,55 @@ fn a_service_manager_is_told_and_keeps_the_socket() {
     good(&["kv", "create", "--levels", "2", "--target", &url]);
     kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
     assert!(child.wait().expect("it ends").success());
+}
+
+/// A grant daemon to which the manager at `told` passes a lease that a killed one has left; a socket stands for it,
+/// of which this is the other end.
+fn start_grantd(told: &Path, arguments: &[&str]) -> (Child, UnixStream) {
+    let (ours, lease) = UnixStream::pair().expect("sockets");
+    let child = Command::new("bash")
+        .args(["-c", PASS, "bash", BPFOF, "grantd", "--quiet", "--exit-with-parent"])
+        .args(arguments)
+        .env("NOTIFY_SOCKET", told)
+        .env("LISTEN_FDS", "1")
+        .env("LISTEN_FDNAMES", "1f")
+        .stdin(OwnedFd::from(lease))
+        .spawn()
+        .expect("it starts");
+    (child, ours)
+}
+
+/// Its target may have the maps for so long, whatever becomes of the daemons after it.
+#[test]
+fn leases_of_a_killed_grant_daemon_are_kept_and_then_dropped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let at = folder.path().join("notify");
+    let told = listen(UnixDatagram::bind(&at).expect("bound"));
+    fs::write(path("image"), "").expect("written");
+    let begun = Instant::now();
+    let (broken, its_lease) = start_grantd(&at, &["--config", &path("missing.toml")]);
+    let url = "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:target?ns=1";
+    let (image, socket) = (path("image"), path("socket"));
+    let served = ["--target", url, "--device", &image, "--socket", &socket];
+    let (stopped, lease) = start_grantd(&at, &served);
+    expect(&told, "READY=1", (1, 0));
+    kill_process(Pid::from_child(&stopped), Signal::TERM).expect("it runs");
+    let kept = [its_lease, lease].map(|mut lease| {
+        std::thread::spawn(move || {
+            // Its end comes when the last descriptor of the other socket is closed.
+            let read = std::io::Read::read(&mut lease, &mut [0]).expect("its end");
+            (read, begun.elapsed())
+        })
+    });
+    for thread in kept {
+        let (read, kept) = thread.join().expect("no panic");
+        assert!(read == 0 && kept >= Duration::from_secs(10), "{kept:?}");
+    }
+    for (mut child, is_good) in [(broken, false), (stopped, true)] {
+        assert_eq!(child.wait().expect("it ends").success(), is_good);
+    }
+    expect(&told, "FDSTOREREMOVE=1", (2, 0));
 }
 
 /// What a target logs that cannot start: its port is taken.

@@ -31,6 +31,15 @@ pub(crate) struct Key {
     stored: Option<Name>,
 }
 
+/// To be called before a process ends that could not start a daemon: has the service manager drop the leases that a
+/// killed predecessor has left there, and waits until the target must have ended its associations.
+pub fn outlast_predecessor() {
+    match Store::of_environment() {
+        Ok(store) => drop(store),
+        Err(error) => log::warn!("the leases of a predecessor stay where they are: {error}"),
+    }
+}
+
 /// Why a duplicate is not kept.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotKept {

@@ -7,14 +7,17 @@ use bpfof_systemd::{Manager, inherited, stored_max};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
-/// The store.
+/// The store. Dropping this waits until the leases of a predecessor are dropped.
 #[derive(Debug)]
 pub(super) struct Store {
     manager: Manager,
     /// Whether the manager has said how much it keeps.
     is_promised: bool,
     names: Arc<Mutex<Names>>,
+    /// The thread that drops the leases of a predecessor.
+    inherited: Option<JoinHandle<()>>,
 }
 
 fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
@@ -29,8 +32,9 @@ impl Store {
         let (promised, leases) = (stored_max(), inherited());
         let stored = leases.iter().map(|(name, _)| name.as_str());
         let names = Arc::new(Mutex::new(Names::new(promised.unwrap_or(usize::MAX), stored)));
-        let store = Self { manager, is_promised: promised.is_some(), names };
-        store.drop_inherited(leases)?;
+        let is_promised = promised.is_some();
+        let mut store = Self { manager, is_promised, names, inherited: None };
+        store.inherited = store.drop_inherited(leases)?;
         Ok(Some(store))
     }
 
@@ -66,9 +70,9 @@ impl Store {
         Ok(())
     }
 
-    fn drop_inherited(&self, leases: Vec<(String, OwnedFd)>) -> io::Result<()> {
+    fn drop_inherited(&self, leases: Vec<(String, OwnedFd)>) -> io::Result<Option<JoinHandle<()>>> {
         if leases.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         log::warn!("a predecessor has left {} leases, which last a while", leases.len());
         let (manager, names) = (self.manager.try_clone()?, Arc::clone(&self.names));
@@ -82,7 +86,18 @@ impl Store {
             }
             log::info!("the leases of a predecessor are dropped");
         };
-        std::thread::Builder::new().name("inherited".into()).spawn(later)?;
-        Ok(())
+        std::thread::Builder::new().name("inherited".into()).spawn(later).map(Some)
+    }
+}
+
+impl Drop for Store {
+    /// systemd drops the store at once when the unit is stopped, and never while its processes cannot start.
+    fn drop(&mut self) {
+        let Some(thread) = self.inherited.take() else { return };
+        if !thread.is_finished() {
+            log::info!("waiting until the leases of a predecessor are dropped");
+        }
+        // It does not panic.
+        let _ = thread.join();
     }
 }
