@@ -1,5 +1,5 @@
-//! Chains in the interrupt of the drive, by the module `bpfof_xrp` (docs/kernel.md). It saves a chain that
-//! is alone most of what a hop costs; many at once cost less by a ring.
+//! Runs chains in the interrupt of the drive, by the module `bpfof_xrp` (docs/kernel.md). This saves most of the cost
+//! of a hop for a chain that is alone; many chains at once cost less in a ring.
 
 use super::namespace::Namespace;
 use crate::files::nvme::NvmeNamespace;
@@ -16,38 +16,38 @@ use std::sync::{Arc, Weak};
 
 /// How a chain ended in the kernel.
 pub(super) enum End<'a> {
-    /// The answer and its hops.
+    /// The answer, and the number of hops.
     Answer(&'a [u8], u32),
-    /// The engine goes on with it.
+    /// The engine must continue the chain.
     Continue(Suspended),
-    /// The engine runs it from its start.
+    /// The engine must run the chain from its start.
     Restart,
 }
 
-/// What the kernel knows of a function.
+/// A function that was offered to the kernel.
 #[derive(Debug)]
 struct Known {
     function: Weak<Function>,
-    /// None if the kernel does not take it.
+    /// None if the kernel refused it.
     number: Option<u32>,
 }
 
-/// A domain of the module, with what was told to it.
+/// A domain of the module, and the functions and files that were given to it.
 #[derive(Debug)]
 pub(super) struct Kernel {
     domain: XrpDomain,
     functions: BTreeMap<u32, Known>,
-    /// Files that have a map there: by id, number and version.
+    /// Files with a map in the kernel: number and version by file id.
     files: BTreeMap<u32, (u32, u64)>,
-    /// Numbers of files that are free.
+    /// Free file numbers.
     free: Vec<u32>,
     chain_files: Vec<XrpFile>,
 }
 
-/// Rewrites a function for the kernel and loads it into a domain; its number there.
+/// Rewrites a function for the kernel and loads it into a domain. Returns its number there.
 ///
 /// # Errors
-/// It cannot be rewritten, or the kernel's verifier refuses it.
+/// The function cannot be rewritten, or the kernel's verifier refuses it.
 pub fn load_into_kernel(domain: &mut XrpDomain, program: &Program) -> io::Result<u32> {
     let translated = KernelProgram::translate(program).map_err(io::Error::other)?;
     let (arena, kfuncs) = domain.relocations();
@@ -61,7 +61,7 @@ pub fn load_into_kernel(domain: &mut XrpDomain, program: &Program) -> io::Result
     })
 }
 
-/// A domain over the block device of a namespace, by the module `bpfof_xrp`.
+/// A domain of the module `bpfof_xrp` over the block device of a namespace.
 ///
 /// # Errors
 /// The module is not loaded or refuses the drive; the process may not load eBPF.
@@ -70,7 +70,7 @@ pub fn kernel_domain(drive: &Path) -> io::Result<XrpDomain> {
 }
 
 impl Kernel {
-    /// None if the module is not loaded, or does not let this process.
+    /// None if the module is not loaded, or refuses this process.
     pub(super) fn new(of: &NvmeNamespace, drive: &Path) -> Option<Kernel> {
         if !XrpDomain::is_possible() {
             return None;
@@ -86,15 +86,15 @@ impl Kernel {
             Err(error) => {
                 let nsid = of.info.nsid;
                 log::warn!(
-                    "chains over namespace {nsid} do not run in the kernel, though its module is \
-                     loaded: {error} (bpfof xrp status)"
+                    "chains over namespace {nsid} do not run in the kernel although the module is \
+                     loaded: {error} (see bpfof xrp status)"
                 );
                 None
             }
         }
     }
 
-    /// Prepares all that a chain needs; whether the kernel can run it.
+    /// Loads the function and files of a chain into the kernel. Whether the kernel can run the chain.
     pub(super) fn prepare(
         &mut self,
         function: &Arc<Function>,
@@ -111,7 +111,7 @@ impl Kernel {
             match self.file(id, version, map) {
                 Ok(number) => self.chain_files.push(XrpFile::new(number, version)),
                 Err(error) => {
-                    log::warn!("the kernel does not take the map of a file: {error}");
+                    log::warn!("the kernel refuses the map of a file: {error}");
                     return false;
                 }
             }
@@ -119,13 +119,13 @@ impl Kernel {
         true
     }
 
-    /// The number of a function in the kernel.
+    /// The number of a function in the kernel, which loads it if necessary.
     fn function(&mut self, function: &Arc<Function>) -> Option<u32> {
         if let Some(known) = self.functions.get(&function.id) {
             return known.number;
         }
         let Self { domain, functions, .. } = self;
-        // Those that nobody can call any more.
+        // Remove functions that no handle refers to any more.
         functions.retain(|_, known| {
             let is_used = known.function.strong_count() > 0;
             if let Some(number) = known.number.filter(|_| !is_used) {
@@ -135,14 +135,14 @@ impl Kernel {
         });
         let number = load_into_kernel(domain, function.native.program());
         if let Err(error) = &number {
-            log::warn!("{} does not run in the kernel: {error}", function.name);
+            log::warn!("function {} does not run in the kernel: {error}", function.name);
         }
         let number = number.ok();
         self.functions.insert(function.id, Known { function: Arc::downgrade(function), number });
         number
     }
 
-    /// The number of a file in the kernel, with this version of its map.
+    /// The number of a file in the kernel; sends this version of its map if necessary.
     fn file(&mut self, id: u32, version: u64, map: &FileMap) -> io::Result<u32> {
         let known = self.files.get(&id).copied();
         if let Some((number, _)) = known.filter(|(_, known)| *known == version) {
@@ -165,13 +165,13 @@ impl Kernel {
         set.map(|()| number)
     }
 
-    /// Takes back the maps of files that the namespace has forgotten.
+    /// Removes the maps of files that the namespace has removed.
     pub(super) fn let_go(&mut self, files: &Namespace, nsid: u32) {
         let Self { domain, free, .. } = self;
         self.files.retain(|id, (number, _)| {
             let is_known = files.tables().map(nsid, *id).is_some();
             if !is_known {
-                // Taking a map away is refused of no file.
+                // The module never refuses to remove a map.
                 drop(domain.set_file(*number, 0, 0, &[]));
                 free.push(*number);
             }
@@ -206,7 +206,7 @@ impl Kernel {
             }
             Ok(XrpEnd::Restart) => End::Restart,
             Err(error) => {
-                log::debug!("the kernel does not run a chain: {error}");
+                log::debug!("the kernel cannot run a chain: {error}");
                 End::Restart
             }
         }
