@@ -15,16 +15,16 @@ BPFOF_DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 
-# Of cargo-deny's checks the one for advisories is left out: it downloads a database.
+# The checks of cargo-deny, without advisories, which would download a database.
 DENY_CHECKS := bans licenses sources
 
 # `make interop`: how long fio runs, in seconds, and how often the target is killed.
 FIO_SECONDS ?= 20
 KILLS ?= 3
 
-# `make test` as root leaves nothing out: a test that would fails. Except what MAY_SKIP names, in words, because nobody
-# can install it: ktls, TLS in the kernel; fuse; ipv6; core, dumps of memory; users, if others may not run what is built
-# here; guest, which is made of Debian's packages.
+# `make test` as root skips nothing: a test that would skip something fails. MAY_SKIP lists the exceptions, as words,
+# because they cannot be installed: ktls, TLS in the kernel; fuse; ipv6; core, dumps of memory; users, if other users
+# may not run the programs built here; guest, which is made of Debian's packages.
 MAY_SKIP ?= ktls
 STRICTLY = $(if $(filter 0,$(shell id -u)),BPFOF_NO_SKIP=1 BPFOF_MAY_SKIP='$(MAY_SKIP)')
 
@@ -37,7 +37,7 @@ GRANT_CHAINS ?= 1000000
 # How long each part of `make soak` takes, in seconds.
 SOAK_SECONDS ?= 3600
 
-# `make soak-rocksdb` runs for so many Gets instead, if it is given.
+# `make soak-rocksdb` runs for this number of Gets instead of a time, if it is given.
 READS ?=
 
 # `make soak-paths`: how many rounds of losses, and how many seconds they take at least.
@@ -47,21 +47,21 @@ PATH_SECONDS ?= 90
 # How many functions `make loads` loads and unloads.
 LOADS ?= 100000
 
-# `make install` and `make uninstall`: where to, and what is put before that. BUILD_DIR has the
-# program and the libraries; unless it is given they are built first.
+# `make install` and `make uninstall`: the folders of installation, and a prefix for them. BUILD_DIR has the programs
+# and the libraries; without it they are built first.
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-# `make rocksdb-versions`: which, besides this machine's.
+# `make rocksdb-versions`: the versions of RocksDB, besides this machine's.
 ROCKSDB_VERSIONS ?= debian13 newest
 
-# `make bench-rocksdb`: with which.
+# `make bench-rocksdb`: the version of RocksDB.
 ROCKSDB_VERSION ?= machine
 
-# `make rocksdb-tables`: how many.
+# `make rocksdb-tables`: the number of tables.
 TABLES ?= 20000
 
 .PHONY: help setup test python-and-guest guest lint doc fuzz-check release demo bench bench-rocksdb \
@@ -76,7 +76,7 @@ help: ## list the targets (the default)
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
-test: setup ## everything that must pass before a commit: what the CI runs
+test: setup ## everything that must pass before a commit; the CI runs it
 	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium
 	@# Downloads, for the most part, while checks compile.
 	@$(MAKE) --no-print-directory python-and-guest & others=$$!; \
@@ -91,12 +91,12 @@ test: setup ## everything that must pass before a commit: what the CI runs
 			{ echo "test: it must not be left out; MAY_SKIP='$(MAY_SKIP) guest' allows it" >&2; exit 1; }; \
 	fi
 
-# What checks can be compiled without.
+# Things that the tests need, but not their compilation.
 python-and-guest:
 	@scripts/setup.sh python
 	@$(MAKE) --no-print-directory guest
 
-guest: setup ## what the guest of interop-fast is made of
+guest: setup ## get the parts of the guest of interop-fast
 	@if command -v apt-get >/dev/null; then \
 		scripts/setup.sh qemu tshark && interop/image.sh .interop && interop/module.sh .interop; \
 	fi
@@ -115,12 +115,12 @@ lint: setup ## formatting, clippy, import cycles, and the dependencies' versions
 doc: setup ## the documentation of all libraries; warnings are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --lib --no-deps --locked
 
-# What is not linked needs no libFuzzer, which would be compiled.
+# Nothing is linked here, so libFuzzer is not needed, and need not be compiled.
 fuzz-check: setup ## compile the fuzz targets without the sanitizer
 	CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a cargo check --manifest-path fuzz/Cargo.toml --locked \
 		--target-dir $(or $(CARGO_TARGET_DIR),target)
 
-# All that is installed, so that nothing is compiled again for that.
+# Builds everything that is installed, so that the installation compiles nothing again.
 release:
 	@scripts/setup.sh
 	cargo build --release -p bpfof-cli -p bpfof-query-command -p bpfof-capi --locked
@@ -128,7 +128,7 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## pushdown against plain reads, reads against TCP; local chains; hops, maps, functions
+bench: release ## benchmarks: pushdown and plain reads, reads and TCP; local chains; hops, maps, functions
 	@scripts/setup.sh perf
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	perf=$$(perf record -q -C 0 -o /dev/null -- true 2> /dev/null && echo --perf || true); \
@@ -140,7 +140,7 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 	cargo bench -p bpfof-function --locked
 	$(BPFOF) bench function --json bench-function.json --plot bench-function.png
 
-# Root mounts an image; bench-rocksdb.json ends with a summary.
+# Root is needed to mount an image; bench-rocksdb.json ends with a summary.
 ROCKSDB_BUILD := $(or $(CARGO_TARGET_DIR),target)/rocksdb
 ROCKSDB_BENCH_BUILD := $(ROCKSDB_BUILD)$(if $(filter-out machine,$(ROCKSDB_VERSION)),-$(ROCKSDB_VERSION))
 bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half an hour; root); ROCKSDB_VERSION=newest
@@ -164,8 +164,8 @@ bench-wiredtiger: ## WiredTiger over the network: plain reads against pushdown (
 	cmake --build $(WIREDTIGER_BUILD) --parallel 2 --target bpfof_wiredtiger bpfof-wiredtiger-bench
 	$(BPFOF) bench wiredtiger --driver $(WIREDTIGER_BUILD)/bpfof-wiredtiger-bench --json bench-wiredtiger.json
 
-# Nothing else needs Go or the modules that it downloads. It does not see when a library has changed, and
-# links only what is not there.
+# Only this goal needs Go and the modules that it downloads. Go does not notice changed libraries and links only a
+# missing program: so the old program is removed first.
 GO_YCSB := $(abspath $(ROCKSDB_BUILD))
 go-ycsb: ## go-ycsb over the RocksDB integration, an independent driver: target/rocksdb/go-ycsb
 	@scripts/setup.sh rocksdb go
@@ -179,7 +179,7 @@ go-ycsb: ## go-ycsb over the RocksDB integration, an independent driver: target/
 			-lrocksdb -lsnappy -llz4 -lzstd" \
 		PATH="$$PATH:/usr/local/go/bin" go build -buildvcs=false -o $(GO_YCSB)/go-ycsb .
 
-interop: release ## a stock Linux kernel in QEMU uses the target, is one and runs ours, and chains on its NVMe drives
+interop: release ## a stock Linux kernel in QEMU as host and target, running our target, and chains on NVMe drives
 	@scripts/setup.sh qemu tshark rocksdb
 	cargo build -p bpfof-cli --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
@@ -192,13 +192,13 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module
 
-# Each of these boots a machine; CHAINS of each test that counts them, CHAINS_BESIDE_FIO of that beside fio. KERNEL may
-# be cloud-amd64 or debian12 (6.12 for Debian 12). The guest is Debian 13's.
+# Each of these boots a machine. CHAINS is the number of chains of each test that counts them, CHAINS_BESIDE_FIO that of
+# the test beside fio. KERNEL may be cloud-amd64 or debian12 (6.12 for Debian 12). The guest is Debian 13's.
 CHAINS ?= 10000
 CHAINS_BESIDE_FIO ?= $(CHAINS)
 KERNEL ?=
 GUEST = .interop$(if $(KERNEL),/$(KERNEL))
-interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
+interop-module: setup ## chains in the kernel of a guest, with the module of kernel/; KERNEL= chooses its kernel
 	@scripts/setup.sh qemu
 	interop/image.sh $(GUEST) $(KERNEL)
 	interop/module.sh $(GUEST) $(KERNEL)
@@ -210,46 +210,47 @@ interop-module: setup ## chains in the kernel of a guest, by the module of kerne
 			--chains-beside-fio $(CHAINS_BESIDE_FIO) $$machine; \
 	done
 
-# What no time can be taken of on an emulated drive. On a machine with a real one: bpfof bench xrp DRIVE FOLDER.
-bench-xrp: release ## chains in the interrupt against other ways, by instructions in a guest: bench-xrp.json
+# Counts instructions, because times on an emulated drive mean nothing. On a machine with a real drive: bpfof bench xrp
+# DRIVE FOLDER.
+bench-xrp: release ## instructions of chains in the interrupt and of other ways, in a guest: bench-xrp.json
 	@scripts/setup.sh qemu
 	interop/image.sh .interop
 	interop/module.sh .interop
 	interop/xrp.py --bpfof $(BPFOF) --json bench-xrp.json
 
-interop-dkms: deb ## the guest's module built by DKMS from the package, and chains with it; needs root
+interop-dkms: deb ## build the guest's module by DKMS from the package, and run chains with it; needs root
 	@scripts/setup.sh qemu
 	interop/image.sh .interop
 	interop/dkms.sh .interop $(DEBS)/bpfof-dkms_*.deb
 	interop/passthrough.py --module --chains 500
 
-# With what `cargo test` has built, because there is no time for a release build: of the whole workspace,
-# or features differ and much is compiled again.
-interop-fast: guest ## the quick part of it, with the debug build
+# Uses the debug build of `cargo test`, because there is no time for a release build. The whole workspace is built:
+# otherwise features would differ, and much would be compiled again.
+interop-fast: guest ## the quick part of interop, with the debug build
 	cargo build --workspace --bin bpfof --bin bpfof-query --example tour --locked
 	interop/fast.sh $(BPFOF_DEBUG)
 
-race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
+race: setup ## lookups in files that other processes change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
 
-grants: setup ## a hostile client of the grant daemon runs GRANT_CHAINS (1000000); what grants cost; root
+grants: setup ## a hostile client of the grant daemon runs GRANT_CHAINS (1000000); cost of grants; needs root
 	GRANT_CHAINS=$(GRANT_CHAINS) cargo test --release -p bpfof-cli --test grants --locked -- \
 		--nocapture --test-threads 1
 	cargo test --release -p bpfof-cli --test grants --locked -- \
 		--ignored --exact speed::grants_cost_little --nocapture
 
-soak: soak-simulation soak-rocksdb ## both of these, one after the other
+soak: soak-simulation soak-rocksdb ## soak-simulation, then soak-rocksdb
 
 soak-simulation: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
 	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-controller --lib --locked -- \
 		--ignored --exact tests::simulation::soak --nocapture
 
-soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SOAK_SECONDS; needs root
+soak-rocksdb: setup ## RocksDB while everything changes, disks fill and targets die, for SOAK_SECONDS; needs root
 	@scripts/setup.sh rocksdb
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
 		--locked -- --ignored --exact soak --nocapture
 
-soak-wiredtiger: setup ## WiredTiger while all changes, SOAK_SECONDS (1800), WIREDTIGER_DIR; needs root
+soak-wiredtiger: setup ## WiredTiger while everything changes, SOAK_SECONDS (1800), WIREDTIGER_DIR; needs root
 	@scripts/setup.sh wiredtiger
 	SOAK_SECONDS=$(if $(filter command line environment,$(origin SOAK_SECONDS)),$(SOAK_SECONDS),1800) \
 		WIREDTIGER_DIR=$(abspath $(WIREDTIGER_DIR)) \
@@ -257,7 +258,7 @@ soak-wiredtiger: setup ## WiredTiger while all changes, SOAK_SECONDS (1800), WIR
 
 # 11.3.1 stays in .wiredtiger, for WIREDTIGER_DIR.
 WIREDTIGER_11 := $(CURDIR)/.wiredtiger
-wiredtiger-11: setup ## tests of the WiredTiger integration with 11.3.1, which it compiles; needs root
+wiredtiger-11: setup ## compile WiredTiger 11.3.1, and test the integration with it; needs root
 	@scripts/setup.sh wiredtiger
 	integrations/wiredtiger/newest.sh $(WIREDTIGER_11)
 	WIREDTIGER_DIR=$(WIREDTIGER_11)/wiredtiger-11.3.1 WIREDTIGER_PYTHON=$(WIREDTIGER_11)/python/bin/python \
@@ -268,38 +269,37 @@ soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, P
 	PATH_ROUNDS=$(PATH_ROUNDS) PATH_SECONDS=$(PATH_SECONDS) cargo test -p bpfof-cli --test failover \
 		--locked -- --ignored --exact rounds::soak --nocapture
 
-rocksdb-versions: setup ## tests of the RocksDB integration with ROCKSDB_VERSIONS; compiles the newest; needs root
+rocksdb-versions: setup ## compile the newest RocksDB, and test the integration with ROCKSDB_VERSIONS; needs root
 	@scripts/setup.sh rocksdb
 	integrations/rocksdb/versions.sh .rocksdb $(ROCKSDB_VERSIONS)
 
-soak-rocksdb-versions: setup ## the same with each of machine and ROCKSDB_VERSIONS, READS Gets each; needs root
+soak-rocksdb-versions: setup ## soak-rocksdb with the machine's and ROCKSDB_VERSIONS, READS Gets each; needs root
 	@scripts/setup.sh rocksdb
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(or $(READS),1000000) \
 		integrations/rocksdb/versions.sh .rocksdb soak machine $(ROCKSDB_VERSIONS)
 
-rocksdb-tables: setup ## a database of TABLES tables: opened, read at the target; needs root
+rocksdb-tables: setup ## open a database of TABLES tables, and read it at the target; needs root
 	@scripts/setup.sh rocksdb
 	TABLES=$(TABLES) cargo test -p bpfof-cli --test rocksdb --locked a_database_of_many_tables -- --ignored --nocapture
 
-rocksdb-rust: setup ## a program in Rust that uses the crate rocksdb, pushed down; compiles the newest; needs root
+rocksdb-rust: setup ## compile the newest RocksDB; a Rust program with the crate rocksdb, pushed down; needs root
 	@scripts/setup.sh rocksdb
 	integrations/rocksdb/versions.sh .rocksdb rust
 
-instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
+instructions: setup ## count instructions of a command on both sides with Valgrind, and check their limits
 	@scripts/setup.sh valgrind
 	cargo test --release -p bpfof-controller --lib --locked -- --ignored --exact --nocapture \
 		tests::instructions::no_command_takes_more_instructions_than_it_may
 
-screenshots: setup ## the pictures of the live page in docs/images, by the test that looks at it in Chromium
+screenshots: setup ## take the pictures of the live page in docs/images, with Chromium
 	@scripts/setup.sh chromium
 	mkdir -p docs/images
 	SCREENSHOTS=$(CURDIR)/docs/images cargo test -p bpfof-cli --test page --locked -- --nocapture
 
-loads: setup ## LOADS (100000) times a function comes and goes, and leaves nothing behind
+loads: setup ## load and unload a function LOADS (100000) times, and check for leaks
 	LOADS=$(LOADS) cargo test -p bpfof-controller --test loads --locked -- --nocapture
 
-# Its own directory, because another compiler makes other files there. No doc tests: rustdoc is the
-# machine's.
+# A target directory of its own, because the compiler is another one. No doc tests: rustdoc is the machine's.
 AARCH64 := aarch64-unknown-linux-gnu
 test-aarch64: ## storage functions on aarch64: their tests and the conformance corpus, in qemu-user
 	@scripts/setup.sh aarch64
@@ -326,15 +326,15 @@ install: $(if $(BUILD_DIR),,release) ## install program, C library, headers, man
 	$(MAKE) --no-print-directory -C functions
 	@$(INSTALL) install $(or $(BUILD_DIR),$(dir $(BPFOF)))
 
-uninstall: ## remove what make install has put there
+uninstall: ## remove the files that make install has installed
 	@$(INSTALL) uninstall $(or $(BUILD_DIR),$(dir $(BPFOF)))
 
-pictures: setup ## draw the pictures of `bpfof top` and `bpfof trace` in docs/images anew
+pictures: setup ## redraw the pictures of `bpfof top` and `bpfof trace` in docs/images
 	cargo test -p bpfof-cli --test top --locked -- --ignored --exact pictures --nocapture
 	@scripts/setup.sh python
 	UPDATE_PAGES=1 PYTEST_ADDOPTS='-k the_page' cargo test -p bpfof-cli --test python --locked
 
-# In an environment of its own: the wheel, and what the tests use.
+# The wheel and the packages that its tests use are installed in an environment of their own.
 WHEELS := $(abspath $(or $(CARGO_TARGET_DIR),target))/wheels
 wheel: release ## the Python package as a wheel, installed and tested: target/wheels
 	@scripts/setup.sh python
@@ -344,7 +344,7 @@ wheel: release ## the Python package as a wheel, installed and tested: target/wh
 	$(WHEELS)/python/bin/pip install --quiet -r crates/python/requirements.txt $(WHEELS)/*.whl
 	BPFOF=$(abspath $(BPFOF)) $(WHEELS)/python/bin/python -m pytest crates/python/tests
 
-# With the C library of the distribution that it runs on.
+# The packages are linked with the C library of the distribution on which they are built.
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
 deb: release ## Debian packages of program, libraries and RocksDB integration: target/deb
 	@scripts/setup.sh rocksdb deb
@@ -353,7 +353,7 @@ deb: release ## Debian packages of program, libraries and RocksDB integration: t
 	scripts/deb.sh $(dir $(BPFOF)) $(DEBS)
 
 # The program of the package then serves a stock Linux host.
-deb-test: deb ## install them in a clean Debian, use them, remove them; a Linux guest connects; needs root
+deb-test: deb ## install, use and remove the packages in a clean Debian; a Linux guest connects; needs root
 	@scripts/setup.sh qemu
 	lintian --fail-on error --allow-root $(DEBS)/*.deb
 	scripts/deb_test.sh .deb-test $(DEBS)
@@ -362,7 +362,7 @@ deb-test: deb ## install them in a clean Debian, use them, remove them; a Linux 
 	dpkg-deb -x $(DEBS)/bpfof_*.deb $(DEBS)/installed
 	interop/run.py --fast --parts plain --target $(DEBS)/installed/usr/bin/bpfof
 
-clean: ## remove what was built; keep .tools, .interop, .deb-test, .rocksdb and what fuzzing has found
+clean: ## remove build results; keep .tools, .interop, .deb-test, .rocksdb and the findings of fuzzing
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The value of one key of a table of sorted blocks: index blocks, one a hop, then the data block.
- * Each block is checked against its checksum before anything in it is believed.
+ * Looks up the value of one key in a table of sorted blocks: index blocks, one a hop, then the
+ * data block. Verifies the checksum of each block before it uses anything in the block.
  */
 #include "block_get.h"
 

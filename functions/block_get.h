@@ -7,15 +7,16 @@
  * A block is
  *
  *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key,
- *                varint32 bytes of the value, the other bytes, the value; by key
- *     restarts   __u32 each: offsets of the entries that share nothing, the first at 0
- *     __u32      how many, at least 1
- *     __u8       compression; 0: none
+ *     entries    varint32 bytes shared with the previous key, varint32 other bytes of the key,
+ *                varint32 bytes of the value, the other bytes, the value; ordered by key
+ *     restarts   __u32 each: offsets of the entries that share no bytes, the first at 0
+ *     __u32      number of restarts, at least 1
  *     __u32      masked CRC-32C of all before
+ *     __u32      masked CRC-32C of everything before
  *
- * and the last five bytes do not count as its size. In an index block the key of an entry is not
- * below the last key of the block that the value names (varint64 offset, varint64 size), and below
- * the first key of the next.
+ * Its size does not include the last five bytes. In an index block the value of an entry names a
+ * block (varint64 offset, varint64 size). The key of the entry is not below the last key of that
+ * block, and is below the first key of the next block.
  */
 #ifndef BLOCK_GET_H
 #define BLOCK_GET_H
@@ -23,8 +24,8 @@
 #include "prefix_block.h"
 
 /*
- * Keys are those of the user with a tag of 8 bytes behind: sequence number << 8 | type. Of the same
- * key the newest, with the largest tag, comes first.
+ * Keys are user keys followed by a tag of 8 bytes: sequence number << 8 | type. Versions of one key
+ * are ordered by tag, descending: the newest comes first.
  */
 #define BLOCK_TAGGED_KEYS 1
 
@@ -33,10 +34,10 @@
  * block if there are no levels, with its trailer.
  */
 struct block_get_request {
-	/* with BLOCK_TAGGED_KEYS: versions with larger tags are not seen */
+	/* with BLOCK_TAGGED_KEYS: versions with larger tags are ignored */
 	__u64 newest_tag;
 	__u32 flags;
-	/* levels of index blocks above the data blocks; counts down */
+	/* levels of index blocks above the data blocks; the function counts it down */
 	__u32 index_levels;
 	__u32 key_size;
 	__u32 reserved;
@@ -45,9 +46,9 @@ struct block_get_request {
 #define BLOCK_NOT_FOUND 0
 #define BLOCK_FOUND 1
 #define BLOCK_DELETED 2
-/* As found, but the type of the tag is another: a merge, for example. */
+/* Found, but the tag has another type: a merge, for example. */
 #define BLOCK_OTHER 3
-/* Found, but scratch has no room for the value: read it where it is. */
+/* Found, but scratch has no room for the value: read it at value_offset. */
 #define BLOCK_TOO_LONG 4
 
 /* The answer; value_size bytes of value follow, unless it is too long. */

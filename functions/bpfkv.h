@@ -17,7 +17,7 @@
 #define BPFKV_BLOCK_BYTES 512
 #define BPFKV_VALUE_BYTES 64
 
-/* Set in pointers to children and values; `next` does not carry it. */
+/* Set in pointers to children and values; not set in `next`. */
 #define BPFKV_ON_DISK (1ULL << 63)
 /* Fills the unused tail of a node that is not full; not a key. */
 #define BPFKV_NO_KEY (~0ULL)
@@ -39,21 +39,21 @@ struct bpfkv_value {
 	__u64 word[BPFKV_VALUE_BYTES / 8];
 };
 
-/* Codes with which the functions abort: what is wrong with the database. */
+/* Codes with which the functions abort: the defect of the database. */
 #define BPFKV_BAD_NODE_TYPE 1
 #define BPFKV_BAD_NODE_POINTER 2
 #define BPFKV_BAD_VALUE_POINTER 3
 #define BPFKV_KEYS_NOT_ASCENDING 4
 #define BPFKV_EMPTY_NODE 5
-/* Not the database but the request: unknown or contradictory flags, or a
+/* The request, not the database, is wrong: unknown or contradictory flags, or a
  * scratch that is too small. */
 #define BPFKV_BAD_REQUEST 6
 
 /*
- * bpfkv_get: one key. The first read is a node, as a rule the root, of 512
- * bytes. "Not found" is an answer of the status alone, 8 bytes. BPFKV_NO_KEY
- * must not be asked for: nodes that are not full hold it. Scratch must have
- * room for the answer, and needs no more.
+ * bpfkv_get: one key. The first read is a node of 512 bytes, usually the root.
+ * The answer "not found" is the status alone, 8 bytes. BPFKV_NO_KEY must not be
+ * requested: nodes that are not full contain it. Scratch needs room for the
+ * answer only.
  */
 struct bpfkv_get_request {
 	__u64 key;
@@ -68,14 +68,14 @@ struct bpfkv_get_answer {
 };
 
 /*
- * bpfkv_range: the keys of [begin, end), or what the flags make of it. The
- * first read is a node of 512 bytes from which `begin` can be reached.
+ * bpfkv_range: the keys of [begin, end), or as the flags change it. The first
+ * read is a node of 512 bytes from which `begin` can be reached.
  */
 #define BPFKV_EXCLUSIVE_BEGIN 1
 #define BPFKV_INCLUSIVE_END 2
 /* Answer with the number of keys; no value is read. */
 #define BPFKV_COUNT 4
-/* Answer with struct bpfkv_summary; no value travels. */
+/* Answer with struct bpfkv_summary, without values. */
 #define BPFKV_SUMMARY 8
 
 struct bpfkv_range_request {
@@ -83,15 +83,14 @@ struct bpfkv_range_request {
 	__u64 end;
 	__u32 flags;
 	/* the chain ends, with a resume point, before it needs more hops than
-	 * this (11 let any tree of 8 levels make progress); 0 is no limit */
+	 * this (11 let any tree of 8 levels make progress); 0 means no limit */
 	__u32 hops_max;
 };
 
 /*
- * The answer: this header, then `pairs` values and behind them their keys, 8
- * bytes each, or the summary, or only its count. If the range goes on, the next
- * request has its first read at next_leaf and begins, inclusively, with
- * next_key.
+ * The answer: this header, then `pairs` values followed by their keys, 8 bytes
+ * each; or the summary; or only its count. If the range goes on, the next
+ * request reads next_leaf first and begins, inclusively, with next_key.
  */
 struct bpfkv_range_answer {
 	__u64 next_key;
@@ -113,10 +112,10 @@ struct bpfkv_summary {
 };
 
 /*
- * Bytes of scratch that a range needs: an answer of so many pairs ends where
- * the state of the walk begins, which is at the end of scratch. A range with
- * more pairs than fit takes several calls. A summary needs a place for what is
- * to be read of one leaf.
+ * Bytes of scratch that a range needs. The state of the walk lies at the end of
+ * scratch, and an answer of this many pairs ends where it begins. A range with
+ * more pairs than fit takes several calls. A summary needs room for the values
+ * of one leaf.
  */
 #define BPFKV_WALK_BYTES 64
 #define BPFKV_PAIRS_SCRATCH(pairs) \
@@ -128,8 +127,8 @@ struct bpfkv_summary {
 	(sizeof(struct bpfkv_range_answer) + 8 + BPFKV_WALK_BYTES)
 
 /*
- * Adds `keys` to `at` by one instruction that a branch skips: clang would make
- * it a 0 or 1, a shift and an addition.
+ * Adds `keys` to `at` in one instruction, which a branch skips: clang would
+ * turn it into a 0 or 1, a shift and an addition.
  */
 static inline const __u64 *bpfkv_skip(const __u64 *at, __u32 keys)
 {
@@ -139,8 +138,8 @@ static inline const __u64 *bpfkv_skip(const __u64 *at, __u32 keys)
 }
 
 /*
- * Past the last of the keys (31, ascending) that are <= key: a binary search
- * of five probes over the 32 possible answers.
+ * Returns the position behind the last of the 31 ascending keys that are <=
+ * key: a binary search of five probes over the 32 possible answers.
  */
 static inline const __u64 *bpfkv_upper_bound(const __u64 *keys, __u64 key)
 {
@@ -159,7 +158,7 @@ static inline const __u64 *bpfkv_upper_bound(const __u64 *keys, __u64 key)
 	return at;
 }
 
-/* The file offset in a pointer is pointer ^ BPFKV_ON_DISK, if it is one. */
+/* If this is a pointer, its file offset is pointer ^ BPFKV_ON_DISK. */
 static inline int bpfkv_is_node_pointer(__u64 pointer)
 {
 	return (__s64)pointer < 0 && pointer % BPFKV_BLOCK_BYTES == 0;

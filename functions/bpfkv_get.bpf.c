@@ -11,7 +11,7 @@ struct get {
 		__u64 status;
 	};
 	union {
-		/* 0 on the way down; else what was read is the value */
+		/* 0 on the way down; otherwise the block read is the value */
 		__u64 value_pointer;
 		struct bpfkv_value value;
 	};
@@ -43,7 +43,7 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 
 	key = get->key;
 	after = bpfkv_upper_bound(node->key, key);
-	/* ptr[k] is 31 words after key[k], and key[k] is the word before. */
+	/* ptr[k] is 31 words after key[k]; after[-1] is the last key <= key. */
 	pointer = after[BPFKV_FANOUT - 1];
 	if (node->type == BPFKV_INTERNAL) {
 		if (after == node->key)

@@ -3,32 +3,32 @@
  * A range of keys of a BPF-KV database, as pairs or as an aggregate.
  *
  * The walk goes down to the leaf of the first key and then from leaf to leaf.
- * One hop reads all the values of a leaf and, as its last read, the next
- * leaf, so that each leaf costs one hop. Only a leaf whose values lie in more
- * than PAGES_MAX pages takes further hops.
+ * One hop reads all values of a leaf and, as its last read, the next leaf, so
+ * each leaf costs one hop. Only a leaf whose values lie in more than PAGES_MAX
+ * pages takes more hops.
  *
- * A leaf is gone when its values arrive. So its keys are copied at once, and
- * each value gets the slot where it will be. Values that follow each other in
- * the file, in the order of keys, are a run and cost one copy; a database that
- * was written in the order of keys has one run a leaf. Until a run is here its
- * first slot says where it is in the file.
+ * When the values of a leaf arrive, the leaf is no longer in memory. So its
+ * keys are copied at once, and each value is assigned the slot that it will
+ * occupy. Values that are adjacent in the file, in the order of keys, form a
+ * run and cost one copy; a database that was written in the order of keys has
+ * one run per leaf. Until a run arrives, its first slot holds its file offsets.
  *
- * Slots are handed out in the order of keys, blocks are asked for in the order
- * of slots, and calls come in the order of reads, so three places in the slots
- * say all: those below `filled` have their value, those below `asked` have
- * their block in this hop, those below `seen` have their key.
+ * Slots are assigned in the order of keys, blocks are requested in the order of
+ * slots, and calls come in the order of reads. So three positions in the slots
+ * describe the state: slots below `filled` have their value, slots below
+ * `asked` have their block in this hop, slots below `seen` have their key.
  */
 #include "bpfkv.h"
 
 /*
- * Pages of 4096 bytes that the values of one hop may lie in. With the next
- * leaf this keeps a hop within BPFOF_MAX_READS and, on devices of up to 4096
- * bytes a logical block, within BPFOF_MAX_HOP_BYTES.
+ * Maximum number of 4096-byte pages that the values of one hop may lie in. With
+ * the next leaf this keeps a hop within BPFOF_MAX_READS and, on devices with
+ * logical blocks of up to 4096 bytes, within BPFOF_MAX_HOP_BYTES.
  */
 #define PAGES_MAX 15
 #define PAGE_BYTES 4096
 
-/* Hops that a leaf of 31 scattered values needs at most after its own. */
+/* Maximum hops for a leaf of 31 scattered values, after the leaf's own hop. */
 #define HOPS_PER_LEAF 3
 
 #define AGGREGATE (BPFKV_COUNT | BPFKV_SUMMARY)
@@ -37,14 +37,14 @@
 /* The start of scratch. */
 struct range {
 	union {
-		/* begin is the smallest key that may still come; after the
-		 * first call end is the last key wanted */
+		/* begin is the smallest key still wanted; after the first call
+		 * end is the last key wanted */
 		struct bpfkv_range_request request;
 		struct bpfkv_range_answer answer;
 	};
 	union {
-		/* the slots; behind the last one the keys, which move up to
-		 * the values in the end */
+		/* the slots; behind them the keys, which finish() moves to the
+		 * end of the values */
 		struct bpfkv_value value[1];
 		struct {
 			struct bpfkv_summary summary;
@@ -56,17 +56,17 @@ struct range {
 
 /* The end of scratch. */
 struct walk {
-	/* addresses of slots, see above; 0 until the first leaf was met */
+	/* addresses of slots, see above; 0 until the first leaf */
 	__u8 *filled;
 	__u8 *asked;
 	__u8 *seen;
-	/* the end of the slots, where the keys begin, and the next key's place;
-	 * 0 for aggregates, which never run out of slots */
+	/* the end of the slots, where the keys begin, and the place of the next
+	 * key; 0 for aggregates, which never run out of slots */
 	__u8 *slots_end;
 	__u8 *key;
-	/* the leaf that is read with, or after, the values of this one; 0: none */
+	/* the leaf to read with, or after, the values of this one; 0: none */
 	__u64 next_leaf;
-	/* what becomes answer.next_leaf and answer.more */
+	/* the values of answer.next_leaf and answer.more */
 	__u64 resume_leaf;
 	__u64 more;
 };
@@ -75,11 +75,11 @@ _Static_assert(sizeof(struct walk) == BPFKV_WALK_BYTES, "bpfkv.h says how long t
 _Static_assert(sizeof(struct range) + BPFKV_WALK_BYTES == BPFKV_SUMMARY_SCRATCH,
 	       "bpfkv.h says what an aggregate needs");
 
-/* What to do next, besides nothing (0) and aborting with one of the codes. */
+/* What to do next. The other results: 0, nothing, or an abort code. */
 #define ASK (-1)
 #define FINISH (-2)
 
-/* Values that follow each other: their file offset and its end. */
+/* A run of adjacent values: its file offset and its end. */
 struct run {
 	__u64 start;
 	__u64 end;
@@ -107,7 +107,8 @@ static inline int finish(struct bpfof_ctx *ctx, struct range *range, const struc
 	return bpfof_answer(ctx, length);
 }
 
-/* Makes [begin, end] of the request, both inclusive. Returns 0 if it is empty. */
+/* Turns [begin, end) of the request into an inclusive range. Returns 0 if it is
+ * empty. */
 static inline int normalise(struct bpfkv_range_request *request)
 {
 	__u64 begin = request->begin, end = request->end;
@@ -126,16 +127,16 @@ static inline int normalise(struct bpfkv_range_request *request)
 	return begin <= end;
 }
 
-/* Asks for the blocks of the slots from `asked` on, and for the next leaf
- * once all are asked for. Values in neighbouring blocks share a read. */
+/* Requests the blocks of the slots from `asked` on, and the next leaf once all
+ * are requested. Values in adjacent blocks share a read. */
 static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 {
 	__u8 *slot = walk->asked, *seen = walk->seen;
 	__u64 *offset = ctx->next_offset;
 	__u32 *size = ctx->next_size;
 	__u64 pages = 0;
-	/* The current read, and the end of its last page; at first a read that
-	 * no block is in or next to. */
+	/* The current read, and the end of its last page; initially a read that
+	 * no block lies in or next to. */
 	__u64 start = BPFKV_NO_KEY, end = BPFKV_NO_KEY, page_end = BPFKV_NO_KEY;
 
 	while (slot < seen) {
@@ -155,8 +156,8 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 		if (page_end < stop) {
 			__u64 more = (stop - page_end + PAGE_BYTES - 1) / PAGE_BYTES;
 
-			/* What is left of the run then waits for its turn: it is made a run
-			 * of its own when what is asked for has come. */
+			/* The rest of the run waits: arrived() makes it a run
+			 * of its own when the requested part has arrived. */
 			if (__builtin_expect(more > PAGES_MAX - pages, 0)) {
 				to = page_end + (PAGES_MAX - pages) * PAGE_BYTES;
 				if (to > from) {
@@ -185,9 +186,9 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 }
 
 /*
- * The bytes of the run at `slot` that are in a read of `length` bytes at
- * `offset`, from `skip` on: 0 if they are in a later read. What a read does not
- * have of its last run becomes a run.
+ * Returns how many bytes of the run at `slot` are in a read of `length` bytes
+ * at `offset`, beginning at `skip` in the read; 0 if they are in a later read.
+ * If the read ends within the run, the rest becomes a run of its own.
  */
 static inline __u64 arrived(__u8 *slot, __u64 offset, __u64 length, __u64 *skip)
 {
@@ -208,7 +209,7 @@ static inline __u64 arrived(__u8 *slot, __u64 offset, __u64 length, __u64 *skip)
 	return end - start;
 }
 
-/* Gives the slots whose values are in this read their values. */
+/* Copies the values in this read to their slots. */
 static inline __u8 *fill(const struct bpfof_ctx *ctx, const struct walk *walk)
 {
 	__u8 *slot = walk->filled, *asked = walk->asked;
@@ -240,10 +241,10 @@ static inline void add(struct bpfkv_summary *summary, __u64 low, __s64 high)
 }
 
 /*
- * Adds the values that are in this read to the summary. For the exact sum the
- * upper halves are summed apart; the lower halves of one leaf make less than
- * 2^37, which is what the sum modulo 2^64 leaves of them. No value needs a
- * carry.
+ * Adds the values in this read to the summary. For the exact sum the upper
+ * halves are summed separately. The lower halves of one leaf sum to less than
+ * 2^37, so the sum modulo 2^64 minus the upper halves gives their sum. No value
+ * needs a carry.
  */
 static inline __u8 *summarise(const struct bpfof_ctx *ctx, const struct walk *walk,
 			      struct bpfkv_summary *summary)
@@ -276,7 +277,7 @@ static inline __u8 *summarise(const struct bpfof_ctx *ctx, const struct walk *wa
 	return slot;
 }
 
-/* The answer ends here; the range goes on at this leaf. */
+/* Ends the answer here; the range continues at this leaf. */
 static inline void resume(struct walk *walk, __u64 leaf)
 {
 	walk->resume_leaf = leaf;
@@ -301,8 +302,9 @@ static inline int values(const struct bpfof_ctx *ctx, struct range *range, struc
 }
 
 /*
- * Past the keys from `at` to before `stop` whose values follow that of `at`.
- * Returns 0 if a key does not ascend. Four at a time where there are so many.
+ * Returns the end of the run that begins at `at` and ends before `stop`: keys
+ * whose values are adjacent in the file. Returns 0 if a key does not ascend.
+ * Checks four at a time where possible.
  */
 static inline const __u64 *run_end(const __u64 *at, const __u64 *stop)
 {
@@ -311,7 +313,8 @@ static inline const __u64 *run_end(const __u64 *at, const __u64 *stop)
 	while (stop - at > 4) {
 		__u64 first = at[0], last = at[BPFKV_FANOUT + 4];
 
-		/* Both ends are in the arena, so what is between needs no check. */
+		/* Both ends are in the arena, so nothing between them needs a
+		 * check. */
 		__asm__ volatile("" : "+r"(first), "+r"(last));
 		if (at[1] <= first || at[2] <= at[1] || at[3] <= at[2] || at[4] <= at[3])
 			return 0;
@@ -333,7 +336,7 @@ static inline const __u64 *run_end(const __u64 *at, const __u64 *stop)
 	return at;
 }
 
-/* Gives the keys from `at` to before `stop` their slots. */
+/* Assigns slots to the keys from `at` up to, not including, `stop`. */
 static inline int take(struct range *range, struct walk *walk, const __u64 *at, const __u64 *stop)
 {
 	__u8 *slot = walk->seen;
@@ -363,7 +366,7 @@ static inline int take(struct range *range, struct walk *walk, const __u64 *at, 
 			if (after < stop && after[0] <= after[-1])
 				return BPFKV_KEYS_NOT_ASCENDING;
 		}
-		/* A run may go beyond the largest offset, where pointers end. */
+		/* A run may extend beyond the largest offset of a pointer. */
 		starts |= start;
 		ends |= start + length - 1;
 		run->start = start;
@@ -377,7 +380,7 @@ static inline int take(struct range *range, struct walk *walk, const __u64 *at, 
 	return 0;
 }
 
-/* As take, where no value is wanted; trusts the order inside a leaf. */
+/* As take(), where no values are needed; trusts the order inside a leaf. */
 static inline int pass(struct range *range, const __u64 *at, const __u64 *stop)
 {
 	__u64 first = at[0], last = stop[-1];
@@ -388,7 +391,7 @@ static inline int pass(struct range *range, const __u64 *at, const __u64 *stop)
 	return 0;
 }
 
-/* The first leaf was met: lays scratch out. */
+/* The first leaf has been reached: sets up scratch. */
 static inline void begin(const struct bpfof_ctx *ctx, struct range *range, struct walk *walk)
 {
 	__u32 space = ctx->scratch_size - (sizeof(range->answer) + sizeof(*walk));
@@ -448,7 +451,8 @@ static inline int leaf(const struct bpfof_ctx *ctx, struct range *range, struct 
 		resume(walk, ctx->offset);
 	} else if (range->request.begin <= range->request.end &&
 		   (stop == keys_end || *stop == BPFKV_NO_KEY)) {
-		/* Neither the last key wanted nor a key after it is here. */
+		/* The leaf has neither the last key wanted nor a key after
+		 * it. */
 		if (next % BPFKV_BLOCK_BYTES || next & BPFKV_ON_DISK)
 			return BPFKV_BAD_NODE_POINTER;
 		if (walk->seen != walk->slots_end)
@@ -482,7 +486,7 @@ static inline int node(struct bpfof_ctx *ctx, struct range *range, struct walk *
 	return 0;
 }
 
-/* Whether the flags make sense and scratch has room for what they ask. */
+/* Whether the flags are valid and scratch is large enough for them. */
 static inline int is_good(__u32 flags, __u32 scratch_size)
 {
 	__u32 needed = BPFKV_PAIRS_SCRATCH(1);

@@ -1,12 +1,12 @@
-// What the build scripts of stores include: storage functions are compiled into their crates.
+// Included by build scripts of crates that embed compiled storage functions.
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Compiles `functions/NAME.bpf.c` to `NAME.bpf.o` in the crate's output directory; a name may lead to
-/// another directory.
+/// Compiles `functions/NAME.bpf.c` to `NAME.bpf.o` in the crate's output directory. A name may contain a path: only its
+/// last part is kept.
 fn compile_functions(functions: &[&str], headers: &[&str]) {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let output = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
@@ -27,7 +27,7 @@ fn compile_functions(functions: &[&str], headers: &[&str]) {
     }
 }
 
-/// Runs clang as functions/Makefile does; paths of this machine stay out of the object.
+/// Runs clang as functions/Makefile does, with a path prefix map that keeps this machine's paths out of the object.
 fn compile(directory: &Path, source: &str, object: &Path) -> Result<(), String> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let status = Command::new(&clang)

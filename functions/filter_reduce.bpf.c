@@ -2,9 +2,9 @@
 /* A filter and a reduction over records of the same size, read by read until they end. */
 #include "filter_reduce.h"
 
-/* The chain's: the answer takes the place of the argument in scratch. */
+/* The chain's copy: the answer replaces the argument in scratch. */
 static struct filter_reduce_request request;
-/* Bytes of a read; whole records. */
+/* Bytes of a read: a whole number of records. */
 static __u32 step;
 
 static inline int is_good(const struct bpfof_ctx *ctx)
@@ -30,7 +30,7 @@ static inline int is_good(const struct bpfof_ctx *ctx)
 	return 1;
 }
 
-/* Takes the argument out of scratch, and puts an empty answer there. */
+/* Copies the argument out of scratch, and puts an empty answer there. */
 static inline int begin(const struct bpfof_ctx *ctx)
 {
 	struct filter_reduce_answer *answer = (struct filter_reduce_answer *)ctx->scratch;
@@ -50,7 +50,7 @@ static inline int begin(const struct bpfof_ctx *ctx)
 	return 0;
 }
 
-/* Adds to the exact sum; halves of a signed column are signed. */
+/* Adds the totals to the exact sum; the sums of halves are signed if the column is. */
 static inline void add(struct filter_reduce_answer *answer, const struct filter_totals *totals)
 {
 	int is_signed = request.column.flags & COLUMN_SIGNED;
@@ -64,7 +64,7 @@ static inline void add(struct filter_reduce_answer *answer, const struct filter_
 	answer->max = totals->max;
 }
 
-/* Puts a record behind the answer. Returns 0 if no more are wanted, or there is no room. */
+/* Appends a record to the answer. Returns 0 if enough records are there, or there is no room. */
 static inline int emit(const struct bpfof_ctx *ctx, struct filter_reduce_answer *answer,
 		       const __u8 *record)
 {

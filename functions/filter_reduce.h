@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * A scan over records of the same size: those that pass a filter are counted, one column of them is
- * reduced to its sum, least and greatest value, and if wanted the records themselves are answered.
+ * A scan over records of the same size. Records that pass a filter are counted, and one column of
+ * them is reduced to its sum, minimum and maximum; on request the answer has the records as well.
  *
- * Filter and reduction are the inline functions below, so that a function with a filter or a
- * reduction of its own takes the other half from here.
+ * The filter and the reduction are the inline functions below, so that a function with its own
+ * filter or its own reduction can use the other one.
  */
 #ifndef FILTER_REDUCE_H
 #define FILTER_REDUCE_H
@@ -12,16 +12,16 @@
 #include "bpfof/blocks.h"
 #include "damage.h"
 
-/* Conditions that a filter has at most. */
+/* Maximum number of conditions of a filter. */
 #define FILTER_CONDITIONS_MAX 4
-/* Records of one read: with four conditions on each they cost 0.7 million units of the million that a
- * call may cost. */
+/* Records of one read: with four conditions on each record they cost 0.7 million units of the
+ * million that a call may cost. */
 #define FILTER_RECORDS_MAX 512
 
 #define COLUMN_SIGNED 1
 #define COLUMN_BIG_ENDIAN 2
 
-/* Where a number is in each record. */
+/* The position of a number in each record. */
 struct filter_column {
 	__u16 offset;
 	/* 1, 2, 4 or 8 bytes */
@@ -30,9 +30,9 @@ struct filter_column {
 };
 
 /*
- * A condition: the column is from low to high, both inclusive, or, if `outside` is 1, it is not.
- * With COLUMN_SIGNED both are signed. Any comparison with a number is one of these: "not 7" is
- * outside of 7 to 7, "never" is outside of all that there is.
+ * A condition: the column is from low to high, both inclusive; or, if `outside` is 1, it is not.
+ * With COLUMN_SIGNED both bounds are signed. Any comparison with a number is one of these: "not 7"
+ * is outside of 7 to 7, "never" is outside of the whole range.
  */
 struct filter_condition {
 	__u64 low;
@@ -43,32 +43,32 @@ struct filter_condition {
 
 /*
  * The argument. The first read is the first FILTER_RECORDS_MAX records, or all that are wanted, or
- * as many as BPFOF_READ_MAX bytes have.
+ * as many as fit into BPFOF_READ_MAX bytes.
  */
 struct filter_reduce_request {
-	/* where the records end, from the first read on a whole number of them */
+	/* end of the records: a whole number of records from the first read */
 	__u64 end;
 	__u32 record_size;
 	/* conditions, all of which a record must meet; 0: all records pass */
 	__u32 conditions;
-	/* what is summed and compared; a width of 0: records are only counted */
+	/* column to sum and compare; a width of 0: records are only counted */
 	struct filter_column column;
-	/* records answered at most; 0: none, and the scan goes to the end */
+	/* maximum number of records in the answer; 0: none, and the scan goes to the end */
 	__u32 records_max;
 	struct filter_condition condition[FILTER_CONDITIONS_MAX];
 };
 
 /*
- * The answer, over the records before `next`; those that passed and were wanted follow. If more
- * pass than are wanted, or than scratch has room for, the next chain begins at `next`.
+ * The answer, for the records before `next`; the requested records that passed follow. If more
+ * records pass than are wanted, or than scratch has room for, the next chain begins at `next`.
  */
 struct filter_reduce_answer {
 	__u64 next;
-	/* 1: there is more, from next on; 0: next is the end */
+	/* 1: the scan continues at next; 0: next is the end */
 	__u32 more;
-	/* records that follow */
+	/* number of records that follow */
 	__u32 records;
-	/* records that passed */
+	/* number of records that passed */
 	__u64 count;
 	/* the exact sum of the column, 128 bits */
 	__u64 sum_low;
@@ -78,7 +78,7 @@ struct filter_reduce_answer {
 	__u64 max;
 };
 
-/* What is added up; least and greatest are as filter_order() makes them. */
+/* Running totals; min and max are in the form of filter_order(). */
 struct filter_totals {
 	__u64 count;
 	__u64 min;
@@ -97,7 +97,7 @@ static inline int filter_column_fits(const struct filter_column *column, __u32 r
 	       !(column->flags & ~(COLUMN_SIGNED | COLUMN_BIG_ENDIAN));
 }
 
-/* The number in this column, extended to 64 bits by its sign if it has one. */
+/* Loads the number in this column, sign-extended to 64 bits if it is signed. */
 static inline __u64 filter_load(const __u8 *record, const struct filter_column *column)
 {
 	const __u8 *at = record + column->offset;
@@ -112,7 +112,7 @@ static inline __u64 filter_load(const __u8 *record, const struct filter_column *
 		value = bpfof_le16(at);
 	else
 		value = *at;
-	/* To the top, and down again with or without the sign. */
+	/* Shifts the number to the top and back, which extends the sign if there is one. */
 	value = column->flags & COLUMN_BIG_ENDIAN ? __builtin_bswap64(value) : value << shift;
 	return column->flags & COLUMN_SIGNED ? (__u64)((__s64)value >> shift) : value >> shift;
 }
@@ -132,13 +132,13 @@ static inline int filter_passes(const __u8 *record, const struct filter_reduce_r
 	return 1;
 }
 
-/* What makes signed numbers compare as unsigned ones do, and back. */
+/* Converts signed numbers to numbers that compare correctly as unsigned ones, and back. */
 static inline __u64 filter_order(__u64 value, const struct filter_column *column)
 {
 	return column->flags & COLUMN_SIGNED ? value ^ 1ULL << 63 : value;
 }
 
-/* Adds a record: the reduction. */
+/* Adds a record to the totals: the reduction. */
 static inline void filter_reduce_add(struct filter_totals *totals, const __u8 *record,
 				     const struct filter_column *column)
 {

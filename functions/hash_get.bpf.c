@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The value of one key of a hash table: the blocks of its bucket, one a hop. */
+/* Looks up the value of one key in a hash table: the blocks of its bucket, one a hop. */
 #include "hash_get.h"
 
 static inline int answer(struct bpfof_ctx *ctx, const __u8 *value, __u32 value_size)

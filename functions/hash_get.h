@@ -2,9 +2,9 @@
 /*
  * A hash table of buckets with chained overflow blocks. All integers are little-endian.
  *
- * Bucket number b is the block at base + b * block size; what does not fit there is in overflow
- * blocks of the same size, anywhere else. The host hashes the key: the function sees the bits of
- * the hash that did not choose the bucket.
+ * Bucket number b is the block at base + b * block size. Entries that do not fit there are in
+ * overflow blocks of the same size, anywhere else. The host hashes the key: the function gets those
+ * bits of the hash that do not choose the bucket.
  */
 #ifndef HASH_GET_H
 #define HASH_GET_H
@@ -23,7 +23,7 @@ struct hash_block {
 	__u32 reserved;
 };
 
-/* Key and value follow, and then the next entry, at any address. */
+/* Key and value follow; the next entry begins behind them, unaligned. */
 struct hash_entry {
 	__u32 hash;
 	__u16 key_size;
@@ -34,12 +34,12 @@ struct hash_entry {
 struct hash_get_request {
 	__u32 hash;
 	__u32 bucket;
-	/* blocks that a bucket has at most */
+	/* maximum number of blocks of a bucket */
 	__u32 blocks_max;
 	__u32 key_size;
 };
 
-/* The answer: the value, behind this word. No answer: there is no such key. */
+/* The answer: the value follows. An empty answer: there is no such key. */
 struct hash_get_answer {
 	__u32 value_size;
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The newest record of a linked log that has a key: back along its list, one record a hop. */
+/* Finds the newest record with a key in a linked log: walks back along its list, one record a
+ * hop. */
 #include "log_walk.h"
 
 static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 offset, __u32 size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What block_get and sst_get do in the same way: the search in a sorted block of prefix-compressed
- * keys with restart points, as LevelDB and RocksDB write them.
+ * Shared by block_get and sst_get: the search in a sorted block of prefix-compressed keys with
+ * restart points, as LevelDB and RocksDB write them.
  */
 #ifndef PREFIX_BLOCK_H
 #define PREFIX_BLOCK_H
@@ -9,16 +9,16 @@
 #include "bpfof/blocks.h"
 #include "damage.h"
 
-/* Types in the tags of keys, besides others for ranges and wide columns. */
+/* Types in the tags of keys; there are others, for ranges and wide columns. */
 #define PREFIX_TYPE_DELETION 0
 #define PREFIX_TYPE_VALUE 1
 #define PREFIX_TYPE_MERGE 2
 #define PREFIX_TYPE_SINGLE_DELETION 7
 #define PREFIX_TYPE_BLOB_INDEX 0x11
 
-/* Bytes behind the contents of a block: its compression and its checksum. */
+/* Bytes behind the contents of a block: compression type and checksum. */
 #define PREFIX_TRAILER_BYTES 5
-/* The largest block that one read has room for, without its trailer. */
+/* The largest block, without its trailer, that fits into one read. */
 #define PREFIX_BLOCK_BYTES_MAX (BPFOF_READ_MAX - PREFIX_TRAILER_BYTES)
 
 struct prefix_block {
@@ -29,19 +29,19 @@ struct prefix_block {
 	__u32 restarts;
 };
 
-/* The values of an index with differences have no size in front. */
+/* In a delta-encoded index, values are not preceded by their size. */
 #define PREFIX_VALUES_PLAIN 0
 #define PREFIX_VALUES_DELTA 1
 
-/* What is searched for. */
+/* The key to search for. */
 struct prefix_wanted {
 	const __u8 *key;
 	__u32 size;
-	/* bytes of the tag behind the keys of the block: 8 or 0 */
+	/* bytes of the tag behind the keys in the block: 8 or 0 */
 	__u32 tag_size;
-	/* of the same key, versions with larger tags come before the one that is wanted */
+	/* versions of the key with larger tags are ignored: they are newer */
 	__u64 newest_tag;
-	/* PREFIX_VALUES_ */
+	/* PREFIX_VALUES_PLAIN or PREFIX_VALUES_DELTA */
 	__u32 values;
 };
 
@@ -51,24 +51,25 @@ struct prefix_entry {
 	__u32 value_size;
 	const __u8 *other;
 	const __u8 *value;
-	/* with PREFIX_VALUES_DELTA: where the entry's block is */
+	/* with PREFIX_VALUES_DELTA: the place of the block that the entry names */
 	__u64 offset;
 	__u64 size;
 };
 
-/* The key of the entry in hand. */
+/* The key of the current entry. */
 struct prefix_key {
 	__u8 *key;
 	__u32 size;
-	/* bytes that there is room for */
+	/* bytes available at `key` */
 	__u32 room;
 };
 
-/* What follows is one of these, or the code of a damage. */
+/* Functions below return one of these, or a DAMAGE_ code. */
 #define PREFIX_AT_ENTRY 0
 #define PREFIX_PAST_END (-1)
 
-/* What was stored in place of a CRC, so that the CRC of a block with CRCs in it is of some use. */
+/* Recovers a CRC from its masked form. CRCs are stored masked because the CRC of data that contains
+ * CRCs is weak. */
 static inline __u32 prefix_unmask(__u32 masked)
 {
 	__u32 rotated = masked - 0xa282ead8u;
@@ -76,7 +77,7 @@ static inline __u32 prefix_unmask(__u32 masked)
 	return rotated >> 17 | rotated << 15;
 }
 
-/* Over contents whose restart points end at `restarts_end`; there are at least 4 bytes before. */
+/* Opens a block whose restart points end at `restarts_end`; at least 4 bytes lie before that. */
 static inline int prefix_open(struct prefix_block *block, const __u8 *contents,
 			      const __u8 *restarts_end, __u32 restarts)
 {
@@ -89,7 +90,7 @@ static inline int prefix_open(struct prefix_block *block, const __u8 *contents,
 	return 0;
 }
 
-/* Takes the place of a block, which may be told by its difference to the one before. */
+/* Takes the place of a block, which may be delta-encoded against the previous one. */
 static inline void prefix_take_place(struct bpfof_cursor *cursor, struct prefix_entry *entry)
 {
 	__u64 first = bpfof_take_varint64(cursor);
@@ -103,7 +104,7 @@ static inline void prefix_take_place(struct bpfof_cursor *cursor, struct prefix_
 	}
 }
 
-/* Takes an entry, without a place that is a difference; the cursor fails at one that is damaged. */
+/* Takes an entry, but not a delta-encoded place; the cursor fails if the entry is damaged. */
 static inline void prefix_take_entry(struct bpfof_cursor *cursor, __u32 values,
 				     struct prefix_entry *entry)
 {
@@ -121,7 +122,7 @@ static inline struct bpfof_cursor prefix_at_restart(const struct prefix_block *b
 	return bpfof_cursor(from, block->entries_end);
 }
 
-/* < 0, 0, > 0 as a key of a block comes before, is, or comes after the one that is wanted. */
+/* Returns < 0, 0 or > 0 as a key of the block comes before, is, or comes after the key wanted. */
 static inline __s64 prefix_order(const struct prefix_wanted *wanted, const __u8 *key, __u32 size)
 {
 	__u64 tag, newest = wanted->newest_tag;
@@ -135,11 +136,11 @@ static inline __s64 prefix_order(const struct prefix_wanted *wanted, const __u8 
 	return tag > newest ? -1 : tag < newest;
 }
 
-/* The cursor from which to go on: the last restart point whose key is below the one wanted. */
+/* Returns a cursor at the last restart point whose key is below the key wanted. */
 static inline struct bpfof_cursor prefix_find_restart(const struct prefix_wanted *wanted,
 						      const struct prefix_block *block)
 {
-	/* The first one is where to begin if none is below. */
+	/* If none is below, begin at the first one. */
 	struct bpfof_search search = { 1, block->restarts };
 	struct prefix_entry entry;
 
@@ -158,7 +159,7 @@ static inline struct bpfof_cursor prefix_find_restart(const struct prefix_wanted
 	return prefix_at_restart(block, search.low - 1);
 }
 
-/* Goes on from the cursor to the first entry that is not before the key wanted. */
+/* Advances the cursor to the first entry that is not before the key wanted. */
 static inline int prefix_advance(const struct prefix_wanted *wanted, struct bpfof_cursor *cursor,
 				 struct prefix_entry *entry, struct prefix_key *current)
 {
@@ -180,7 +181,7 @@ static inline int prefix_advance(const struct prefix_wanted *wanted, struct bpfo
 	return bpfof_failed(cursor) ? DAMAGE_ENTRY : PREFIX_PAST_END;
 }
 
-/* Goes to the first entry that is not before the key wanted. */
+/* Finds the first entry that is not before the key wanted. */
 static inline int prefix_seek(const struct prefix_wanted *wanted, const struct prefix_block *block,
 			      struct prefix_entry *entry, struct prefix_key *current)
 {
@@ -189,7 +190,7 @@ static inline int prefix_seek(const struct prefix_wanted *wanted, const struct p
 	return prefix_advance(wanted, &cursor, entry, current);
 }
 
-/* Reads the block that the place in `entry` or in its value names. */
+/* Reads the block whose place is in `entry`, or encoded in its value. */
 static inline int prefix_descend(struct bpfof_ctx *ctx, const struct prefix_wanted *wanted,
 				 struct prefix_entry *entry)
 {

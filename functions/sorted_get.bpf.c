@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The value of one key in a set of sorted tables: each table from its root block to a data block,
- * newest table first, until one has the key or says that it was deleted.
+ * Looks up the value of one key in a set of sorted tables: each table from its root block to a data
+ * block, newest table first, until one has the key or a deletion of it.
  */
 #include "sorted.h"
 
@@ -29,7 +29,7 @@ static inline int next_table(struct bpfof_ctx *ctx, struct sorted_get *get)
 static inline int descend(struct bpfof_ctx *ctx, struct sorted_get *get, __u32 count)
 {
 	const struct sorted_child *child = (const void *)(ctx->data + sizeof(struct sorted_block));
-	/* The last child whose first key is not above the key; 0 is none, otherwise from 1. */
+	/* The number of children whose first key is <= key: the last of them may have the key. */
 	__u32 found = bpfof_upper_bound(&child->first_key, sizeof(*child), count, get->key);
 
 	if (!found)

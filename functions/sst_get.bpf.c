@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The newest version of one key in a set of RocksDB tables: in each table from the block that the
- * host names down to a data block, newest table first, until one has a version of the key. Each
- * block is checked against its checksum before anything in it is believed.
+ * Finds the newest version of one key in a set of RocksDB tables: in each table from the block that the
+ * host names down to a data block, newest table first, until one has a version of the key. Verifies the
+ * checksum of each block before it uses anything in the block.
  *
- * What lasts from hop to hop is the argument, in which the number of the table counts up, and the levels
- * of that table down. Behind it in scratch is the key of the entry in hand. Merge operands pile up from
- * the end of scratch downwards, so that in the end the oldest comes first; the answer replaces all of it.
+ * The state between hops is the argument, in which the table number counts up and the levels of the
+ * table count down. Behind it in scratch is the key of the current entry. Merge operands are pushed
+ * downwards from the end of scratch, so that in the end the oldest comes first. The answer replaces all
+ * of these.
  */
 #include "sst_get.h"
 #include "prefix_block.h"
@@ -15,14 +16,15 @@ _Static_assert(SST_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "sst_get.h gives the numbe
 _Static_assert(SST_DECOMPRESSED_BYTES_MAX == BPFOF_WORKSPACE_SIZE, "sst_get.h gives the number to hosts");
 _Static_assert(SST_TRAILER_BYTES == PREFIX_TRAILER_BYTES, "sst_get.h gives the number to hosts");
 
-/* By which XXH3 sums of blocks differ that differ only in how they are compressed. */
+/* The XXH3 checksum of a block is the hash of its contents, XOR this factor times its compression
+ * type. */
 #define XXH3_PER_TYPE 0x6b9083d9u
 
 #define NOT_COMPRESSED 0
 
 /* In the last field of a block: a hash index lies behind the restarts. */
 #define HAS_HASH_INDEX 0x80000000u
-/* Keys are spread so evenly that another search than ours may be quicker. */
+/* Keys are distributed so evenly that an interpolation search may be faster. */
 #define IS_UNIFORM 0x20000000u
 
 static inline struct sst_table *tables_of(struct sst_get_request *request)
@@ -30,7 +32,7 @@ static inline struct sst_table *tables_of(struct sst_get_request *request)
 	return (struct sst_table *)(request + 1);
 }
 
-/* What format_version 6 and later add to the checksum of a block at `offset`. */
+/* The number that format_version 6 and later add to the checksum of a block at `offset`. */
 static inline __u32 context_of(const struct sst_table *table, __u64 offset)
 {
 	return table->checksum_base ? table->checksum_base ^ ((__u32)offset + (__u32)(offset >> 32)) :
@@ -60,10 +62,10 @@ static inline int check_sum(const struct sst_table *table, const struct bpfof_ct
 	return sum == wanted ? 0 : DAMAGE_CHECKSUM;
 }
 
-/* Decompresses what the cursor is over into the workspace, and puts the cursor over that. */
+/* Decompresses the bytes of the cursor into the workspace, and points the cursor at the result. */
 static inline int decompress(__u8 type, struct bpfof_cursor *contents)
 {
-	/* Snappy's length belongs to the compressed data, that of the others does not. */
+	/* Snappy data includes its length; for the other formats the length precedes the data. */
 	struct bpfof_cursor from = *contents;
 	__u32 size = bpfof_take_varint32(&from);
 	__u8 *to = bpfof_workspace();
@@ -85,7 +87,7 @@ static inline int open_contents(const struct bpfof_cursor *contents, struct pref
 	const __u8 *end = contents->end - 4;
 	__u32 last;
 
-	/* One restart point, and their number. */
+	/* One restart point, and the number of restart points. */
 	if (bpfof_left(contents) < 8)
 		return DAMAGE_SIZE;
 	last = bpfof_le32(end);
@@ -126,7 +128,7 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 
 	answer->value_size = value_size;
 	answer->tag = tag;
-	/* Each hop is one block. */
+	/* Each hop reads one block. */
 	answer->blocks = ctx->hop + 1;
 	answer->table = request.table;
 	answer->operands = request.operands;
@@ -157,7 +159,7 @@ static inline int next_table(struct bpfof_ctx *ctx, struct sst_get_request *requ
 	return bpfof_read(ctx, table->file, table->offset, table->size + SST_TRAILER_BYTES);
 }
 
-/* Adds the value of an entry to the operands. False if scratch has no room. */
+/* Appends the value of an entry to the operands. Returns 0 if scratch has no room. */
 static inline int push_operand(struct bpfof_ctx *ctx, struct sst_get_request *request,
 			       const struct prefix_entry *entry, struct prefix_key *current)
 {
@@ -175,7 +177,7 @@ static inline int push_operand(struct bpfof_ctx *ctx, struct sst_get_request *re
 	return 1;
 }
 
-/* At the first entry of a data block that is not before the version wanted. */
+/* Handles the first entry of a data block that is not before the version wanted. */
 static inline int found(struct bpfof_ctx *ctx, struct sst_get_request *request,
 			struct prefix_wanted *wanted, struct bpfof_cursor *cursor,
 			struct prefix_entry *entry, struct prefix_key *current)
@@ -204,10 +206,10 @@ static inline int found(struct bpfof_ctx *ctx, struct sst_get_request *request,
 		}
 		if (!push_operand(ctx, request, entry, current))
 			return answer(ctx, SST_TOO_LONG, tag, 0);
-		/* What lies below it. */
+		/* Continue with the older versions. */
 		wanted->newest_tag = tag - 1;
 		error = prefix_advance(wanted, cursor, entry, current);
-		/* The host has named the blocks that follow, if it has named this one. */
+		/* If the host has named this block, it has named the blocks that follow, too. */
 		if (error == PREFIX_PAST_END)
 			return ctx->offset == table->offset ? next_table(ctx, request) :
 							      answer(ctx, SST_OTHER, tag, 0);
@@ -249,7 +251,7 @@ int sst_get(struct bpfof_ctx *ctx)
 	struct sst_table *table;
 	__u8 flags;
 
-	/* Room for every answer, and below for the argument. */
+	/* Scratch must have room for every answer and, checked below, for the argument. */
 	if (room < sizeof(*request) || room < sizeof(struct sst_get_answer) ||
 	    request->tables > SST_TABLES_MAX || request->table >= request->tables)
 		return DAMAGE_REQUEST;

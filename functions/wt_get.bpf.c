@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * One key in a B-tree of WiredTiger: from the page that the host names down to the leaf. Each block is
- * checked against its checksum, and that against the one in the address which led there. Leaves behind
- * it come with it if the host asks for them.
+ * Looks up one key in a B-tree of WiredTiger: from the page that the host names down to the leaf. Each
+ * block is verified against its checksum, and the checksum against that in the address of the block. On
+ * request, leaves behind that of the key are returned with it.
  *
- * Scratch has the request, the key, and behind that the pages in the order in which they were read. As an
- * answer the pages stay where they are; a value goes to the place of the key.
+ * Scratch has the request, the key, and behind it the pages in the order in which they were read. In an
+ * answer the pages stay in place; a value replaces the key.
  */
 #include "bpfof/blocks.h"
 #include "damage.h"
@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct wt_get_request) == sizeof(struct wt_get_answer),
 _Static_assert(WT_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "wt_get.h gives the number to hosts");
 _Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to hosts");
 
-/* For tests that must notice it. */
+/* Planted bugs, which tests must detect. */
 #ifndef IGNORES_WINDOWS
 #define IGNORES_WINDOWS 0
 #endif
@@ -24,7 +24,8 @@ _Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to h
 #define ANY_LEAF 0
 #endif
 
-/* Kinds of cells: the four bits of long ones, and numbers above for short ones. */
+/* Types of cells: the upper four bits of the first byte of a long cell. Short cells are given the same
+ * types. */
 #define CELL_ADDRESS_DELETED 0
 #define CELL_ADDRESS_LEAF 2
 #define CELL_ADDRESS_LEAF_LAST 3
@@ -37,16 +38,16 @@ _Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to h
 #define CELL_KEY_OVERFLOW_REMOVED 11
 #define CELL_VALUE_OVERFLOW_REMOVED 12
 
-/* Flags of long cells: a second byte of flags, and a record number, follow. */
+/* Flags of long cells: a second byte of flags follows, a record number follows. */
 #define CELL_HAS_WINDOW 0x08
 #define CELL_HAS_NUMBER 0x04
-/* The second byte: bits of which each stands for a packed number. */
+/* Bits of the second byte, each of which stands for a packed number. */
 #define WINDOW_NUMBERS 0x7e
 
-/* What short lengths cannot say is counted from here. */
+/* Added to the lengths in long cells, because shorter data takes a short cell. */
 #define SHORT_BYTES_MAX 64
 
-/* A request in work. */
+/* The state of a search. */
 struct search {
 	struct bpfof_ctx *ctx;
 	struct wt_get_request *request;
@@ -80,7 +81,7 @@ static __attribute__((noinline)) int pages(struct search *search, __u8 reason)
 	__u32 following = request->following;
 	__u8 kept = 0;
 
-	/* They are few. */
+	/* A bound for the loop: there are fewer pages. */
 	while (at + sizeof(struct wt_get_page) <= used && kept < 64) {
 		at += sizeof(struct wt_get_page);
 		at += (((struct wt_get_page *)((__u8 *)(request + 1) + at))[-1].bytes + 7) & ~7u;
@@ -132,7 +133,7 @@ static inline int check_sum(const struct bpfof_ctx *ctx, const struct wt_get_req
 	return sum == wanted ? 0 : DAMAGE_CHECKSUM;
 }
 
-/* Appends the page in hand to those that are kept, if there is room. */
+/* Appends the current page to the kept pages, if there is room. */
 static inline void keep(struct search *search)
 {
 	struct bpfof_ctx *ctx = search->ctx;
@@ -143,7 +144,7 @@ static inline void keep(struct search *search)
 	if (!used)
 		used = (search->key_bytes + 7) & ~7u;
 	room = ctx->scratch_size - sizeof(*request);
-	/* What begins after the used bytes, aligned. */
+	/* The page goes behind the used bytes, aligned. */
 	if (used > room || room - used < sizeof(*page) + ((size + 7) & ~7u))
 		return;
 	page = (struct wt_get_page *)((__u8 *)(request + 1) + used);
@@ -156,7 +157,7 @@ static inline void keep(struct search *search)
 		request->following++;
 }
 
-/* Uncompresses the page into the workspace. Returns a reason if it cannot. */
+/* Decompresses the page into the workspace. Returns a reason if that fails. */
 static inline __u8 uncompress(struct search *search, __u32 memory_bytes)
 {
 	const struct bpfof_ctx *ctx = search->ctx;
@@ -195,7 +196,7 @@ static inline __u8 uncompress(struct search *search, __u32 memory_bytes)
 	return WT_REASON_NONE;
 }
 
-/* Looks at the page's header. Returns a reason if its cells cannot be read. */
+/* Reads the page's header. Returns a reason if its cells cannot be read. */
 static inline __u8 open_page(struct search *search)
 {
 	const __u8 *page = search->ctx->data;
@@ -233,7 +234,7 @@ static inline __u64 take_packed(struct bpfof_cursor *cursor)
 		at = bpfof_take(cursor, 1);
 		return at ? (((first & 0x1f) << 8) | *at) + 64 : 0;
 	}
-	/* A length above 8 is of no 64-bit number. */
+	/* A 64-bit number has at most 8 bytes. */
 	if ((first & 0xf0) != 0xe0 || (first & 0xf) > 8) {
 		bpfof_fail(cursor);
 		return 0;
@@ -245,7 +246,7 @@ static inline __u64 take_packed(struct bpfof_cursor *cursor)
 	return at ? value + 8256 : 0;
 }
 
-/* A cell of which the first byte says that it is no short one. */
+/* Takes a long cell: the two lowest bits of its first byte are 0. */
 static __attribute__((noinline)) int take_long_cell(struct bpfof_cursor *cursor, struct cell *cell,
 						     __u32 version)
 {
@@ -261,7 +262,7 @@ static __attribute__((noinline)) int take_long_cell(struct bpfof_cursor *cursor,
 		cell->prefix = at ? *at : 0;
 	}
 	if (first & CELL_HAS_WINDOW && (cell->type < CELL_KEY || cell->type >= CELL_VALUE)) {
-		/* Nobody has seen what older versions would write here. */
+		/* The format of older versions with this flag is unknown. */
 		if (!version)
 			bpfof_fail(cursor);
 		at = bpfof_take(cursor, 1);
@@ -276,7 +277,7 @@ static __attribute__((noinline)) int take_long_cell(struct bpfof_cursor *cursor,
 	}
 	bytes = take_packed(cursor);
 	if (cell->type == CELL_VALUE_COPY) {
-		/* A distance back, and nothing behind it. */
+		/* The number is a distance backwards; no data follows. */
 		cell->data = 0;
 		cell->bytes = bytes;
 		return !bpfof_failed(cursor);
@@ -289,7 +290,7 @@ static __attribute__((noinline)) int take_long_cell(struct bpfof_cursor *cursor,
 	return !bpfof_failed(cursor);
 }
 
-/* The next cell; 0 if there is none. */
+/* Takes the next cell. Returns 0 if there is none. */
 static inline int take_cell(struct bpfof_cursor *cursor, struct cell *cell, __u32 version)
 {
 	const __u8 *at = cursor->at;
@@ -319,7 +320,8 @@ static inline int take_cell(struct bpfof_cursor *cursor, struct cell *cell, __u3
 	return 1;
 }
 
-/* < 0, 0, > 0 as the key sought comes before, is, or comes after this one, from `from` on in both. */
+/* Returns < 0, 0 or > 0 as the key sought comes before, is, or comes after this key, comparing from byte
+ * `from` of the key sought. */
 static inline __s64 compare(const struct search *search, __u32 from, const __u8 *key, __u32 bytes)
 {
 	if (!from && search->key_bytes >= 8 && bytes >= 8) {
@@ -333,14 +335,14 @@ static inline __s64 compare(const struct search *search, __u32 from, const __u8 
 
 /* ---- Internal pages ---- */
 
-/* Where a page is, in bytes. */
+/* The place of a page, in bytes. */
 struct place {
 	__u64 offset;
 	__u32 bytes;
 	__u32 checksum;
 };
 
-/* Returns a reason if this address is of no page that can be read. */
+/* Returns a reason if the page of this address cannot be read. */
 static __attribute__((noinline)) __u8 locate(const struct search *search, const struct cell *address,
 					      struct place *place)
 {
@@ -352,7 +354,7 @@ static __attribute__((noinline)) __u8 locate(const struct search *search, const 
 	offset = take_packed(&cursor) + 1;
 	size = take_packed(&cursor);
 	place->checksum = take_packed(&cursor);
-	/* What follows is the number of another object. */
+	/* More bytes would be the number of another object. */
 	if (bpfof_failed(&cursor) || bpfof_left(&cursor) || !size || offset >> 48)
 		return WT_REASON_ADDRESS;
 	if (size > WT_BLOCK_BYTES_MAX / unit)
@@ -381,7 +383,7 @@ static inline int descend(struct search *search, const struct cell *address)
 
 static inline int is_deleted_address(const struct bpfof_cursor *cursor)
 {
-	/* Long, of type 0: but for the flags nothing. */
+	/* A long cell of type 0: no bits but the flags are set. */
 	return cursor->at < cursor->end && !(*cursor->at & ~(CELL_HAS_WINDOW | CELL_HAS_NUMBER));
 }
 
@@ -390,7 +392,7 @@ static inline int is_leaf(const struct cell *address)
 	return address->type == CELL_ADDRESS_LEAF || address->type == CELL_ADDRESS_LEAF_LAST;
 }
 
-/* What a read takes on a device of the largest blocks. */
+/* Bytes that a read takes on a device with logical blocks of 4096 bytes. */
 static inline __u32 rounded(__u64 offset, __u32 bytes)
 {
 	__u64 mask = 4095;
@@ -398,7 +400,7 @@ static inline __u32 rounded(__u64 offset, __u32 bytes)
 	return ((offset + bytes + mask) & ~mask) - (offset & ~mask);
 }
 
-/* Appends the leaf at this address, and as many behind it as are asked for, to the next reads. */
+/* Appends the leaf at this address, and the leaves behind it that are requested, to the next reads. */
 static inline void follow(struct search *search, struct bpfof_cursor cursor, struct cell address, __u32 left)
 {
 	struct wt_get_request *request = search->request;
@@ -440,14 +442,14 @@ static inline int search_internal(struct search *search)
 	for (i = 0; i < left; i++) {
 		if (!take_cell(&cursor, &key, version))
 			return DAMAGE_ENTRY;
-		/* Its cell has more fields than are known here. */
+		/* The address of a deleted child has fields that this function cannot parse. */
 		if (search->flags & WT_FLAG_FAST_TRUNCATE && is_deleted_address(&cursor))
 			return pages(search, WT_REASON_DELETED);
 		if (!take_cell(&cursor, &address, version))
 			return DAMAGE_ENTRY;
 		if (address.type > CELL_ADDRESS_LEAF_LAST)
 			return pages(search, WT_REASON_TYPE);
-		/* The first key is the smallest, whatever it is. */
+		/* The first key of an internal page counts as the smallest, whatever it is. */
 		if (i) {
 			if (key.type != CELL_KEY)
 				return pages(search, key.type == CELL_KEY_OVERFLOW ?
@@ -468,7 +470,7 @@ static inline int search_internal(struct search *search)
 
 /* ---- Leaves ---- */
 
-/* The row is found; its value is the next cell, if that is one. */
+/* The row has been found; its value is the next cell, or empty if that is a key. */
 static inline int found(struct search *search, struct bpfof_cursor cursor, __u32 is_last)
 {
 	const __u8 *start = cursor.at;
@@ -507,7 +509,7 @@ static inline int found(struct search *search, struct bpfof_cursor cursor, __u32
 	return answer(search, WT_GET_FOUND, value.data, value.bytes);
 }
 
-/* How many bytes of the key sought, from `from` on, these begin with. */
+/* Returns how many bytes the key sought, from `from` on, and this key have in common. */
 static inline __u32 common(const struct search *search, __u32 from, const struct cell *key)
 {
 	__u32 most = search->key_bytes - from, i = 0;
@@ -524,7 +526,8 @@ static inline int search_leaf(struct search *search)
 	struct bpfof_cursor cursor = bpfof_cursor(search->cells, search->end);
 	struct cell key, last = { 0 };
 	__u32 version = search->version, entries = search->entries, rows = 0;
-	/* How much of the key sought the row before has in common; unknown until it is needed. */
+	/* Bytes that the previous row's key and the key sought have in common; computed only when
+	 * needed. */
 	__u32 match = 0, is_known = 1;
 
 	for (__u32 i = 0; i < entries; i++) {
@@ -544,7 +547,8 @@ static inline int search_leaf(struct search *search)
 			if (!is_known)
 				match = last.prefix + common(search, last.prefix, &last);
 			is_known = 1;
-			/* It is as the one before, up to where that was too small. */
+			/* This key shares the byte that made the previous key too small, so it is too
+			 * small as well. */
 			if (key.prefix > match)
 				continue;
 		}
@@ -552,7 +556,8 @@ static inline int search_leaf(struct search *search)
 		if (!order)
 			return found(search, cursor, i + 1 == entries);
 		if (order < 0) {
-			/* Only a leaf with keys on both sides is surely the right one. */
+			/* Only a leaf with keys on both sides of the key sought is certainly the right
+			 * one. */
 			return rows > 1 || ANY_LEAF ? answer(search, WT_GET_NOT_FOUND, 0, 0) :
 					  pages(search, WT_REASON_EDGE);
 		}
@@ -586,7 +591,7 @@ int wt_get(struct bpfof_ctx *ctx)
 	error = check_sum(ctx, request);
 	if (error)
 		return error;
-	/* It is that of the first read of a hop. */
+	/* The checksum is that of the first read of the hop only. */
 	request->has_checksum = 0;
 	keep(&search);
 	type = ctx->data[WT_PAGE_TYPE];

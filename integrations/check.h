@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What tests and benchmarks of all integrations share. */
+/* Shared by the tests and benchmarks of all integrations. */
 #ifndef BPFOF_INTEGRATIONS_CHECK_H
 #define BPFOF_INTEGRATIONS_CHECK_H
 
 #include <cstdio>
 #include <cstdlib>
 
-/* Ends the program unless the condition holds, with a text as for printf that says what was tried. */
+/* Ends the program unless the condition holds, with a printf-style message that says what was tried. */
 #define CHECK(condition, ...)                                                                          \
 	do {                                                                                           \
 		if (!(condition)) {                                                                    \

@@ -5,8 +5,8 @@
 #   interop/debug-kernel.sh DIRECTORY GUEST
 #
 # Leaves DIRECTORY/vmlinuz, base.cpio and bpfof_xrp.ko. GUEST is the directory of interop/image.sh, whose programs are
-# taken. Sources and compiler come from Debian packages, which are unpacked in DIRECTORY/tools and used by chroot; nothing of
-# them is installed here. Needs root or user namespaces, 8 GB, and half an hour of one processor.
+# used. Sources and compiler come from Debian packages, which are unpacked in DIRECTORY/tools and used by chroot;
+# nothing of them is installed here. Needs root or user namespaces, 8 GB, and half an hour of one processor.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../scripts/own_apt.sh"
@@ -26,7 +26,7 @@ guest=$(cd "$2" && pwd)
 mkdir -p "$1"
 cd "$1"
 
-# What the guest needs built in, and the checks. All else is off.
+# The options that the guest needs built in, and the checks. Everything else is off.
 configuration() {
 	local on=(
 		64BIT SMP PCI PCI_MSI ACPI HPET_TIMER HIGH_RES_TIMERS NO_HZ_IDLE
@@ -46,7 +46,7 @@ configuration() {
 	printf 'CONFIG_NR_CPUS=8\n'
 }
 
-# A run that was cut short leaves no vmlinuz.
+# An interrupted run leaves no vmlinuz.
 if [[ ! -f vmlinuz || vmlinuz -ot $here/debug-kernel.sh ]]; then
 	[[ -f tools/usr/src/$SOURCE.tar.xz ]] || own_root tools trixie "$SOURCE" "${TOOLS[@]}"
 	if [[ ! -f tools/kernel/Makefile ]]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The quick part of interop, with programs that are built: `make interop-fast`.
+# The quick part of interop, with programs that are built already: `make interop-fast`.
 #
 #   interop/fast.sh DIRECTORY
 #
 # DIRECTORY has bpfof, bpfof-query and examples/tour. The guest that runs chains in its kernel runs beside the one that
-# uses the target: each emulates a machine on one processor, for the most part. What the first says comes last.
+# uses the target: each mostly emulates a machine on one processor. The output of the first is printed last.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1

@@ -13,11 +13,11 @@ source "$here/../scripts/own_apt.sh"
 readonly SUITE=trixie KERNEL=${2:-amd64}
 readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat ktls-utils keyutils
 	lvm2 dmsetup iproute2 librdmacm1t64 ibverbs-providers)
-# What the guest runs; /bin/busybox is there anyway.
+# Programs for the guest, besides /bin/busybox.
 readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
 	usr/sbin/xfs_repair usr/sbin/lvm usr/sbin/dmsetup usr/bin/kmod usr/bin/socat usr/sbin/tlshd usr/bin/keyctl
 	usr/sbin/ip usr/bin/rdma)
-# What programs load while they run: RDMA in user space, with the provider for soft-RoCE.
+# Libraries that programs load at run time: RDMA in user space, with the provider for soft-RoCE.
 readonly LOADED=(librdmacm.so.1 libibverbs/librxe-rdmav34.so)
 MODULES=(nvme nvme-tcp nvmet nvmet-tcp tls ext4 xfs dm-mod dm-mirror dm-snapshot crc32c_generic crc32c-intel virtio_net virtio_pci
 	gcm ghash-generic aesni-intel chacha20poly1305 chacha_generic poly1305_generic
@@ -42,7 +42,7 @@ fetch() {
 	[[ $KERNEL != debian12 ]] || meta=linux-image-6.12-amd64
 	kernel=$(apt-cache depends "$meta" | sed -n 's/^ *Depends: \(linux-image-6[^ ]*\)/\1/p')
 	[[ -n $kernel ]] || fail "Debian has no $meta"
-	# Without its dependencies, which are about booting from a disk.
+	# Without its dependencies, which are for booting from a disk.
 	(cd apt/archives && apt-get download -qq "$kernel") || fail "apt cannot fetch $kernel"
 	# Older versions, which Debian no longer has.
 	apt-get autoclean -qq >/dev/null
@@ -52,7 +52,7 @@ unpack() {
 	local package
 	rm -rf packages
 	mkdir -p packages/usr/lib
-	# Debian 12's kernels have their modules there.
+	# Debian 12's packages of kernels have their modules in /lib.
 	ln -s usr/lib packages/lib
 	for package in apt/archives/*.deb; do
 		dpkg-deb --fsys-tarfile "$package" | tar -x -C packages --keep-directory-symlink --exclude='./usr/share/*' \
@@ -86,7 +86,7 @@ copy_programs() {
 	cp packages/etc/libibverbs.d/rxe.driver root/etc/libibverbs.d/
 }
 
-# The modules we name and what they need, decompressed: that is quicker here than in the guest.
+# Copies the named modules and their dependencies, decompressed: that is quicker here than in the guest.
 copy_modules() {
 	local version module path from to
 	version=$(ls packages/usr/lib/modules)
@@ -110,16 +110,16 @@ copy_modules() {
 		fail "depmod of the guest's modules failed"
 }
 
-# archive DIRECTORY: as the kernel takes it. Several, one after the other, count as one.
+# archive DIRECTORY: writes an archive for the kernel. Several archives in a row count as one.
 archive() {
 	(cd "$1" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null)
 }
 
 busybox=$PWD/packages/usr/bin/busybox
-# A run that was cut short leaves no base.cpio.
+# An interrupted run leaves no base.cpio.
 if [[ ! -f base.cpio || base.cpio -ot $here/image.sh ]]; then
 	suites=("$SUITE")
-	# A later Debian's versions of programs win.
+	# Programs of the later Debian are used.
 	[[ $KERNEL != debian12 ]] || suites+=(bookworm bookworm-security)
 	own_apt . amd64 "${suites[@]}"
 	fetch

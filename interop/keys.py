@@ -1,6 +1,6 @@
-"""Keys for hosts and targets, in the forms of the specifications and by Python's own cryptography.
+"""Keys for hosts and targets, in the formats of the specifications, with Python's own cryptography.
 
-Nothing here comes from the project's code, nor from libnvme: a third reading of the same texts.
+Independent of the project's code and of libnvme: a third implementation of the same specifications.
 """
 
 import base64
@@ -17,12 +17,12 @@ def _text(prefix, hash_id, key):
 
 
 def tls_key(hash_id):
-    """A key for TLS (NVMe/TCP 1.0 section 3.6.1.5); 0 is a retained one, 1 is SHA-256, 2 is SHA-384."""
+    """Returns a new key for TLS (NVMe/TCP 1.0 section 3.6.1.5). hash_id: 0 for a retained key, 1 SHA-256, 2 SHA-384."""
     return _text("NVMeTLSkey-1", hash_id, secrets.token_bytes({0: 32, 1: 32, 2: 48}[hash_id]))
 
 
 def dhchap_secret(hash_id, length):
-    """A secret for DH-HMAC-CHAP (NVMe Base 2.0 section 8.13.5.8); 0 is no transformation."""
+    """Returns a new secret for DH-HMAC-CHAP (NVMe Base 2.0 section 8.13.5.8). hash_id: 0 for no transformation."""
     return _text("DHHC-1", hash_id, secrets.token_bytes(length))
 
 
@@ -36,7 +36,7 @@ def _expand_label(name, key, label, context):
 
 
 def tls_identity(text, host, subsystem):
-    """The identity and the key of a handshake (NVMe/TCP 1.0c, TP8018), as the standard derives them."""
+    """Returns the identity and the key of a TLS handshake, derived from a key (NVMe/TCP 1.0c, TP8018)."""
     hash_id = text.split(":")[1]
     name = {"01": "sha256", "02": "sha384"}[hash_id]
     key = base64.b64decode(text.split(":")[2])[:-4]

@@ -8,9 +8,9 @@ own_root() {
 	shift 2
 	rm -rf "$root" "$root.new" "$root.apt"
 	mkdir -p "$root.apt" "$root.new"/usr/{bin,sbin,lib,lib64}
-	# As it is on installed systems, whatever packages of older releases say.
+	# Linked as on installed systems, even if packages of older releases have these folders.
 	ln -s usr/{bin,sbin,lib,lib64} "$root.new/"
-	# Suites are words.
+	# Not quoted: suites are separate words.
 	own_apt "$root.apt" amd64 $suites
 	apt-get install -qq -y --download-only "$@" >/dev/null || fail "apt cannot fetch $*"
 	for package in "$root.apt"/apt/archives/*.deb; do
@@ -25,7 +25,7 @@ own_root() {
 	mv "$root.new" "$root"
 }
 
-# inside DIRECTORY COMMAND…: with it as its root. Needs root, or user namespaces.
+# inside DIRECTORY COMMAND…: runs a command with DIRECTORY as its root. Needs root, or user namespaces.
 inside() {
 	local root=$PWD/$1 as
 	shift

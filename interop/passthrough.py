@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
+"""Runs chains on emulated NVMe drives with passthrough commands, in a virtual machine: in a host, and at a
 target that serves a drive.
 
     interop/passthrough.py [--module] [--kernel NAME] [--chains N] [--chains-beside-fio N] [--processors N]
         [--memory MIB] [--queues N] [--append TEXT] [--patience N]
 
-With --module chains that are alone run in the kernel of the guest, by the module of kernel/. With --kernel the guest
-is that of `interop/image.sh .interop/NAME NAME`.
-Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. What runs there are the test of the executors and
-the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme, or .interop/NAME/nvme, so that
-guests with different kernels can run at the same time. The exit status is 0 only if each step went well.
+With --module single chains run in the kernel of the guest, with the module of kernel/. With --kernel the guest is
+that of `interop/image.sh .interop/NAME NAME`.
+Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. interop/nvme/init runs the
+test of the executors and the command line there, as cargo builds them here. Logs stay in .interop/nvme, or
+.interop/NAME/nvme, so that guests with different kernels can run at the same time. The exit status is 0 only if all
+steps succeed.
 """
 
 import argparse
@@ -26,34 +27,34 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
-# Serial number, size and logical block of each drive in bytes. XFS takes no smaller one.
+# Serial number, size and logical block of each drive in bytes. XFS accepts no smaller drive.
 DRIVES = [("ext4", 96 << 20, 512), ("xfs", 320 << 20, 512), ("bare", 16 << 20, 512)]
 DRIVES += [("large", 16 << 20, 4096), ("served", 64 << 20, 512), ("broken", 16 << 20, 512)]
-# Of the last one, which cannot be read: crates/bpfof/tests/executors/kernel.rs.
+# The sector of the last drive that cannot be read: crates/bpfof/tests/executors/kernel.rs.
 BROKEN_SECTOR = 4096
-# The longest that a step may be silent, in seconds, and for each chain of it: a step runs those of nine functions.
+# How long a step may be silent, in seconds, and for each of its chains: a step runs the chains of nine functions.
 PATIENCE = 300
 PATIENCE_PER_CHAIN = 0.05
-# How often the guest is started at most. Patching its kernel's code, as Linux does while it boots, goes
-# wrong now and then where processors are emulated by several threads; nothing has been tested by then.
+# How often the guest is started at most. Linux patches its own code while it boots, which fails now and then if several
+# threads emulate the processors; no test has run by then.
 BOOTS = 3
 
 
 def directory(options):
-    """Where the guest is."""
+    """Returns the folder of the guest."""
     return CACHE / options.kernel if options.kernel else CACHE
 
 
 def logs(options):
-    """The folder of a run, which is made."""
+    """Makes the folder of a run, and returns it."""
     path = directory(options) / "nvme"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def build(folder):
-    """The test of the executors, the command line, and a program in C."""
-    # With the packages that `make test` builds, or features differ and much is compiled again.
+    """Builds the test of the executors, the command line, and a program in C; returns their paths."""
+    # With the packages that `make test` builds: otherwise features would differ, and much would be compiled again.
     command = ["cargo", "test", "--workspace", "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
         command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
@@ -66,7 +67,7 @@ def build(folder):
 
 
 def c_program(folder, libraries):
-    """A program that uses the C library."""
+    """Builds a program that uses the C library."""
     path = folder / "get"
     command = "cc -std=c99 -D_POSIX_C_SOURCE=200809L -O2 -Wall -Wextra -Werror -I crates/capi/include -o".split()
     command += [path, "interop/nvme/get.c", libraries / "libbpfof.a", "-lm", "-lpthread", "-ldl"]
@@ -75,7 +76,7 @@ def c_program(folder, libraries):
 
 
 def initrd(options, programs):
-    """The guest of image.sh with another first process, programs by name, and a storage function."""
+    """Makes the initrd: the guest of image.sh with another first process, programs by name, and a storage function."""
     guest = logs(options) / "guest"
     shutil.rmtree(guest, ignore_errors=True)
     guest.mkdir(parents=True)
@@ -103,7 +104,7 @@ def initrd(options, programs):
 
 
 def ends(options, test, folder):
-    """What the interpreter says of the random chains: this machine runs it many times faster than an emulated one."""
+    """Writes the results of random chains by the interpreter, which is many times faster here than in the guest."""
     folder.mkdir()
     environment = os.environ | {"BPFOF_ENDS": folder, "BPFOF_FUNCTIONS": ROOT / "functions/build"}
     environment["BPFOF_CHAINS"] = str(options.chains)
@@ -140,7 +141,7 @@ def boot(control, options, programs, more):
 
 
 def limit(monitor_path, drive, bytes_per_second):
-    """Of reads of a drive; 0 for none."""
+    """Limits the rate of reads of a drive; 0 removes the limit."""
     arguments = dict.fromkeys(("bps", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
     arguments |= {"device": drive, "bps_rd": bytes_per_second}
     with socket.socket(socket.AF_UNIX) as monitor:
@@ -158,8 +159,8 @@ def limit(monitor_path, drive, bytes_per_second):
 
 
 def follow(folder, line):
-    """Does what the guest asks for: prints what it reports, makes a drive slow, keeps a file. Returns the number of
-    failures, or None if the guest stopped before it said anything."""
+    """Carries out requests of the guest: prints reports, slows a drive down, keeps a file. Returns the number of
+    failures, or None if the guest stopped without any output."""
     steps, failures, begun, text = 0, 0, time.monotonic(), None
     for text in line:
         word, _, rest = text.strip().partition(" ")
@@ -188,7 +189,7 @@ def follow(folder, line):
 
 
 def run(options, programs, more):
-    """Boots the guest, with more arguments of QEMU, and follows its steps. The number of failures."""
+    """Boots the guest, with more arguments for QEMU, and follows its steps. Returns the number of failures."""
     folder = logs(options)
     control = folder / "control"
     control.unlink(missing_ok=True)
@@ -218,7 +219,7 @@ def run(options, programs, more):
 
 
 def arguments(description):
-    """Those that every guest takes."""
+    """Returns a parser with the arguments that all guests share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kernel", default="", help="of the guest, as image.sh names it")
     parser.add_argument("--processors", type=int, default=2, help="of the guest")
@@ -235,7 +236,7 @@ def main():
     parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
     parser.add_argument("--chains-beside-fio", type=int, help="of that step; as many if it is not given")
     options = parser.parse_args()
-    # The guest goes with it.
+    # The guest ends with this program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     beside_fio = options.chains_beside_fio or options.chains
     options.patience = options.patience or PATIENCE + PATIENCE_PER_CHAIN * max(options.chains, beside_fio)

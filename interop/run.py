@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Lets Debian's Linux use our target, be one for our host, and run our target; says how each step went.
+"""Tests with Debian's Linux in QEMU: it uses our target, is a target for our host, and runs our target.
 
     interop/run.py [--fast] [--parts PART,…] [--fio-seconds N] [--kills N]
 
 Needs QEMU and the guest that interop/image.sh makes; the part rdma also needs CMake and RocksDB's headers
 (scripts/setup.sh rocksdb). Targets and QEMU run on this machine as the
 calling user; their network is the loopback interface. The steps are in interop/guest, a file for
-each part; --fast takes those that `make test` has time for. Logs stay in .interop/run. The exit status is 0
-only if each step went well and neither the guest's kernel nor a target warned (docs/interop.md).
+each part; --fast runs those that `make test` has time for. Logs stay in .interop/run. The exit status is 0
+only if all steps succeed and neither the guest's kernel nor a target logs a warning (docs/interop.md).
 """
 
 import argparse
@@ -28,10 +28,10 @@ CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
 PARTS = ["plain", "query", "volumes", "paths", "secure", "nvmet", "ktls", "rdma"]
-# By themselves, and in no usual run: figures instead of tests, and the tests of commands by RDMA.
+# Parts that run alone, and not by default: figures instead of tests, and the tests of commands by RDMA.
 COUNTED = ["rdma_figures"]
 COMMANDS = ["rdma_commands"]
-# Those in which programs of ours run in the guest, which are options of these names.
+# Parts in which programs of ours run in the guest; the programs are options of these names.
 OUR_PROGRAMS = {
     "query": ["query"],
     "volumes": ["query", "target"],
@@ -41,17 +41,17 @@ OUR_PROGRAMS = {
     "rdma_figures": ["target", "packets"],
     "rdma_commands": ["target"],
 }
-# Lines of a log that are shown of a failure: what is near its end says why.
+# Lines of a log that are shown after a failure: the reason is near the end.
 SHOWN_LINES = 60
-# The longest that a step may be silent, in seconds.
+# How long a step may be silent, in seconds.
 PATIENCE = 300
-# How often the guest is started at most. Patching its kernel's code, as Linux does while it boots, goes
-# wrong now and then where processors are emulated by several threads; nothing has been tested by then.
+# How often the guest is started at most. Linux patches its own code while it boots, which fails now and then if several
+# threads emulate the processors; no test has run by then.
 BOOTS = 3
 
 
 def initrd(options):
-    """The guest of image.sh with the keys of this run, and our programs where parts need them."""
+    """Makes the initrd: the guest of image.sh with the keys of this run, and the programs that the parts need."""
     guest = RUN / "guest"
     shutil.rmtree(guest, ignore_errors=True)
     guest.mkdir()
@@ -74,9 +74,9 @@ def initrd(options):
 
 
 def commands(guest):
-    """The tests of commands as a program for the guest, and the functions that they load: the guest has no
-    compiler, so they run here first and leave what they have compiled."""
-    # With the packages that `make test` builds, or features differ and much is compiled again.
+    """Builds the tests of commands as a program for the guest, and the functions that they load: the guest has no
+    compiler, so the tests run here first and leave the compiled objects."""
+    # With the packages that `make test` builds: otherwise features would differ, and much would be compiled again.
     command = "cargo test --workspace --test over_messages --no-run --locked --message-format=json"
     output = subprocess.run(command.split(), cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     messages = [json.loads(line) for line in output.splitlines()]
@@ -88,8 +88,8 @@ def commands(guest):
 
 
 def rocksdb(guest, libraries):
-    """RocksDB's stress by our integration, in /host with libraries of this machine, for those that
-    the guest does not have."""
+    """Builds the stress test of the RocksDB integration, in /host with the libraries of this machine, because the
+    guest lacks some of them."""
     build = RUN / "rocksdb"
     configure = ["cmake", "-S", ROOT / "integrations/rocksdb", "-B", build, "-DBPFOF_TESTS=ON"]
     for command in (
@@ -127,7 +127,7 @@ def boot(control, options, served):
 
 
 def show_end(path, since=""):
-    """Prints the end of a log, from the last line that is `since` on."""
+    """Prints the end of a log, from the last line equal to `since`."""
     lines = path.read_text(errors="replace").splitlines()
     begin = max((n for n, line in enumerate(lines) if line == since), default=0)
     print(f"---- {path.name} ----")
@@ -143,7 +143,7 @@ def show_logs(served, since=""):
 
 
 def carry_out(request, served):
-    """Does what the guest asks for: an action, the name of a target, and a rest."""
+    """Carries out a request of the guest: an action, the name of a target, and an argument."""
     action, name, rest = (request.split(" ", 2) + ["", ""])[:3]
     target = served[name]
     if action == "kill":
@@ -167,8 +167,8 @@ def carry_out(request, served):
 
 
 def follow(line, served):
-    """Prints what the guest reports and does what it asks for. Returns the number of failures, or
-    None if the guest stopped before it said anything."""
+    """Prints reports of the guest and carries out its requests. Returns the number of failures, or
+    None if the guest stopped without any output."""
     steps, failures, begun, text = 0, 0, time.monotonic(), None
     for text in line:
         word, _, rest = text.strip().partition(" ")
@@ -218,7 +218,7 @@ def serve(options):
 
 
 def run(options, served, listener):
-    """Boots the guest and lets it do its steps. Returns the number of failures."""
+    """Boots the guest, which runs its steps. Returns the number of failures."""
     failures, guest = 1, None
     try:
         for boots_left in reversed(range(BOOTS)):
@@ -276,7 +276,7 @@ def main():
     initrd(options)
     served = serve(options)
     failures = run(options, served, listener)
-    # Nothing that the guest does is a reason for a target to warn, unless its steps say so.
+    # A target must not log warnings because of the guest, unless a step expects them.
     for target in served.values():
         for problem in target.problems()[:5]:
             print(f"fail {target.name} reports: {problem.strip()}")

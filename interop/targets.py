@@ -1,4 +1,4 @@
-"""The target processes that the guest uses, and what it may ask of them."""
+"""The target processes that the guest uses, and the requests that it can make about them."""
 
 import os
 import re
@@ -12,20 +12,20 @@ import keys
 
 NQN = "nqn.2026-01.io.bpf-of:interop"
 GUARDED = "nqn.2026-01.io.bpf-of:guarded"
-# The one that two targets serve.
+# The subsystem that two targets serve.
 TWINS = "nqn.2026-01.io.bpf-of:twins"
 # The subsystem of the kernel's target.
 KERNEL = "nqn.2026-01.io.bpf-of:kernel"
 # Host N of the steps; each has rules of its own at the guarded targets.
 HOST_NQN = "nqn.2014-08.org.nvmexpress:uuid:6d0b5a3e-0a51-4c2f-9a4b-1f1e5d0c7a1{}"
-# Lines of a log that nobody has asked for.
+# Lines of a log that are problems, unless a step expects them.
 PROBLEM = re.compile(r" (ERROR|WARN) |panicked")
-# The longest that a line of a log may take, in seconds.
+# Longest wait for a line of a log, in seconds.
 LOG_PATIENCE = 20
 
 
 class Refused(Exception):
-    """What the guest asked for did not happen."""
+    """A request of the guest has failed."""
 
 
 def free_port():
@@ -34,7 +34,7 @@ def free_port():
 
 
 class Target:
-    """A target process; what it serves outlives it."""
+    """A target process; its files outlive it."""
 
     def __init__(self, name, program, directory):
         self.name, self.directory, self.process = name, directory, None
@@ -66,12 +66,12 @@ class Target:
         sys.exit(f"fail the target {self.name} does not listen on port {self.port}")
 
     def end(self, how):
-        """Returns the exit status."""
+        """Ends the process with a signal, and returns its exit status."""
         self.process.send_signal(how)
         return self.process.wait(timeout=20)
 
     def reload(self):
-        """Has a running target look at its configuration and its files again."""
+        """Makes a running target read its configuration and the sizes of its files again."""
         if self.process:
             self.process.send_signal(signal.SIGHUP)
 
@@ -79,11 +79,11 @@ class Target:
         return self.path("log").read_text(errors="replace").splitlines()
 
     def look(self):
-        """What the log says so far is of no interest to the step that begins."""
+        """Ignores the log up to now, for the step that begins."""
         self.seen = len(self.lines())
 
     def logs(self, pattern):
-        """Waits for a line that the guest has not seen before. A warning is one that it expects."""
+        """Waits for a new line of the log that matches the pattern. Warnings that match count as expected."""
         for _ in range(LOG_PATIENCE * 10):
             lines = self.lines()
             for at in range(self.seen, len(lines)):
@@ -132,26 +132,26 @@ class Open(Target):
         self.write([f'nqn = "{NQN}"', "namespaces = [", *(f'  "{disk}",' for disk in disks), "]"])
 
     def grow(self, size_bytes=3 << 29):
-        """Gives the third disk another size."""
+        """Changes the size of the third disk."""
         with open(self.directory / "grows.img", "ab") as disk:
             disk.truncate(size_bytes)
         self.reload()
 
     def add(self):
-        """Gives the first subsystem a namespace more, with the next free id."""
+        """Adds a namespace to the first subsystem, with the next free id."""
         self.namespaces["new"] = ",size=256MiB"
         self.configure()
         self.reload()
 
     def remove(self):
-        """Takes it away again."""
+        """Removes the added namespace."""
         del self.namespaces["new"]
         self.configure()
         self.reload()
 
 
 class Twin(Target):
-    """One of two targets that serve one disk together. What it advertises is where the guest reaches it."""
+    """One of two targets that serve one disk together. It advertises the address at which the guest reaches it."""
 
     UUID = "0b8f7a52-3c1d-4e6f-8a90-5d2c7e4b1f36"
 
@@ -170,7 +170,7 @@ class Twin(Target):
             raise Refused(f"{' '.join(words)}: {done.stderr.strip()}")
 
     def upgrade(self):
-        """Another process takes over, while hosts are connected."""
+        """Starts another process that takes over from this one, while hosts are connected."""
         old, command = self.process, [*self.command, "--take-over", str(self.control)]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         try:
@@ -183,7 +183,7 @@ class Twin(Target):
 
 
 class Guarded(Target):
-    """A target with rules: hosts prove who they are."""
+    """A target with rules: most hosts must use TLS or authenticate."""
 
     # Rules by the number of the host, with names of key files.
     RULES = {
@@ -226,13 +226,13 @@ class Guarded(Target):
         self.write(lines)
 
     def rotate(self, which):
-        """Gives hosts 2 and 4 other keys, and waits until the running target has them."""
+        """Changes the keys of hosts 2 and 4, and waits until the running target uses them."""
         tls, chap = self.ROTATION[which]
         self.rules[2] = {"tls-psk": tls}
         self.rules[4] = {**self.RULES[4], "dhchap-key": chap}
         self.configure()
         self.reload()
-        self.logs("the configuration is taken over")
+        self.logs("the configuration is in force")
 
 
 def make_keys(directory):
@@ -247,7 +247,7 @@ def make_keys(directory):
         texts[name] = keys.dhchap_secret(1, 32)
     for name, text in texts.items():
         _write(made / name, text.encode())
-    # As the standard derives it, which nvme-cli 2.13 does not.
+    # Keys derived as in the standard, unlike those of nvme-cli 2.13.
     for name, subsystem in (("standard", GUARDED), ("kernel", KERNEL)):
         identity, psk = keys.tls_identity(texts["tls256"], HOST_NQN.format(2), subsystem)
         _write(made / f"{name}-identity", identity.encode())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lets Wireshark's dissector read our NVMe/TCP, and compares what it sees with what was sent.
+"""Dissects our NVMe/TCP traffic with Wireshark, and compares the result with what was sent.
 
     interop/tshark.py [--tour PROGRAM]
 
@@ -29,12 +29,12 @@ HEADER_BYTES = {0: 128, 1: 128, 4: 72, 5: 24, 6: 24, 7: 24, 9: 24}
 IC_REQ, IC_RESP, COMMAND, RESPONSE, H2C_DATA, C2H_DATA, R2T = HEADER_BYTES
 DIGEST_GOOD = 1
 FABRICS = 0x7F
-# What our host sends by itself: to begin an association, and to end it. Identify, Set Features.
+# Commands that our host sends by itself at the beginning of an association: Identify, Set Features.
 HANDSHAKE = {False: [0x06, 0x09, 0x06], True: [0x06]}
 
 
 class Failed(Exception):
-    """The dissector saw something that should not be."""
+    """The dissector found an error."""
 
 
 def need(condition, words):
@@ -43,7 +43,7 @@ def need(condition, words):
 
 
 class Pdu:
-    """One PDU as tshark dissected it: its fields by their names."""
+    """One PDU as tshark dissected it: its fields by name."""
 
     def __init__(self, frame, from_host):
         self.frame, self.from_host, self.fields = frame, from_host, {}
@@ -57,7 +57,7 @@ class Pdu:
             need(not severe and not unknown, f"packet {self.frame}: {field.get('showname')}")
 
     def __getitem__(self, name):
-        """A number or a text, as tshark shows it."""
+        """Returns the value of a field, a number or a string, as tshark shows it."""
         show = self.first(name).get("show")
         return int(show, 0) if re.fullmatch(r"0x[0-9a-fA-F]+|\d+", show) else show
 
@@ -66,7 +66,7 @@ class Pdu:
         return self.fields[name][0]
 
     def raw(self, name):
-        """A field's bytes."""
+        """Returns the bytes of a field."""
         return bytes.fromhex(self.first(name).get("value"))
 
     def has(self, name):
@@ -77,7 +77,7 @@ class Pdu:
         return self.raw(name)[0]
 
     def check(self, digests):
-        """Lengths, flags and digests (NVMe/TCP 1.0 section 3.6.1)."""
+        """Checks lengths, flags and digests (NVMe/TCP 1.0 section 3.6.1)."""
         where = f"packet {self.frame}"
         kind = self["nvme-tcp.type"]
         need(kind in HEADER_BYTES, f"{where}: PDU type {kind}")
@@ -109,7 +109,7 @@ class Pdu:
 
 
 class Command:
-    """One command of a connection, with all that belongs to it."""
+    """One command of a connection, with its data and its completion."""
 
     def __init__(self, pdu):
         self.pdu, self.opcode = pdu, pdu.opcode()
@@ -212,7 +212,7 @@ def record(tour):
 
 
 def dissect(port):
-    """What tshark makes of the recording: connections in the order of their beginnings."""
+    """Dissects the recording with tshark: returns connections in the order in which they begin."""
     command = ["tshark", "-r", RUN / "capture.pcapng", "-d", f"tcp.port=={port},nvme-tcp"]
     command += ["-o", "nvme-tcp.check_hdgst:TRUE", "-o", "nvme-tcp.check_ddgst:TRUE"]
     with open(RUN / "capture.pdml", "wb") as output, open(RUN / "tshark.log", "wb") as errors:
@@ -234,7 +234,7 @@ def dissect(port):
 
 
 def documented():
-    """Opcodes and statuses in the tables of docs/protocol.md: {(queue, opcode)}, {code}."""
+    """Returns opcodes and statuses in the tables of docs/protocol.md: {(queue, opcode)}, {code}."""
     text = (ROOT / "docs" / "protocol.md").read_text()
     rows = re.findall(r"^\| (admin|I/O) \| ([0-9A-F]{2})h \|", text, re.MULTILINE)
     statuses = text[text.index("\n## Statuses") :]
@@ -244,7 +244,7 @@ def documented():
 
 
 def compare(lines, connections, port):
-    """The tour's words against tshark's. Returns what of our own numbers was seen."""
+    """Compares the output of the tour with that of tshark. Returns all (queue, opcode, status type, code) seen."""
     told, namespaces = [], []
     for line in lines:
         word, *rest = line.split()
@@ -305,13 +305,13 @@ def check_command(command, words):
 
 
 def shown_namespace(pdu):
-    """Blocks and bytes of a block."""
+    """Returns the number of blocks of a namespace, and their size in bytes."""
     data_shift = pdu.raw("nvme.cmd.identify.ns.lbaf")[2]
     return str(pdu["nvme.cmd.identify.ns.nsze"]), str(1 << data_shift)
 
 
 def check_discovery(connection, port, nqn):
-    """The log page names the discovery subsystem and the other, both at our address."""
+    """Checks that the log page has the discovery subsystem and the other, both at our address."""
     entries = []
     for pdu in connection.pdus:
         names = [f"nvme.cmd.get_logpage.identify.rcrd.{n}" for n in ("subnqn", "traddr", "trsvcid")]

@@ -7,8 +7,8 @@ With --profile the counts by function of the kernel and of the program, for each
 guest is slower then, and its figures are those of a kernel without address randomization.
 
 Needs QEMU, a C compiler, and the guest that interop/image.sh and interop/module.sh make. Figures are of the whole
-machine: kernel, interrupts, processes. They are exact but no times: an emulated processor has no caches and no
-speed. Logs stay in .interop/nvme.
+machine: kernel, interrupts, processes. They are exact, but they are not times: an emulated processor has no caches
+and no speed. Logs stay in .interop/nvme.
 """
 
 import bisect
@@ -22,9 +22,9 @@ import sys
 
 import passthrough
 
-# In the order in which the command runs them.
+# Ways to read, in the order in which the command runs them.
 WAYS = ["pread", "io_uring", "passthrough", "interrupt", "work item"]
-# Of the device that shows the counter to the guest.
+# Memory of the device that shows the counter to the guest.
 SHARED_BYTES = 1 << 20
 
 
@@ -35,7 +35,7 @@ def plugin(folder):
     ).stdout
     major = int(text.split("version ")[1].split(".")[0])
     path = folder / "count.so"
-    # What a plugin says to be made for. Later ones take 2.
+    # The version of the interface that a plugin declares. Later versions of QEMU accept 2.
     version = 1 if major < 9 else 2
     command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-DQEMU_PLUGIN_VERSION={version}"]
     command += ["-o", path, passthrough.ROOT / "interop/nvme/count.c"]
@@ -43,15 +43,16 @@ def plugin(folder):
     return path
 
 
-# Where Linux puts a program that can be anywhere, without randomization, and where the kernel begins.
+# The address at which Linux loads a position-independent program without randomization, and the first one of the
+# kernel.
 PROGRAM_BASE = 0x555555554000
 KERNEL_BASE = 0xFFFF800000000000
-# The longest function, for addresses behind the last known one.
+# Assumed length of the longest function, for addresses after the last known function.
 FUNCTION_BYTES = 1 << 16
 
 
 def symbols(folder, program):
-    """Addresses and names of functions, in order: of the kernel, and of the program."""
+    """Returns addresses and names of the functions of the kernel and of the program, sorted by address."""
     found = []
     for line in gzip.open(folder / "symbols.gz", "rt"):
         address, kind, *name = line.split()
@@ -67,7 +68,7 @@ def symbols(folder, program):
 
 
 def write_profile(path, folder, figures, program):
-    """Instructions of an operation by function, the most first."""
+    """Writes the instructions for each operation by function, most expensive first."""
     known = symbols(folder, program)
     addresses = [address for address, _ in known]
     by_phase = collections.defaultdict(collections.Counter)
@@ -98,7 +99,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, required=True, help="where figures go")
     parser.add_argument("--profile", type=pathlib.Path, help="where counts by function go")
     parser.add_argument("arguments", nargs="*", help="of bpfof bench xrp")
-    # A single one: a second that wakes up now and then would be counted as well.
+    # One processor: the instructions of a second one that wakes up now and then would be counted as well.
     parser.set_defaults(processors=1, module=True, patience=1800)
     options = parser.parse_args()
     options.append += f" BPFOF_BENCH={':'.join(options.arguments) or '--chains:400:--depths:2:--repetitions:3'}"

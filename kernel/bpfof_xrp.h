@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
- * What processes say to /dev/bpfof-xrp, which runs chains of dependent reads inside the interrupt
- * of the NVMe driver. crates/device/src/xrp has the same in Rust.
+ * The interface of /dev/bpfof-xrp, which runs chains of dependent reads inside the interrupt of the
+ * NVMe driver. crates/device/src/xrp has the same in Rust.
  */
 #ifndef _BPFOF_XRP_H
 #define _BPFOF_XRP_H
@@ -29,20 +29,20 @@ struct bpfof_xrp_create {
 	__u32 version;		/* in: BPFOF_XRP_VERSION */
 	__s32 drive;		/* in: block device of the namespace, open for reading */
 	__u64 arena;		/* in: where the caller has mapped the arena */
-	__u32 slots;		/* in: that it has */
+	__u32 slots;		/* in: slots of the arena */
 	__u32 block_bytes;	/* out: logical block of the drive */
-	__u64 id;		/* out: what functions name the domain by */
+	__u64 id;		/* out: id by which functions name the domain */
 };
 
 struct bpfof_xrp_extent {
-	__u64 file_offset;	/* bytes, whole blocks, as the others */
+	__u64 file_offset;	/* in bytes, whole blocks, as the next two */
 	__u64 device_offset;
 	__u64 length;
 };
 
 /*
- * Sets the map of a file, or takes it away (extent_count 0). Waits for chains that read by the old
- * one. Needs CAP_SYS_ADMIN.
+ * Sets the map of a file, or removes it (extent_count 0). Waits for chains that use the old map.
+ * Needs CAP_SYS_ADMIN.
  */
 struct bpfof_xrp_file {
 	__u32 file;		/* below BPFOF_XRP_FILES_MAX */
@@ -69,10 +69,10 @@ struct bpfof_xrp_run {
 	__u32 hops_max;		/* at most BPFOF_XRP_HOPS_MAX */
 	__u32 scratch_bytes;
 	__u32 answer_max;
-	__u64 units;		/* in: budget of all calls; out: what is left */
-	__u64 bytes;		/* in: that may be read; out: what is left */
+	__u64 units;		/* in: budget of all calls; out: units left */
+	__u64 bytes;		/* in: bytes that may be read; out: bytes left */
 	__u32 end;		/* out: enum bpfof_xrp_end */
-	__u32 hops;		/* out: that were done */
+	__u32 hops;		/* out: hops that were done */
 	__u32 length;		/* out: of the answer */
 	__u32 reason;		/* out: enum bpfof_xrp_reason */
 	struct bpfof_xrp_file_version files[BPFOF_XRP_CHAIN_FILES];
@@ -80,19 +80,19 @@ struct bpfof_xrp_run {
 
 enum bpfof_xrp_end {
 	BPFOF_XRP_DONE = 0,	/* The answer is in scratch. */
-	BPFOF_XRP_CONTINUE,	/* User space goes on with the reads that the context asks for. */
+	BPFOF_XRP_CONTINUE,	/* User space continues with the reads that the context requests. */
 	BPFOF_XRP_RESTART,	/* User space runs the chain from its start. */
 	BPFOF_XRP_CANCELLED,	/* The process is being killed. */
 };
 
-/* Why user space has to do it. */
+/* Why user space must continue or restart the chain. */
 enum bpfof_xrp_reason {
 	BPFOF_XRP_NONE = 0,
 	BPFOF_XRP_READS,	/* several reads, or one that is not in one piece or too large */
 	BPFOF_XRP_HOPS,		/* hops_max */
 	BPFOF_XRP_FAULT,	/* the function faulted, or its budget is used up */
-	BPFOF_XRP_HELPER,	/* it calls a helper that is not here */
-	BPFOF_XRP_OUTPUT,	/* what it returned or asked for makes no sense */
+	BPFOF_XRP_HELPER,	/* it calls a helper that is not available here, or over too many bytes */
+	BPFOF_XRP_OUTPUT,	/* its return value or its outputs are invalid */
 	BPFOF_XRP_STALE,	/* a file has another version */
 	BPFOF_XRP_DEVICE,	/* the drive could not read */
 	BPFOF_XRP_REASONS,

@@ -18,7 +18,7 @@ struct xrp_burst {
 
 static DEFINE_PER_CPU(struct xrp_burst, xrp_bursts);
 
-/* From 7.0 on a completion is told of the batch that it is in. */
+/* From 7.0 on a completion is passed the batch that it is in. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 #define XRP_END_IO(rq, status) \
 	xrp_end_io(struct request *rq, blk_status_t status, const struct io_comp_batch *batch)
@@ -41,7 +41,7 @@ static void xrp_end(struct xrp_chain *chain, u32 end, u32 reason)
 		xrp_count(reasons[reason]);
 }
 
-/* What all reads of a chain have in common. */
+/* Sets the fields of the command that all reads of a chain share. */
 static void xrp_prepare_all(struct xrp_chain *chain)
 {
 	memset(&chain->command, 0, sizeof(chain->command));
@@ -50,7 +50,10 @@ static void xrp_prepare_all(struct xrp_chain *chain)
 	chain->prepared = 0;
 }
 
-/* What blk_rq_bio_prep() does, which newer kernels keep to themselves. All segments but the last are whole pages. */
+/*
+ * Does what blk_rq_bio_prep() does, which newer kernels do not export. All segments but the last
+ * are whole pages.
+ */
 static void xrp_attach(struct request *rq, struct bio *bio)
 {
 	rq->nr_phys_segments = bio->bi_vcnt;
@@ -61,7 +64,7 @@ static void xrp_attach(struct request *rq, struct bio *bio)
 #endif
 }
 
-/* Prepares the request for the read that the chain wants. */
+/* Prepares the request for the next read of the chain. */
 static void xrp_prepare(struct xrp_chain *chain)
 {
 	struct bio *bio = &chain->bio;
@@ -70,7 +73,7 @@ static void xrp_prepare(struct xrp_chain *chain)
 	chain->command.rw.slba = cpu_to_le64(chain->device_offset >> chain->domain->block_shift);
 	chain->command.rw.length = cpu_to_le16((chain->length >> chain->domain->block_shift) - 1);
 	if (chain->prepared == chain->length) {
-		/* It has the pages of the last read, which has used it up. */
+		/* The bio has the pages of the last read: only reset its iterator. */
 		bio->bi_iter = (struct bvec_iter){ .bi_size = chain->length };
 		bio->bi_status = BLK_STS_OK;
 	} else {
@@ -93,8 +96,8 @@ static void xrp_prepare(struct xrp_chain *chain)
  */
 
 /*
- * Checks a read and finds it on the drive. 0, or the reason for which user space has to do it,
- * which is then to go on here or to say what is wrong.
+ * Checks a read and finds it on the drive. Returns 0, or the reason why user space must do it: user
+ * space then continues the chain from here, or reports the error.
  */
 static u32 xrp_place(struct xrp_chain *chain, u32 file, u64 offset, u32 size)
 {
@@ -130,7 +133,7 @@ static u32 xrp_place(struct xrp_chain *chain, u32 file, u64 offset, u32 size)
 	return 0;
 }
 
-/* All files have the versions that the chain was started with. */
+/* Whether all files have the versions that the chain was started with. */
 static bool xrp_is_current(struct xrp_chain *chain)
 {
 	struct xrp_domain *domain = chain->domain;
@@ -185,7 +188,7 @@ static int xrp_call(struct xrp_chain *chain)
 	return hop->result ? BPFOF_XRP_OUTPUT : 0;
 }
 
-/* One hop; whether another read is to be issued. Else the chain is over. */
+/* Does one hop. Returns whether to issue another read; otherwise the chain is over. */
 static bool xrp_hop(struct xrp_chain *chain, blk_status_t status)
 {
 	struct xrp_context *context = xrp_context(chain);
@@ -202,7 +205,7 @@ static bool xrp_hop(struct xrp_chain *chain, blk_status_t status)
 		xrp_end(chain, BPFOF_XRP_RESTART, reason);
 		return false;
 	}
-	/* The process may write there at any time: each is read once, and what was read is checked. */
+	/* The process may write there at any time: read each field once, check the value. */
 	if (READ_ONCE(context->done)) {
 		length = READ_ONCE(context->out_len);
 		if (length > chain->run.scratch_bytes || length > chain->run.answer_max) {
@@ -234,24 +237,27 @@ static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 {
 	if (unguarded)
 		return true;
-	/* A: nobody below this interrupt holds any spinlock. */
+	/* A: the code that this interrupt interrupted holds no spinlock. */
 	if ((preempt_count() & PREEMPT_MASK) <= (is_idle_task(current) ? 1 : 0))
 		return true;
-	/* B: nobody at all holds that one. Without SMP nobody can see that. */
+	/* B: no processor holds this lock. Without SMP that cannot be tested. */
 	if (!IS_ENABLED(CONFIG_SMP) || sq_lock_offset < 0 || !hctx->driver_data)
 		return false;
-	/* What is held below with softirqs off, one on the lock's holder may wait for. */
+	/*
+	 * A softirq on the lock holder's processor may wait for a lock that the interrupted code
+	 * holds with softirqs off.
+	 */
 	if (in_hardirq() && softirq_count())
 		return false;
-	/* The look comes after all that this processor did before: see there. */
+	/* The test comes after all earlier accesses of this processor: see docs/kernel.md. */
 	smp_mb();
-	/* No assertion, for which lockdep would be: whether to wait is decided by it. */
+	/* This is not an assertion, for which there is lockdep: it decides whether to wait. */
 	return !spin_is_locked((spinlock_t *)(hctx->driver_data + sq_lock_offset));
 }
 
 /*
- * A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. What
- * completions take is no pause, however slow their functions are.
+ * A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. The time
+ * that completions take is no pause, however slow their functions are.
  */
 static bool xrp_is_burst(u64 begin_ns)
 {
@@ -260,7 +266,7 @@ static bool xrp_is_burst(u64 begin_ns)
 	if (in_task())
 		return false;
 	burst = this_cpu_ptr(&xrp_bursts);
-	/* Another one may have come and gone since the beginning of this. */
+	/* Another completion may have begun and ended since this one began. */
 	burst->count = (s64)(begin_ns - burst->last_ns) < READ_ONCE(pause_ns) ? burst->count + 1 : 0;
 	return burst->count > XRP_BURST_MAX;
 }
@@ -277,8 +283,8 @@ static void xrp_count_context(void)
 
 /*
  * Gives the prepared request to the driver, past the queues of the block layer, as
- * blk_mq_try_issue_directly() does. If it succeeds the chain may be over before this returns. Under
- * rcu_read_lock(), by which the drive's reset sees that nobody is in here.
+ * blk_mq_try_issue_directly() does. If it succeeds the chain may be over before this returns.
+ * Called under rcu_read_lock(): a reset of the drive waits until no caller is in here.
  */
 static blk_status_t xrp_queue(struct request *rq)
 {
@@ -312,7 +318,7 @@ static void xrp_resubmit(struct xrp_chain *chain, u64 begin_ns)
 	queue_work(xrp_workqueue, &chain->work);
 }
 
-/* Issues the read by the block layer, from process context. */
+/* Issues the read through the block layer, from process context. */
 static void xrp_execute(struct xrp_chain *chain)
 {
 	WRITE_ONCE(chain->rq->state, MQ_RQ_IDLE);
@@ -325,7 +331,7 @@ void xrp_work(struct work_struct *work)
 	xrp_execute(container_of(work, struct xrp_chain, work));
 }
 
-/* Gives all back but the slot. */
+/* Releases everything but the slot. */
 static void xrp_finish(struct xrp_chain *chain)
 {
 	chain->rq->bio = NULL;
@@ -334,8 +340,8 @@ static void xrp_finish(struct xrp_chain *chain)
 }
 
 /*
- * What the drive said of a read. blk_mq_end_request_batch() ends passthrough requests with no error
- * whatever it said, which is in the driver's part of the request.
+ * The status of a read. blk_mq_end_request_batch() ends passthrough requests without an error even
+ * if they failed; the drive's status is in the driver's part of the request.
  */
 static blk_status_t xrp_status(struct request *rq, blk_status_t status)
 {
@@ -349,7 +355,7 @@ static enum rq_end_io_ret XRP_END_IO(rq, status)
 	struct xrp_chain *chain = rq->end_io_data;
 	u64 begin_ns = local_clock();
 
-	/* Before the module is unloaded its end is waited for, in threaded interrupts too. */
+	/* Unloading the module waits for the end of this section, in threaded interrupts too. */
 	guard(rcu)();
 	if (xrp_hop(chain, xrp_status(rq, status))) {
 		xrp_prepare(chain);
@@ -382,7 +388,7 @@ static int xrp_check(struct xrp_domain *domain, struct xrp_chain *chain)
 	return chain->ops ? 0 : -ENOENT;
 }
 
-/* Whether the drive has been formatted otherwise. It cannot be while a request is held. */
+/* Whether the drive has been reformatted. That is impossible while a request is held. */
 static bool xrp_is_other_drive(const struct xrp_domain *domain)
 {
 	return bdev_logical_block_size(domain->bdev) != 1U << domain->block_shift ||
@@ -390,7 +396,7 @@ static bool xrp_is_other_drive(const struct xrp_domain *domain)
 	       blk_get_integrity(domain->bdev->bd_disk);
 }
 
-/* Takes a request and issues the first read. 1 if the chain is over without one. */
+/* Takes a request and issues the first read. Returns 1 if the chain is over without one. */
 static int xrp_start(struct xrp_chain *chain)
 {
 	struct xrp_domain *domain = chain->domain;
@@ -419,7 +425,7 @@ static int xrp_start(struct xrp_chain *chain)
 	xrp_count(chains);
 	xrp_prepare_all(chain);
 	xrp_prepare(chain);
-	/* A scheduler issues its requests itself, with tags that they have not got yet. */
+	/* With a scheduler the request has no driver tag yet: the scheduler must issue it. */
 	if (!(chain->rq->rq_flags & RQF_SCHED_TAGS)) {
 		rcu_read_lock();
 		status = xrp_queue(chain->rq);
@@ -430,7 +436,7 @@ static int xrp_start(struct xrp_chain *chain)
 	return 0;
 }
 
-/* Takes a request without the files that it does not have. */
+/* Copies a request from user space, with as many files as it has. */
 static int xrp_copy_in(struct bpfof_xrp_run *run, struct bpfof_xrp_run __user *user)
 {
 	if (copy_from_user(run, user, offsetof(struct bpfof_xrp_run, files)))
@@ -441,7 +447,7 @@ static int xrp_copy_in(struct bpfof_xrp_run *run, struct bpfof_xrp_run __user *u
 			      run->file_count * sizeof(run->files[0])) ? -EFAULT : 0;
 }
 
-/* Gives back what is out. */
+/* Copies the output fields to user space. */
 static int xrp_copy_out(const struct bpfof_xrp_run *run, struct bpfof_xrp_run __user *user)
 {
 	size_t bytes = offsetof(struct bpfof_xrp_run, files) -

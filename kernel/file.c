@@ -5,7 +5,7 @@
 #include <linux/uaccess.h>
 #include "xrp.h"
 
-/* Where a range of a file is on the drive; U64_MAX unless it is there in one piece. */
+/* The place of a range of a file on the drive; U64_MAX unless it is contiguous there. */
 u64 xrp_translate(const struct xrp_map *map, u64 offset, u64 length)
 {
 	u32 low = 0, high = map->count;
@@ -81,7 +81,8 @@ int xrp_file_set(struct xrp_domain *domain, struct bpfof_xrp_file __user *user)
 	map = rcu_replace_pointer(domain->files[file.file], map,
 				  lockdep_is_held(&domain->lock));
 	mutex_unlock(&domain->lock);
-	/* Whoever reads by the old map has ended; blocks may then be somebody else's. */
+	/* Wait for chains that use the old map: from then on its blocks may belong to other
+	 * files. */
 	synchronize_srcu(&domain->srcu);
 	kvfree(map);
 	return 0;

@@ -25,27 +25,27 @@
 int sq_lock_offset = -1;
 module_param(sq_lock_offset, int, 0444);
 MODULE_PARM_DESC(sq_lock_offset,
-		 "Where nvme_queue.sq_lock is, in bytes, by the kernel's BTF; -1 if unknown");
+		 "Offset of nvme_queue.sq_lock in bytes, from the kernel's BTF; -1 if unknown");
 
 int status_offset = -1;
 module_param(status_offset, int, 0444);
 MODULE_PARM_DESC(status_offset,
-		 "Where nvme_request.status is, in bytes, by the kernel's BTF");
+		 "Offset of nvme_request.status in bytes, from the kernel's BTF");
 
 bool unguarded;
 module_param(unguarded, bool, 0400);
 MODULE_PARM_DESC(unguarded,
-		 "Take the submission lock without a look. Hangs the machine; for one test");
+		 "Take the submission lock without checking that it is free. Hangs the machine; for one test");
 
 bool hand_over;
 module_param(hand_over, bool, 0600);
 MODULE_PARM_DESC(hand_over,
-		 "Issue each read from a thread and none in an interrupt; for comparison");
+		 "Issue all reads from a thread, none in an interrupt; for comparison");
 
 uint pause_ns = 2000;
 module_param(pause_ns, uint, 0600);
 MODULE_PARM_DESC(pause_ns,
-		 "Completions of a processor with a shorter pause count as one interrupt; longer for a test");
+		 "Completions on a processor less than this many ns apart count as one interrupt; longer for a test");
 
 DEFINE_PER_CPU(struct xrp_counts, xrp_counts);
 struct workqueue_struct *xrp_workqueue;
@@ -75,7 +75,7 @@ static void xrp_domain_free(struct kref *refs)
 	mutex_lock(&xrp_domains_lock);
 	list_del_init(&domain->list);
 	mutex_unlock(&xrp_domains_lock);
-	/* A worker may still be in the block layer, behind the end of its chain. */
+	/* A worker may still be in the block layer after its chain has ended. */
 	for (slot = 0; domain->chains && slot < domain->slots; slot++)
 		flush_work(&domain->chains[slot].work);
 	xrp_files_free(domain);
@@ -96,7 +96,7 @@ void xrp_domain_put(struct xrp_domain *domain)
 	kref_put(&domain->refs, xrp_domain_free);
 }
 
-/* A namespace of a drive on PCI, driven by the stock driver, without its multipath. */
+/* Takes a drive: a namespace on PCI, bound to the stock driver, without its multipath. */
 static int xrp_take_drive(struct xrp_domain *domain, int fd)
 {
 	const struct device_driver *driver;
@@ -114,7 +114,7 @@ static int xrp_take_drive(struct xrp_domain *domain, int fd)
 	domain->queue = bdev_get_queue(domain->bdev);
 	controller = disk_to_dev(disk)->parent;
 	pci = controller ? controller->parent : NULL;
-	/* It may be unbound at any time. */
+	/* The driver may be unbound at any time. */
 	driver = pci ? READ_ONCE(pci->driver) : NULL;
 	if (bdev_is_partition(domain->bdev) || !queue_is_mq(domain->queue) || !driver ||
 	    !dev_is_pci(pci) || strcmp(driver->name, "nvme") ||
@@ -170,7 +170,7 @@ static int xrp_make_chains(struct xrp_domain *domain, u64 arena)
 		chain->domain = domain;
 		chain->memory = domain->memory + at;
 		chain->data = domain->pages + (at + XRP_DATA) / PAGE_SIZE;
-		/* The arena adds the upper half of addresses itself. */
+		/* The lower half only: BPF adds the upper half of addresses in an arena itself. */
 		chain->hop.slot = (u32)arena + at;
 		chain->hop.memory = chain->memory;
 		init_completion(&chain->done);
@@ -255,7 +255,7 @@ static int xrp_release(struct inode *inode, struct file *file)
 {
 	struct xrp_domain *domain = file->private_data;
 
-	/* No chain runs: each holds the file. */
+	/* No chain runs: each holds a reference to the file. */
 	if (domain)
 		xrp_domain_put(domain);
 	return 0;

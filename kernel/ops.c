@@ -174,13 +174,13 @@ static bool xrp_is_valid_access(int off, int size, enum bpf_access_type type,
 	return type == BPF_READ && btf_ctx_access(off, size, type, prog, info);
 }
 
-/* Writes of a function outside its arena: what it leaves behind in the hop, and nothing else. */
+/* The only writes of a function outside its arena are to the output fields of the hop. */
 static int xrp_btf_struct_access(struct bpf_verifier_log *log, const struct bpf_reg_state *reg,
 				 int off, int size)
 {
 	const struct btf_type *type = btf_type_by_id(reg->btf, reg->btf_id);
 
-	/* No other structure that a function can get at has that size: the module's own are few. */
+	/* No other structure that a function can reach has this size: the module's own are few. */
 	if (reg->btf == xrp_types && type && type->size == sizeof(struct bpfof_xrp_hop) &&
 	    off >= offsetof(struct bpfof_xrp_hop, budget) &&
 	    off + size <= offsetof(struct bpfof_xrp_hop, reserved))
@@ -201,7 +201,7 @@ static int xrp_init(struct btf *btf)
 	return 0;
 }
 
-/* In interrupts nobody sleeps. */
+/* Functions run in interrupts, and must not sleep. */
 static int xrp_check_member(const struct btf_type *type, const struct btf_member *member,
 			    const struct bpf_prog *prog)
 {
@@ -240,7 +240,7 @@ static int xrp_reg(void *kdata, struct bpf_link *link)
 	domain = xrp_domain_get(ops->domain);
 	if (!domain)
 		return -ENOENT;
-	/* The reference is the function's, as long as it is registered. */
+	/* The function keeps the reference as long as it is registered. */
 	mutex_lock(&domain->lock);
 	if (rcu_access_pointer(domain->functions[ops->function]))
 		error = -EEXIST;
@@ -262,7 +262,7 @@ static void xrp_unreg(void *kdata, struct bpf_link *link)
 	mutex_lock(&domain->lock);
 	RCU_INIT_POINTER(domain->functions[ops->function], NULL);
 	mutex_unlock(&domain->lock);
-	/* No chain runs it any more. */
+	/* Wait until no chain runs the function any more. */
 	synchronize_srcu(&domain->srcu);
 	xrp_domain_put(domain);
 	xrp_domain_put(domain);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the parts of the module share. */
+/* Declarations that the parts of the module share. */
 #ifndef _XRP_H
 #define _XRP_H
 
@@ -34,10 +34,16 @@
 /* Reads that a processor issues from interrupts without a pause (pause_ns) between completions. */
 #define XRP_BURST_MAX		32
 
-/* Bytes that helpers go over in one call: here they are slower than what they are paid for. */
+/*
+ * Bytes that helpers may process in one call of a function: here they are slower than their
+ * price.
+ */
 #define XRP_HELPER_BYTES	0x20000UL
 
-/* struct bpfof_ctx of functions/include/bpfof.h, in the arena: anything may be in it any time. */
+/*
+ * struct bpfof_ctx of functions/include/bpfof.h, in the arena: user space may write anything there
+ * at any time.
+ */
 struct xrp_context {
 	u64 data;
 	u64 data_end;
@@ -56,7 +62,7 @@ struct xrp_context {
 	u32 next_file[XRP_READS_MAX];
 };
 
-/* What a rewritten function gets: crates/function/src/kernel/mod.rs. */
+/* The argument of a rewritten function: crates/function/src/kernel/mod.rs. */
 struct bpfof_xrp_hop {
 	u64 slot;
 	u64 limit;
@@ -65,10 +71,10 @@ struct bpfof_xrp_hop {
 	u64 address;
 	u32 fault;
 	u32 reserved;
-	/* Not for the function to write, nor made for it to read. */
+	/* The function may not write these fields, and has no use for their values. */
 	u8 *memory;
 	u64 lowest;
-	u64 helper_bytes;	/* that helpers may still go over */
+	u64 helper_bytes;	/* left for helpers */
 };
 
 /* Upper half of fault: enum Ended of crates/function/src/kernel/mod.rs. */
@@ -107,11 +113,11 @@ struct xrp_chain {
 	struct page **data;		/* pages of its data area */
 	struct bpfof_xrp_hop hop;
 	struct bpfof_xrp_run run;
-	/* The read that is on its way. */
+	/* The read in flight. */
 	u64 offset;
 	u32 size;
 	u32 file;
-	u32 skip;			/* bytes before it, in its first block */
+	u32 skip;			/* bytes before the read, in its first block */
 	u64 device_offset;
 	u32 length;
 	u32 prepared;			/* the length that bio was made for */
@@ -141,7 +147,7 @@ struct xrp_domain {
 	u8 *memory;
 	struct xrp_chain *chains;
 	struct srcu_struct srcu;
-	struct mutex lock;		/* of files */
+	struct mutex lock;		/* for changes of files and functions */
 	struct xrp_map __rcu *files[BPFOF_XRP_FILES_MAX];
 	struct bpfof_xrp_ops __rcu *functions[BPFOF_XRP_FUNCTIONS_MAX];
 };

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes Debian packages of what was built:
+# Makes Debian packages of the build:
 #
 #   scripts/deb.sh BUILD_DIR OUTPUT_DIR
 #
-# BUILD_DIR has the program and the libraries. What scripts/install.sh installs is divided among the packages of
-# packaging/debian/control; the RocksDB integration is built here. The version is that of
-# packaging/debian/changelog, which begins with that of Cargo.toml. DEBFULLNAME and DEBEMAIL say who makes them.
+# BUILD_DIR has the program and the libraries. The files that scripts/install.sh installs are divided among the packages
+# of packaging/debian/control; the RocksDB integration is built here. The version is that of packaging/debian/changelog,
+# which begins with that of Cargo.toml. DEBFULLNAME and DEBEMAIL name their maintainer.
 set -euo pipefail
 umask 022
 cd "$(dirname "$0")/.."
 
 readonly DEBIAN=packaging/debian
-# The program's limit, stripped.
+# Largest size of the stripped program.
 readonly PROGRAM_BYTES_MAX=22000000
 
 fail() {
@@ -37,10 +37,10 @@ export SOURCE_DATE_EPOCH
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
 readonly WORK
-# Tools of dpkg look for debian/ where they run.
+# Tools of dpkg look for debian/ in their working directory.
 cp -r $DEBIAN "$WORK/debian"
 
-# take PACKAGE PATTERN…: moves what is installed there into a package.
+# take PACKAGE PATTERN…: moves installed files into a package.
 take() {
 	local package=$1 pattern path
 	shift
@@ -53,7 +53,7 @@ take() {
 	done
 }
 
-# Everything, with documents where their package has them.
+# Installs everything, with documents in the folders of their packages.
 stage() {
 	local documents=$WORK/all/usr/share/doc
 	DESTDIR=$WORK/all PREFIX=/usr LIBDIR=/usr/lib/$MULTIARCH scripts/install.sh install "$BUILD_DIR" >/dev/null
@@ -99,7 +99,7 @@ divide() {
 	[[ -z $left ]] || fail "in no package: $left"
 }
 
-# What each package has besides.
+# Adds the documents that each package has.
 document() {
 	local package=$1 documents=$WORK/$1/usr/share/doc/$1
 	install -D -m 644 $DEBIAN/copyright "$documents/copyright"
@@ -107,14 +107,14 @@ document() {
 		install -D -m 644 $DEBIAN/$package.lintian-overrides "$WORK/$package/usr/share/lintian/overrides/$package"
 	gzip -9nc CHANGELOG.md >"$documents/changelog.gz"
 	gzip -9nc $DEBIAN/changelog >"$documents/changelog.Debian.gz"
-	# The kernel module links none.
+	# The kernel module contains no Rust libraries.
 	[[ $package == bpfof-dkms ]] || gzip -9nc "$WORK/third-party.txt" >"$documents/third-party.txt.gz"
 	if [[ -d $WORK/$package/usr/share/man ]]; then
 		find "$WORK/$package/usr/share/man" -type f -exec gzip -9n {} +
 	fi
 }
 
-# Writes the control files: what it depends on, scripts, checksums.
+# Writes the control files: dependencies, scripts, checksums.
 control() {
 	local package=$1 at=$WORK/$1/DEBIAN script binaries
 	mkdir -p "$at"

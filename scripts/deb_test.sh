@@ -5,16 +5,16 @@
 #
 # PACKAGES has the .deb files. DIRECTORY keeps a minimal Debian of the suite of this machine, with the packages
 # that ours depend on, so that only the first run downloads. Needs root. Everything happens in a copy of that
-# Debian, with a network of its own that has nothing but loopback; no systemd runs there, so the commands of the
-# units are run as the units say.
+# Debian, with a network of its own that has only loopback. No systemd runs there, so this script runs the commands of
+# the units as the units say.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/own_apt.sh
 
-# What programs that are linked against ours need, beside what the packages name.
+# Packages for building programs with our libraries, besides the dependencies of our packages.
 readonly SYSUSERS=systemd-standalone-sysusers
 readonly TOOLS=(gcc g++ libc6-dev pkg-config clang)
-# Where apt and dpkg note what they have done.
+# Files in which apt and dpkg record their actions.
 readonly NOTES='^/(var/(cache|log|lib/(apt|dpkg|systemd))|etc/ld\.so\.cache$|etc/.*-$|etc/\.pwd\.lock$|tmp|proc|sys|dev|debs)(/|$)'
 readonly OWN='/etc/bpfof/target.toml'
 readonly SOCKET=/run/bpfof-target/control.sock
@@ -39,7 +39,7 @@ base() {
 			fail "debootstrap failed: $1/debootstrap.log"
 		touch "$root.done"
 	fi
-	# Downloaded, not installed: the packages of ours name them.
+	# Downloaded, not installed: our packages must name them as dependencies.
 	rm -rf "$root/debs"
 	mkdir "$root/debs"
 	cp "$2"/*.deb "$root/debs/"
@@ -66,7 +66,7 @@ packages() {
 	done
 }
 
-# In the copy.
+# Runs a command in the copy.
 run() {
 	in_root "$ROOT" "$@"
 }
@@ -89,12 +89,12 @@ listing() {
 	} | LC_ALL=C sort
 }
 
-# unit SETTING: what the target's unit says.
+# unit SETTING: prints a setting of the target's unit.
 unit() {
 	sed -n "s/^$1=//p" "$ROOT/usr/lib/systemd/system/bpfof-target.service"
 }
 
-# Runs a command as the unit has it run.
+# Runs a command with the user and rights of the unit.
 as_unit() {
 	run setpriv --reuid "$(unit User)" --regid "$(unit User)" --groups "$(unit SupplementaryGroups)" --no-new-privs \
 		--bounding-set=-all --inh-caps=-all "$@"
@@ -105,7 +105,7 @@ start_target() {
 	as_unit /usr/bin/bpfof config check /etc/bpfof/target.toml >/dev/null || fail "the configuration is refused"
 	as_unit $(unit ExecStart) >"$ROOT/tmp/target.log" 2>&1 &
 	STARTED=$!
-	# It is there once it answers.
+	# The target is ready once it answers.
 	until run bpfof ctl version >/dev/null 2>&1; do
 		kill -0 $STARTED 2>/dev/null || fail "the target ended: $(cat "$ROOT/tmp/target.log")"
 		sleep 0.1
@@ -186,7 +186,7 @@ programs_are_built() {
 	say "bpfof-rocksdb: a program is built by pkg-config, and answers"
 }
 
-# Whoever purges the program has not asked for the end of namespaces.
+# A purge of the program does not remove namespaces.
 data_stays() {
 	echo data >"$ROOT/var/lib/bpfof/disk.img"
 	purge bpfof
@@ -210,7 +210,7 @@ test_packages() {
 	mount --bind "$COPY/root" "$COPY/root"
 	mount -t proc proc "$ROOT/proc"
 	ip link set lo up
-	# All of systemd would leave things of its own behind.
+	# The whole of systemd would leave files of its own behind.
 	install_packages $SYSUSERS
 	listing >"$COPY/listing"
 	the_target_serves

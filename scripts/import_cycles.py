@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Finds circles of imports between the modules of each crate of this workspace.
+"""Finds import cycles between the modules of each crate of this workspace.
 
 A module is a file. It imports another if a path in it (`crate::…`, `super::…`, `self::…`, or one that
-begins with a child module) names something that the other defines; re-exports (`pub use`) are looked
-through, and are no imports themselves. Tests (`#[cfg(test)]`) are left out.
+begins with a child module) names something that the other defines; re-exports (`pub use`) are
+followed, and are not imports themselves. Tests (`#[cfg(test)]`) are left out.
 
 cargo-modules has an acyclic check too, but it counts a module's parent as an import of each of its
-children, so every `use super::…` is a circle to it, and it takes minutes to build.
+children, so it reports every `use super::…` as a cycle, and it takes minutes to build.
 
 usage: scripts/import_cycles.py [DIRECTORY of a crate ...]   (default: all of the workspace)
-exit status 1 if there is a circle, with the imports that make it."""
+exit status 1 if there is a cycle; prints its imports."""
 
 import os
 import re
@@ -23,7 +23,7 @@ PATH = re.compile(r"(?<![\w:])((?:crate|super|self)(?:::\w+)+)")
 
 
 def expand(tree):
-    """The paths of a use tree, each with the name it gets."""
+    """Returns the paths of a use tree, each with the name that it introduces."""
     tree = tree.strip()
     brace = tree.find("{")
     if brace < 0:
@@ -58,7 +58,7 @@ def is_test(attributes):
 
 
 def cut_tests(text):
-    """Without inline modules of tests, which come last."""
+    """Returns the text without inline modules of tests, which come last."""
     at = re.search(r"#\[cfg\((?:all\()?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*mod\s+\w+\s*\{", text)
     return text[: at.start()] if at else text
 
@@ -86,7 +86,7 @@ def load(path, name, parent):
             if not public:
                 module.imports.append(parts)
     rest = USE.sub("", text)
-    # What is re-exported and used here as well is an import.
+    # A name that is re-exported and also used in this file counts as an import.
     exported = [name for _, public, tree in USE.findall(text) if public for _, name in expand(tree)]
     module.imports += [
         module.names[name] for name in exported
@@ -99,7 +99,7 @@ def load(path, name, parent):
 
 
 def resolve(module, root, parts, seen=()):
-    """The module that defines what a path names, or none for another crate's."""
+    """Returns the module that defines the item at a path, or None if another crate does."""
     key = (module.path, tuple(parts))
     if key in seen:
         return None
@@ -138,7 +138,7 @@ def modules(module):
 
 
 def circles(graph):
-    """Strongly connected components of more than one module (Tarjan)."""
+    """Returns strongly connected components of more than one module (Tarjan)."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(node):

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what was built, or removes it again:
+# Installs the build, or removes it again:
 #
 #   scripts/install.sh install|uninstall BUILD_DIR
 #
 # The programs with their manual pages and completions, the C library with header, pkg-config file and manual
-# pages, and the storage functions with the header to write others. Without debug information; what was
-# built keeps it. PREFIX (/usr/local) is where things will be used, LIBDIR
-# (PREFIX/lib) where libraries are, DESTDIR (empty) is put before both. The header for storage
-# functions has the name of the library's, so it is kept apart, below share/bpfof/functions.
+# pages, and the storage functions with the header to write others. They are installed without debug information; the
+# build keeps it. PREFIX (/usr/local) is the folder from which things will be used, LIBDIR (PREFIX/lib) the folder of
+# the libraries, DESTDIR (empty) is put before both. The header for storage functions has the same name as the
+# library's, so it is kept apart, below share/bpfof/functions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -89,8 +89,8 @@ links() {
 
 readonly PKG_CONFIG_FILE=$LIBDIR/pkgconfig/bpfof.pc
 
-# C and Rust in it may be compiled for link-time optimisation as well: the first refers to what is stripped, the
-# second takes most of the room.
+# The archive may also have code for link-time optimisation: that of C refers to stripped symbols, that of Rust takes
+# most of the space.
 strip_archive() {
 	strip --strip-debug --wildcard --remove-section='.gnu.lto_*' --remove-section='.gnu.debuglto_*' \
 		--remove-section=.llvmbc --remove-section=.llvmcmd --strip-symbol='__gnu_lto_*' "$1"
@@ -123,7 +123,7 @@ uninstall_all() {
 	while read -r destination; do
 		rm -f "$DESTDIR$destination"
 	done < <(files | cut -d ' ' -f 3; links | cut -d ' ' -f 1; echo "$PKG_CONFIG_FILE")
-	# Ours, unless somebody put something there.
+	# Remove our folders, unless they have other files.
 	for destination in "$FUNCTIONS/include/bpfof" "$FUNCTIONS/include" "$FUNCTIONS/query" "$FUNCTIONS" \
 		"${FUNCTIONS%/*}" "$DOCUMENTS/examples" "$DOCUMENTS"; do
 		rmdir "$DESTDIR$destination" 2>/dev/null || true

@@ -1,20 +1,21 @@
 # Sourced by scripts that take Debian packages apart. They define `fail MESSAGE…`, which exits.
 
-# repository LABEL: where this machine has packages of that label from.
+# repository LABEL: the address from which this machine gets packages of that label.
 repository() {
 	apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' |
 		sed -n "/^$1 /{s///p;q}" | grep . ||
 		fail "apt knows no repository of $1 here; has apt-get update been run?"
 }
 
-# own_apt DIRECTORY ARCHITECTURES SUITE…: an apt of our own. Its lists and packages are in
-# DIRECTORY/apt, it believes nothing to be installed, and what this machine has stays as it is.
+# own_apt DIRECTORY ARCHITECTURES SUITE…: sets up an apt of our own. Its lists and packages are in DIRECTORY/apt, it
+# takes nothing for installed, and it does not change this machine.
 own_apt() {
 	local at=$PWD/$1/apt architectures=$2 suite uri
 	shift 2
 	mkdir -p "$at"/lists/partial "$at"/archives/partial "$at"/etc/{apt.conf.d,preferences.d}
 	: >"$at/status"
-	# The keys of the suites may be newer than those this machine has: the packaged ones are signed by those.
+	# The keys of the suites may be newer than this machine's: fetch their package, which is signed by this
+	# machine's keys.
 	[[ -d $at/keys ]] || {
 		(cd "$at" && apt-get download -qq debian-archive-keyring) ||
 			fail "apt cannot fetch debian-archive-keyring"

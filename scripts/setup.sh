@@ -4,9 +4,9 @@
 #   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [wiredtiger] [tls] [prometheus] [chromium] [go] [deb] [python]
 #
 # Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
-# TLS, Chromium, Go and making Debian packages are installed if they are named.
-# The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
-# aarch64 is unpacked there as well, and so are Python packages: .tools/python. Does nothing, in under a second, where nothing is missing.
+# TLS, Chromium, Go and making Debian packages are installed only if they are named. The cargo tools named as arguments
+# are compiled at pinned versions into .tools/. A Rust compiler for aarch64 is unpacked there as well, and so are Python
+# packages: .tools/python. If nothing is missing, it does nothing, in under a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/own_apt.sh
@@ -48,7 +48,7 @@ probe_python3() {
 	python3 --version | cut -d ' ' -f 2
 }
 
-# Not in everybody's PATH.
+# Not in every user's PATH.
 probe_mkfs_ext4() {
 	PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -V 2>&1 | sed -n 's/^mke2fs \([0-9.]*\).*/\1/p' | grep .
 }
@@ -76,7 +76,7 @@ probe_tshark() {
 	dumpcap --version >/dev/null && tshark --version | sed -n '1s/.*(Wireshark) \([0-9.]*[0-9]\).*/\1/p' | grep .
 }
 
-# probe, what is printed, Debian package
+# probe, printed name, Debian package
 readonly THINGS=(
 	"probe_clang        clang         clang"
 	"probe_llvm_objdump llvm-objdump  llvm"
@@ -179,7 +179,7 @@ readonly PROMETHEUS_THINGS=(
 	"probe_prometheus   prometheus    python3,python3-prometheus-client"
 )
 
-# Without a window, for the test of the live page.
+# Runs without a window, for the test of the live page.
 probe_chromium() {
 	chromium --version | sed -n 's/^Chromium \([0-9.]*\).*/\1/p' | grep .
 }
@@ -188,7 +188,7 @@ readonly CHROMIUM_THINGS=(
 	"probe_chromium     chromium      chromium"
 )
 
-# Where its makers' own archive puts it, in nobody's PATH.
+# The archive of Go's makers puts it into this folder, which is in no PATH.
 probe_go() {
 	PATH=$PATH:/usr/local/go/bin go version | sed -n 's/^go version go\([0-9.]*\).*/\1/p' | grep .
 }
@@ -201,7 +201,7 @@ probe_dpkg_dev() {
 	dpkg-shlibdeps --version | sed -n '1s/.*version \([0-9.]*[0-9]\).*/\1/p' | grep .
 }
 
-# Not in everybody's PATH.
+# Not in every user's PATH.
 probe_debootstrap() {
 	PATH=$PATH:/usr/sbin debootstrap --version | sed 's/^debootstrap //' | grep .
 }
@@ -285,8 +285,8 @@ setup_rust() {
 	fi
 }
 
-# setup_tool NAME VERSION: a cargo subcommand, not optimised, because it compiles in a third of
-# the time so and runs for a second.
+# setup_tool NAME VERSION: a cargo subcommand, built without optimisation: it then compiles in a third of the time, and
+# runs for a second only.
 setup_tool() {
 	local name=$1 version=$2 problems
 	if [[ $(".tools/bin/$name" --version 2>/dev/null) == "$name $version" ]]; then
@@ -352,7 +352,8 @@ readonly PYTHON_THINGS=(
 	"probe_python_venv  python3-venv  python3-venv"
 )
 
-# What tests of the Python package and pages import, at pinned versions. Other Pythons have other wheels.
+# Packages that the tests of the Python package and of pages import, at pinned versions. Each version of Python has its
+# own wheels.
 setup_python_packages() {
 	local here=.tools/python wanted=crates/python/requirements.txt known
 	known=$here/$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt

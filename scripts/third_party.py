@@ -21,7 +21,7 @@ def metadata():
 
 
 def linked(data, names):
-    """Packages from elsewhere that these depend on, but for what only builds and tests need."""
+    """Returns the external packages that these depend on, without build and test dependencies."""
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
     packages = {package["id"]: package for package in data["packages"]}
     todo = [package["id"] for package in packages.values() if package["name"] in names and not package["source"]]

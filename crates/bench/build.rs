@@ -1,5 +1,5 @@
-//! Compiles the functions of `bench function` and `bench fair`, and packs the headers that their C needs
-//! to be compiled natively where `bpfof` runs.
+//! Compiles the functions of `bench function` and `bench fair`, and packs the headers that are needed to compile their
+//! C natively where `bpfof` runs.
 
 include!("../../functions/compile.rs");
 
@@ -17,7 +17,7 @@ fn main() {
     }
 }
 
-/// Writes `headers.rs`: an array of names, as they are included, and contents.
+/// Writes `headers.rs`: an array of pairs of a name, as it is included, and the contents.
 fn pack_headers() -> std::io::Result<()> {
     let functions = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
         .join("../../functions")

@@ -1,4 +1,4 @@
-//! Compiles the stages that are put together for comparison into the crate.
+//! Compiles the combined stages, which serve for comparison, into the crate.
 
 include!("../../functions/compile.rs");
 

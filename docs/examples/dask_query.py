@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Asks files on several targets by Dask: dask_query.py FILE…
+"""Queries files on several targets with Dask: dask_query.py FILE…
 
-The files are CSV as trips.py makes them. BPFOF_TARGETS tells the target of each mount, if the kernel does not."""
+The files are CSV as written by trips.py. BPFOF_TARGETS names the target of each mount, if the kernel does not."""
 
 import sys
 
@@ -17,10 +17,10 @@ def plan_of(files):
 
 
 def ask(client, plan, parts):
-    """Runs each part by some worker, tries it again if it fails, and merges what they come to."""
+    """Runs each part on a worker, repeats it if it fails, and merges the results."""
     results = client.map(plan.run, parts, retries=2, pure=False)
     while len(results) > 1:
-        # In their order, 16 at a time.
+        # In the order of the parts, 16 at a time.
         results = [client.submit(plan.merge, results[at : at + 16]) for at in range(0, len(results), 16)]
     return results[0].result()
 

@@ -83,7 +83,7 @@ static int get_all(struct bpfof *b, const char *object, const char *path, char *
 		fprintf(stderr, "find: %s: %s\n", path, strerror(errno));
 		failed = 1;
 	} else if (bpfof_has_target(b) && bpfof_wait_mapped(b, fd, 5000) < 0) {
-		/* Not an error: the chains run here. */
+		/* Not an error: the chains run on this machine. */
 		fprintf(stderr, "find: %s\n", bpfof_error());
 	}
 	for (; !failed && *keys; keys++)

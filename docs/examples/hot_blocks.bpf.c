@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * Which blocks are read most? Answers with the first 64 bytes of a block and
- * counts at the target how often each was asked for. Look at it with
+ * counts at the target how often each block was read. To see the counters:
  *
  *     bpfof function map dump --target URL --host-id UUID hot_blocks
  */
 #include <bpfof.h>
 
-/* By file offset. What does not fit is counted in totals[1]. */
+/* Counters by file offset. Reads of blocks that do not fit are counted in totals[1]. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -38,7 +38,7 @@ int read_block(struct bpfof_ctx *ctx)
 	return 0;
 }
 
-/* How often the block that this chain reads was asked for: 8 bytes. */
+/* Answers how often the block that this chain reads was read: 8 bytes. */
 SEC("bpfof/reads")
 int reads(struct bpfof_ctx *ctx)
 {

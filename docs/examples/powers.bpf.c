@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A reduction of one's own: how many values of its first column, a signed integer, have 0, 1, 2, … 63 bits. Negative ones
- * count as 0. It answers rows of two numbers: bits, and how many. */
+/*
+ * An example of a user's reduction: counts how many values of its first column, a signed integer,
+ * have 0, 1, 2, … 63 bits. Negative values count as 0 bits. Each row of the answer has two numbers:
+ * bits and count.
+ */
 #include <bpfof/batch.h>
 
 #define ROWS 64

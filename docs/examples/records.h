@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What find.c and find.bpf.c both see: a file of records, linked into BUCKETS lists by key. Record
- * number i is at byte i * sizeof(struct record); the first BUCKETS records are the heads.
+ * Definitions that find.c and find.bpf.c share: a file of records, linked into BUCKETS lists by
+ * key. Record number i is at byte i * sizeof(struct record); the first BUCKETS records are the heads.
  */
 #ifndef RECORDS_H
 #define RECORDS_H
@@ -21,7 +21,7 @@ struct query {
 	char value[48];
 };
 
-/* What the function returns if the file is damaged. */
+/* The function's return code if the file is damaged. */
 #define BAD_RECORD 1
 
 #endif

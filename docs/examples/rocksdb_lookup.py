@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""RocksDB's C API by ctypes: rocksdb_lookup.py DATABASE [SETTINGS]
+"""RocksDB's C API with ctypes: rocksdb_lookup.py DATABASE [SETTINGS]
 
-Writes a hundred thousand keys, reads ten thousand of them, and prints which way the reads went. With SETTINGS
-(url=…;device=…) the database is opened by bpf-of; that is the only line that differs. Without, it is RocksDB's own,
+Writes a hundred thousand keys, reads ten thousand of them, and prints where the reads ran. With SETTINGS
+(url=…;device=…) the database is opened by bpf-of; only that line differs. Without SETTINGS it is opened by RocksDB,
 unless libbpfof-rocksdb-preload is preloaded and BPFOF_ROCKSDB has the settings.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a file of taxi trips, always the same: trips.py FILE [ROWS]
+"""Writes a file of taxi trips, the same in each run: trips.py FILE [ROWS]
 
 FILE ends in .csv, or in .bin for records of 32 bytes with the fields
 id u64, zone i32, seconds i32, fare f64, time i64"""

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A filter of one's own: rows whose first column, a signed integer, is a multiple of 60. */
+/* An example of a user's filter: rows whose first column, a signed integer, is a multiple of 60. */
 #include <bpfof/batch.h>
 
 BPFOF_OWN_FILTER

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""WiredTiger's module for Python: wiredtiger_lookup.py FOLDER [write]
+"""WiredTiger's Python module: wiredtiger_lookup.py FOLDER [write]
 
-With `write` makes a table of fifty thousand rows; without, reads two thousand of them, scans some, and updates one.
-Nothing here knows of bpf-of: WIREDTIGER_CONFIG has the extension, and all that is read is pushed down.
+With `write` it makes a table of fifty thousand rows; without, it reads two thousand of them, scans some, and updates
+one. The program contains nothing of bpf-of: WIREDTIGER_CONFIG names the extension, and all reads are pushed down.
 """
 
 import sys

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Source of a query: columns, each in buffers of its own (Arrow). Of some rows it reads the pieces of
- * all columns, 16 at a time, and makes the vectors of each as it comes; they stay in the workspace
- * until all are there. Texts come last: they are read in one hop, in which the other stages run.
+ * Source of a query: columns, each in its own buffers (Arrow). For a number of rows it reads the
+ * pieces of all columns, up to 16 a hop, and makes vectors from each piece as it arrives. The
+ * vectors stay in the workspace until all are complete. Texts come last: they are read in one hop,
+ * in which the other stages run.
  *
- * Rows have numbers, in place of file offsets.
+ * Rows are identified by numbers, not by file offsets.
  */
 #include "columns.h"
 #include "numbers.h"
 
-/* What all parts need; on the stack. */
+/* State that all parts need; on the stack. */
 struct work {
 	struct bpfof_ctx *ctx;
 	struct bpfof_query *query;
@@ -17,7 +18,8 @@ struct work {
 	struct columns *columns;
 };
 
-/* A loop pays for the dearest way through it, and for what it calls only if it does. */
+/* Not inlined: a loop pays for its most expensive path, and for a called function only if it calls
+ * it. */
 #define APART static __attribute__((noinline))
 
 static inline struct columns_batch *batch_in_hand(const struct work *work)
@@ -26,7 +28,7 @@ static inline struct columns_batch *batch_in_hand(const struct work *work)
 					work->columns->batch * work->columns->batch_size);
 }
 
-/* Bytes of a hop that a read may take, whatever logical blocks of up to 4096 bytes it meets. */
+/* Maximum bytes that a read takes of a hop, with logical blocks of up to 4096 bytes. */
 static inline __u32 cost(__u64 offset, __u32 size)
 {
 	return ((offset + size + 4095) & ~4095ULL) - (offset & ~4095ULL);
@@ -43,8 +45,8 @@ static inline void read(struct work *work, __u32 piece, __u64 offset, __u32 size
 	work->columns->read[at] = piece;
 }
 
-/* Asks for what is still missing of the rows in hand, as much as one hop takes, but texts. Whether
- * that is all. */
+/* Requests the missing pieces of the current rows, except texts, as many as one hop takes. Returns
+ * whether these are all. */
 static inline int read_pieces(struct work *work)
 {
 	struct columns *columns = work->columns;
@@ -78,7 +80,7 @@ static inline int read_pieces(struct work *work)
 	return index == columns->plain;
 }
 
-/* Takes the rows from `first` on in hand, and asks for their pieces. */
+/* Begins a batch at the row `first`, and requests its pieces. */
 APART void begin(struct work *work, __u64 first)
 {
 	struct columns *columns = work->columns;
@@ -91,7 +93,7 @@ APART void begin(struct work *work, __u64 first)
 	columns->first = first;
 	columns->rows = left < columns->step ? left : columns->step;
 	columns->next = 0;
-	/* A few rows less may save a hop. */
+	/* Slightly fewer rows may save a hop. */
 	while (!read_pieces(work) && columns->rows > columns->step / 2 &&
 	       columns->plain <= BPFOF_MAX_READS / 2) {
 		columns->rows -= columns->rows / 8 + 1;
@@ -99,10 +101,11 @@ APART void begin(struct work *work, __u64 first)
 	}
 }
 
-/* Makes a byte of each bit, from bit `shift` of the first byte on. */
+/* Makes a byte of each bit, beginning at bit `shift` of the first byte. */
 static inline void spread_bits(const __u8 *at, const __u8 *end, __u32 shift, __u8 *to, __u32 rows)
 {
-	/* Of 8 rows at a time; what is behind the last row is room for selections and the like. */
+	/* Writes 8 rows at a time; the room behind the last row belongs to selections and the like,
+	 * which are written later. */
 	for (__u32 row = 0; row < rows; row += 8, at++) {
 		__u64 bits = *at;
 
@@ -119,7 +122,7 @@ static inline void take_bits(const __u8 *at, __u32 shift, __u64 *to, __u32 rows)
 		to[row] = at[shift / 8] >> shift % 8 & 1;
 }
 
-/* Which of the columns with texts a column is. */
+/* The index of a column among the columns with texts. */
 static inline __u32 place_of_texts(const struct columns *columns, __u32 column)
 {
 	__u32 place = 0;
@@ -130,8 +133,9 @@ static inline __u32 place_of_texts(const struct columns *columns, __u32 column)
 	return place;
 }
 
-/* Where texts begin, from the first one on, and how long they are. Leaves no more rows in hand than
- * have texts that fit into a block. 0, or what is wrong with the row at `*bad`. */
+/* Stores the position of each text of a column, counted from the first text, and its length. Keeps
+ * only as many rows in the batch as have texts that fit into a block. Returns 0, or the error
+ * status of the row at `*bad`. */
 static inline __u32 take_offsets(struct work *work, __u32 name, const __u8 *at, __u32 *bad)
 {
 	struct columns *columns = work->columns;
@@ -162,7 +166,7 @@ static inline __u32 take_offsets(struct work *work, __u32 name, const __u8 *at, 
 	return row ? 0 : BPFOF_QUERY_LONG_ROW;
 }
 
-/* Texts of a column have come behind those of others: moves where they are. */
+/* Texts of a column have arrived, behind those of other columns: adjusts their positions. */
 static inline void take_texts(struct work *work, __u32 index)
 {
 	struct columns *columns = work->columns;
@@ -177,7 +181,7 @@ static inline void take_texts(struct work *work, __u32 index)
 		texts[row] += by;
 }
 
-/* Makes of a piece what it is for. 0, or what is wrong with the row at `*bad`. */
+/* Converts a piece that has arrived. Returns 0, or the error status of the row at `*bad`. */
 APART __u32 take(struct work *work, __u32 index, __u32 *bad)
 {
 	const struct columns *columns = work->columns;
@@ -201,7 +205,7 @@ APART __u32 take(struct work *work, __u32 index, __u32 *bad)
 	return 0;
 }
 
-/* How long the texts of a column are together, of the rows in hand. */
+/* Total size of a column's texts in the current rows. */
 static inline __u32 size_of_texts(const struct work *work, __u32 index)
 {
 	const struct columns *columns = work->columns;
@@ -215,7 +219,7 @@ static inline __u32 size_of_texts(const struct work *work, __u32 index)
 	return (__u16)last + (last >> 16);
 }
 
-/* Asks for the texts of the rows in hand, or of as many as one hop takes. */
+/* Requests the texts of the current rows, or of as many rows as one hop takes. */
 APART void read_texts(struct work *work)
 {
 	struct columns *columns = work->columns;
@@ -226,12 +230,13 @@ APART void read_texts(struct work *work)
 
 		for (__u32 i = columns->plain; i < columns->pieces && i < COLUMNS_PIECES_MAX; i++)
 			used += cost(columns->texts_from[i - columns->plain], size_of_texts(work, i));
-		/* Less than all, so that a text of nothing has a place behind the others. */
+		/* Less than a full hop, so that even an empty text behind all others has a valid
+		 * position. */
 		if (used < BPFOF_MAX_HOP_BYTES)
 			break;
 		columns->rows = (__u64)columns->rows * (BPFOF_MAX_HOP_BYTES - 4096) / used;
 	}
-	/* With about as many the next ones are asked for. */
+	/* Begin the next batch with about as many rows. */
 	if (columns->rows < all)
 		columns->step = columns->rows;
 	columns->step += columns->step / 8 + 1;
@@ -247,7 +252,7 @@ APART void read_texts(struct work *work)
 	}
 }
 
-/* All vectors are there. */
+/* All vectors are complete. */
 static inline int finish(struct work *work)
 {
 	struct bpfof_query *query = work->query;
@@ -260,7 +265,7 @@ static inline int finish(struct work *work)
 	batch->all = 1;
 	batch->next = columns->first + columns->rows;
 	query->rows += columns->rows;
-	/* Where texts are counted from, and rows. */
+	/* The base of the positions of texts, and of row numbers. */
 	if (columns->plain < columns->pieces)
 		ctx->data = (__u8 *)columns->texts_in_hand;
 	ctx->offset = columns->first;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Source of a query: text, a row a line. A row that is not whole in its block is the first one of the
- * next block. Empty lines are no rows. Fields are quoted or not; in quotes a line ends as well.
+ * Source of a query: text files, one row a line. A row that is not complete in its block becomes the first
+ * row of the next block. Empty lines are not rows. Fields may be quoted; a newline within quotes ends the
+ * line as well.
  */
 #include "bpfof/batch.h"
 
-/* Bytes that are searched at a time: what is searched must be paid whether or not it is there. */
+/* Bytes searched at a time: a search pays for all bytes of its range, even if it finds the byte early. */
 #define LINE_WINDOW 256
 #define FIELD_WINDOW 48
 #define QUOTE_WINDOW 1024
-/* Lines with quotes are gone through field by field, at 390 units each of a million that a call has, unless there
- * are more fields: to list their ends costs less, but then those of other lines are listed again. */
+/* A line with quotes is parsed field by field, at 390 units a field of the million that a call has, if lines
+ * have at most this many fields. Listing the ends of more fields costs less, but the ends in other lines must
+ * then be listed again. */
 #define WALKED_FIELDS 256
 
 /* A field: its text, without the quotes. */
@@ -19,11 +21,11 @@ struct field {
 	__u32 size;
 };
 
-/* Rare work is in functions of its own: a loop pays for the dearest way through it, and for what it calls
- * only if it does. */
+/* Rare work is not inlined: a loop pays for its most expensive path, and for a called function only if it
+ * calls it. */
 #define RARE static __attribute__((noinline))
 
-/* Where `byte` is from `at` on, or `end`. */
+/* Returns the position of `byte` from `at` on, or `end`. */
 static inline __u8 *find(__u8 *at, __u8 *end, __u32 byte, __u32 window)
 {
 	while (at < end) {
@@ -37,8 +39,8 @@ static inline __u8 *find(__u8 *at, __u8 *end, __u32 byte, __u32 window)
 	return at;
 }
 
-/* Where `byte` is from `at` on, or `end`: the first 8 bytes, which most fields do not have, without a
- * call. `limit` is the end of the block. */
+/* Returns the position of `byte` from `at` on, or `end`. Searches the first 8 bytes without a call: most
+ * fields are shorter. `limit` is the end of the block. */
 static inline __u8 *find_near(__u8 *at, __u8 *end, const __u8 *limit, __u32 byte)
 {
 	const __u64 ones = 0x0101010101010101ULL;
@@ -46,7 +48,7 @@ static inline __u8 *find_near(__u8 *at, __u8 *end, const __u8 *limit, __u32 byte
 	if (at + 8 <= limit) {
 		__u64 word = bpfof_le64(at) ^ byte * ones, found = (word - ones) & ~word & ones << 7;
 
-		/* The lowest bit is in the first byte that is 0; how many bytes are up to there. */
+		/* The lowest bit marks the first matching byte; this counts the bytes before it. */
 		if (found)
 			at += ((((found & -found) - 1) & ones) * ones >> 56) - 1;
 		else
@@ -57,7 +59,8 @@ static inline __u8 *find_near(__u8 *at, __u8 *end, const __u8 *limit, __u32 byte
 	return find(at, end, byte, FIELD_WINDOW);
 }
 
-/* Takes the field in quotes at `at`; doubled ones inside become one. Where it ends, or 0. */
+/* Takes the quoted field at `at`; doubled quotes inside become one. Returns its end, or 0 if it is not
+ * closed. */
 RARE __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 {
 	__u8 *to, *quote = find(at + 1, end, '"', FIELD_WINDOW);
@@ -66,7 +69,7 @@ RARE __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 	for (to = quote; quote + 1 < end && quote[1] == '"';) {
 		__u8 *from = quote + 1;
 
-		/* One quote and what follows up to the next. */
+		/* Moves one quote and the bytes up to the next quote. */
 		quote = find(from + 1, end, '"', FIELD_WINDOW);
 		bpfof_memmove(to, from, quote - from);
 		to += quote - from;
@@ -75,7 +78,7 @@ RARE __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 	return quote < end ? quote + 1 : 0;
 }
 
-/* Takes the field at `at`. Where it ends, or 0 if it has bad quotes. */
+/* Takes the field at `at`. Returns its end, or 0 if its quotes are malformed. */
 static inline __u8 *take_field(__u8 *at, __u8 *end, const __u8 *limit, __u32 delimiter,
 			       struct field *field)
 {
@@ -89,7 +92,7 @@ static inline __u8 *take_field(__u8 *at, __u8 *end, const __u8 *limit, __u32 del
 	return at;
 }
 
-/* Up to 8 bytes as one number, the rest 0. */
+/* Packs up to 8 bytes into one number; the other bytes are 0. */
 static inline __u64 pack(const __u8 *at, __u32 size)
 {
 	__u64 packed = 0;
@@ -99,7 +102,7 @@ static inline __u64 pack(const __u8 *at, __u32 size)
 	return packed;
 }
 
-/* The bits of a number of the column's kind; whether it is one, all of the text, and fits. */
+/* Parses a number of the column's kind. Returns whether the whole text is one and fits. */
 static inline int parse(const struct bpfof_column *column, const struct field *field, __u64 *bits)
 {
 	__u32 shift = 64 - 8 * column->width;
@@ -118,7 +121,7 @@ static inline int parse(const struct bpfof_column *column, const struct field *f
 	       (__s64)(*bits << shift) >> shift == (__s64)*bits;
 }
 
-/* inf and infinity in either case, with a sign. */
+/* Parses inf and infinity, in upper or lower case, with an optional sign. */
 static inline int parse_infinity(const struct field *field, __u64 *bits)
 {
 	const __u8 *at = field->at;
@@ -134,11 +137,12 @@ static inline int parse_infinity(const struct field *field, __u64 *bits)
 	if (size != 3 && size != 8)
 		return 0;
 	word = pack(at, size) | 0x2020202020202020ULL;
-	/* "infinity", and "inf" with what that or has made of zeroes */
+	/* "infinity", or "inf" followed by zeroes, on which the OR has set 20h */
 	return word == (size == 3 ? 0x2020202020666e69ULL : 0x7974696e69666e69ULL);
 }
 
-/* What is no plain number: 0 if it is one after all, 1 if it is missing, 2 if it is neither. */
+/* Parses a text that is not a plain number. Returns 0 if it is a number after all, 1 if it is missing, 2 if
+ * it is invalid. */
 RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 			 struct field *field, __u64 *bits)
 {
@@ -152,7 +156,7 @@ RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *c
 		field->size--;
 	if (parse(column, field, bits))
 		return 0;
-	/* Behind the last byte all that is packed is 0: a text that ends with one is none of them. */
+	/* Packed texts are padded with 0, so a text that ends with a 0 byte never equals one. */
 	if (field->size <= 8 && column->nullable && (!field->size || field->at[field->size - 1])) {
 		packed = pack(field->at, field->size);
 		for (__u32 i = 0; i < query->nulls; i++) {
@@ -163,7 +167,7 @@ RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *c
 	return column->kind == BPFOF_FLOAT_COLUMN && parse_infinity(field, bits) ? 0 : 2;
 }
 
-/* Stores where a column's text is. */
+/* Stores the position of a column's text. */
 static inline void store(struct bpfof_batch *batch, const struct bpfof_column *column, __u32 row,
 			 __u32 start, __u32 size)
 {
@@ -172,9 +176,9 @@ static inline void store(struct bpfof_batch *batch, const struct bpfof_column *c
 	*(__u32 *)bpfof_at(batch, column->values_at + row * stride) = start | size << 16;
 }
 
-/* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column or the number of
- * fields. If `all`, the fields behind them are gone through as well: there are quotes, and one that does not end
- * is of a line that ends in them. */
+/* Takes the columns of a line: stores the positions of their texts. Returns 0, or an error status with the
+ * column or the number of fields in `*bad`. If `all` is set, the line has quotes: the fields behind the last
+ * column are parsed as well, because a quote may not be closed in the line. */
 static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			     struct bpfof_batch *batch, __u8 *at, __u8 *end, __u32 row,
 			     __u32 all, __u32 *bad)
@@ -190,7 +194,7 @@ static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *qu
 			*bad = column - query->column;
 			return BPFOF_QUERY_BAD_QUOTES;
 		}
-		/* Behind the delimiter; behind the end there is no further field. */
+		/* Skip the delimiter; at the end of the line there is no further field. */
 		at = behind + 1;
 		if (column < last && index == column->place)
 			store(batch, column++, row, field.at - ctx->data, field.size);
@@ -206,7 +210,7 @@ static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *qu
 	return BPFOF_QUERY_BAD_FIELDS;
 }
 
-/* The field of a row, from where its number will be. */
+/* The text of a row's field, whose position is stored where the number will be. */
 static inline struct field field_of(const struct bpfof_ctx *ctx, const __u64 *value)
 {
 	__u32 text = *(const __u32 *)value;
@@ -222,8 +226,9 @@ static inline __u64 order_of(const struct bpfof_column *column, __u64 bits)
 	return column->kind == BPFOF_SIGNED_COLUMN ? bits ^ BPFOF_SIGN : bits;
 }
 
-/* The number of the last `digits` of the 8 bytes at `at`, 1 to 8, or ~0 if they are none. All at once:
- * neighbours become numbers of two digits, these of four, and these the whole. */
+/* Parses the last `digits`, 1 to 8, of the 8 bytes at `at`, or returns ~0 if they are not all digits. Works
+ * in parallel: adjacent digits become two-digit numbers, these become four-digit numbers, and these the
+ * result. */
 static inline __u64 digits_of(const __u8 *at, __u32 digits)
 {
 	const __u64 ones = 0x0101010101010101ULL;
@@ -236,7 +241,7 @@ static inline __u64 digits_of(const __u8 *at, __u32 digits)
 		(word >> 16 & 0x000000ff000000ffULL) * (1 + (10000ULL << 32))) >> 32;
 }
 
-/* The number of 9 to 16 digits, or ~0. */
+/* Parses a number of 9 to 16 digits, or returns ~0. */
 RARE __u64 long_number(const __u8 *at, __u32 size)
 {
 	__u64 upper = digits_of(at + size - 16, size - 8), lower = digits_of(at + size - 8, 8);
@@ -244,7 +249,7 @@ RARE __u64 long_number(const __u8 *at, __u32 size)
 	return upper == ~0ULL || lower == ~0ULL ? ~0ULL : upper * 100000000 + lower;
 }
 
-/* The bits of an integer that is written in no plain way, or has more digits; whether it is one. */
+/* Parses an integer that is not plain digits, or has more digits. Returns whether it is one. */
 RARE int other_integer(const struct bpfof_column *column, __u32 text, const __u8 *data, __u64 *bits)
 {
 	struct field field = { (__u8 *)data + (__u16)text, text >> 16 };
@@ -252,15 +257,14 @@ RARE int other_integer(const struct bpfof_column *column, __u32 text, const __u8
 	return parse(column, &field, bits);
 }
 
-/* Whether an integer is one of so few bits: `shift` less than 64, of which half are negative if there is a
- * bias. */
+/* Whether an integer fits into 64 - `shift` bits. For signed types `bias` is half their range, else 0. */
 static inline int fits(__u64 bits, __u64 bias, __u32 shift)
 {
 	return (bits + bias) << shift >> shift == bits + bias;
 }
 
-/* Makes integers of a column's texts. Those that are none at once are listed; how many. What is before a
- * text is read, too, but not looked at: there is scratch before the block. */
+/* Parses a column's texts as integers. Lists the rows whose text is not an integer, and returns their number.
+ * It may load bytes before a text, which it ignores: scratch lies before the block. */
 static inline __u32 parse_integers(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 				   __u64 *value, __u32 rows, __u16 *others)
 {
@@ -275,7 +279,7 @@ static inline __u32 parse_integers(const struct bpfof_ctx *ctx, const struct bpf
 		const __u8 *at = data + (__u16)text;
 		__u64 minus = 0, bits = ~0ULL;
 
-		/* Of an empty text, behind which the block may end, what is before it. */
+		/* If the text is empty, look at the byte before it: the block may end behind it. */
 		if (*(at - !size) == '-')
 			minus = is_signed;
 		size -= minus;
@@ -310,7 +314,7 @@ static inline __u32 parse_doubles(const struct bpfof_ctx *ctx, __u64 *value, __u
 	return count;
 }
 
-/* Makes numbers of a column's texts. Which row has none, or the number of rows. */
+/* Parses a column's texts as numbers. Returns the first row without a number, or the number of rows. */
 static inline __u32 parse_column(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 				 struct bpfof_batch *batch, const struct bpfof_column *column,
 				 __u32 rows)
@@ -341,7 +345,7 @@ static inline __u32 parse_column(const struct bpfof_ctx *ctx, struct bpfof_query
 	return rows;
 }
 
-/* Goes on behind the first end of a line; the chain begins within that line. Where, or 0. */
+/* Skips the rest of the line that the chain begins in. Returns where the next line begins, or 0. */
 static inline __u8 *skip(struct bpfof_query *query, __u8 *at, __u8 *end)
 {
 	at = find(at, end, '\n', LINE_WINDOW);
@@ -351,7 +355,7 @@ static inline __u8 *skip(struct bpfof_query *query, __u8 *at, __u8 *end)
 	return at + 1;
 }
 
-/* Reads on, if there is more of the file: from `offset` and more at a time. */
+/* No row is complete in the block: reads it again from `offset` with twice the size, up to the maximum. */
 static inline int read_more(struct bpfof_ctx *ctx, struct bpfof_query *query, __u64 offset)
 {
 	if (query->block == BPFOF_READ_MAX)
@@ -360,20 +364,20 @@ static inline int read_more(struct bpfof_ctx *ctx, struct bpfof_query *query, __
 	return bpfof_read_rows(ctx, query, offset);
 }
 
-/* Where the next quote is from `from` on, or the end of the block. */
+/* Returns the position of the next quote from `from` on, or the end of the block. */
 RARE __u32 find_quote(const struct bpfof_ctx *ctx, __u32 from)
 {
 	return find(ctx->data + from, ctx->data_end, '"', QUOTE_WINDOW) - ctx->data;
 }
 
-/* Lists where lines end from `at` on, or something else, counted from there; how many. */
+/* Lists the ends of lines, and the positions of `byte`, counted from `at`. Returns their number. */
 RARE __u32 list_all(const struct bpfof_ctx *ctx, __u16 *list, __u32 at, __u32 byte)
 {
 	return bpfof_find_all(ctx->data + at, bpfof_data_size(ctx) - at,
 			      BPFOF_ANY(byte, '\n', '\n', '\n'), list, bpfof_query(ctx)->rows_max);
 }
 
-/* How many of a list are not behind `end`. */
+/* How many entries of a list are not behind `end`. */
 RARE __u32 count_up_to(const __u16 *list, __u32 count, __u32 end)
 {
 	__u32 before = 0;
@@ -383,28 +387,28 @@ RARE __u32 count_up_to(const __u16 *list, __u32 count, __u32 end)
 	return before;
 }
 
-/* Ends of fields, as many as there was room for. */
+/* A list of ends of fields, as many as there is room for. */
 struct listed {
 	const __u16 *list;
-	/* what they are counted from; how many there are; the next one */
+	/* base of the positions in the list; number of entries; the next entry */
 	__u32 base;
 	__u32 count;
 	__u32 next;
-	/* how many a row has */
+	/* number of fields of a row */
 	__u32 fields;
 };
 
-/* How far the block has been gone through. */
+/* The position in the block. */
 struct place {
-	/* where the next line begins, and its number */
+	/* start of the next line, and its number */
 	__u32 line;
 	__u32 index;
 	__u32 row;
-	/* where the next quote is */
+	/* position of the next quote */
 	__u32 quote;
 };
 
-/* Lists ends of fields from `at` on. */
+/* Lists the ends of fields from `at` on. */
 RARE void list_fields(const struct bpfof_ctx *ctx, struct listed *listed, __u32 at)
 {
 	struct bpfof_query *query = bpfof_query(ctx);
@@ -415,7 +419,7 @@ RARE void list_fields(const struct bpfof_ctx *ctx, struct listed *listed, __u32 
 	listed->next = 0;
 }
 
-/* Takes those of the next `lines` that have as many fields as a row, and no quotes. */
+/* Takes rows while they have the expected number of fields and no quotes, at most `lines`. */
 RARE void take_alike(const struct bpfof_ctx *ctx, struct listed *listed, struct place *place,
 		     __u32 lines, __u32 start)
 {
@@ -425,7 +429,7 @@ RARE void take_alike(const struct bpfof_ctx *ctx, struct listed *listed, struct 
 	__u16 *row_at = bpfof_at(batch, query->rows_at), *first = row_at + place->row;
 	__u32 fields = listed->fields, line = place->line, quote = place->quote;
 	__u32 most = (listed->count - listed->next) / fields, room = query->rows_max - place->row;
-	/* from the end of one row to that of the next */
+	/* the end of a row; one row's fields ahead is the end of the next */
 	const __u16 *last = listed->list + listed->next + fields - 1;
 	__u32 apart = listed->base - start;
 	__u64 left = query->end - ctx->offset;
@@ -451,8 +455,8 @@ RARE void take_alike(const struct bpfof_ctx *ctx, struct listed *listed, struct 
 	listed->next += most * fields;
 }
 
-/* Where a column's texts are in rows that are listed from `list` on: from the lower 16 bits of `rows` up to
- * the upper. */
+/* Stores the positions of a column's texts for listed rows: the lower 16 bits of `rows` are the first row,
+ * whose fields begin at `list`, the upper 16 bits the row behind the last. */
 RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 		      const __u16 *list, const struct listed *listed, __u32 rows)
 {
@@ -474,15 +478,16 @@ RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *co
 	}
 }
 
-/* Takes the columns of a line that is listed but not as others, or has quotes: 0, or what is wrong. The row is in
- * the lower 16 bits of `row`, and whether all fields are gone through above. */
+/* Takes the columns of a line with quotes, or of a listed line that take_alike() has not taken. Returns 0, or
+ * an error status. The lower 16 bits of `row` are the row, the upper ones the argument `all` of
+ * take_row(). */
 RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
 {
 	return take_row(ctx, bpfof_query(ctx), bpfof_batch(), ctx->data + at, ctx->data + end,
 			(__u16)row, row >> 16, bad);
 }
 
-/* What is wrong with a row of so many fields: a column that it does not have, or their number. */
+/* The error of a row with this number of fields: a column that it does not have, or the number of fields. */
 RARE __u32 bad_fields(const struct bpfof_ctx *ctx, __u32 fields, __u32 *bad)
 {
 	const struct bpfof_query *query = bpfof_query(ctx);
@@ -497,15 +502,15 @@ RARE __u32 bad_fields(const struct bpfof_ctx *ctx, __u32 fields, __u32 *bad)
 	return BPFOF_QUERY_BAD_FIELDS;
 }
 
-/* How far a line has been gone through whose fields are not all listed at once. */
+/* The position in a line whose ends of fields do not all fit into the list. */
 struct wide {
-	/* where the next field begins, and its number */
+	/* start of the next field, and its number */
 	__u32 at;
 	__u32 index;
 	const struct bpfof_column *column;
 };
 
-/* Takes the fields that a delimiter ends before `end`: none of them has quotes. */
+/* Takes the fields up to the last delimiter before `end`, none of which has quotes. */
 RARE void take_pieces(const struct bpfof_ctx *ctx, struct wide *wide, __u32 end, __u32 row)
 {
 	const struct bpfof_query *query = bpfof_query(ctx);
@@ -530,9 +535,9 @@ RARE void take_pieces(const struct bpfof_ctx *ctx, struct wide *wide, __u32 end,
 	*wide = (struct wide){ at, index, column };
 }
 
-/* Takes the columns of a line as take_other does, however many fields it has: their ends are listed piece by
- * piece, in the place of those that listed were. The row is in the lower 16 bits of `row`, and whether there are
- * quotes above. */
+/* Takes the columns of a line as take_other() does, with any number of fields: their ends are listed in
+ * parts, which overwrite the list of other lines. The lower 16 bits of `row` are the row, the upper ones tell
+ * whether the line has quotes. */
 RARE __u32 take_wide(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
 {
 	const struct bpfof_query *query = bpfof_query(ctx);
@@ -549,7 +554,7 @@ RARE __u32 take_wide(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row
 		if (quote >= end)
 			break;
 		if (quote != wide.at) {
-			/* Within a field it is one of its bytes. */
+			/* Within an unquoted field a quote is an ordinary byte. */
 			quote = find_quote(ctx, quote + 1);
 			continue;
 		}
@@ -561,7 +566,7 @@ RARE __u32 take_wide(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row
 		if (wide.column < last && wide.column->place == wide.index)
 			store(bpfof_batch(), wide.column++, row, field.at - ctx->data, field.size);
 		wide.index++;
-		/* Behind the delimiter; behind the end there is no further field. */
+		/* Skip the delimiter; at the end of the line there is no further field. */
 		wide.at = behind - ctx->data + 1;
 		if (wide.at > end)
 			break;
@@ -578,9 +583,10 @@ RARE __u32 take_wide(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row
 }
 
 /*
- * The rows of lines from `*at` on, up to the last that is whole: how many, or ~what is wrong. First all
- * ends of lines are listed, and then those of fields, as many at a time as there is room for. Where the
- * columns of rows without quotes are is then in the list, at steps of the number of fields.
+ * Takes the rows of the lines from `*at` on, up to the last complete line. Returns their number, or ~ an
+ * error status. Lists the ends of all lines first, and then the ends of fields, as many at a time as there is
+ * room for. So the positions of a column in rows without quotes are in the list, one row's number of fields
+ * apart.
  */
 static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			      struct bpfof_batch *batch, __u32 *at, int is_last, __u32 *bad)
@@ -590,7 +596,7 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 	__u16 *rows_at = bpfof_at(batch, query->rows_at);
 	__u32 size = bpfof_data_size(ctx), start = *at, rows_max = query->rows_max, end, text_end, error;
 	__u32 needed = query->columns ? query->column[query->columns - 1].place + 1 : 0;
-	/* No row is listed whole. */
+	/* A row has more fields than the list has room for. */
 	__u32 is_wide = query->fields > rows_max;
 	__u64 left = query->end > ctx->offset ? query->end - ctx->offset : 0;
 	__u32 lines = list_all(ctx, bpfof_at(batch, query->selection_at), start, '\n');
@@ -598,7 +604,7 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 	struct place place = { start, 0, 0, find_quote(ctx, start) };
 
 	if (!needed) {
-		/* Rows are looked at as if they had one field. */
+		/* Treat each row as a single field. */
 		listed = (struct listed){ ends, start, lines, 0, 1 };
 	}
 	while (place.line < size && place.line < left && place.row < rows_max) {

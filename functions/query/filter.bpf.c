@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Filter of a query: selects the rows that meet conditions, in three-valued logic. */
+/* Filter of a query: selects the rows that meet the conditions, in three-valued logic. */
 #include "filter.h"
 
-/* Leaves those rows selected whose byte, which `by_row` says how to find, is at least `least`. */
+/* Keeps the selected rows whose byte is at least `least`. `by_row`: bytes are indexed by row
+ * number, else by position in the selection. */
 static inline void keep(struct bpfof_batch *batch, __u16 *selection, const __u8 *bytes, int by_row,
 			__u32 least)
 {
@@ -17,14 +18,15 @@ static inline void keep(struct bpfof_batch *batch, __u16 *selection, const __u8 
 	batch->selected = kept;
 }
 
-/* A range of numbers as one comparison: those whose distance from `low` is at most `span`. */
+/* A range of numbers as one comparison: numbers whose distance from `low` is at most `span`. */
 struct range {
 	const __u64 *values;
 	__u64 low;
 	__u64 span;
 };
 
-/* What a condition lets pass: 0 if that is nothing. What is outside of a range is one around zero. */
+/* Sets the range that a condition accepts. Returns 0 if it accepts nothing. The outside of a range
+ * is a range that wraps around zero. */
 static inline int range_of(struct bpfof_query *query, struct bpfof_batch *batch,
 			   const struct filter_condition *condition, struct range *range)
 {
@@ -36,14 +38,14 @@ static inline int range_of(struct bpfof_query *query, struct bpfof_batch *batch,
 	return !condition->outcome || high - low != ~0ULL;
 }
 
-/* What is selected once `kept` rows are written down. */
+/* Sets the number of selected rows after `kept` rows have been written. */
 static inline void selected(struct bpfof_batch *batch, __u32 kept)
 {
 	batch->all = batch->all && kept == batch->rows;
 	batch->selected = kept;
 }
 
-/* Where the next row is written if this one passes; else where this one is. */
+/* Returns where to write the next row: behind this one if this one passes, else in its place. */
 static inline __u16 *next_within(const struct range *range, __u32 row, __u16 *to)
 {
 	__u64 distance = range->values[row] - range->low;
@@ -51,8 +53,8 @@ static inline __u16 *next_within(const struct range *range, __u32 row, __u16 *to
 	return (__u16 *)bpfof_at_most(distance, range->span, (__u64)(to + 1), (__u64)to);
 }
 
-/* Every row is written down; the next one takes its place if it does not pass. No branch depends on
- * a value. */
+/* Writes every row to the selection; the next row overwrites it if it does not pass. So no branch
+ * depends on a value. */
 static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *batch,
 			      const struct filter_condition *condition)
 {
@@ -88,7 +90,7 @@ static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *bat
 	selected(batch, to - selection);
 }
 
-/* Two ranges of all rows in one. */
+/* Evaluates two range conditions over all rows in one pass. */
 static inline void keep_both(struct bpfof_query *query, struct bpfof_batch *batch,
 			     const struct filter_condition *condition)
 {
@@ -111,7 +113,7 @@ static inline void keep_both(struct bpfof_query *query, struct bpfof_batch *batc
 	selected(batch, to - selection);
 }
 
-/* Whether keep_both() does for this condition and the next. */
+/* Whether keep_both() can evaluate this condition and the next. */
 static inline int are_two_ranges(struct bpfof_query *query, struct bpfof_batch *batch,
 				 const struct filter_condition *condition,
 				 const struct filter_condition *end)
@@ -140,14 +142,14 @@ static inline __u32 text_meets(const struct bpfof_ctx *ctx, const struct filter_
 
 	if (condition->operation == FILTER_PREFIX)
 		return size >= condition->count && !bpfof_memcmp(at, other, condition->count);
-	/* Only equality is asked for, or only difference. */
+	/* The condition is equality or inequality. */
 	if ((condition->outcome == 2 || condition->outcome == 5) && size != condition->count)
 		return condition->outcome == 5;
 	order = bpfof_compare(at, size, other, condition->count);
 	return condition->outcome >> (order < 0 ? 0 : order ? 2 : 1) & 1;
 }
 
-/* The mask of a leaf. */
+/* Evaluates a leaf into a mask. */
 static inline void leaf(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			struct bpfof_batch *batch, const struct filter_condition *condition, __u8 *mask)
 {
@@ -181,7 +183,7 @@ static inline void leaf(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 	}
 }
 
-/* Makes one mask of the last two, or turns the last one over. */
+/* Combines the last two masks into one, or negates the last one. */
 static inline void combine(__u32 operation, __u8 *mask, const __u8 *other, __u32 selected)
 {
 	for (__u32 i = 0; i < selected; i++) {
@@ -206,7 +208,7 @@ int query_filter(struct bpfof_ctx *ctx)
 		(const struct filter_condition *)(ctx->scratch + query->conditions_at);
 	const struct filter_condition *end = condition + query->conditions;
 	__u32 stride = query->rows_max;
-	/* Behind the last mask. */
+	/* Where the next mask goes. */
 	__u8 *top = bpfof_at(batch, query->masks_at);
 
 	for (; condition < end && batch->selected; condition++) {

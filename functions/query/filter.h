@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * The conditions of a query's filter, in postfix order. Each leaf makes a mask, a byte for each
- * selected row: 2 if it is met, 0 if not, 1 if nobody knows. Or is then the maximum, and the
- * minimum, not the difference from 2. FILTER_KEEP takes the last mask and leaves those rows selected
+ * selected row: 2 for true, 0 for false, 1 for unknown. So OR is the maximum, AND is the minimum,
+ * and NOT is 2 minus the value. FILTER_KEEP takes the last mask and keeps the rows selected that
+ * have 2. FILTER_RANGE_KEEP is FILTER_RANGE and FILTER_KEEP in one.
  * that have 2. FILTER_RANGE_KEEP is a range and that in one.
  */
 #ifndef QUERY_FILTER_H
@@ -12,11 +13,11 @@
 
 #define FILTER_RANGE_KEEP 0
 #define FILTER_RANGE 1
-/* One of `count` numbers of 8 bytes at `at` in scratch. */
+/* The number is one of `count` numbers of 8 bytes at `at` in scratch. */
 #define FILTER_IN 2
-/* A text compares with the one of `count` bytes at `at` in scratch. */
+/* The text compares with the text of `count` bytes at `at` in scratch. */
 #define FILTER_TEXT 3
-/* It begins with that. */
+/* The text begins with it. */
 #define FILTER_PREFIX 4
 #define FILTER_NULL 5
 #define FILTER_AND 6
@@ -24,7 +25,7 @@
 #define FILTER_NOT 8
 #define FILTER_KEEP 9
 
-/* Masks at a time. */
+/* Maximum number of masks at a time. */
 #define FILTER_MASKS_MAX 4
 
 struct filter_condition {
@@ -33,7 +34,8 @@ struct filter_condition {
 	__u64 high;
 	__u8 operation;
 	__u8 column;
-	/* range, in: 1 if it is met outside. text: bit 0 if less meets it, 1 if equal, 2 if greater */
+	/* range, in: 1 inverts the condition. text: bit 0 accepts less, bit 1 equal, bit 2
+	 * greater */
 	__u8 outcome;
 	__u8 reserved;
 	__u16 at;

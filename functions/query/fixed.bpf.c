@@ -2,10 +2,10 @@
 /* Source of a query: records of the same size, little-endian. */
 #include "numbers.h"
 
-/* Records at a time. */
+/* Number of records to process at a time. */
 #define PART 1024
 
-/* Texts, without the NULs that pad them. */
+/* Stores positions of texts, without the NULs that pad them. */
 static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 			 const __u8 *at, __u32 stride, __u32 *to, __u32 rows)
 {
@@ -18,7 +18,7 @@ static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column 
 	}
 }
 
-/* Of `rows` records from `at` on, whose first is number `row`. */
+/* Loads a column of `rows` records from `at` on, the first of which is row number `row`. */
 static inline void load(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 			struct bpfof_batch *batch, const __u8 *at, __u32 stride, __u32 row, __u32 rows)
 {
@@ -43,7 +43,8 @@ int query_fixed(struct bpfof_ctx *ctx)
 	rows = bpfof_data_size(ctx) / stride;
 	if (!rows || rows > query->rows_max)
 		return BPFOF_QUERY_BAD_PLAN;
-	/* All columns of a few records, and then of the next, which come into the cache once. */
+	/* Processes all columns of a part of the records before the next part, so that each record
+	 * enters the cache once. */
 	for (__u32 row = 0; row < rows; row += PART) {
 		__u32 count = rows - row < PART ? rows - row : PART;
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Reduction of a query: measures of all rows that pass. Its answer is one entry, whose first word
- * means nothing. */
+/* Reduction of a query: measures over all rows that pass. Its answer is one entry, whose first word
+ * is unused. */
 #include "measures.h"
 
-/* What values of one column a measure takes: all of the first `count`, or those of so many rows. */
+/* The values of a column that a measure takes: the first `count` values, or those of `count` listed
+ * rows. */
 struct taken {
 	const __u64 *values;
-	/* 0: all */
+	/* 0: the first `count` */
 	const __u16 *rows;
 	__u32 count;
 };
 
-/* Does something with each value. */
+/* Executes `work` for each value. */
 #define EACH(taken, value, work)                                                               \
 	do {                                                                                   \
 		const __u64 *values = (taken)->values;                                         \
@@ -38,7 +39,8 @@ struct taken {
 		}                                                                              \
 	} while (0)
 
-/* NaN, the greatest of all, is 0 with 1 more: `more` is 1 for floats. */
+/* NaN has the largest order form. Adding 1 makes it 0, so it is never the maximum: `more` is 1 for
+ * floats, else 0. */
 #define TAKE_RANGE                                                                             \
 	least = bpfof_least(least, value);                                                     \
 	value += more;                                                                         \
@@ -53,14 +55,14 @@ static inline void fold_range(const struct taken *taken, __u64 more, __u64 *rang
 	range[1] = greatest - more;
 }
 
-/* The sum, modulo 2^64, and that of the upper halves: no value needs a carry. */
+/* The sum modulo 2^64, and the sum of the upper halves: no value needs a carry. */
 #define TAKE_SUM                                                                               \
 	sum += value;                                                                          \
 	upper += value >> 32;
 
 static inline void add_sums(__u64 *to, __u64 sum, __u64 upper)
 {
-	/* What the lower halves come to is less than 2^64. */
+	/* The sum of the lower halves is less than 2^64. */
 	add_wide(to, sum - (upper << 32), 0);
 	add_wide(to, upper << 32, upper >> 32);
 }
@@ -73,7 +75,7 @@ static inline void fold_sum(const struct taken *taken, __u64 *to)
 	add_sums(to, sum, upper);
 }
 
-/* Range and sum of integers. */
+/* Range and sum of integers, in one pass. */
 static inline void fold_both(const struct taken *taken, __u64 *range, __u64 *to)
 {
 	__u64 least = range[0], greatest = range[1], sum = 0, upper = 0;
@@ -85,7 +87,7 @@ static inline void fold_both(const struct taken *taken, __u64 *range, __u64 *to)
 	add_sums(to, sum, upper);
 }
 
-/* Of integers of at most 32 bits: none has a square of more than 64. */
+/* Squares of integers of at most 32 bits: each fits into 64 bits. */
 static inline void fold_squares(const struct taken *taken, __u64 bias, __u64 *to)
 {
 	__u64 sum = 0, upper = 0;

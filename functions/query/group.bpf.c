@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Reduction of a query: measures of each group of rows that pass. A group, or a value, that has no
- * room ends the chain; the next one goes on there. */
+/* Reduction of a query: measures over each group of the rows that pass. If a group, or a value,
+ * does not fit, the chain ends there, and the next chain continues with that row. */
 #include "group.h"
 
-/* What every part needs; on the stack. */
+/* State that every part needs; on the stack. */
 struct work {
 	struct bpfof_ctx *ctx;
 	struct bpfof_query *query;
 	struct bpfof_batch *batch;
 	const struct grouping *grouping;
 	struct groups *groups;
-	/* of a row: its keys as entries have them, but texts */
+	/* of a row: its keys as in entries, but texts by their position in the block */
 	__u64 key[GROUP_KEYS_MAX];
 	__u32 hash;
-	/* which keys are missing */
+	/* bits of the keys that are missing */
 	__u32 missing;
 };
 
-/* A loop pays for the dearest way through it, and for what it calls only if it does. */
+/* Not inlined: a loop pays for its most expensive path, and for a called function only if it calls
+ * it. */
 #define APART static __attribute__((noinline))
 
 static inline __u64 mix(__u64 hash, __u64 value)
@@ -26,7 +27,7 @@ static inline __u64 mix(__u64 hash, __u64 value)
 	return hash ^ hash >> 32;
 }
 
-/* Takes the keys of a row; texts are where they are in the block. */
+/* Takes the keys of a row; texts stay in the block. */
 APART void take_keys(struct work *work, __u32 row)
 {
 	__u64 hash = 0;
@@ -51,7 +52,7 @@ APART void take_keys(struct work *work, __u32 row)
 			continue;
 		}
 		value = values[row];
-		/* -0.0 and 0.0 are one. */
+		/* -0.0 and 0.0 are equal. */
 		if (column->kind == BPFOF_FLOAT_COLUMN && value == BPFOF_SIGN - 1)
 			value = BPFOF_SIGN;
 		work->key[i] = value;
@@ -60,7 +61,7 @@ APART void take_keys(struct work *work, __u32 row)
 	work->hash = hash;
 }
 
-/* Whether an entry has the keys in hand. */
+/* Whether an entry has the current keys. */
 APART int has_keys(struct work *work, const __u64 *entry)
 {
 	for (__u32 i = 0; i < work->grouping->keys && i < GROUP_KEYS_MAX; i++) {
@@ -75,14 +76,14 @@ APART int has_keys(struct work *work, const __u64 *entry)
 		} else if (key >> 32 &&
 			   bpfof_memcmp(work->ctx->data + (__u32)key, work->ctx->scratch + (__u32)other,
 					key >> 32)) {
-			/* An empty text is nowhere. */
+			/* An empty text has no position. */
 			return 0;
 		}
 	}
 	return 1;
 }
 
-/* Makes an entry of the keys in hand; 0 if there is no room. */
+/* Makes an entry of the current keys; returns 0 if there is no room. */
 APART int add_entry(struct work *work, __u8 *entry, __u64 head)
 {
 	__u32 size = work->grouping->measures.entry_size, texts_at = work->groups->texts_at;
@@ -113,8 +114,8 @@ APART int add_entry(struct work *work, __u8 *entry, __u64 head)
 }
 
 /*
- * Finds the groups of the selected rows, or makes them, and writes down for each row where its entry
- * is. Selects no more rows than there is room for.
+ * Finds or makes the group of each selected row, and stores the offset of its entry. Limits the
+ * selection to the rows that there is room for.
  */
 static inline void find_groups(struct work *work, __u16 *table, __u16 *entries_of)
 {
@@ -148,7 +149,7 @@ full:
 	work->batch->selected = i;
 }
 
-/* The same for one key, a number that is always there. */
+/* As find_groups(), for a single key that is a number and never missing. */
 static inline void find_groups_by_number(struct work *work, __u16 *table, __u16 *entries_of)
 {
 	const struct bpfof_column *column = &work->query->column[work->grouping->key[0]];
@@ -181,7 +182,7 @@ static inline void find_groups_by_number(struct work *work, __u16 *table, __u16 
 	work->batch->selected = i;
 }
 
-/* Whether there is one key, a number that is always there. */
+/* Whether there is a single key that is a number and never missing. */
 static inline int is_by_number(const struct work *work)
 {
 	const struct bpfof_column *column = &work->query->column[work->grouping->key[0]];
@@ -189,7 +190,7 @@ static inline int is_by_number(const struct work *work)
 	return work->grouping->keys == 1 && !column->nullable && column->kind != BPFOF_TEXT_COLUMN;
 }
 
-/* Selects no more rows than have values of this measure that fit into its sums. */
+/* Limits the selection to the rows whose values of this measure fit into its sums. */
 static inline void limit_to_fitting(struct work *work, const struct bpfof_column *column, __u16 *base)
 {
 	const __u16 *selection = bpfof_selection(work->query, work->batch);
@@ -257,7 +258,7 @@ static inline void add_rows(struct work *work, const struct measure *measure,
 	}
 }
 
-/* Counts the rows, and adds the measures. */
+/* Counts the rows, and adds them to the measures. */
 static inline void add_batch(struct work *work, const __u16 *entries_of)
 {
 	const __u16 *selection = bpfof_selection(work->query, work->batch);
@@ -270,7 +271,7 @@ static inline void add_batch(struct work *work, const __u16 *entries_of)
 	work->query->passed += work->batch->selected;
 }
 
-/* Texts go behind the entries, and the chain goes on or ends. */
+/* Continues the chain, or ends it: the texts of keys go behind the entries of the answer. */
 static inline int finish(struct work *work, __u64 next, int stop)
 {
 	struct groups *groups = work->groups;
@@ -290,9 +291,9 @@ int query_group(struct bpfof_ctx *ctx)
 	struct bpfof_query *query = bpfof_query(ctx);
 	struct work work = { .ctx = ctx, .query = query, .batch = bpfof_batch() };
 	const struct measures *measures;
-	/* In front of the state. */
+	/* The hash table lies before the state. */
 	__u16 *table = (__u16 *)(ctx->scratch + query->state_at) - GROUP_PLACES;
-	/* Where the filter has its masks, of which nothing is needed any more. */
+	/* In place of the filter's masks, which are no longer needed. */
 	__u16 *entries_of = bpfof_at(work.batch, query->masks_at);
 	__u32 selected;
 

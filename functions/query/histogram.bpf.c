@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Reduction of a query: how many numbers lie in each of some intervals. Its answer is a word for
- * each. */
+/* Reduction of a query: the number of values in each of several intervals. Its answer has a word
+ * for each. */
 #include "histogram.h"
 
 SEC("bpfof/query_histogram")
@@ -35,7 +35,7 @@ int query_histogram(struct bpfof_ctx *ctx)
 
 		if (value < edges[0] || value > edges[bins])
 			continue;
-		/* The last edge that is not above; of the last interval both belong to it. */
+		/* Finds the last edge <= value. The last interval includes both its edges. */
 		while (left > 1) {
 			__u32 half = left / 2;
 

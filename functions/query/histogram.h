@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A histogram of a query: what is asked for. */
+/* A histogram of a query: its parameters. */
 #ifndef QUERY_HISTOGRAM_H
 #define QUERY_HISTOGRAM_H
 
@@ -8,9 +8,10 @@
 /* At reduction_at. */
 struct query_histogram {
 	__u32 column;
-	/* intervals, at least one */
+	/* number of intervals, at least one */
 	__u32 bins;
-	/* in order form, ascending: each interval's first value, and the last one's last */
+	/* in order form, ascending: the first value of each interval, and the last value of the
+	 * last */
 	__u64 edge[];
 };
 

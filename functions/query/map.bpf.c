@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Map of a query: columns of arithmetic, before the filter. */
+/* Map of a query: computes columns by arithmetic, before the filter. */
 #include "map.h"
 
-/* A number of each row: a column's, or the same for all. */
+/* An operand: a number for each row, or one number for all rows. */
 struct operand {
 	const __u64 *values;
-	/* of numbers: 1, or 0 */
+	/* of values: 1 for a column, 0 for a literal */
 	__u32 step;
 	__u32 kind;
-	/* 0: all are there */
+	/* 0: all values are present */
 	const __u8 *valid;
 };
 
@@ -31,7 +31,7 @@ static inline void operand_of(struct bpfof_query *query, struct bpfof_batch *bat
 		operand->valid = bpfof_at(batch, column->valid_at);
 }
 
-/* The bits of a double. */
+/* Converts a number in order form to the bits of a double. */
 static inline __u64 double_of(__u32 kind, __u64 order)
 {
 	if (kind == BPFOF_FLOAT_COLUMN)
@@ -51,7 +51,7 @@ static inline void compute_doubles(__u32 operation, const struct operand *left,
 						      double_of(right->kind, *b)));
 }
 
-/* Whether the product of these has more than 63 bits and a sign. */
+/* Whether the product of two signed numbers overflows 64 bits. */
 static inline int product_leaves(__u64 a, __u64 b)
 {
 	__u64 most = (a ^ b) >> 63 ? BPFOF_SIGN : BPFOF_SIGN - 1;
@@ -63,7 +63,7 @@ static inline int product_leaves(__u64 a, __u64 b)
 	return a && b > most / a;
 }
 
-/* How many rows have results that fit. */
+/* Returns how many rows, from the first on, have results that fit. */
 static inline __u32 compute_integers(__u32 operation, const struct operand *left,
 				     const struct operand *right, __u64 *to, const __u8 *valid,
 				     __u32 rows)
@@ -75,7 +75,7 @@ static inline __u32 compute_integers(__u32 operation, const struct operand *left
 	for (__u32 row = 0; row < rows; row++, a_at += left->step, b_at += right->step) {
 		__u64 a = *a_at ^ a_flip, b = *b_at ^ b_flip, result, leaves;
 
-		/* Of unsigned ones, those that are too large. */
+		/* Unsigned operands with the top bit set are too large. */
 		leaves = (a & ~a_flip) | (b & ~b_flip);
 		if (operation == MAP_ADD) {
 			result = a + b;
@@ -94,7 +94,7 @@ static inline __u32 compute_integers(__u32 operation, const struct operand *left
 	return rows;
 }
 
-/* Makes the column of a step. How many rows of it there are. */
+/* Computes the column of a step. Returns how many of its rows are valid. */
 static inline __u32 compute(struct bpfof_query *query, struct bpfof_batch *batch,
 			    const struct map_step *step, const struct bpfof_column *column, __u32 rows)
 {

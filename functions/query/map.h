@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What a query computes of columns, step by step: each makes one more column, behind those of the
- * source, of which later steps may make use. Integers are those of 64 bits with a sign, doubles all
- * others. Where a result does not fit, the batch ends before its row.
+ * Arithmetic of a query on columns, step by step. Each step makes one more column, behind those of
+ * the source, which later steps may use. Integers are signed and have 64 bits; all other numbers
+ * are doubles. If a result does not fit, the batch ends before its row.
  */
 #ifndef QUERY_MAP_H
 #define QUERY_MAP_H
 
 #include "bpfof/batch.h"
 
-/* As for bpfof_double(). */
+/* The same numbers as for bpfof_double(). */
 #define MAP_ADD BPFOF_DOUBLE_ADD
 #define MAP_SUBTRACT BPFOF_DOUBLE_SUB
 #define MAP_MULTIPLY BPFOF_DOUBLE_MUL
 #define MAP_DIVIDE BPFOF_DOUBLE_DIV
 
-/* In place of a column. */
+/* An operand that is a literal, not a column. */
 #define MAP_LITERAL 255
 
 struct map_step {
 	/* MAP_DIVIDE gives a double */
 	__u8 operation;
-	/* columns, or MAP_LITERAL */
+	/* indices of columns, or MAP_LITERAL */
 	__u8 left;
 	__u8 right;
 	/* BPFOF_SIGNED_COLUMN or BPFOF_FLOAT_COLUMN */

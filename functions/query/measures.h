@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What a query computes of a column: of all selected rows (fold), or of each group. The state of all
- * measures together is an entry, whose first word is the reduction's, and each measure has words at
- * offsets in it.
+ * Measures of a query over a column: of all selected rows (fold), or of each group. The state of
+ * all measures is an entry: its first word belongs to the reduction, and each measure has words at
+ * its offsets.
  *
- * Sums are exact. Of integers: 128 bits, of the order forms, from which the host takes the signs out
- * again. Of floats: a number of two's complement in `limbs` words of 64 bits, whose lowest bit is
- * worth 2^(base - 1075), where a double of exponent field e has its lowest bit at 2^(e - 1075).
+ * Sums are exact. A sum of integers has 128 bits; it sums the order forms, and the host corrects
+ * for the sign bits. A sum of floats is a two's complement number in `limbs` words of 64 bits. Its
+ * lowest bit is worth 2^(base - 1075); the lowest bit of a double with exponent field e is worth
+ * 2^(e - 1075).
  */
 #ifndef QUERY_MEASURES_H
 #define QUERY_MEASURES_H
@@ -15,18 +16,18 @@
 
 #define MEASURES_MAX 16
 
-/* Words of 64 bits. All doubles from the least on, and 2^70 of the greatest. */
+/* Words of 64 bits: enough for doubles of all exponents, and for 2^70 of the largest. */
 #define FOLD_LIMBS 34
-/* As many as fit while exponents differ by at most GROUP_SPAN, and 2^32 of them. */
+/* Enough for 2^32 doubles whose exponents differ by at most GROUP_SPAN. */
 #define GROUP_LIMBS 4
 #define GROUP_SPAN 170
 
 struct measure {
 	__u16 column;
-	/* Offsets in the entry, of which 0 is none: how many values there are; the least and the
-	 * greatest, in order form, not NaN, at first ~0 and 0; the sum: two words, of floats
-	 * MEASURE_SPECIAL of what is no number, and the limbs; the sum of the squares, of integers of
-	 * at most 32 bits, two words. */
+	/* Offsets in the entry, 0 if absent. count_at: number of values. range_at: minimum and
+	 * maximum in order form, without NaN, initially ~0 and 0. sum_at: of integers two words; of
+	 * floats a word of MEASURE_ bits, and the limbs. squares_at: the sum of squares, of
+	 * integers of at most 32 bits, two words. */
 	__u16 count_at;
 	__u16 range_at;
 	__u16 sum_at;
@@ -34,7 +35,7 @@ struct measure {
 	__u16 reserved[3];
 };
 
-/* Bits of what was added besides numbers. */
+/* Bits for special values in a sum of floats. */
 #define MEASURE_NAN 1
 #define MEASURE_PLUS_INFINITY 2
 #define MEASURE_MINUS_INFINITY 4
@@ -42,12 +43,12 @@ struct measure {
 /* At reduction_at. */
 struct measures {
 	__u32 measures;
-	/* bytes of an entry */
+	/* size of an entry in bytes */
 	__u32 entry_size;
 	struct measure measure[MEASURES_MAX];
 };
 
-/* An entry without values. */
+/* Initialises an entry without values. */
 static inline void measures_begin(const struct measures *measures, __u8 *entry)
 {
 	bpfof_memset(entry, 0, measures->entry_size);
@@ -59,7 +60,7 @@ static inline void measures_begin(const struct measures *measures, __u8 *entry)
 	}
 }
 
-/* The exponent field of a finite double; that of subnormal ones is 1. */
+/* The exponent field of a finite double; 1 for subnormal ones. */
 static inline __u32 double_exponent(__u64 bits)
 {
 	__u32 exponent = bits >> 52 & 2047;
@@ -67,7 +68,7 @@ static inline __u32 double_exponent(__u64 bits)
 	return exponent + !exponent;
 }
 
-/* Adds to 128 bits. */
+/* Adds to a 128-bit number. */
 static inline void add_wide(__u64 *sum, __u64 low, __u64 high)
 {
 	__u64 was = sum[0];
@@ -76,7 +77,7 @@ static inline void add_wide(__u64 *sum, __u64 low, __u64 high)
 	sum[1] += high + (was + low < was);
 }
 
-/* Adds a double that fits to the limbs behind the word of what is no number. */
+/* Adds a double to a sum: to the limbs, or to the word for special values. */
 static inline void add_double(__u64 *sum, __u64 order, __u32 base, __u32 limbs)
 {
 	__u64 bits = bpfof_double_of_order(order), fraction, low, high, was;
@@ -95,7 +96,7 @@ static inline void add_double(__u64 *sum, __u64 order, __u32 base, __u32 limbs)
 	shift = exponent & 63;
 	limb = sum + 1 + (exponent >> 6);
 	low = fraction << shift;
-	/* In two steps, because none of 64 is defined. */
+	/* In two steps, because a shift by 64 is undefined. */
 	high = fraction >> 1 >> (63 - shift);
 	was = limb[0];
 	if (bits & BPFOF_SIGN) {
@@ -121,7 +122,7 @@ static inline void add_double(__u64 *sum, __u64 order, __u32 base, __u32 limbs)
 	}
 }
 
-/* Those selected rows whose value is there. */
+/* Lists the selected rows whose value is present. */
 static inline __u32 choose(struct bpfof_batch *batch, const struct bpfof_column *column,
 			   const __u16 *selection, __u16 *chosen)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Sources of a query: numbers in order form, of little-endian ones that lie `stride` bytes apart. */
+/* Sources of a query: converts little-endian numbers, `stride` bytes apart, to order form. */
 #ifndef QUERY_NUMBERS_H
 #define QUERY_NUMBERS_H
 
 #include "bpfof/batch.h"
 
-/* The order form of a binary32. */
+/* Converts a binary32 to order form. */
 static inline __u64 order_float(__u32 bits)
 {
 	__u64 sign = (__u64)(bits >> 31) << 63, exponent = bits >> 23 & 255, fraction = bits & 0x7fffff;
@@ -15,7 +15,7 @@ static inline __u64 order_float(__u32 bits)
 	} else if (exponent) {
 		exponent += 1023 - 127;
 	} else if (fraction) {
-		/* What is subnormal there is not here. */
+		/* A subnormal binary32 is a normal binary64. */
 		for (exponent = 1023 - 126; !(fraction & 1 << 23); exponent--)
 			fraction <<= 1;
 		fraction &= 0x7fffff;
@@ -23,8 +23,8 @@ static inline __u64 order_float(__u32 bits)
 	return bpfof_order_double(sign | exponent << 52 | fraction << 29);
 }
 
-/* One integer of each of `rows` of them: what turns the sign over and extends it at once is the same for
- * all. */
+/* Converts integers up to `end`. Inverting the sign bit and extending the sign takes the same two
+ * constants for all of them. */
 #define INTEGERS(read)                                                                                \
 	do {                                                                                          \
 		UNROLL(4)                                                                             \

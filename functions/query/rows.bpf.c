@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Reduction of a query: the rows that pass. Of each row, column by column: if values may be missing, a
- * byte that is 1 if the value is there; then, if it is, the number in order form, 8 bytes, or 2 bytes
- * with the length of the text and the text.
+ * Reduction of a query: the rows that pass. A row has for each column: if values may be missing, a
+ * byte that is 1 if the value is present; then, if it is, the number in order form, 8 bytes, or a
+ * text: its length in 2 bytes and its bytes.
  */
 #include "rows.h"
 
-/* Writes a row at `to`, before `end`. Where it ends, or 0 if there is no room. */
+/* Writes a row at `to`, before `end`. Returns its end, or 0 if there is no room. */
 static inline __u8 *write_row(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			      struct bpfof_batch *batch, const struct query_rows *wanted, __u32 row,
 			      __u8 *to, const __u8 *end)
@@ -57,7 +57,7 @@ int query_rows(struct bpfof_ctx *ctx)
 
 	for (__u32 i = 0; i < batch->selected && !stop; i++) {
 		__u8 *behind = write_row(ctx, query, batch, wanted, selection[i], to, end);
-		/* The first one that is not answered. */
+		/* The first row that is not in the answer. */
 		__u32 left = i;
 
 		if (behind) {

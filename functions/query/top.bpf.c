@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Reduction of a query: where the rows are that come first by a number. */
+/* Reduction of a query: the file offsets of the first rows in the order of a number. */
 #include "top.h"
 
 /* Whether `a` comes behind `b`. */
@@ -8,8 +8,8 @@ static inline int is_behind(const struct query_top_entry *a, const struct query_
 	return a->key > b->key || (a->key == b->key && a->offset > b->offset);
 }
 
-/* Puts an entry into a heap whose first entry is the last one by order, in place of the one at `at`,
- * and below it. */
+/* Replaces the first entry of the heap, which is the last in order, and moves the new entry down to
+ * its place. */
 static inline void sink(struct query_top_entry *heap, __u32 entries, struct query_top_entry entry)
 {
 	__u32 at = 0, below;
@@ -47,7 +47,7 @@ int query_top(struct bpfof_ctx *ctx)
 	const __u64 *values = bpfof_at(batch, column->values_at);
 	const __u8 *valid = bpfof_at(batch, column->valid_at);
 	const __u16 *selection = bpfof_selection(query, batch);
-	/* A word with their number in front. */
+	/* The state begins with the number of entries. */
 	__u64 *count = (__u64 *)(ctx->scratch + query->state_at);
 	struct query_top_entry *heap = (struct query_top_entry *)(count + 1);
 	__u64 turn = top->descending ? ~0ULL : 0, worst = ~0ULL;
@@ -60,13 +60,14 @@ int query_top(struct bpfof_ctx *ctx)
 		__u32 row = selection[i];
 		struct query_top_entry entry = { values[row] ^ turn, 0 };
 
-		/* Of equal ones those that were first stay. */
+		/* Among equal keys the first rows stay. */
 		if (entries == top->entries_max && entry.key >= worst)
 			continue;
 		if ((column->nullable && !valid[row]) ||
 		    (column->kind == BPFOF_FLOAT_COLUMN && values[row] == BPFOF_ORDER_NAN))
 			continue;
-		/* -0.0 and 0.0 are equal. The worst key is never that of -0.0: it was right to look first. */
+		/* -0.0 and 0.0 are equal. The worst key is never that of -0.0, so the first
+		 * comparison was valid. */
 		if (column->kind == BPFOF_FLOAT_COLUMN && values[row] == BPFOF_SIGN - 1) {
 			entry.key = BPFOF_SIGN ^ turn;
 			if (entries == top->entries_max && entry.key >= worst)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The first rows of a query by a number: what is asked for, and the entries that are answered, in no
- * order. Rows whose number is missing or NaN are none of them.
+ * The first rows of a query in the order of a number: parameters, and the entries of the answer,
+ * which are not sorted. Rows whose number is missing or NaN are not among them.
  */
 #ifndef QUERY_TOP_H
 #define QUERY_TOP_H
@@ -10,17 +10,17 @@
 
 /* At reduction_at. */
 struct query_top {
-	/* entries at most, not 0 */
+	/* maximum number of entries, not 0 */
 	__u32 entries_max;
 	__u16 column;
-	/* 1: the greatest come first */
+	/* 1: largest number first */
 	__u16 descending;
 };
 
 struct query_top_entry {
-	/* order form, turned over if the greatest come first: less is better */
+	/* in order form, inverted if the largest comes first: smaller is better */
 	__u64 key;
-	/* of the row: file offset in bytes */
+	/* file offset of the row in bytes */
 	__u64 offset;
 };
 

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs the tests of the RocksDB integration with other versions of RocksDB than this machine's:
+# Runs the tests of the RocksDB integration with versions of RocksDB other than this machine's:
 #
 #   integrations/rocksdb/versions.sh DIRECTORY [tests|soak|cmake] VERSION…
 #
-#   tests      the tests, which is what it does if nothing is said
-#   soak       the soak, as `make soak-rocksdb`: READS Gets, or for SOAK_SECONDS, compared with plain ones
-#   cmake      prints by which arguments CMake builds with the version, one a line
+#   tests      runs the tests; the default
+#   soak       runs the soak test, as `make soak-rocksdb`: READS Gets, or SOAK_SECONDS, compared with plain ones
+#   cmake      prints the arguments with which CMake builds with the version, one a line
 #
-#   machine    what this machine has installed
+#   machine    the version installed on this machine
 #   debian13   9.10, as Debian 13 packages it: unpacked into DIRECTORY with its C library, installed nowhere
 #   newest     11.8, which the crate librocksdb-sys bundles: compiled in DIRECTORY, half an hour on two processors
-#   rust       the same, used by a program in Rust that knows the crate rocksdb
+#   rust       the same, used by a program in Rust that uses the crate rocksdb
 #
-# What is fetched and compiled stays in DIRECTORY.
+# Downloads and build results stay in DIRECTORY.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source scripts/own_apt.sh
 
-# The compiler is this machine's, and no older than what its standard library is linked against.
+# This machine's compiler is used, so its standard library must be at least as new as the one RocksDB was linked with.
 readonly SUITE=trixie
 readonly PACKAGES=(librocksdb-dev libstdc++6 libc6)
 readonly NEWEST=0.19.0
@@ -28,7 +28,7 @@ fail() {
 	exit 1
 }
 
-# Each prints what CMake has to know.
+# Each function prints the arguments that CMake needs.
 machine() {
 	:
 }
@@ -52,7 +52,7 @@ debian13() {
 	echo "-DROCKSDB_LIBRARY=$libraries/librocksdb.so"
 	echo "-DCMAKE_C_FLAGS=-isystem $PWD/$at/include"
 	echo "-DCMAKE_CXX_FLAGS=-isystem $PWD/$at/include"
-	# Its libraries need its C library, and that its own loader.
+	# The package's libraries need its C library, and that needs its own loader.
 	echo "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--dynamic-linker=$libraries/ld-linux-x86-64.so.2 \
 -Wl,--disable-new-dtags,-rpath,$libraries -Wl,--allow-shlib-undefined"
 }
@@ -83,7 +83,7 @@ newest() {
 print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["packages"] if p["name"] == "librocksdb-sys"))')
 	built=$(dirname "$(echo "$PWD/$at"/target/debug/build/librocksdb-sys-*/out/librocksdb.a)")
 	echo "-DROCKSDB_LIBRARY=$built/librocksdb.a"
-	# It needs a newer Snappy than there may be.
+	# This RocksDB needs a newer Snappy than the machine may have.
 	echo "-DSNAPPY_LIBRARY=$built/libsnappy.a"
 	echo "-DCMAKE_C_FLAGS=-isystem $sources/rocksdb/include"
 	echo "-DCMAKE_CXX_FLAGS=-isystem $sources/rocksdb/include"
@@ -94,14 +94,14 @@ print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["pa
 rust() {
 	local library
 	library=$(newest "$1" | sed -n 's/^-DROCKSDB_LIBRARY=//p')
-	# What is compiled already is not compiled again.
+	# Reuses compiled files.
 	ROCKSDB_STATIC=1 ROCKSDB_LIB_DIR=$(dirname "$library") CARGO_TARGET_DIR=$1/rust \
 		cargo build --manifest-path integrations/rocksdb/rust/Cargo.toml --example lookup --locked
 	ROCKSDB_RUST=$PWD/$1/rust/debug/examples/lookup \
 		cargo test -p bpfof-cli --test rocksdb --locked a_rust_program -- --ignored --nocapture
 }
 
-# What is to be done with a version.
+# What to do with a version.
 run_tests() {
 	cargo test -p bpfof-cli --test rocksdb --locked -- --nocapture
 }
@@ -126,7 +126,7 @@ fi
 [[ $# -ge 1 ]] || fail "$USAGE"
 for version in "$@"; do
 	[[ $version == machine || $version == debian13 || $version == newest || $version == rust ]] ||
-		fail "there is no version $version; there are machine, debian13, newest and rust"
+		fail "there is no version $version; the versions are machine, debian13, newest and rust"
 	[[ $version != rust || $task == tests ]] || fail "rust has tests only"
 done
 for version in "$@"; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# newest.sh FOLDER: compiles WiredTiger 11.3.1 in FOLDER, unless that was done, and its module for Python, in the
-# environment FOLDER/python. Its sources are those that PyPI has for Python.
+# newest.sh FOLDER: compiles WiredTiger 11.3.1 in FOLDER, unless already done, and its Python module, in the environment
+# FOLDER/python. The sources are those of the Python module on PyPI.
 set -euo pipefail
 
 readonly VERSION=11.3.1
@@ -10,7 +10,7 @@ mkdir -p "$folder"
 cd "$folder"
 
 if ! [ -d "wiredtiger-$VERSION" ]; then
-	# pip runs the sources' own preparations, which want cmake, ninja and SWIG: it gets them for itself.
+	# pip runs the sources' build script, which needs cmake, ninja and SWIG; pip installs these itself.
 	python3 -m pip download --no-deps --no-binary wiredtiger "wiredtiger==$VERSION"
 	tar xzf "wiredtiger-$VERSION.tar.gz"
 fi

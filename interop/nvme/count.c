@@ -6,12 +6,12 @@
  *   cc -O2 -shared -fPIC -DQEMU_PLUGIN_VERSION=N -o count.so count.c
  *   qemu-system-x86_64 -accel tcg,thread=single -plugin count.so,counter=FILE[,profile=FILE] …
  *
- * The count is the first word of the file. The second is the guest's: 0, or the number of what it measures. With
- * profile=, each instruction that is executed meanwhile is counted for its block of code as well, and the other file
- * has a line for each number and block when the guest ends: number, address of the block, instructions.
+ * The count is the first word of the file. The guest writes the second: 0, or the number of the phase that it measures.
+ * With profile=, instructions executed during a phase are also counted by block of code, and when the guest ends, that
+ * file has a line for each phase and block: number, address of the block, instructions.
  *
- * With one thread for all processors, so that no instruction is lost. What follows is declared by QEMU's
- * qemu-plugin.h, which Debian does not package; these are the same in its versions 1 (QEMU 4.2 to 8.2) and later.
+ * QEMU must run all processors in one thread, so that no instruction is lost. The following declarations are those of
+ * QEMU's qemu-plugin.h, which Debian does not package; they are the same in its versions 1 (QEMU 4.2 to 8.2) and later.
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -39,14 +39,14 @@ uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 
 __attribute__((visibility("default"))) int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
-/* Numbers of what is measured, from 1. */
+/* Numbers of phases, from 1. */
 #define PHASES 128
 
-/* A block of code, as often as it is translated. */
+/* A block of code, one for each translation of it. */
 struct block {
 	struct block *next;
 	uint64_t address, instructions;
-	uint64_t *counts; /* by number, from the first time on */
+	uint64_t *counts; /* by phase, allocated on first use */
 };
 
 static volatile uint64_t *counter;
@@ -121,7 +121,7 @@ int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, 
 	close(file);
 	counter = memory;
 	if (argc > 1 && !strncmp(argv[1], "profile=", 8)) {
-		/* The arguments are not kept. */
+		/* QEMU does not keep the arguments. */
 		profile = strdup(argv[1] + 8);
 		qemu_plugin_register_atexit_cb(id, ended, NULL);
 	}

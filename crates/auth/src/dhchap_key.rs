@@ -5,11 +5,11 @@ use crate::hash::Hash;
 use crate::key_text;
 use crate::secret::Secret;
 
-/// A secret as it is configured: what `DHHC-1:HH:…:` contains. The host has one, and the subsystem
-/// another if the host is to authenticate it.
+/// A configured secret: the contents of `DHHC-1:HH:…:`. The host has one, and the subsystem has another if the host
+/// authenticates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhchapKey {
-    /// Hash of the transformation; none if the secret is used as it is (HH 00).
+    /// Hash of the transformation; none if the secret is used without one (HH 00).
     transform: Option<Hash>,
     key: Secret,
 }
@@ -19,7 +19,7 @@ impl DhchapKey {
     /// space around it is ignored.
     ///
     /// # Errors
-    /// Says what is wrong with the text and what to do, and nothing about the secret.
+    /// The error says what is wrong with the text and what to do, and reveals nothing about the secret.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let (hash_id, key) = key_text::parse(KeyKind::DhChap, text)?;
         // The number is at most 3, so only 00 has no hash.
@@ -32,7 +32,7 @@ impl DhchapKey {
         key_text::format(KeyKind::DhChap, self.transform.map_or(0, Hash::id), &self.key)
     }
 
-    /// A new secret from random bytes, as many as `hash` has, which is transformed by it.
+    /// A new secret of random bytes, as long as outputs of `hash`, which transforms it.
     ///
     /// # Errors
     /// The operating system gives no random bytes.
@@ -40,7 +40,7 @@ impl DhchapKey {
         Ok(Self { transform: Some(hash), key: Secret::random(hash.length_bytes())? })
     }
 
-    /// A new secret of 32, 48 or 64 random bytes, which is used as it is (HH 00).
+    /// A new secret of 32, 48 or 64 random bytes, which is used without a transformation (HH 00).
     ///
     /// # Errors
     /// The operating system gives no random bytes.
@@ -48,7 +48,7 @@ impl DhchapKey {
         Ok(Self { transform: None, key: Secret::random(length_bytes)? })
     }
 
-    /// Hash of the transformation; none if the secret is used as it is (HH 00).
+    /// Hash of the transformation; none if the secret is used without one (HH 00).
     #[must_use]
     pub const fn transformation(&self) -> Option<Hash> {
         self.transform
@@ -60,9 +60,9 @@ impl DhchapKey {
         self.key.length_bytes()
     }
 
-    /// The secret that responses are made with, for the holder's NQN: that of the host for the
-    /// host's secret, that of the subsystem for the controller's (NVMe Base 2.0 §8.13.5.7). Its hash
-    /// is that of the text, whatever hash the two sides agree on.
+    /// The transformed secret, from which responses are made, for the holder's NQN: the host's NQN for the host's
+    /// secret, the subsystem's for the controller's (NVMe Base 2.0 §8.13.5.7). The transformation uses the hash that
+    /// the text names, whatever hash the two sides agree on.
     #[must_use]
     pub fn transform(&self, nqn: &str) -> Secret {
         match self.transform {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_ones_are_read_back() {
+    fn generated_keys_are_read_back() {
         for hash in Hash::ALL {
             let key = DhchapKey::generate(hash).unwrap();
             let text = key.to_text();

@@ -1,11 +1,11 @@
-//! What can be wrong with keys, names and messages, in words. No error contains a part of a key.
+//! Errors of keys, names and messages. No error contains a part of a key.
 
 use std::fmt;
 use thiserror::Error;
 
 /// The operating system gives no random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the operating system gives no random bytes (getrandom failed)")]
+#[error("the operating system provides no random bytes (getrandom failed)")]
 pub struct RandomError;
 
 /// The two kinds of keys that are exchanged as text.
@@ -18,7 +18,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// What the text begins with, its colon included.
+    /// The start of the text, with its colon.
     #[must_use]
     pub const fn prefix(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl KeyKind {
         }
     }
 
-    /// Lengths that the text may have, in characters, in words.
+    /// Lengths that the text may have, in characters, as words for messages.
     const fn text_lengths(self) -> &'static str {
         match self {
             Self::TlsPsk => "65 or 89",
@@ -51,7 +51,7 @@ impl KeyKind {
         }
     }
 
-    /// Where its text is wanted.
+    /// What its text is used as, in words for messages.
     const fn place(self) -> &'static str {
         match self {
             Self::TlsPsk => "a TLS key",
@@ -72,11 +72,11 @@ impl fmt::Display for KeyKind {
 /// What is wrong with the text of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyProblem {
-    /// It begins as no key does.
+    /// It begins with the prefix of no kind of key.
     Prefix,
     /// It is a key of the other kind.
     OtherKind(KeyKind),
-    /// The two digits of the hash are missing, or no digits.
+    /// The two digits of the hash are missing, or are not digits.
     HashDigits,
     /// A hash that is not defined for this kind.
     UnknownHash(u8),
@@ -89,7 +89,7 @@ pub enum KeyProblem {
     },
     /// No colon at the end.
     End,
-    /// So many characters, which no key has.
+    /// No key has this number of characters.
     Length(usize),
     /// The key is not in base64.
     Base64,
@@ -97,12 +97,12 @@ pub enum KeyProblem {
     Checksum,
 }
 
-/// Why the text of a key is refused, and what to do. It says nothing about the key.
+/// Why the text of a key is refused, and what to do. It reveals nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyError {
-    /// What was wanted.
+    /// The expected kind of key.
     pub kind: KeyKind,
-    /// What was found.
+    /// What is wrong with the text.
     pub problem: KeyProblem,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for KeyError {
             }
             KeyProblem::OtherKind(found) => {
                 let (place, elsewhere) = (kind.place(), found.place());
-                write!(f, "it is {elsewhere}, where {place} ({prefix}…) is wanted")
+                write!(f, "it is {elsewhere}, but {place} ({prefix}…) is needed")
             }
             KeyProblem::HashDigits => {
                 write!(f, "two digits and a colon must follow {prefix}, as in {prefix}01:")
@@ -141,10 +141,7 @@ impl fmt::Display for KeyError {
                 write!(f, "it has {found} characters, not {lengths}: copy the whole text")
             }
             KeyProblem::Base64 => {
-                write!(
-                    f,
-                    "what stands between its last two colons is not a key in base64: copy it again"
-                )
+                write!(f, "the part between its last two colons is not base64: copy it again")
             }
             KeyProblem::Checksum => write!(
                 f,
@@ -176,19 +173,19 @@ impl fmt::Display for NameKind {
 /// Why an NQN cannot be authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
-    /// There is no NQN.
-    #[error("the {0} has no NQN, and only names can be authenticated: give it one")]
+    /// The NQN is missing.
+    #[error("the {0} has no NQN, and authentication needs one: give it one")]
     Empty(NameKind),
     /// The NQN is too long (NVMe Base 2.0 §4.5).
-    #[error("the NQN of the {kind} has {found_bytes} bytes; 223 are allowed")]
+    #[error("the NQN of the {kind} has {found_bytes} bytes; at most 223 are allowed")]
     TooLong {
-        /// Whose it is.
+        /// Whose NQN it is.
         kind: NameKind,
         /// Its length in bytes.
         found_bytes: usize,
     },
     /// The NQN has white space or control characters. Identities join two NQNs with a space, so two
-    /// different pairs would have one identity.
+    /// different pairs would have the same identity.
     #[error("the NQN of the {0} contains white space or control characters: use another")]
     Character(NameKind),
 }
@@ -196,7 +193,7 @@ pub enum NameError {
 /// Why a TLS identity cannot be made (RFC 8446 §7.1: a context has at most 255 bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "the TLS identity of version 0 has {found_bytes} bytes, and at most 255 can be used: take \
+    "the TLS identity of version 0 has {found_bytes} bytes, but at most 255 are possible: use \
      version 1, or shorter NQNs"
 )]
 pub struct IdentityTooLong {
@@ -207,7 +204,7 @@ pub struct IdentityTooLong {
 /// Why a message of the authentication cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// Fewer bytes than its header or its own lengths say.
+    /// The message is shorter than its header or its own length fields require.
     #[error("{message} of {found_bytes} bytes ends before byte {needed_bytes}")]
     Short {
         /// Which message.
@@ -217,8 +214,8 @@ pub enum MessageError {
         /// Bytes that it has.
         found_bytes: usize,
     },
-    /// A type and id that this side does not receive, or that nobody knows.
-    #[error("a message of type {kind:02X}h and id {id:02X}h, which this side does not receive")]
+    /// A type and id that this side does not receive, or that are not defined.
+    #[error("a message of type {kind:02X}h and id {id:02X}h, which this side does not expect")]
     Unexpected {
         /// Type: 0 common, 1 DH-HMAC-CHAP (byte 0).
         kind: u8,
@@ -232,7 +229,7 @@ pub enum MessageError {
         message: &'static str,
         /// Name of the field.
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         value: u32,
     },
 }
@@ -240,17 +237,17 @@ pub enum MessageError {
 /// Why a public Diffie-Hellman value is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum GroupValueError {
-    /// Not as long as the prime of the group.
+    /// The value is not as long as the group's prime.
     #[error(
         "a Diffie-Hellman value of {found_bytes} bytes in a group whose values have {needed_bytes}"
     )]
     Length {
         /// Length of a value in this group, in bytes.
         needed_bytes: usize,
-        /// Length of the value that came, in bytes.
+        /// Length of the received value, in bytes.
         found_bytes: usize,
     },
-    /// At most 1, or at least p − 1: the shared secret would be known to everybody (RFC 7919 §5.1).
+    /// At most 1, or at least p − 1: anyone could compute the shared secret (RFC 7919 §5.1).
     #[error("a Diffie-Hellman value that would make the shared secret 0, 1 or p - 1")]
     Range,
 }

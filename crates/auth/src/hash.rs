@@ -67,7 +67,7 @@ impl Hash {
         }
     }
 
-    /// Length of its result in bytes: 32, 48 or 64.
+    /// Length of its output in bytes: 32, 48 or 64.
     #[must_use]
     pub const fn length_bytes(self) -> usize {
         match self {
@@ -95,7 +95,7 @@ impl Hash {
         }
     }
 
-    /// Whether `code` is the whole HMAC of `parts`, in a time that does not depend on its value.
+    /// Whether `code` is the whole HMAC of `parts`, in constant time.
     pub(crate) fn hmac_is(self, key: &[u8], parts: &[&[u8]], code: &[u8]) -> bool {
         match self {
             Self::Sha256 => mac::<Hmac<Sha256>>(key, parts).verify_slice(code).is_ok(),

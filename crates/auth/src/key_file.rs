@@ -1,4 +1,4 @@
-//! Files with keys: each has one, as text.
+//! Key files: each contains one key as text.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,15 +6,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Longer files have no key, in bytes.
+/// Longest accepted key file, in bytes.
 const MAX_BYTES: u64 = 4096;
-/// Where systemd puts the files of LoadCredential=.
+/// The variable with the folder in which systemd puts the files of LoadCredential=.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
-/// Why a file has no key to be used.
+/// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The kernel refuses it.
+    /// The file cannot be read.
     #[error("cannot read {path}: {source}")]
     Io {
         /// The file.
@@ -22,7 +22,7 @@ pub enum KeyFileError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Others could read it.
+    /// Other users may read it.
     #[error("others may read {path} (mode {mode:o}): chmod 600 {path}")]
     Readable {
         /// The file.
@@ -30,20 +30,20 @@ pub enum KeyFileError {
         /// Its permissions.
         mode: u32,
     },
-    /// It has no such key, or is no text.
+    /// It does not contain such a key, or is not text.
     #[error("{path}: {why}")]
     Key {
         /// The file.
         path: PathBuf,
-        /// Why not, without the key.
+        /// The reason, without the key.
         why: String,
     },
 }
 
-/// Reads a key file. A relative path is looked for in $CREDENTIALS_DIRECTORY first.
+/// Reads a key file. A relative path is first looked up in $CREDENTIALS_DIRECTORY.
 ///
 /// # Errors
-/// [`KeyFileError`]: it cannot be read, others may read it, or it is too long.
+/// [`KeyFileError`]: it cannot be read, other users may read it, or it is too long.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
     let Some(credential) = credential(path) else {
         return Ok(read_private(path, MAX_BYTES)?.0);
@@ -57,25 +57,25 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
     read_from(file, &credential)
 }
 
-/// Where systemd has put the file of a service: it gives such files to the service alone, though their
-/// mode may name a group, because others are let in by an access control list.
+/// The path of a service's credential, if systemd has provided it. Only the service can read such a file, although its
+/// mode may permit the group: systemd gives access by an access control list, whose mask appears there.
 fn credential(path: &Path) -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os(CREDENTIALS)?);
-    // One that is empty would be everywhere.
+    // An empty path would match any file.
     if !folder.is_absolute() {
         return None;
     }
-    // An absolute path stays what it is.
+    // An absolute path stays unchanged.
     let found = folder.join(path);
     let is_inside =
         found.starts_with(&folder) && !path.components().any(|c| c == Component::ParentDir);
     (is_inside && found.exists()).then_some(found)
 }
 
-/// Reads a file of text that nobody but its owner may read. Returns the owner's user id, too.
+/// Reads a text file that only its owner may read. Also returns the owner's user id.
 ///
 /// # Errors
-/// [`KeyFileError`]: it cannot be read, others may read it, or it has more than `max_bytes`.
+/// [`KeyFileError`]: it cannot be read, other users may read it, or it has more than `max_bytes`.
 pub fn read_private(path: &Path, max_bytes: u64) -> Result<(Zeroizing<String>, u32), KeyFileError> {
     let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
@@ -87,8 +87,7 @@ pub fn read_private(path: &Path, max_bytes: u64) -> Result<(Zeroizing<String>, u
     Ok((read_text(file, path, max_bytes)?, found.uid()))
 }
 
-/// Reads the text of a key from something that is open already, such as standard input. `name` is for
-/// errors.
+/// Reads the text of a key from an open source, such as standard input. `name` is for errors.
 ///
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, or it is too long.
@@ -102,7 +101,7 @@ fn read_text(
     max_bytes: u64,
 ) -> Result<Zeroizing<String>, KeyFileError> {
     let failed = |source| KeyFileError::Io { path: name.to_owned(), source };
-    // With room for all of it, so that no part of a key stays behind in freed memory.
+    // With its full capacity from the start, so that no part of a key stays in freed memory.
     let mut text = Zeroizing::new(String::with_capacity(max_bytes as usize + 1));
     source.take(max_bytes + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > max_bytes {
@@ -112,10 +111,10 @@ fn read_text(
     Ok(text)
 }
 
-/// Reads a key file, and parses what is in it.
+/// Reads a key file, and parses its text.
 ///
 /// # Errors
-/// Those of [`read`], and what `parse` finds wrong.
+/// Those of [`read`], and those of `parse`.
 pub fn parse<T, E: std::fmt::Display>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, E>,
@@ -131,7 +130,7 @@ mod tests {
     use std::fs::{Permissions, set_permissions, write};
 
     #[test]
-    fn only_files_that_nobody_else_reads_are_used() {
+    fn only_files_without_other_readers_are_used() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
         let mode = |mode| set_permissions(&path, Permissions::from_mode(mode)).expect("set");

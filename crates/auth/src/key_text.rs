@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 /// Length of the CRC-32 (IEEE 802.3) that follows the key, little-endian, in bytes.
 const CHECKSUM_BYTES: usize = 4;
 
-/// Characters of base64 with padding for so many bytes.
+/// Number of characters of `length_bytes` bytes in base64 with padding.
 const fn base64_characters(length_bytes: usize) -> usize {
     length_bytes.div_ceil(3) * 4
 }
@@ -18,7 +18,7 @@ const fn base64_characters(length_bytes: usize) -> usize {
 /// the text is ignored.
 ///
 /// # Errors
-/// Says what is wrong with the text.
+/// The error says what is wrong with the text.
 pub(crate) fn parse(kind: KeyKind, text: &str) -> Result<(u8, Secret), KeyError> {
     parse_parts(kind, text.trim()).map_err(|problem| KeyError { kind, problem })
 }
@@ -45,7 +45,7 @@ fn parse_parts(kind: KeyKind, text: &str) -> Result<(u8, Secret), KeyProblem> {
     if !lengths.iter().any(|key| base64_characters(key + CHECKSUM_BYTES) == encoded.len()) {
         return Err(length);
     }
-    // With room for all of it, so that no part of the key stays behind in freed memory.
+    // With its full capacity from the start, so that no part of the key stays in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(encoded.len()));
     STANDARD.decode_vec(encoded, &mut bytes).map_err(|_| KeyProblem::Base64)?;
     let Some((key, checksum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_own_words() {
+    fn each_fault_has_its_own_error() {
         let tls = |text: &str| problem(KeyKind::TlsPsk, text);
         assert_eq!(tls("secret"), P::Prefix);
         assert_eq!(tls("NVMeTLSkey-2:01:AAECA:"), P::Prefix);
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(tls(&TLS.replace("KfiaR", "K*iaR")), P::Base64);
         assert_eq!(tls(&TLS.replace("KfiaR", "KfiaS")), P::Checksum);
         assert_eq!(tls(&TLS.replace("AAEC", "AAED")), P::Checksum);
-        // A key of 64 bytes is one of DH-HMAC-CHAP only.
+        // Only a DH-HMAC-CHAP secret may have 64 bytes.
         let long = format(KeyKind::TlsPsk, 0, &Secret::new(vec![0; 64]));
         assert_eq!(tls(std::str::from_utf8(long.expose()).unwrap()), P::Length(109));
         for at in 0..TLS.len() {

@@ -1,27 +1,23 @@
 //! Authentication of NVMe over Fabrics: keys, TLS identities and DH-HMAC-CHAP, without sockets.
 //!
 //! # What it is
-//! The keys that are exchanged as text, for TLS ([`ConfiguredPsk`]) and for DH-HMAC-CHAP
-//! ([`DhchapKey`]); what a TLS handshake needs of the former ([`TlsIdentity`]); and both sides of
-//! DH-HMAC-CHAP ([`dhchap`]). Each item names the section that defines it: "NVMe Base 2.0",
-//! "NVMe/TCP 1.0", or an RFC.
+//! The keys that are exchanged as text, for TLS ([`ConfiguredPsk`]) and for DH-HMAC-CHAP ([`DhchapKey`]); the
+//! identities and keys for TLS handshakes that are derived from the former ([`TlsIdentity`]); and both sides of
+//! DH-HMAC-CHAP ([`dhchap`]). Each item names the section that defines it: "NVMe Base 2.0", "NVMe/TCP 1.0", or an RFC.
 //!
 //! # How data flows through it
-//! Configuration: text → key → for one host and one subsystem ([`Names`]) identities and keys for
-//! TLS, or transformed secrets in a [`ControllerConfig`](dhchap::ControllerConfig) or
-//! [`HostConfig`](dhchap::HostConfig).
-//! A queue: the data of Authentication Send goes into a
-//! [`ControllerAuth`](dhchap::ControllerAuth), that of Authentication Receive comes out of it. What
-//! takes milliseconds comes out as [`Work`](dhchap::Work), for a thread that serves nobody else.
-//! [`HostAuth`](dhchap::HostAuth) is the other side.
+//! Configuration: text → key → for one host and one subsystem ([`Names`]) identities and keys for TLS, or transformed
+//! secrets in a [`ControllerConfig`](dhchap::ControllerConfig) or [`HostConfig`](dhchap::HostConfig). A queue: the data
+//! of Authentication Send goes into a [`ControllerAuth`](dhchap::ControllerAuth), the data of Authentication Receive
+//! comes out of it. Calculations that take milliseconds come out as [`Work`](dhchap::Work), for a separate thread.
+//! [`HostAuth`](dhchap::HostAuth) is the host's side.
 //!
 //! # What it does not do
-//! No sockets, clocks or threads, and no files but those with keys ([`key_file`]); no TLS. Which host has which keys, and what an authenticated
-//! host may do, is for the caller to say; so are limits on how often strangers may try. The crate does
-//! not offer secure channel concatenation (TP8018). Secrets are overwritten when they are dropped, are
-//! never shown, and take part in comparisons and powers whose time does not depend on them; but what
-//! the arithmetic library leaves behind in freed memory, the bases and powers of an exchange, is not
-//! overwritten. No bytes of a peer make it panic.
+//! No sockets, clocks or threads, and no files but those with keys ([`key_file`]); no TLS. The caller decides which
+//! host has which keys, what an authenticated host may do, and how often unauthenticated hosts may try. The crate does
+//! not offer secure channel concatenation (TP8018). Secrets are overwritten on drop and never shown, and the time of
+//! comparisons and powers does not depend on them. But bases and powers of an exchange that the arithmetic library
+//! leaves in freed memory are not overwritten. No bytes of a peer make it panic.
 #![forbid(unsafe_code)]
 
 pub mod dhchap;

@@ -1,4 +1,4 @@
-//! The two NQNs between which a key holds.
+//! The two NQNs for which a key is used.
 
 use crate::error::{NameError, NameKind};
 
@@ -6,8 +6,8 @@ use crate::error::{NameError, NameKind};
 const NQN_MAX_BYTES: usize = 223;
 
 /// The NQNs of a host and of a subsystem: neither is empty, longer than 223 bytes, or has white
-/// space or control characters. So two different pairs never give one identity, or one input of a
-/// response.
+/// space or control characters. So two different pairs never give the same identity, or the same
+/// input of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Names {
     host: String,
@@ -31,7 +31,7 @@ impl Names {
     /// The names of a host and of a subsystem.
     ///
     /// # Errors
-    /// One of them is empty, too long, or has a character that it must not have.
+    /// One of them is empty, too long, or has an invalid character.
     pub fn new(host: impl Into<String>, subsystem: impl Into<String>) -> Result<Self, NameError> {
         let (host, subsystem) = (host.into(), subsystem.into());
         check(NameKind::Host, &host)?;

@@ -1,8 +1,9 @@
-//! Pre-shared keys for TLS, and what a TLS handshake needs of them (NVMe/TCP 1.0 §3.6.1, TP8018).
+//! Pre-shared keys for TLS, and the identities and keys that a TLS handshake needs (NVMe/TCP 1.0
+//! §3.6.1, TP8018).
 //!
-//! The *configured* key, which both ends are given as text, is never used itself. A *retained* key
-//! is made from it for one host, and from that the key for TLS, for one host and one subsystem,
-//! together with the *identity* that names it in the handshake.
+//! The *configured* key, which both ends get as text, is never used itself. A *retained* key is
+//! derived from it for one host. The key for TLS is derived from the retained key for one host and
+//! one subsystem, together with the *identity* that names it in the handshake.
 
 use crate::error::{IdentityTooLong, KeyError, KeyKind, KeyProblem, RandomError};
 use crate::hash::Hash;
@@ -34,7 +35,7 @@ impl PskHash {
         }
     }
 
-    /// Length of a key with this hash in bytes: that of a result of the hash.
+    /// Length of a key with this hash in bytes: the length of the hash's output.
     #[must_use]
     pub const fn key_bytes(self) -> usize {
         self.hash().length_bytes()
@@ -50,19 +51,19 @@ pub enum IdentityVersion {
     V1,
 }
 
-/// How keys are derived. Both ways are in the field.
+/// How keys are derived. Both ways are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Derivation {
-    /// As RFC 8446 §7.1 says: libnvme 1.16 and later, and this project's hosts.
+    /// As RFC 8446 §7.1 specifies: libnvme 1.16 and later, and this project's hosts.
     #[default]
     Standard,
-    /// As libnvme before 1.16 does it (nvme-cli 2.13, which Debian 13 has): the length of the key
-    /// in little-endian order, label and context without their lengths. Newer ones do the same with
-    /// `--compat`.
+    /// As in libnvme before 1.16 (nvme-cli 2.13, which Debian 13 has): the length of the key in
+    /// little-endian order, label and context without their lengths. Newer versions do the same
+    /// with `--compat`.
     Compat,
 }
 
-/// What a TLS handshake needs: an identity, and the key that it names.
+/// The input of a TLS handshake: an identity, and the key that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsIdentity {
     /// The identity, as it travels in the ClientHello. It is no secret.
@@ -73,30 +74,30 @@ pub struct TlsIdentity {
     pub hash: PskHash,
     /// Version of the identity.
     pub version: IdentityVersion,
-    /// How both were derived.
+    /// The derivation of both.
     pub derivation: Derivation,
 }
 
 impl TlsIdentity {
-    /// The key in the interchange format, in ASCII: behind the identity and a space, this is a line
-    /// that nvme-cli takes into the keyring of a Linux host (`nvme tls-key --import`).
+    /// The key in the interchange format, in ASCII. Preceded by the identity and a space, it is a
+    /// line that nvme-cli imports into the keyring of a Linux host (`nvme tls-key --import`).
     #[must_use]
     pub fn psk_text(&self) -> Secret {
         key_text::format(KeyKind::TlsPsk, self.hash.hash().id(), &self.psk)
     }
 }
 
-/// A configured key: what `NVMeTLSkey-1:HH:…:` contains (NVMe/TCP 1.0 §3.6.1.5).
+/// A configured key: the contents of `NVMeTLSkey-1:HH:…:` (NVMe/TCP 1.0 §3.6.1.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredPsk {
-    /// Whether the retained key is derived from it (HH 01, 02), or is the same (HH 00).
+    /// Whether the retained key is derived from it (HH 01, 02) or equals it (HH 00).
     derived: bool,
     hash: PskHash,
     key: Secret,
 }
 
-/// HKDF-Extract without a salt, then HKDF-Expand-Label for as many bytes as the hash has (RFC 5869
-/// §2; RFC 8446 §7.1).
+/// HKDF-Extract without a salt, then HKDF-Expand-Label to the length of the hash (RFC 5869 §2; RFC
+/// 8446 §7.1).
 fn extract_and_expand(
     hash: Hash,
     key: &Secret,
@@ -117,7 +118,7 @@ fn extract_and_expand(
         }
         Derivation::Compat => [&length.to_le_bytes()[..], &label, context].concat(),
     };
-    // One block of HKDF-Expand is all, because the key is as long as a result of the hash.
+    // One block of HKDF-Expand is enough, because the key is as long as the hash's output.
     Ok(hash.hmac(extracted.expose(), &[&info, &[1]]))
 }
 
@@ -126,7 +127,8 @@ impl ConfiguredPsk {
     /// space around it is ignored.
     ///
     /// # Errors
-    /// Says what is wrong with the text and what to do, and nothing about the key.
+    /// The error says what is wrong with the text and what to do, and reveals nothing about the
+    /// key.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let (hash_id, key) = key_text::parse(KeyKind::TlsPsk, text)?;
         let refuse = |problem| KeyError { kind: KeyKind::TlsPsk, problem };
@@ -151,7 +153,7 @@ impl ConfiguredPsk {
         key_text::format(KeyKind::TlsPsk, hash_id, &self.key)
     }
 
-    /// A new key from random bytes, from which retained keys are derived (HH 01 or 02).
+    /// A new key of random bytes, from which retained keys are derived (HH 01 or 02).
     ///
     /// # Errors
     /// The operating system gives no random bytes.
@@ -159,19 +161,19 @@ impl ConfiguredPsk {
         Ok(Self { derived: true, hash, key: Secret::random(hash.key_bytes())? })
     }
 
-    /// The hash of all that is derived from it.
+    /// The hash of all keys that are derived from it.
     #[must_use]
     pub const fn hash(&self) -> PskHash {
         self.hash
     }
 
-    /// Whether retained keys are derived from it (HH 01, 02), or are the same (HH 00).
+    /// Whether retained keys are derived from it (HH 01, 02) or equal it (HH 00).
     #[must_use]
     pub const fn is_derived(&self) -> bool {
         self.derived
     }
 
-    /// The identity and key of one version and derivation: what a host offers.
+    /// The identity and key of one version and derivation, as a host offers them.
     ///
     /// # Errors
     /// The standard derivation of version 0 uses the whole identity as a context, which may have
@@ -211,12 +213,12 @@ impl ConfiguredPsk {
         Ok(TlsIdentity { identity, psk, hash: self.hash, version, derivation })
     }
 
-    /// Every identity that a host may present for this key, each one once: what a target knows.
+    /// Every identity that a host may present for this key, each one once, as a target needs them.
     ///
     /// With HH 01 and 02 the two derivations give different identities of version 1, so both are
-    /// here. Otherwise the identity does not tell how the key was derived, and `ambiguous` decides:
-    /// if that is not what the host does, its handshake fails although the configured keys are
-    /// equal. An identity of version 0 that is too long for its derivation is left out.
+    /// returned. Otherwise the identity does not show how the key was derived, and `ambiguous`
+    /// decides: if the host uses the other derivation, its handshake fails although the configured
+    /// keys are equal. An identity of version 0 that is too long for its derivation is left out.
     #[must_use]
     pub fn identities(&self, names: &Names, ambiguous: Derivation) -> Vec<TlsIdentity> {
         let other = match ambiguous {

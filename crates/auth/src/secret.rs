@@ -1,14 +1,14 @@
-//! Bytes that nobody else may see.
+//! Secret bytes.
 
 use crate::error::RandomError;
 use ctutils::CtEq;
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// Bytes of a key, or of what is derived from one.
+/// The bytes of a key, or of a value that is derived from one.
 ///
-/// They are overwritten when they are dropped, `Debug` shows only how many there are, and two
-/// secrets of one length are compared in a time that does not depend on their values.
+/// They are overwritten on drop, `Debug` shows only their number, and two secrets of the same
+/// length are compared in constant time.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
@@ -19,23 +19,23 @@ impl Secret {
         Self(Zeroizing::new(bytes))
     }
 
-    /// So many random bytes, from the operating system.
+    /// `length_bytes` random bytes from the operating system.
     ///
     /// # Errors
-    /// The operating system gives none.
+    /// The operating system gives no random bytes.
     pub fn random(length_bytes: usize) -> Result<Self, RandomError> {
         let mut bytes = Zeroizing::new(vec![0; length_bytes]);
         getrandom::fill(&mut bytes).map_err(|_| RandomError)?;
         Ok(Self(bytes))
     }
 
-    /// The bytes. They must not be logged, nor kept where they outlive this value.
+    /// The bytes. They must not be logged, nor stored where they outlive this value.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     #[must_use]
     pub fn length_bytes(&self) -> usize {
         self.0.len()

@@ -1,4 +1,4 @@
-//! Any bytes give a value or a typed error, and what is written is read back.
+//! Any bytes give a value or a typed error, and written messages are read back unchanged.
 
 use bpfof_auth::dhchap::message::{
     Challenge, ControllerMessage, Failure, FailureReason, HostMessage, Negotiate, Offer, Reply,
@@ -48,7 +48,7 @@ fn controller_message() -> impl Strategy<Value = ControllerMessage> {
     prop_oneof![challenge, success, failure().prop_map(ControllerMessage::Failure1)]
 }
 
-/// Bytes of a message of which some were changed.
+/// The bytes of a message with some of them changed.
 fn changed(message: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
     let mut message = message;
     for &(at, value) in changes {
@@ -102,7 +102,7 @@ proptest! {
         fuzz::host(&[&settings, &steps[..]].concat());
     }
 
-    /// Mostly what an honest peer does, which zeroes stand for, with lies between.
+    /// Mostly honest behaviour, for which zeroes stand, with lies in between.
     #[test]
     fn runs_with_a_lie_are_safe(
         settings in any::<[u8; 2]>(),
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// Without a lie a run ends well on both sides, with all hashes and groups and each of the secrets.
+/// Runs without lies, with all hashes, groups and secrets.
 #[test]
 fn honest_runs() {
     for algorithms in 0..12 {

@@ -1,4 +1,4 @@
-//! Known answers for TLS keys, from independent code, and what keys are refused.
+//! Known answers for TLS keys, from independent code, and keys that are refused.
 
 use bpfof_auth::{ConfiguredPsk, Derivation, IdentityVersion, KeyProblem, Names, PskHash};
 use bpfof_auth::{KeyKind, Secret};
@@ -148,7 +148,7 @@ fn a_target_knows_every_identity_once() {
         let configured = ConfiguredPsk::parse(text).unwrap();
         for ambiguous in [Standard, Compat] {
             let all = configured.identities(&names(), ambiguous);
-            // HH 00 does not tell how a host derives, so only one way is known.
+            // HH 00 does not show how a host derives keys, so only one way is returned.
             assert_eq!(all.len(), if key % 2 == 0 { 3 } else { 2 });
             for (at, one) in all.iter().enumerate() {
                 let again = configured.identity(&names(), one.version, one.derivation);

@@ -1,4 +1,4 @@
-//! Programs that are written here, instruction by instruction (RFC 9669), to measure what they cost.
+//! Programs generated instruction by instruction (RFC 9669), to measure their costs.
 
 use bpfof_function::abi::context;
 use bpfof_function::helper::Helper;
@@ -41,11 +41,11 @@ pub(crate) fn finish() -> [[u8; 8]; 2] {
     [move_immediate(0, 0), slot(0x95, 0, 0, 0, 0)]
 }
 
-/// A program of exactly `slots` instructions, at least 8, that looks like one: it loads from the
-/// block, computes, branches over a little, and stores to scratch; all of it is in a loop.
+/// A program of exactly `slots` instructions, at least 8, that resembles real ones: it loads from the block, computes,
+/// branches over a few instructions, and stores to scratch, all in a loop.
 pub(crate) fn program(slots: usize) -> Vec<u8> {
     let mut code = vec![load_data_pointer(6), load_scratch_pointer(7), move_immediate(0, 0)];
-    // The loop's end and what comes behind it.
+    // The end of the loop and the instructions after it.
     let tail = 2 + finish().len();
     let body = slots.saturating_sub(code.len() + tail);
     let begin = code.len();
@@ -63,7 +63,7 @@ pub(crate) fn program(slots: usize) -> Vec<u8> {
     }
     code.resize(begin + body, add_immediate(0, 1));
     let back = begin as i64 - (code.len() as i64 + 2);
-    // It goes round once, which the translator need not know.
+    // The loop runs once, which the translator cannot know.
     code.push(move_immediate(8, 0));
     code.push(slot(0x55, 8, 0, back as i16, 0)); // if r8 != 0 goto the begin
     code.extend(finish());
@@ -83,7 +83,7 @@ pub(crate) fn object(code: &[u8]) -> Vec<u8> {
     // Relocatable, for eBPF, version 1.
     half(&mut elf, &[1, 247, 1, 0]);
     elf.extend([0, 0, sections_at].map(u64::to_le_bytes).concat());
-    // No flags; sizes of the headers; three sections, the names in number 1.
+    // No flags; sizes of the headers; three sections, with the names in number 1.
     half(&mut elf, &[0, 0, HEADER_BYTES as u16, 0, 0, 64, 3, 1]);
     elf.extend(code);
     elf.extend(NAMES);
@@ -106,7 +106,7 @@ mod tests {
     use bpfof_function::{Object, Program};
 
     #[test]
-    fn programs_have_the_size_they_are_to_have_and_objects_hold_them() {
+    fn programs_have_the_requested_size_and_objects_hold_them() {
         for slots in [8, 16, 17, 100, 4096] {
             let code = program(slots);
             assert_eq!(code.len(), 8 * slots);

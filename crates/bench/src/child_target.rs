@@ -1,4 +1,4 @@
-//! A target of our own, as a process on a processor of its own.
+//! A target started by the benchmark, as a process on a processor of its own.
 
 use crate::machine;
 use bpfof_host::TargetUrl;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Time that a target gets to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `bpfof target`; dropped, it is stopped.
+/// A running `bpfof target`; dropping it stops it.
 pub(crate) struct ChildTarget {
     child: Child,
     pub(crate) url: TargetUrl,
@@ -32,7 +32,7 @@ impl ChildTarget {
         ChildTarget::start_by(&[], namespace, poll, &options)
     }
 
-    /// The same by a command that becomes the program behind it; the options say where to listen.
+    /// The same through a command prefix that executes the program; the options say where to listen.
     pub(crate) fn start_by(
         prefix: &[String],
         namespace: &str,
@@ -43,7 +43,7 @@ impl ChildTarget {
         let mut command = command_by(prefix, &std::env::current_exe().map_err(failed)?);
         command.args(["target", "--json", "--quiet"]);
         command.args(["--exit-with-parent", "--namespace", namespace]);
-        // Of a large database only a part is written.
+        // Only a part of a large database is written.
         command.arg("--overcommit-memory");
         if let Some(processor) = machine::processors().1 {
             command.args(["--cores", &processor.to_string()]);
@@ -74,30 +74,30 @@ impl ChildTarget {
         self.child.id()
     }
 
-    /// Memory of the target that is resident, in bytes.
+    /// The target's resident memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> Result<u64, String> {
         let path = format!("/proc/{}/statm", self.pid());
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
         let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
         let bytes = pages.map(|pages| pages * rustix::param::page_size() as u64);
-        bytes.ok_or_else(|| format!("{path}: {text:?} has no number of pages"))
+        bytes.ok_or_else(|| format!("{path}: no number of pages in {text:?}"))
     }
 
-    /// Asks the target to stop, and says how long it took.
+    /// Asks the target to stop, and returns how long it took.
     ///
     /// # Errors
-    /// It has not ended in time; then it is killed. Or it had ended before.
+    /// The target did not end in time, and was killed; or it had ended before.
     pub(crate) fn stop(mut self) -> Result<Duration, String> {
         let failed = |error: std::io::Error| format!("the target: {error}");
         if let Some(status) = self.child.try_wait().map_err(failed)? {
-            return Err(format!("the target has ended by itself ({status})"));
+            return Err(format!("the target ended unexpectedly ({status})"));
         }
         let begun = Instant::now();
         self.ask_to_stop();
         while self.child.try_wait().map_err(failed)?.is_none() {
             if begun.elapsed() > STOP_PATIENCE {
                 self.child.kill().map_err(failed)?;
-                return Err(format!("the target goes on {STOP_PATIENCE:?} after SIGTERM"));
+                return Err(format!("the target still runs {STOP_PATIENCE:?} after SIGTERM"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -115,7 +115,7 @@ impl ChildTarget {
     }
 }
 
-/// A program, started by another one that becomes it.
+/// A program, started through a command prefix that executes it.
 pub(crate) fn command_by(prefix: &[String], program: &Path) -> Command {
     match prefix {
         [] => Command::new(program),

@@ -1,4 +1,4 @@
-//! BPF-KV databases that benchmarks make: how much of one, and on which target.
+//! BPF-KV databases that benchmarks make: their size, and the target they are written to.
 
 use crate::machine::free_memory_bytes;
 use bpfkv::create::Extent;
@@ -7,10 +7,10 @@ use bpfof_kv::{WriteError, create_on_target};
 use bpfof_terminal::progress;
 use std::sync::atomic::AtomicBool;
 
-/// A larger database measures nothing new: the caches of a processor are far smaller.
+/// A larger database gives no new results: the caches of a processor are far smaller.
 const DATABASE_MAX_BYTES: u64 = 5 << 30;
 
-/// The largest part of a database of which so many take at most a third of the free memory together.
+/// The largest part of a database such that `databases` of them together take at most a third of the free memory.
 pub(crate) fn extent_that_fits(
     levels: u32,
     databases: u64,
@@ -19,7 +19,7 @@ pub(crate) fn extent_that_fits(
     extent_within(levels, free.min(DATABASE_MAX_BYTES))
 }
 
-/// The largest part of a database of which at most so many bytes are written.
+/// The largest part of a database for which at most this many bytes are written.
 pub(crate) fn extent_within(levels: u32, free: u64) -> Result<Extent, Box<dyn std::error::Error>> {
     let full = Extent::full(levels)?;
     if full.written_bytes() <= free {
@@ -34,11 +34,11 @@ pub(crate) fn extent_within(levels: u32, free: u64) -> Result<Extent, Box<dyn st
     }
     best.ok_or_else(|| {
         let need = full.written_bytes() / 31;
-        format!("{levels} levels need at least {need} bytes, more than there is room for; give fewer --levels").into()
+        format!("{levels} levels need at least {need} bytes, but there is less room; give fewer --levels").into()
     })
 }
 
-/// Writes a database over the namespace of a target of our own.
+/// Writes a database over the namespace of a target started by the benchmark.
 pub(crate) fn write_to(url: &TargetUrl, extent: &Extent) -> Result<(), WriteError> {
     let never = AtomicBool::new(false);
     progress::bytes("writing", extent.written_bytes(), &never, |progress| {

@@ -10,7 +10,7 @@ use bpfof_terminal::Outcome;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Answers that are compared with the plain path's before anything is measured.
+/// Number of answers that are compared with the plain path's before the measurements.
 const CHECKED_KEYS: u64 = 1000;
 
 /// Options of `bpfof demo`.
@@ -27,7 +27,7 @@ pub struct Options {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// Words for the user: two answers differ, a target does not start, or a file cannot be written.
+/// A message for the user: two answers differ, a target does not start, or a file cannot be written.
 pub fn run(options: &Options) -> Outcome {
     let create = |e| format!("cannot create {}: {e}", options.output.display());
     std::fs::create_dir_all(&options.output).map_err(create)?;
@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Outcome {
         json: None,
         plot: None,
     };
-    // What is missing is told before anything is measured.
+    // Report missing fonts before measuring.
     use_font()?;
     println!("starting a target on loopback with a BPF-KV database of {} levels", options.levels);
     let mut running = Bench::open(&bench)?;
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Keys over the whole database and beyond it, both ways.
+/// Checks keys of the whole database and beyond it, both ways.
 fn check(bench: &mut Bench) -> Outcome {
     let beyond = Layout::new(bench.session.levels)?.keys();
     for number in 0..CHECKED_KEYS {

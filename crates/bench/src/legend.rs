@@ -1,15 +1,14 @@
-//! What stands below each table: its words explained, a sentence to repeat, and what disturbed the
-//! measurement.
+//! The text below each table: an explanation of its words, a quotable sentence, and disturbances of the measurement.
 
 use crate::steal;
 use std::fmt::Write as _;
 
-/// A word of a table, and what it means.
+/// A word of a table, and its meaning.
 pub(crate) type Word<'a> = (&'a str, &'a str);
 
 pub(crate) const SPREAD: Word<'static> = (
     "± %",
-    "how far the fastest and the slowest repetition are from the median, which the figures are",
+    "distance of the fastest and the slowest repetition from the median; the figures are medians",
 );
 pub(crate) const QUANTILES: Word<'static> =
     ("p50, p99", "latency that half of the operations, and 99 of a hundred, do not exceed");
@@ -20,10 +19,10 @@ pub(crate) const DEPTH: Word<'static> =
 pub(crate) const CACHE: Word<'static> =
     ("cache", "levels of the tree that the host holds in memory");
 
-/// Columns of a terminal that text is broken for.
+/// The width at which text is wrapped.
 const WIDTH: usize = 110;
 
-/// The end of a table. `lost` is what a hypervisor took, of 1 ([`steal::lost_most`]).
+/// The end of a table. `lost` is the share that a hypervisor took, of 1 ([`steal::lost_most`]).
 pub(crate) fn end(words: &[Word<'_>], sentence: Option<String>, lost: f64) -> String {
     let mut text = format!("\n{}", legend(words));
     if let Some(sentence) = sentence {
@@ -35,14 +34,14 @@ pub(crate) fn end(words: &[Word<'_>], sentence: Option<String>, lost: f64) -> St
     text
 }
 
-/// A line for each word, its meaning broken below itself.
+/// A line for each word, with its meaning wrapped in its own column.
 fn legend(words: &[Word<'_>]) -> String {
     let indent = 2 + words.iter().map(|(word, _)| word.chars().count()).max().unwrap_or(0);
     let line = |(word, meaning): &Word<'_>| format!("{word:<indent$}{}", wrapped(meaning, indent));
     words.iter().map(line).collect()
 }
 
-/// The text in lines, all but the first behind an indent.
+/// Wraps a text; all lines but the first are indented.
 fn wrapped(text: &str, indent: usize) -> String {
     let (mut lines, mut column) = (String::new(), indent);
     for word in text.split(' ') {
@@ -60,8 +59,8 @@ fn wrapped(text: &str, indent: usize) -> String {
     lines + "\n"
 }
 
-/// Panics unless each of these words has a line of its own in the text, and its last line is a sentence that
-/// contains this.
+/// Panics unless each of these words has a line of its own in the text, and the last line is a sentence that contains
+/// `sentence`.
 #[cfg(test)]
 pub(crate) fn assert_explained(text: &str, words: &[&str], sentence: &str) {
     for word in words {
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hypervisor_is_told() {
+    fn stolen_time_is_mentioned() {
         let text = end(&[], Some("So it is.".into()), 0.013);
         assert!(text.starts_with("\n\nSo it is.\n\nA hypervisor took up to 1.3 %"), "{text}");
     }

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// Processors for host and target: one each where there are two. Asked first before anything is
-/// pinned, since then there is but one.
+/// Processors for host and target: one each if there are two. Must be called before any thread is pinned, because a
+/// pinned thread sees only one processor.
 pub(crate) fn processors() -> (usize, Option<usize>) {
     static ALLOWED: OnceLock<(usize, Option<usize>)> = OnceLock::new();
     *ALLOWED.get_or_init(|| {
@@ -20,7 +20,7 @@ pub(crate) fn pin(processor: usize) -> std::io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Lets the calling thread run on every processor that the kernel allows it.
+/// Lets the calling thread run on every processor that the kernel allows.
 pub(crate) fn unpin() -> std::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|core| set.set(core));
@@ -38,13 +38,13 @@ pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     Some(total)
 }
 
-/// Processor time of this process, threads that have ended included, in ns.
+/// Processor time of this process in ns, including ended threads.
 pub(crate) fn own_cpu_ns() -> Option<u64> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Some(u64::try_from(time.tv_sec).ok()? * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
-/// Memory that is free for new programs, in bytes.
+/// Memory available to new programs, in bytes.
 pub(crate) fn free_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;

@@ -1,16 +1,16 @@
-//! Runs of closed loops, and the figures that repetitions of them come to.
+//! Runs of closed loops, and the figures computed from their repetitions.
 
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 use std::time::Duration;
 
-/// What one run of a closed loop did.
+/// The results of one run of a closed loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) operations: u64,
     pub(crate) elapsed: Duration,
     pub(crate) network_bytes: u64,
-    /// Of lookups: hops at the target (pushdown), or rounds of reads (plain).
+    /// For lookups: hops at the target (pushdown), or rounds of reads (plain).
     pub(crate) hops: u64,
     /// Latencies in ns.
     pub(crate) latency: Histogram<u64>,
@@ -31,13 +31,13 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// The larger distance of a repetition from the median, in percent.
+    /// The larger deviation of a repetition from the median, in percent.
     pub(crate) fn spread_percent(&self) -> f64 {
         spread_percent(self.ops_per_s, self.ops_per_s_range)
     }
 }
 
-/// The larger distance of a repetition from the median, in percent of it.
+/// The larger deviation of a repetition from the median, in percent of the median.
 pub(crate) fn spread_percent(median: f64, [least, most]: [f64; 2]) -> f64 {
     100.0 * (most - median).max(median - least) / median
 }
@@ -48,7 +48,7 @@ pub(crate) fn range(values: &[f64]) -> [f64; 2] {
     [least, values.iter().copied().fold(0.0, f64::max)]
 }
 
-/// How many times better pushdown is than plain: above 1 is a gain, in every field.
+/// How many times better pushdown is than plain reads: above 1 is a gain, in every field.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) ops_per_s: f64,
@@ -66,7 +66,7 @@ impl Ratio {
     }
 }
 
-/// What a tenth of the values, and all but a tenth, do not exceed; None without values.
+/// The tenth and the ninetieth percentile; None without values.
 pub(crate) fn tenths(values: &[f64]) -> Option<[f64; 2]> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -77,7 +77,7 @@ pub(crate) fn tenths(values: &[f64]) -> Option<[f64; 2]> {
 /// Processor time of host and target, in ns.
 pub(crate) type CpuTimes = (Option<u64>, Option<u64>);
 
-/// From one reading to another.
+/// The difference between two readings.
 pub(crate) fn spent(before: CpuTimes, after: CpuTimes) -> CpuTimes {
     let spent = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
     (spent(before.0, after.0), spent(before.1, after.1))
@@ -126,7 +126,7 @@ pub(crate) fn latencies() -> Result<Histogram<u64>, CreationError> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3)
 }
 
-/// A number as people write it, large ones in whole thousands: 1,003,000.
+/// A readable number, large ones in whole thousands: 1,003,000.
 pub(crate) fn thousands(value: f64) -> String {
     let unit = if value < 10_000.0 { 1.0 } else { 1000.0 };
     let digits = format!("{:.0}", (value / unit).round() * unit);
@@ -135,7 +135,7 @@ pub(crate) fn thousands(value: f64) -> String {
     groups.join(",")
 }
 
-/// Of an even number of values the middle between the two in the middle.
+/// For an even number of values, the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

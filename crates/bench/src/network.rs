@@ -1,4 +1,4 @@
-//! `bpfof bench network`: a network between programs of one machine, whose messages take their time.
+//! `bpfof bench network`: a network between programs of one machine, which delays messages.
 
 use crate::machine;
 use bpfof_host::TargetUrl;
@@ -16,13 +16,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Connections at a time.
+/// The most simultaneous connections.
 const LINKS_MAX: usize = 512;
-/// Bytes under way in one direction of a connection, from which on no more are taken.
+/// When one direction of a connection holds this many bytes, no more are read.
 const HELD_MAX: usize = 8 << 20;
-/// Bytes that are taken at once.
+/// The most bytes read at once.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How often it looks whether it is to end.
+/// How often the relay checks whether it must end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for the connection to the target.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -30,24 +30,24 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The options of `bpfof bench network`.
 #[derive(Args)]
 pub struct NetworkOptions {
-    /// What a message and its answer are under way longer than without it, in µs.
+    /// The delay that the network adds to a message and its answer together, in µs.
     #[arg(long, value_name = "MICROSECONDS", value_parser = round_trip_us)]
     round_trip_us: u64,
-    /// Where connections go on to: address and port of a target.
+    /// The target to which connections are forwarded: address and port.
     #[arg(long, value_name = "ADDRESS:PORT")]
     to: SocketAddr,
-    /// Where to listen; port 0 is one that the kernel chooses.
+    /// The address to listen at; with port 0 the kernel chooses the port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// End when the program that started it does.
+    /// End together with the program that started it.
     #[arg(long, hide = true)]
     exit_with_parent: bool,
 }
 
-/// A round trip of a network, on a command line: µs, from 1 to a second.
+/// Parses a round trip on a command line: µs, from 1 to a second.
 ///
 /// # Errors
-/// Words for the user.
+/// A message for the user.
 pub(crate) fn round_trip_us(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(us @ 1..=1_000_000) => Ok(us),
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &NetworkOptions) -> Outcome {
     }
     let stop = stop_on_signal()?;
     machine::unpin()?;
-    // Else it sleeps up to 50 µs longer than it is to.
+    // Otherwise sleeps take up to 50 µs too long.
     set_current_timer_slack(NonZeroU64::new(1))?;
     let listen = options.listen;
     let listener =
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &NetworkOptions) -> Outcome {
     Ok(())
 }
 
-/// Bytes that were sent together, or the end of what is sent if there are none.
+/// Bytes that were received together; empty at the end of the stream.
 struct Chunk {
     due: Instant,
     bytes: Vec<u8>,
@@ -86,11 +86,11 @@ struct Chunk {
 struct Way {
     held: VecDeque<Chunk>,
     held_bytes: usize,
-    /// Nothing more comes in.
+    /// The sender has ended its stream.
     has_ended: bool,
-    /// Everything has been sent, and that it was all.
+    /// All data and the end of the stream have been forwarded.
     is_over: bool,
-    /// The receiver takes no more for the moment.
+    /// The receiver's socket is full at the moment.
     is_blocked: bool,
 }
 
@@ -99,7 +99,7 @@ impl Way {
         !self.has_ended && self.held_bytes < HELD_MAX
     }
 
-    /// When there is something to do by time alone.
+    /// When the next chunk is due, unless the receiver is blocked.
     fn due(&self) -> Option<Instant> {
         self.held.front().filter(|_| !self.is_blocked).map(|chunk| chunk.due)
     }
@@ -116,12 +116,12 @@ impl Way {
         Ok(())
     }
 
-    /// Sends what is due, as far as the receiver takes it.
+    /// Forwards due chunks, as far as the receiver takes them.
     fn pass_on(&mut self, mut to: &TcpStream) -> io::Result<()> {
         while let Some(chunk) = self.held.front_mut().filter(|chunk| chunk.due <= Instant::now()) {
             if chunk.bytes.is_empty() {
                 self.is_over = true;
-                // Whoever has closed both ways does not mind.
+                // Fails only if the receiver has already closed the connection.
                 let _ = to.shutdown(Shutdown::Write);
             }
             while chunk.sent < chunk.bytes.len() {
@@ -161,7 +161,7 @@ impl Link {
         Ok(Link { ends, ways: Default::default() })
     }
 
-    /// What to wait for at an end.
+    /// The events to wait for at an end.
     fn flags(&self, end: usize) -> PollFlags {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, self.ways[end].wants_input());
@@ -207,7 +207,7 @@ impl Relay {
         Ok(Relay { listener, to, delay, links: Vec::new(), buffer: vec![0; CHUNK_BYTES] })
     }
 
-    /// Passes on what is due, after the next news or a [`LOOK`].
+    /// Waits for an event, or for [`LOOK`], and forwards due chunks.
     fn step(&mut self) -> io::Result<()> {
         let ready = self.wait()?;
         let mut broken = vec![false; self.links.len()];
@@ -218,7 +218,7 @@ impl Relay {
             }
         }
         let mut broken = broken.into_iter();
-        // A connection that breaks at one end does so at the other.
+        // A connection that breaks at one end is closed at the other.
         self.links.retain_mut(|link| {
             !broken.next().unwrap_or(false) && link.pass_on().is_ok() && !link.is_over()
         });
@@ -234,14 +234,15 @@ impl Relay {
         }
     }
 
-    /// Waits for input and for what is due. Which ends have news; the listener is an end of the link behind the last.
+    /// Waits for input and for due chunks. Returns the ends with events; the listener counts as an end of a link after
+    /// the last.
     fn wait(&self) -> io::Result<Vec<(usize, usize)>> {
         let mut of = Vec::new();
         let mut polled = Vec::new();
         for (index, link) in self.links.iter().enumerate() {
             for (end, socket) in link.ends.iter().enumerate() {
                 let flags = link.flags(end);
-                // Who is not asked for anything would tell of its end again and again.
+                // Polled without flags, a closed end would report its end again and again.
                 if !flags.is_empty() {
                     of.push((index, end));
                     polled.push(PollFd::new(socket, flags));
@@ -264,18 +265,18 @@ impl Relay {
     }
 }
 
-/// A network to a target, as a process of its own; dropped, it ends.
+/// A network to a target, as a separate process; dropping it ends the process.
 pub(crate) struct ChildNetwork {
     child: Child,
-    /// The target by way of it.
+    /// The target's address through the network.
     pub(crate) url: TargetUrl,
 }
 
 impl ChildNetwork {
-    /// A network with a round trip of so many µs to `target`; None for none.
+    /// Starts a network with a round trip of so many µs to `target`; None for 0.
     ///
     /// # Errors
-    /// It cannot be started, in words.
+    /// A message if it cannot be started.
     pub(crate) fn start(target: &TargetUrl, round_trip_us: u64) -> Result<Option<Self>, String> {
         if round_trip_us == 0 {
             return Ok(None);
@@ -316,7 +317,7 @@ mod tests {
     const ROUND_TRIP: Duration = Duration::from_millis(20);
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Runs `client` on a connection by way of a relay to `server`.
+    /// Runs `client` on a connection through a relay to `server`.
     fn relayed(server: impl FnOnce(TcpStream) + Send, client: impl FnOnce(TcpStream)) {
         let local = || TcpListener::bind("127.0.0.1:0").expect("listens");
         let (target, listener) = (local(), local());
@@ -362,7 +363,7 @@ mod tests {
         });
     }
 
-    /// More than is held and than sockets hold: both ends wait for each other's turn.
+    /// More data than the relay and the sockets hold: each end must wait for the other.
     #[test]
     fn nothing_is_lost_of_much() {
         let bytes: Vec<u8> = (0..4 * HELD_MAX as u32).map(|at| (at / 7) as u8).collect();
@@ -374,7 +375,7 @@ mod tests {
             thread::sleep(3 * ROUND_TRIP);
             let mut got = Vec::new();
             at.read_to_end(&mut got).expect("all");
-            assert!(got == bytes, "{} of {} bytes, or others", got.len(), bytes.len());
+            assert!(got == bytes, "{} of {} bytes, or wrong bytes", got.len(), bytes.len());
         });
     }
 }

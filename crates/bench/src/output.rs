@@ -3,8 +3,8 @@
 use bpfof_terminal::Outcome;
 use std::path::PathBuf;
 
-/// Fails if results cannot be written to one of these files: before the minutes that measuring takes.
-/// What is there stays, and nothing is left where nothing was.
+/// Fails if results cannot be written to one of these files: before minutes are spent on measuring. Existing files are
+/// kept, and no new files are left behind.
 pub(crate) fn check_writable<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Outcome {
     for path in paths.into_iter().flatten() {
         let is_new = !path.exists();
@@ -17,8 +17,7 @@ pub(crate) fn check_writable<'a>(paths: impl IntoIterator<Item = &'a Option<Path
     Ok(())
 }
 
-/// Writes results in place of those of an earlier run: before they are printed, because nobody may
-/// listen there any more.
+/// Replaces the results of an earlier run: before they are printed, because the reader of standard output may be gone.
 pub(crate) fn write_json(path: Option<&PathBuf>, results: &impl serde::Serialize) -> Outcome {
     if let Some(path) = path {
         std::fs::write(path, serde_json::to_string_pretty(results)? + "\n")?;

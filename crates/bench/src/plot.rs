@@ -9,7 +9,7 @@ use std::path::Path;
 /// Fonts of Debian's fonts-dejavu-core, which `make setup` installs.
 const FONT: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
 
-/// For the lines of a picture, easy to tell apart.
+/// Colours of a picture's lines, easy to tell apart.
 pub(crate) const COLOURS: [RGBColor; 6] = [
     RGBColor(30, 110, 190),
     RGBColor(210, 105, 30),
@@ -32,15 +32,15 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Bars that stand together.
+/// Bars that are drawn together.
 pub(crate) struct Group<'a> {
-    /// Below them, one below the other.
+    /// Labels below the bars, one below the other.
     pub(crate) labels: Vec<String>,
-    /// One for each kind, whose operations a second are drawn.
+    /// One value for each kind of bar; its operations a second are drawn.
     pub(crate) values: Vec<Option<&'a Figures>>,
 }
 
-/// Makes the font known as "sans".
+/// Registers the font as "sans".
 pub(crate) fn use_font() -> Drawn {
     let font = std::fs::read(FONT)
         .map_err(|error| format!("cannot read {FONT}: {error}; install fonts-dejavu-core"))?;
@@ -49,8 +49,8 @@ pub(crate) fn use_font() -> Drawn {
     Ok(())
 }
 
-/// Draws groups of bars, one of each kind, with the kinds' names on top; a line at each bar's end goes from
-/// the slowest repetition to the fastest.
+/// Draws groups of bars, one of each kind, with the kinds' names on top; a line at each bar's end extends from the
+/// slowest repetition to the fastest.
 pub(crate) fn bars(
     area: &Area<'_>,
     title: &str,
@@ -103,7 +103,7 @@ pub(crate) fn bars(
     Ok(())
 }
 
-/// Pixels for a kind's name and its square, about.
+/// The approximate width in pixels of a kind's name and its square.
 fn name_width(name: &str) -> i32 {
     40 + 7 * name.len() as i32
 }
@@ -119,7 +119,7 @@ pub(crate) fn lines(
     let root = BitMapBackend::new(path, PANEL).into_drawing_area();
     root.fill(&WHITE)?;
     let points = || lines.iter().flat_map(|line| &line.points);
-    // With room for the names on the right.
+    // Leaves room for the names on the right.
     let most_x = points().map(|point| point.0).fold(1e-3, f64::max) * 1.15;
     let most_y = points().map(|point| point.1).fold(1e-3, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(&root)

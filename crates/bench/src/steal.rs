@@ -1,23 +1,22 @@
-//! What a hypervisor takes from measurements by giving the processors to others: such measurements are
-//! made again.
+//! Processor time that a hypervisor takes from measurements for other guests: disturbed measurements are repeated.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Part of all processors' time that a measurement may lose.
+/// The share of all processors' time that a measurement may lose.
 const MOST: f64 = 0.02;
-/// So often a measurement is made at most; the one that lost least counts.
+/// The most attempts of a measurement; the one that lost least counts.
 const ATTEMPTS: u32 = 3;
 /// Processor time in /proc/stat is in ticks of this length (`USER_HZ`, which no kernel changes).
 const TICK_S: f64 = 0.01;
 
-/// Most that one of this process's measurements has lost, in 1/10,000 of all processors' time.
+/// The most that a measurement of this process has lost, in 1/10,000 of all processors' time.
 static LOST_MOST: AtomicU32 = AtomicU32::new(0);
 
-/// Measures until little is lost; once if it is only to warm up.
+/// Measures until an attempt loses little; only once if it is a warm-up.
 ///
 /// # Errors
-/// That of `measure`, at once.
+/// The first error of `measure`.
 pub(crate) fn undisturbed<T, E>(
     warm_up: bool,
     mut measure: impl FnMut() -> Result<T, E>,
@@ -46,27 +45,27 @@ pub(crate) fn undisturbed<T, E>(
     Ok(best.1)
 }
 
-/// Most that a measurement has lost so far, of 1.
+/// The most that a measurement has lost so far, of 1.
 pub(crate) fn lost_most() -> f64 {
     f64::from(LOST_MOST.load(Ordering::Relaxed)) / 10_000.0
 }
 
-/// What a reader of figures must know, if `lost_most` says that there is a hypervisor.
+/// A remark for readers of the figures, if `lost_most` shows that there is a hypervisor.
 pub(crate) fn remark(lost_most: f64) -> Option<String> {
     (lost_most > 0.0).then(|| {
         format!(
-            "A hypervisor took up to {:.1} % of the processors' time from a measurement; what lost \
-             more than {:.0} % was made again, at most twice.",
+            "A hypervisor took up to {:.1} % of the processors' time from a measurement; measurements that \
+         lost more than {:.0} % were repeated, at most twice.",
             lost_most * 100.0,
             MOST * 100.0
         )
     })
 }
 
-/// What /proc/stat says.
+/// The relevant fields of /proc/stat.
 #[derive(Debug, PartialEq)]
 struct Stat {
-    /// Of all processors together, since the machine was started.
+    /// For all processors together, since the machine was started.
     stolen_s: f64,
     processors: usize,
 }
@@ -76,7 +75,7 @@ impl Stat {
         Stat::of(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// Nothing is stolen where the text does not say it.
+    /// If the text has no such field, no time was stolen.
     fn of(text: &str) -> Stat {
         let mut lines = text.lines().take_while(|line| line.starts_with("cpu"));
         // cpu, user, nice, system, idle, iowait, irq, softirq, steal

@@ -1,5 +1,5 @@
-//! What TCP itself can do on this machine: messages of the size of a request and of its answer,
-//! without a protocol. A peer on the target's processor answers whatever has come with one send.
+//! The limits of TCP itself on this machine: messages of the size of a request and of its answer, without a protocol. A
+//! peer on the target's processor answers all received requests with one send.
 
 use crate::machine;
 use crate::measurement::{Run, latencies};
@@ -8,10 +8,10 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Requests of one send at deep queues: i10's caravan. Of queues that are less than twice as
-/// deep it is half, so that both ends have something to do.
+/// Requests in one send at deep queues: i10's caravan. For queues less than twice as deep it is half the queue, so that
+/// both ends have work.
 const BATCH: usize = 16;
-/// Bytes that a socket holds at least, whatever the kernel's settings.
+/// The least number of bytes that a socket buffers, whatever the kernel's settings.
 const SOCKET_BYTES: usize = 64 << 10;
 /// Bytes one receive can bring in, as in the target and in the host.
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -19,7 +19,7 @@ const RECEIVE_BYTES: usize = 256 << 10;
 /// How the ends wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// By looking again and again.
+    /// By polling.
     Polled,
     /// In the kernel.
     Blocking,
@@ -33,9 +33,9 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// As large as those of an operation of this run, all that go one way together. None if there was
-    /// no operation, or if `depth` requests are more than a socket holds for a peer that is sending:
-    /// then both ends would wait for each other.
+    /// The sizes of an operation's messages in this run, with all messages in one direction added up. None if there was
+    /// no operation, or if `depth` requests exceed the buffer of a socket whose peer is sending: then both ends would
+    /// wait for each other.
     pub(crate) fn of(run: &Run, received_bytes: u64, depth: usize) -> Option<Messages> {
         let each = |bytes: u64| bytes.checked_div(run.operations).map(|each| each.max(1) as usize);
         let request_bytes = each(run.network_bytes - received_bytes)?;
@@ -48,7 +48,7 @@ impl Messages {
 #[derive(Clone, Debug)]
 pub(crate) struct Baseline {
     pub(crate) messages_per_s: f64,
-    /// From a request to its answer in ns; only of single requests.
+    /// From a request to its answer, in ns; only for single requests.
     pub(crate) latency: Histogram<u64>,
 }
 
@@ -88,7 +88,7 @@ impl End {
         Ok(End { stream, buffer: vec![0; RECEIVE_BYTES] })
     }
 
-    /// Receives something; 0 at the end of the stream.
+    /// Receives some bytes; 0 at the end of the stream.
     fn receive(&mut self) -> io::Result<usize> {
         loop {
             match self.stream.read(&mut self.buffer) {
@@ -113,7 +113,7 @@ impl End {
     fn answer(&mut self, messages: Messages) -> io::Result<()> {
         let Messages { request_bytes, answer_bytes } = messages;
         let most = RECEIVE_BYTES / request_bytes + 1;
-        // Written, because memory that never was is one page of zeroes, which is always in the cache.
+        // Written, because memory never written is one page of zeroes, which is always in the cache.
         let answers = vec![0xA5; most * answer_bytes];
         let mut received = 0;
         loop {

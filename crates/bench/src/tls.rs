@@ -1,7 +1,7 @@
-//! What TLS costs: a target that hosts reach with and without it, the ways measured in turn.
+//! The cost of TLS: a target that hosts reach with and without it, with the ways measured in turn.
 //!
-//! Where the kernel can seal records a second target leaves that to it; the first one does it
-//! itself in any case, and both open records themselves. The host's records are its own.
+//! Where the kernel can seal records, a second target uses that; the first target always seals them itself, and both
+//! open records themselves. The host also handles records itself.
 
 use crate::child_target::ChildTarget;
 use crate::legend::{self, Word};
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 const PLAIN_HOST: &str = "nqn.2026-01.io.bpf-of:bench-plain";
 const TLS_HOST: &str = "nqn.2026-01.io.bpf-of:bench-tls";
 
-/// How requests go to a target.
+/// How requests reach a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Way {
@@ -32,7 +32,7 @@ pub(crate) enum Way {
     Plain,
     /// The target seals and opens records itself.
     Tls,
-    /// The target's kernel does.
+    /// The target's kernel seals records.
     KernelTls,
 }
 
@@ -46,23 +46,23 @@ impl Way {
     }
 }
 
-/// Targets of our own, and a key for them.
+/// Targets started by the benchmark, and a key for them.
 pub(crate) struct Targets {
     own: ChildTarget,
     kernel: Option<ChildTarget>,
     psk: PathBuf,
     _folder: TempDir,
-    /// Set by Ctrl-C and SIGTERM: the key is to be removed.
+    /// Set by Ctrl-C and SIGTERM: the key must still be removed.
     stop: Arc<AtomicBool>,
 }
 
 impl Targets {
-    /// How many there will be.
+    /// The number of targets.
     pub(crate) fn count() -> usize {
         1 + usize::from(bpfof_tls::ktls::is_available().is_ok())
     }
 
-    /// Starts them with a namespace like this each.
+    /// Starts the targets, each with such a namespace.
     pub(crate) fn start(
         namespace: &str,
         poll: bool,
@@ -74,7 +74,7 @@ impl Targets {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&psk);
         file?.write_all(key.to_text().expose())?;
         std::fs::write(&config, rules(&psk)?)?;
-        let config = config.to_str().ok_or("the folder for temporary files is no UTF-8")?;
+        let config = config.to_str().ok_or("the path for temporary files is not UTF-8")?;
         let start = |more: &[&str]| {
             ChildTarget::start_with(namespace, poll, &[&["--config", config], more].concat())
         };
@@ -83,13 +83,13 @@ impl Targets {
         Ok(Targets { own, kernel, psk, _folder: folder, stop })
     }
 
-    /// The ways that there are, plain first.
+    /// The available ways, plain first.
     pub(crate) fn ways(&self) -> Vec<Way> {
         let kernel = self.kernel.as_ref().map(|_| Way::KernelTls);
         [Some(Way::Plain), Some(Way::Tls), kernel].into_iter().flatten().collect()
     }
 
-    /// The target that a way leads to.
+    /// The target of a way.
     pub(crate) fn child(&self, way: Way) -> &ChildTarget {
         match (way, &self.kernel) {
             (Way::KernelTls, Some(kernel)) => kernel,
@@ -97,7 +97,7 @@ impl Targets {
         }
     }
 
-    /// Its address, with who the host is.
+    /// The target's address, with the host's identity.
     pub(crate) fn url(&self, way: Way) -> TargetUrl {
         let mut url = self.child(way).url.clone();
         let is_plain = way == Way::Plain;
@@ -107,7 +107,7 @@ impl Targets {
         url
     }
 
-    /// Measures the ways in turn, again and again, after a round to warm up that is not counted.
+    /// Measures the ways in turn, repeatedly, after a warm-up round that is not counted.
     pub(crate) fn in_turn(
         &self,
         repetitions: u32,
@@ -121,7 +121,7 @@ impl Targets {
             let time = if warm_up { time / 5 } else { time };
             for (way, samples) in &mut samples {
                 let measured = undisturbed(warm_up, || run(*way, time));
-                // A terminal interrupts targets as well, which are lost then.
+                // The terminal interrupts targets as well, and the host then loses them.
                 if self.stop.load(Ordering::Relaxed) {
                     return Err("interrupted".to_owned());
                 }
@@ -136,7 +136,7 @@ impl Targets {
 }
 
 fn rules(psk: &Path) -> Result<String, serde_json::Error> {
-    // A string of JSON is one of TOML.
+    // A JSON string is also a TOML string.
     let psk = serde_json::to_string(psk)?;
     Ok(format!(
         "tls = \"allowed\"\n[[host]]\nnqn = \"{PLAIN_HOST}\"\n\
@@ -144,7 +144,7 @@ fn rules(psk: &Path) -> Result<String, serde_json::Error> {
     ))
 }
 
-/// Against plain: what is had, and what it costs.
+/// Compared with plain: performance and cost.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct OverPlain {
     pub(crate) ops_per_s: f64,
@@ -174,7 +174,7 @@ pub(crate) struct WayFigures {
     pub(crate) over_plain: Option<OverPlain>,
 }
 
-/// The figures of each way, those of TLS over those of plain.
+/// The figures of each way, with TLS compared to plain.
 fn figures(samples: &[(Way, Samples)]) -> Vec<WayFigures> {
     let figures: Vec<_> = samples.iter().map(|(way, samples)| (*way, samples.figures())).collect();
     let plain =
@@ -187,17 +187,17 @@ fn figures(samples: &[(Way, Samples)]) -> Vec<WayFigures> {
     measured.collect()
 }
 
-/// One case, as tables have it.
+/// One case of a table.
 pub(crate) struct Row<'a> {
     pub(crate) label: String,
     pub(crate) ways: &'a [WayFigures],
 }
 
-/// What the words of the table mean, behind those of the cases' labels.
+/// The meaning of the table's words, after those of the cases' labels.
 const WORDS: [Word<'static>; 7] = [
     ("plain", "without TLS"),
-    ("TLS", "records are sealed and opened by host and target themselves"),
-    ("TLS by kernel", "the target's records are, by its kernel"),
+    ("TLS", "host and target seal and open records themselves"),
+    ("TLS by kernel", "the target's kernel seals and opens the target's records"),
     legend::SPREAD,
     legend::QUANTILES,
     legend::PROCESSOR,
@@ -208,7 +208,7 @@ const WORDS: [Word<'static>; 7] = [
     ),
 ];
 
-/// A table for people. `what` is measured, in the plural; `words` are those of the labels.
+/// A table. `what` names the measured operations, in the plural; `words` explain the labels.
 pub(crate) fn table(what: &str, words: &[Word<'_>], rows: &[Row<'_>]) -> String {
     let mut text = header();
     for Row { label, ways } in rows {
@@ -218,7 +218,7 @@ pub(crate) fn table(what: &str, words: &[Word<'_>], rows: &[Row<'_>]) -> String 
     text + &legend::end(&[words, &WORDS].concat(), sentence, steal::lost_most())
 }
 
-/// The last case in a sentence to repeat: TLS by whichever way has more operations a second.
+/// The last case as a quotable sentence: TLS by whichever way has more operations a second.
 fn sentence(what: &str, Row { label, ways }: &Row<'_>) -> Option<String> {
     let plain = ways.iter().find(|way| way.over_plain.is_none())?;
     let by_rate =
@@ -229,14 +229,14 @@ fn sentence(what: &str, Row { label, ways }: &Row<'_>) -> Option<String> {
         format!(", each for {target_cpu:.1} times the processor time at the target")
     });
     Some(format!(
-        "{what} over TLS ({label}): {} a second against {} without, {:.0} % of them{cost}.",
+        "{what} over TLS ({label}): {} a second against {} without TLS, {:.0} %{cost}.",
         thousands(tls.figures.ops_per_s),
         thousands(plain.figures.ops_per_s),
         100.0 * over.ops_per_s,
     ))
 }
 
-/// The line above those of cases.
+/// The header line of the cases.
 fn header() -> String {
     format!(
         "{:<26} {:<14} {:>10} {:>4} {:>9} {:>9} {:>9} {:>9} {:>24}\n",
@@ -252,7 +252,7 @@ fn header() -> String {
     )
 }
 
-/// A case for people, a line for each way.
+/// A case, one line for each way.
 fn lines(label: &str, ways: &[WayFigures]) -> String {
     let cpu = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let mut text = String::new();
@@ -308,8 +308,8 @@ mod tests {
         let rows = [Row { label: "512 B, QD 1".to_owned(), ways: &ways }];
         let text = table("Reads", &[("QD", "queue depth")], &rows);
         let words = ["QD", "plain", "TLS", "TLS by kernel", "± %", "p50", "host µs", "over plain"];
-        let sentence = "Reads over TLS (512 B, QD 1): 80,000 a second against 100,000 without, 80 % of them, each \
-                        for 1.5 times the processor time at the target.";
+        let sentence = "Reads over TLS (512 B, QD 1): 80,000 a second against 100,000 without TLS, 80 %, each \
+             for 1.5 times the processor time at the target.";
         assert_explained(&text, &words, sentence);
         assert!(text.contains("   25 "), "{text}");
     }

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Barrier;
 use std::thread;
 
-/// Runs `work` on a thread for each of `items`, once all threads are there, and collects what they return.
+/// Runs `work` in a thread for each of `items`, once all threads have started, and collects the results.
 pub(crate) fn together<T: Send, R: Send>(
     items: Vec<T>,
     work: impl Fn(usize, T) -> R + Sync,

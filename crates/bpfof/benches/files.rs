@@ -2,8 +2,8 @@
 //!
 //! The files are on a mounted ext4 and XFS over the image that a target on this machine serves, which
 //! needs root. Each file is opened, leased, examined and sent, by the keeper, as for any program; the
-//! time runs from the first open to the last map. Their data is on the disk before, as that of a
-//! database that starts. The median of the rounds counts.
+//! time runs from the first open to the last map. Their data is on the disk already, as for a database that starts. The
+//! median of the rounds counts.
 
 #[path = "../tests/disk/mod.rs"]
 mod disk;

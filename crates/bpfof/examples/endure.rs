@@ -1,13 +1,12 @@
-//! Uses a target through losses of the connection, or connects to it again and again, and says what became of
-//! it. What the namespace held in its first 256 KiB is lost.
+//! Uses a target through losses of the connection, or connects to it again and again, and prints the results. It
+//! overwrites the first 256 KiB of the namespace.
 //!
 //!     cargo run --example endure -- URL for SECONDS [PAUSE]
 //!     cargo run --example endure -- URL connect TIMES
 //!
-//! The first writes blocks and reads them back, compares, and connects again whenever the connection is lost,
-//! PAUSE seconds after that. The second connects an association with one lane so many times, reads a block by
-//! each, and fails if descriptors or locked memory of this process have become more meanwhile.
-//! `interop/guest/rdma` runs both.
+//! The first form writes blocks, reads them back and compares. Whenever the connection is lost, it connects again,
+//! after PAUSE seconds. The second form connects an association with one lane TIMES times, reads a block by each, and
+//! fails if this process has more descriptors or locked memory afterwards. `interop/guest/rdma` runs both.
 
 use bpfof_host::{Controller, Error, Lane, Options, TargetUrl};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -20,7 +19,7 @@ const BLOCKS: u64 = 64;
 /// How long a target may be away.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections after which libraries have what they keep: of each thread.
+/// Connections of each thread after which the libraries have allocated everything that they keep.
 const WARM_UP: u32 = 3;
 /// Threads that connect at the same time.
 const THREADS: u32 = 8;
@@ -112,14 +111,14 @@ fn again(url: &TargetUrl) -> Result<(Controller, Lane), Error> {
     }
 }
 
-/// Open descriptors of this process, and the line of its memory that is locked for cards.
+/// The number of open descriptors of this process, and the status line with its memory locked for cards.
 fn held() -> Result<(usize, String), Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let locked = status.lines().find(|line| line.starts_with("VmPin")).unwrap_or("");
     Ok((std::fs::read_dir("/proc/self/fd")?.count(), locked.to_owned()))
 }
 
-/// Several at a time: most of a connection is waiting.
+/// Connects by several threads at a time, because connecting is mostly waiting.
 fn connect(url: &TargetUrl, times: u32) -> Result<(), Failure> {
     let begun = Instant::now();
     connect_each(url, THREADS * WARM_UP)?;
@@ -143,7 +142,7 @@ fn connect_each(url: &TargetUrl, times: u32) -> Result<(), Error> {
             let controller = Controller::connect(url, options())?;
             let mut lane = controller.open_lane()?;
             lane.read(url.nsid, 0, &mut data)?;
-            // Every other one goes without a word.
+            // Every other association ends without a Disconnect.
             if time % 2 == 0 {
                 drop(lane);
                 controller.disconnect()?;

@@ -1,12 +1,12 @@
-//! What operations cost where both ends are on this machine: packets and messages of its RDMA card (soft-RoCE
-//! counts them exactly), and time, which in a machine that is emulated with one ns for each instruction
-//! (`interop/run.py --parts rdma_figures`) is instructions of all, kernel included.
+//! Measures the cost of operations when host and target are on this machine: packets and messages of its RDMA card
+//! (soft-RoCE counts them exactly), and time. In a machine that is emulated with one ns for each instruction
+//! (`interop/run.py --parts rdma_figures`) the time is the number of instructions, those of the kernel included.
 //!
 //!     cargo run --example packets -- URL [TIMES [NAME DEPTH]]
 //!
-//! With a name and a depth, as its lines have them, only that.
-//! The namespace has a BPF-KV database (`bpfof kv create`); its last blocks are written. Nothing else may
-//! use the card meanwhile. `interop/guest/rdma` runs it.
+//! With NAME and DEPTH, as in the lines of the output, it measures only that line. The namespace must have a BPF-KV
+//! database (`bpfof kv create`); its last blocks are overwritten. No other program may use the card meanwhile.
+//! `interop/guest/rdma` runs it.
 
 use bpfkv::pushdown::{GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_argument};
 use bpfof_host::{Options, Request, SubmitError, TargetUrl};
@@ -50,7 +50,7 @@ fn main() -> Result<(), Failure> {
     let is_wanted = |name: &str, depth: usize| {
         only.as_ref().is_none_or(|(only, at)| only == name && *at == depth.to_string())
     };
-    // Whoever spins takes the processor from soft-RoCE, and from the counts of instructions.
+    // No spinning: it would take the processor from soft-RoCE, and distort the counts of instructions.
     let mut session = Session::open(&url, Options { spin_us: 0, ..Options::default() }, 0)?;
     let size_bytes = session.controller.identify_namespace(url.nsid)?.size_bytes();
     println!("{:20} {:>5} {:>8} {:>9} {:>9}", "each", "depth", "packets", "messages", "ns");
@@ -82,7 +82,7 @@ fn main() -> Result<(), Failure> {
     tell(("get, plain", 1), times, before, begun)
 }
 
-/// Does it so many times, `depth` at a time.
+/// Does the operation `times` times, `depth` at a time.
 fn repeat(
     session: &mut Session,
     what: What,

@@ -1,19 +1,19 @@
-//! Sends each kind of command to a target, over loopback, and prints what it sent and what it got.
+//! Sends each kind of command to a target, over loopback, and prints the commands and their results.
 //!
 //!     cargo run --example tour -- 127.0.0.1:4420
 //!
-//! Listens at the given address. `interop/tshark.py` lets Wireshark's dissector watch, and compares
-//! what that sees with what is printed here. Commands are written with the numbers of the
-//! specifications and of `docs/protocol.md`, not with the names of our code, so that both are
-//! readings of the same text. The first association goes without digests, the second has both, the
-//! third is with the discovery subsystem.
+//! Listens at the given address. `interop/tshark.py` captures the traffic for Wireshark's dissector, and compares the
+//! dissector's output with what is printed here. Commands are written with the numbers of the specifications and of
+//! `docs/protocol.md`, not with the names of our code, so that this program and the code are independent readings of
+//! the specifications. The first association has no digests, the second has both, the third is with the discovery
+//! subsystem.
 //!
 //! A line is one of
 //!
-//! - `connection QUEUE DIGESTS NQN`: a TCP connection; DIGESTS is the bits of ICReq;
-//! - `command QUEUE OPCODE SCT SC DW0 SENT RECEIVED`: a command on the connection that was opened last
-//!   for such a queue; opcode and status in hexadecimal, DW0 and the bytes of its data in decimal;
-//! - `namespace NSID BLOCKS BYTES`: what Identify Namespace told on the last admin connection.
+//! - `connection QUEUE DIGESTS NQN`: a TCP connection; DIGESTS are the bits of ICReq;
+//! - `command QUEUE OPCODE SCT SC DW0 SENT RECEIVED`: a command on the connection last opened for such a queue; opcode
+//!   and status in hexadecimal, DW0 and the bytes of its data in decimal;
+//! - `namespace NSID BLOCKS BYTES`: the result of Identify Namespace on the last admin connection.
 //!
 //! QUEUE is `admin` or `io`.
 
@@ -60,7 +60,7 @@ fn main() -> Result<(), Failure> {
     discover(&format!("nvme-tcp://{listen}/{DISCOVERY}").parse()?)
 }
 
-/// A command, printed.
+/// Sends an admin command and prints it.
 fn admin(controller: &mut Controller, sqe: Sqe, out: &[u8], most: u32) -> Result<u32, Failure> {
     let (opcode, sent) = (sqe.opcode, out.len());
     let (status, dw0, received) = match controller.admin_command(sqe, out, most) {
@@ -134,8 +134,7 @@ fn admin_commands(controller: &mut Controller) -> Result<u32, Failure> {
         let report = Sqe { cdw11: 4096, ..plain(0xC6, cdw10) };
         admin(controller, report, &[], 4096)?;
     }
-    // The maps of functions: their list, and of one that does not exist an entry, all entries, and
-    // a removal.
+    // The maps of functions: their list; for a map that does not exist: an entry, all entries, and a removal.
     admin(controller, Sqe { cdw11: 4096, cdw12: 0xFFFF, ..plain(0xC2, 0) }, &[], 4096)?;
     let key = [0; 8];
     let get = Sqe { cdw11: 64, ..plain(0xC3, 9) };
@@ -165,7 +164,7 @@ fn admin_commands(controller: &mut Controller) -> Result<u32, Failure> {
     Ok(function)
 }
 
-/// Reads, writes and what else a disk does.
+/// Reads, writes and the other commands of a disk.
 fn plain_commands(lane: &mut Lane) -> Result<(), Failure> {
     let io_sqe = |opcode, slba: u32, blocks: u32| Sqe {
         opcode,
@@ -175,7 +174,7 @@ fn plain_commands(lane: &mut Lane) -> Result<(), Failure> {
         ..Sqe::default()
     };
     let data: Vec<u8> = (0..128 << 10).map(|i: u32| (i / 512 + i) as u8).collect();
-    // In the capsule, as much as fits one, and asked for by R2T.
+    // In the capsule, up to the most that fits one, and requested by R2T.
     for blocks in [1, 16, 17, 256] {
         io(lane, io_sqe(0x01, 0, blocks), &data[..blocks as usize * 512], 0)?;
     }
@@ -190,7 +189,7 @@ fn plain_commands(lane: &mut Lane) -> Result<(), Failure> {
         let sqe = io_sqe(opcode, 300, 1);
         io(lane, if opcode == 0 { Sqe { cdw10: 0, ..sqe } } else { sqe }, &[], 0)?;
     }
-    // Compare: what is there, and what is not.
+    // Compare: with the right data, and with wrong data.
     for slba in [0, 1] {
         io(lane, io_sqe(0x05, slba, 1), &data[..512], 0)?;
     }
@@ -214,7 +213,7 @@ struct Chain {
     answer_max: u32,
 }
 
-/// Lookups that find their key, and those that end with each status a host can bring about.
+/// Lookups that find their key, and lookups that end with each status that a host can cause.
 fn chains(lane: &mut Lane, function: u32) -> Result<(), Failure> {
     let extent = Extent::full(2)?;
     let mut sink = |offset: u64, data: &[u8]| {
@@ -241,7 +240,7 @@ fn chains(lane: &mut Lane, function: u32) -> Result<(), Failure> {
     ] {
         let mut request = Vec::new();
         request.extend(chain.function.to_le_bytes());
-        // One file, and the first read is of it.
+        // One file, of which the first read is.
         request.extend([1, 0, 0, 0]);
         request.extend(chain.first_offset.to_le_bytes());
         for word in [chain.first_size, argument.len() as u32, chain.answer_max, 0] {
@@ -275,7 +274,7 @@ fn vectors(lane: &mut Lane, function: u32) -> Result<(), Failure> {
     for (chains, room) in [(count, records + 3 * 72), (count, records + 2 * 72), (0, records)] {
         let mut request = Vec::new();
         request.extend(function.to_le_bytes());
-        // One file; all begin in it at 0, with 512 bytes; no tables.
+        // One file; all chains begin at its offset 0, with 512 bytes; no tables.
         request.extend([1_u16, chains].into_iter().flat_map(u16::to_le_bytes));
         request.extend(0_u64.to_le_bytes());
         for word in [512, 0, 8, 0, 72, room as u32, 0, 0] {
@@ -307,7 +306,7 @@ fn vectors(lane: &mut Lane, function: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What takes away again.
+/// The commands that remove things again.
 fn last_commands(controller: &mut Controller, function: u32) -> Result<(), Failure> {
     for _ in 0..2 {
         let unload = Sqe { opcode: 0xC4, cdw10: function, ..Sqe::default() };

@@ -3,9 +3,8 @@
 //!     cargo run --example verify -- URL [SEED]
 //!
 //! Two lanes write the first 4 MiB between them, in pieces of one logical block to 128 KiB, 16 at a
-//! time, with contents that SEED determines; after a flush each reads what the other has written. An
-//! ordinary disk is enough: `interop/guest/nvmet` runs it against the kernel's target. What the
-//! namespace held there is lost.
+//! time, with contents that SEED determines; after a flush each lane reads what the other has written. An ordinary disk
+//! is enough: `interop/guest/nvmet` runs this against the kernel's target. The former contents of the 4 MiB are lost.
 
 use bpfof_host::{Controller, Lane, NamespaceInfo, Options, Request, TargetUrl};
 use std::time::Duration;
@@ -46,7 +45,7 @@ fn pieces(seed: u64, namespace: &NamespaceInfo) -> Vec<Piece> {
     pieces
 }
 
-/// What belongs there: each word tells its place.
+/// The contents of a piece: each word depends on its offset.
 fn contents(seed: u64, piece: Piece) -> Vec<u8> {
     let words = (piece.offset..piece.offset + piece.length).step_by(8);
     words.flat_map(|at| mix(seed.wrapping_mul(31) ^ at).to_le_bytes()).collect()
@@ -90,7 +89,7 @@ fn main() -> Result<(), Failure> {
     let url: TargetUrl = arguments.next().ok_or("usage: verify URL [SEED]")?.parse()?;
     let seed = arguments.next().map_or(Ok(1), |text| text.parse())?;
     match verify(&url, seed) {
-        // As people read it, and scripts compare.
+        // The message for people, which scripts compare.
         Err(error) => Err(error.to_string().into()),
         done => done,
     }

@@ -1,32 +1,32 @@
-//! The C library's allocator, as a target needs it.
+//! Settings of the C library's allocator for a target.
 #![allow(unsafe_code)]
 
-/// From this size on memory is mapped for itself, in bytes. Buffers are that large, and what the target
-/// needs for each operation is smaller.
+/// Allocations of this size and more get a mapping of their own, in bytes. Buffers of connections are that large;
+/// allocations for single operations are smaller.
 #[cfg(target_env = "gnu")]
 const MAP_FROM_BYTES: libc::c_int = 64 << 10;
 
-/// Large pieces go back to the machine when they are freed. By default the allocator learns to keep
-/// them, up to 32 MiB each, and what connections have had under load would stay for ever.
+/// Returns large allocations to the kernel when they are freed. By default the allocator learns to keep them, up to 32
+/// MiB each, so that memory which connections needed under load would stay for ever.
 pub(crate) fn give_back_large_pieces() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: changes how memory is had from now on, nothing about what there is.
+    // SAFETY: it affects later allocations only, not existing ones.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAP_FROM_BYTES);
     }
 }
 
-/// Time between two looks at what hosts have taken.
+/// Time between two checks of the memory that hosts take.
 #[cfg(target_env = "gnu")]
 const INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Less is not worth the time, in bytes.
+/// Less is not worth a trim, in bytes.
 #[cfg(target_env = "gnu")]
 const WORTH_BYTES: usize = 16 << 20;
 
-/// Gives pages back that the allocator keeps between small pieces, whenever most of what hosts had taken
-/// is theirs no more: it does so itself only at the end of the heap. That takes some ms, in which other
-/// threads may wait for memory.
+/// Starts a thread that returns free pages between small allocations to the kernel, whenever hosts have given back more
+/// than half of their memory: the allocator itself returns only the end of the heap. A trim takes some ms, in which
+/// other threads may wait for memory.
 pub(crate) fn give_back_unused_pages(memory: std::sync::Arc<bpfof_function::memory::Memory>) {
     #[cfg(target_env = "gnu")]
     {

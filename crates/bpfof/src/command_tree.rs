@@ -1,4 +1,4 @@
-//! The commands as a tree: short help, manuals and completions are made of it.
+//! The tree of commands, from which short help, manual pages and completions are generated.
 
 use bpfof_terminal::Outcome;
 use clap::error::ErrorKind;
@@ -8,26 +8,26 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Words of a message that are longer are cut.
+/// Longer words of an error message are cut.
 const MAX_WORD_CHARS: usize = 200;
-/// What is left of such a word.
+/// Characters that are left of such a word.
 const CUT_CHARS: usize = 60;
 /// Columns that a line of the short help may have.
 const HELP_COLUMNS: usize = 120;
 
 #[derive(Args)]
 pub(crate) struct Completions {
-    /// For which shell.
+    /// The shell.
     shell: Shell,
 }
 
 #[derive(Args)]
 pub(crate) struct Manual {
-    /// Where pages are written, one for each command.
+    /// Folder for the pages, one for each command.
     folder: PathBuf,
 }
 
-/// The tree, where `-h` has one line for each option and `--help` all there is to say.
+/// The tree of commands; `-h` has one line for each option, `--help` the full text.
 fn tree<C: CommandFactory>() -> Command {
     shorten(C::command()).term_width(HELP_COLUMNS)
 }
@@ -47,13 +47,13 @@ fn with_summary(arg: Arg, help: String) -> Arg {
     arg.help(summary).long_help(help)
 }
 
-/// What a text begins with: its first sentence, or the part of it before a colon or semicolon.
+/// The beginning of a text: its first sentence, or the part of it before a colon or semicolon.
 fn summary(text: &str) -> &str {
     let ends = [". ", ": ", "; ", " ["].iter().filter_map(|end| text.find(end));
     text[..ends.min().unwrap_or(text.len())].trim_end_matches('.')
 }
 
-/// Parses the command line. What is wrong is told, and long words of it are cut.
+/// Parses the command line. Prints errors, in which long words are cut.
 pub(crate) fn parse<C: CommandFactory + FromArgMatches>() -> Result<C, ExitCode> {
     let matches = tree::<C>().try_get_matches();
     match matches.and_then(|matches| C::from_arg_matches(&matches)) {

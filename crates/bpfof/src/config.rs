@@ -49,7 +49,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
     );
     println!("  {} namespaces, {} rules of hosts", namespaces.len(), rules.len());
     if rules.is_empty() {
-        println!("  without [[host]] rules everybody may do everything");
+        println!("  without [[host]] rules every host may do everything");
     }
     Ok(())
 }

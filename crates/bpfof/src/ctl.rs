@@ -14,7 +14,7 @@ use table::{table, text};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Socket of the target: what it was given by --control.
+    /// Control socket of the target, as in its --control.
     #[arg(
         long,
         value_name = "PATH",
@@ -32,52 +32,51 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Hosts that are connected, with what they have had done and the memory that they take.
+    /// Connected hosts, with their commands and the memory that they take.
     Hosts,
     /// All connections.
     Connections,
     /// Namespaces, with commands, errors and latencies by class.
     Namespaces,
-    /// Functions that are kept for all hosts.
+    /// Functions that are installed for all hosts.
     Functions,
     /// Reactors: how busy they are.
     Reactors,
-    /// Memory: the limit, and who has taken what.
+    /// Memory: the limit, and what each host has taken.
     Memory,
     /// How often hosts were refused something, by reason.
     Denials,
     /// The hundred slowest commands of the last ten minutes, chains among them, and what they waited for.
     Slow {
-        /// Tell of chains hop by hop.
+        /// Show chains hop by hop.
         #[arg(long)]
         hops: bool,
     },
-    /// All of this but the slowest commands, as JSON.
+    /// All of these but the slowest commands, as JSON.
     Stats,
-    /// End all associations of a host. It may come again: for good, change its rule.
+    /// End all associations of a host. The host may connect again; to keep it out, change its rule.
     Kick {
-        /// Its NQN.
+        /// NQN of the host.
         host: String,
-        /// End those of the host of this name at this address only, as hosts tells it. A host that TLS has identified
-        /// is at none.
+        /// End only associations from this address, as shown by `hosts`. A host that TLS has identified has no address.
         #[arg(long, value_name = "IP")]
         address: Option<IpAddr>,
     },
     #[command(flatten)]
     Paths(paths::Command),
-    /// Read the configuration again, as on SIGHUP, and tell what has come of it.
+    /// Read the configuration again, as on SIGHUP, and report the outcome.
     Reload,
     /// Rules and keys.
     #[command(subcommand)]
     Keys(Keys),
     /// Stop the target, as on SIGTERM.
     Stop,
-    /// Change what is logged, until the target is started again.
+    /// Change the level of the log, until the target is started again.
     Log {
         /// error, warn, info or debug.
         level: String,
     },
-    /// Serve one namespace more, or one less, or let one grow.
+    /// Add, remove or resize a namespace.
     #[command(subcommand)]
     Namespace(Namespace),
     /// The version of the target.
@@ -86,28 +85,28 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Keys {
-    /// Read the [[host]] rules of the configuration file again, and the keys that they name; all else stays as it
-    /// is. Hosts that may do less by them are disconnected.
+    /// Read the [[host]] rules of the configuration file again, and the keys that they name, and nothing else. Hosts
+    /// that lose rights are disconnected.
     Reload,
 }
 
 #[derive(Subcommand)]
 enum Namespace {
-    /// Serve one more, written as for `bpfof target --namespace`; it gets the next free id if it names none.
+    /// Serve another namespace, written as for `bpfof target --namespace`; without nsid= it gets the next free id.
     Add {
         /// For example file:path=/srv/disk.img,size=10GiB.
         spec: String,
         #[command(flatten)]
         save: Save,
     },
-    /// Serve one no more. Its file stays.
+    /// Stop serving a namespace. Its file stays.
     Remove {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         save: Save,
     },
-    /// Give one in a file another size.
+    /// Change the size of a namespace in a file.
     Resize {
         #[command(flatten)]
         place: Place,
@@ -120,17 +119,17 @@ enum Namespace {
 
 #[derive(Args)]
 struct Place {
-    /// Its id.
+    /// Id of the namespace.
     nsid: u32,
-    /// Its subsystem [default: that of the target].
+    /// Subsystem of the namespace [default: that of the target].
     #[arg(long, value_name = "NQN")]
     subsystem: Option<String>,
 }
 
 #[derive(Args)]
 struct Save {
-    /// Change the configuration file as well; its comments stay. Otherwise the change lasts until the file is
-    /// read again.
+    /// Save the change in the configuration file, whose comments stay. Without this it lasts until the file is read
+    /// again.
     #[arg(long)]
     save: bool,
 }
@@ -171,10 +170,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
             (result, words)
         }
         Command::Reload => {
-            (call("reload", Value::Null)?, "the configuration is taken over".to_owned())
+            (call("reload", Value::Null)?, "the configuration is in force".to_owned())
         }
         Command::Keys(Keys::Reload) => {
-            (call("keys.reload", Value::Null)?, "the rules and keys are taken over".to_owned())
+            (call("keys.reload", Value::Null)?, "the rules and keys are in force".to_owned())
         }
         Command::Stop => (call("stop", Value::Null)?, "the target stops".to_owned()),
         Command::Namespace(namespace) => {
@@ -217,7 +216,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// A host as the one that has an account.
+/// The name of a host's memory account.
 fn account(of: &Value) -> String {
     match of["address"].as_str() {
         Some(address) => format!("{} at {address}", text(&of["nqn"])),
@@ -225,7 +224,7 @@ fn account(of: &Value) -> String {
     }
 }
 
-/// A part of a report, and how it looks.
+/// A part of a report, as JSON and as a table.
 fn shown(part: &Command, report: &Value) -> (Value, String) {
     let rows = |list: &str, row: fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
         report[list].as_array().into_iter().flatten().map(row).collect()
@@ -316,7 +315,7 @@ fn connection(of: &Value) -> Vec<String> {
     ]
 }
 
-/// A line for each class of commands that there were.
+/// A row for each class with at least one command.
 fn classes(of: &Value) -> Vec<Vec<String>> {
     let name = format!("{} of {}", text(&of["nsid"]), text(&of["subsystem"]));
     let lines = ["read", "write", "flush", "chain"].into_iter().filter_map(|class| {

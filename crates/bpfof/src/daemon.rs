@@ -1,4 +1,4 @@
-//! What the services have in common: logging, how they live and end, and the service manager.
+//! Code shared by `target` and `grantd`: the log, settings of the process, and the service manager.
 
 use crate::log_writer;
 use bpfof_systemd::{Manager, logs_to_journal};
@@ -16,11 +16,11 @@ pub(crate) struct Daemon {
     /// Log warnings and errors only.
     #[arg(long, short)]
     quiet: bool,
-    /// Log more, for finding faults: TLS handshakes, what drives answer, each grant that is taken back.
+    /// Log more, for finding faults: TLS handshakes, answers of drives, each grant that is revoked.
     #[arg(long, short)]
     verbose: bool,
-    /// How to write the log, to standard error: as text (with levels for the journal, where that reads it), or
-    /// as a JSON object a line with time, level, module and message.
+    /// Format of the log on standard error: text (with levels for the journal, if the log goes there), or one JSON
+    /// object a line with time, level, module and message.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log: LogFormat,
     /// Stop when the process that started this one ends.
@@ -34,10 +34,10 @@ enum LogFormat {
     Json,
 }
 
-/// Begins to log, and prepares the process for as many connections as it may have.
+/// Starts the log, and raises the limit of open files for many connections.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub(crate) fn begin(options: &Daemon) -> io::Result<()> {
     let level = match (options.quiet, options.verbose) {
         (true, _) => LevelFilter::Warn,
@@ -45,7 +45,7 @@ pub(crate) fn begin(options: &Daemon) -> io::Result<()> {
         _ => LevelFilter::Info,
     };
     let mut logger = env_logger::Builder::new();
-    // Of this project's modules everything, so that the level can be changed at run time.
+    // The logger takes all of this project's messages, so that the level can be changed at run time.
     logger.filter_level(LevelFilter::Warn).filter_module("bpfof", LevelFilter::Debug);
     match options.log {
         LogFormat::Json => _ = logger.format(as_json),
@@ -64,14 +64,14 @@ pub(crate) fn begin(options: &Daemon) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether somebody sees colours on standard error, and wants to.
+/// Whether standard error is a terminal with colours, and the user wants them.
 fn is_colourful() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stderr().is_terminal() && !is_dumb && !is_set("NO_COLOR")
 }
 
-/// The journal has time and unit; it takes the level (syslog(3)) from the line.
+/// Formats a line for the journal, which has time and unit itself, and takes the level (syslog(3)) from the line.
 fn for_journal(out: &mut Formatter, record: &Record<'_>) -> io::Result<()> {
     let level = match record.level() {
         Level::Error => 3,
@@ -102,11 +102,11 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Tells the service manager, if there is one; it does without.
+/// Tells the service manager, if there is one. Errors are only logged.
 pub(crate) fn tell(manager: Option<&Manager>, tell: impl FnOnce(&Manager) -> io::Result<()>) {
     if let Some(manager) = manager
         && let Err(error) = tell(manager)
     {
-        log::warn!("the service manager does not listen: {error}");
+        log::warn!("cannot notify the service manager: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! `bpfof doctor`: what is wrong with this machine and what to do.
+//! `bpfof doctor`: problems of this machine for a target, and their remedies.
 
 use bpfof_controller::parse_address;
 use bpfof_device::Ring;
@@ -10,9 +10,9 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
-/// Kernel that io_uring's features need.
+/// First kernel with the features of io_uring that a target uses.
 const KERNEL: (u32, u32) = (6, 1);
-/// Kernel that the module of `bpfof xrp` is made for.
+/// First kernel for which the module of `bpfof xrp` is made.
 const MODULE_KERNEL: (u32, u32) = (6, 12);
 /// Descriptors: a connection takes one, and a target may have 4096.
 const DESCRIPTORS: u64 = 8192;
@@ -103,7 +103,7 @@ fn release() -> (String, (u32, u32)) {
     (release, version)
 }
 
-/// Whether the module of `bpfof xrp` can be had here.
+/// Whether the module of `bpfof xrp` can be loaded on this machine.
 fn chains_in_the_kernel() -> Finding {
     const CHECK: &str = "chains in the kernel";
     let no = |found: &str, remedy| {

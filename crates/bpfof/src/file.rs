@@ -20,8 +20,8 @@ pub(crate) struct Map {
     /// The target that serves the namespace: nvme-tcp://HOST:PORT/NQN?ns=1.
     #[arg(long, env = "BPFOF_TARGET", value_parser = target_url)]
     target: TargetUrl,
-    /// What the namespace is on this machine: the block device of the kernel's NVMe/TCP host, or
-    /// the disk or image that a target on this machine serves.
+    /// The namespace as a device of this machine: the block device of the kernel's NVMe/TCP host,
+    /// or the disk or image that a target on this machine serves.
     #[arg(long, value_name = "PATH")]
     device: PathBuf,
     /// Print JSON.

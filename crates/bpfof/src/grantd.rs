@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// Where clients connect [default: /run/bpfof/grantd.sock].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Permissions of the socket: who may write to it may ask for grants [default: 0660].
+    /// Permissions of the socket: users who may write to it may request grants [default: 0660].
     #[arg(long, value_name = "OCTAL")]
     mode: Option<String>,
     /// Group of the socket, by name or number.
@@ -25,18 +25,18 @@ pub(crate) struct Options {
     /// --device for each.
     #[arg(long = "target", value_name = "URL", value_parser = target_url)]
     targets: Vec<TargetUrl>,
-    /// What that namespace is on this machine: the block device of the kernel's NVMe/TCP host, or the disk
-    /// or image file that a target on this machine serves. A wrong one of the right size grants the wrong
+    /// The namespace of --target as a device of this machine: the block device of the kernel's NVMe/TCP host, or the
+    /// disk or image file that a target on this machine serves. A wrong device of the right size grants the wrong
     /// blocks.
     #[arg(long = "device", value_name = "PATH")]
     devices: Vec<PathBuf>,
-    /// Let clients load functions of their own, not only call those that the target keeps. Code of users
-    /// who do not trust each other then runs in one process of the target, and shares its caches.
+    /// Let clients load functions of their own, besides calling those installed at the target. Code of users who do not
+    /// trust each other then runs in one process, the target, and shares its caches.
     #[arg(long)]
     allow_own_functions: bool,
-    /// Grant files of ext4 that their owners could truncate in spite of a lease, which lets a hostile owner
-    /// read what is stored in the blocks then. Without it they must be immutable, or root's and writable by
-    /// nobody else.
+    /// Grant files on ext4 that their owners could truncate in spite of a lease. A hostile owner can then read what
+    /// other files later store in the freed blocks. Without this option, files must be immutable, or owned by root and
+    /// writable by root only.
     #[arg(long)]
     trust_owners: bool,
     /// TOML file with socket, mode, group, allow-own-functions, trust-owners, clients, clients-per-user,
@@ -44,12 +44,12 @@ pub(crate) struct Options {
     /// options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print one JSON line once it listens.
+    /// Print one JSON line once the daemon listens.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     daemon: daemon::Daemon,
-    /// Be the process that holds the leases of a daemon that dies.
+    /// Run as the process that holds the leases if the daemon dies.
     #[arg(long, hide = true)]
     hold_leases: bool,
 }
@@ -73,13 +73,13 @@ fn serve(options: &Options) -> Outcome {
         println!("{}", serde_json::json!({ "socket": socket }));
     }
     if let Some(signal) = signals.forever().next() {
-        log::info!("signal {signal}: taking all grants back");
+        log::info!("signal {signal}: revoking all grants");
     }
     daemon.stop();
     Ok(())
 }
 
-/// Outlives the daemon: what ends that does not end this.
+/// Runs as the process that holds the leases. It must outlive the daemon, so signals to the daemon do not end it.
 fn hold() -> Outcome {
     let _signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     // Fails only for a leader of a process group, which a child is not.

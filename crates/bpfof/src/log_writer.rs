@@ -1,4 +1,5 @@
-//! Writes the log on a thread of its own: whoever reads it slowly, or not at all, holds up nobody who serves.
+//! Writes the log on a thread of its own, so that a slow or stuck reader of the log does not hold up the threads that
+//! serve.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,14 +7,14 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be written; more are lost, and counted.
+/// Most lines that wait to be written; further lines are lost, and counted.
 const MAX_LINES: usize = 4096;
 /// How long a process that ends waits for its last lines to be written.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Time between two looks whether there is room for a question.
+/// Time between two attempts to put a question into a full queue.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// That of this process.
+/// The queue of this process.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
 enum Entry {
@@ -22,7 +23,7 @@ enum Entry {
     Question(SyncSender<()>),
 }
 
-/// Where lines are put. Each call of `write` is one, and never waits.
+/// The queue of lines to write. Each call of `write` adds one line, and never waits.
 #[derive(Clone)]
 pub(crate) struct Queue {
     entries: SyncSender<Entry>,
@@ -32,16 +33,16 @@ pub(crate) struct Queue {
 /// Begins to write this process's log to standard error.
 ///
 /// # Errors
-/// There can be no thread for it.
+/// The thread cannot be started.
 pub(crate) fn begin() -> io::Result<Queue> {
     let tell = |lost| {
-        log::warn!("{lost} lines of the log were lost so far: whoever reads it did not keep up");
+        log::warn!("{lost} lines of the log were lost so far: its reader did not keep up");
     };
     let queue = Queue::start(io::stderr(), tell)?;
     Ok(QUEUE.get_or_init(|| queue).clone())
 }
 
-/// Waits until what has been logged is written, but not for long.
+/// Waits until all logged lines are written, at most for [`FAREWELL`].
 pub(crate) fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(FAREWELL);
@@ -58,8 +59,8 @@ impl Drop for FlushAtEnd {
 }
 
 impl Queue {
-    /// `tell` is told, on the thread that writes, how many lines have been lost since the start, when they
-    /// have become more.
+    /// Starts the thread that writes. It calls `tell` with the number of lines lost since the start, whenever that has
+    /// grown.
     fn start(
         mut output: impl Write + Send + 'static,
         tell: impl Fn(u64) + Send + 'static,
@@ -71,7 +72,7 @@ impl Queue {
             let mut told = 0;
             for entry in to_write {
                 match entry {
-                    // Nobody could be told that it fails.
+                    // A failure cannot be reported: the log is the place for reports.
                     Entry::Line(line) => _ = output.write_all(&line),
                     Entry::Question(answer) => _ = answer.try_send(()),
                 }
@@ -121,7 +122,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::channel;
 
-    /// Takes nothing before it is let go.
+    /// An output that blocks until it is released.
     struct Stuck(Receiver<()>, Arc<Mutex<Vec<u8>>>);
 
     impl Write for Stuck {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_that_takes_nothing() {
+    fn logging_does_not_wait_for_a_stalled_reader() {
         let (go, stuck) = channel();
         let (tell, told) = channel();
         let written = Arc::<Mutex<Vec<u8>>>::default();
@@ -155,11 +156,11 @@ mod tests {
         queue.flush(Duration::from_secs(60));
         let text = String::from_utf8(written.lock().expect("no panic").clone()).expect("UTF-8");
         let lost = told.recv().expect("some are lost");
-        // The one that the writer had in hand has left its place in the queue.
+        // The line that the writer is writing has left its place in the queue.
         assert!((99..=100).contains(&lost), "{lost}");
         assert_eq!(text.lines().count() as u64, lines as u64 - lost);
         assert!(text.starts_with("0\n1\n2\n"), "{text}");
-        // All is as before then.
+        // Later lines are written as usual.
         queue.write_all(b"last\n").expect("it never fails");
         queue.flush(Duration::from_secs(60));
         assert!(written.lock().expect("no panic").ends_with(b"last\n"));

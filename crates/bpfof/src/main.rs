@@ -1,8 +1,8 @@
 //! The command line `bpfof`.
 //!
-//! Each subcommand is a module with its options and a `run`. They glue: the work is in the
-//! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`, the live view of
-//! a target in `bpfof-top`, behind `top`.
+//! Each subcommand is a module with its options and a `run`. Subcommands only connect the libraries, which do the work.
+//! Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`, the live view of a target in
+//! `bpfof-top`, behind `top`.
 
 mod allocator;
 mod command_tree;
@@ -42,44 +42,45 @@ struct Cli {
 enum Command {
     /// Serve namespaces over NVMe/TCP, with pushdown.
     ///
-    /// On SIGTERM and Ctrl-C it tells hosts to go elsewhere, and stops once commands in flight have ended. On SIGHUP it reads the
-    /// --config file again, takes over its namespaces and the sizes of files that have grown, and
-    /// tells the hosts; a configuration that cannot be served changes nothing. Namespaces that are
-    /// given by --namespace replace those of the file then, too: leave that option out.
+    /// On SIGTERM and Ctrl-C the target tells hosts to use other paths, which they have two seconds for, and stops once
+    /// commands in flight have ended. On SIGHUP it reads the --config file again, applies its namespaces and the sizes
+    /// of files that have grown, and tells the hosts; if the configuration cannot be served, nothing changes.
+    /// Namespaces of --namespace replace those of the file then, too: leave that option out.
     ///
-    /// It ends with status 78 if the configuration cannot be served however often that is tried, with 1 if
-    /// something else is missing, such as a disk.
+    /// The exit status is 78 if the configuration is wrong, so that another start cannot help, and 1 for other errors,
+    /// such as a missing disk.
     Target(target::Options),
     /// Let processes without privileges push down into files that they can open.
     ///
-    /// For each client it opens an association at the target that can run chains over granted files and
-    /// nothing else, and grants the files whose descriptors the client sends: those on ext4 that nobody has
-    /// open for writing, and immutable ones on XFS. It needs root, or CAP_LEASE and permission to read the files.
-    /// SIGTERM, Ctrl-C and SIGHUP (unless nohup has it ignored) take all grants back and end it.
+    /// For each client the daemon opens an association at the target that can only run chains over granted files. It
+    /// grants the files whose descriptors the client sends: on ext4 files that no process has open for writing, on XFS
+    /// immutable files. It needs root, or CAP_LEASE and permission to read the files. SIGTERM, Ctrl-C and SIGHUP
+    /// (unless nohup has it ignored) revoke all grants and end the daemon.
     Grantd(grantd::Options),
-    /// See and change a running target on this machine.
+    /// Inspect and change a running target on this machine.
     Ctl(ctl::Options),
     /// Watch a running target on this machine: hosts, namespaces, functions, reactors, live.
     ///
-    /// The key ? tells all keys. The target needs a control socket (bpfof target --control).
+    /// Press ? for a list of the keys. The target needs a control socket (bpfof target --control).
     #[cfg(feature = "top")]
     Top(bpfof_top::Options),
     /// Watch chains of a running target on this machine, hop by hop, as they end.
     ///
-    /// It tells when each hop asked for its reads, how long these took, how long the chain waited for its turn
-    /// and how long the function took; at most 1000 chains a second. Nothing is measured while nobody traces.
+    /// For each hop the trace shows when its reads were requested, how long they took, how long the chain then waited
+    /// for its turn, and how long the function ran; at most 1000 chains a second. Chains over memory are measured only
+    /// during a trace.
     Trace(trace::Options),
-    /// Look at a target's configuration file without serving it.
+    /// Check a target's configuration file without serving it.
     #[command(subcommand)]
     Config(config::Command),
     /// Check, install and list storage functions.
     #[command(subcommand)]
     Function(function::Command),
-    /// Ask files in SQL: filtered and reduced at the storage target.
+    /// Query files with SQL: filters and reductions run at the storage target.
     ///
     /// SELECT with columns, count, sum, min, max, avg, variances and histogram, WHERE, GROUP BY, HAVING, ORDER BY
-    /// and LIMIT, over records, .npy, CSV and Arrow files. All else is refused by name. --explain tells what is
-    /// done at the target, what here, and why.
+    /// and LIMIT, over records, .npy, CSV and Arrow files. Other SQL is refused with an error that names it. --explain
+    /// shows what runs at the target, what on this machine, and why.
     Query(Box<bpfof_query_command::Options>),
     /// Where files lie in a target's namespace.
     #[command(subcommand)]
@@ -87,7 +88,7 @@ enum Command {
     /// BPF-KV: a key-value store whose lookups run at the target.
     #[command(subcommand)]
     Kv(kv::Command),
-    /// Keys for TLS and for DH-HMAC-CHAP: make them, check them, and show what they stand for.
+    /// Keys for TLS and for DH-HMAC-CHAP: make them, check them, and show their identities.
     #[command(subcommand)]
     Key(key::Command),
     /// Measure pushdown against plain reads over the network.
@@ -96,14 +97,14 @@ enum Command {
     Bench(bpfof_bench::Command),
     /// Start a target, check a thousand answers, measure, plot.
     ///
-    /// The target is on loopback, with a fresh BPF-KV database in memory; answers that are pushed down are compared
+    /// The target listens on loopback and serves a fresh BPF-KV database in memory. Answers of pushdown are compared
     /// with those of plain reads, then both are measured side by side.
     #[cfg(feature = "bench")]
     Demo(bpfof_bench::demo::Options),
-    /// Look for what would keep a target from running well here.
+    /// Check whether a target can run well on this machine.
     ///
-    /// It looks at the kernel, io_uring, limits, the port and the tools, and says what to do about each problem. It
-    /// ends with an error if a target cannot run.
+    /// It checks the kernel, io_uring, limits, the port and the tools, and says how to solve each problem. It ends with
+    /// an error if a target cannot run.
     Doctor(doctor::Options),
     /// Run chains in the interrupt of this machine's NVMe drives, by a kernel module.
     ///
@@ -118,11 +119,11 @@ enum Command {
     Manual(command_tree::Manual),
 }
 
-/// What a target ends with whose configuration cannot be served (EX_CONFIG of sysexits.h): the unit is not
-/// started again.
+/// Exit status of a target whose configuration cannot be served (EX_CONFIG of sysexits.h): systemd does not restart the
+/// unit.
 const BAD_CONFIGURATION: u8 = 78;
 
-/// What a creation of a database ends with that was stopped, as `bpfof query` does.
+/// Exit status if a signal has interrupted the creation of a database; `bpfof query` has the same.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -159,10 +160,10 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // Someone closed the pipe we print to, as `head` does: not an error.
+        // The reader has closed the pipe that we print to, as `head` does: not an error.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            // The reason comes last.
+            // Flush the log first, so that the error is the last line.
             log_writer::flush();
             tell(&error);
             if error.is::<target::BadConfiguration>() {
@@ -176,15 +177,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the libraries warn of, such as a path to a target that is lost, is told on standard error.
+/// Prints warnings of the libraries, such as a lost path to a target, on standard error.
 fn tell_warnings() {
     let mut logger = env_logger::Builder::new();
     logger.filter_level(log::LevelFilter::Warn);
     logger.format(|out, record| writeln!(out, "bpfof: {}", record.args())).init();
 }
 
-/// What `println!` does when nobody reads our output any more is a panic. It is no defect, and nothing
-/// is left to be done: a target that was started ends with this process.
+/// `println!` panics when the reader of standard output is gone. That is no defect, and there is nothing to clean up: a
+/// target that this process started ends with it. So exit without a message.
 fn end_quietly_without_a_reader() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,4 +1,4 @@
-//! How commands are shown that a target tells of: one line each, and chains hop by hop.
+//! Formats commands that a target reports: one line each, and chains hop by hop.
 
 use bpfof_controller::{Class, CommandRecord, HopRecord};
 use bpfof_nvme::is_unprintable;
@@ -16,12 +16,12 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
-/// Text of others, without what would change the terminal.
+/// Text from hosts, without control characters that would change the terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.replace(is_unprintable, "\u{fffd}")
 }
 
-/// What a command was.
+/// The name of a command: of its function, or of its class.
 pub(crate) fn name(of: &CommandRecord) -> String {
     match &of.function {
         Some((name, _)) if !name.is_empty() => plain(name),

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const PROGRAM: &str = "bpfof-query";
-/// `bpfof query`.
+/// Words of the command line before the options: `bpfof query`.
 const WORDS: usize = 2;
 
-/// Becomes that program, with the same arguments; returns only if it cannot.
+/// Replaces this process by [`PROGRAM`], with the same options; returns only if that fails.
 pub(crate) fn run() -> Outcome {
     let beside = std::env::current_exe().ok().map(|program| program.with_file_name(PROGRAM));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM));

@@ -1,12 +1,12 @@
-//! Files that get another content at once or not at all, and still have it after a crash of the machine.
+//! Replaces the contents of files, atomically and durably across a crash of the machine.
 
 use bpfof_terminal::folder::sync_folder;
 use std::fs::{File, OpenOptions, remove_file, rename};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Makes a file at `aside` by `options`, fills it and puts it in the place of `path`. `prepare` gives it
-/// owner and mode before anything is in it. After an error there is nothing at `aside`.
+/// Makes a file at `aside` with `options`, fills it and renames it to `path`. `prepare` sets its owner and mode while
+/// it is empty. After an error the file at `aside` is removed, unless it could not even be opened.
 pub(crate) fn replace(
     (path, aside): (&Path, &Path),
     options: &OpenOptions,
@@ -23,7 +23,7 @@ pub(crate) fn replace(
     sync_folder(path)
 }
 
-/// Writes all of a file that has just been made.
+/// Writes the contents of a new file, and syncs it.
 pub(crate) fn fill(mut file: &File, content: &[&[u8]]) -> io::Result<()> {
     content.iter().try_for_each(|part| file.write_all(part))?;
     file.sync_all()

@@ -5,7 +5,7 @@ use bpfof_controller::{Class, CommandRecord};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What its columns have.
+/// Heads of the columns.
 pub(crate) const HEADS: [&str; 6] = ["took", "command", "hops", "ago", "host", "waited for"];
 
 /// Rows of the table of the slowest commands.
@@ -30,10 +30,10 @@ fn row(of: &CommandRecord) -> Vec<String> {
     ]
 }
 
-/// All of them, hop by hop.
+/// The slowest commands, hop by hop.
 ///
 /// # Errors
-/// As of [`rows`].
+/// As for [`rows`].
 pub(crate) fn hop_by_hop(slowest: &Value) -> Result<String, serde_json::Error> {
     let all = Vec::<CommandRecord>::deserialize(slowest)?;
     Ok(all.iter().map(observed::chain).collect::<Vec<_>>().join("\n"))

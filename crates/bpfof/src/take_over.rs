@@ -1,9 +1,8 @@
-//! A target that goes on in the place of one that runs (`--take-over`).
+//! A target that replaces a running one (`--take-over`).
 //!
-//! It listens with that one's sockets. Once it can serve, that one lets no more hosts in and this one does; those
-//! that are connected move: listener by
-//! listener they are told to go elsewhere, their connections end when nothing is in flight, and they connect
-//! again, to this process. The next listener comes when they have.
+//! It listens on the old target's sockets. Once it can serve, it accepts new connections instead of the old target.
+//! Connected hosts move listener by listener: the old target drains a listener and ends its connections when nothing is
+//! in flight, and the hosts connect again, to this process. The next listener follows when they have.
 
 use bpfof_controller::TargetConfig;
 use bpfof_operations::Reporter;
@@ -16,12 +15,12 @@ use std::time::{Duration, Instant};
 
 /// How long commands in flight at a listener may take.
 const DRAIN: Duration = Duration::from_secs(30);
-/// How long hosts get to come back before the next listener: Linux waits 10 s before it tries.
+/// How long to wait for hosts to connect again before the next listener: Linux waits 10 s before it tries.
 const RETURN: Duration = Duration::from_secs(20);
-/// Time between two looks.
+/// Time between two reports of a target.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Those of the sockets that the configuration still has addresses for.
+/// Keeps only the sockets whose addresses are in the configuration.
 pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
     let is_configured = |at: SocketAddr, wanted: SocketAddr| {
         at == wanted || wanted.port() == 0 && at.ip() == wanted.ip()
@@ -41,10 +40,10 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
     }
 }
 
-/// Has the hosts of another target move here, and that target stop.
+/// Moves the hosts of another target to this one, and stops the other.
 ///
 /// # Errors
-/// It does not answer, or does not end.
+/// The other target does not answer, or does not end.
 pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientError> {
     let listeners = old.call("report", Value::Null)?["listeners"].clone();
     let listeners: Vec<Value> = listeners.as_array().cloned().unwrap_or_default();
@@ -55,14 +54,15 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
         old.call("drain", which.clone())?;
         let is_idle = wait_idle(&mut old, id)?;
         if !is_idle {
-            log::warn!("{address}: commands are still in flight, and their connections end");
+            log::warn!("{address}: commands are still in flight; their connections are closed now");
         }
         old.call("close", which)?;
-        // Who has no other way waits no longer than he must.
+        // A host with several listeners keeps one: wait before the next is drained. After the last there is no reason
+        // to wait.
         if number + 1 < listeners.len() {
             wait_for_hosts(here, &address, &hosts);
         }
-        log::info!("{address}: {} hosts were told to come here", hosts.len());
+        log::info!("{address}: {} hosts were told to connect to this target", hosts.len());
     }
     old.call("stop", Value::Null)?;
     old.wait_end()
@@ -75,7 +75,8 @@ fn hosts_at(report: &Value, listener: &Value) -> BTreeSet<String> {
     its.filter_map(|of| of["host"].as_str().map(str::to_owned)).collect()
 }
 
-/// Whether nothing is in flight at a listener, and all hosts know of it, after a while.
+/// Waits until nothing is in flight at a listener and its hosts have read the change; false if that takes longer than
+/// [`DRAIN`].
 fn wait_idle(old: &mut Client, id: &Value) -> Result<bool, ClientError> {
     let end = Instant::now() + DRAIN;
     loop {
@@ -100,7 +101,7 @@ fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
         let listener = report.listeners.iter().find(|of| of.address.to_string() == *address);
         let Some(id) = listener.map(|of| of.id) else { return };
         let has = |host: &String| {
-            // An I/O queue: it can work.
+            // With an I/O queue the host can work.
             report
                 .connections
                 .iter()
@@ -111,5 +112,5 @@ fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    log::warn!("{address}: not all hosts have come back yet; the next listener does not wait");
+    log::warn!("{address}: not all hosts have reconnected yet; draining the next listener anyway");
 }

@@ -30,20 +30,20 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the service manager calls the socket for discovery (FileDescriptorName=); any other name is that of
-/// the one for hosts.
+/// The service manager's name for the discovery socket (FileDescriptorName=). A socket with any other name is for
+/// hosts.
 const DISCOVERY_SOCKET: &str = "discovery";
 
-/// How long hosts get to go elsewhere when the target stops.
+/// How long a target that stops waits for hosts to use other paths.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 // One field for each option.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Address and port to listen on, repeatable [default: 127.0.0.1:4420; port 0 lets the kernel choose]:
-    /// ADDRESS[,advertise=HOST[:PORT]][,id=N][,ana=[GROUP:]STATE]. The discovery log names the advertised
-    /// address, where hosts reach this one by another, and the id, which is the position unless it is given;
-    /// the state of namespaces here is optimized, non-optimized or inaccessible.
+    /// ADDRESS[,advertise=HOST[:PORT]][,id=N][,ana=[GROUP:]STATE]. advertise is the address in the discovery log, if
+    /// hosts reach this listener by another one; id is the listener's number in that log, by default its position; ana
+    /// is the state of namespaces at this listener: optimized, non-optimized or inaccessible.
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<ListenConfig>,
     /// Address and port to listen on for NVMe/RDMA, repeatable, beside --listen, with the same options [default:
@@ -55,98 +55,96 @@ pub(crate) struct Options {
     /// can discover at --listen as well].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     discovery: Option<SocketAddr>,
-    /// Ids of controllers, as 1-32000, 1024 or more: those of targets that serve one subsystem together must
-    /// differ [default: 1-65519].
+    /// Range of controller ids, for example 1-32000, at least 1024 of them: targets that serve one subsystem together
+    /// need ranges that do not overlap [default: 1-65519].
     #[arg(long, value_name = "FIRST-LAST", value_parser = parse_cntlids)]
     cntlid: Option<RangeInclusive<u16>>,
     /// NVMe qualified name of the subsystem [default: nqn.2026-01.io.bpf-of:target].
     #[arg(long)]
     nqn: Option<String>,
     /// A namespace, repeatable, ids from 1: mem:size=1GiB[,lba=512|4096][,latency_us=3][,iops=N]
-    /// or file:path=FILE[,size=10GiB][,lba=512|4096]; mem:file=FILE[,…] instead of a size is the
-    /// memory of a file on tmpfs, shared with whoever writes it, and FILE must not be made shorter
-    /// while it is served; of several files
-    /// stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…], concat:path=FILE,path=FILE[,size=…] or
-    /// nvme:path=/dev/ngXnY,
-    /// with the size of each; with nqn=NAME in a subsystem of that name,
-    /// where ids are from 1 again; with nsid=N under that id, not its position; with uuid=UUID hosts know
-    /// it as the same disk as that of another target; with anagrpid=N in that ANA group.
+    /// or file:path=FILE[,size=10GiB][,lba=512|4096]. mem:file=FILE[,…] serves a file on tmpfs as memory, shared with
+    /// the processes that write it; FILE must not be truncated while it is served.
+    /// stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] and concat:path=FILE,path=FILE[,size=…] join several files;
+    /// size is the size of each. nvme:path=/dev/ngXnY serves a drive. nqn=NAME puts the namespace into the subsystem of
+    /// that name, where ids start from 1 again; nsid=N gives it that id instead of its position; uuid=UUID lets hosts
+    /// recognize it as the same disk as a namespace of another target; anagrpid=N puts it into that ANA group.
     #[arg(long = "namespace", value_name = "SPEC")]
     namespaces: Vec<NamespaceConfig>,
     /// Processors to run a reactor on, for example 0,1 [default: one reactor, not pinned].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     cores: Option<Vec<usize>>,
-    /// Never sleep: lower latency, all of the processors.
+    /// Never sleep: lower latency, but each reactor keeps its processor busy all the time.
     #[arg(long)]
     poll: bool,
-    /// How long to look for work before sleeping, in µs, where that has paid so far [default: 200].
+    /// How long to poll for work before sleeping, in µs, while polling pays off [default: 200].
     #[arg(long, value_name = "MICROSECONDS")]
     spin_us: Option<u32>,
     /// Hop budget of a chain [default: 33554432].
     #[arg(long)]
     max_hops: Option<u32>,
-    /// Memory that the target takes at most, namespaces in memory included, for example 2GiB
-    /// [default: a quarter of the machine's, or of the control group's, beside the namespaces].
+    /// Most memory that the target may take, namespaces in memory included, for example 2GiB [default: the namespaces,
+    /// and a quarter of the memory of the machine or the control group].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_max: Option<u64>,
-    /// Namespaces in memory may be larger together than the machine's memory: what is never written takes
-    /// none. When it runs out, the kernel ends the target.
+    /// Allow namespaces in memory that are larger together than the machine's memory: blocks that are never written
+    /// take none. If memory runs out, the kernel kills the target.
     #[arg(long)]
     overcommit_memory: bool,
-    /// Connections of one address [default: 3072].
+    /// Most connections from one address [default: 3072].
     #[arg(long, value_name = "COUNT")]
     connections_per_address: Option<u32>,
-    /// Connections of one host [default: 1024].
+    /// Most connections of one host [default: 1024].
     #[arg(long, value_name = "COUNT")]
     connections_per_host: Option<u32>,
-    /// Associations of one address [default: 512].
+    /// Most associations from one address [default: 512].
     #[arg(long, value_name = "COUNT")]
     associations_per_address: Option<u32>,
-    /// Associations of one host [default: 128].
+    /// Most associations of one host [default: 128].
     #[arg(long, value_name = "COUNT")]
     associations_per_host: Option<u32>,
-    /// Seconds after which a host that takes nothing of its answers is given up [default: 30].
+    /// Seconds after which a host that reads nothing of its answers is disconnected [default: 30].
     #[arg(long, value_name = "SECONDS")]
     send_timeout_s: Option<u32>,
-    /// Seconds after which a host without keep-alive that sends no command is given up; 0 refuses
-    /// such hosts [default: 600].
+    /// Seconds after which a host without keep-alive that sends no command is disconnected; 0 refuses such hosts
+    /// [default: 600].
     #[arg(long, value_name = "SECONDS")]
     idle_timeout_s: Option<u32>,
-    /// Let everybody in whom the network lets through, to read and write everything, if the --config
-    /// file has no rules for hosts. Without this, a target without rules listens on loopback only.
+    /// Let all hosts that reach the target read and write everything, if the --config file has no rules for hosts.
+    /// Without this option, a target without rules listens on loopback only.
     #[arg(long)]
     allow_any_host: bool,
-    /// Whether hosts come by TLS: off; allowed, with or without on one port, though hosts whose rule
-    /// has a tls-psk must; or required [default: allowed if a rule in the --config file has a tls-psk,
-    /// else off].
+    /// Whether hosts connect by TLS: off; allowed, with and without TLS on one port, but hosts whose rule has a tls-psk
+    /// must use it; or required [default: allowed if a rule in the --config file has a tls-psk, else off].
     #[arg(long, value_name = "off|allowed|required", value_parser = parse_tls_mode)]
     tls: Option<TlsMode>,
-    /// Seal the records of TLS in this process, even where the kernel could; it opens them in any case.
+    /// Encrypt TLS records in this process even if the kernel could. Received records are always decrypted in this
+    /// process.
     #[arg(long)]
     no_kernel_tls: bool,
     /// Address and port to listen on for metrics (GET /metrics, for Prometheus) and for a page that shows them;
-    /// whoever reaches it reads the names of hosts. Usually port 9420 of an address for operators [default:
+    /// all clients that reach it can read the names of hosts. Usually port 9420 of an address for operators [default:
     /// none].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
-    /// A name by which the metrics may be asked for, repeatable, beside addresses, names without a dot and
-    /// the machine's own: any other may be that of a web page which somebody else's server has sent to an
-    /// operator.
+    /// A further name in URLs for the metrics, repeatable. Addresses, names without a dot and the machine's own names
+    /// work without it. Other names are refused, because a foreign web page could use its own name to read the metrics
+    /// through an operator's browser (DNS rebinding).
     #[arg(long = "metrics-name", value_name = "NAME")]
     metrics_names: Vec<String>,
     /// Socket for `bpfof ctl` [default: none].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Go on in the place of the target whose control socket this is: listen with its sockets, then have its
-    /// hosts move here, and have it stop. Without another control socket that one becomes this target's.
+    /// Replace the running target that has this control socket: listen on its sockets, then move its hosts to this
+    /// process, and stop it. This target takes over the control socket as well, unless it has another one.
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
     /// transport, advertise, id, ana), discovery, cntlid, metrics, metrics-names, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
-    /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
-    /// allow-any-host, and [[host]] rules that say who may do what.
+    /// idle-timeout-s, functions (objects to install at the start), tls, kernel-tls, allow-any-host, and [[host]] rules
+    /// with the rights of hosts.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line with the address once it listens.
@@ -156,7 +154,7 @@ pub(crate) struct Options {
     daemon: daemon::Daemon,
 }
 
-/// A configuration that cannot be served, however often that is tried.
+/// A wrong configuration, with which another start would fail as well.
 #[derive(Debug)]
 pub(crate) struct BadConfiguration(Box<dyn std::error::Error>);
 
@@ -168,11 +166,12 @@ impl fmt::Display for BadConfiguration {
 
 impl std::error::Error for BadConfiguration {}
 
-/// Answers operators. A target that has retired another one serves on without, because both would end otherwise.
+/// Opens the control socket. If that fails after another target has retired, this one serves without it, because
+/// otherwise both would end.
 fn answer(bound: Bound, is_successor: bool) -> Result<Option<Control>, ControlError> {
     bound.serve().map(Some).or_else(|error| match is_successor {
         true => {
-            log::error!("{error}; bpfof ctl does not reach it");
+            log::error!("{error}; bpfof ctl cannot reach this target");
             Ok(None)
         }
         false => Err(error),
@@ -199,20 +198,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
         false => Box::<dyn std::error::Error>::from(error),
     })?;
     let asked = Asked::default();
-    // Another target may answer where this one is to, but not a third.
+    // Only the target that is taken over may still serve this target's control socket.
     let takes_over = options.take_over.is_some()
         && is_same_file(options.take_over.as_deref(), config.control.as_deref());
     let given = (metrics_socket, takes_over);
     let (control, metrics) = serve_operators(&config, &server, &asked, given)?;
     let mut old = None;
     if let Some(path) = &options.take_over {
-        // Not before: the other target waits for no client that is silent as long as a start may take.
+        // Connect only now: the other target disconnects clients that are silent for as long as a start may take.
         let mut client = Client::connect(path)?;
         client.call("retire", serde_json::Value::Null)?;
         server.begin_accepting()?;
         old = Some(client);
     }
-    // Now that it needs no more clients itself; before, it would have been left without, had it not retired.
+    // Replace the other target's control socket only now: if it had not retired, it would still need the socket.
     let _control = control.map(|bound| answer(bound, old.is_some())).transpose()?.flatten();
     drop(claim);
     crate::allocator::give_back_unused_pages(server.memory());
@@ -241,7 +240,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     daemon::tell(manager, |manager| manager.notify("STOPPING=1"));
     if !is_crippled.load(Ordering::Relaxed) && !server.drain(FAREWELL) {
-        log::info!("some hosts have not gone elsewhere");
+        log::info!("some hosts have not moved to other paths");
     }
     server.stop();
     match is_crippled.load(Ordering::Relaxed) {
@@ -250,7 +249,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// What `--listen-rdma` has, which no option of the address changes.
+/// Parses `--listen-rdma`: no option of the address can change the transport.
 fn parse_rdma(text: &str) -> Result<ListenConfig, String> {
     if text.split(',').any(|option| option == "transport=tcp") {
         return Err("it is for RDMA: leave transport=tcp out, or use --listen".to_owned());
@@ -259,8 +258,8 @@ fn parse_rdma(text: &str) -> Result<ListenConfig, String> {
     Ok(ListenConfig { transport: Transport::Rdma, ..listen })
 }
 
-/// Sockets of the service manager, and what to do without a reactor: a part of the hosts would wait for
-/// nothing, so this process ends, for another to be started.
+/// Sockets of the service manager, and what to do when a reactor ends: its hosts would wait for ever, so this process
+/// stops, and the service manager starts another.
 fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> {
     let is_crippled = Arc::clone(is_crippled);
     let on_reactor_end = move || {
@@ -286,25 +285,26 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
     Ok(options)
 }
 
-/// Says that operators have asked for changes. Not that of a reload: several that come at once are one signal.
+/// The signal for changes that operators have requested. It is not SIGHUP, because pending signals of the same kind are
+/// delivered as one.
 const OPERATORS: i32 = signal_hook::consts::SIGUSR1;
 
-/// What has become of a change: where it was, or why nothing, or not all of it, has changed.
+/// The outcome of a change: the namespace that has changed, if one has, or why the change was not or only partly made.
 type Changed = Result<Option<Place>, String>;
 
-/// Changes that operators wait for.
+/// Requested changes, each with the sender for its outcome, on which the operator waits.
 type Asked = Arc<Mutex<Vec<(Change, Sender<Changed>)>>>;
 
-/// What the configuration file had in it.
+/// Contents of the configuration file.
 #[derive(Default)]
 struct Texts {
-    /// When it was read, or written, last.
+    /// As it was last read or written.
     file: String,
-    /// The same with changes that were not saved: its namespaces are served.
+    /// The same with unsaved changes: the namespaces of this text are served.
     served: String,
 }
 
-/// Changes what is served.
+/// Carries out a change.
 fn carry_out(change: &Change, options: &Options, server: &Server, texts: &mut Texts) -> Changed {
     let unchanged = |error: Box<dyn std::error::Error>| {
         format!("nothing has changed, the configuration is refused: {error}")
@@ -326,16 +326,17 @@ fn carry_out(change: &Change, options: &Options, server: &Server, texts: &mut Te
             .and_then(|(place, to_save)| save_text(to_save, texts).map(|()| Some(place))),
     };
     match &outcome {
-        Ok(_) => log::info!("the configuration is taken over"),
+        Ok(_) => log::info!("the configuration is in force"),
         Err(error) => log::error!("{error}"),
     }
     outcome
 }
 
-/// The configuration file, and what it is to become.
+/// The path of the configuration file and its new contents, if the change is saved.
 type ToSave<'a> = Option<(&'a Path, String)>;
 
-/// Changes the namespaces. Tells also what the file is to become, if it is to change.
+/// Changes the served namespaces. Also returns the new contents of the configuration file, if the change is to be
+/// saved.
 fn edit_namespaces<'a>(
     edit: &Edit,
     save: bool,
@@ -344,25 +345,28 @@ fn edit_namespaces<'a>(
     texts: &mut Texts,
 ) -> Result<(Place, ToSave<'a>), Box<dyn std::error::Error>> {
     let Some(path) = options.config.as_ref().filter(|_| options.namespaces.is_empty()) else {
-        return Err("namespaces come from --namespace: only those of a --config file change".into());
+        return Err(
+            "namespaces come from --namespace: only namespaces of a --config file can be changed"
+                .into(),
+        );
     };
     let (edited, place) = edit::apply(&texts.served, edit)?;
-    // Nothing else of the text, which may be older than the rules that hold.
+    // Only the namespaces of this configuration are used: its rules may be older than those in force.
     let edited_config = with_options(TargetConfig::from_toml(&edited)?, options)?;
-    // Without changes that others did not save.
+    // The file lacks the changes that other operators did not save.
     let named = |why: String| format!("{}: {why}", path.display());
     let in_file = if save { std::fs::read_to_string(path)? } else { String::new() };
     if save && !edit::have_same_namespaces(&in_file, &texts.file)? {
-        let why = "its namespaces have changed since it was read; reload takes them over";
+        let why = "its namespaces have changed since it was read: reload first";
         return Err(named(why.to_owned()).into());
     }
     let known = |text| edit::storage_of(text, &place);
     let to_save = match edit {
         _ if !save => None,
-        // It was never saved itself.
+        // The namespace to remove was never saved.
         Edit::Remove(_) if known(&in_file)?.is_none() => None,
         Edit::Remove(_) | Edit::Resize(..) if known(&in_file)? != known(&texts.served)? => {
-            let why = format!("namespace {} is another one there", place.nsid);
+            let why = format!("namespace {} has different storage in this file", place.nsid);
             return Err(named(why).into());
         }
         _ => {
@@ -378,20 +382,20 @@ fn edit_namespaces<'a>(
     Ok((place, to_save))
 }
 
-/// Writes what the configuration file is to become, now that it is served.
+/// Writes the new configuration file, after the change is in force.
 fn save_text(to_save: ToSave<'_>, texts: &mut Texts) -> Result<(), String> {
     let Some((path, text)) = to_save else { return Ok(()) };
     write_over(path, &text).map_err(|error| {
-        format!("the target has the change now, but cannot save it in {}: {error}", path.display())
+        format!("the change is in force, but cannot be saved in {}: {error}", path.display())
     })?;
-    log::info!("{} has the change", path.display());
+    log::info!("the change is saved in {}", path.display());
     texts.file = text;
     Ok(())
 }
 
-/// Puts a text in place of a file's, at once or not at all.
+/// Replaces the contents of a file atomically.
 fn write_over(path: &Path, text: &str) -> io::Result<()> {
-    // A link stays one.
+    // Resolve symbolic links, so that a link stays one.
     let path = &path.canonicalize()?;
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -406,7 +410,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves metrics, and prepares the socket for operators. Tells where metrics are.
+/// Serves metrics, and prepares the control socket. Returns it, and the address of the metrics.
 fn serve_operators(
     config: &TargetConfig,
     server: &Server,
@@ -468,8 +472,8 @@ fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {
     one.map(whole) == other.map(whole)
 }
 
-/// Takes the sockets of the target whose control socket is at `path`. Returns the one for metrics, and the
-/// connection that keeps others from taking them.
+/// Takes the sockets of the target whose control socket is at `path`. Returns the socket for metrics, and the
+/// connection that keeps other processes from taking them.
 fn hand_over_from(
     path: &Path,
     config: &TargetConfig,
@@ -485,21 +489,24 @@ fn hand_over_from(
     Ok((metrics, claim))
 }
 
-/// Has the hosts of another target move here while this one serves already.
+/// Starts a thread that moves the hosts of another target to this one, which serves already.
 fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
     let report: Reporter = Arc::new(server.report());
     let lock_files = server.lock_files();
     let begin = move || match take_over::move_hosts(old, &report) {
         Ok(()) => match lock_files() {
-            Ok(()) => log::info!("the other target has stopped: all is taken over"),
-            Err(error) => log::warn!("the other target has stopped, and somebody else: {error}"),
+            Ok(()) => log::info!("the other target has stopped: this one has taken over"),
+            Err(error) => log::warn!(
+                "the other target has stopped, but the files of namespaces cannot be locked: \
+                 {error}"
+            ),
         },
         Err(error) => log::error!("the other target has not stopped: {error}"),
     };
     std::thread::Builder::new().name("take over".into()).spawn(begin).map(drop)
 }
 
-/// Tells the service manager, as often as it wants, that all reactors turn.
+/// Starts a thread that feeds the service manager's watchdog as long as all reactors respond.
 fn feed_watchdog(manager: Option<&Manager>, server: &Server) -> io::Result<()> {
     let (Some(manager), Some(interval)) = (manager, bpfof_systemd::watchdog()) else {
         return Ok(());
@@ -510,7 +517,7 @@ fn feed_watchdog(manager: Option<&Manager>, server: &Server) -> io::Result<()> {
             std::thread::sleep(interval / 4);
             match has_pulse(interval / 4) {
                 true => daemon::tell(Some(&manager), |manager| manager.notify("WATCHDOG=1")),
-                false => log::error!("a reactor gives no sign of life"),
+                false => log::error!("a reactor does not respond, so the watchdog is not fed"),
             }
         }
     };
@@ -526,7 +533,7 @@ fn configuration(options: &Options) -> Result<(TargetConfig, Texts), Box<dyn std
     Ok((with_options(config, options)?, Texts { file, served }))
 }
 
-/// What the file says, and what options override.
+/// The configuration of the file, with the options that override it.
 fn with_options(
     mut config: TargetConfig,
     options: &Options,
@@ -544,7 +551,7 @@ fn with_options(
     config.discovery = options.discovery.or(config.discovery);
     config.metrics = options.metrics.or(config.metrics);
     config.metrics_names.extend(options.metrics_names.iter().cloned());
-    // Whoever takes over answers operators where they ask.
+    // A target that takes over serves the old target's control socket, unless it has one of its own.
     config.control = options.control.clone().or(config.control).or(options.take_over.clone());
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);

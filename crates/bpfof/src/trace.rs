@@ -19,7 +19,7 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Socket of the target: what it was given by --control.
+    /// Control socket of the target, as in its --control.
     #[arg(
         long,
         value_name = "PATH",
@@ -27,7 +27,7 @@ pub(crate) struct Options {
         default_value = "/run/bpfof-target/control.sock"
     )]
     socket: PathBuf,
-    /// One chain in so many.
+    /// Trace only one chain in N.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
     /// Only chains that take longer than this: 250us, 5ms, 1s.
@@ -39,10 +39,10 @@ pub(crate) struct Options {
     /// Only chains of the function with this name.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// End after so many chains [default: at Ctrl-C].
+    /// End after N chains [default: at Ctrl-C].
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// End after so many seconds.
+    /// End after this time.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     /// Print a line of JSON for each chain.
@@ -73,14 +73,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
         function: options.function.clone(),
     };
     client.call("trace", serde_json::to_value(&request)?)?;
-    // What the file holds is lost only to a trace that has begun.
+    // Overwrite the file only once the trace has begun.
     let mut chrome = options.chrome.as_deref().map(ChromeFile::create).transpose()?;
     let (mut told, mut skipped, mut lost) = (0, 0, None);
     while options.count.is_none_or(|count| told < count) {
         let Some(notified) = client.notified()? else {
             if !is_enough.load(Ordering::Relaxed) {
-                lost =
-                    Some("the target has ended the trace: it stops, or too little was read of it");
+                lost = Some(
+                    "the target has ended the trace: it is stopping, or this client was too slow",
+                );
             }
             break;
         };
@@ -97,14 +98,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let more = match skipped {
         0 => String::new(),
-        _ => format!("; {skipped} more ended too fast to be told of: take one in N by --every"),
+        _ => format!("; {skipped} more were skipped, too many to show: take one in N by --every"),
     };
     tell(format_args!("{told} chains{more}"));
     lost.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// The client has nothing more when the time is over, or at Ctrl-C, SIGTERM and the loss of the terminal; then the flag
-/// is set.
+/// Ends the client's notifications when the time is over, and on Ctrl-C, SIGTERM and the loss of the terminal; the
+/// returned flag is then set.
 fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> io::Result<Arc<AtomicBool>> {
     let hang_up = (!ignores_hang_up()).then_some(SIGHUP);
     let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))?;

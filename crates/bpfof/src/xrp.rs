@@ -21,13 +21,13 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum Xrp {
-    /// Load the module, with what it needs to know of this kernel (root)
+    /// Load the module, with the offsets in this kernel's structures that it needs (root)
     Load(Load),
-    /// Load functions into the kernel for a drive, say which it takes, and take them back (root)
+    /// Check which functions the kernel accepts for a drive; none stays loaded (root)
     Check(Check),
     /// List drives whose chains run in the kernel, with their functions and files (root)
     List(Output),
-    /// Say whether the module is loaded, how it guards the drive's lock, and what it has counted (root)
+    /// Show whether the module is loaded, how it guards the drive's lock, and its counters (root)
     Status(Output),
     /// Remove the module; refused while a program uses it (root)
     Unload,
@@ -35,7 +35,7 @@ enum Xrp {
 
 #[derive(Args)]
 struct Load {
-    /// The module's file [default: what is installed for this kernel]
+    /// The module's file [default: the one installed for this kernel]
     #[arg(long)]
     module: Option<PathBuf>,
 }
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// Runs a tool of kmod; what it says is the error.
+/// Runs a tool of kmod; its standard error is the error.
 fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
@@ -122,7 +122,7 @@ fn check(check: &Check) -> Outcome {
             match load_into_kernel(&mut domain, &entry.program) {
                 Ok(number) => {
                     domain.remove_function(number);
-                    println!("{}: the kernel takes it", entry.name);
+                    println!("{}: the kernel accepts it", entry.name);
                 }
                 Err(error) => {
                     refused += 1;
@@ -162,7 +162,7 @@ fn read(name: &str) -> Result<String, String> {
 #[derive(Serialize)]
 struct Status {
     loaded: bool,
-    /// `A`: no spinlock is held below the interrupt; `B`: that of the queue is held by nobody.
+    /// `A`: the interrupted code holds no spinlock; `B`: no processor holds the lock of the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     guard: Option<&'static str>,
     counters: BTreeMap<String, u64>,

@@ -1,4 +1,4 @@
-//! What cannot be right is refused, by option and value; what is interrupted leaves nothing half done.
+//! Invalid options are refused with an error that names option and value; interrupted commands leave nothing half done.
 
 mod command;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A refused command names these.
+/// The command fails, and its error contains these words.
 fn refused(arguments: &[&str], named: &[&str]) {
     let errors = bad(arguments);
     for name in named {
@@ -89,9 +89,9 @@ fn the_target_comes_from_the_environment() {
     assert!(run(&["function", "list"]).contains("no function is installed"));
 }
 
-/// Of a part of a database the other keys are damage.
+/// A database of one subtree: all other keys look damaged.
 #[test]
-fn a_key_that_cannot_be_looked_up_takes_no_others_away() {
+fn a_failed_lookup_does_not_hide_other_keys() {
     let target = Target::start(&["mem:size=16MiB"]);
     good(&["kv", "create", "--levels", "3", "--subtrees", "1", "--target", &target.url]);
     for plain in [&[][..], &["--plain"]] {
@@ -130,10 +130,10 @@ fn an_interrupted_creation_says_what_is_left_of_the_namespace() {
     let output = child.wait_with_output().expect("it ends");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{errors}");
-    assert!(errors.contains("interrupted: namespace 1 has no database now"), "{errors}");
+    assert!(errors.contains("interrupted: namespace 1 has no usable database now"), "{errors}");
 }
 
-/// No machine has the address; the libraries are this machine's, or one that cannot be loaded.
+/// No machine has the address; the libraries are those of this machine, or a file that cannot be loaded.
 #[test]
 fn a_target_that_cannot_do_rdma_says_what_it_needs() {
     let start = |libraries: Option<&Path>| {
@@ -160,7 +160,7 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
         let (cause, _) = errors.split_once(advice).expect(&errors);
         assert!(cause.contains(library), "{library}: {errors}");
     }
-    // The same of a host.
+    // The same for a host.
     refused(
         &[
             "kv",
@@ -169,9 +169,9 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
             "nvme-rdma://203.0.113.1:4421/nqn.2026-01.org.example:disk",
             "1",
         ],
-        &["cannot connect to 203.0.113.1:4421 by RDMA"],
+        &["cannot connect to 203.0.113.1:4421 over RDMA"],
     );
-    // Nor can it be another transport.
+    // The transport cannot be another one.
     refused(
         &[
             "target",
@@ -182,7 +182,7 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
         ],
         &["leave transport=tcp out, or use --listen"],
     );
-    // TLS cannot be required of it.
+    // TLS cannot be required for RDMA.
     refused(
         &[
             "target",
@@ -197,7 +197,7 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
     );
 }
 
-/// Ends a command when `file` is there and has bytes.
+/// Sends a signal to a command once `file` exists and is not empty.
 fn interrupt_once(command: &mut Command, file: &Path, signal: Signal) -> Child {
     let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -222,7 +222,7 @@ fn an_interrupted_database_is_not_there() {
         assert!(!file.exists(), "{signal:?}");
         assert_eq!(partial.exists(), leaves_partial, "{signal:?}");
     }
-    // What a killed creation has left is no obstacle.
+    // The partial file of a killed creation does not hinder the next one.
     let path = file.to_str().expect("UTF-8");
     let made = json(&["kv", "create", "--levels", "2", "--json", "--file", path]);
     assert_eq!(made["keys"], 961);
@@ -243,7 +243,7 @@ fn an_interrupted_benchmark_leaves_no_empty_results() {
     assert!(!results.exists());
 }
 
-/// The key for TLS.
+/// The benchmark makes a file with a key for TLS.
 #[test]
 fn an_interrupted_benchmark_leaves_no_files() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -262,7 +262,7 @@ fn an_interrupted_benchmark_leaves_no_files() {
     assert!(is_empty());
 }
 
-/// Nobody is there to trace.
+/// There is no target at the socket.
 #[test]
 fn a_trace_that_does_not_begin_keeps_its_file() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -284,7 +284,7 @@ fn the_commands_have_completions_and_manual_pages() {
         let text = std::fs::read_to_string(folder.path().join(page)).expect(page);
         assert!(text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"), "{page}");
     }
-    // One line an option, and the grammar in the long help only.
+    // The short help has one line for each option; only the long help has the grammar.
     let (short, long) = (good(&["target", "-h"]), good(&["target", "--help"]));
     let (_, options) = short.split_once("Options:\n").expect("options");
     let is_option = |line: &str| line.trim_start().starts_with('-');

@@ -1,4 +1,4 @@
-//! `bpfof bench` as a user meets it: short runs, for their form. The figures say nothing.
+//! `bpfof bench` as a user sees it: short runs that check the form of the output. The figures mean nothing.
 
 mod command;
 mod skip;
@@ -9,8 +9,8 @@ use skip::{skip, skip_part};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Each word has a line that says what it means, and a sentence ends what is printed, but for what a hypervisor
-/// took.
+/// Each of `words` has a line that explains it, and `sentence` ends the output, except for a line about time that a
+/// hypervisor took.
 fn explained(text: &str, words: &[&str], sentence: &str) {
     for start in words.iter().chain([&sentence]) {
         assert!(text.lines().any(|line| line.starts_with(start)), "no {start:?} in {text}");
@@ -66,10 +66,10 @@ fn reads_are_measured_against_the_network() {
         for way in ["lane", "single_send"] {
             assert!(case[way]["ops_per_s"].as_f64() > Some(0.0), "{case}");
         }
-        // There may be a network before it, which TCP alone would not see.
+        // The target may be behind a network, which plain TCP on this machine would not measure.
         assert!(case["floor_polled"].is_null(), "{case}");
     }
-    // Writes would overwrite what the target has.
+    // No mixes with writes, which would overwrite the target's data.
     assert!(report["mixes"].as_array().expect("a list").is_empty());
     let curves = report["curves"].as_array().expect("a list");
     assert_eq!(curves.len(), 2);
@@ -81,7 +81,8 @@ fn reads_are_measured_against_the_network() {
     assert!(errors.contains("--sizes 100: a read is whole blocks of 512 bytes"), "{errors}");
 }
 
-/// Plain and by TLS in one run, of a target each by records of its own and, where it can, its kernel.
+/// Plain and TLS in one run, each with its own target; TLS records by the target itself and, if possible, by its
+/// kernel.
 #[test]
 fn tls_is_measured_against_plain() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -134,7 +135,7 @@ fn tls_is_measured_against_plain() {
     assert!(other.contains("cannot be used with"), "{other}");
 }
 
-/// Nothing that is there is lost to a run that cannot begin.
+/// A run that cannot begin does not overwrite existing results.
 #[test]
 fn results_of_earlier_runs_stay() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -147,7 +148,7 @@ fn results_of_earlier_runs_stay() {
     assert_eq!(std::fs::read_to_string(out).expect("it is there"), "[]");
 }
 
-/// A target of the benchmark's own, whose data it knows: what it reads is compared.
+/// The benchmark starts a target of its own, whose data it knows, and compares what it reads.
 #[test]
 fn mixes_and_connections_are_measured_and_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -200,7 +201,7 @@ fn the_benchmark_writes_its_cases() {
     assert!(bad(&["bench", "kv", "--json", "/nowhere/out.json"]).contains("cannot write"));
 }
 
-/// Keys in flight the same in each way, of which as many as one vector has go by one command.
+/// The same number of keys is in flight each way; the keys of one vector are sent by one command.
 #[test]
 fn vectors_are_measured_against_single_gets() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -226,7 +227,7 @@ fn vectors_are_measured_against_single_gets() {
     for ratio in ["vector_over_single", "vector_over_plain", "p99_vector_over_single"] {
         assert!(report["summary"][ratio].as_f64() > Some(0.0), "{report}");
     }
-    assert!(bad(&["bench", "xrp", "/dev/sda", "/tmp"]).contains("is no /dev/nvmeXnY"));
+    assert!(bad(&["bench", "xrp", "/dev/sda", "/tmp"]).contains("is not a /dev/nvmeXnY"));
     assert!(bad(&["bench", "xrp", "/dev/nvme0n1", "/tmp", "--chains", "3"]).contains("--chains"));
     assert!(bad(&["bench", "xrp", "/dev/nvme0n1", "/tmp", "--depths", "0"]).contains("1..=16"));
     assert!(bad(&["bench", "kv", "--batch", "257"]).contains("1 to 256"));
@@ -259,13 +260,13 @@ fn threads_that_block_are_measured_each_way() {
         assert!(bad(&["bench", "kv", "--threads", given]).contains("1 to 128"));
     }
     let local = ["bench", "kv", "--executor", "local", "--threads", "2"];
-    assert!(bad(&local).contains("--threads is for a target"));
+    assert!(bad(&local).contains("--threads needs a target"));
 }
 
 /// XRP's table: a database in a file, no target.
 #[test]
 fn local_chains_are_measured_against_reads() {
-    // Unlike /tmp, where the binary is is no memory.
+    // The binary's folder is on a disk; /tmp may be in memory.
     let folder = tempfile::tempdir_in(Path::new(BPFOF).parent().expect("a folder"));
     let folder = folder.expect("a folder");
     let probe = std::fs::File::create(folder.path().join("probe")).expect("room");
@@ -354,7 +355,7 @@ fn the_cost_of_functions_is_measured() {
     assert!(names.contains("there are node, filter, block"), "{names}");
 }
 
-/// All that `bench query` asks, of small files: with DuckDB and pyarrow where they are installed.
+/// All queries of `bench query`, on small files: with DuckDB and pyarrow where they are installed.
 #[test]
 fn queries_are_measured_against_plain_reads() {
     if !rustix::process::geteuid().is_root() {
@@ -379,7 +380,7 @@ fn queries_are_measured_against_plain_reads() {
     assert!(run.status.success(), "{errors}");
     assert!(has_engines || errors.contains("without DuckDB and pyarrow"), "{errors}");
     let text = String::from_utf8(run.stdout).expect("UTF-8");
-    assert!(text.starts_with("Quick: these figures mean nothing."), "{text}");
+    assert!(text.starts_with("Quick run: these figures are not meaningful."), "{text}");
     for word in ["passed ", "GB/CPU-s ", "target/plain ", "bytes ", "hop µs "] {
         assert!(text.lines().any(|line| line.starts_with(word)), "no {word:?} in {text}");
     }

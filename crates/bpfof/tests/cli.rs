@@ -1,4 +1,4 @@
-//! The command line as a user meets it: real processes, real sockets, text in and out.
+//! The command line as a user sees it: real processes, real sockets, text in and out.
 
 mod clang;
 mod command;
@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An address where nobody listens any more.
+/// An address at which no process listens any more.
 fn nobody() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").to_string()
@@ -41,7 +41,7 @@ fn commands_go_by_the_portal_that_works() {
     assert!(bad(&["kv", "get", "--target", &twice, "42"]).contains("named twice"));
 }
 
-/// What is installed by an address with two portals of one target is there once.
+/// An address with two portals of one target installs a function once.
 #[test]
 fn functions_are_installed_once_by_two_portals_of_a_target() {
     let target = Target::start(&["mem:size=8MiB"]);
@@ -91,7 +91,7 @@ fn a_store_both_ways() {
     }
 }
 
-/// A part of a database over a whole one: what the whole one had elsewhere is an error, not an answer.
+/// A part of a database is written over a whole one: keys outside the part are errors, not old answers.
 #[test]
 fn a_part_of_a_store_has_no_answers_of_the_former_one() {
     let target = Target::start(&["mem:size=80MiB"]);
@@ -119,7 +119,7 @@ fn a_part_of_a_store_has_no_answers_of_the_former_one() {
     }
 }
 
-/// Many keys, of the command line and of standard input, in their order, as they come.
+/// Many keys, from the command line and from standard input, in order, as they arrive.
 #[test]
 fn keys_are_looked_up_as_they_come() {
     let target = Target::start(&["mem:size=8MiB"]);
@@ -145,7 +145,7 @@ fn keys_are_looked_up_as_they_come() {
         writer.join().expect("no panic");
         assert!(output.status.success() && output.stdout == expected.as_bytes(), "{way:?}");
     }
-    // An answer does not wait for the next key.
+    // Answers do not wait for the next key.
     let mut child = start(&["-", "--json"]);
     let mut stdin = child.stdin.take().expect("piped");
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -160,7 +160,7 @@ fn keys_are_looked_up_as_they_come() {
     assert!(!child.wait().expect("it ends").success());
     let answers: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&answers[0]["value"], &answers[1]["value"]), (&"42".into(), &Value::Null));
-    assert!(bad(&["kv", "get", "--target", &target.url, "x"]).contains("is no key"));
+    assert!(bad(&["kv", "get", "--target", &target.url, "x"]).contains("is not a key"));
     let mut child = start(&["-"]);
     child.stdin.take().expect("piped").write_all(b"1\nten\n").expect("taken");
     let output = child.wait_with_output().expect("it ends");
@@ -171,8 +171,8 @@ fn keys_are_looked_up_as_they_come() {
     );
 }
 
-/// Chains see what another process writes to a file whose memory is served, and it what is written
-/// over the network; a target that was killed takes nothing with it.
+/// Chains see data that another process writes to a file whose memory is served, and that process sees data written
+/// over the network. No data is lost when the target is killed.
 #[test]
 fn the_memory_of_a_file_is_served() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder on tmpfs");
@@ -257,8 +257,7 @@ fn functions_are_installed_for_all_hosts() {
     assert!(bad(&["function", "check", object]).contains("not a readable ELF object"));
 }
 
-/// Functions that an application of this host has loaded, and what they remember.
-/// A connection of the host 0b5c1d2e-0000-4000-8000-00000000002a.
+/// A connection of an application on the host 0b5c1d2e-0000-4000-8000-00000000002a.
 fn connect_as_host(url: &str) -> bpfof_host::Controller {
     let id = 0x0b5c_1d2e_0000_4000_8000_0000_0000_002a_u128.to_be_bytes();
     let url = url.parse().expect("an address");
@@ -302,7 +301,10 @@ fn functions_have_names_and_those_of_programs_are_listed() {
     let report = json(&[&run[..], &["--json", "--installed", "lookup"]].concat());
     assert_eq!((&report["executor"], &report["hops"]), (&"target".into(), &4.into()));
     let missing = bad(&[&run[..], &["--installed", "look"]].concat());
-    assert!(missing.contains("called \"look\"; there are: lookup, twice, twice"), "{missing}");
+    assert!(
+        missing.contains("named \"look\"; installed functions: lookup, twice, twice"),
+        "{missing}"
+    );
     let ambiguous = bad(&["function", "unload", "--target", url, "twice"]);
     assert!(ambiguous.contains("choose one by its id"), "{ambiguous}");
     let long = "x".repeat(65);
@@ -310,7 +312,7 @@ fn functions_have_names_and_those_of_programs_are_listed() {
     assert!(refused.contains("65 bytes, not 1 to 64"), "{refused}");
     let refused = bad(&["function", "load", "--target", url, "--name", "a\tb", object]);
     assert!(refused.contains("not printable UTF-8"), "{refused}");
-    // What a program of the same host has loaded is listed too, and of no other host.
+    // Functions of other programs of the same host are listed too, but not those of other hosts.
     let mut application = connect_as_host(url);
     application.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
     let list = |host: &[&str]| {
@@ -382,7 +384,7 @@ fn maps_are_seen_and_changed_from_outside() {
     assert!(map(&["list"]).contains("hot_blocks"));
     assert!(refused(&["get", "hot_blocks", "3584"]).contains("has no entry 3584"));
     assert!(refused(&["delete", "hot_blocks", "3584"]).contains("has no entry 3584"));
-    assert!(refused(&["delete", "totals", "0"]).contains("are always there; set them"));
+    assert!(refused(&["delete", "totals", "0"]).contains("cannot be deleted; set them"));
     assert!(refused(&["get", "hot_blocks", "text:too long a key"]).contains("longer than 8"));
     assert!(refused(&["get", "cold_blocks", "1"]).contains("no connection of this host has"));
     // A second connection of the host with such a map: one must be chosen.
@@ -478,7 +480,7 @@ fn a_killed_target_loses_no_file_and_its_hosts_are_told() {
 }
 
 #[test]
-fn databases_are_refused_that_do_not_fit_or_are_none() {
+fn databases_that_do_not_fit_or_are_invalid_are_refused() {
     let target = Target::start(&["mem:size=1MiB"]);
     let small = bad(&["kv", "create", "--levels", "4", "--target", &target.url]);
     assert!(small.contains("fewer --levels"), "{small}");
@@ -498,9 +500,9 @@ fn databases_are_refused_that_do_not_fit_or_are_none() {
     assert!(bad(&["kv", "range", "--target", &target.url, "5", "1"]).contains("above its end"));
 }
 
-/// Who reads a line and goes is no reason for an error, or for a message.
+/// A reader that closes the pipe after one line causes no error and no message.
 #[test]
-fn nobody_has_to_read_to_the_end() {
+fn output_may_be_closed_before_its_end() {
     let object = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(&object, bpfkv::RANGE_OBJECT).expect("written");
     let mut child = Command::new(BPFOF)

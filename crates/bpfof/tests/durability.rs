@@ -1,4 +1,4 @@
-//! `kill -9` of a target under a verified load: what it has acknowledged is there after a restart.
+//! `kill -9` of a target under a verified load: acknowledged writes are there after a restart.
 
 use bpfof_host::{Controller, Lane, Options, Request};
 use serde_json::Value;
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 /// How often the target is killed.
 const ROUNDS: u64 = 20;
-/// Logical block, and what one write writes: the unit that is promised to be written whole.
+/// Bytes of a logical block, and of one write: the unit that is promised to be written atomically.
 const BLOCK: usize = 4096;
 /// Blocks of each namespace that are written.
 const BLOCKS: u64 = 512;
 /// Requests in flight on each lane.
 const DEPTH: usize = 16;
-/// A Flush on every so many writes.
+/// Writes between two Flush commands.
 const FLUSH_EVERY: u64 = 24;
-/// Tags of flushes; those of writes are numbers of blocks.
+/// The tag of a Flush; the tag of a write is its block's number.
 const FLUSH: u64 = 1 << 32;
 
 struct Target {
@@ -57,7 +57,7 @@ impl Drop for Target {
     }
 }
 
-/// What is known of a block: each write of it has a number of its own.
+/// The state of a block: each write of it has a number of its own.
 #[derive(Clone, Copy, Default)]
 struct Known {
     submitted: u64,
@@ -67,7 +67,7 @@ struct Known {
     in_flight: bool,
 }
 
-/// A block's contents: every word tells where it belongs and which write it is of.
+/// A block's contents: every word depends on its place and on the number of the write.
 fn stamp(block: u64, write: u64) -> Vec<u8> {
     let word = |at| (block << 48 | write << 16) ^ at;
     (0..BLOCK as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
@@ -84,7 +84,7 @@ fn random(state: &mut u64) -> u64 {
 struct Load {
     nsid: u32,
     blocks: Vec<Known>,
-    /// What was acknowledged when the Flush in flight was submitted.
+    /// The acknowledged write of each block when the Flush in flight was submitted.
     flushing: Option<Vec<u64>>,
     writes: u64,
     acknowledged: u64,
@@ -164,7 +164,7 @@ impl Load {
         }
     }
 
-    /// Compares the namespace with what is known of it.
+    /// Compares the namespace with the known writes.
     fn check(&mut self, lane: &mut Lane, round: u64) {
         self.flushing = None;
         let mut found = vec![0; BLOCKS as usize * BLOCK];
@@ -181,7 +181,7 @@ impl Load {
                 "round {round}: block {block} has write {write}, {} was flushed",
                 known.durable
             );
-            // More than hosts may expect: the kernel, which holds it, has not died.
+            // This is more than hosts may expect: the kernel, which holds the data, has not died.
             assert!(
                 (known.acknowledged..=known.submitted).contains(&write),
                 "round {round}: block {block} has write {write}, {} was acknowledged",
@@ -192,7 +192,7 @@ impl Load {
     }
 }
 
-/// A file with direct I/O, and where there is such a thing one in the page cache.
+/// A file with direct I/O, and, if there is /dev/shm, one in the page cache.
 fn disks(directory: &Path) -> (Vec<PathBuf>, Option<tempfile::TempDir>) {
     let mut disks = vec![directory.join("disk")];
     let shared = tempfile::tempdir_in("/dev/shm").ok();

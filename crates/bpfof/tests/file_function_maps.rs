@@ -1,4 +1,5 @@
-//! Functions with maps on files: they remember where they run, and run nowhere else.
+//! Functions with maps over files: a map is at the place where the function runs, so the function
+//! may run nowhere else.
 
 mod clang;
 mod disk;
@@ -64,14 +65,14 @@ fn functions_remember_in_this_process() {
     // Another set of files has functions of its own.
     let other = FileMaps::local().load_function(&object, 1).expect("good");
     assert_eq!(other.local_map("hot_blocks").expect("it is here").entries(), 0);
-    // And what all functions have forgotten is gone.
+    // A map is freed with the last function that uses it.
     drop((read_block, reads));
     let again = maps.load_function(&object, 1).expect("good");
     let mut reader = PushdownReader::new(&maps, Policy::default()).expect("a reader");
     assert_eq!(number(&read(&mut reader, &file, &again, 4096).expect("a chain").0), 0);
 }
 
-/// What a function remembers at a target it must not count here.
+/// A function whose maps are at a target must not run in this process.
 #[test]
 fn functions_that_remember_at_a_target_do_not_fall_back() {
     if cannot_mount().is_some() {
@@ -115,7 +116,7 @@ fn functions_that_remember_at_a_target_do_not_fall_back() {
     let words = refused.to_string();
     assert!(words.contains("function read has maps at the target"), "{words}");
     assert!(words.contains("it reads a hole of a file"), "{words}");
-    // Nor does a reader without a target run it.
+    // A reader without a target does not run it either.
     let mut local = PushdownReader::new(&FileMaps::local(), Policy::default()).expect("a reader");
     let refused = read(&mut local, &there, &function, 512).expect_err("not at the target");
     assert!(matches!(&refused, ReadError::Remembers { .. }), "{refused}");

@@ -1,4 +1,5 @@
-//! Maps of real files on mounted ext4 and XFS: what the target has at the places they name.
+//! Maps of real files on mounted ext4 and XFS: the target has the files' bytes at the mapped
+//! places.
 
 mod disk;
 
@@ -32,7 +33,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Each second block of `path` is a hole: so many extents.
+/// Writes a file of `blocks` extents: every second block is a hole.
 fn scattered(path: &Path, blocks: u64) {
     let file = File::create(path).expect("made");
     for block in 0..blocks {
@@ -65,7 +66,7 @@ fn a_map_names_the_bytes_of_the_file() {
         assert!(layout.has_gaps());
         let expected = fs::read(&path).expect("read");
         assert!(bytes_at_target(&mut lane, &layout) == expected, "{kind}");
-        // Allocated, within the file, and never written: nothing to read there.
+        // Blocks that are allocated, within the file, but never written have no data to read.
         let path = disk.mount().join("allocated");
         run("fallocate", &["--length", "1M", path.to_str().expect("UTF-8")]);
         let layout = file_layout(&File::open(&path).expect("opens"), &device, &info).expect("maps");
@@ -74,7 +75,7 @@ fn a_map_names_the_bytes_of_the_file() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused_in_words() {
+fn unmappable_files_are_refused_with_a_reason() {
     if cannot_mount().is_some() {
         return;
     }
@@ -88,7 +89,7 @@ fn what_cannot_be_mapped_is_refused_in_words() {
     let empty = disk.mount().join("empty");
     fs::write(&empty, "").expect("written");
     assert!(map(&empty).expect("maps").extents().is_empty());
-    // A file beside the image: ext4 perhaps, but not on the namespace.
+    // A file beside the image, not on the namespace.
     let beside = disk.image().with_file_name("beside");
     fs::write(&beside, "x").expect("written");
     assert!(map(&beside).is_err());

@@ -60,7 +60,7 @@ fn a_get_at_a_target_and_its_steps() {
     for part in ["answer: 72 bytes", "4 hops at the target", "hop 3: file 0 at"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // Of what fails, the reason: at the target the line, too, if the object has lines.
+    // A failure shows its reason, at a target also the source line, if the object has lines.
     let beyond = bad(&[&run[..], &["--offset", "99999999999", &object]].concat());
     assert!(beyond.contains("Read Outside File"), "{beyond}");
 }
@@ -91,13 +91,13 @@ fn a_function_over_files_and_the_line_that_fails() {
     let short = ["function", "run", "--size", "4", "--file", &file, object];
     let fault = bad(&short);
     assert!(fault.contains("walk.bpf.c:7"), "{fault}");
-    // At a target, which tells the line as well.
+    // The same at a target.
     let target = Target::start(&["mem:size=1MiB"]);
     let fault = bad(&["function", "run", "--size", "4", "--target", &target.url, object]);
     assert!(fault.contains("walk.bpf.c:7"), "{fault}");
 }
 
-/// A header whose function is inlined where it is called, and what calls it.
+/// A header whose function is inlined, and a source file that calls it.
 const HEADER: &str = "static inline long long word(const struct bpfof_ctx *ctx)\n{\n\treturn *(const \
                       long long *)(ctx->data + 8);\n}\n";
 const CALLER: &str = "#include \"bpfof.h\"\n#include \"word.h\"\n\nSEC(\"bpfof/first\")\nint \

@@ -1,4 +1,4 @@
-//! Keys as operators and users meet them: made, checked, used by targets and hosts, and what is refused.
+//! Keys as operators and users handle them: made, checked, used by targets and hosts, or refused.
 
 mod command;
 mod skip;
@@ -80,7 +80,7 @@ fn keys_are_made_and_checked() {
         assert_eq!(found & 0o777, 0o600);
         let said = good(&["key", "check", &path]);
         assert!(said.contains("its checksum is right") && !said.contains(text.trim()), "{said}");
-        // What is there stays, until it is said twice.
+        // An existing file stays, unless --force is given.
         let error = bad(&new);
         assert!(error.contains("exists") && error.contains("--force"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("there"), text);
@@ -120,7 +120,7 @@ fn a_replaced_key_keeps_its_owner() {
     std::os::unix::fs::chown(&path, Some(12345), Some(54321)).expect("given away");
     replace();
     assert_eq!(owner(), (12345, 54321, 0o600));
-    // Not where others may have put the file.
+    // The owner is not kept if other users may have put the file there.
     mode(keys.0.path().to_str().expect("UTF-8"), 0o1777);
     replace();
     assert_eq!(owner(), (0, rustix::process::getegid().as_raw(), 0o600));
@@ -154,7 +154,7 @@ fn keys_that_cannot_be_used_are_refused() {
     assert!(String::from_utf8_lossy(&error.stderr).contains("standard input: "), "{error:?}");
 }
 
-/// The arguments that ask for the identities of a key.
+/// The arguments of `key identity`.
 fn identity<'a>(key: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let of = ["key", "identity", "--key", key, "--host-nqn", HOST, "--subsystem", SUBSYSTEM];
     [&of[..], more].concat()
@@ -182,7 +182,7 @@ fn identities_are_those_of_nvme_cli() {
         (&listed[1]["version"], &listed[1]["identity"]),
         (&"v1-compat".into(), &compat.into())
     );
-    // What nvme-cli 2.13 (libnvme 1.16 before its change) has in the keyring of this key.
+    // The entry of nvme-cli 2.13 (libnvme 1.16 before its change) for this key in the keyring.
     let exported = good(&identity(&key, &["--export", "v1"]));
     let (name, secret) = exported.trim().rsplit_once(' ').expect("two words");
     assert_eq!(name, v1);
@@ -192,7 +192,7 @@ fn identities_are_those_of_nvme_cli() {
     let file = keys.path("exported");
     good(&identity(&key, &["--export", "v1-compat", "--output", &file]));
     assert!(fs::read_to_string(&file).expect("written").starts_with(lines[1].1));
-    // A new key tells its identities where no secret goes.
+    // For a new key the identities go to standard error, apart from the secret.
     let new = ["key", "new", "tls"];
     let output = bpfof(&[&new[..], &names].concat());
     let errors = String::from_utf8(output.stderr).expect("UTF-8");
@@ -235,7 +235,7 @@ fn a_target_and_its_hosts_use_them() {
     assert_eq!(good(&["kv", "get", "--target", &all, "7"]), "7 7\n");
     let get = |more: &str| bad(&["kv", "get", "--target", &url(more), "7"]);
     let refused = get(&format!("&tls-psk={other}&dhchap-key={host}"));
-    assert!(refused.contains("by TLS"), "{refused}");
+    assert!(refused.contains("over TLS"), "{refused}");
     let refused = get(&format!("&tls-psk={psk}"));
     assert!(
         refused.contains("asks for authentication") && refused.contains("hosts.toml"),
@@ -261,14 +261,14 @@ fn the_option_tls_fits_the_rules() {
     let output = secured(&keys, &format!("tls-psk = [\"{psk}\"]")).output().expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("chmod 600"), "{errors}");
-    // Nobody gets in: that is said.
+    // No host can connect: a warning says so.
     let mut command = Target::command();
     command.args(["--namespace", "mem:size=1MiB", "--tls", "required"]).stderr(Stdio::piped());
     let mut target = Target::run(command);
     let mut line = String::new();
     let errors = target.child.stderr.take().expect("piped");
     BufReader::new(errors).read_line(&mut line).expect("text");
-    assert!(line.contains("nobody can connect"), "{line}");
+    assert!(line.contains("no host can connect"), "{line}");
 }
 
 /// systemd gives a service its credentials by access control lists, which look like files of a group.
@@ -290,10 +290,10 @@ fn credentials_of_systemd_are_key_files() {
             let output = command.output().expect("it starts");
             assert!(String::from_utf8_lossy(&output.stderr).contains("chmod 600"), "{output:?}");
         };
-        // Elsewhere it is a file that others may read, and a variable without a value names no folder.
+        // In another folder it counts as a file that others may read, and an empty variable names no folder.
         refused(None);
         refused(Some(Path::new("")));
-        // What is for everybody is no credential.
+        // A file that all users may read is no credential.
         mode(&psk, 0o444);
         refused(Some(keys.0.path()));
         mode(&psk, 0o440);
@@ -338,16 +338,16 @@ fn hosts_find_their_keys_in_a_file() {
     }
     let (is_in, text) = at_home(&home, &["function", "list", "--target", &target.url]);
     assert!(is_in, "{text}");
-    // An option and an address that say who this is come first.
+    // An option, or an address, with a host NQN takes precedence.
     let other = "nqn.2026-01.io.bpf-of:other";
     let list = ["function", "list", "--target", &target.url, "--host-nqn", other];
     let (is_in, text) = at_home(&home, &list);
-    assert!(!is_in && text.contains("by TLS"), "{text}");
+    assert!(!is_in && text.contains("over TLS"), "{text}");
     let (is_in, text) = create(&format!("{}?hostnqn={HOST}", target.url));
     assert!(!is_in && text.contains("Connect Invalid Host"), "{text}");
     write("nqn.*:elsewhere");
     assert!(!create(&target.url).0);
-    // Who else may read the file knows whom this host talks to.
+    // The file must not be readable by others: it shows the host's targets.
     write("nqn.*");
     mode(&file, 0o644);
     let (is_in, text) = create(&target.url);
@@ -358,7 +358,7 @@ fn hosts_find_their_keys_in_a_file() {
     assert!(!is_in && text.contains("hosts.toml: line 1"), "{text}");
 }
 
-/// Whether it hears of its target by options or by its configuration.
+/// With the target in options, and in the daemon's configuration.
 #[test]
 fn grant_daemons_find_their_keys_in_the_same_file() {
     let keys = Keys::new();
@@ -397,7 +397,7 @@ fn grant_daemons_find_their_keys_in_the_same_file() {
     }
 }
 
-/// How a target ends on SIGABRT: whether the kernel has dumped its memory.
+/// Whether the kernel dumps the memory of a target that ends by SIGABRT.
 fn dumps_core(folder: &Path, rule: &str) -> bool {
     use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Core);

@@ -1,4 +1,4 @@
-//! What an operator sees and asks of a running target, while hosts use it.
+//! The operator's interfaces to a running target, while hosts use it.
 
 mod command;
 mod operated;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stop::StopAtEnd;
 
-/// The target counts exactly what a host has asked for.
+/// The target's counters match exactly the commands of a host.
 #[test]
 fn counters_are_those_of_the_host() {
     let operated = start(&["--quiet", "--namespace", "mem:size=8MiB"]);
@@ -51,7 +51,7 @@ fn counters_are_those_of_the_host() {
     assert_eq!(difference[0], [100.0, 0.0, 409_600.0]);
     assert_eq!(difference[1], [10.0, 0.0, 5120.0]);
     assert_eq!((difference[2][0], difference[2][2]), (20.0, 20.0 * (3.0 * 512.0 + 64.0)));
-    // Those by host, function and reactor are the same commands.
+    // The counters by host, function and reactor are of the same commands.
     let durations = |family: &str, labels: &str| {
         operated.metric(&format!("bpfof_{family}_duration_seconds_count{{{labels}"))
     };
@@ -128,7 +128,7 @@ fn a_reload_says_what_has_come_of_it() {
     let operated = start(&["--quiet", "--config", config.to_str().expect("UTF-8")]);
     std::fs::write(&config, "namespaces = [\"mem:size=1MiB\", \"mem:size=2MiB\"]\n")
         .expect("written");
-    assert!(operated.said(&["reload"]).contains("taken over"));
+    assert!(operated.said(&["reload"]).contains("in force"));
     assert_eq!(operated.asked(&["namespaces"]).as_array().map(Vec::len), Some(2));
     std::fs::write(&config, "namespaces = []\n").expect("written");
     let refused = operated.refused(&["reload"]);
@@ -159,7 +159,7 @@ fn namespaces_come_grow_and_go_and_the_file_says_so() {
     assert_eq!(sizes(), [(2, 2 << 20), (3, 4 << 20)]);
     let saved = std::fs::read_to_string(&config).expect("it is there");
     assert!(saved.starts_with("# Mine.") && saved.contains("# one"), "{saved}");
-    // What was not saved is gone when the file is read again.
+    // An unsaved change is gone when the file is read again.
     operated.said(&["reload"]);
     assert_eq!(sizes(), [(2, 2 << 20)]);
     let refused = operated.refused(&["namespace", "remove", "7"]);
@@ -170,7 +170,7 @@ fn namespaces_come_grow_and_go_and_the_file_says_so() {
     assert!(std::fs::read_to_string(&config).expect("it is there").contains("nsid=2"));
 }
 
-/// What is saved is what is served, whatever was not saved before; and what is told is so.
+/// A saved change is served, whatever unsaved changes came before; and the answers are true.
 #[test]
 fn what_is_saved_is_what_is_served() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -188,25 +188,25 @@ fn what_is_saved_is_what_is_served() {
     assert_eq!(operated.asked(&["namespace", "add", "mem:size=3MiB", "--save"])["nsid"], 3);
     assert!(saved().contains("mem:size=3MiB,nsid=3") && !saved().contains("2MiB"), "{}", saved());
     assert!(std::fs::symlink_metadata(&link).expect("it is there").is_symlink());
-    // What was never saved goes, and the file has nothing to change.
+    // A namespace that was never saved is removed, and the file does not change.
     let before = saved();
     operated.said(&["namespace", "remove", "2", "--save"]);
     assert_eq!((ids(), saved()), (vec![1, 3], before.clone()));
-    // What cannot be saved is refused before anything changes, if that is known then.
+    // A change that cannot be saved is refused before anything changes, if that is known in advance.
     operated.said(&["namespace", "remove", "3"]);
     assert_eq!(operated.asked(&["namespace", "add", "mem:size=4MiB,nsid=2"])["nsid"], 2);
     let refused = operated.refused(&["namespace", "add", "mem:size=5MiB,nsid=3", "--save"]);
     assert!(refused.contains("nothing has changed") && refused.contains("is taken"), "{refused}");
     assert_eq!((ids(), saved()), (vec![1, 2], before.clone()));
-    // Else it is told what has changed.
+    // Otherwise the error says what has changed.
     std::fs::create_dir(folder.path().join("target.toml.new")).expect("made");
     let refused = operated.refused(&["namespace", "add", "mem:size=5MiB,nsid=9", "--save"]);
-    assert!(refused.contains("has the change now, but cannot save it"), "{refused}");
+    assert!(refused.contains("the change is in force, but cannot be saved"), "{refused}");
     assert!(!refused.contains("nothing has changed"), "{refused}");
     assert_eq!((ids(), saved()), (vec![1, 2, 9], before));
 }
 
-/// Who edits the file and has not said so yet changes nothing by what somebody else asks for.
+/// Edits of the file by one operator do not take effect through a request of another.
 #[test]
 fn a_file_that_is_edited_meanwhile_is_not_taken_over_by_the_way() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -245,7 +245,7 @@ fn connect_from(address: [u8; 4], to: SocketAddr) -> rustix::io::Result<OwnedFd>
     Ok(socket)
 }
 
-/// Who asks all the time, from another address, keeps no scrape from its answer.
+/// A flood of requests from another address does not keep a scrape from its answer.
 fn scrapes_come_through_a_flood(operated: &Operated) {
     let to: SocketAddr = operated.metrics.parse().expect("an address");
     let is_over = AtomicBool::new(false);
@@ -274,7 +274,7 @@ fn scrapes_come_through_a_flood(operated: &Operated) {
 }
 
 #[test]
-fn requests_that_are_none_are_refused() {
+fn malformed_requests_are_refused() {
     let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);
     let status =
         |request: &str| operated.http(request).0.lines().next().unwrap_or_default().to_owned();
@@ -285,13 +285,13 @@ fn requests_that_are_none_are_refused() {
     assert!(status(&format!("GET /{} HTTP/1.1\r\n", "x".repeat(9000))).contains("431"));
     let (head, body) = operated.http("HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(head.contains("Content-Length: ") && body.is_empty());
-    // Whoever says nothing, or takes nothing, keeps nobody waiting, however many they are.
+    // Clients that send nothing or receive nothing do not delay others, however many they are.
     let begun = Instant::now();
     let silent: Vec<TcpStream> = (0..500)
         .map(|number| {
             let mut stream = TcpStream::connect(&operated.metrics).expect("it listens");
             let words = ["", "GET /metr", "GET /metrics HTTP/1.1\r\n\r\n"][number % 3];
-            // It may have been given up for others.
+            // The connection may have been closed in favour of others.
             let _ = stream.write_all(words.as_bytes());
             stream
         })
@@ -300,14 +300,14 @@ fn requests_that_are_none_are_refused() {
     assert!(begun.elapsed() < Duration::from_secs(60));
     let tasks = format!("/proc/{}/task", operated.target.child.id());
     let threads = || std::fs::read_dir(&tasks).expect("it runs").count();
-    // Those of connections that were given up end when they are next on a processor.
+    // The threads of closed connections end when they next get a processor.
     while threads() >= 60 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{} threads", threads());
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(silent);
     scrapes_come_through_a_flood(&operated);
-    // The page brings everything along.
+    // The page loads nothing from other servers.
     let (_, page) = operated.http("GET / HTTP/1.1\r\n\r\n");
     assert!(
         !page.contains("http://") && !page.contains("https://") && page.contains("src=\"page.js\"")
@@ -316,7 +316,7 @@ fn requests_that_are_none_are_refused() {
         let (head, body) = operated.http(&format!("GET /{part} HTTP/1.1\r\n\r\n"));
         assert!(head.contains("script-src 'self';") && body.starts_with(beginning), "{head}");
     }
-    // And of the socket: lines that are no requests, or too long.
+    // The control socket: lines that are no requests, or too long.
     let mut stream = std::os::unix::net::UnixStream::connect(&operated.socket).expect("it listens");
     stream.write_all(b"{}\n").expect("sent");
     let mut line = String::new();
@@ -342,9 +342,9 @@ fn names(text: &str) -> std::collections::BTreeSet<String> {
     words.filter(|word| word.starts_with("bpfof_")).map(str::to_owned).collect()
 }
 
-/// Dashboard and rules name metrics that there are, and every metric is explained.
+/// The dashboard and the rules name existing metrics, and every metric is explained.
 #[test]
-fn what_dashboards_and_rules_name_exists() {
+fn metrics_in_dashboards_and_rules_exist() {
     let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);
     let folder = tempfile::tempdir().expect("a folder");
     let object = folder.path().join("get.o");
@@ -379,9 +379,9 @@ fn what_dashboards_and_rules_name_exists() {
     assert!(missing.is_empty(), "docs/operating.md does not explain {missing:?}");
 }
 
-/// So that no page of somebody else reads metrics by a name that it lets lead here.
+/// Protects against a foreign web page that reads metrics by a name of its own (DNS rebinding).
 #[test]
-fn metrics_are_for_those_who_know_a_name_of_the_target() {
+fn metrics_need_a_host_name_of_the_target() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("target.toml");
     let text = "namespaces = [\"mem:size=1MiB\"]\nmetrics-names = [\"of-the-file.example.org\"]\n";
@@ -408,7 +408,7 @@ fn metrics_are_for_those_who_know_a_name_of_the_target() {
     }
 }
 
-/// Another implementation reads all of it, while the target works.
+/// Another implementation of OpenMetrics parses all metrics, while the target works.
 #[test]
 fn the_parser_of_the_python_client_reads_the_metrics() {
     let operated = start(&["--quiet", "--namespace", "mem:size=8MiB"]);

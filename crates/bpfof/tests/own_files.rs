@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use stop::StopAtEnd;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// At the target or not at all.
+/// Runs chains at the target or not at all.
 const STRICT: Policy =
     Policy { retries: 3, patience: Duration::from_secs(2), fall_back: false, local: false };
 const BLOCK: usize = 4096;
-/// What a table takes in a file.
+/// Bytes of a file for one table.
 const ROOM: u64 = 256 << 10;
 
-/// A block as direct I/O takes it.
+/// A block with the alignment for direct I/O.
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);
 
@@ -84,7 +84,7 @@ impl Fixture {
         file
     }
 
-    /// How a chain ends whose first read is of 512 bytes there, whatever it finds.
+    /// Runs a chain whose first read is of 512 bytes at this offset, and returns how it ends, whatever it finds.
     fn read_at(
         &mut self,
         file: &PushdownFile,
@@ -97,7 +97,7 @@ impl Fixture {
         self.reader.read_pushdown(files, first, &self.get, &mut scratch)
     }
 
-    /// What a chain finds in the table at byte `at` of the file.
+    /// Looks a key up by a chain, in the table at byte `at` of the file.
     fn find(
         &mut self,
         file: &PushdownFile,
@@ -119,7 +119,7 @@ fn punch_and_write(fixture: &Fixture, path: &Path, generation: u64) -> Root {
     let (bytes, root) = table(generation);
     let name = path.to_str().expect("UTF-8");
     run("fallocate", &["--punch-hole", "--offset", "0", "--length", &ROOM.to_string(), name]);
-    // Somebody else's data in the blocks that are free now.
+    // Another file's data goes into the blocks that are free now.
     let other = fixture.disk.mount().join(format!("other-{generation}"));
     let other = OpenOptions::new().write(true).create_new(true).open(other).expect("made");
     other.write_all_at(&vec![0xFF; ROOM as usize], 0).expect("written");
@@ -175,7 +175,7 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
         let end = bytes.len().next_multiple_of(BLOCK) as u64;
         let file = fixture.add();
         let (later, last) = table(1);
-        // A chain that begins behind the map waits for the new one.
+        // A chain that begins beyond the end of the map waits for the new map.
         write(&fixture.written, &later, end);
         let (found, _) = fixture.find(&file, (root, 0), 7).expect("it counts");
         assert_eq!(found, value(7, 0), "{kind}");
@@ -194,13 +194,13 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
         let files = std::slice::from_ref(&file);
         let ended = fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch);
         assert!(ended.is_ok_and(|info| info.executor == Executor::Target), "{kind}");
-        // Behind the end of the file is an error, and not a wait.
+        // A read beyond the end of the file is an error, and does not wait.
         let ended = fixture.read_at(&file, root, 1 << 30);
         assert!(matches!(ended, Err(ReadError::Command(_))), "{kind}: {ended:?}");
     }
 }
 
-/// Its last block stays where it is, but the bytes behind the end are no longer the file's.
+/// The last block stays at its place, but the bytes after the new end no longer belong to the file.
 #[test]
 fn a_file_that_was_cut_within_a_block_has_another_map() {
     if cannot_mount().is_some() {

@@ -1,4 +1,4 @@
-//! Several ways to one disk, while targets are drained, replaced and killed.
+//! Several paths to one disk, while targets are drained, replaced and killed.
 
 mod command;
 
@@ -29,17 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A folder with a disk, and targets that serve it.
 struct Place {
     folder: TempDir,
-    /// What the disk's namespace has besides.
+    /// Further options of the disk's namespace.
     more: String,
 }
 
 impl Place {
-    /// With a disk that several targets serve.
+    /// A folder with a disk that several targets serve.
     fn shared() -> Place {
         Place { more: format!(",uuid={UUID}"), ..Place::alone() }
     }
 
-    /// With one that only one does.
+    /// A folder with a disk that only one target serves.
     fn alone() -> Place {
         Place { folder: tempfile::tempdir().expect("a folder"), more: String::new() }
     }
@@ -48,7 +48,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// What each target of the disk is given.
+    /// The command of a target that serves the disk.
     fn command(&self, control: &str, more: &[&str]) -> Command {
         let disk = self.path("disk");
         let mut command = Command::new(BPFOF);
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-/// A target with all addresses that it listens on.
+/// Starts a target; returns it with all addresses that it listens on, and that of its metrics.
 fn run(mut command: Command) -> (Target, Vec<String>, Option<String>) {
     let mut child = command.spawn().expect("bpfof starts");
     let mut line = String::new();
@@ -97,7 +97,7 @@ fn run(mut command: Command) -> (Target, Vec<String>, Option<String>) {
     (target, addresses, announced["metrics"].as_str().map(str::to_owned))
 }
 
-/// One way to the disk.
+/// One path to the disk.
 struct Way {
     url: TargetUrl,
     connection: Option<(Controller, Lane)>,
@@ -109,7 +109,7 @@ impl Way {
         Way { url, connection: None }
     }
 
-    /// Connects, and reads how the disk is reached, as a host does that knows of paths.
+    /// Connects, and reads the ANA log, as a host with multipath does.
     fn connect(&mut self) -> Result<&mut (Controller, Lane), Error> {
         if self.connection.is_none() {
             let mut controller = Controller::connect(&self.url, Options::for_host([9; 16]))?;
@@ -122,7 +122,7 @@ impl Way {
         Ok(self.connection.as_mut().expect("just made"))
     }
 
-    /// Connects again if the connection is lost; how often nobody listened.
+    /// Connects again if the connection is lost. Returns 1 if no target listened, else 0.
     fn keep(&mut self) -> u64 {
         if self.connection.as_mut().is_some_and(|(controller, _)| !controller.check_connected()) {
             self.connection = None;
@@ -142,18 +142,18 @@ impl Way {
     }
 }
 
-/// What a host has met.
+/// The experiences of a host.
 #[derive(Debug, Default)]
 struct Met {
     done: u64,
     longest_pause: Duration,
-    /// Nobody listened.
+    /// How often no target listened.
     refused: u64,
     moved: u64,
 }
 
-/// A host that writes and reads, on whatever way works; it knows what may be tried again, and panics of all
-/// else.
+/// A host that writes and reads, by whatever path works. It retries after the errors after which a host may, and panics
+/// on others.
 struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -198,7 +198,7 @@ impl Load {
         load
     }
 
-    /// Waits until so much more has been done.
+    /// Waits until `more` further operations are done.
     fn go_on(&self, more: u64) {
         let (goal, begin) = (self.done.load(Ordering::Relaxed) + more, Instant::now());
         while self.done.load(Ordering::Relaxed) < goal {
@@ -214,7 +214,7 @@ impl Load {
     }
 }
 
-/// Whether nobody listened; panics of what a host may not try again.
+/// Whether no target listened; panics on errors after which a host may not retry.
 fn check(error: &Error) -> bool {
     match error {
         Error::Connect { source, .. } => source.kind() == std::io::ErrorKind::ConnectionRefused,
@@ -266,7 +266,7 @@ fn operators_see_and_change_paths() {
     assert!(met.moved >= 1 && met.refused == 0, "{met:?}");
 }
 
-/// Commands that do not end keep a drain from being reported as done.
+/// A drain is not reported as done while commands are in flight.
 #[test]
 fn a_drain_that_takes_too_long_says_so() {
     let place = Place::alone();
@@ -299,8 +299,7 @@ fn scrape(metrics: &str) -> bool {
     answer.starts_with("HTTP/1.1 200 OK") && answer.contains("bpfof_build")
 }
 
-/// One process after the other takes over, under load: no host ever finds nobody listening, and nothing is
-/// lost.
+/// One process after the other takes over, under load: no host is ever refused, and nothing is lost.
 #[test]
 fn a_new_process_takes_over_under_load() {
     let place = Place::alone();
@@ -316,7 +315,7 @@ fn a_new_process_takes_over_under_load() {
         let same = [&same[..], &["--cntlid", "1-32000", "--take-over", &control]].concat();
         let (new, its, its_metrics) = run(place.command("control", &same));
         assert_eq!((&its, its_metrics.as_ref()), (&addresses, Some(&metrics)));
-        // The old one ends by itself, and well.
+        // The old process ends by itself, with success.
         assert_eq!(old.wait_for(PATIENCE), Some(0));
         load.go_on(100);
         assert!(place.asked("control", &["version"]).is_string(), "the control socket has moved");
@@ -328,7 +327,7 @@ fn a_new_process_takes_over_under_load() {
     let met = load.end();
     assert!(met.refused == 0 && met.moved >= 3, "{met:?}");
     println!("the longest pause was {:?}: {met:?}", met.longest_pause);
-    // The file was two processes' for a while, and is one's again.
+    // Two processes shared the lock of the file for a while; now one holds it alone again.
     let disk = place.disk();
     let refused = bad(&["target", "--listen", "127.0.0.1:0", "--namespace", &disk]);
     assert!(refused.contains("in use by another target"), "{refused}");
@@ -337,7 +336,8 @@ fn a_new_process_takes_over_under_load() {
     assert!(!place.path("control").exists(), "it takes its control socket away");
 }
 
-/// A process that goes on in another's place, and ends before all hosts have moved, leaves none that nobody reaches.
+/// If a process that takes over ends before all hosts have moved, the old process, which no host can reach any more,
+/// stops as well.
 #[test]
 fn a_target_whose_successor_is_gone_stops() {
     let place = Place::alone();
@@ -352,7 +352,7 @@ fn a_target_whose_successor_is_gone_stops() {
     assert_eq!(target.wait_for(PATIENCE), Some(0));
 }
 
-/// What cannot be taken over is refused, and the target that runs serves on.
+/// A take-over that is impossible is refused, and the old target continues to serve.
 #[test]
 fn a_take_over_that_cannot_be_is_refused() {
     let place = Place::alone();
@@ -381,13 +381,13 @@ fn a_take_over_that_cannot_be_is_refused() {
     let lost = take_over(&socket, &socket);
     assert!(lost.contains("is memory of this process, and would be lost"), "{lost}");
     let nobody = take_over(&place.path("nobody").display().to_string(), &socket);
-    assert!(nobody.contains("a target answers there that is started with --control"), "{nobody}");
+    assert!(nobody.contains("only a target with --control has this socket"), "{nobody}");
     load.go_on(10);
     assert_eq!(load.end().moved, 0);
     assert!(place.asked("control", &["version"]).is_string());
 }
 
-/// Who asks for the sockets, and for the files, and gives up: the files are one target's again.
+/// A process asks for the sockets and the files, and gives up: then one target has the files alone again.
 #[test]
 fn a_take_over_that_is_given_up_leaves_files_locked() {
     let place = Place::alone();
@@ -398,7 +398,7 @@ fn a_take_over_that_is_given_up_leaves_files_locked() {
     let mut answer = [0; 256];
     assert!(successor.read(&mut answer).expect("an answer") > 0);
     drop(successor);
-    // Who would share the file is refused by who has it alone.
+    // A shared lock of the file is refused if the target has an exclusive one.
     let file = fs::File::open(place.path("disk")).expect("it is there");
     let begun = Instant::now();
     while flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
@@ -408,7 +408,7 @@ fn a_take_over_that_is_given_up_leaves_files_locked() {
     }
 }
 
-/// Two targets on one file: one is drained, stopped, killed; the other goes on.
+/// Two targets on one file: one is drained, stopped, killed; the other continues.
 #[test]
 fn two_targets_on_one_disk() {
     let place = Place::shared();
@@ -421,7 +421,7 @@ fn two_targets_on_one_disk() {
     for signal in [Signal::TERM, Signal::KILL, Signal::TERM] {
         place.said("two", &["drain"]);
         place.said("two", &["undrain"]);
-        // Back to the first, so that it is in use.
+        // Make the host use the first target again.
         place.said("two", &["ana", "inaccessible"]);
         load.go_on(10);
         place.said("two", &["ana", "optimized"]);
@@ -458,7 +458,7 @@ fn keys_are_read_again_and_nothing_else() {
     };
     let mut one = connect("one").expect("the rule lets it in");
     assert!(connect("two").is_err());
-    // What is not saved, and is not the file as it is later.
+    // An unsaved namespace, and later changes of the file that were not loaded.
     place.said("control", &["namespace", "add", "mem:size=1MiB"]);
     write(&rule("two"), "2MiB");
     place.said("control", &["keys", "reload"]);

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Gets of one kind that are no accident.
+/// A number of Gets of one kind that cannot be an accident.
 const MANY: u64 = 200;
 
-/// The program of docs/rocksdb.md, compiled as the page says, but with what was built.
+/// Compiles the program of docs/rocksdb.md as the page says, but with the libraries built here.
 fn compile_example(folder: &Path) -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = std::fs::read_to_string(repository.join("docs/rocksdb.md")).expect("the page");
@@ -50,7 +50,7 @@ fn compile_example(folder: &Path) -> PathBuf {
     program
 }
 
-/// pkg-config knows what a program needs, beside what it needs of libbpfof.
+/// The pkg-config file has everything that a program needs in addition to libbpfof.
 fn is_described(folder: &Path) {
     let prefix = folder.join("installed").display().to_string();
     run("cmake", &["--install", &folder.display().to_string(), "--prefix", &prefix]);
@@ -60,7 +60,7 @@ fn is_described(folder: &Path) {
     assert!(needed.iter().all(|part| text.contains(part)), "{text}");
 }
 
-/// Each of these tests in a folder of its own, because they wait for the disk most of their time.
+/// Runs these tests in parallel, each in a folder of its own, because they mostly wait for the disk.
 fn all_at_once(folder: &Path, disk: &Disk, tests: &[&str]) {
     std::thread::scope(|scope| {
         for test in tests {
@@ -76,7 +76,7 @@ fn all_at_once(folder: &Path, disk: &Disk, tests: &[&str]) {
     });
 }
 
-/// Who has a deadline does not wait for a target that says nothing.
+/// A read with a deadline does not wait for a target that does not answer.
 fn reads_end_in_time(folder: &Path, disk: &Disk) {
     let status = Command::new(folder.join("deadline_test"))
         .arg(disk.mount())
@@ -86,7 +86,7 @@ fn reads_end_in_time(folder: &Path, disk: &Disk) {
     assert!(status.expect("it starts").success());
 }
 
-/// How many Gets of [`Reading`] have gone which way.
+/// Counts of the Gets of [`Reading`] by the place where they ran.
 #[derive(Clone, Copy, Debug)]
 struct Ways {
     target: u64,
@@ -95,7 +95,7 @@ struct Ways {
     busy: u64,
 }
 
-/// `concurrent_test` reads until this ends.
+/// A process of `concurrent_test`, which reads until this value is dropped or ended.
 struct Reading {
     process: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -124,7 +124,7 @@ impl Reading {
         Ways { target, here, busy }
     }
 
-    /// Waits until Gets have gone some way.
+    /// Waits until the counts satisfy `is_so`.
     fn until(&mut self, what: &str, is_so: impl Fn(&Ways) -> bool) -> Ways {
         let begun = Instant::now();
         loop {
@@ -145,7 +145,7 @@ impl Reading {
     }
 }
 
-/// Chains go on when it is back.
+/// Chains run at the target again when it is back.
 fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     let mut reading = Reading::start(folder, disk, &disk.url.to_string());
     reading.until("chains answer", |ways| ways.target > MANY);
@@ -159,7 +159,7 @@ fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     reading.ends_well();
 }
 
-/// With a second path to the storage nobody notices.
+/// With a second path to the storage the death of a target has no effect.
 fn a_target_that_dies_is_not_missed(folder: &Path, disk: &mut Disk) {
     let url = disk.add_path().to_string();
     let mut reading = Reading::start(folder, disk, &url);
@@ -173,11 +173,10 @@ fn a_target_that_dies_is_not_missed(folder: &Path, disk: &mut Disk) {
     disk.restart_target();
 }
 
-/// Keys that are read of a database of `db_bench`, at least.
+/// Least number of keys that are read from a database of `db_bench`.
 const READS_OF_DB_BENCH: u64 = 4000;
 
-/// A database that RocksDB's own benchmark has made, with filters, by its options. False if there is no such
-/// benchmark here.
+/// Makes a database by RocksDB's own benchmark, with filters. False if this machine has no such benchmark.
 fn make_by_db_bench(database: &Path, user: u32) -> bool {
     let options = "--num=60000 --bloom_bits=10 --compression_type=snappy --write_buffer_size=1000000 \
         --target_file_size_base=500000 --max_bytes_for_level_base=2000000";
@@ -196,7 +195,7 @@ fn make_by_db_bench(database: &Path, user: u32) -> bool {
     true
 }
 
-/// So many keys of such a database are read, and as many while it changes.
+/// Reads `reads` keys of such a database, and as many while it changes.
 fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk, reads: u64) {
     let database = disk.mount().join("db_bench");
     if !make_by_db_bench(&database, 0) {
@@ -218,7 +217,7 @@ fn stress(folder: &Path, disk: &Disk, options: &[&str]) -> Command {
     command
 }
 
-/// No answer is wrong while everything changes; neither here nor at the target anything is kept.
+/// No answer is wrong while everything changes; and neither this process nor the target leaks memory or descriptors.
 fn nothing_is_wrong_or_kept(folder: &Path, disk: &Disk) {
     let (open_before, resident_before) = disk.held_by_target();
     let status = stress(folder, disk, &["--seconds", "8", "--leaks"]).status();
@@ -269,7 +268,7 @@ fn point_reads_are_those_of_the_plain_library() {
             "wrapped_test",
         ],
     );
-    // As the documentation has it compiled, which is with the machine's RocksDB.
+    // Compiled as in the documentation, with the machine's RocksDB.
     if !is_other_version() {
         let example = compile_example(folder).display().to_string();
         let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
@@ -283,7 +282,7 @@ fn point_reads_are_those_of_the_plain_library() {
     a_target_that_dies_is_not_missed(folder, &mut disk);
 }
 
-/// What uses the machine's librocksdb.
+/// Programs that use the machine's librocksdb.
 #[test]
 fn programs_that_are_not_changed_are_pushed_down() {
     if is_other_version() || cannot_build() || cannot_mount().is_some() {
@@ -310,7 +309,7 @@ fn a_database_of_many_tables() {
     eprintln!("target: {} KiB before, {} KiB after", before >> 10, after >> 10);
 }
 
-/// What ROCKSDB_RUST names, the example of the crate for users of the crate `rocksdb`.
+/// Runs the program in ROCKSDB_RUST, the example of the crate for users of the crate `rocksdb`.
 #[test]
 #[ignore = "compiles the newest RocksDB: make rocksdb-rust"]
 fn a_rust_program_is_pushed_down() {
@@ -320,7 +319,7 @@ fn a_rust_program_is_pushed_down() {
     programs::a_program_is_pushed_down(&program, &disk);
 }
 
-/// The same by a user who can open its files and nothing else.
+/// Pushdown by a user who can open the database's files but has no other rights.
 #[test]
 fn a_process_without_privileges_pushes_down_by_grants() {
     if cannot_build() || cannot_mount().is_some() {
@@ -351,7 +350,7 @@ fn a_process_without_privileges_pushes_down_by_grants() {
     grantd.stop();
 }
 
-/// What the report ends with: `text` is all of it.
+/// Checks the summary at the end of the report; `text` is the whole report.
 #[cfg(feature = "bench")]
 fn check_summary(summary: &serde_json::Value, text: &str) {
     for ratio in ["uniform_ops_ratio", "uniform_p99_ratio", "ycsb_e_ops_ratio", "cpu_per_op_ratio"]
@@ -365,7 +364,7 @@ fn check_summary(summary: &serde_json::Value, text: &str) {
     assert_eq!(end.matches('}').count(), 2, "it is the end: {end}");
 }
 
-/// A short run, for its form: the figures say nothing.
+/// A short run, to check the form of the report: the figures mean nothing.
 #[cfg(feature = "bench")]
 #[test]
 fn the_benchmark_reports() {
@@ -424,7 +423,7 @@ fn the_benchmark_reports() {
     let gets = |mode: usize, way: &str| modes[mode]["gets"][way].as_u64().expect("a count");
     assert!(gets(0, "plain") > 0 && gets(1, "target") > 0 && gets(2, "blocks") > 0, "{text}");
     assert_eq!(gets(1, "failed") + gets(1, "here"), 0, "{text}");
-    // All of a Get's blocks cross the network, or a value.
+    // Without pushdown all blocks of a Get cross the network, with it only the value.
     let net_bytes = report["summary"]["net_bytes_ratio"].as_f64().expect("a number");
     assert!(net_bytes > 5.0, "{text}");
     check_summary(&report["summary"], &text);
@@ -436,7 +435,7 @@ fn the_benchmark_reports() {
     assert_eq!(images.count(), 0, "the image is removed");
 }
 
-/// How often the soak kills the target, and how long that is away.
+/// How often the soak test kills the target, and how long the target is away.
 const KILL_EVERY: Duration = Duration::from_secs(30);
 const AWAY: Duration = Duration::from_secs(3);
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use terminal::Terminal;
 
-/// A target with a control socket, a database and a kept function.
+/// A target with a control socket, a database and an installed function.
 struct Served {
     child: Child,
     url: String,
@@ -60,7 +60,7 @@ impl Drop for Served {
     }
 }
 
-/// Hosts that look keys up until they are stopped, or the target goes.
+/// Hosts that look keys up until they are stopped, or the target ends.
 struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -93,7 +93,7 @@ fn host(number: u8) -> String {
     format!("nqn.2026-01.org.example:app{number}")
 }
 
-/// A chain after the other, and a read with every so many of them.
+/// One chain after the other, with a read after every `number` of them.
 fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool) {
     let mut controller =
         Controller::connect(url, Options::for_host([number; 16])).expect("connected");
@@ -114,7 +114,7 @@ fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool) {
             scratch_size_bytes: 0,
             answer_max_bytes: 4096,
         };
-        // Whoever is kicked, or has lost the target, is gone.
+        // A host that is kicked or has lost the target ends.
         if stop.load(Ordering::Relaxed)
             || lane.pushdown(&call, &mut answer).is_err()
             || (key % u64::from(number) == 0 && lane.read(1, 0, &mut block).is_err())
@@ -128,7 +128,7 @@ fn top(socket: &str, lines: u16, columns: u16) -> Terminal {
     Terminal::run(BPFOF, &["top", "--socket", socket, "--interval", "0.2"], lines, columns)
 }
 
-/// A rate that is not 0 in the row of these words.
+/// Whether the row with these words has rates that are not 0.
 fn works(text: &str, words: &str) -> bool {
     let row = text.lines().find(|line| line.contains(words)).unwrap_or_default();
     let figure = |word: &str| word.replace(',', "").parse::<f64>().is_ok_and(|rate| rate > 1.0);
@@ -162,7 +162,7 @@ fn a_target_is_watched_and_hosts_are_kicked() {
     terminal.press("k");
     terminal.until_shows(&["End all associations of this host?", host]);
     terminal.press("n");
-    terminal.until_shows(&["nobody was kicked", "1 hosts (2)"]);
+    terminal.until_shows(&["no host was kicked", "1 hosts (2)"]);
     terminal.press("ky");
     terminal.until_shows(&["1 associations of", "1 hosts (1)"]);
     terminal.press("p");
@@ -171,7 +171,7 @@ fn a_target_is_watched_and_hosts_are_kicked() {
     terminal.until("the smaller screen", |text| {
         text.contains("paused") && text.lines().all(|line| line.chars().count() <= 60)
     });
-    // A key that comes together with a change of size counts.
+    // A key that arrives together with a change of the size is not lost.
     terminal.resize(13, 60);
     terminal.press("q");
     assert!(terminal.ended().success());
@@ -193,7 +193,7 @@ fn a_target_that_comes_back_is_found() {
     let load = Load::start(&second.url, 1);
     terminal.until("rates again", |text| works(text, &host(1)));
     drop(load);
-    // Ctrl-C is a key here, and a signal from elsewhere ends it as well.
+    // In this terminal Ctrl-C is a key; a signal from another process ends the program as well.
     terminal.press("\x03");
     assert!(terminal.ended().success());
     let mut terminal = top(socket, 24, 200);
@@ -249,7 +249,7 @@ fn pictures() {
     terminal
         .until("three hosts", |text| (1..=3).all(|number| works(text, &format!("app{number}"))));
     terminal.press("\x1b[B");
-    // A curve, not a point.
+    // Long enough for a curve.
     std::thread::sleep(std::time::Duration::from_secs(12));
     for (key, name, word) in [("1", "top-hosts", "host"), ("2", "top-namespaces", "subsystem")] {
         terminal.press(key);

@@ -26,7 +26,7 @@ struct Served {
     _folder: TempDir,
 }
 
-/// The function of BPF-KV under a name that tells what it is.
+/// Installs the function of BPF-KV under a descriptive name.
 fn install(controller: &mut Controller) -> u32 {
     controller.install_function_as("bpfkv_get", bpfkv::GET_OBJECT, 0).expect("installed").0
 }
@@ -56,7 +56,7 @@ impl Served {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bpfof starts")
     }
 
-    /// Gets until a trace has ended, which then has been told of enough.
+    /// Runs Gets until a trace has ended because it has enough chains.
     fn get_until_end(&mut self, nsid: u32, mut trace: Child) -> String {
         let deadline = Instant::now() + Duration::from_secs(60);
         while trace.try_wait().expect("it runs").is_none() {
@@ -69,7 +69,7 @@ impl Served {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Clients that trace: as many as there may be, so that nobody else does.
+    /// Begins as many traces as are allowed, so that no other client can.
     fn take_all_traces(&self) -> Vec<UnixStream> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut taken = Vec::new();
@@ -108,7 +108,7 @@ fn a_trace_tells_of_each_hop() {
         let lines: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         assert_eq!(lines.len(), 20);
-        // A clock may show no time for one call, but not for all of them.
+        // The clock may measure 0 ns for one call, but not for all of them.
         let function_ns: u64 = lines.iter().map(|chain| field(chain, "function_ns")).sum();
         assert!(function_ns > 0, "{text}");
         for chain in &lines {
@@ -138,7 +138,7 @@ fn a_trace_tells_of_each_hop() {
     }
 }
 
-/// Only what is asked for; as text, and for viewers.
+/// Only the requested chains; as text, as JSON, and for viewers.
 #[test]
 fn traces_choose_and_have_three_forms() {
     let mut served = serve();
@@ -174,7 +174,7 @@ fn traces_choose_and_have_three_forms() {
     assert!(events.iter().any(|of| of["ph"] == "M" && of["args"]["name"] == "reactor 0"));
 }
 
-/// It ends when the client does, however that goes, and a file is whole after Ctrl-C.
+/// A trace ends with its client, however that ends, and a trace file is complete after Ctrl-C.
 #[test]
 fn a_trace_ends_with_its_client() {
     let mut served = serve();
@@ -196,7 +196,7 @@ fn a_trace_ends_with_its_client() {
         }
         std::fs::remove_file(&file).expect("it is there");
     }
-    // As many as there may be, none of which reads: chains go on, and a fifth is refused.
+    // With the most traces allowed, whose clients do not read, chains still run, and a fifth trace is refused.
     let silent = served.take_all_traces();
     (0..1000).for_each(|key| served.get(1, key));
     let mut refused = String::new();
@@ -208,7 +208,7 @@ fn a_trace_ends_with_its_client() {
     assert!(line.contains("-32602") && line.contains("evry"), "{line}");
 }
 
-/// The slowest are remembered with what they waited for: here a device that takes a while.
+/// The slowest commands are remembered with their waits: here for a slow device.
 #[test]
 fn slow_commands_are_remembered() {
     let slow_device = "mem:size=8MiB,latency_us=2000";
@@ -250,7 +250,7 @@ fn slow_commands_are_remembered() {
     assert!(said.contains("0:0+512"), "{said}");
 }
 
-/// Where all arenas are taken the wait for one is told, and counted in the latency.
+/// If all arenas are taken, the wait for one is reported, and counted in the latency.
 #[test]
 fn waits_for_an_arena_are_told() {
     let folder = tempfile::tempdir().expect("a folder");

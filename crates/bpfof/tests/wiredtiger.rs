@@ -1,4 +1,4 @@
-//! The integration with WiredTiger: built by CMake with the machine's WiredTiger, or with that in WIREDTIGER_DIR.
+//! The integration with WiredTiger: built by CMake with the machine's WiredTiger, or with the one in WIREDTIGER_DIR.
 
 mod disk;
 
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// What is broken in the libraries that the stress must tell from the right one.
+/// The bugs planted in libraries, which the stress test must find.
 const PLANTED: [&str; 3] =
     ["the chain runs after the search", "truncations are not seen", "time windows are not seen"];
 const IMAGE_BYTES: u64 = 1 << 30;
 
-/// Another WiredTiger than the machine's.
+/// The WiredTiger to use instead of the machine's.
 fn other() -> Option<PathBuf> {
     std::env::var_os("WIREDTIGER_DIR").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Whether something is missing here; then the log of the tests says what.
+/// Whether this machine lacks something for the build; the log of the tests then says what.
 fn cannot_build() -> bool {
     let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
     let has_header = other().is_some() || Path::new("/usr/include/wiredtiger.h").exists();
@@ -32,7 +32,7 @@ fn cannot_build() -> bool {
     !(has_cmake && has_header)
 }
 
-/// Builds all of it, once, and gives the folder.
+/// Builds everything, once, and returns the folder.
 fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -44,7 +44,7 @@ fn build() -> &'static Path {
         let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
         let dir = format!("-DWIREDTIGER_DIR={}", other().unwrap_or_default().display());
         let mut arguments = vec!["-S", &sources, "-B", &to, &library, &dir, "-DBPFOF_TESTS=ON"];
-        // It compiles faster than with what users have by default: debug information, and -O2.
+        // This compiles faster than the default for users: debug information, and -O2.
         arguments.extend(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]);
         run("cmake", &arguments);
         run("cmake", &["--build", &to, "--parallel", "2"]);
@@ -129,7 +129,7 @@ fn no_answer_is_wrong_and_each_omission_is_noticed() {
     assert!(right.status.success());
     for (number, what) in PLANTED.iter().enumerate() {
         let library = format!("bpfof_wiredtiger_planted_{}", number + 1);
-        // It ends with the first wrong answer; a quiet machine needs some seconds.
+        // The stress test ends with the first wrong answer; an idle machine needs some seconds for it.
         let wrong = stress(&disk, &library, 60).output().expect("it starts");
         assert_eq!(wrong.status.code(), Some(1), "{what}: {}", text(&wrong));
         assert!(text(&wrong).contains("WRONG: "), "{what}: {}", text(&wrong));
@@ -160,7 +160,7 @@ fn a_target_that_dies_is_no_error_and_is_used_again() {
     assert!(running.wait().expect("it ends").success());
 }
 
-/// A part of `answers_test`, which says when the target is to `stop` and to `start`.
+/// Runs a part of `answers_test`, which says when to `stop` and to `start` the target.
 fn runs_beside_a_target(part: &str, stop: fn(&Disk), start: fn(&mut Disk)) {
     if cannot_build() || cannot_mount().is_some() {
         return;
@@ -195,7 +195,7 @@ fn a_target_that_hangs_is_waited_for_no_longer_than_told() {
     }
 }
 
-/// A new folder for a database, where the extension leaves its counters, and a configuration that loads it.
+/// A new folder for a database, the file for the extension's counters, and a configuration that loads the extension.
 fn database(disk: &Disk, name: &str) -> (PathBuf, PathBuf, String) {
     let (home, counters) = (disk.mount().join(name), disk.mount().join("counters.json"));
     std::fs::create_dir(&home).expect("made");
@@ -209,8 +209,8 @@ fn database(disk: &Disk, name: &str) -> (PathBuf, PathBuf, String) {
     (home, counters, config)
 }
 
-/// A program in Python, with nothing but a variable of the environment. WIREDTIGER_PYTHON is the Python that has
-/// WiredTiger's module, of the version that the extension is built for.
+/// A program in Python uses the extension only by an environment variable. WIREDTIGER_PYTHON is a Python with
+/// WiredTiger's module, of the version for which the extension is built.
 #[test]
 #[ignore = "make wiredtiger-11 makes a Python with WiredTiger's module"]
 fn a_python_program_is_pushed_down() {
@@ -234,12 +234,12 @@ fn a_python_program_is_pushed_down() {
     let counted: serde_json::Value = serde_json::from_str(&counted).expect("JSON");
     let chains = counted["values"].as_u64().unwrap_or(0) + counted["staged"].as_u64().unwrap_or(0);
     assert!(chains > 1000 && counted["failed"] == 0, "{counted}");
-    // What it has written is there without the extension.
+    // Its data can be read without the extension.
     let plain = run(&[], "cache_size=1MB");
     assert!(plain.contains("2000 found, 100 scanned, missing True, changed True"), "{plain}");
 }
 
-/// The stock tool, with nothing but a variable of the environment.
+/// The stock tool uses the extension only by an environment variable.
 #[test]
 fn a_program_that_knows_nothing_of_it_uses_it() {
     if cannot_build() || cannot_mount().is_some() || other().is_some() {

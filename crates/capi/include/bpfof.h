@@ -10,34 +10,37 @@
  *     length = bpfof_read_pushdown(reader, fds, 2, &first, find,
  *                                  scratch, sizeof(scratch), argument_len, NULL);
  *
- * The first read is made, the storage function is called on its bytes and asks
- * for the next reads, of any size and in any of the files, until it is done;
- * the first bytes of scratch are then the answer. That happens at the target,
- * in one round trip, where that is possible, and otherwise on this machine by
- * reads of the same files, with the same answer: direct ones where there is no
- * target, plain ones where there is. So a program works with and without. docs/files.md says what is guaranteed while other
- * processes change the files.
+ * The library makes the first read and calls the storage function on its
+ * bytes. The function asks for the next reads, of any size and in any of the
+ * files, until it is done; the first bytes of scratch are then the answer. If
+ * possible, this happens at the target, in one round trip. Otherwise it
+ * happens on this machine by reads of the same files, with the same answer: by
+ * direct reads if there is no target, and by plain reads if there is one. So a
+ * program works with and without a target. docs/files.md says what is
+ * guaranteed while other processes change the files.
  *
- * Storage functions are written with another header of the same name, which is
- * installed apart: pkg-config --variable=functiondir bpfof.
+ * Storage functions include another header of the same name, which is
+ * installed elsewhere: pkg-config --variable=functiondir bpfof.
  *
- * Errors. Calls return -1 or NULL and set errno; bpfof_error() tells in words
- * what was attempted, why it failed, and what to do. No call ends the process:
- * an internal error is ENOTRECOVERABLE, and what it happened to is unusable.
+ * Errors. Calls return -1 or NULL and set errno; bpfof_error() returns a
+ * message that says what was attempted, why it failed, and what to do. No call
+ * ends the process: an internal error is ENOTRECOVERABLE, and the object of
+ * the call must not be used any more.
  *
  * Threads. A struct bpfof and its functions may be used by any number of
- * threads at once. A reader is for one thread at a time; make one for each
+ * threads at once. A reader is for one thread at a time; open one for each
  * thread. A call on a reader that another call is using fails with EBUSY.
- * Closing something that another thread is using is an error of the program.
- * After fork() a child must not use what its parent opened.
+ * Closing an object that another thread is using is an error of the program.
+ * After fork() a child must not use objects that its parent opened.
  *
- * Signals. The library's threads block all signals but those of faults: what
- * is sent to the process is left to the program, which may block it to wait for
- * it. One of them waits for SIGRTMAX - 1, which is sent to it alone, and for
- * SIGIO, which the kernel sends in its place when too many signals are queued.
- * That thread takes a SIGIO, or a SIGRTMAX - 1, that is sent to the process and
- * blocked by its other threads: a program that waits for one of the two itself
- * may miss it. Calls go on after a signal.
+ * Signals. The library's threads block all signals except those of faults:
+ * signals to the process are left to the program, which may block a signal to
+ * wait for it. One of the library's threads waits for SIGRTMAX - 1, which is
+ * sent to that thread alone, and for SIGIO, which the kernel sends instead
+ * when too many signals are queued. If a SIGIO or a SIGRTMAX - 1 is sent to
+ * the process while all other threads block it, that thread takes it: a
+ * program that waits for one of the two itself may miss it. Calls continue
+ * after a signal.
  */
 #ifndef LIBBPFOF_H
 #define LIBBPFOF_H
@@ -61,7 +64,8 @@ extern "C" {
 uint32_t bpfof_version(void);
 const char *bpfof_version_string(void);
 
-/* Files of one chain; bytes of its scratch buffer. */
+/* Maximum number of files of a chain; maximum size of its scratch buffer in
+ * bytes. */
 #define BPFOF_FILES_MAX 16
 #define BPFOF_SCRATCH_MAX 16384
 
@@ -69,66 +73,70 @@ const char *bpfof_version_string(void);
 struct bpfof;
 /* A storage function, loaded on both sides. */
 struct bpfof_function;
-/* What runs chains, on a connection of its own or a shared one. */
+/* Runs chains, on a connection of its own or a shared one. */
 struct bpfof_reader;
 
 /*
- * Why the last call on this thread that failed did so, in words, or "". Valid
- * until the next call on this thread.
+ * The message of the last call on this thread that failed, or "". Valid until
+ * the next call on this thread.
  */
 const char *bpfof_error(void);
 
-/* What the library has to say while it works: levels of bpfof_set_log(). */
+/* Levels of log messages, for bpfof_set_log(). */
 #define BPFOF_LOG_ERROR 1
 #define BPFOF_LOG_WARNING 2
 #define BPFOF_LOG_INFO 3
 #define BPFOF_LOG_DEBUG 4
 
 /*
- * From now on log is called with each line of this level or a lower one, in any
- * thread, also in several at once: that a path to the target is lost, for
- * example, of which no call fails. The line is valid during the call, in which
- * nothing of this library may be called; nor may log wait for a thread that is
- * in such a call or is about to enter one (for a lock that it has, say): the
- * library may hold locks of its own meanwhile. With NULL nothing is said any more,
- * as at first; when that returns log is not running. Fails with EBUSY in a
- * program that has a logger of Rust's crate log.
+ * From now on log is called with each message of this level or a more severe
+ * one, in any thread, and in several threads at once. Some events are reported
+ * only this way, because no call fails: for example that a path to the target
+ * is lost. The line is valid during the call. log must not call this library.
+ * It also must not wait for a thread that is in a call of this library or
+ * about to enter one (for example by taking a lock that such a thread holds),
+ * because the library may hold its own locks during the call. With NULL no
+ * more messages are passed on, which is the initial state; when that call
+ * returns, log is not running. Fails with EBUSY in a program that has a logger
+ * of Rust's crate log.
  */
 int bpfof_set_log(void (*log)(int level, const char *line), int level);
 
 /* Fail rather than run a chain on this machine, or open without a target. */
 #define BPFOF_NO_FALL_BACK 1u
-/* Never sleep while waiting. For threads that own a processor. */
+/* Never sleep while waiting. For threads with a processor of their own. */
 #define BPFOF_POLL 2u
-/* From bpfof_add(), or its first use, to bpfof_forget() a number stands for the
- * same file: this saves a system call for each use. The descriptor may be closed
- * meanwhile, but its number must not be used for another file. */
+/* From bpfof_add(), or from its first use, until bpfof_forget(), a number
+ * stands for the same file. This saves a system call for each use. The
+ * descriptor may be closed meanwhile, but its number must not be reused for
+ * another file. */
 #define BPFOF_STABLE_FDS 4u
 
-/* Start from BPFOF_OPTIONS_INIT. */
+/* Initialise with BPFOF_OPTIONS_INIT. */
 struct bpfof_options {
-	/* sizeof(struct bpfof_options): it may grow in later versions */
+	/* sizeof(struct bpfof_options), which may grow in later versions */
 	size_t size;
 	/* BPFOF_NO_FALL_BACK, BPFOF_POLL, BPFOF_STABLE_FDS */
 	uint32_t flags;
-	/* how often a chain is tried again whose files have changed, and how
-	 * long it waits for their new maps each time */
+	/* how often a chain is tried again if its files have changed, and
+	 * how long it waits for their new maps each time */
 	uint32_t retries;
 	uint32_t patience_us;
-	/* longest time to connect; and from sending a chain, or another
-	 * command, to its end, after which the connection is given up.
-	 * bpfof_open() may take longer than the first: before that the name of
-	 * the host is resolved, and then the target is asked what it is, which
-	 * may take command_timeout_ms each time. 0 is no time at all: nothing
-	 * succeeds. */
+	/* longest time to connect; and longest time from sending a chain, or
+	 * another command, to its end, after which the connection is given
+	 * up. bpfof_open() may take longer than connect_timeout_ms: it first
+	 * resolves the name of the host, and finally sends commands to
+	 * identify the target, each of which may take command_timeout_ms. 0
+	 * means no time at all: nothing succeeds. */
 	uint32_t connect_timeout_ms;
 	uint32_t command_timeout_ms;
-	/* chains that a reader has at the target at once, 1 to 4095 */
+	/* most chains that a reader has at the target at once, 1 to 4095 */
 	uint32_t queue_depth;
-	/* 0: each reader has a connection of its own. Otherwise readers share
-	 * connections, one for each processor that one of them begins on, and at
-	 * most so many; UINT32_MAX is no limit. A shared connection has
-	 * queue_depth chains, or vectors of them, at once. */
+	/* 0: each reader has a connection of its own. Otherwise readers
+	 * share connections: one for each processor on which a reader begins
+	 * a chain, and at most this many; UINT32_MAX means no limit. A
+	 * shared connection has up to queue_depth chains, or vectors of
+	 * chains, at once. */
 	uint32_t lanes_max;
 	/* 0 */
 	uint32_t reserved;
@@ -137,58 +145,66 @@ struct bpfof_options {
 #define BPFOF_OPTIONS_INIT { sizeof(struct bpfof_options), 0, 1, 20000, 5000, 30000, 128, 0, 0 }
 
 /*
- * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…]). device is
- * what its namespace is on this machine: the block device that the kernel made
- * of it, or the disk or image file that a target on this machine serves. A
- * wrong device of the right size gives wrong answers, unless it is the kernel's
- * disk of another namespace: that is an error, EXDEV. options may be NULL.
+ * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…]).
+ * device is the target's namespace on this machine: the block device that the
+ * kernel created for it, or the disk or image file that a target on this
+ * machine serves. A wrong device of the right size gives wrong answers, unless
+ * it is the kernel's disk of another namespace: that fails with EXDEV. options
+ * may be NULL.
  *
- * url may also be grantd:PATH, the socket of a grant daemon (bpfof grantd), for
- * processes that may not read whole namespaces: it grants single files, by the
- * descriptors that chains name. device is then any file or directory of the file
- * system that is meant, such as the database's; NULL or "" will do where the
- * daemon serves one namespace. Chains over files that get no grant run here;
- * bpfof_wait_mapped() tells why. How many chains a connection has at once is the
- * daemon's matter, not that of options.queue_depth.
+ * url may also be grantd:PATH, the socket of a grant daemon (bpfof grantd). It
+ * is for processes that may not read whole namespaces: the daemon grants
+ * single files, by the descriptors that chains name. device is then any file
+ * or directory on the file system in question, such as the database's
+ * directory; it may be NULL or "" if the daemon serves only one namespace.
+ * Chains over files without a grant run on this machine; bpfof_wait_mapped()
+ * says why. The daemon, rather than options.queue_depth, determines how many
+ * chains a connection has at once.
  *
- * url may also be nvme:PATH, the character device of an NVMe namespace of this machine
- * (/dev/ngXnY), with device its block device (/dev/nvmeXnY): chains run here and read by NVMe
- * commands, past the file system, and one that is alone runs in the kernel while its module is loaded
- * (docs/kernel.md). Needs the right to read the whole namespace.
+ * url may also be nvme:PATH, the character device of an NVMe namespace of this
+ * machine (/dev/ngXnY), with its block device (/dev/nvmeXnY) as device. Chains
+ * then run on this machine and read by NVMe commands, bypassing the file
+ * system, and a chain that is alone runs in the kernel if the kernel module is
+ * loaded (docs/kernel.md). This requires the right to read the whole
+ * namespace.
  *
- * With url NULL there is no target, and all chains run here. They do so as well
- * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
- * is set; bpfof_has_target() is then 0 and bpfof_error() tells why. With that
- * flag it fails: with EINVAL if url is NULL, with EACCES if a key is missing or
- * wrong, or the target does not know this host.
+ * If url is NULL, there is no target, and all chains run on this machine. They
+ * also do if the target cannot be reached or does not support pushdown, unless
+ * BPFOF_NO_FALL_BACK is set; bpfof_has_target() is then 0 and bpfof_error()
+ * says why. With that flag the call fails: with EINVAL if url is NULL, with
+ * EACCES if a key is missing or wrong, or if the target does not know this
+ * host.
  *
- * Who this host is and which keys it has is part of the url: &hostnqn=NQN, and
- * &tls-psk=FILE, &tls-compat, &dhchap-key=FILE, &dhchap-ctrl-key=FILE. If it has none
- * of these, $XDG_CONFIG_HOME/bpfof/hosts.toml or ~/.config/bpfof/hosts.toml may say
- * so (docs/security.md). That file and those with keys make it fail, with EACCES, if
- * they cannot be read, others may read them or something in them is wrong. The library does not change whether the process can be
- * dumped: a program with keys sets prctl(PR_SET_DUMPABLE, 0) or RLIMIT_CORE itself.
+ * The host's NQN and keys are part of the url: &hostnqn=NQN, &tls-psk=FILE,
+ * &tls-compat, &dhchap-key=FILE, &dhchap-ctrl-key=FILE. If the url has none of
+ * these, they may come from $XDG_CONFIG_HOME/bpfof/hosts.toml or
+ * ~/.config/bpfof/hosts.toml (docs/security.md). The call fails with EACCES if
+ * that file or a key file cannot be read, can be read by other users, or is
+ * invalid. The library does not change whether the process can be dumped: a
+ * program with keys should call prctl(PR_SET_DUMPABLE, 0) or set RLIMIT_CORE
+ * itself.
  *
- * url may name several portals of a subsystem, HOST[:PORT],HOST[:PORT]…: paths to the
- * same namespace. When one is lost, chains in flight are sent again by another, and the
- * lost one is connected again; if none works, chains run here until one does
- * (docs/failover.md). With one portal a
- * connection that is lost is not made again: chains run here from then on. That
- * of a program that does nothing is kept: a thread of the library tells the target
- * once a minute that the program is there. A target may end that of a process which
- * is stopped for two minutes.
+ * url may name several portals of a subsystem, HOST[:PORT],HOST[:PORT]…: paths
+ * to the same namespace. When a path is lost, chains in flight are sent again
+ * on another one, and the lost path is reconnected; while no path works,
+ * chains run on this machine (docs/failover.md). With one portal, a lost
+ * connection is not reconnected, except a shared one
+ * (bpfof_reader_is_connected()): from then on chains run on this machine. The
+ * connection of an idle program is kept: a thread of the library sends the
+ * target a Keep Alive once a minute. A target may close the connection of a
+ * process that is stopped for two minutes.
  */
 struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof_options *options);
 
 /*
- * NULL is allowed. Readers and functions may be closed before or after; the
- * connection and the files are closed with the last of them.
+ * NULL is allowed. Readers and functions may be closed before or afterwards;
+ * the connection and the files are closed with the last of them.
  *
- * It ends the thread that tells the target of files, and waits for what that is
- * at: a command to the target (command_timeout_ms), an answer of the grant
- * daemon (a second), or that a file is written back to its disk. Threads that
- * connect may outlive it, by connect_timeout_ms: do not unload the library
- * (dlclose()).
+ * The call ends the thread that sends file maps to the target, and waits for
+ * its current operation: a command to the target (command_timeout_ms), an
+ * answer of the grant daemon (one second), or the write-back of a file to its
+ * disk. Threads that are connecting may outlive the call, by
+ * connect_timeout_ms: do not unload the library (dlclose()).
  */
 void bpfof_close(struct bpfof *bpfof);
 
@@ -197,72 +213,76 @@ int bpfof_has_target(const struct bpfof *bpfof);
 
 /*
  * Files are named by descriptors of regular files, open for reading. The first
- * use of one, or bpfof_add(), opens the same file once more, for reading only,
- * and begins to find out where it lies. The caller's descriptor must be open
- * whenever a call names it: each looks which file it is of, so that a number
- * that is used again for another file is noticed. With BPFOF_STABLE_FDS that
- * is not looked at, and it may be closed.
+ * use of a descriptor, or bpfof_add(), opens the same file again, for reading
+ * only, and begins to find out where it lies. The caller's descriptor must be
+ * open whenever a call names it: each call checks which file it stands for, so
+ * that the reuse of a number for another file is detected. With
+ * BPFOF_STABLE_FDS there is no such check, and the descriptor may be closed.
  *
- * If nobody has the file open for writing, the caller's descriptor included, a
- * read lease guards it, and chains over it cost least.
+ * If the file is not open for writing anywhere, not even by the caller's
+ * descriptor, a read lease guards it, and chains over it cost least.
  */
 int bpfof_add(struct bpfof *bpfof, int fd);
 
 /*
- * Makes the file at path known by a number below -1, which from then on stands
- * for it wherever a descriptor does: for many files, of which none takes a
- * descriptor. The file is opened by its path when it is needed, so until
- * bpfof_forget() the path must not become that of another file. Once the target
- * knows where it lies, it is kept without a descriptor, even if it is removed;
- * what then runs here fails. Without a target, direct reads keep descriptors of
- * files that they have read, at most a quarter of RLIMIT_NOFILE. Fails with EEXIST if the number is known for
- * another path; that the file cannot be opened is told by its chains, and by
- * bpfof_wait_mapped().
+ * Adds the file at path under a number below -1, which from then on stands for
+ * it wherever a descriptor does. This is for many files, because none of them
+ * takes a descriptor. The file is opened by its path when needed, so until
+ * bpfof_forget() the path must not lead to another file. Once the target knows
+ * where the file lies, the file is kept without a descriptor, even if it is
+ * removed; chains over a removed file that must run on this machine fail.
+ * Without a target, direct reads keep descriptors of files that they have
+ * read, at most a quarter of RLIMIT_NOFILE. Fails with EEXIST if the number is
+ * in use for another path. If the file cannot be opened, its chains and
+ * bpfof_wait_mapped() fail.
  */
 int bpfof_add_path(struct bpfof *bpfof, const char *path, int number);
 
 /*
- * The same for a file that nobody but the caller writes or truncates until
- * bpfof_forget(), and the caller only past the page cache (O_DIRECT): the files
- * of a database that writes in place. A chain over it counts if all bytes that
- * the target knew of still are where they were. It needs no lease, and writes do
- * not disturb it; what it sees of a block that is written meanwhile is the
- * caller's matter. Give a file room in advance, by written zeroes: then its
- * place does not change. Fails with EEXIST if the descriptor is known.
+ * The same for a file that only the caller writes or truncates until
+ * bpfof_forget(), and only past the page cache (O_DIRECT): the files of a
+ * database that writes in place. The answer of a chain over it is valid if all
+ * bytes that the target has mapped are still in their places. Chains need no
+ * lease, and writes do not invalidate them; the caller must tolerate whatever
+ * a chain sees of a block that is written meanwhile. Preallocate space by
+ * writing zeroes: then the file does not move. Fails with EEXIST if the
+ * descriptor is already known.
  */
 int bpfof_add_own(struct bpfof *bpfof, int fd);
 
 /*
- * Looks in the background whether the file is longer, or elsewhere, than the
- * target knows, and tells it. For files of bpfof_add_own() that have grown; other
- * files are looked at without it.
+ * Checks in the background whether the file has grown or moved since the
+ * target got its map, and sends a new map. Needed after a file of
+ * bpfof_add_own() has grown; other files are checked without it.
  */
 int bpfof_refresh(struct bpfof *bpfof, int fd);
 
 /*
  * Waits until the target knows where the file lies; a negative timeout is
- * endless. The file is looked at again if it was refused before, but with a
- * timeout of 0, which tells what is known. Fails with ETIMEDOUT, with ENOTCONN without a target or after it has
- * ended the association, and with ENOTSUP if it cannot know, for reasons that
- * bpfof_error() tells; with the error of the system if the file cannot be looked
- * at, or of the target if that refuses it. Chains that read the file then run
- * here. Need not be called: until the target knows, chains run here, or fail with
- * ESTALE (BPFOF_NO_FALL_BACK).
+ * endless. If the file was refused before, it is examined again, except with a
+ * timeout of 0, which returns the current state. Fails with ETIMEDOUT; with
+ * ENOTCONN if there is no target or it has ended the association; with ENOTSUP
+ * if the file cannot be mapped, for a reason that bpfof_error() gives; with
+ * the system's error if the file cannot be examined; or with the target's
+ * error if it refuses the map. Chains that read the file then run on this
+ * machine. The call is optional: until the target knows the file, chains run
+ * on this machine, or fail with ESTALE (BPFOF_NO_FALL_BACK).
  */
 int bpfof_wait_mapped(struct bpfof *bpfof, int fd, int timeout_ms);
 
 /*
- * Closes what bpfof_add() opened, after the chains that read it have ended. A
- * file that was deleted keeps its space until then. Fails with ENOENT if the
- * number is not known; it may have been closed already.
+ * Closes the file that bpfof_add() opened, after the chains that read it have
+ * ended. Until then a deleted file keeps its space. Fails with ENOENT if the
+ * number is not known. The caller's descriptor may have been closed already.
  */
 int bpfof_forget(struct bpfof *bpfof, int fd);
 
 /*
  * Loads a storage function from an ELF object, as clang writes it for -target
- * bpf. entry is the name of its section after "bpfof/"; NULL is the only one of
- * the object. Fails with ENOEXEC if the object is refused, with ENOENT if it
- * has no such entry. bpfof_function_load_file() reads the object from a file.
+ * bpf. entry is the name of its section after "bpfof/"; NULL means the only
+ * entry of the object. Fails with ENOEXEC if the object is refused, with
+ * ENOENT if it has no such entry. bpfof_function_load_file() reads the object
+ * from a file.
  */
 struct bpfof_function *bpfof_function_load(struct bpfof *bpfof, const void *object, size_t length,
 					   const char *entry);
@@ -270,28 +290,32 @@ struct bpfof_function *bpfof_function_load_file(struct bpfof *bpfof, const char 
 						const char *entry);
 
 /*
- * Unloads it here and at the target. End its chains before: those that are at the
- * target are run here then, or fail with ENOENT (BPFOF_NO_FALL_BACK). By a grant daemon it stays at the target until
- * the struct bpfof ends. A reader that has run it here keeps its memory until
- * its next chain. NULL is allowed.
+ * Unloads the function on this machine and at the target. End its chains
+ * first: chains that are still at the target may run on this machine instead,
+ * or fail with ENOENT (BPFOF_NO_FALL_BACK). With a grant daemon the function
+ * stays at the target until the struct bpfof is closed. A reader that has run
+ * the function on this machine keeps its memory until its next chain. NULL is
+ * allowed.
  */
 void bpfof_function_unload(struct bpfof_function *function);
 
 /*
- * A reader for chains over the files of bpfof. Fails with EAGAIN if the target
- * grants the host no more connections. By a grant daemon it waits while that examines files
- * of this process, at most 2 minutes if it does not answer; so does
- * bpfof_function_load().
+ * Opens a reader for chains over the files of bpfof. Fails with EAGAIN if the
+ * target grants the host no more connections. With a grant daemon, this call
+ * and bpfof_function_load() wait while the daemon examines files of this
+ * process, for at most 2 minutes if it does not answer.
  */
 struct bpfof_reader *bpfof_reader_open(struct bpfof *bpfof);
 
-/* Chains that have not ended never do; their memory is not touched any more. NULL is allowed. */
+/* Chains that have not ended never end; their memory is not accessed any
+ * more. NULL is allowed. */
 void bpfof_reader_close(struct bpfof_reader *reader);
 
 /* The read that a chain begins with. */
 struct bpfof_read {
-	/* file offset and size in bytes; the size is 1 to 65536, at a target
-	 * together with the rest of the blocks that it touches, or EPROTO */
+	/* file offset and size in bytes. The size is 1 to 65536; at a
+	 * target, this limit includes the rest of the blocks that the read
+	 * touches, or the chain fails with EPROTO. */
 	uint64_t offset;
 	uint32_t size;
 	/* index into the chain's list of descriptors */
@@ -310,13 +334,15 @@ struct bpfof_result {
 	int32_t error;
 	/* BPFOF_AT_TARGET or BPFOF_HERE if it succeeded */
 	uint32_t executor;
-	/* hops it took: rounds of reads and calls of the function */
+	/* number of hops: rounds of reads and calls of the function */
 	uint32_t hops;
-	/* times it was thrown away because a file had changed or had no map */
+	/* how often its result was discarded, or it could not start, because
+	 * a file had changed or had no map */
 	uint32_t stale;
-	/* the protocol's status (type << 8 | code) if one ended it, and what
-	 * that says more: the code that the function returned for ECANCELED,
-	 * the file for ERANGE, the instruction for EFAULT and ETIME */
+	/* the protocol's status (type << 8 | code) if the chain ended with
+	 * one, and its detail: the code that the function returned for
+	 * ECANCELED, the file for ERANGE, the instruction for EFAULT and
+	 * ETIME */
 	uint32_t status;
 	uint32_t value;
 	/* bpfof_error() for this chain */
@@ -327,29 +353,30 @@ struct bpfof_result {
  * Errors of chains:
  *
  * EBADF         a descriptor is not open for reading
- * EINVAL        the call makes no sense, a descriptor is of no regular file
+ * EINVAL        the call makes no sense, or a descriptor is of no regular file
  * EISDIR        a descriptor is of a directory
  * E2BIG         more than BPFOF_FILES_MAX files or BPFOF_SCRATCH_MAX bytes of scratch
  * ECANCELED     the function returned a number other than 0
- * EFAULT        the function used memory that is not its own
+ * EFAULT        the function accessed memory that it may not access
  * ETIME         the function ran too long
  * ELOOP         too many hops, or bytes read: is there a cycle in the data?
- * EPROTO        the function asked for what is not allowed
+ * EPROTO        the function requested something that is not allowed
  * ERANGE        the chain reads beyond the end of a file
  * EMSGSIZE      the answer is longer than scratch
  * ENOENT        the path of bpfof_add_path() is gone
- * EIO, …        a read failed; as read() sets it for reads on this machine
+ * EIO, …        a read failed; for reads on this machine, the error of read()
  * EAGAIN        the target cannot run the chain now, and the function has maps
- *               there, so that it runs nowhere else
+ *               there, so that it cannot run elsewhere
  * ESTALE        a file became shorter while it was read on this machine
  *
- * and only with BPFOF_NO_FALL_BACK, or of a function that has maps at the target:
+ * and only with BPFOF_NO_FALL_BACK, or for a function that has maps at the
+ * target:
  *
- * ESTALE        a file changed each time, or has no map (EAGAIN if the function has maps)
- * ENOTCONN      there is no target or no connection to it any more, or function or
- *               reader are of another struct bpfof
+ * ESTALE        a file changed on each try, or has no map (EAGAIN if the function has maps)
+ * ENOTCONN      there is no target, or no connection to it any more, or function or
+ *               reader belong to another struct bpfof
  * ECONNRESET    the connection was lost
- * EHOSTUNREACH  of several portals none works
+ * EHOSTUNREACH  none of several portals works
  * ENOENT        the function was unloaded at the target
  * EACCES        the target denies a read
  * ENOBUFS       the target's limits are reached
@@ -357,25 +384,26 @@ struct bpfof_result {
  */
 
 /*
- * Runs one chain and waits for its end: reads in the files of fds, beginning
- * with first, calling function. scratch has scratch_len bytes, at most
- * BPFOF_SCRATCH_MAX; the first argument_len are the function's argument, the
- * others are zero for it. Returns the length of the answer, which is in scratch
- * then; what is behind it is undefined. result may be NULL.
+ * Runs one chain and waits for its end. It reads in the files of fds, begins
+ * with the read first, and calls function. scratch has scratch_len bytes, at
+ * most BPFOF_SCRATCH_MAX: the first argument_len bytes are the function's
+ * argument, and the function sees zeroes in the rest. Returns the length of
+ * the answer, which is then at the beginning of scratch; the bytes after the
+ * answer are undefined. result may be NULL.
  *
- * A chain that the target interrupts to serve others is sent again a few times
- * within a quarter of a second, and then runs here, as one that cannot run at the
- * target does. Chains only read; but a function that has maps has changed them
- * each time.
+ * If the target interrupts a chain to serve others, the chain is sent again a
+ * few times within a quarter of a second, and then runs on this machine, like
+ * any chain that cannot run at the target. Chains only read, but a function
+ * with maps has changed them on each try.
  */
 ssize_t bpfof_read_pushdown(struct bpfof_reader *reader, const int *fds, size_t nfds,
 			    const struct bpfof_read *first, const struct bpfof_function *function,
 			    void *scratch, size_t scratch_len, size_t argument_len,
 			    struct bpfof_result *result);
 
-/* A chain, for those who have many in flight. */
+/* A chain, for programs with many chains in flight. */
 struct bpfof_chain {
-	/* as bpfof_read_pushdown() takes them */
+	/* parameters of bpfof_read_pushdown() */
 	const int *fds;
 	size_t nfds;
 	struct bpfof_read first;
@@ -383,36 +411,37 @@ struct bpfof_chain {
 	void *scratch;
 	size_t scratch_len;
 	size_t argument_len;
-	/* the caller's own */
+	/* not used by the library */
 	void *user;
 	/* how it ended */
 	struct bpfof_result result;
 };
 
 /*
- * Begins a chain; it leaves with the next bpfof_poll(). The chain and its
- * scratch must stay where they are, and untouched, until bpfof_poll() has
- * returned it; fds need not, and the descriptors may be closed.
+ * Begins a chain; the next bpfof_poll() sends it. The chain and its scratch
+ * must stay in place and must not be accessed until bpfof_poll() has returned
+ * the chain; the array fds may be freed and the descriptors closed.
  */
 int bpfof_submit(struct bpfof_reader *reader, struct bpfof_chain *chain);
 
 /*
- * Begins count chains, an array, as bpfof_submit() does each. Their fds (the same
- * array), nfds, function and scratch_len must be the same, so that they are one
- * command where the target can, or a few. None is begun if the call makes no sense
- * for one of them.
+ * Begins count chains, an array, as bpfof_submit() begins each. Their fds (the
+ * same array), nfds, function and scratch_len must be the same, so that they
+ * are one command, or a few, if the target supports it. If the call makes no
+ * sense for one of them, none is begun.
  */
 int bpfof_submit_many(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t count);
 
 /*
  * Waits until a chain has ended, at most timeout_ms; a negative timeout is
- * endless. Returns how many have ended and stores them, in the order of their
- * ends, at most max; 0 if none are in flight or none has ended in time. Whether
- * a chain succeeded is in its result. Chains that run on this machine do so
- * during this call, whatever the timeout. So does connecting again: by another path
- * when one is lost, or for fresh keys when those of TLS have been used enough, which
- * bpfof_submit() may do as well. It takes a few round trips, but up to three times
- * connect_timeout_ms where a target does not answer, and threads that share the
+ * endless. Stores at most max chains that have ended, in the order of their
+ * ends, and returns their number; 0 if none are in flight or none has ended in
+ * time. The result of a chain says whether it succeeded. Chains that run on
+ * this machine do so during this call, regardless of the timeout. Reconnecting
+ * also ignores the timeout: on another path when one is lost, or for fresh
+ * keys when those of TLS have reached their usage limit; bpfof_submit() may do
+ * this as well. It takes a few round trips, but up to three times
+ * connect_timeout_ms if a target does not answer, and threads that share the
  * connection wait for it, too.
  */
 int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
@@ -422,15 +451,15 @@ int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t m
 int bpfof_poll_within(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
 		      int64_t timeout_us);
 
-/* Chains that were submitted and not returned by bpfof_poll(). 0, with EBUSY in
- * errno, while another thread uses the reader. */
+/* The number of chains that were submitted and not returned by bpfof_poll().
+ * 0, with EBUSY in errno, while another thread uses the reader. */
 size_t bpfof_in_flight(const struct bpfof_reader *reader);
 
 /*
- * Runs count chains, as many at once as options.queue_depth says, and waits for
- * all of them. Returns how many succeeded; the result of each is in it. Chains
- * that follow each other with the same fds (the same array), nfds, function and
- * scratch_len are one command where the target can, as those of
+ * Runs count chains, up to options.queue_depth at once, and waits for all of
+ * them. Returns how many succeeded; each chain has its result. Consecutive
+ * chains with the same fds (the same array), nfds, function and scratch_len
+ * are one command if the target supports it, as with
  * bpfof_read_pushdown_many().
  */
 ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chain *chains,
@@ -438,10 +467,10 @@ ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chai
 
 /* One of many chains over the same files with the same function. */
 struct bpfof_entry {
-	/* where it begins */
+	/* first read */
 	struct bpfof_read first;
-	/* memory of this chain alone, of which the first argument_len bytes are
-	 * its argument; afterwards the answer is there */
+	/* memory used by this chain alone. Its first argument_len bytes are
+	 * the argument; afterwards they hold the answer. */
 	void *scratch;
 	size_t argument_len;
 	/* how it ended */
@@ -449,13 +478,13 @@ struct bpfof_entry {
 };
 
 /*
- * Runs count chains over the files of fds with the same function, and waits for
- * all of them. Each has scratch_len bytes of scratch, and ends as by
- * bpfof_read_pushdown(). Where the target can, up to 256 chains are one command,
- * which costs the target, the network and this machine less than as many
- * commands. Returns how many succeeded; the result of each is in it. -1 is
- * returned, and no chain was begun, if the call makes no sense for one of them;
- * bpfof_error() tells which.
+ * Runs count chains over the files of fds with the same function, and waits
+ * for all of them. Each has scratch_len bytes of scratch, and ends as with
+ * bpfof_read_pushdown(). If the target supports it, up to 256 chains are one
+ * command, which costs the target, the network and this machine less than
+ * separate commands. Returns how many succeeded; each entry has its result. If
+ * the call makes no sense for one of the chains, returns -1, and no chain was
+ * begun; bpfof_error() says which one.
  */
 ssize_t bpfof_read_pushdown_many(struct bpfof_reader *reader, const int *fds, size_t nfds,
 				 const struct bpfof_function *function, size_t scratch_len,
@@ -467,45 +496,49 @@ struct bpfof_file_read {
 	/* file offset and size in bytes */
 	uint64_t offset;
 	size_t size;
-	/* where the bytes go, which are of this read alone */
+	/* buffer for the bytes, used by this read alone */
 	void *data;
-	/* how many there were: fewer than size only at the end of the file */
+	/* number of bytes read: fewer than size only at the end of the file */
 	size_t length;
 };
 
 /*
- * Reads count ranges of files, as pread() does but through the target where it
- * knows them: all in one round trip, past this machine's kernel and page cache.
- * Returns 0 once all are read. If any cannot be, it fails as pread() does, and
- * what the others have read is undefined; EBUSY while chains that were
- * submitted have not ended. With BPFOF_NO_FALL_BACK it fails for what the target
- * has not read: with ESTALE, ENOTCONN and ECONNRESET as chains do, or as the
- * target's read has; always with ENOTCONN by a grant daemon, which lets chains
- * read and nothing else, and on a drive of this machine (nvme:).
+ * Reads count ranges of files like pread(), but through the target for files
+ * that it knows: all in one round trip, bypassing this machine's kernel and
+ * page cache. Returns 0 when all are read. If a range cannot be read, the call
+ * fails as pread() does, and the contents of the other buffers are undefined.
+ * Fails with EBUSY while submitted chains have not ended. With
+ * BPFOF_NO_FALL_BACK it fails for ranges that the target has not read: with
+ * ESTALE, ENOTCONN and ECONNRESET as chains do, or with the error of the
+ * target's read. With that flag it always fails with ENOTCONN with a grant
+ * daemon, which allows nothing but chains, and on a drive of this machine
+ * (nvme:).
  */
 int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count);
 
 /*
- * The same, but waits for the target at most so long, in microseconds, and then
- * fails with ETIMEDOUT. A connection that is not shared is given up with that. A
- * negative timeout is endless. Connecting again may take longer, as bpfof_poll()
- * says.
+ * The same, but waits for the target for at most timeout_us microseconds, and
+ * then fails with ETIMEDOUT. A connection that is not shared is then given up.
+ * A negative timeout is endless. Reconnecting may take longer: see
+ * bpfof_poll().
  */
 int bpfof_read_files_within(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count,
 			    int64_t timeout_us);
 
 /*
- * Whether the reader has a connection to the target, and the target still knows
- * the struct bpfof. A connection that is shared (lanes_max) is made again within
- * some 10 s, and the reader goes on by it; what else was lost is not: open another
- * reader, or if that fails another struct bpfof. 0, with EBUSY in errno, while another thread
- * uses the reader: it says nothing then.
+ * Whether the reader has a connection to the target, and the target still has
+ * the association of the struct bpfof. A lost shared connection (lanes_max) is
+ * replaced within about 10 s, and the reader then uses the new one. Other lost
+ * connections are not reconnected: open another reader, or if that fails
+ * another struct bpfof. Returns 0, with EBUSY in errno, while another thread
+ * uses the reader: this does not mean that the connection is lost.
  */
 int bpfof_reader_is_connected(const struct bpfof_reader *reader);
 
 /* Bytes that the reader has sent to the target and received from it, without
- * TCP and IP headers. On a shared connection it exchanges bytes of others as well,
- * and others its own: each byte is one reader's. */
+ * TCP and IP headers. On a shared connection a reader also transfers bytes
+ * of other readers, and other readers its bytes: each byte is counted for
+ * one reader. */
 int bpfof_reader_traffic(const struct bpfof_reader *reader, uint64_t *sent, uint64_t *received);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-//! The structures of `bpfof.h`, field by field as there.
+//! The structures of `bpfof.h`, with the same fields in the same order.
 
 use crate::function::Function;
 use std::ffi::{c_char, c_int, c_void};
@@ -9,7 +9,7 @@ pub(crate) const AT_TARGET: u32 = 1;
 /// `BPFOF_HERE`
 pub(crate) const HERE: u32 = 2;
 
-/// Bytes of a message, its final zero included.
+/// Size of a message in bytes, with its final zero.
 pub(crate) const MESSAGE_BYTES: usize = 256;
 
 /// `struct bpfof_read`
@@ -62,7 +62,7 @@ pub(crate) struct Chain {
     pub(crate) scratch_len: usize,
     pub(crate) argument_len: usize,
     pub(crate) user: *mut c_void,
-    /// The caller need not have written there.
+    /// The caller need not have initialised it.
     pub(crate) outcome: MaybeUninit<Outcome>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Entry {
     pub(crate) first: Read,
     pub(crate) scratch: *mut c_void,
     pub(crate) argument_len: usize,
-    /// The caller need not have written there.
+    /// The caller need not have initialised it.
     pub(crate) outcome: MaybeUninit<Outcome>,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong: an errno value, the numbers that explain it, and words.
+//! Errors: an errno value, the numbers that explain it, and a message.
 
 use bpfof_host::files::{MapRefusal, ReadError};
 use bpfof_host::grant::GrantError;
@@ -12,23 +12,23 @@ use std::io;
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) errno: i32,
-    /// Status type and code if a status ended it, otherwise 0.
+    /// Status type and code if the chain ended with a status, otherwise 0.
     pub(crate) status: u32,
-    /// What the status says more.
+    /// Details, as the status defines them.
     pub(crate) value: u32,
-    /// Hops until then.
+    /// Hops done before the failure.
     pub(crate) hops: u32,
     pub(crate) message: String,
 }
 
 thread_local! {
-    /// What `bpfof_error` tells on this thread.
+    /// The message that `bpfof_error` returns on this thread.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What [`Failure::keep`] kept last on this thread. Valid until it keeps something else.
+/// The message that [`Failure::keep`] last kept on this thread. Valid until it keeps another one.
 pub(crate) fn last_message() -> *const c_char {
-    // A thread that is ending has no message any more.
+    // In a thread that is ending, the message is gone.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -41,9 +41,9 @@ impl Failure {
         Self::new(libc::EINVAL, message)
     }
 
-    /// A bug of ours; what it happened to may be half done.
+    /// A bug of this library; the object of the call may be in an inconsistent state.
     pub(crate) fn internal() -> Self {
-        let message = "internal error of libbpfof, told on standard error; please report it";
+        let message = "internal error of libbpfof, described on standard error; please report it";
         Self::new(libc::ENOTRECOVERABLE, message)
     }
 
@@ -51,7 +51,7 @@ impl Failure {
         Self::new(errno_of(error), format!("{attempt}: {error}"))
     }
 
-    /// The same of a part of the call.
+    /// Adds to the message which part of the call has failed.
     pub(crate) fn of_part(self, part: &str) -> Self {
         Self { message: format!("{part}: {}", self.message), ..self }
     }
@@ -59,11 +59,11 @@ impl Failure {
     /// Keeps the message for `bpfof_error`.
     pub(crate) fn keep(&self) {
         let message = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
-        // A thread that is ending needs none.
+        // A thread that is ending needs no message.
         let _ = LAST.try_with(|last| *last.borrow_mut() = message);
     }
 
-    /// Writes the message into a field of C's, cut to fit, with a zero behind it.
+    /// Writes the message into a C array, cut to fit, with a final zero.
     pub(crate) fn message_into(&self, field: &mut [c_char]) {
         let Some((end, room)) = field.split_last_mut() else { return };
         *end = 0;
@@ -73,13 +73,13 @@ impl Failure {
         room.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
     }
 
-    /// How a chain ended.
+    /// The failure of a chain.
     pub(crate) fn of_chain(error: &ReadError) -> Self {
         let message = error.to_string();
         match error {
             ReadError::Command(command) => Self::of_command(command),
             ReadError::Stale => Self::new(libc::ESTALE, message),
-            // Its function is at the target and nowhere else.
+            // The function can only run at the target.
             ReadError::Remembers { cause, .. } => match cause.as_deref() {
                 Some(ReadError::Target(Error::Command { source, .. }))
                     if !source.is_interrupted() =>
@@ -91,12 +91,12 @@ impl Failure {
             ReadError::TimedOut => Self::new(libc::ETIMEDOUT, message),
             ReadError::Plain { source, .. } => Self::new(errno_of(source), message),
             ReadError::Target(error) => Self::of_error(error),
-            // The call was checked when it was made, so what is missing is the target.
+            // The call was checked at submission, so the error means that there is no target.
             ReadError::Request(_) => Self::new(libc::ENOTCONN, message),
         }
     }
 
-    /// A chain that a status ended, at the target or here.
+    /// A chain that ended with a status, at the target or on this machine.
     fn of_command(error: &CommandError) -> Self {
         let is = |status: &Status| error.status.same_code(*status);
         let known = CHAIN_ERRNOS.iter().find(|(status, _)| is(status));
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// What the target, or the way to it, refused.
+    /// An error of the target, or of the connection to it.
     pub(crate) fn of_error(error: &Error) -> Self {
         let errno = match error {
             Error::Url(_)
@@ -163,7 +163,7 @@ impl Failure {
         Self::new(errno, error.to_string())
     }
 
-    /// Why there is no connection for a reader.
+    /// The error of opening a reader's lane.
     pub(crate) fn of_lane(error: &Error) -> Self {
         match error {
             Error::Joined(error) => Self::of_lane(error),
@@ -176,7 +176,7 @@ impl Failure {
         }
     }
 
-    /// Why the grant daemon gives nothing.
+    /// An error of the grant daemon.
     fn of_grants(error: &GrantError) -> Self {
         let errno = match error {
             GrantError::Socket { source, .. } | GrantError::Memory(source) => errno_of(source),
@@ -192,7 +192,7 @@ impl Failure {
         Self::new(errno, error.to_string())
     }
 
-    /// Why a file has no map, or a namespace is none.
+    /// Why a file has no map, or a namespace cannot be used.
     pub(crate) fn of_refusal(refusal: &MapRefusal) -> Self {
         let errno = match refusal {
             MapRefusal::Io { source, .. } => errno_of(source),
@@ -203,11 +203,11 @@ impl Failure {
     }
 }
 
-/// What Invalid Function Output says of an answer longer than scratch (protocol.md, "Statuses"). A
-/// caller has room for all of scratch, so an answer is never too long for anything else.
+/// Detail of Invalid Function Output for an answer longer than scratch (protocol.md, "Statuses").
+/// Callers have room for all of scratch, so an answer cannot exceed any other limit.
 const ANSWER_OUTSIDE_SCRATCH: u32 = 5;
 
-/// Statuses of chains, which the header tells, and of a host that the target does not know.
+/// Errno values of the statuses of chains, as listed in the header, and of the status for an unknown host.
 const CHAIN_ERRNOS: [(Status, i32); 12] = [
     (Status::UNKNOWN_FUNCTION, libc::ENOENT),
     (Status::READ_OUTSIDE_FILE, libc::ERANGE),
@@ -223,8 +223,8 @@ const CHAIN_ERRNOS: [(Status, i32); 12] = [
     (Status::CONNECT_INVALID_HOST, libc::EACCES),
 ];
 
-/// Of a chain that can run at the target only, and has not because of this: whether it may be tried again on
-/// the same reader.
+/// The errno of a chain that can only run at the target and could not because of `cause`. EAGAIN means that it may be
+/// tried again on the same reader.
 fn errno_of_lack(cause: Option<&ReadError>) -> i32 {
     match cause {
         Some(ReadError::Target(Error::Lost(_))) => libc::ECONNRESET,
@@ -255,7 +255,7 @@ mod tests {
     use bpfof_host::LostReason;
 
     #[test]
-    fn messages_are_cut_at_characters_and_end_in_a_zero() {
+    fn messages_are_cut_at_characters_and_terminated() {
         let failure = Failure::invalid("abcä");
         let cut = |room: usize| {
             let mut field = vec![1; room];
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn each_thread_has_its_own_message() {
         let last = || {
-            // The pointer is to this thread's message, which nobody replaces meanwhile.
+            // The message is this thread's, and is not replaced meanwhile.
             LAST.with(|last| last.borrow().to_str().expect("UTF-8").to_owned())
         };
         Failure::invalid("one\0two").keep();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_tell_their_details() {
+    fn statuses_report_their_details() {
         let error = CommandError { status: Status::FUNCTION_ABORT.with_dnr(), dw0: 7, dw1: 3 };
         let failure = Failure::of_chain(&ReadError::Command(error));
         assert_eq!((failure.errno, failure.status), (libc::ECANCELED, 0x709));

@@ -34,7 +34,7 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         if let Some(id) = self.loaded.id() {
-            // A target that is gone has forgotten it as well.
+            // An error does not matter: a lost target has dropped the function as well.
             self.session.maps.with_controller(|target| target.unload_function(id));
         }
     }

@@ -1,4 +1,4 @@
-//! A `struct bpfof`: a target, or none, and the files of the caller's descriptors.
+//! A `struct bpfof`: a target, or none, and the files behind the caller's descriptors.
 
 use crate::descriptor::{self, Identity, Reopened};
 use crate::failure::Failure;
@@ -14,45 +14,47 @@ use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How the name of a grant daemon's socket begins, in the place of a target's address.
+/// Prefix of a grant daemon's socket, given instead of a target's address.
 const GRANTD: &str = "grantd:";
-/// And that of the character device of an NVMe namespace of this machine.
+/// Prefix of the character device of an NVMe namespace of this machine.
 const NVME: &str = "nvme:";
-/// Longest wait, also of one without an end: there are no later moments than a clock can tell.
+/// Longest wait, even of an endless one, because the clock cannot represent arbitrarily late times.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
-/// Shared by the handle, its functions and its readers, so that they may go in any order.
+/// Shared by the handle, its functions and its readers, so that they may be closed in any order.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) maps: FileMaps,
     policy: Policy,
     queue_depth: usize,
-    /// Descriptors that are known stay what they are.
+    /// Whether known descriptors are not checked again.
     stable_fds: bool,
-    /// Files have maps: for a target, or a drive of this machine.
+    /// Whether files get maps, for a target or a drive of this machine.
     has_maps: bool,
     files: RwLock<HashMap<c_int, (Identity, PushdownFile)>>,
 }
 
-/// How long to wait; None is for ever.
+/// Converts a timeout; None means for ever.
 pub(crate) fn timeout_of(timeout_us: i64) -> Option<Duration> {
     u64::try_from(timeout_us).ok().map(|us| Duration::from_micros(us).min(LONGEST))
 }
 
-/// The same of milliseconds.
+/// The same for milliseconds.
 pub(crate) fn timeout_of_ms(timeout_ms: c_int) -> Option<Duration> {
     timeout_of(i64::from(timeout_ms) * 1000)
 }
 
 impl Session {
-    /// Without a target if `target` is None, or cannot be reached and the options allow that: then
-    /// also why.
+    /// Opens a session. It has no target if `target` is None, or if the target cannot be reached
+    /// and the options allow that; then the failure is returned too.
     pub(crate) fn open(
         target: Option<(&str, &Path)>,
         options: &Options,
     ) -> Result<(Session, Option<Failure>), Failure> {
         if options.flags & !(NO_FALL_BACK | POLL | STABLE_FDS) != 0 {
-            return Err(Failure::invalid("options.flags has bits that this version does not know"));
+            return Err(Failure::invalid(
+                "options.flags has bits that this version of the library does not know",
+            ));
         }
         if options.reserved != 0 {
             return Err(Failure::invalid("options.reserved is not 0"));
@@ -65,7 +67,7 @@ impl Session {
             retries: options.retries,
             patience: Duration::from_micros(options.patience_us.into()),
             fall_back,
-            // What forbids plain reads forbids everything but the target, or the drive.
+            // Without fall-back, only the target or the drive may run chains.
             local: fall_back || target.is_some_and(|(url, _)| url.starts_with(NVME)),
         };
         let (maps, why) = match target {
@@ -89,7 +91,7 @@ impl Session {
                 }
             }
             Some((url, device)) => {
-                // Mistakes are errors whatever the options say.
+                // Mistakes of the caller are errors, whatever the options say.
                 let url = address(url).map_err(|e| Failure::of_error(&e))?;
                 Credentials::read(&url.keys).map_err(|e| Failure::of_error(&e))?;
                 let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;
@@ -125,12 +127,12 @@ impl Session {
         self.policy
     }
 
-    /// Chains that a reader has at the target at once.
+    /// Most chains that a reader has at the target at once.
     pub(crate) fn queue_depth(&self) -> usize {
         self.queue_depth
     }
 
-    /// The file that `fd` stands for now. Opens it once more if it is not known.
+    /// The file that `fd` now stands for. Opens it again if it is not known.
     pub(crate) fn file(&self, fd: c_int) -> Result<PushdownFile, Failure> {
         if self.stable_fds || fd < 0 {
             let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +142,7 @@ impl Session {
         }
         let identity = descriptor::identity(fd)?;
         let known = |files: &HashMap<_, (Identity, PushdownFile)>| {
-            // The known file is open, so its inode is not used again.
+            // The known file is open, so its inode number cannot be reused.
             files.get(&fd).filter(|(of, _)| *of == identity).map(|(_, file)| file.clone())
         };
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +164,7 @@ impl Session {
         Ok(file)
     }
 
-    /// Puts the files that `fds` stand for in place of those in `files`, under one lock if all are known.
+    /// Replaces the contents of `files` by the files that `fds` stand for. Locks only once if all are known.
     pub(crate) fn files(
         &self,
         fds: impl Iterator<Item = c_int> + Clone,
@@ -177,7 +179,7 @@ impl Session {
             match self.file(fd) {
                 Ok(file) => files.push(file),
                 Err(failure) => {
-                    // Those that are kept are not closed.
+                    // Do not keep handles: they would keep files open.
                     files.clear();
                     return Err(failure);
                 }
@@ -186,12 +188,12 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the file that `fd` stands for known as one that only the caller writes.
+    /// Adds the file that `fd` stands for as one that only the caller writes.
     pub(crate) fn add_own(&self, fd: c_int) -> Result<(), Failure> {
         let identity = descriptor::identity(fd)?;
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
         if files.get(&fd).is_some_and(|(of, _)| *of == identity) {
-            let why = "is known already; bpfof_forget() it before";
+            let why = "is already known; call bpfof_forget() first";
             return Err(Failure::new(libc::EEXIST, format!("descriptor {fd} {why}")));
         }
         let Reopened { file, path, .. } = descriptor::reopen(fd, identity)?;
@@ -199,26 +201,28 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the file at `path` known by a number that no descriptor has.
+    /// Adds the file at `path` under a number that no descriptor has.
     pub(crate) fn add_path(&self, number: c_int, path: PathBuf) -> Result<(), Failure> {
         if number >= -1 {
-            return Err(Failure::invalid("a file that is named by its path has a number below -1"));
+            return Err(Failure::invalid(
+                "the number of a file that is named by its path must be below -1",
+            ));
         }
         let is_known = |files: &HashMap<c_int, (Identity, PushdownFile)>| match files.get(&number) {
             None => Ok(false),
             Some((_, known)) if known.path() == path => Ok(true),
             Some((_, known)) => {
-                let why = format!("{number} is the number of {}", known.path().display());
+                let why = format!("{number} is already the number of {}", known.path().display());
                 Err(Failure::new(libc::EEXIST, why))
             }
         };
         if is_known(&self.files.read().unwrap_or_else(PoisonError::into_inner))? {
             return Ok(());
         }
-        // It wakes a thread: chains of others do not wait for that.
+        // Outside the lock, because this wakes a thread, for which other callers should not wait.
         let file = self.maps.add_path(path.clone());
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have been faster; then this file goes once the lock is released.
+        // Another thread may have been faster; then this file is dropped after the lock is released.
         if !is_known(&files)? {
             files.insert(number, (Identity::default(), file));
         }
@@ -228,7 +232,7 @@ impl Session {
     pub(crate) fn wait_mapped(&self, fd: c_int, timeout: Option<Duration>) -> Result<(), Failure> {
         let file = self.file(fd)?;
         if !self.has_maps {
-            let why = "there is neither target nor drive that could map files";
+            let why = "there is neither a target nor a drive that could map files";
             return Err(Failure::new(libc::ENOTCONN, why));
         }
         let end = timeout.map(|timeout| Instant::now() + timeout);
@@ -238,7 +242,7 @@ impl Session {
                 return Ok(());
             }
             if !self.maps.is_connected() {
-                let why = "the target has ended the association; open another struct bpfof";
+                let why = "the target has ended the association; call bpfof_open() again";
                 return Err(Failure::new(libc::ENOTCONN, why));
             }
             let (name, refusal) = (file.path().display(), file.refusal());
@@ -253,7 +257,7 @@ impl Session {
     }
 
     pub(crate) fn forget(&self, fd: c_int) -> Result<(), Failure> {
-        // What it was is dropped without the lock: that wakes a thread.
+        // The file is dropped outside the lock, because that wakes a thread.
         let removed = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&fd);
         match removed {
             Some(_) => Ok(()),
@@ -262,7 +266,7 @@ impl Session {
     }
 }
 
-/// An address, with what the user's file says of it.
+/// Parses an address, and completes it from the user's hosts file.
 fn address(text: &str) -> Result<TargetUrl, Error> {
     let mut url = text.parse()?;
     if let Some(file) = HostsFile::of_user()? {
@@ -271,8 +275,8 @@ fn address(text: &str) -> Result<TargetUrl, Error> {
     Ok(url)
 }
 
-/// By the grant daemon at `socket`, for files of the file system that `place` is on; an empty place leaves
-/// that to the daemon.
+/// Connects to the grant daemon at `socket`, for files on the file system of `place`. With an empty `place` the daemon
+/// chooses.
 fn granted(socket: &Path, place: &Path, options: bpfof_host::Options) -> Result<FileMaps, Failure> {
     let named =
         |error: std::io::Error| Failure::io(&format!("cannot open {}", place.display()), &error);
@@ -285,7 +289,7 @@ fn granted(socket: &Path, place: &Path, options: bpfof_host::Options) -> Result<
         .map_err(|error| Failure::of_error(&error))
 }
 
-/// By NVMe commands to a drive of this machine, by its character device; `device` is its block device.
+/// Opens a drive of this machine for NVMe commands; `character` is its character device, `device` its block device.
 fn passthrough(character: &Path, device: &Path) -> Result<FileMaps, Failure> {
     let namespace = NvmeNamespace::open(character).map_err(|e| Failure::of_refusal(&e))?;
     let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;

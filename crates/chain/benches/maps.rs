@@ -1,12 +1,13 @@
-//! What file maps cost a chain at the target.
+//! The cost of file maps for a chain at the target.
 //!
-//! `lookup/N`: where a byte of a file of N extents lies, at random offsets that nothing can
-//! predict; XRP's digest took 96 ns (XRP §4.1.3). The offsets are made beforehand, and each lookup
-//! begins when the one before it has ended, as in a chain.
+//! `lookup/N`: finds the extent of a byte in a file of N extents, at random offsets that no
+//! predictor can guess; XRP's digest took 96 ns (XRP §4.1.3). The offsets are generated in advance,
+//! and each lookup depends on the result of the previous one, as in a chain.
 //!
-//! `version-check/F`: a chain over F of 1,000 mapped files begins and is released; between F = 1
-//! and F = 16 lie fifteen files, each found and its version compared. The time for one of them is
-//! the difference divided by fifteen. A hop on unchanged tables compares one number for all files.
+//! `version-check/F`: starts and releases a chain over F of 1,000 mapped files, which finds each
+//! file and compares its version. F = 1 and F = 16 differ by fifteen files: the time for one file
+//! is the difference divided by fifteen. A hop on unchanged tables compares one number for all
+//! files.
 
 use bpfof_chain::{
     Engine, Extent, FileMap, FileVersion, Function, Limits, Progress, Start, Tables,
@@ -51,7 +52,8 @@ fn lookups(criterion: &mut Criterion) {
             (0..LOOKUPS).map(|_| random(&mut state) % blocks * BLOCK_BYTES).collect();
         group.bench_with_input(BenchmarkId::from_parameter(count), &map, |bencher, map| {
             bencher.iter(|| {
-                // Whole blocks have no such bit, but that is known only when they are there.
+                // The bit is always 0 for whole blocks, but it makes each lookup depend on the one
+                // before.
                 offsets.iter().fold(0, |bit: u64, offset| {
                     let (at, left) = map.find(offset ^ bit).expect("mapped");
                     (at ^ left) & 1
@@ -63,7 +65,7 @@ fn lookups(criterion: &mut Criterion) {
 }
 
 fn version_checks(criterion: &mut Criterion) {
-    // It only has to exist: no block is read.
+    // The function is never called: no block is read.
     let code = [[0xB7, 0, 0, 0, 1, 0, 0, 0_u8], [0x95, 0, 0, 0, 0, 0, 0, 0]];
     let program = Program::parse(code.as_flattened()).expect("valid");
     let native = NativeFunction::compile(&program).expect("translates");
@@ -110,7 +112,7 @@ fn version_checks(criterion: &mut Criterion) {
                 };
                 let chain = engine.start(&start, &tables, |read| _ = black_box(read));
                 let chain = chain.expect("starts");
-                // Its one read fails, which ends it.
+                // Fails the chain's only read, which ends the chain.
                 let ended = engine.completed(chain, false, &tables, |_| ());
                 assert!(matches!(ended, Progress::Done(_)));
                 engine.release(chain);

@@ -1,26 +1,25 @@
 //! Finds a place in a sorted list in about constant time.
 //!
-//! A binary search in a long list costs a cache miss or a mispredicted branch for most of its steps.
-//! Here the range of keys is cut into as many equal stretches as there are keys, or up to twice as
-//! many, and a table says where in the list each stretch begins. What is left to search is the few
-//! keys of one stretch; where keys crowd in one, as in a sparse file, that is a binary search again,
-//! without branches.
+//! A binary search in a long list costs a cache miss or a mispredicted branch for most of its steps. Here the range of
+//! keys is divided into equal stretches, one to two for each key, and a table has the list position at which each
+//! stretch begins. Only the few keys of one stretch remain to be searched; where many keys fall in one stretch, as in a
+//! sparse file, that is a binary search again, without branches.
 
 use std::hint::select_unpredictable;
 
-/// Where in a list each stretch of its keys begins. Four to eight bytes a key.
+/// The list position at which each stretch of keys begins. Takes four to eight bytes for each key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
     /// The first key.
     base: u64,
-    /// A stretch is as long as this power of two.
+    /// The length of a stretch is two to this power.
     shift: u32,
-    /// For each stretch the last item that is not above its first key.
+    /// For each stretch, the last item whose key is not above the stretch's first key.
     firsts: Box<[u32]>,
 }
 
 impl Directory {
-    /// Of `items` whose keys ascend and are below `end`.
+    /// A directory of `items`, whose keys ascend and are below `end`.
     pub(crate) fn new<T>(items: &[T], end: u64, key: impl Fn(&T) -> u64) -> Directory {
         let Some(base) = items.first().map(&key) else { return Directory::default() };
         let span = end.saturating_sub(base);
@@ -31,7 +30,7 @@ impl Directory {
         }
         let mut item = 0;
         let firsts = (0..(span >> shift) + 2).map(|stretch| {
-            // Beyond the largest number there is nothing.
+            // Saturating: no key is above the largest number.
             let first = base.saturating_add(stretch.saturating_mul(1 << shift));
             while items.get(item + 1).is_some_and(|next| key(next) <= first) {
                 item += 1;
@@ -46,8 +45,8 @@ impl Directory {
         size_of_val(&*self.firsts)
     }
 
-    /// The place of the last of the same items whose key is not above `wanted`. None if there is
-    /// none; perhaps also if `wanted` is not below the `end` that was given to [`new`](Self::new).
+    /// The index of the last item whose key is not above `wanted`. `None` if there is no such item; perhaps also if
+    /// `wanted` is not below the `end` that was passed to [`new`](Self::new).
     #[inline]
     pub(crate) fn find<T>(
         &self,
@@ -107,12 +106,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_a_plain_search_finds(
+        fn agrees_with_a_linear_search(
             keys in proptest::collection::btree_set(0..u64::MAX, 0..300),
             shift in 0..64_u32,
             wanted in proptest::collection::vec(any::<u64>(), 0..50),
         ) {
-            // Small numbers too, so that many are equal or next to each other.
+            // Also small numbers, so that many keys are equal or adjacent.
             let mut keys: Vec<u64> = keys.into_iter().map(|key| key >> shift).collect();
             keys.dedup();
             let end = keys.last().map_or(0, |last| last + 1);

@@ -1,4 +1,4 @@
-//! What a chain begins with, asks for, and ends in.
+//! The parameters, reads, results and errors of a chain.
 
 use bpfof_function::{Fault, FaultKind};
 use bpfof_nvme::Status;
@@ -12,7 +12,7 @@ pub struct Limits {
     pub bytes: u64,
     /// Units of processor time ([`bpfof_function::cost`]), all calls together.
     pub instructions: u64,
-    /// Units of one call: bounds how long the thread serves nobody else.
+    /// Units of one call: bounds how long one call keeps the thread from other work.
     pub instructions_per_call: u32,
     /// Chains one engine runs at a time. Each takes an arena of
     /// [`ARENA_BYTES`](bpfof_function::abi::ARENA_BYTES).
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// A file as the request names it: id and the version the host believes.
+/// A file as the request names it: its id, and the version that the host expects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileVersion {
     /// File id of the association.
@@ -42,15 +42,15 @@ pub struct FileVersion {
     pub version: u64,
 }
 
-/// What starts a chain.
+/// The parameters of a new chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
-    /// Who asks. An arena is wiped when it goes from one owner to another.
+    /// Identifies the chain's owner. An arena is wiped when it goes from one owner to another.
     pub owner: u64,
     /// The namespace read.
     pub namespace: u32,
-    /// What it reads at once, in bytes: reads are rounded out to it. A power of two, and no more
-    /// than a logical block, in which file maps are made.
+    /// The namespace's unit of reads in bytes: reads are rounded out to it. A power of two, at most the logical block
+    /// size that file maps use.
     pub unit_bytes: u32,
     /// The function to run.
     pub function: u32,
@@ -91,9 +91,9 @@ impl ChainId {
 pub struct DeviceRead {
     /// For which chain.
     pub chain: ChainId,
-    /// Where in the namespace, in bytes: whole units.
+    /// Offset in the namespace in bytes, a multiple of the unit.
     pub device_offset: u64,
-    /// Length in bytes: whole units.
+    /// Length in bytes, a multiple of the unit.
     pub length: u32,
     /// Where the data goes, in bytes from the start of the chain's data area.
     pub data_at: u32,
@@ -113,9 +113,9 @@ pub struct Answer {
 pub struct Usage {
     /// The function that the request names.
     pub function: u32,
-    /// The one that ran last: another, if there were tail calls.
+    /// The function that ran last: it differs from `function` after tail calls.
     pub last_function: u32,
-    /// Hops begun.
+    /// Hops started.
     pub hops: u32,
     /// Bytes read or being read, in whole units.
     pub bytes: u64,
@@ -123,7 +123,7 @@ pub struct Usage {
     pub units: u64,
 }
 
-/// A read of a hop, as the function has asked for it.
+/// A read of a hop, as the function requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRead {
     /// The file's id.
@@ -134,21 +134,21 @@ pub struct FileRead {
     pub size_bytes: u32,
 }
 
-/// How a chain ends. On an error the number of hops begun comes with the cause.
+/// How a chain ends. An error comes with the number of hops started.
 pub type Outcome = Result<Answer, (ChainError, u32)>;
 
-/// What a step has led to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The chain waits for reads: for others of this hop, or for the next, which have been emitted.
+    /// The chain waits for reads: the remaining ones of this hop, or those of the next hop, which have been emitted.
     Reads,
     /// This hop has more calls than the engine makes at a time: [`Engine::go_on`](crate::Engine::go_on) makes the next.
     Calls,
     /// The hop is done and its next reads have not been emitted, because the chain is to
     /// [give way](crate::Engine::give_way): [`Engine::suspend`](crate::Engine::suspend) takes it out.
     Rest,
-    /// It is over: take the answer from [`scratch`](crate::Engine::scratch), then
-    /// [`release`](crate::Engine::release) it.
+    /// The chain has ended: take the answer from [`scratch`](crate::Engine::scratch), then
+    /// [`release`](crate::Engine::release) the chain.
     Done(Outcome),
 }
 
@@ -161,10 +161,10 @@ pub enum ChainError {
     /// No map for a file of the request.
     #[error("file {0} of the request has no map")]
     UnknownFile(u32),
-    /// A map has another version than the request believes.
+    /// A map has a version other than the one in the request.
     #[error("file {0} of the request has a map of another version")]
     StaleFileMap(u32),
-    /// A read of something that is not mapped, or past the end.
+    /// A read that touches an unmapped part of the file, or goes past its end.
     #[error("read outside file {0} of the request")]
     OutsideFile(u32),
     /// [`Limits::hops`].
@@ -179,7 +179,7 @@ pub enum ChainError {
     /// The function returned this code.
     #[error("the function aborted with code {0}")]
     Abort(u32),
-    /// The function's outputs make no sense.
+    /// The function's outputs are invalid.
     #[error("{0}")]
     InvalidOutput(InvalidOutput),
     /// The answer has this many bytes, more than the host accepts.

@@ -23,22 +23,23 @@ struct Read {
     /// The bytes asked for, in the data area.
     start: u32,
     end: u32,
-    /// The units around them: in the data area, and in the namespace from the first on.
+    /// The whole units that contain those bytes: their place in the data area, and the namespace offset of the first
+    /// one.
     data_at: u32,
     length: u32,
     device_offset: u64,
-    /// Whether they are contiguous in the namespace.
+    /// Whether these units are contiguous in the namespace.
     in_one_piece: bool,
 }
 
-/// What a hop with one read needs is in the first cache lines.
+/// One chain. The fields that a hop with one read needs are in the first cache lines.
 // 23 fields in one structure, not in parts: the compiler may not reorder them across the cache lines
 // that a hop touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Chain {
     arena: Arena,
-    /// The tables in which the function and the files were found, by their serial; 0 before that.
+    /// Serial of the tables in which the function and the files were found; 0 if they have not been found.
     found_in: u64,
     function_index: usize,
     /// Device reads of this hop that have not completed.
@@ -52,11 +53,11 @@ struct Chain {
     read_count: usize,
     device_failed: bool,
     running: bool,
-    /// It rests at the end of this hop.
+    /// The chain rests at the end of this hop.
     gives_way: bool,
     /// A device read of this hop was cancelled.
     interrupted: bool,
-    /// Of the hop, the read whose call is next.
+    /// The read of this hop whose call is next.
     next_call: u32,
     answer_max_bytes: u32,
     function: u32,
@@ -67,7 +68,7 @@ struct Chain {
     owner: u64,
 }
 
-/// What a hop leads to.
+/// The result of a hop.
 enum Step {
     Reads,
     Calls,
@@ -81,14 +82,14 @@ pub struct Engine {
     limits: Limits,
     /// Units after which the calls of a hop are interrupted.
     slice: u64,
-    /// Units of the work since they were last asked for.
+    /// Units of work done since the last [`Engine::take_spent`].
     spent: u64,
     chains: Vec<Chain>,
     free: FreeArenas,
 }
 
 impl Engine {
-    /// An engine without chains. Arenas are made as they are first needed and kept.
+    /// An engine without chains. Arenas are allocated on first use and kept.
     pub fn new(limits: Limits) -> Engine {
         Engine {
             limits,
@@ -99,31 +100,30 @@ impl Engine {
         }
     }
 
-    /// Interrupts the calls of a hop when they have taken so many units; without this it makes all of
-    /// them at once.
+    /// Interrupts the calls of a hop once they have taken this many units; the default is to make all calls at once.
     pub fn with_slice(self, units: u64) -> Engine {
         Engine { slice: units, ..self }
     }
 
-    /// Units of the work since they were last taken.
+    /// Units of work done since the last [`take_spent`](Self::take_spent).
     #[inline]
     pub fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// Takes the units of the work that was done since this was last called.
+    /// Returns the units of work done since the last call, and resets the count.
     #[inline]
     pub fn take_spent(&mut self) -> u64 {
         std::mem::take(&mut self.spent)
     }
 
-    /// Takes units back that have been paid before.
+    /// Subtracts units that have already been paid for.
     #[inline]
     pub fn refund(&mut self, units: u64) {
         self.spent = self.spent.saturating_sub(units);
     }
 
-    /// The limits it was made with.
+    /// The limits that the engine was made with.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -133,14 +133,14 @@ impl Engine {
         self.chains.len() - self.free.len()
     }
 
-    /// Whether a chain has been started and not been released or taken out.
+    /// Whether a chain has been started, and neither released nor suspended.
     #[inline]
     pub fn is_running(&self, id: ChainId) -> bool {
         self.chains.get(id.index()).is_some_and(|chain| chain.running)
     }
 
-    /// Starts a chain and emits its first reads. Report each with
-    /// [`completed`](Engine::completed), also if the chain is no longer wanted.
+    /// Starts a chain and emits its first reads. Report each read with [`completed`](Engine::completed), even if the
+    /// chain is no longer wanted.
     pub fn start(
         &mut self,
         start: &Start<'_>,
@@ -167,8 +167,8 @@ impl Engine {
         }
     }
 
-    /// Reports one device read of a chain; its data is in place if `ok`. Once all reads of the hop
-    /// are in, calls the function and emits the next reads.
+    /// Reports that one device read of a chain has ended, with its data in place if `ok`. After the last read of the
+    /// hop, calls the function and emits the next reads.
     #[inline]
     pub fn completed(
         &mut self,
@@ -187,7 +187,7 @@ impl Engine {
         self.chains[id.index()].interrupted = true;
     }
 
-    /// Lets a device that copies `bring` the data of a read, and reports it as
+    /// For devices that copy: `bring` copies the data of a read into the arena; then reports the read as
     /// [`completed`](Engine::completed) does.
     #[inline(always)]
     pub fn perform(
@@ -205,8 +205,8 @@ impl Engine {
         chain.completed((read.chain, ok), (limits, *slice), tables, spent, emit)
     }
 
-    /// Goes on with the calls of a hop after [`Progress::Calls`]. With `wanted` false the chain ends
-    /// as if the device had failed.
+    /// Continues the calls of a hop after [`Progress::Calls`]. If `wanted` is false the chain ends as if the device had
+    /// failed.
     pub fn go_on(
         &mut self,
         id: ChainId,
@@ -220,7 +220,7 @@ impl Engine {
         chain.run_hop(id, (limits, *slice), tables, spent, emit)
     }
 
-    /// Whether a chain waits for one device read.
+    /// Whether a chain waits for exactly one device read.
     #[inline]
     pub fn awaits_one(&self, id: ChainId) -> bool {
         self.chains[id.index()].pending == 1
@@ -231,7 +231,7 @@ impl Engine {
         self.chains[id.index()].gives_way = true;
     }
 
-    /// Takes a chain out that [rests](Progress::Rest); its arena is free afterwards.
+    /// Takes a [resting](Progress::Rest) chain out of its arena, which is free afterwards.
     pub fn suspend(&mut self, id: ChainId) -> Suspended {
         let chain = &mut self.chains[id.index()];
         let suspended = Suspended {
@@ -252,11 +252,11 @@ impl Engine {
         suspended
     }
 
-    /// Lets a chain go on that was [taken out](Engine::suspend), perhaps in another arena, and emits
-    /// the reads that it wanted.
+    /// Continues a chain that was [suspended](Engine::suspend), perhaps in another arena, and emits the reads it had
+    /// requested.
     ///
     /// # Errors
-    /// As [`start`](Engine::start); the chain is over then, but for [`ChainError::TooManyChains`].
+    /// As [`start`](Engine::start); the chain is over then, except after [`ChainError::TooManyChains`].
     pub fn resume(
         &mut self,
         suspended: &Suspended,
@@ -277,8 +277,8 @@ impl Engine {
         }
     }
 
-    /// Drops the arenas of chains that do not run, but for `keep` of them. Their memory goes back to
-    /// the machine. Chains have other numbers afterwards only if none is running above them.
+    /// Frees arenas beyond the first `keep`, from the last one down to the last in which a chain runs. Running chains
+    /// keep their ids.
     pub fn trim(&mut self, keep: usize) {
         while self.chains.len() > keep && self.chains.last().is_some_and(|chain| !chain.running) {
             self.chains.pop();
@@ -287,7 +287,7 @@ impl Engine {
         self.free.trim(count);
     }
 
-    /// Arenas that it has, in use or not.
+    /// Number of arenas, in use or not.
     pub fn arenas(&self) -> usize {
         self.chains.len()
     }
@@ -313,7 +313,7 @@ impl Engine {
         self.chains[id.index()].arena.scratch()
     }
 
-    /// What a chain has used so far.
+    /// Returns the resources that a chain has used so far.
     #[inline]
     pub fn usage(&self, id: ChainId) -> Usage {
         let chain = &self.chains[id.index()];
@@ -323,7 +323,7 @@ impl Engine {
         Usage { function, last_function, hops, bytes, units }
     }
 
-    /// The reads that a chain waits for, or has had last.
+    /// The reads that a chain waits for, or those of its latest hop.
     pub fn reads(&self, id: ChainId) -> impl Iterator<Item = FileRead> + '_ {
         let Chain { reads, read_count, files, .. } = &self.chains[id.index()];
         let read = |&Read { file, offset, start, end, .. }: &Read| {
@@ -392,7 +392,8 @@ impl Chain {
 
     fn begin(&mut self, start: &Start<'_>, limits: &Limits) {
         assert!((1..=MAX_READS).contains(&start.files.len()), "the request's parser bounds files");
-        // What the last chain here has found holds for the next of the same function and files.
+        // The function and maps found for the arena's previous chain stay valid for a chain with the same function and
+        // files.
         let is_alike = self.function == start.function
             && self.namespace == start.namespace
             && self.files[..self.file_count] == *start.files;
@@ -437,8 +438,8 @@ impl Chain {
         self.arena.restore(&suspended.arena);
     }
 
-    /// Finds the function and the files, whose maps must be those the host believes in (BPF-oF
-    /// §4.2.1). What was found holds as long as the tables are the same.
+    /// Finds the function and the files, whose maps must have the versions in the request (BPF-oF §4.2.1). The result
+    /// stays valid as long as the tables are the same.
     #[inline]
     fn find(&mut self, tables: &Tables) -> Result<(), ChainError> {
         if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables) }
@@ -514,7 +515,7 @@ impl Chain {
     ) -> Result<Step, ChainError> {
         let begins = self.next_call == 0;
         if begins {
-            // All of its blocks have been brought, however many of them the function is called on.
+            // All blocks of the hop were read, even if the function is called on only some of them.
             *spent += cost::hop(self.hop_bytes());
         }
         if self.device_failed {
@@ -529,7 +530,7 @@ impl Chain {
         }
         self.find(tables)?;
         let ends = match self.read_count {
-            // What a lookup does.
+            // The usual case of a lookup.
             1 => self.call(0, limits, tables, spent)?,
             _ => self.calls((limits, slice), tables, spent)?,
         };
@@ -546,14 +547,14 @@ impl Chain {
         Ok(Step::Reads)
     }
 
-    /// Bytes of the data area that the reads of the hop fill.
+    /// Bytes of the data area that this hop's reads fill.
     #[inline(always)]
     fn hop_bytes(&self) -> u32 {
         let last = self.read_count.checked_sub(1).and_then(|last| self.reads.get(last));
         last.map_or(0, |last| last.data_at + last.length)
     }
 
-    /// Makes calls from `next_call` on; says what they lead to, if it is not the next reads.
+    /// Makes calls from `next_call` on. Returns their result, or `None` if the next reads are to be planned.
     #[inline(never)]
     fn calls(
         &mut self,
@@ -576,8 +577,8 @@ impl Chain {
         Ok(None)
     }
 
-    /// Calls the function on one read of the hop, and those that it goes on in. The step if the chain
-    /// has come to its end.
+    /// Calls the function on one read of the hop, and the functions that it tail-calls. Returns a step if the chain has
+    /// ended.
     #[inline(always)]
     fn call(
         &mut self,
@@ -615,7 +616,7 @@ impl Chain {
         }
     }
 
-    /// Calls the functions that a call goes on in, one after the other; what the last returns.
+    /// Runs the tail-called functions one after the other. Returns the return value of the last one.
     #[cold]
     fn tail_calls(
         &mut self,
@@ -624,7 +625,7 @@ impl Chain {
         budget: &mut i64,
     ) -> Result<u64, ChainError> {
         loop {
-            let next = before.next.take().expect("who leaves for another has found it");
+            let next = before.next.take().expect("a tail call has found its function");
             self.last_function = next.id;
             let Installed { tables, lines_left, tail_calls_left, .. } = before;
             let mut installed =

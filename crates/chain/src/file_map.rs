@@ -17,9 +17,9 @@ pub struct Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// Offsets or length not a multiple of the logical block, or length 0.
-    #[error("extent {0}: not whole logical blocks")]
+    #[error("extent {0}: not a whole number of logical blocks")]
     Alignment(usize),
-    /// An extent begins before its predecessor ends, or ends beyond 2^64.
+    /// An extent begins before its predecessor ends, or its end overflows 64 bits.
     #[error("extent {0}: overlaps its predecessor or is out of order")]
     Order(usize),
     /// A file length that no file system has (above 2^63 - 1).
@@ -41,9 +41,9 @@ pub struct FileMap {
 }
 
 impl FileMap {
-    /// Checks and makes a map for a file of `length_bytes` in a namespace of `namespace_bytes`
-    /// with logical blocks of `block_bytes`. Extents that follow each other in the file and in the
-    /// namespace become one.
+    /// Checks the extents and makes a map for a file of `length_bytes` in a namespace of
+    /// `namespace_bytes` with logical blocks of `block_bytes`. Merges extents that are adjacent
+    /// both in the file and in the namespace.
     pub fn new(
         namespace: u32,
         version: u64,
@@ -83,7 +83,7 @@ impl FileMap {
         Ok(FileMap::of(namespace, version, length_bytes, extents))
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the map takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<FileMap>() + size_of_val(&*self.extents) + self.directory.memory_bytes()
     }
@@ -131,8 +131,8 @@ impl FileMap {
         self.extents.iter().map(|e| e.device_offset + e.length).max().unwrap_or(0)
     }
 
-    /// Where the byte at `offset` is in the namespace, and how many bytes from there on are
-    /// contiguous; `None` if it is not mapped.
+    /// The namespace offset of the byte at `offset`, and the number of contiguous bytes from there
+    /// on; `None` if the byte is not mapped.
     #[inline]
     pub fn find(&self, offset: u64) -> Option<(u64, u64)> {
         let index = match self.extents.len() {
@@ -202,7 +202,7 @@ mod tests {
             extent(0, 4096, 512),
             extent(512, 4608, 1024),
             extent(1536, 5632, 512),
-            // A hole, then back, then on behind what lies elsewhere in the file.
+            // A hole, then a jump backwards, then an adjacent extent.
             extent(2560, 6144, 512),
             extent(3072, 0, 512),
             extent(3584, 512, 512),

@@ -1,6 +1,6 @@
-//! Arenas that no chain is in, and whose they were.
+//! Free arenas, each with its last owner.
 
-/// Arenas among which an owner's own is looked for: those that were released last. One of its own need not be
+/// How many of the most recently released arenas are searched for one that `owner` used last. Such an arena need not be
 /// wiped, which costs more than a short chain.
 const AMONG: usize = 32;
 
@@ -10,24 +10,24 @@ struct Free {
     owner: u64,
 }
 
-/// See the module. Arenas are named by their numbers.
+/// The stack of free arenas, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct FreeArenas {
     free: Vec<Free>,
 }
 
 impl FreeArenas {
-    /// How many there are.
+    /// Number of free arenas.
     pub(crate) fn len(&self) -> usize {
         self.free.len()
     }
 
-    /// An arena is released that is `owner`'s.
+    /// Adds a released arena whose last owner is `owner`.
     pub(crate) fn put(&mut self, index: u32, owner: u64) {
         self.free.push(Free { index, owner });
     }
 
-    /// Takes one for `owner`: the last that was its own, if that is not long ago, or else the last.
+    /// Takes an arena for `owner`: its own last one if that was released recently, else the one released last.
     #[inline]
     pub(crate) fn take(&mut self, owner: u64) -> Option<u32> {
         let lately = self.free.len().saturating_sub(AMONG);
@@ -39,7 +39,7 @@ impl FreeArenas {
         Some(taken.index)
     }
 
-    /// Forgets those with numbers from `count` on.
+    /// Removes arenas with numbers from `count` on.
     pub(crate) fn trim(&mut self, count: u32) {
         self.free.retain(|free| free.index < count);
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_get_their_own_back_while_it_is_warm() {
+    fn owners_get_their_own_arena_back_while_it_is_warm() {
         let mut free = FreeArenas::default();
         assert_eq!(free.take(1), None);
         for (index, owner) in [(0, 1), (1, 2), (2, 1), (3, 2)] {

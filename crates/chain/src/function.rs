@@ -17,24 +17,24 @@ pub struct Function {
     pub instructions: u32,
     /// Its machine code.
     pub native: NativeFunction,
-    /// Whose memory it takes, where somebody counts that.
+    /// The charge for its memory, if memory is accounted.
     pub memory: Option<Charge>,
-    /// What it has said.
+    /// Its trace lines.
     pub trace: Trace,
-    /// Whom its tail calls reach, if not the functions of its tables.
+    /// The targets of its tail calls, if these are not the functions of its tables.
     pub peers: Option<Peers>,
-    /// Its maps, of a function that only this process runs. At a target each association has its
-    /// own, in its [`Tables`](crate::Tables).
+    /// Its maps, if only this process runs the function. At a target each association has its own maps, in its
+    /// [`Tables`](crate::Tables).
     pub maps: FunctionMaps,
 }
 
-/// Functions that find each other by numbers of their own. A host gives them those of the target, so
-/// that chains come to the same wherever they run; in its tables they have others.
+/// Functions that find one another in tail calls by a numbering of their own. A host numbers them as the target does,
+/// so that a chain behaves the same wherever it runs; the host's own tables use other ids.
 #[derive(Clone, Debug, Default)]
 pub struct Peers(Arc<Mutex<BTreeMap<u32, Weak<Function>>>>);
 
 impl Peers {
-    /// Gives a function its number. It keeps that as long as somebody else holds it.
+    /// Gives a function its number, until the last other reference to the function is dropped.
     pub fn set(&self, number: u32, function: &Arc<Function>) {
         let mut functions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         functions.retain(|_, function| function.strong_count() > 0);
@@ -55,7 +55,7 @@ pub struct FunctionMap {
     pub id: u32,
     /// The map.
     pub map: Map,
-    /// Whose memory it takes, where somebody counts that.
+    /// The charge for its memory, if memory is accounted.
     pub memory: Option<Charge>,
 }
 

@@ -4,7 +4,7 @@ use crate::frees;
 use crate::function::{Function, FunctionMap, FunctionMaps};
 use std::sync::Arc;
 
-/// Functions that a table which is dropped frees at once, and bytes of their maps.
+/// A dropped table frees up to this many functions, and this many bytes of their maps, itself.
 const FREED_AT_ONCE: usize = 2;
 const FREED_AT_ONCE_BYTES: u64 = 1 << 20;
 
@@ -12,13 +12,13 @@ const FREED_AT_ONCE_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FunctionTable {
     functions: Vec<Arc<Function>>,
-    /// Of each function, in the same order.
+    /// The maps of each function, in the same order.
     functions_maps: Vec<FunctionMaps>,
-    /// Of all functions together, each once, by id.
+    /// The maps of all functions, each once, by id.
     maps: Vec<Arc<FunctionMap>>,
 }
 
-/// Their memory is counted until they are freed.
+/// Large tables are freed by another thread. Their memory stays charged until then.
 impl Drop for FunctionTable {
     fn drop(&mut self) {
         let functions = self.functions.iter().filter(|function| Arc::strong_count(function) == 1);
@@ -41,12 +41,12 @@ impl FunctionTable {
             + self.maps.len() * size_of::<Arc<FunctionMap>>()
     }
 
-    /// By id.
+    /// The functions, by id.
     pub(crate) fn functions(&self) -> &[Arc<Function>] {
         &self.functions
     }
 
-    /// Of all functions together, by id.
+    /// The maps of all functions, by id.
     pub(crate) fn maps(&self) -> &[Arc<FunctionMap>] {
         &self.maps
     }
@@ -57,7 +57,7 @@ impl FunctionTable {
         self.maps.get(index)
     }
 
-    /// Where the function with this id stands.
+    /// The index of the function with this id.
     #[inline]
     pub(crate) fn index_of(&self, id: u32) -> Option<usize> {
         self.functions.binary_search_by_key(&id, |function| function.id).ok()
@@ -84,7 +84,7 @@ impl FunctionTable {
         self.index_maps();
     }
 
-    /// Removes a function, and maps that only it had.
+    /// Removes a function and the maps that only it had.
     pub(crate) fn remove(&mut self, id: u32) {
         if let Some(index) = self.index_of(id) {
             self.functions.remove(index);

@@ -1,4 +1,4 @@
-//! What a running function reaches beside its arena.
+//! What a running function can access besides its arena.
 
 use crate::function::{Function, FunctionMap};
 use crate::tables::Tables;
@@ -6,20 +6,21 @@ use crate::trace::{LINES_PER_CALL, Trace};
 use bpfof_function::{Environment, Map};
 use std::sync::Arc;
 
-/// Functions that one call may go on in, one after the other (as many as in Linux). What they do
-/// the budget bounds; this bounds a call that only goes round and places static data.
+/// Maximum tail calls of one call (as in Linux). The budget bounds the work of the functions; this
+/// bounds a call that only loops through tail calls and has static data placed each time.
 pub const MAX_TAIL_CALLS: u32 = 33;
 
-/// What a call reaches beside its arena: the functions of its association, and its maps.
+/// What a call can access besides its arena: the functions of its association, and the function's
+/// maps.
 pub(crate) struct Installed<'a> {
     pub(crate) tables: &'a Tables,
     /// The function that is running.
     pub(crate) function: &'a Function,
-    /// Its maps.
+    /// The maps of the running function.
     pub(crate) maps: &'a [Arc<FunctionMap>],
-    /// The one that goes on in its place.
+    /// The target of a tail call, which runs next.
     pub(crate) next: Option<Arc<Function>>,
-    /// Lines that may still be kept of this call.
+    /// Trace lines of this call that may still be kept.
     pub(crate) lines_left: u32,
     /// Tail calls that this call may still make.
     pub(crate) tail_calls_left: u32,

@@ -1,21 +1,21 @@
 //! The resubmission engine: runs chains of dependent reads (XRP §4, BPF-oF §4.2).
 //!
-//! Sans-I/O: the caller starts a chain with [`Engine::start`], performs the [`DeviceRead`]s that
-//! come out, puts their data where they say, and reports each with [`Engine::completed`], until
-//! the chain has an [`Outcome`]. One engine belongs to one thread; nothing in it is shared,
-//! locked or allocated while chains run, but for functions that trace, and for function maps: each
-//! operation on one takes its mutex.
+//! Sans-I/O: the caller starts a chain with [`Engine::start`], performs the [`DeviceRead`]s that the engine emits, puts
+//! their data where they say, and reports each with [`Engine::completed`], until the chain has an [`Outcome`]. One
+//! engine belongs to one thread. Running chains share, lock and allocate nothing, except for functions that trace and
+//! for function maps: each operation on a function map takes its mutex.
 //!
 //! - `file_map`, `bucket_index`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole; `map_table`: its file maps;
-//!   `function_table`: its functions and their maps (`function`); `frees`: a thread that frees what takes time to free.
-//! - `chain`: what a chain begins with and ends in; [`engine`]: chains, hops, fan-out and budgets.
+//!   `function_table`: its functions and their maps (`function`); `frees`: a thread that frees values that take long to
+//!   free.
+//! - `chain`: the values a chain starts with and ends in; [`engine`]: chains, hops, fan-out and budgets.
 //! - [`trace`]: lines that functions leave for their author.
 //!
 //! # What this crate does not do
 //!
-//! It knows no sockets and no devices; of NVMe only the statuses in which its errors are told. It does not run chains fairly between
-//! connections: the order of completions decides, and the caller makes that order.
+//! It knows no sockets and no devices, and of NVMe only the statuses that report its errors. It does not schedule
+//! chains fairly between connections: chains run in the order of their completions, which the caller determines.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The file maps of an association, by file.
 //!
-//! Each change makes a new table. It shares all maps but some hundred with the one before: entries are
-//! in chunks, which are shared as a whole, and a change copies the chunk that it concerns and the list
-//! of chunks. A file is found through two directories, that of the chunks and that of its chunk.
+//! Each change makes a new table, which shares all but some hundred entries with its predecessor: entries are in
+//! chunks, which are shared as a whole, and a change copies one chunk and the list of chunks. A file is found through
+//! two directories: first the chunk, then the entry in the chunk.
 
 use crate::bucket_index::Directory;
 use crate::file_map::FileMap;
@@ -10,33 +10,33 @@ use crate::frees;
 use bpfof_function::memory::Charge;
 use std::sync::Arc;
 
-/// Entries of a chunk at most. Two neighbours have more than half as many together.
+/// Maximum entries of a chunk. Two adjacent chunks together have more than half as many.
 const CHUNK: usize = 128;
-/// Chunks that a table which is dropped frees at once.
+/// A dropped table frees up to this many chunks itself.
 const FREED_AT_ONCE: usize = 4;
-/// Bits of a [`Position`] that count entries of a chunk.
+/// Bits of a [`Position`] that hold the index within a chunk.
 const CHUNK_BITS: u32 = CHUNK.ilog2();
 
-/// A file's map; what tells whether it is the one that a request means is beside it.
+/// A file's map. The fields that a request is checked against are next to it, so that the check need not read the map.
 #[derive(Clone, Debug)]
 pub(crate) struct MapEntry {
     pub(crate) file: u32,
     pub(crate) namespace: u32,
     pub(crate) version: u64,
     pub(crate) map: Arc<FileMap>,
-    /// Whose memory the map takes.
+    /// The charge for the map's memory.
     pub(crate) _memory: Option<Arc<Charge>>,
 }
 
-/// Where in a table an entry is: chunk and place in it.
+/// The position of an entry in a table: chunk number and index in the chunk.
 pub(crate) type Position = u32;
 
-/// Neighbours, by file.
+/// Entries with adjacent file ids, sorted.
 #[derive(Debug)]
 struct Chunk {
     entries: Vec<MapEntry>,
     directory: Directory,
-    /// Of all its maps.
+    /// Total extents of all maps in the chunk.
     extents: usize,
     /// The least and the greatest namespace of its maps.
     namespaces: (u32, u32),
@@ -51,7 +51,7 @@ impl Chunk {
         Arc::new(Chunk { entries, directory, extents, namespaces })
     }
 
-    /// This chunk without the maps of a namespace that do not stay.
+    /// This chunk without those maps of a namespace for which `stays` is false.
     fn retaining(
         self: &Arc<Chunk>,
         namespace: u32,
@@ -83,15 +83,15 @@ pub(crate) struct MapTable {
     chunks: Vec<Arc<Chunk>>,
     /// The first file of each chunk.
     firsts: Vec<u32>,
-    /// Of `firsts`.
+    /// The directory of `firsts`.
     directory: Directory,
-    /// The largest file.
+    /// The largest file id.
     last: u32,
     len: usize,
     extents: usize,
 }
 
-/// Who drops a table may have no time to free many maps. Their own memory is counted until they are freed.
+/// A reactor that drops a table must not spend its turn freeing many maps. The maps stay charged until they are freed.
 impl Drop for MapTable {
     fn drop(&mut self) {
         let is_last = |chunk: &&Arc<Chunk>| Arc::strong_count(chunk) == 1;
@@ -104,7 +104,7 @@ impl Drop for MapTable {
 }
 
 impl MapTable {
-    /// This table without the maps of a namespace that do not stay. Chunks that lose nothing are shared.
+    /// This table without those maps of a namespace for which `stays` is false. Unchanged chunks are shared.
     pub(crate) fn retaining(&self, namespace: u32, stays: impl Fn(&MapEntry) -> bool) -> MapTable {
         let mut table = self.clone();
         table.chunks = self.chunks.iter().map(|chunk| chunk.retaining(namespace, &stays)).collect();
@@ -125,17 +125,17 @@ impl MapTable {
         self
     }
 
-    /// How many maps there are.
+    /// Number of maps.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many things a change copies at most: entries, and chunks as a whole.
+    /// How many items a change copies at most: entries of one chunk, and pointers to chunks.
     pub(crate) fn copied_by_change(&self) -> usize {
         self.chunks.len() + self.len.min(CHUNK)
     }
 
-    /// How many extents they have together.
+    /// Total number of extents.
     pub(crate) fn extents(&self) -> usize {
         self.extents
     }
@@ -158,7 +158,7 @@ impl MapTable {
         self.directory.find(&self.firsts, u64::from(file), |first| u64::from(*first))
     }
 
-    /// The entry of a file, and where it is.
+    /// The entry of a file, and its position.
     #[inline]
     pub(crate) fn find(&self, file: u32) -> Option<(Position, &MapEntry)> {
         let number = self.chunk_of(file)?;
@@ -168,17 +168,17 @@ impl MapTable {
         (entry.file == file).then_some(((number << CHUNK_BITS | place) as Position, entry))
     }
 
-    /// The entry at a position that [`find`](Self::find) has given.
+    /// The entry at a position that [`find`](Self::find) returned.
     #[inline]
     pub(crate) fn at(&self, position: Position) -> Option<&MapEntry> {
         let chunk = self.chunks.get((position >> CHUNK_BITS) as usize)?;
         chunk.entries.get(position as usize % CHUNK)
     }
 
-    /// This table with an entry more, or in place of that of the same file.
+    /// This table with an entry added, or replaced if the file has one.
     pub(crate) fn with(&self, entry: MapEntry) -> MapTable {
         let mut table = self.clone();
-        // What is behind the end of the last chunk comes there.
+        // A file beyond the largest goes to the end of the last chunk.
         let behind = self.len > 0 && entry.file > self.last;
         let number =
             if behind { self.chunks.len() - 1 } else { self.chunk_of(entry.file).unwrap_or(0) };
@@ -192,7 +192,7 @@ impl MapTable {
             Err(place) => entries.insert(place, entry),
         }
         if entries.len() > CHUNK {
-            // Files that come in order fill their chunks.
+            // Split so that files added in ascending order fill their chunks.
             let half = if behind { CHUNK } else { entries.len() / 2 };
             table.chunks.insert(number + 1, Chunk::new(entries.split_off(half)));
         }
@@ -215,7 +215,7 @@ impl MapTable {
         table.index()
     }
 
-    /// Makes one of a chunk and the next if they have few entries.
+    /// Merges a chunk with the next one if they have few entries.
     fn merge(&mut self, number: usize) {
         let Some([first, second]) = self.chunks.get(number..number + 2) else { return };
         if first.entries.len() + second.entries.len() <= CHUNK / 2 {
@@ -271,7 +271,7 @@ mod tests {
         let next = table.with(entry(500, 2));
         let shared = table.chunks.iter().zip(&next.chunks).filter(|(a, b)| Arc::ptr_eq(a, b));
         assert_eq!(shared.count(), 7);
-        // Removed one by one, in both directions, few chunks are left on the way.
+        // Removed one by one, in ascending order, the entries leave few chunks behind.
         for file in (1..=1000).filter(|file| file % 100 != 0) {
             table = table.without(file);
         }
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(shared(&table.retaining(2, |_| false)), 5);
     }
 
-    /// Whoever lets go of the last table waits for none of its maps, and all are freed.
+    /// Dropping the last table does not wait for its maps: another thread frees them.
     #[test]
     fn many_maps_are_freed_by_another_thread() {
         frees::free_elsewhere(|| ()).expect("a thread");
@@ -324,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn maps_of_a_namespace_go_and_others_stay(
+        fn removing_the_maps_of_a_namespace_keeps_others(
             files in proptest::collection::btree_map(0..2000_u32, 1..4_u32, 0..600),
             namespace in 1..5_u32,
             least in 0..2000_u32,
@@ -339,7 +339,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_a_sorted_map(
+        fn the_table_behaves_as_a_sorted_map(
             steps in proptest::collection::vec((any::<u32>(), 0..4_u32), 0..600),
             shift in 16..32_u32,
         ) {
@@ -360,7 +360,7 @@ mod tests {
             }
             let files: Vec<u32> = steps.iter().map(|(file, _)| file >> shift).collect();
             check(&table, &model, &files);
-            // All of them go again.
+            // Removes all of them again.
             for file in files {
                 table = table.without(file);
                 model.remove(&file);

@@ -1,4 +1,4 @@
-//! Chains that wait outside an arena.
+//! Suspended chains, which wait outside an arena.
 
 use crate::chain::{FileVersion, Start};
 use bpfof_function::SavedArena;
@@ -20,8 +20,8 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// A chain that was begun elsewhere, in the kernel: what it was started with, and what it had left
-    /// behind `hops` hops.
+    /// A chain that was started outside this engine, in the kernel: its start, its saved arena, and the budgets of
+    /// `bytes` and `units` left after `hops` hops.
     pub fn of(
         start: &Start<'_>,
         arena: SavedArena,
@@ -44,12 +44,12 @@ impl Suspended {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the suspended chain takes.
     pub fn bytes(&self) -> usize {
         size_of::<Suspended>() + size_of_val(&*self.files) + self.arena.bytes()
     }
 
-    /// Hops begun.
+    /// Hops started.
     pub fn hops(&self) -> u32 {
         self.hop
     }

@@ -1,7 +1,7 @@
 //! The functions and file maps of one association.
 //!
-//! A table is immutable; a change makes a new one that shares what did not change. Readers keep
-//! the one they have until they look for a newer one, so the read side takes no lock.
+//! A table is immutable; a change makes a new table that shares the unchanged parts. Readers keep their table until
+//! they look for a newer one, so the read side takes no lock.
 
 use crate::file_map::FileMap;
 use crate::function::{Function, FunctionMap, FunctionMaps};
@@ -17,24 +17,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const WHOLE_NAMESPACE: u32 = 0;
 
 /// Functions and file maps, each sorted by id.
-// More than 25 methods: look-ups for the engine, and a changed copy for each kind of change.
+// More than 25 methods: look-ups for the engine, and for each kind of change one that makes a changed copy.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// 0 for tables without anything in them.
+    /// 0 for empty tables.
     serial: u64,
     functions: FunctionTable,
-    /// What functions have said here, by id: of those that others run, too.
+    /// Traces of this association, by function id: for functions that other associations run, too.
     traces: BTreeMap<u32, Arc<Trace>>,
     maps: MapTable,
     /// By namespace.
     whole_namespaces: Vec<Arc<FileMap>>,
-    /// No namespace is a file, neither now nor later.
+    /// Whole namespaces are not files in these tables nor in any made from them.
     maps_only: bool,
-    /// Whose memory the tables themselves take.
+    /// The charge for the memory of the tables themselves.
     _memory: Option<Charge>,
 }
 
-/// Where in a [`Tables`] a map is.
+/// The position of a map in a [`Tables`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapIndex(u32);
 
@@ -44,15 +44,14 @@ impl MapIndex {
 }
 
 impl Tables {
-    /// Tables without functions over namespaces of which each is one file, id 0.
+    /// Tables without functions. Each of these namespaces is one file with id 0.
     pub fn new(mut whole_namespaces: Vec<FileMap>) -> Tables {
         whole_namespaces.sort_by_key(FileMap::namespace);
         let whole_namespaces = whole_namespaces.into_iter().map(Arc::new).collect();
         Tables { serial: Tables::next_serial(), whole_namespaces, ..Tables::default() }
     }
 
-    /// Tables with the same serial have the same contents, so what was found in one holds for the
-    /// other.
+    /// Tables with the same serial have the same contents, so a result found in one is valid for the other.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.serial
@@ -63,8 +62,7 @@ impl Tables {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Bytes of memory that the tables take, without the functions and maps that are in them: these
-    /// may be in many.
+    /// Bytes of memory that the tables take, without their functions and maps, which may be shared with other tables.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Tables>()
             + self.functions.memory_bytes()
@@ -73,12 +71,12 @@ impl Tables {
             + self.traces.len() * (size_of::<(u32, Arc<Trace>)>() + Trace::MEMORY_BYTES)
     }
 
-    /// These tables with whose memory they take.
+    /// These tables with the charge for their memory.
     pub fn counted(self, memory: Charge) -> Tables {
         Tables { _memory: Some(memory), ..self }
     }
 
-    /// A copy to be changed.
+    /// A copy with a new serial, to be changed.
     fn successor(&self) -> Tables {
         Tables {
             serial: Tables::next_serial(),
@@ -105,7 +103,7 @@ impl Tables {
         }
     }
 
-    /// Where in [`functions`](Tables::functions) the function with this id stands.
+    /// The index in [`functions`](Tables::functions) of the function with this id.
     #[inline]
     pub fn function_index(&self, id: u32) -> Option<usize> {
         self.functions.index_of(id)
@@ -131,7 +129,7 @@ impl Tables {
         self.functions.maps()
     }
 
-    /// The map of functions with this id.
+    /// The function map with this id.
     pub fn function_map(&self, id: u32) -> Option<&Arc<FunctionMap>> {
         self.functions.map(id)
     }
@@ -142,7 +140,7 @@ impl Tables {
         self.find_map(namespace, file).and_then(|(index, _)| self.map_at(index))
     }
 
-    /// Where [`map`](Tables::map) finds it, and its version, without looking at the map itself.
+    /// The position of the [`map`](Tables::map) of a file, and its version, without reading the map itself.
     #[inline]
     pub fn find_map(&self, namespace: u32, file: u32) -> Option<(MapIndex, u64)> {
         if file == WHOLE_NAMESPACE {
@@ -154,13 +152,13 @@ impl Tables {
         (entry.namespace == namespace).then_some((MapIndex(position), entry.version))
     }
 
-    /// Where a whole namespace is, or would be.
+    /// The index of a whole namespace, or where it would be inserted.
     #[inline]
     fn whole_namespace(&self, namespace: u32) -> Result<usize, usize> {
         self.whole_namespaces.binary_search_by_key(&namespace, |map| map.namespace())
     }
 
-    /// The map that [`find_map`](Tables::find_map) found in tables of this serial.
+    /// The map at an index that [`find_map`](Tables::find_map) returned for tables of this serial.
     #[inline]
     pub fn map_at(&self, index: MapIndex) -> Option<&FileMap> {
         if index.0 & MapIndex::WHOLE != 0 {
@@ -171,33 +169,33 @@ impl Tables {
         }
     }
 
-    /// How many file maps there are, namespaces not counted.
+    /// Number of file maps, not counting whole namespaces.
     pub fn map_count(&self) -> usize {
         self.maps.len()
     }
 
-    /// How many things are copied at most when a file map is set beside the others: what that costs.
+    /// How many items (map entries and chunks) adding a file map copies at most: a measure of its cost.
     pub fn copied_by_map(&self) -> usize {
         self.maps.copied_by_change()
     }
 
-    /// How many extents the maps of all files but this one have together.
+    /// Total number of extents in the maps of all files but this one.
     pub fn extent_count(&self, except_file: u32) -> usize {
         let except = self.maps.find(except_file);
         self.maps.extents() - except.map_or(0, |(_, entry)| entry.map.extent_count())
     }
 
-    /// Whether a map for this file id is set.
+    /// Whether this file id has a map.
     pub fn has_map(&self, file: u32) -> bool {
         self.maps.find(file).is_some()
     }
 
-    /// These tables with a function more, in place of one with the same id. It has no maps.
+    /// These tables with one more function, which replaces a function with the same id. It has no maps.
     pub fn with_function(&self, function: impl Into<Arc<Function>>) -> Tables {
         self.with_function_and_maps(function, FunctionMaps::default())
     }
 
-    /// The same for a function with these maps, one for each that its program declares.
+    /// The same for a function with maps, one for each that its program declares.
     pub fn with_function_and_maps(
         &self,
         function: impl Into<Arc<Function>>,
@@ -208,7 +206,7 @@ impl Tables {
         tables
     }
 
-    /// These tables without a function, and without maps that only it had.
+    /// These tables without a function and the maps that only it had.
     pub fn without_function(&self, id: u32) -> Tables {
         let mut tables = self.successor();
         tables.functions.remove(id);
@@ -216,26 +214,26 @@ impl Tables {
         tables
     }
 
-    /// These tables with a place for what a function says that runs with them: it is in others, too.
+    /// These tables with a trace of their own for a function that is in other tables, too.
     pub fn with_trace(&self, id: u32) -> Tables {
         let mut tables = self.successor();
         tables.traces.insert(id, Arc::default());
         tables
     }
 
-    /// What a function has said that ran with these tables, if that is kept apart.
+    /// The trace lines of a function that ran with these tables, if they have a trace of their own for it.
     pub fn trace_of(&self, id: u32) -> Option<&Trace> {
         self.traces.get(&id).map(|trace| &**trace)
     }
 
-    /// These tables without whole namespaces, for good: chains read files that have maps, and no others.
+    /// These tables without whole namespaces, permanently: chains can only read files that have maps.
     pub fn without_whole_namespaces(&self) -> Tables {
         Tables { whole_namespaces: Vec::new(), maps_only: true, ..self.successor() }
     }
 
-    /// These tables with a namespace that is new or has another size: `whole` is it as one file, unless
-    /// they are [without](Self::without_whole_namespaces) such. Maps of files that reach beyond its end
-    /// go.
+    /// These tables with a namespace that is new or has another size. `whole` maps it as one file, unless the tables
+    /// are [without](Self::without_whole_namespaces) whole namespaces. Maps of files that reach beyond its end are
+    /// removed.
     pub fn with_whole_namespace(&self, whole: FileMap) -> Tables {
         let mut tables = self.successor();
         let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
@@ -261,7 +259,7 @@ impl Tables {
         self.with_counted_map(file, map, None)
     }
 
-    /// The same for a map whose memory is counted, as long as it is in some tables.
+    /// The same for a map whose memory is charged for as long as any tables hold the map.
     pub fn with_counted_map(&self, file: u32, map: FileMap, memory: Option<Charge>) -> Tables {
         let mut tables = self.successor();
         let (namespace, version) = (map.namespace(), map.version());
@@ -285,7 +283,7 @@ mod tests {
     use crate::file_map::Extent;
 
     #[test]
-    fn maps_go_with_their_namespace_or_its_end() {
+    fn maps_are_removed_with_their_namespace_or_its_blocks() {
         let map = |namespace, device_offset| {
             let extent = Extent { file_offset: 0, device_offset, length: 512 };
             FileMap::new(namespace, 1, 512, vec![extent], 4096, 512).expect("valid")

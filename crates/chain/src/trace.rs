@@ -1,4 +1,4 @@
-//! What functions say for their author: the lines of `bpfof_trace`.
+//! Trace lines that functions write for their authors, with `bpfof_trace`.
 
 use bpfof_function::abi::TRACE_BYTES;
 use std::collections::VecDeque;
@@ -6,17 +6,17 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Lines that are kept of a function, the last ones: what fits a screen.
+/// Lines kept for each function, the latest ones: as many as fit on a screen.
 pub const KEPT_LINES: usize = 32;
-/// Lines that one call may leave; further ones are only counted. So a loop that traces neither
-/// pushes out all that earlier calls have said nor keeps other threads from saying anything.
+/// Lines kept of one call; further ones are only counted. So a loop that traces neither displaces
+/// the lines of earlier calls nor keeps the lock from other threads.
 pub const LINES_PER_CALL: u32 = 8;
 
-/// The last lines of a function, from all threads that run it. A function that traces nothing
-/// never touches it.
+/// The last lines of a function, from all threads that run it. A function that does not trace never
+/// touches it.
 #[derive(Debug, Default)]
 pub struct Trace {
-    /// Lines that were asked for.
+    /// Lines written, kept or not.
     asked: AtomicU64,
     lines: Mutex<VecDeque<Line>>,
 }
@@ -29,11 +29,11 @@ struct Line {
 }
 
 impl Trace {
-    /// Bytes of memory that it takes at the most.
+    /// Bytes of memory that a trace takes at most.
     pub const MEMORY_BYTES: usize = size_of::<Trace>() + KEPT_LINES * size_of::<Line>();
 
-    /// Keeps a line, in place of the oldest if there are [`KEPT_LINES`]. It is only counted if
-    /// another thread is at it: a chain does not wait for that.
+    /// Keeps a line, in place of the oldest if there are [`KEPT_LINES`]. If another thread holds
+    /// the lock, the line is only counted: a chain does not wait for the lock.
     pub(crate) fn add(&self, text: &[u8], value: u64) {
         self.count();
         let Ok(mut lines) = self.lines.try_lock() else { return };
@@ -51,8 +51,8 @@ impl Trace {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The lines, oldest first, each text, a space and the number; before them, how many were not
-    /// kept, if any. Bytes that are not printable ASCII are replaced.
+    /// The lines, oldest first, each with text, a space and the number, preceded by the count of
+    /// lines not kept, if any. Bytes that are not printable ASCII are replaced.
     pub fn report(&self) -> String {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = self.asked.load(Ordering::Relaxed).saturating_sub(lines.len() as u64);

@@ -1,8 +1,8 @@
-//! The engine against a naive model: random files, maps and functions' outputs.
+//! Compares the engine with a naive model: random files, maps and function outputs.
 //!
-//! The function under test is a small eBPF program that obeys the block it is given: the block
-//! holds the outputs to set. So random blocks are random behaviour, and the model only has to
-//! follow the same blocks byte by byte.
+//! The function under test is a small eBPF program that copies its outputs from the block it is
+//! given. So random blocks cause random behaviour, and the model only has to interpret the same
+//! blocks byte by byte.
 
 mod assembly;
 
@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 
 const BLOCK: u64 = 512;
 const NAMESPACE_BLOCKS: u64 = 64;
-/// Outputs as the context holds them, from `reads` on, then the code to return.
+/// The outputs in the context's layout, from `reads` on, followed by the return code.
 const ORDER_BYTES: usize = abi::context::BYTES - abi::context::READS;
 const RETURN_AT: usize = ORDER_BYTES;
 const SMALLEST_ORDER: u32 = ORDER_BYTES as u32 + 8;
 
-/// Counts its calls and sums what it is given up in scratch, and does what the block says; ends the
+/// Counts its calls and accumulates a digest of its input in scratch, and obeys the block; ends the
 /// chain on a short block.
 fn obedient() -> Function {
     let code = [
@@ -96,8 +96,7 @@ impl Order {
     }
 }
 
-/// A world: the namespace's bytes, and per file its map as (file block → namespace block) and its
-/// length.
+/// The namespace's bytes, and for each file its length and its map (file block → namespace block).
 #[derive(Clone, Debug)]
 struct World {
     namespace: Vec<u8>,
@@ -106,7 +105,7 @@ struct World {
     limits: Limits,
     answer_max: u32,
     scratch: u32,
-    /// What the device reads at once, in bytes.
+    /// The device's unit of reads in bytes.
     unit: u64,
 }
 
@@ -128,7 +127,7 @@ fn file_map(blocks: &[Option<u64>], length: u64) -> FileMap {
     FileMap::new(1, 1, length, extents, NAMESPACE_BLOCKS * BLOCK, BLOCK as u32).expect("valid")
 }
 
-/// What the chain should come to: (calls, digest of offsets and data, hops) or the error.
+/// The expected result of the chain: (calls, digest of offsets and data, hops) or the error.
 fn model(world: &World) -> Result<(u64, u64, u32), ChainError> {
     let (mut calls, mut digest, mut hops) = (0u64, 0u64, 0);
     let mut bytes_left = world.limits.bytes;
@@ -231,7 +230,7 @@ fn run(
     }
     let files: Vec<_> =
         (1..=world.files.len() as u32).map(|id| FileVersion { id, version: 1 }).collect();
-    // Interrupted after each call, or never.
+    // Interrupts after each call, or never.
     let mut engine = Engine::new(world.limits).with_slice([0, u64::MAX][shuffle(2)]);
     let mut queue = VecDeque::new();
     let start = Start {
@@ -289,7 +288,7 @@ fn run(
     }
 }
 
-/// Somebody else has the arena for a while.
+/// Runs another owner's chain, which may use the same arena.
 fn disturb(engine: &mut Engine, start: &Start<'_>, tables: &Tables) {
     let other = Start { owner: 2, argument: &[0xa5; 64], scratch_bytes: 4096, ..*start };
     if let Ok(id) = engine.start(&other, tables, |_| ()) {
@@ -359,7 +358,8 @@ fn world() -> impl Strategy<Value = World> {
     })
 }
 
-/// Errors of one hop can be met in another order than the model's; only then may they differ.
+/// The engine may find the errors of one hop in another order than the model; only then may the
+/// errors differ.
 fn same_end(a: &ChainError, b: &ChainError) -> bool {
     let planning = |error: &ChainError| {
         matches!(
@@ -375,7 +375,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_engine_does_what_the_model_does(world in world(), picks in any::<[u8; 16]>()) {
+    fn the_engine_agrees_with_the_model(world in world(), picks in any::<[u8; 16]>()) {
         let mut turn = 0;
         let actual = run(&world, &mut |choices| {
             turn += 1;
@@ -409,7 +409,7 @@ fn a_pointer_cycle_ends_with_the_hop_budget() {
     assert_eq!(run(&one_file_world(), &mut |_| 0), Err(ChainError::HopBudget));
 }
 
-/// Starts the one-file world's chain and changes the tables between its first two hops.
+/// Starts the chain of the one-file world and changes the tables between its first two hops.
 fn change_tables(change: impl Fn(&Tables) -> Tables) -> Progress {
     let world = one_file_world();
     let tables = Tables::new(vec![])

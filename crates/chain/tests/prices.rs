@@ -1,4 +1,4 @@
-//! What chains cost beside what their functions pay.
+//! The cost of chains apart from what their functions pay.
 
 mod assembly;
 
@@ -11,17 +11,17 @@ use bpfof_function::{NativeFunction, Program, abi};
 
 const NAMESPACE_BYTES: u64 = 1 << 20;
 const FUNCTION: u32 = 1;
-/// A file of one-block extents, none of which lies behind the one before; its last block is not mapped.
+/// A file of one-block extents, no two of them adjacent in the namespace; its last block is not mapped.
 const FRAGMENTED: u32 = 2;
 const BLOCK: u64 = 512;
 const FRAGMENTED_BYTES: u64 = 256 * BLOCK;
-/// The prices.
+/// The expected prices in units.
 const START: u64 = 150;
 const HOP: u64 = 120;
 const CALL: u64 = 80;
 const PIECE: u64 = 300;
 
-/// In its first hop it asks for 16 reads of 4 KiB. Of the second hop the first call ends the chain.
+/// The first hop requests 16 reads of 4 KiB. The first call in the second hop ends the chain.
 fn fan_out() -> Function {
     const SIZE: i32 = (abi::MAX_HOP_BYTES / abi::MAX_READS) as i32;
     let mut code = vec![
@@ -62,7 +62,7 @@ fn tables() -> Tables {
         .with_map(FRAGMENTED, map.expect("it is a map"))
 }
 
-/// Starts a chain with a read of so many bytes of a file, at an offset.
+/// Starts a chain that reads `size` bytes of a file at an offset.
 fn start(
     engine: &mut Engine,
     tables: &Tables,
@@ -88,7 +88,7 @@ fn start(
     Ok(reads)
 }
 
-/// What starting it costs.
+/// The price of starting such a chain.
 const STARTED: u64 = START + 64 / 16;
 
 #[test]
@@ -116,7 +116,7 @@ fn all_blocks_of_a_hop_are_paid_for() {
     engine.release(chain);
 }
 
-/// What was read for a chain that is not wanted any more was read all the same.
+/// A read for a chain that is no longer wanted is still charged.
 #[test]
 fn blocks_of_a_failed_hop_are_paid_for() {
     let (tables, mut engine) = (tables(), Engine::new(Limits::default()));
@@ -140,7 +140,7 @@ fn pieces_of_a_read_are_paid_for() {
         }
         engine.release(reads[0].chain);
     }
-    // All of it is looked for, though the last block is not there.
+    // All pieces are looked up and charged, although the last block is not mapped.
     engine.take_spent();
     let last = start(&mut engine, &tables, FRAGMENTED, (FRAGMENTED_BYTES - 65_536, 65_536));
     assert_eq!(last, Err(ChainError::OutsideFile(0)));

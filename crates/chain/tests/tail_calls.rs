@@ -1,4 +1,4 @@
-//! Functions that go on in others.
+//! Tail calls between functions.
 
 mod assembly;
 
@@ -28,8 +28,7 @@ fn function(id: u32, code: &[[u8; 8]]) -> Function {
     }
 }
 
-/// Counts its calls in scratch[0] and goes on in the function that scratch[1] names; returns 77 if it
-/// cannot.
+/// Counts its calls in scratch[0] and tail-calls the function named in scratch[1]; returns 77 if that fails.
 fn caller(id: u32) -> Function {
     function(
         id,
@@ -46,10 +45,10 @@ fn caller(id: u32) -> Function {
     )
 }
 
-/// What it takes from the budget, but for the tail call: three loads, a store, four others.
+/// The cost of one call of it without the tail call: three loads, a store, four others.
 const CALLER_COST: u64 = 3 * 12 + 2 + 4;
 
-/// Adds 16 to scratch[0]; ends the chain in hop 2, and else reads on.
+/// Adds 16 to scratch[0]; ends the chain in hop 2, requests another read in earlier hops.
 fn callee(id: u32) -> Function {
     function(
         id,
@@ -80,7 +79,7 @@ fn tables(functions: Vec<Function>) -> Tables {
     functions.into_iter().fold(tables, |tables, function| tables.with_function(function))
 }
 
-/// Traces scratch[0..2] as often as scratch[1] says, with the number 5, and aborts with 1.
+/// Traces scratch[0..2] with the number 5, scratch[1] times, and aborts with 1.
 fn tracing(id: u32) -> Function {
     function(
         id,
@@ -99,7 +98,7 @@ fn tracing(id: u32) -> Function {
     )
 }
 
-/// Runs function 1 with this argument; between hops the tables become what `change` makes of them.
+/// Runs function 1 with this argument; between hops, `change` replaces the tables.
 fn run(
     mut tables: Tables,
     argument: &[u8],
@@ -146,19 +145,19 @@ fn every_hop_calls_the_requests_function_first() {
 }
 
 #[test]
-fn a_function_that_is_not_there_is_an_answer() {
+fn a_tail_call_to_a_missing_function_fails() {
     let (outcome, count, last) = run(tables(vec![caller(1)]), &[0, 9], Limits::default(), keep);
     assert_eq!(outcome, Err((ChainError::Abort(77), 1)));
     assert_eq!((count, last), (1, 1));
 }
 
 #[test]
-fn a_call_that_goes_round_ends() {
+fn a_cycle_of_tail_calls_ends() {
     let round = || tables(vec![caller(1), caller(2)]);
     let (outcome, count, last) = run(round(), &[0, 1], Limits::default(), keep);
     assert_eq!(outcome, Err((ChainError::Abort(77), 1)));
     assert_eq!((u32::from(count), last), (MAX_TAIL_CALLS + 1, 1));
-    // All of them pay from one budget.
+    // All functions pay from one budget.
     let limits = 3 * (CALLER_COST + TAIL_CALL_COST) + CALLER_COST;
     let limits = Limits { instructions: limits, ..Limits::default() };
     let (outcome, count, _) = run(round(), &[0, 1], limits, keep);
@@ -168,7 +167,7 @@ fn a_call_that_goes_round_ends() {
 }
 
 #[test]
-fn a_fault_is_that_of_the_function_that_ran() {
+fn a_fault_names_the_function_that_ran() {
     let (outcome, _, last) =
         run(tables(vec![caller(1), faulting(3)]), &[0, 3], Limits::default(), keep);
     let Err((ChainError::Fault(fault), 1)) = outcome else { panic!("{outcome:?}") };
@@ -189,18 +188,18 @@ fn a_function_may_be_unloaded_or_loaded_between_hops() {
 }
 
 #[test]
-fn traces_belong_to_the_function_that_says_them() {
+fn traces_belong_to_the_function_that_wrote_them() {
     let [silent, talking] = [caller(1), tracing(33)].map(Arc::new);
     let whole = Tables::new(vec![FileMap::whole_namespace(1, 4096)]);
     let tables = whole.with_function(Arc::clone(&silent)).with_function(Arc::clone(&talking));
     let (outcome, _, _) = run(tables, b"@!", Limits::default(), keep);
     assert_eq!(outcome, Err((ChainError::Abort(1), 1)));
-    // Of the 33 lines of one call 8 are kept.
+    // 8 of the call's 33 lines are kept.
     let expected = format!("(25 more lines were not kept)\n{}", "A! 5\n".repeat(8));
     assert_eq!((silent.trace.report(), talking.trace.report()), (String::new(), expected));
 }
 
-/// A strided loop pays when it is left. One that faults instead has its work counted all the same.
+/// A strided loop pays when it exits. If it faults instead, its work is charged all the same.
 #[test]
 fn a_scan_that_faults_is_counted() {
     let scanning = function(
@@ -236,7 +235,7 @@ fn a_scan_that_faults_is_counted() {
         panic!("{progress:?}")
     };
     assert_eq!(fault.pc, 1);
-    // Each of the bytes of the data costs a load and two others.
+    // Each byte of the data costs a load and two other instructions.
     let executed = 4096 * (12 + 2);
     let spent = engine.take_spent();
     assert!(spent >= executed, "{spent} of {executed} units, after {before}");

@@ -1,4 +1,4 @@
-//! Chains of two owners in the same arenas: what one leaves, the other never finds.
+//! Chains of two owners in the same arenas: neither finds data that the other left.
 
 mod assembly;
 
@@ -11,13 +11,13 @@ use bpfof_function::{NativeFunction, Program, abi};
 use proptest::prelude::*;
 
 const BLOCK: u32 = 4096;
-/// What owner 1 leaves wherever it can.
+/// The byte that owner 1 writes wherever it can.
 const CANARY: u8 = 0xc5;
 const MEMSET: i32 = 3;
 const FIND: i32 = 5;
 const WORKSPACE: i32 = 12;
 
-/// All that a call can reach, but for the data that was read for it: where, and how many bytes.
+/// All memory that a call can reach, except the data that was read for it: address and size.
 fn reach() -> [(u64, usize); 4] {
     let context_end = abi::CONTEXT + abi::context::BYTES as u64;
     [
@@ -28,7 +28,7 @@ fn reach() -> [(u64, usize); 4] {
     ]
 }
 
-/// Calls a helper with a place, the canary and a length. `r6` stays.
+/// Calls a helper with an address, the canary and a length. Preserves `r6`.
 fn call(helper: i32, (at, bytes): (u64, usize)) -> [[u8; 8]; 4] {
     [
         slot(0xb7, 1, 0, 0, at as i32),
@@ -38,7 +38,7 @@ fn call(helper: i32, (at, bytes): (u64, usize)) -> [[u8; 8]; 4] {
     ]
 }
 
-/// Goes on for three hops: the first read again, then done.
+/// Runs for three hops: requests the first read again in each, then ends the chain.
 fn end() -> Vec<[u8; 8]> {
     vec![
         slot(0xb7, 0, 0, 0, 0),
@@ -52,7 +52,7 @@ fn end() -> Vec<[u8; 8]> {
     ]
 }
 
-/// Fills all that it can reach.
+/// Fills all memory that it can reach with the canary.
 fn filling() -> Vec<[u8; 8]> {
     let mut code = vec![slot(0xbf, 6, 1, 0, 0), slot(0x85, 0, 0, 0, WORKSPACE)];
     code.extend(reach().into_iter().flat_map(|place| call(MEMSET, place)));
@@ -61,7 +61,7 @@ fn filling() -> Vec<[u8; 8]> {
     code
 }
 
-/// Returns the number of the first place, from 1, where it finds a canary.
+/// Returns the number, from 1, of the first place that contains a canary.
 fn looking() -> Vec<[u8; 8]> {
     let mut code = vec![slot(0xbf, 6, 1, 0, 0), slot(0x85, 0, 0, 0, WORKSPACE)];
     for (number, place) in (1..).zip(reach().into_iter().chain([(abi::DATA, BLOCK as usize)])) {
@@ -74,7 +74,7 @@ fn looking() -> Vec<[u8; 8]> {
     code
 }
 
-/// Touches no workspace: so the arena need not know of one.
+/// Does not use the workspace, so the arena need not have one.
 fn modest() -> Vec<[u8; 8]> {
     [vec![slot(0xbf, 6, 1, 0, 0)], end()].concat()
 }
@@ -93,7 +93,7 @@ fn function(id: u32, code: &[[u8; 8]]) -> Function {
     }
 }
 
-/// Two owners' chains in an engine with few arenas.
+/// An engine with few arenas, for the chains of two owners.
 struct House {
     engine: Engine,
     tables: Tables,
@@ -113,12 +113,12 @@ impl House {
         House { engine, tables, waiting: Vec::new(), resting: Vec::new(), ended: [0; 3] }
     }
 
-    /// Functions 1 and 3 are owner 1's, function 2 is owner 2's.
+    /// Starts a chain: functions 1 and 3 are owner 1's, function 2 is owner 2's.
     fn start(&mut self, function: u32, scratch_bytes: u32) {
         self.start_of(if function == 2 { 2 } else { 1 }, function, scratch_bytes);
     }
 
-    /// Nothing starts while no arena is free.
+    /// Does nothing if no arena is free.
     fn start_of(&mut self, owner: u64, function: u32, scratch_bytes: u32) {
         let start = Start {
             owner,
@@ -200,7 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn nothing_of_another_owner_is_found(steps in prop::collection::vec(step(), 1..200)) {
+    fn no_data_of_another_owner_is_found(steps in prop::collection::vec(step(), 1..200)) {
         let mut house = House::new();
         for step in steps {
             match step {
@@ -218,9 +218,9 @@ proptest! {
     }
 }
 
-/// The test above sees what it is to see: an owner finds its own.
+/// Checks the test above: an owner does find its own data.
 #[test]
-fn an_owner_finds_what_it_left() {
+fn an_owner_finds_its_own_data() {
     let mut house = House::new();
     house.start(1, 64);
     for _ in 0..3 {

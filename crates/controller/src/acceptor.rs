@@ -1,4 +1,4 @@
-//! Accepting connections: the listeners, and the thread that deals connections out to the reactors.
+//! Accepts connections: the listening sockets, and the thread that distributes connections to the reactors.
 
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
@@ -28,20 +28,20 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Pause between looks whether the network card of a listener is back.
+/// Time between checks whether the network card of a listener is back.
 const REVIVE_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Socket buffers in bytes, fixed so that the kernel does not tune them (i10 §3.2): room for the
 /// data of a full queue of small reads.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// Where connections come in.
+/// The listening sockets.
 pub(crate) struct Sockets {
-    /// As the listeners of the configuration.
+    /// In the order of the configuration's listeners.
     pub(crate) io: Vec<Listening>,
     pub(crate) discovery: Option<Listening>,
 }
 
-/// What listens at an address.
+/// A listening socket of either transport.
 pub(crate) enum Listening {
     Tcp(TcpListener),
     Rdma(rdma::Listener),
@@ -55,18 +55,18 @@ impl Listening {
         }
     }
 
-    /// Whether it listens no more, and is to be tried again.
+    /// Whether it does not listen any more and must be revived.
     fn is_dead(&self) -> bool {
         matches!(self, Listening::Rdma(listener) if listener.is_dead())
     }
 
-    /// Listens again, if that was not so and is possible now.
+    /// Makes a dead listener listen again, if that is possible now.
     fn revive(&self) {
         if let Listening::Rdma(listener) = self
             && listener.is_dead()
             && listener.revive().is_ok()
         {
-            log::info!("{} is listened on for RDMA again", listener.local_addr());
+            log::info!("{} accepts RDMA connections again", listener.local_addr());
         }
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn listen_rdma(address: SocketAddr) -> Result<rdma::Listener, ServerE
     rdma::Listener::bind(address).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
         io::ErrorKind::AddrNotAvailable => ServerError::NoRdmaCard(address),
-        // There is no device at all, or the kernel does not let programs use them.
+        // There is no device at all, or the kernel does not let programs use devices.
         _ if Errno::from_io_error(&source) == Some(Errno::NODEV) => {
             ServerError::NoRdmaCard(address)
         }
@@ -93,7 +93,7 @@ pub(crate) fn listen_rdma(address: SocketAddr) -> Result<rdma::Listener, ServerE
     })
 }
 
-/// Listens at an address; with `only_v6`, of IPv6, not for IPv4 as well.
+/// Listens at an address; with `only_v6`, an IPv6 socket does not take IPv4 connections.
 pub(crate) fn listen(address: SocketAddr, only_v6: bool) -> Result<TcpListener, ServerError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
@@ -111,7 +111,7 @@ pub(crate) fn listen(address: SocketAddr, only_v6: bool) -> Result<TcpListener, 
     Ok(listener)
 }
 
-/// What connections inherit from their listener.
+/// Sets the options that connections inherit from their listener.
 pub(crate) fn prepare_listener(listener: &TcpListener) -> io::Result<()> {
     let socket = SockRef::from(listener);
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
@@ -119,7 +119,7 @@ pub(crate) fn prepare_listener(listener: &TcpListener) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// Accepts connections, and deals them out to the reactors in turn.
+/// Accepts connections, and distributes them to the reactors in turn.
 pub(crate) struct Acceptor {
     registry: Arc<Registry>,
     dealer: Arc<Dealer>,
@@ -127,7 +127,7 @@ pub(crate) struct Acceptor {
     handshakes: Option<Handshakes>,
 }
 
-/// Gives connections to reactors.
+/// Distributes connections to reactors.
 struct Dealer {
     mailboxes: Vec<Mailbox>,
     next: AtomicUsize,
@@ -140,7 +140,7 @@ impl Dealer {
         mailbox.send(Message::Adopt(link, ends, slot));
     }
 
-    /// Whether the reactor that is next has as many connections waiting as may be.
+    /// Whether the next reactor has the maximum number of untaken connections.
     fn is_full(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         self.mailboxes[next % self.mailboxes.len()].untaken() >= MAX_UNTAKEN
@@ -167,7 +167,7 @@ impl Acceptor {
                 log::info!("TLS records are sealed {how}, and opened in this process");
                 if tls == TlsMode::Required && !config.has_tls_keys() {
                     log::warn!(
-                        "TLS is required, and no [[host]] rule has a tls-psk: nobody can connect"
+                        "TLS is required, and no [[host]] rule has a tls-psk: no host can connect"
                     );
                 }
                 let dealer = Arc::clone(&dealer);
@@ -220,7 +220,7 @@ impl Acceptor {
                     comer.refuse();
                     continue;
                 };
-                // Those that a reactor has no time for wait in the kernel.
+                // Connections for which a reactor has no time wait in the kernel.
                 while self.dealer.is_full() && !is_stopped(stop) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -244,7 +244,7 @@ fn is_stopped(stop: &OwnedFd) -> bool {
     poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Connections that were refused: one line of the log a second says how many.
+/// Counts refused connections: at most one log line a second reports how many.
 #[derive(Default)]
 struct Refused {
     since: Option<Instant>,
@@ -258,19 +258,19 @@ impl Refused {
             return;
         }
         let (address, count) = (peer.ip(), self.count);
-        log::warn!("{address}: refused: {why}; {count} refusals since the last of these lines");
+        log::warn!("{address}: refused: {why}; {count} refusals since the last such message");
         (self.since, self.count) = (Some(Instant::now()), 0);
     }
 }
 
-/// Who wants to connect.
+/// A connection that was accepted or requested.
 enum Comer {
     Socket(OwnedFd),
     Rdma(Box<Asked>),
 }
 
 impl Comer {
-    /// There is no room: hosts that come by RDMA hear it, others see the connection closed.
+    /// Refuses it for lack of room: hosts by RDMA get the status, others see the connection closed.
     fn refuse(self) {
         if let Comer::Rdma(asked) = self {
             let status = RejectStatus::NO_RESOURCES;
@@ -301,12 +301,14 @@ fn accept_one(
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         Err(error) if socket.is_dead() => {
             if let Ok(address) = socket.local_addr() {
-                log::error!("{address}: no host comes in by RDMA until the card is back: {error}");
+                log::error!(
+                    "{address}: no RDMA connections until the network card is back: {error}"
+                );
             }
             None
         }
         Err(error) => {
-            // Out of descriptors, say: others may close theirs.
+            // For example out of descriptors: other connections may close and free some.
             log::warn!("cannot accept a connection: {error}");
             std::thread::sleep(Duration::from_millis(100));
             None
@@ -314,7 +316,7 @@ fn accept_one(
     }
 }
 
-/// Refuses what is asked for wrongly, and sizes the rest.
+/// Refuses an invalid RDMA request; for a valid one, determines the sizes.
 fn look_at_request(request: rdma::Request, refused: &mut Refused) -> Option<Box<Asked>> {
     match shape_of(&request) {
         Ok((shape, qid)) => Some(Box::new(Asked { request, shape, qid })),
@@ -326,7 +328,7 @@ fn look_at_request(request: rdma::Request, refused: &mut Refused) -> Option<Box<
     }
 }
 
-/// With the queue that is asked for.
+/// The sizes for a request, and the queue id that it asks for.
 fn shape_of(request: &rdma::Request) -> Result<(rdma::Shape, u16), RejectStatus> {
     let asked = ConnectRequest::from_private_data(request.private_data())?;
     let (most, work_bytes, in_capsule_bytes) = match asked.qid {
@@ -336,7 +338,7 @@ fn shape_of(request: &rdma::Request) -> Result<(rdma::Shape, u16), RejectStatus>
     if asked.host_sends > u32::from(most) {
         return Err(RejectStatus::INVALID_HSQSIZE);
     }
-    // Connect on an admin queue has its data at the host.
+    // The data of Connect on an admin queue is read from the host.
     if !request.answers_reads() {
         return Err(RejectStatus::INVALID_IRD);
     }
@@ -352,7 +354,7 @@ fn prepare(stream: TcpStream) -> OwnedFd {
         .with_interval(Duration::from_secs(10))
         .with_retries(3);
     let socket = SockRef::from(&stream);
-    // Without these the connection works, only less well.
+    // The connection works without these options, only less well.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = stream.set_nonblocking(false);

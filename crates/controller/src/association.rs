@@ -1,4 +1,4 @@
-//! What a connection knows of the association that it belongs to.
+//! A connection's state of the association that it belongs to.
 
 use crate::access::{Access, Rights};
 use crate::controller::Controller;
@@ -11,16 +11,16 @@ use bpfof_nvme::Installation;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The association of one of its connections.
+/// A connection's part of its association.
 #[derive(Debug)]
 pub(crate) struct Association {
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) controller: Arc<Controller>,
-    /// What the host may do on this queue now, here so that a command finds it.
+    /// Rights of the host on this queue now, copied here so that commands find them quickly.
     pub(crate) rights: Rights,
-    /// It is an I/O queue that takes chains over mapped files and nothing else.
+    /// The connection is an I/O queue that takes chains over mapped files and nothing else.
     pub(crate) is_restricted: bool,
-    /// The controller knows its I/O queue: not before the host has authenticated itself, if it must.
+    /// The controller has registered the I/O queue: not before the host has authenticated itself, if it must.
     pub(crate) is_registered: bool,
     access: Arc<Access>,
     /// None if the host need not authenticate itself.
@@ -28,9 +28,9 @@ pub(crate) struct Association {
     /// Its authentication has failed, or there was no room for it afterwards, and that was logged.
     pub(crate) has_failed: bool,
     host: Arc<Host>,
-    /// The connection's place among those of its host: none before the host has shown that it is the one it names.
+    /// The connection's place among those of its host; none before the host has proved its identity, if it must.
     member: Option<Member>,
-    /// How often the controller's queues had been ended when this one came.
+    /// How often the controller's queues had been ended when this connection came.
     pub(crate) resets: u32,
     /// A snapshot of the controller's tables.
     pub(crate) tables: Arc<Tables>,
@@ -71,14 +71,14 @@ impl Association {
         association
     }
 
-    /// The host has proved who it is, or need not: it may do what it has the rights for.
+    /// Gives the host its rights: it has proved its identity, or need not.
     pub(crate) fn admit(&mut self) {
         let mask = if self.is_restricted { Rights::RUN } else { Rights::ALL };
         self.rights = self.access.rights & mask;
     }
 
-    /// Registers the I/O queue with this id once the host has proved who it is. False if another has the
-    /// id by now, or all queues have been ended since Connect.
+    /// Registers the I/O queue with this id once the host has proved its identity. False if another queue has the id by
+    /// now, or all queues have been ended since Connect.
     pub(crate) fn register(&mut self, qid: u16) -> bool {
         if !self.is_registered {
             match self.controller.add_queue(qid) {
@@ -86,29 +86,30 @@ impl Association {
                 Some(resets) => self.controller.remove_queue(qid, resets),
                 None => {}
             }
-            // No longer to be changed: there is a queue.
+            // It cannot change any more: there is a queue.
             self.is_restricted = self.controller.is_restricted();
         }
         self.is_registered
     }
 
-    /// Whose it is, or says that it is.
+    /// The host that Connect has named, proved or not.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
 
-    /// Whether it takes nothing of its host yet, which has yet to show that it is the one it names.
+    /// Whether the connection does not count as its host's yet, because the host has not proved its identity.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.member.is_none()
     }
 
-    /// It is one of its host's from now on.
+    /// Counts the connection as its host's from now on.
     pub(crate) fn join(&mut self, member: Member) {
         self.member = Some(member);
     }
 
-    /// Whether the host has yet to authenticate itself on this queue, or has and there was no room for it.
+    /// Whether the host has yet to authenticate itself on this queue, or has done so and there was no room for the
+    /// connection.
     pub(crate) fn awaits_authentication(&self) -> bool {
         self.is_pending() || self.auth.as_ref().is_some_and(|auth| auth.authentication().is_none())
     }
@@ -119,15 +120,15 @@ impl Association {
         self.access.sees(nsid)
     }
 
-    /// Takes newer tables if there are any. Not before they are needed: an old table keeps functions
-    /// that are unloaded.
+    /// Takes newer tables if there are any. Called by commands that need them, and now and then: an old table keeps
+    /// unloaded functions in memory.
     #[inline]
     pub(crate) fn refresh_tables(&mut self) {
         self.controller.refresh(&mut self.generation, &mut self.tables);
     }
 }
 
-/// What an admin queue keeps between commands.
+/// State that an admin queue keeps between commands.
 #[derive(Debug, Default)]
 pub(crate) struct AdminState {
     pub(crate) function_upload: Option<PartialUpload>,
@@ -141,13 +142,13 @@ pub(crate) struct AdminState {
     pub(crate) events: Events,
 }
 
-/// An object of which parts are here.
+/// An object of which parts have arrived.
 #[derive(Debug)]
 pub(crate) struct PartialUpload {
     pub(crate) total_bytes: u32,
     pub(crate) installation: Installation,
     pub(crate) data: Vec<u8>,
-    /// All of it.
+    /// Charge for the whole object.
     pub(crate) memory: Charge,
 }
 
@@ -160,27 +161,26 @@ impl AdminState {
     }
 }
 
-/// Kinds of news: the bits of Asynchronous Event Configuration.
+/// Kinds of asynchronous events: the bits of Asynchronous Event Configuration.
 pub(crate) type Kinds = u32;
 
-/// Asynchronous event requests that a host has left, and what it is to hear of.
+/// Asynchronous Event Requests that a host has parked, and the events that it is to be told of.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     /// Identifiers of parked requests, oldest first.
     pub(crate) parked: VecDeque<u16>,
-    /// What the host wants to hear of (Asynchronous Event Configuration).
+    /// Events that the host has enabled (Asynchronous Event Configuration).
     pub(crate) config: u32,
-    /// The kinds of news that the host knows to be there, but has not yet read about.
+    /// Kinds of events that the host has been told of, and whose log pages it has not read yet.
     pub(crate) told: Kinds,
     /// The generation of the discovery log page that the host has read last, 0 if none.
     pub(crate) known_log: u64,
-    /// The change count of the ANA log that the host has read last; before that the one of Connect.
+    /// The change count of the ANA log that the host has read last; before that, the one at Connect.
     pub(crate) known_ana: u64,
 }
 
 impl Events {
-    /// The controller has ended, and with it the requests, without completions (NVMe Base 2.0
-    /// §3.7.2).
+    /// Drops the requests without completions, because the controller has ended (NVMe Base 2.0 §3.7.2).
     pub(crate) fn clear(&mut self) {
         self.parked.clear();
         (self.config, self.told) = (0, Kinds::default());

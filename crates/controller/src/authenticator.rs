@@ -1,9 +1,9 @@
-//! The arithmetic of authentication beside the reactors, on a thread of its own: a power of a group takes
-//! milliseconds, and strangers may ask for it.
+//! The arithmetic of authentication, on a thread of its own outside the reactors: an exponentiation takes milliseconds,
+//! and strangers may ask for it.
 //!
-//! Addresses take turns by the time that was spent for each, as the loader's hosts do, and of two that had as much the
-//! one with the cheaper work comes first: the peer chooses the group, and a power of the dearest takes thirty times as
-//! long as one of the cheapest.
+//! Addresses take turns by the time spent for each, as hosts do at the loader. If two have had as much, the one with
+//! the cheaper work comes first: the peer chooses the group, and an exponentiation in the dearest group takes thirty
+//! times as long as one in the cheapest.
 
 use crate::operation::CommandId;
 use crate::worker::{Queue, Waiting, Worker};
@@ -12,11 +12,11 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 
-/// Work of one command.
+/// The work of one command.
 #[derive(Debug)]
 pub(crate) struct Authentication {
     pub(crate) command: CommandId,
-    /// The connection's number, unlike its index never used again.
+    /// The connection's serial number, which is never reused, unlike its index.
     pub(crate) serial: u64,
     pub(crate) address: IpAddr,
     pub(crate) work: Work,
@@ -33,32 +33,32 @@ impl Authentication {
 /// Work that has been done.
 pub(crate) struct Authenticated {
     pub(crate) command: CommandId,
-    /// Of the connection.
+    /// The connection's serial number.
     pub(crate) serial: u64,
     pub(crate) done: Done,
 }
 
-/// Whom to tell.
+/// The callback that gets the result.
 type Reply = Box<dyn FnOnce(Authenticated) + Send>;
 
-/// Takes work. The thread ends with the last of its clones.
+/// Handle to the thread, which ends with the last clone.
 #[derive(Clone)]
 pub(crate) struct Authenticator(Worker<Turns>);
 
-/// Work that waits.
+/// The waiting work.
 #[derive(Default)]
 struct Turns {
-    /// Those with work, and those that have had more than others.
+    /// Addresses with work, and addresses that have had more than others.
     addresses: HashMap<IpAddr, Turn>,
-    /// Virtual time: what each address that waits has had.
+    /// Virtual time: the time that each waiting address has had.
     now_us: u64,
     last_number: u64,
 }
 
-/// What there is of an address.
+/// The state of an address.
 #[derive(Default)]
 struct Turn {
-    /// What was spent for it, in virtual time.
+    /// Time spent for it, in virtual time.
     time_us: u64,
     waiting: VecDeque<Waits>,
 }
@@ -92,7 +92,8 @@ impl Waiting for Turns {
         let ((begins_us, ends_us, _), turn) = next?;
         turn.time_us = ends_us;
         let taken = turn.waiting.pop_front();
-        // All that wait come closer by it. Whoever takes a new address for each work comes behind them in the end.
+        // All waiting addresses come closer by it, so that a peer with a new address for each work cannot stay ahead of
+        // them.
         self.now_us = self.now_us.max(begins_us) + (ends_us - begins_us) / count;
         self.forget();
         taken.map(|Waits { work, reply, .. }| (work, reply))
@@ -114,7 +115,7 @@ impl Turns {
         self.forget();
     }
 
-    /// Forgets addresses that have neither work nor had more than others.
+    /// Forgets addresses that have no work and have not had more than others.
     fn forget(&mut self) {
         let now_us = self.now_us;
         self.addresses.retain(|_, turn| !turn.waiting.is_empty() || turn.time_us > now_us);
@@ -122,14 +123,14 @@ impl Turns {
 }
 
 impl Authenticator {
-    /// Starts the thread, beside `reactors`.
+    /// Starts the thread, on other processors than `reactors` if possible.
     pub(crate) fn start(reactors: &[usize]) -> io::Result<Authenticator> {
         let serve = |(work, reply): (Authentication, Reply), _: &Queue<Turns>| reply(work.run());
         Ok(Authenticator(Worker::start("authenticate", reactors, serve)?))
     }
 
-    /// Drops the work of a connection that has gone and was not begun: a queue of connections is all that
-    /// strangers can make.
+    /// Drops work of a gone connection that has not begun: so strangers can queue no more work than they have
+    /// connections.
     pub(crate) fn cancel(&self, serial: u64) {
         self.0.cancel(|waiting| waiting.cancel(serial));
     }
@@ -153,7 +154,7 @@ mod tests {
     use bpfof_auth::{DhchapKey, Hash};
     use std::sync::Arc;
 
-    /// Work that makes a pair.
+    /// Work that makes a key pair.
     fn work(group: Group) -> Work {
         let key = DhchapKey::generate(Hash::Sha256).expect("random numbers");
         let names = Names::new("nqn.host", "nqn.subsystem").expect("names");
@@ -187,9 +188,9 @@ mod tests {
         std::iter::from_fn(|| take(state)).collect()
     }
 
-    /// However many addresses ask for the dearest group again and again, who asks for a cheap one is next.
+    /// However many addresses ask for the dearest group again and again, one that asks for a cheap group is next.
     #[test]
-    fn dear_groups_keep_nobody_waiting() {
+    fn expensive_groups_do_not_delay_others() {
         let mut state = Turns::default();
         let dear = |state: &mut Turns, address| {
             add_of(state, Group::Ffdhe8192, address, u64::from(address));
@@ -205,9 +206,9 @@ mod tests {
         }
     }
 
-    /// Nor do addresses that are new for each work let a dear one wait for ever.
+    /// A dear work does not wait forever either if each cheap one comes from a new address.
     #[test]
-    fn new_addresses_without_end_let_a_dear_work_in() {
+    fn expensive_work_is_not_starved_by_new_addresses() {
         let mut state = Turns::default();
         add_of(&mut state, Group::Ffdhe8192, 255, 1000);
         let before = (0..250).find(|address| {

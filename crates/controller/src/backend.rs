@@ -1,13 +1,13 @@
-//! What holds a namespace's blocks.
+//! The storage of a namespace's blocks.
 
 use bpfof_device::{FileError, Lock, MemoryNamespace, NvmeDrive, Volume};
 use std::io;
 use std::sync::Arc;
 
-/// What holds a namespace's blocks: an Arc, so that a renumbered namespace keeps its storage.
+/// The storage of a namespace's blocks: an Arc, so that a renumbered namespace keeps its storage.
 ///
-/// What is done with it, the [`Executor`](crate::executor::Executor) does: memory by operations of its
-/// own, volumes and drives by operations of the reactor's rings.
+/// The [`Executor`](crate::executor::Executor) reads and writes it: memory by operations of its own, volumes and drives
+/// by operations of the reactor's rings.
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     Memory(Arc<MemoryNamespace>),
@@ -33,7 +33,7 @@ impl Backend {
         }
     }
 
-    /// Locks its files in another way. A drive is claimed, whatever is asked for.
+    /// Changes the lock of its files. A drive stays claimed, whatever `how` says.
     pub(crate) fn lock(&self, how: Lock) -> io::Result<()> {
         match self {
             Backend::Memory(memory) => memory.lock(how),
@@ -56,8 +56,8 @@ impl Backend {
         self.memory().map_or(0, |memory| memory.size_bytes())
     }
 
-    /// What chains read at once, in bytes: a logical block of `block_bytes`. Memory has no blocks: what
-    /// a function does not ask for is not fetched.
+    /// The unit of chains' reads, in bytes: a logical block of `block_bytes`. Memory has no blocks and a smaller unit,
+    /// so that less is read that the function has not asked for.
     #[inline]
     pub(crate) fn unit_bytes(&self, block_bytes: u32) -> u32 {
         match self {
@@ -66,7 +66,7 @@ impl Backend {
         }
     }
 
-    /// Whether ranges can be made zero without data for them.
+    /// Whether ranges can be zeroed without a transfer of data.
     pub(crate) fn writes_zeroes(&self) -> bool {
         match self {
             Backend::Memory(_) => true,
@@ -75,7 +75,7 @@ impl Backend {
         }
     }
 
-    /// Whether that gives their blocks back.
+    /// Whether zeroing a range gives its blocks back.
     pub(crate) fn deallocates(&self) -> bool {
         match self {
             Backend::Memory(_) => true,
@@ -84,7 +84,7 @@ impl Backend {
         }
     }
 
-    /// Whether acknowledged writes may sit in a cache that a Flush empties.
+    /// Whether acknowledged writes may be in a cache that a Flush empties.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         match self {
             Backend::Memory(_) => false,
@@ -93,8 +93,8 @@ impl Backend {
         }
     }
 
-    /// The size in bytes that it gets if each of its files is to have `file_bytes`, for which they may
-    /// have to grow, or that of the drive now; none if it cannot change.
+    /// Its new size in bytes: with each of its files at `file_bytes`, if given, for which they may grow; of a drive its
+    /// current size; none for memory, whose size cannot change.
     pub(crate) fn settle_size(&self, file_bytes: Option<u64>) -> Result<Option<u64>, FileError> {
         match self {
             Backend::Memory(_) => Ok(None),

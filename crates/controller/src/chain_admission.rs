@@ -1,34 +1,35 @@
-//! Who gets an arena: chains run in one, and a reactor has `max-chains` of them.
+//! Grants arenas to chains: each chain runs in an arena, and a reactor has `max-chains` of them.
 //!
-//! A connection takes what is free, but for a few that are *reserved* for [groups](crate::hosts::Group) of hosts which
-//! have no chain running. When nothing is, it waits, and whatever becomes free goes to the group that has fewest chains
-//! running, of that to the host with fewest, and so on to the association and the connection. So groups that all want
-//! more than there is come to have equal parts.
+//! A connection takes a free arena, except for a few that are *reserved* for [groups](crate::hosts::Group) of hosts
+//! without a running chain. If none is free, the connection waits, and each arena that becomes free goes to the group
+//! with the fewest running chains, in it to the host with the fewest, and so on to the association and the connection.
+//! So groups that all want more than there is come to have equal parts.
 //!
-//! Chains may be long, hours even. So one of a group that has more than another which waits *gives way*: at the end of
-//! its hop, for which it is served before the others of its connection, its state is copied out of the arena, and it
-//! waits with its connection until there is one for it again. If none should for the group that needs one most, the same
-//! goes, one chain at a time, for hosts of a group, associations of a host and connections of an association. Where none
-//! has more than one, they take turns. So a group that has none running gets one at once while some of the reserve are
-//! left, and whoever else has none gets one after hops of others' chains, however many these have. A chain that does not
-//! leave in time, because its read does not end, keeps no other from being asked.
+//! Chains may run for hours. So a chain of a group that has more than a waiting group *gives way*: it is served before
+//! the others of its connection until its hop ends; then its state is copied out of the arena, and it waits with its
+//! connection for another arena. If no chain should give way to the group that needs an arena most, the same rule
+//! applies, to one chain at a time, among the hosts of a group, the associations of a host and the connections of an
+//! association. If none has more than one chain, they take turns. So a group without a running chain gets an arena at
+//! once while the reserve lasts, and any other party without one gets an arena after hops of others' chains, however
+//! many hops these chains have. If a chain does not leave in time because its read does not end, other chains can still
+//! be asked.
 
 use crate::limits::ARENA_SLICE_NS;
 use bpfof_chain::ChainId;
 
-/// Arenas that a turn grants at most: for each, all that wait are compared.
+/// Most arenas that are granted in one turn: each grant compares all waiting connections.
 pub(crate) const GRANTS_PER_TURN: usize = 16;
 /// Chains that may be asked to give way in one turn.
 pub(crate) const DISPLACED_PER_TURN: usize = 16;
 
-/// Most arenas that are kept for groups which have no chain running.
+/// Most arenas that are reserved for groups without a running chain.
 const MAX_RESERVED_ARENAS: usize = 16;
 
-/// Time between two looks at all chains, if none should give way at the first. A look takes some µs, or tens of them
-/// where thousands of connections wait.
+/// Time between two searches of all chains, if the first finds none that should give way. A search takes some µs, or
+/// tens of them if thousands of connections wait.
 const LOOK_INTERVAL_NS: u64 = 10_000_000;
 
-/// Shares that a connection belongs to: indices of this reactor.
+/// The parties that a connection belongs to, as indices of this reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Party {
     pub(crate) group: u32,
@@ -46,15 +47,15 @@ impl Party {
 /// Group, host, association.
 const LEVELS: usize = 3;
 
-/// Chains that run for the group, the host, the association and the connection.
+/// Running chains of the group, the host, the association and the connection.
 type Need = [u32; LEVELS + 1];
 
 #[derive(Debug, Default)]
 struct Share {
     party: Party,
-    /// Chains running, and those it has been granted an arena for.
+    /// Running chains, and granted arenas that are not in use yet.
     running: u32,
-    /// What it has been granted and has not used.
+    /// Granted arenas that are not in use yet.
     granted: u32,
     is_waiting: bool,
 }
@@ -63,27 +64,27 @@ struct Share {
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     shares: Vec<Option<Share>>,
-    /// Chains running, and those that an arena has been granted for: by level and index.
+    /// Running chains and granted arenas, by level and index.
     counts: [Vec<u32>; LEVELS],
-    /// In the order in which they came.
+    /// Waiting connections, in the order in which they came.
     waiting: Vec<u32>,
     /// Arenas for groups without a chain.
     reserve: usize,
     /// Arenas that are granted and not in use yet.
     granted: usize,
-    /// When it is to be looked for chains that should, if nobody comes before.
+    /// When to search next for chains that should give way, unless another connection begins to wait before.
     next_look_ns: u64,
-    /// The same within groups, whoever comes.
+    /// The same for the search within groups, whether or not others begin to wait.
     next_look_within_ns: u64,
 }
 
 impl Admission {
-    /// For so many arenas.
+    /// Admission to this many arenas.
     pub(crate) fn new(arenas: usize) -> Admission {
         Admission { reserve: (arenas / 4).min(MAX_RESERVED_ARENAS), ..Admission::default() }
     }
 
-    /// A connection begins to belong to these shares. It has no chains.
+    /// Adds a connection without chains, which belongs to this party.
     pub(crate) fn join(&mut self, connection: u32, party: Party) {
         let index = connection as usize;
         if self.shares.len() <= index {
@@ -95,7 +96,7 @@ impl Admission {
         }
     }
 
-    /// A connection is gone, and its chains before it.
+    /// Removes a connection, whose chains have ended.
     pub(crate) fn leave(&mut self, connection: u32) {
         self.stop_waiting(connection);
         if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::take) {
@@ -103,7 +104,7 @@ impl Admission {
         }
     }
 
-    /// Chains that a connection has running.
+    /// Running chains of a connection.
     #[cfg(test)]
     pub(crate) fn running(&self, connection: u32) -> u32 {
         self.share(connection).map_or(0, |share| share.running - share.granted)
@@ -124,18 +125,18 @@ impl Admission {
         }
     }
 
-    /// Chains that the group of a connection has running.
+    /// Running chains of a connection's group.
     fn group_running(&self, connection: u32) -> u32 {
         self.need(connection)[0]
     }
 
-    /// Whether one of `free` arenas is for a connection, if no other wants it.
+    /// Whether a connection may have one of `free` arenas, if no other connection wants it.
     fn has_one_for(&self, connection: u32, free: usize) -> bool {
         let reserve = if self.group_running(connection) == 0 { 0 } else { self.reserve };
         free > self.granted + reserve
     }
 
-    /// Whether a connection may start a chain now, of `free` arenas.
+    /// Whether a connection may start a chain now, with `free` arenas left.
     #[inline]
     pub(crate) fn may_start(&self, connection: u32, free: usize) -> bool {
         if self.waiting.is_empty() && free > self.granted + self.reserve {
@@ -145,7 +146,7 @@ impl Admission {
             || self.has_one_for(connection, free) && self.is_first(connection)
     }
 
-    /// Whether nobody who waits comes before a connection.
+    /// Whether no waiting connection comes before this one.
     fn is_first(&self, connection: u32) -> bool {
         let running = self.group_running(connection);
         self.waiting.iter().all(|waiting| running == 0 && self.group_running(*waiting) > 0)
@@ -165,13 +166,13 @@ impl Admission {
         self.count(connection, 1);
     }
 
-    /// So many chains of a connection have left their arenas.
+    /// This many chains of a connection have left their arenas.
     #[inline]
     pub(crate) fn ended(&mut self, connection: u32, chains: u32) {
         self.count(connection, -(chains as i32));
     }
 
-    /// A connection wants an arena and may not have one now.
+    /// Makes a connection wait for an arena, because it may not have one now.
     pub(crate) fn wait(&mut self, connection: u32) {
         if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
             && !std::mem::replace(&mut share.is_waiting, true)
@@ -181,7 +182,7 @@ impl Admission {
         }
     }
 
-    /// What it has been granted and has no use for is for others.
+    /// Takes back arenas that a connection was granted and has no use for.
     #[inline]
     pub(crate) fn let_go(&mut self, connection: u32) {
         if self.granted > 0 && self.share(connection).is_some_and(|share| share.granted > 0) {
@@ -189,7 +190,7 @@ impl Admission {
         }
     }
 
-    /// It has not started what it was granted an arena for: that is for others.
+    /// Takes back an arena from a connection that was granted it and has not started a chain.
     pub(crate) fn not_started(&mut self, connection: u32) {
         if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
             && share.granted > 0
@@ -200,7 +201,7 @@ impl Admission {
         }
     }
 
-    /// It wants none any more: what it has been granted is for others.
+    /// Ends a connection's wait and takes back the arenas that it was granted.
     pub(crate) fn stop_waiting(&mut self, connection: u32) {
         let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut) else {
             return;
@@ -213,12 +214,13 @@ impl Admission {
         self.count(connection, -(granted as i32));
     }
 
-    /// Those that wait, in the order in which they came.
+    /// The waiting connections, in the order in which they came.
     pub(crate) fn waiting(&self) -> &[u32] {
         &self.waiting
     }
 
-    /// What decides who is next: who has least of all, of its group, of its host and of its association.
+    /// The chains that a connection's group, host and association and it itself have: of waiting connections, the one
+    /// with the least is next.
     fn need(&self, connection: u32) -> Need {
         let Some(share) = self.share(connection) else { return [u32::MAX; LEVELS + 1] };
         let [group, host, association] = share.party.levels();
@@ -226,7 +228,7 @@ impl Admission {
         [groups[group], hosts[host], associations[association], share.running]
     }
 
-    /// Which of those that wait needs an arena most: its position among them.
+    /// The position of the waiting connection that needs an arena most.
     fn neediest_at(&self) -> Option<usize> {
         (0..self.waiting.len()).min_by_key(|at| self.need(self.waiting[*at]))
     }
@@ -257,28 +259,29 @@ impl Admission {
         self.granted
     }
 
-    /// Whether it is time to look for chains that should give way.
+    /// Whether it is time to search for chains that should give way.
     pub(crate) fn is_to_look(&self, now_ns: u64) -> bool {
         now_ns >= self.next_look_ns
     }
 
-    /// None was found: there is time until the next look.
+    /// Postpones the next search, because this one has found no chain.
     pub(crate) fn look_later(&mut self, now_ns: u64) {
         self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
     }
 
-    /// The same for chains that should give way to others of their own.
+    /// The same for chains that should give way within their group, host or association.
     pub(crate) fn is_to_look_within(&self, now_ns: u64) -> bool {
         now_ns >= self.next_look_within_ns
     }
 
-    /// None was found there.
+    /// Postpones the next search there.
     pub(crate) fn look_within_later(&mut self, now_ns: u64) {
         self.next_look_within_ns = now_ns + LOOK_INTERVAL_NS;
     }
 
-    /// Which of the running chains, each with its connection and for how long it has had its arena, should give way to the
-    /// [neediest](Self::neediest) connection: who has most gives, and of that the chain that has had its arena longest.
+    /// Which of the running chains, each with its connection and for how long it has had its arena, should give way to
+    /// the [neediest](Self::neediest) connection: of the connection that has most, the chain that has had its arena
+    /// longest.
     pub(crate) fn choose_displaced(
         &self,
         neediest: u32,
@@ -289,8 +292,8 @@ impl Admission {
         )
     }
 
-    /// The same where none gives way to that one: others of its group, of its host or of its association may need its
-    /// arena more than its owner does.
+    /// The same if none gives way to that connection: other connections of a chain's group, host or association may
+    /// need its arena more than its owner does.
     pub(crate) fn choose_displaced_within(
         &self,
         running: impl Iterator<Item = (ChainId, u32, u64)>,
@@ -325,8 +328,8 @@ impl Admission {
             .map(|(chain, ..)| chain)
     }
 
-    /// Of the running chains one whose owner has so much more than the neediest of those that wait
-    /// that it should give way: what is compared is the first share in which they differ.
+    /// Whether a chain of `owner`, which has had its arena for `held_ns`, should give way to the connection `waiting`,
+    /// because its owner has more at the first level at which they differ.
     fn is_displaced_by(&self, owner: u32, waiting: u32, held_ns: u64) -> bool {
         let (Some(its), Some(other)) = (self.share(owner), self.share(waiting)) else {
             return false;
@@ -344,7 +347,8 @@ impl Admission {
 mod tests {
     use super::*;
 
-    /// Connections 0, 1 of one association, 2 of another of the same host, 3 of another host; of one group if `together`.
+    /// Connections 0, 1 of one association, 2 of another of the same host, 3 of another host; all of one group if
+    /// `together`.
     fn admission_of(together: bool) -> Admission {
         let mut admission = Admission::default();
         for (connection, (host, association)) in
@@ -365,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_least_is_next() {
+    fn the_connection_with_fewest_chains_is_next() {
         let mut admission = admission();
         assert!(admission.may_start(0, 1) && !admission.may_start(0, 0));
         run(&mut admission, 0, 4);
@@ -382,7 +386,7 @@ mod tests {
         assert!(admission.may_start(3, 3) && !admission.may_start(0, 3));
         admission.started(3);
         assert_eq!((admission.running(3), admission.running(2)), (1, 1));
-        // What is not used goes on to others.
+        // A grant that is not used goes to others.
         admission.not_started(2);
         admission.not_started(2);
         assert_eq!((admission.granted, admission.running(2)), (1, 1));
@@ -399,7 +403,7 @@ mod tests {
         assert_eq!((admission.granted, admission.counts), (0, [2, 2, 3].map(|of| vec![0; of])));
     }
 
-    /// Names of a group that has something have none of the reserve, and none of them waits for ever beside another
+    /// Hosts of a group with running chains get nothing of the reserve, and none of them waits forever beside another
     /// group that has as much.
     #[test]
     fn names_of_a_group_share_its_part() {
@@ -421,20 +425,20 @@ mod tests {
             let owners = chains(admission).into_iter().enumerate();
             owners.map(|(at, owner)| (ChainId::from_index(at), owner, 0)).collect::<Vec<_>>()
         };
-        // The neediest is of the group that has less, and nobody has more than one more.
+        // The neediest is in the group that has less; the other group has only one chain more, so none gives way.
         let neediest = admission.neediest().expect("many wait");
         assert_eq!(neediest, 21);
         let of_first = |chain: Option<ChainId>| chain.is_some_and(|chain| chain.index() < 13);
         let all = running(&admission);
         assert!(!of_first(admission.choose_displaced(neediest, all.iter().copied())));
         assert!(of_first(admission.choose_displaced_within(all.into_iter())));
-        // What has left is for one of its own.
+        // The freed arena goes to a host of the same group.
         admission.ended(0, 1);
         admission.ended(0, 1);
         assert_eq!(admission.grant(free + 1), Some(1));
     }
 
-    /// A new group has all of the reserve, whatever the names of others.
+    /// New groups have all of the reserve, however many hosts another group has.
     #[test]
     fn the_reserve_is_for_groups_without_a_chain() {
         let mut admission = Admission { reserve: 8, ..Admission::default() };
@@ -461,18 +465,18 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_gives_way() {
+    fn the_holder_of_more_chains_gives_way() {
         let mut admission = admission();
         run(&mut admission, 0, 3);
         run(&mut admission, 3, 1);
         let gives = |admission: &Admission, owner, waiting, held_ns| {
             admission.is_displaced_by(owner, waiting, held_ns)
         };
-        // Another host with 1 and one with 3; the other way round.
+        // A host with 3 gives way to one with 1, and not the other way round.
         assert!(gives(&admission, 0, 3, 0) && !gives(&admission, 3, 0, u64::MAX));
-        // In the same host another association, and in that another connection.
+        // To another association of the same host, and to another connection of the same association.
         assert!(gives(&admission, 0, 2, 0) && gives(&admission, 0, 1, 0));
-        // In the same group another host.
+        // To another host of the same group.
         let mut together = admission_of(true);
         run(&mut together, 0, 3);
         run(&mut together, 3, 1);
@@ -480,7 +484,7 @@ mod tests {
         assert!(!gives(&admission, 0, 0, u64::MAX));
         run(&mut admission, 2, 2);
         assert!(!gives(&admission, 0, 2, u64::MAX), "3 and 2 are equal");
-        // One each: the other has its turn after a while.
+        // With one each, they take turns after a while.
         let mut admission = self::admission();
         run(&mut admission, 0, 1);
         assert!(!gives(&admission, 0, 3, ARENA_SLICE_NS - 1));

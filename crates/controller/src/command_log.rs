@@ -1,4 +1,4 @@
-//! What commands, and connections of strangers, lead to in the operator's log: some lines a second.
+//! Rate limits for log lines that commands and connections of strangers cause.
 
 use crate::limits::{
     HOST_LOG_LINES_PER_SECOND, HOSTS_LOG_ERRORS_PER_SECOND, HOSTS_LOG_LINES_PER_SECOND,
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Lines of one connection, or of all strangers of a kind.
+/// The limit on lines of one connection, or of all strangers of a kind.
 #[derive(Debug)]
 pub(crate) struct CommandLog {
     second: u64,
     lines: u32,
-    /// Errors have as many of their own: the lines of commands that are refused hide none.
+    /// Errors have an equal limit of their own, so that lines of refused commands hide no errors.
     errors: u32,
     per_second: u32,
 }
@@ -28,21 +28,21 @@ impl Default for CommandLog {
     }
 }
 
-/// What a line about a host is of. Each kind has lines of its own, so that those of one, which a host can cause, hide
-/// none of another. Warnings are one kind, whatever they are about, and errors another.
+/// The topic of a line about a host. Each kind of lines has its own limit, so that lines which a host can cause do not
+/// hide lines of another kind. Warnings on any topic are one kind, and errors another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
-    /// How it comes and goes.
+    /// Connections and associations of the host.
     Coming,
-    /// What its commands lead to.
+    /// Commands of the host.
     Commands,
 }
 
 /// Lines of all hosts of the process.
 static HOSTS: LinesOfKinds = LinesOfKinds::new();
 
-/// Lines about one host, or all. For each kind the latest second of a line, in the upper half, and how many lines there
-/// were in it.
+/// Lines about one host, or about all hosts. For each kind, the upper half has the second of the latest line, the lower
+/// half the number of lines in that second.
 #[derive(Debug)]
 struct LinesOfKinds([AtomicU64; 4]);
 
@@ -51,7 +51,7 @@ impl LinesOfKinds {
         LinesOfKinds([const { AtomicU64::new(0) }; 4])
     }
 
-    /// Counts a line; how many of its kind there are with it in its second.
+    /// Counts a line; returns how many of its kind there are in its second, including this one.
     fn count(&self, topic: Topic, level: Level, now_ns: u64) -> u32 {
         let kind = match level {
             Level::Error => 3,
@@ -59,7 +59,7 @@ impl LinesOfKinds {
             _ => topic as usize,
         };
         let second = (now_ns / 1_000_000_000) << 32;
-        // A reactor whose clock is a little behind does not begin a second again.
+        // A reactor whose time is a little behind does not begin an old second again.
         let next = |last: u64| if last < second { second + 1 } else { last + 1 };
         let last = self.0[kind].fetch_update(Relaxed, Relaxed, |last| Some(next(last)));
         next(last.unwrap_or_else(|last| last)) as u32
@@ -77,16 +77,16 @@ impl Default for HostLog {
 }
 
 impl HostLog {
-    /// Counts a line that is asked for.
+    /// Counts a line; returns whether it is logged, and the text to log instead, if any.
     fn count(
         &self,
         all: &LinesOfKinds,
         (topic, level, now_ns): (Topic, Level, u64),
     ) -> Option<Option<fmt::Arguments<'static>>> {
-        let words = format_args!("what more happens this second to this host is not logged");
+        let words = format_args!("further messages about this host are suppressed for this second");
         let own = self.0.count(topic, level, now_ns);
         let own = instead(words, own, HOST_LOG_LINES_PER_SECOND)?;
-        let words = format_args!("what more happens this second to any host is not logged");
+        let words = format_args!("further messages about hosts are suppressed for this second");
         let most = match level {
             Level::Error => HOSTS_LOG_ERRORS_PER_SECOND,
             _ => HOSTS_LOG_LINES_PER_SECOND,
@@ -95,7 +95,7 @@ impl HostLog {
         Some(own.or(all))
     }
 
-    /// Logs something about the host, unless there were too many such lines this second about it, or about all.
+    /// Logs a line about the host, unless there were too many of its kind this second about it, or about all hosts.
     pub(crate) fn note(
         &self,
         topic: Topic,
@@ -111,8 +111,8 @@ impl HostLog {
     }
 }
 
-/// What is said in the place of the line with this number: nothing else, these words if it is the first of too many,
-/// or nothing.
+/// The text to log instead of the line with this number: none if the line itself is logged, `words` if it is the first
+/// one too many. The outer option is none if nothing is logged.
 fn instead(
     words: fmt::Arguments<'static>,
     line: u32,
@@ -126,14 +126,14 @@ fn instead(
 }
 
 impl CommandLog {
-    /// Lines of all who have not said who they are: anybody can cause them.
+    /// The limit on lines of all strangers, which any peer can cause.
     pub(crate) fn of_strangers() -> CommandLog {
         let per_second = STRANGERS_LOG_LINES_PER_SECOND;
         CommandLog { per_second, ..CommandLog::default() }
     }
 
-    /// Whether a line may be logged now; with other words if it is the first one too many. Disabled
-    /// levels do not consume the rate limit.
+    /// Whether a line may be logged now; with another text if it is the first one too many. Disabled levels do not
+    /// consume the rate limit.
     pub(crate) fn admit(
         &mut self,
         level: Level,
@@ -142,8 +142,8 @@ impl CommandLog {
         log::log_enabled!(level).then(|| self.count(level, now_ns)).flatten()
     }
 
-    /// The same for a line about the commands of a host, which counts among those of the host: who connects again and
-    /// again begins anew here.
+    /// The same for a line about the commands of a host, which counts against the host's limit as well, because a host
+    /// that reconnects has a new limit here.
     pub(crate) fn admit_of_host(
         &mut self,
         host: &HostLog,
@@ -154,7 +154,7 @@ impl CommandLog {
         Some(own.or(host.count(&HOSTS, (Topic::Commands, level, now_ns))?))
     }
 
-    /// Logs something about `who`, unless there were too many lines this second.
+    /// Logs a line about `who`, unless there were too many lines this second.
     pub(crate) fn note(
         &mut self,
         (level, now_ns): (Level, u64),
@@ -166,7 +166,7 @@ impl CommandLog {
         }
     }
 
-    /// Counts a line that is asked for.
+    /// Counts a line; returns whether it is logged, and the text to log instead, if any.
     fn count(&mut self, level: Level, now_ns: u64) -> Option<Option<fmt::Arguments<'static>>> {
         let second = now_ns / 1_000_000_000;
         if self.second != second {
@@ -174,12 +174,12 @@ impl CommandLog {
         }
         let lines = if level == Level::Error { &mut self.errors } else { &mut self.lines };
         *lines = lines.saturating_add(1);
-        let words = format_args!("what more happens this second is not logged");
+        let words = format_args!("further messages are suppressed for this second");
         instead(words, *lines, self.per_second)
     }
 }
 
-/// Lines about strangers, from any thread: warnings, and what only `--verbose` shows.
+/// Lines about strangers, from any thread: warnings, and details that only `--verbose` shows.
 #[derive(Debug)]
 pub(crate) struct StrangersLog {
     started: Instant,
@@ -200,7 +200,7 @@ impl StrangersLog {
         self.note(&self.warnings, Level::Warn, (who, what));
     }
 
-    /// Says something that is of use for finding out what goes wrong, with the same limit.
+    /// Logs a detail that helps to diagnose problems, with the same limit.
     pub(crate) fn detail(&self, who: impl fmt::Display, what: fmt::Arguments<'_>) {
         self.note(&self.details, Level::Debug, (who, what));
     }
@@ -228,14 +228,14 @@ mod tests {
             let of = |at| lines.count(Level::Info, second * 1_000_000_000 + at);
             (0..1000).filter_map(of).count() as u32
         };
-        // With the one that says so.
+        // Including the line that says that others are not logged.
         let most = STRANGERS_LOG_LINES_PER_SECOND + 1;
         assert_eq!([count(&mut lines, 0), count(&mut lines, 1)], [most, most]);
         assert!(lines.count(Level::Error, 1_000_000_000).is_some(), "errors have their own");
     }
 
     #[test]
-    fn so_are_those_of_a_host_and_of_all_hosts() {
+    fn lines_about_a_host_and_about_all_hosts_are_limited() {
         let all = LinesOfKinds::new();
         let count = |host: &HostLog, second: u64, topic: Topic, level: Level| {
             let lines = (0..1000)

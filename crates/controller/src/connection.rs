@@ -35,14 +35,14 @@ pub(crate) struct Endpoints {
     pub(crate) peer: SocketAddr,
     /// The address that the host reached.
     pub(crate) local: SocketAddr,
-    /// It came to the listener for discovery, where no other subsystem is served.
+    /// The connection came to the discovery listener, where no other subsystem is served.
     pub(crate) discovery_only: bool,
-    /// Which listener it came to otherwise.
+    /// Index of the listener that it came to otherwise.
     pub(crate) listener: u16,
 }
 
 impl Endpoints {
-    /// What limits of an address count the peer by, and what part of its host's name its address is.
+    /// The address by which limits per address count the peer, and which identifies its host together with its name.
     pub(crate) fn counted_address(&self) -> IpAddr {
         counted_address(self.peer.ip())
     }
@@ -69,7 +69,7 @@ impl Phase {
         }
     }
 
-    /// The same to be changed.
+    /// The association, mutable.
     #[inline]
     pub(crate) fn association_mut(&mut self) -> Option<&mut Association> {
         match self {
@@ -93,32 +93,32 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct Resting {
     pub(crate) slot: u16,
-    /// Of a vector which chain.
+    /// The chain's index, if the command is a vector.
     pub(crate) entry: Option<u16>,
     pub(crate) chain: Suspended,
     /// When it began to rest.
     pub(crate) since_ns: u64,
-    /// Its hops.
+    /// Log of its hops.
     pub(crate) log: HopLog,
-    /// Its memory.
+    /// Charge for its memory.
     pub(crate) _memory: Charge,
 }
 
 /// Chains that wait for an arena.
 #[derive(Debug, Default)]
 pub(crate) struct ChainWaiters {
-    /// Those that have given way, in that order.
+    /// Chains that have given way, in the order in which they did.
     pub(crate) resting: VecDeque<Resting>,
-    /// Since when the next command needs a chain, where there is none for this connection.
+    /// Since when the next command waits because there is no arena for its chain.
     pub(crate) command_since_ns: Option<u64>,
     /// The same for the next chain of a vector.
     pub(crate) vector_since_ns: Option<u64>,
-    /// The same of the next command that begins a chain, which there is an arena for now.
+    /// The same for the next command that begins a chain, if an arena has been granted for it.
     pub(crate) waited_since_ns: Option<u64>,
 }
 
 impl ChainWaiters {
-    /// Whether an arena would be of use.
+    /// Whether a chain of the connection waits for an arena.
     pub(crate) fn want_arena(&self) -> bool {
         self.command_since_ns.is_some()
             || self.vector_since_ns.is_some()
@@ -130,12 +130,12 @@ impl ChainWaiters {
 #[derive(Debug)]
 pub(crate) struct ConnectionMemory {
     charge: Charge,
-    /// What it always holds of that, in bytes.
+    /// The part that the connection always holds, in bytes.
     base_bytes: usize,
 }
 
 impl ConnectionMemory {
-    /// All of this is always held.
+    /// `base_bytes` of the charge are always held.
     pub(crate) fn new(charge: Charge, base_bytes: usize) -> ConnectionMemory {
         ConnectionMemory { charge, base_bytes }
     }
@@ -145,60 +145,60 @@ impl ConnectionMemory {
         self.charge.account().charge(bytes)
     }
 
-    /// Whether one more command could take more than there is beside `held` bytes. With nothing held there
-    /// is always enough for one.
+    /// Whether the charge may be too small for one more command besides `held` bytes. With nothing held it is always
+    /// large enough for one.
     #[inline]
     fn is_short(&self, held: usize) -> bool {
         held > 0 && self.base_bytes + held + MAX_TRANSFER_BYTES as usize > self.charge.bytes()
     }
 
-    /// What one more command needs beside `held` bytes, in steps.
+    /// The charge that one more command needs besides `held` bytes, in steps.
     fn wanted(&self, held: usize) -> usize {
         self.base_bytes + MAX_TRANSFER_BYTES as usize + held.next_multiple_of(MEMORY_STEP_BYTES)
     }
 
-    /// Takes as much of the host's share as one more command needs beside `held` bytes.
+    /// Charges the host for the memory that one more command needs besides `held` bytes.
     #[cold]
     fn take_more(&mut self, held: usize) -> Result<(), MemoryFull> {
         self.charge.resize(self.wanted(held))
     }
 
-    /// Counts nothing any more: the connection is closing, which takes the kernel a moment.
+    /// Gives back the whole charge: the connection is closing, which takes the kernel a moment.
     pub(crate) fn let_go(&mut self) {
-        // Less is never refused.
+        // Shrinking is never refused.
         let _ = self.charge.resize(0);
     }
 
-    /// Gives back what is not needed beside `held` bytes.
+    /// Gives back memory that is not needed besides `held` bytes.
     fn give_back(&mut self, held: usize) {
         let wanted = self.wanted(held);
         if wanted < self.charge.bytes() {
-            // Less is never refused.
+            // Shrinking is never refused.
             let _ = self.charge.resize(wanted);
         }
     }
 }
 
-/// When something last came from the host.
+/// When the host last sent something.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     opened_ns: u64,
     /// The last command, for the keep-alive timer.
     pub(crate) command_ns: u64,
-    /// Since when something has been arriving that is not here entirely.
+    /// Since when a PDU has been arriving that is not complete.
     pub(crate) unfinished_since_ns: Option<u64>,
-    /// Data that was asked for, or when it was asked for.
+    /// When requested data last came, or when data was last requested.
     pub(crate) data_ns: u64,
 }
 
 impl Arrivals {
-    /// When the connection came.
+    /// When the reactor took the connection.
     pub(crate) const fn opened_ns(&self) -> u64 {
         self.opened_ns
     }
 }
 
-/// What has been counted since the end of the last turn.
+/// Counters since the end of the last turn.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) traffic: Traffic,
@@ -226,7 +226,7 @@ impl Tally {
 pub(crate) struct Connection {
     /// Index in the reactor's table.
     pub(crate) index: u32,
-    /// Never used again, unlike the index.
+    /// Serial number, which is never reused, unlike the index.
     pub(crate) serial: u64,
     pub(crate) ends: Endpoints,
     pub(crate) port: Port,
@@ -238,40 +238,40 @@ pub(crate) struct Connection {
     pub(crate) arrivals: Arrivals,
     pub(crate) tally: Tally,
     pub(crate) log: CommandLog,
-    /// It has not looked at all that was received, because it is paused or others come first.
+    /// Received input is left, because the connection is paused or others come first.
     pub(crate) has_more: bool,
-    /// It is closing: chains are cut short.
+    /// It is closing: commands that are carried out in parts go no further.
     pub(crate) is_abandoned: bool,
-    /// What its commands ask the reactor for.
+    /// Requests of its commands to the reactor.
     pub(crate) asks: Asks,
-    /// ANA groups that are inaccessible on this way ([`ana_bit`](crate::listener::ana_bit)).
+    /// ANA groups that are inaccessible on this path ([`ana_bit`](crate::listener::ana_bit)).
     pub(crate) inaccessible: u32,
 }
 
-/// What commands ask the reactor for, once they are carried out.
+/// Requests of commands to the reactor, which it handles after them.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
-    /// It has just got through Connect, and is of an association.
+    /// The connection has just completed Connect and belongs to an association.
     pub(crate) is_associated: bool,
-    /// It has just got through Connect, and authentication if that is asked for: it is one of its host's.
+    /// The connection has just completed Connect, and authentication if required: it counts as its host's.
     pub(crate) connected: bool,
     /// The host reset or shut down the controller: its I/O queues must go.
     pub(crate) resets_queues: bool,
-    /// The connection is to be closed, for this reason, once what it has to say has been sent.
+    /// The connection is to be closed, for this reason, once its answers have been sent.
     pub(crate) close: Option<&'static str>,
 }
 
 impl Connection {
-    /// What a connection takes before Connect and authentication, in bytes.
+    /// Memory of a connection before Connect and authentication, in bytes.
     pub(crate) const PENDING_BYTES: usize = SMALL_RX_BYTES + 2 * STRANGER_UNSENT_BYTES;
 
-    /// What a connection always takes once it has this queue, in bytes: buffers, slots.
+    /// Memory that a connection always takes once it has this queue, in bytes: buffers, slots.
     pub(crate) fn queue_bytes(qid: u16, entries: u16) -> usize {
         let rx = if qid == 0 { SMALL_RX_BYTES } else { RX_BYTES };
         Connection::PENDING_BYTES + rx + 2 * IDLE_TX_BYTES + QueuePair::memory_bytes(entries)
     }
 
-    /// A place among the connections of a host for one with this queue, and what of the host's memory it takes.
+    /// Counts a connection as its host's, and charges the host for the memory that it takes.
     pub(crate) fn place(
         host: &Arc<Host>,
         limits: &HostLimits,
@@ -282,8 +282,7 @@ impl Connection {
         Ok((member, ConnectionMemory::new(charge, base_bytes)))
     }
 
-    /// The host has shown that it is the one it names: from now on the connection is one of its own, if there is
-    /// room for that.
+    /// The host has proved its identity: from now on the connection counts as its own, if there is room.
     pub(crate) fn join_host(&mut self, limits: &HostLimits, now_ns: u64) -> Result<(), HostFull> {
         let own_bytes = self.port.own_bytes();
         let base_bytes = Connection::queue_bytes(self.queue.id(), self.queue.entries()) + own_bytes;
@@ -302,7 +301,7 @@ impl Connection {
         Ok(())
     }
 
-    /// `charge` is [`PENDING_BYTES`](Self::PENDING_BYTES), and what is registered for the port.
+    /// `charge` is for [`PENDING_BYTES`](Self::PENDING_BYTES) and the memory that is registered for the port.
     pub(crate) fn new(
         (index, serial): (u32, u64),
         ends: Endpoints,
@@ -356,28 +355,28 @@ impl Connection {
             }
     }
 
-    /// Whether it has no host yet, and no more memory than it came with: it has not got through Connect, or not
-    /// shown whose it is.
+    /// Whether it belongs to no host yet and has only its first memory: it has not completed Connect, or its host has
+    /// not proved its identity.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.phase.association().is_none_or(Association::is_pending)
     }
 
-    /// Whether something holds memory that ends without more from the host. Data that is being fetched
-    /// does not: who waited for its memory would not see it arrive.
+    /// Whether memory is held by something that ends without more input from the host. Data that is being fetched does
+    /// not: a connection that waited for its memory would never receive it.
     fn ends_by_itself(&self) -> bool {
         self.queue.in_flight_bytes() + self.port.held_bytes() > 0
     }
 
-    /// The same but for memory, of which there may be more meanwhile.
+    /// Like [`is_paused`](Self::is_paused), but regardless of memory, of which more may have become free.
     pub(crate) fn is_full(&self) -> bool {
         self.port.backlog_bytes() >= TX_HIGH_WATER_BYTES
             || self.queue.is_full()
             || self.waiters.command_since_ns.is_some()
     }
 
-    /// Whether there is no memory of its host for one more command, though it has asked for it. While nothing
-    /// but data that is being fetched holds some, one command more is taken than there is memory for.
+    /// Whether the host's memory has no room for one more command, after an attempt to charge it. While only data that
+    /// is being fetched holds memory, one more command is taken even without room.
     #[inline]
     pub(crate) fn lacks_memory(&mut self, now_ns: u64) -> bool {
         let held = self.held_bytes();
@@ -392,7 +391,8 @@ impl Connection {
         self.waits_for_memory()
     }
 
-    /// The next data to be fetched, if there is some, and memory for it. Some is always fetched.
+    /// The next data to be fetched, if any waits and there is memory for it. If nothing is held, it is fetched in any
+    /// case.
     pub(crate) fn next_fetch(&mut self) -> Option<Fetch> {
         let (held, is_pending) = (self.held_bytes(), self.is_pending());
         let Connection { queue, memory, .. } = self;
@@ -406,7 +406,7 @@ impl Connection {
         self.queue.held_bytes() + self.port.held_bytes()
     }
 
-    /// Gives back memory that it has not needed lately.
+    /// Gives back memory that is not needed now.
     pub(crate) fn give_memory_back(&mut self) {
         if !self.is_pending() {
             self.memory.give_back(self.held_bytes());
@@ -418,17 +418,16 @@ impl Connection {
         self.phase.association().map(|association| &association.controller)
     }
 
-    /// Whether this connection ends when the queues of a controller do, or, with `and_admin`, the
-    /// controller itself. The host may have opened queues since it reset the controller, before a
-    /// reactor hears of that: those stay.
+    /// Whether this connection ends when the queues of a controller do, or, with `and_admin`, the controller itself.
+    /// Queues that the host has opened since it reset the controller stay: a reactor hears of the reset later.
     pub(crate) fn ends_with(&self, controller: &Arc<Controller>, and_admin: bool) -> bool {
         let Some(association) = self.phase.association() else { return false };
         let is_its = Arc::ptr_eq(&association.controller, controller);
         is_its && (and_admin || self.phase.is_io() && association.resets != controller.resets())
     }
 
-    /// Why the peer is to be given up for its silence, if it is. An association without a keep-alive
-    /// timer may be silent for `idle_timeout_s`.
+    /// Why the connection is to be closed because the peer is silent or too slow, if it is. An association without a
+    /// keep-alive timer may be silent for `idle_timeout_s`.
     pub(crate) fn overdue(&self, now_ns: u64, idle_timeout_s: u32) -> Option<&'static str> {
         let since = |ns: u64| now_ns.saturating_sub(ns);
         let Some(controller) = self.controller() else {
@@ -448,7 +447,7 @@ impl Connection {
         let auth = self.phase.association().and_then(|association| association.auth.as_ref());
         let deadline_us = auth.and_then(|auth| auth.deadline_us(kato_ms));
         if deadline_us.is_some_and(|deadline_us| now_ns / 1000 > deadline_us) {
-            return Some("its authentication did not end in time");
+            return Some("authentication did not complete in time");
         }
         if !self.phase.is_admin() {
             return None;
@@ -465,8 +464,8 @@ impl Connection {
         }
     }
 
-    /// Whether the host still waits for commands that go on in parts: after its end, or once it may have sent
-    /// them again elsewhere, nothing more is done of them.
+    /// Whether commands that are carried out in parts go on: not once the connection closes, or once the host may have
+    /// sent them again elsewhere.
     pub(crate) fn wants_more(&self, now_ns: u64) -> bool {
         !self.is_abandoned && !self.has_expired(now_ns)
     }
@@ -486,7 +485,7 @@ impl Connection {
         now_ns.saturating_sub(last_ns) > kato_ns.min(MAX_KATO_NS)
     }
 
-    /// Takes a slot for a command that waits for something. There is one: who takes a command has looked.
+    /// Takes a slot for a command that waits for something. There is one: it was checked before the command was taken.
     #[inline]
     pub(crate) fn occupy(
         &mut self,
@@ -503,7 +502,7 @@ impl Connection {
         self.send_data(cid, DataPointer::None, reply, Payload::None);
     }
 
-    /// Sends a command's data to where its pointer says, and the completion. Returns a buffer that was
+    /// Sends a command's data to the place that its pointer names, and the completion. Returns a buffer whose data was
     /// copied.
     #[inline]
     pub(crate) fn send_data(
@@ -528,7 +527,7 @@ impl Connection {
 
     /// Adds to the controller's error log.
     pub(crate) fn remember_error(&self, cid: u16, status: Status, nsid: u32, lba: u64) {
-        // Not what anybody can cause who names the host.
+        // Not errors of a stranger, who may only claim to be the host.
         if let Some(controller) = self.controller().filter(|_| !self.is_of_stranger()) {
             controller.errors.add((self.queue.id(), cid), status, nsid, lba);
         }
@@ -550,12 +549,12 @@ impl Connection {
         }
     }
 
-    /// Whether nobody has shown yet whose it is, although that is asked for.
+    /// Whether it has not completed Connect, or its host has not authenticated although its rule requires it.
     pub(crate) fn is_of_stranger(&self) -> bool {
         self.phase.association().is_none_or(Association::awaits_authentication)
     }
 
-    /// Logs what a command has led to, unless there were too many of these this second.
+    /// Logs a line about a command, unless there were too many this second.
     pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
         let Connection { phase, log, .. } = self;
         let association = phase.association().filter(|of| !of.awaits_authentication());
@@ -574,8 +573,8 @@ impl Connection {
         let Association { controller, subsystem, .. } = association;
         self.tally.totals.add_traffic(&self.tally.traffic);
         subsystem.health.add(&mut self.tally.traffic);
-        // Chains of a process that was handed a queue say nothing of whom the association is, nor does what
-        // comes from somebody who has not proved to be its host.
+        // Neither chains of a process that was handed a queue nor commands of an unproved host show that the
+        // association's owner is alive.
         if !association.is_restricted && !association.awaits_authentication() {
             controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
         }
@@ -591,7 +590,7 @@ impl Connection {
 }
 
 impl fmt::Display for Connection {
-    /// Who is at the other end.
+    /// The host, its address and the queue.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.phase.association() {
             Some(association) => {

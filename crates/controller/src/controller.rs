@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a function has done so far.
+/// Counters of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) chains: u64,
@@ -45,12 +45,12 @@ impl Counters {
 pub(crate) struct CounterTable(Mutex<BTreeMap<u32, Counters>>);
 
 impl CounterTable {
-    /// From now on counters of this function are kept.
+    /// Begins to count for this function.
     pub(crate) fn begin(&self, function: u32) {
         lock(&self.0).insert(function, Counters::default());
     }
 
-    /// Adds to what is known; nothing for a function that is gone, whose last chains end after it.
+    /// Adds to a function's counters, unless the function is gone: its last chains may end after it.
     pub(crate) fn add(&self, function: u32, counters: &Counters) {
         if let Some(known) = lock(&self.0).get_mut(&function) {
             known.add(counters);
@@ -70,24 +70,24 @@ impl CounterTable {
 struct Registers {
     config: ControllerConfig,
     status: Csts,
-    /// With how often the host had ended all before each.
+    /// The registered I/O queues by id, each with how often the host had ended all queues before it.
     queues: BTreeMap<u16, u32>,
     /// How often the host has ended all I/O queues.
     resets: u32,
-    /// I/O queues the host has asked for, if it has.
+    /// Number of I/O queues that were granted to the host, if it has asked for some.
     granted: Option<u16>,
-    /// There has been an I/O queue.
+    /// An I/O queue has been registered at some time.
     has_had_queues: bool,
-    /// A connection has come for an I/O queue, also of one who had yet to authenticate itself.
+    /// A connection has come for an I/O queue, even one whose host had yet to authenticate itself.
     has_been_joined: bool,
-    /// The association has ended, and nobody joins it any more.
+    /// The association has ended, and no connection joins it any more.
     is_over: bool,
     is_restricted: bool,
 }
 
 impl Registers {
-    /// How often all queues have been ended before one with this id; none if the id is taken, or more than
-    /// was granted.
+    /// How often all queues have been ended before a new one with this id; none if the id is taken or beyond the
+    /// granted number.
     fn place_of(&mut self, qid: u16) -> Option<u32> {
         self.has_been_joined |= !self.is_over;
         let is_granted = qid <= self.granted.unwrap_or(MAX_IO_QUEUES) && !self.is_over;
@@ -99,41 +99,41 @@ impl Registers {
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
-    /// No other association has or gets it.
+    /// Unique among all associations, including later ones.
     pub(crate) serial: u64,
     member: Member,
     host_nqn: String,
     address: AddressSlot,
-    /// For what it takes besides its queues. Whose memory that is, its tables take as well: that of strangers until
-    /// the host has shown that it is the one it names.
+    /// Charge for its memory besides its queues. Its tables are charged to the same account: the strangers' account
+    /// until the host has proved its identity.
     memory: Mutex<Charge>,
     pub(crate) host_id: [u8; 16],
-    /// What the host may do, as of its Connect.
+    /// Rights of the host as of its Connect.
     pub(crate) access: Arc<Access>,
-    /// Where its admin queue has come in, and all others must.
+    /// The listener that its admin queue has come to, and that all other queues must come to.
     pub(crate) listener: Arc<Listener>,
-    /// What is announced to the host.
+    /// Features that are announced to the host.
     pub(crate) traits: Traits,
-    /// The host has yet to show that it is the one it names.
+    /// The host has not proved its identity yet.
     is_stranger: AtomicBool,
     /// Keep-alive timeout in ms, 0 for none.
     pub(crate) kato_ms: AtomicU32,
-    /// When the last turn ended in which a command came on any queue, on the reactors' clock.
+    /// When the last command came on any queue, on the reactors' clock, as of the end of a turn.
     pub(crate) last_traffic_ns: AtomicU64,
     pub(crate) errors: ErrorLog,
-    /// The host has read how namespaces are reached, so it knows what Inaccessible means.
+    /// The host has read the ANA log page, so it knows what Inaccessible means.
     knows_ana: AtomicBool,
-    /// Namespaces that have changed since the host last read the log of them.
+    /// Namespaces that have changed since the host last read the Changed Namespace List.
     changed: Mutex<BTreeSet<u32>>,
-    /// How often namespaces that exist for the host have come or gone, those that there were at its Connect as one.
+    /// How often namespaces that exist for the host have come or gone, counting those at its Connect as one change.
     namespace_changes: AtomicU64,
     registers: Mutex<Registers>,
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
     generation: AtomicU64,
-    /// Of the association's own functions.
+    /// Counters of the association's own functions.
     pub(crate) counters: CounterTable,
-    /// Which lost writes the host has heard of.
+    /// The lost writes that the host has been told of.
     pub(crate) told: Told,
 }
 
@@ -141,14 +141,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whose an association is, counted as such.
+/// The host of a new association, counted against its limits.
 #[derive(Debug)]
 pub(crate) struct Party {
     pub(crate) member: Member,
     /// The name that the host has given.
     pub(crate) host_nqn: String,
     pub(crate) address: AddressSlot,
-    /// For what it takes besides its queues.
+    /// Charge for the association's memory besides its queues.
     pub(crate) memory: Charge,
     pub(crate) host_id: [u8; 16],
     pub(crate) access: Arc<Access>,
@@ -195,7 +195,7 @@ impl Controller {
         }
     }
 
-    /// Whose association it is.
+    /// The host that it belongs to.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.member.host
     }
@@ -205,22 +205,23 @@ impl Controller {
         &self.host_nqn
     }
 
-    /// Whose association it is, as far as that matters for lost writes.
+    /// The host that it belongs to, as far as that matters for lost writes.
     pub(crate) fn name(&self) -> HostName {
         HostName::new(&self.access, self.host(), (&self.host_nqn, self.host_id))
     }
 
-    /// It goes for another, because there is too much of this. Of strangers it is told as their connections close, in a
-    /// budget of their own.
+    /// Logs that it is removed for another association because of this limit. For strangers this is logged when their
+    /// connections close, within a rate limit of their own.
     pub(crate) fn note_eviction(&self, full: &HostFull, now_ns: u64) {
         if !self.is_stranger() {
-            let what = format_args!("its association {} goes for another: {full}", self.id);
+            let what =
+                format_args!("association {} is ended to make room for another: {full}", self.id);
             self.host().log.note(Topic::Coming, (Level::Warn, now_ns), &self.host_nqn, what);
         }
     }
 
-    /// Whether functions and maps of another association are for this one to see: it is this one, or of the
-    /// same host, by its name and an identifier that is not zero.
+    /// Whether this association may see functions and maps of `other`: if it is the same, or belongs to the same host,
+    /// by its name and an identifier that is not zero.
     pub(crate) fn may_look_at(&self, other: &Controller) -> bool {
         let is_same_host = self.host_id != [0; 16]
             && self.host_id == other.host_id
@@ -229,18 +230,18 @@ impl Controller {
         self.id == other.id || may_look && is_same_host
     }
 
-    /// Where its admin queue comes from.
+    /// The address that its admin queue comes from.
     pub(crate) const fn address(&self) -> IpAddr {
         self.address.address()
     }
 
-    /// Whether the host has yet to show that it is the one it names.
+    /// Whether the host has yet to prove its identity.
     pub(crate) fn is_stranger(&self) -> bool {
         self.is_stranger.load(Ordering::Relaxed)
     }
 
-    /// The host has shown on the admin queue that it is the one it names: what the association takes is its own from
-    /// now on, if its share of the memory is large enough.
+    /// The host has proved its identity on the admin queue: from now on it is charged for the association's memory, if
+    /// its share is large enough.
     pub(crate) fn recognize(&self) -> Result<(), MemoryFull> {
         let mut memory = lock(&self.memory);
         *memory = self.host().memory.charge(memory.bytes())?;
@@ -248,17 +249,17 @@ impl Controller {
         Ok(())
     }
 
-    /// Whose memory the association takes.
+    /// The account that is charged for the association's memory.
     fn account(&self) -> Arc<Account> {
         Arc::clone(lock(&self.memory).account())
     }
 
-    /// The host has read how namespaces are reached.
+    /// The host has read the ANA log page.
     pub(crate) fn learn_ana(&self) {
         self.knows_ana.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has.
+    /// Whether the host has read the ANA log page.
     pub(crate) fn knows_ana(&self) -> bool {
         self.knows_ana.load(Ordering::Relaxed)
     }
@@ -283,10 +284,10 @@ impl Controller {
         Arc::clone(&lock(&self.tables))
     }
 
-    /// Changes the tables, whatever memory that takes. A reader that sees the new generation finds the
+    /// Changes the tables, even beyond the host's share of the memory. A reader that sees the new generation finds the
     /// new tables, or yet newer ones.
     pub(crate) fn update(&self, change: impl FnOnce(&Tables) -> Tables) {
-        // Freed when nobody waits for the lock any more.
+        // Freed only after the lock has been released.
         let _before;
         let mut tables = lock(&self.tables);
         let changed = change(&tables);
@@ -295,8 +296,8 @@ impl Controller {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The same for what the host asks for, if its share of the memory is large enough. Connections that
-    /// have not looked for new tables still hold the ones they have.
+    /// The same for changes that the host asks for, if its share of the memory is large enough. Connections that have
+    /// not taken the new tables still hold old ones.
     pub(crate) fn try_update(
         &self,
         change: impl FnOnce(&Tables) -> Tables,
@@ -315,7 +316,7 @@ impl Controller {
         self.namespace_changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often they have, those that there were when the association began as one.
+    /// How often they have, counting the namespaces at the association's begin as one change.
     pub(crate) fn namespace_changes(&self) -> u64 {
         self.namespace_changes.load(Ordering::Relaxed)
     }
@@ -324,12 +325,12 @@ impl Controller {
         lock(&self.changed).insert(nsid);
     }
 
-    /// In ascending order.
+    /// Ids of changed namespaces, in ascending order.
     pub(crate) fn changed_namespaces(&self) -> BTreeSet<u32> {
         lock(&self.changed).clone()
     }
 
-    /// The host has read of these, and asks for them anew.
+    /// Forgets changes that the host has read.
     pub(crate) fn forget_changes(&self, read: &BTreeSet<u32>) {
         lock(&self.changed).retain(|nsid| !read.contains(nsid));
     }
@@ -362,7 +363,7 @@ impl Controller {
         registers.status.shutdown = if shut_down { Csts::SHUTDOWN_COMPLETE } else { 0 };
         let ends = shut_down || was_enabled && !config.enable;
         registers.resets = registers.resets.wrapping_add(u32::from(ends));
-        // Who resets a controller without queues has told nobody anything.
+        // A reset of a controller without queues concerns no other connection.
         ends && !std::mem::take(&mut registers.queues).is_empty()
     }
 
@@ -376,14 +377,14 @@ impl Controller {
         Some(resets)
     }
 
-    /// What [`add_queue`](Self::add_queue) would return now: who has not proved to be the host takes no id.
+    /// The result that [`add_queue`](Self::add_queue) would have now: an unproved host takes no queue id.
     pub(crate) fn place_of_queue(&self, qid: u16) -> Option<u32> {
         lock(&self.registers).place_of(qid)
     }
 
-    /// From now on I/O queues take chains over mapped files and nothing else; false if there has been an
-    /// I/O queue already. It lasts as long as the association: a reset ends queues, but not before each
-    /// reactor has heard of it.
+    /// From now on I/O queues take chains over mapped files and nothing else; false if there has been an I/O queue
+    /// already. The restriction lasts as long as the association: a reset ends queues, but only after each reactor has
+    /// heard of it.
     pub(crate) fn restrict(&self) -> bool {
         let mut registers = lock(&self.registers);
         if registers.has_had_queues {
@@ -405,7 +406,7 @@ impl Controller {
         lock(&self.registers).resets
     }
 
-    /// Allows the host `queues` I/O queues; false if it has some already.
+    /// Grants the host `queues` I/O queues; false if it has some already.
     pub(crate) fn grant_queues(&self, queues: u16) -> bool {
         let mut registers = lock(&self.registers);
         let is_first = registers.queues.is_empty();
@@ -420,15 +421,15 @@ impl Controller {
         lock(&self.registers).granted.unwrap_or(MAX_IO_QUEUES)
     }
 
-    /// The association ends. Whether connections may have come for I/O queues: then reactors must hear of it. None can
-    /// come from now on.
+    /// Ends the association, so that no connection joins it any more. Returns whether connections may have come for I/O
+    /// queues: then the reactors must hear of the end.
     pub(crate) fn end(&self) -> bool {
         let mut registers = lock(&self.registers);
         registers.is_over = true;
         registers.has_been_joined
     }
 
-    /// An I/O queue is over that was registered when all had been ended `resets` times.
+    /// Removes an I/O queue that was registered when all queues had been ended `resets` times.
     pub(crate) fn remove_queue(&self, qid: u16, resets: u32) {
         let mut registers = lock(&self.registers);
         if registers.queues.get(&qid) == Some(&resets) {
@@ -442,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_late_leaves_nothing_behind() {
+    fn late_counts_leave_no_entries() {
         let table = CounterTable::default();
         let counters = Counters { chains: 2, ..Counters::default() };
         table.begin(7);

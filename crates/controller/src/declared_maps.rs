@@ -1,8 +1,8 @@
-//! Function maps that functions declare: who has which.
+//! Function maps that functions declare, and the maps that a function gets.
 //!
-//! A map belongs to an association. Its own functions share maps by name, and so do the functions
-//! that are kept for all, of whose maps each association has its own. A map ends with the last
-//! function that has it, because nothing else holds it: see [`Tables`].
+//! A map belongs to an association. The association's own functions share maps by name, and so do the kept functions,
+//! for whose maps each association has its own instances. A map ends with the last function that has it, because
+//! nothing else holds it: see [`Tables`].
 
 use crate::kept::is_kept;
 use crate::limits::{MAX_ASSOCIATION_MAP_BYTES, MAX_ASSOCIATION_MAPS};
@@ -22,14 +22,14 @@ pub(crate) struct DeclaredMap {
 }
 
 impl DeclaredMap {
-    /// That of a map that is there.
+    /// The declaration of an existing map.
     pub(crate) fn of(known: &FunctionMap) -> DeclaredMap {
         DeclaredMap { id: known.id, definition: known.map.definition().clone() }
     }
 }
 
-/// Which maps a function gets: those that `known` has under their names, or new ones with the ids
-/// behind `last_id`, to which `flag` is added.
+/// The maps that a function gets: maps in `known` with the same names, or new ones with the ids after `last_id`, to
+/// which `flag` is added.
 pub(crate) fn declare(
     wanted: &[MapDefinition],
     known: &[DeclaredMap],
@@ -54,7 +54,7 @@ pub(crate) fn declare(
             declared.push(same.clone());
             continue;
         }
-        // Ids are not used again, so that nobody takes one map for another.
+        // Ids are not reused, so that a host cannot mistake one map for another.
         if is_kept(*last_id + 1) {
             let message = "all ids of maps are used up; connect again".to_owned();
             return Err(Refusal::new(Status::RESOURCE_LIMIT, message));
@@ -67,9 +67,9 @@ pub(crate) fn declare(
     let bytes: u64 = all.values().map(|definition| definition.memory_bytes()).sum();
     if all.len() > MAX_ASSOCIATION_MAPS || bytes > MAX_ASSOCIATION_MAP_BYTES {
         let message = format!(
-            "with its maps there would be {} of {bytes} bytes; the limits of a connection are \
-             {MAX_ASSOCIATION_MAPS} and {MAX_ASSOCIATION_MAP_BYTES}: declare smaller ones, or \
-             unload other functions",
+            "with its maps there would be {} maps of {bytes} bytes; the limits of an association \
+             are {MAX_ASSOCIATION_MAPS} maps and {MAX_ASSOCIATION_MAP_BYTES} bytes: declare \
+             smaller maps, or unload other functions",
             all.len()
         );
         return Err(Refusal::new(Status::RESOURCE_LIMIT, message));
@@ -77,8 +77,8 @@ pub(crate) fn declare(
     Ok(declared)
 }
 
-/// The maps themselves: those that the tables have already, and new ones.
-/// New ones take memory of this account, which has `rest` bytes left then.
+/// The maps themselves: maps that the tables already have, and new ones. New ones are charged to this account and leave
+/// `rest` bytes in it.
 pub(crate) fn make(
     declared: &[DeclaredMap],
     tables: &Tables,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_association_holds_so_many_bytes_and_maps() {
+    fn maps_of_an_association_are_limited_in_number_and_bytes() {
         let mut last = 0;
         let large = |name: &str| definition(name, 4096, 4096);
         let two = declare(&[large("a"), large("b")], &[], &mut last, 0).expect("all there is");
@@ -136,8 +136,8 @@ mod tests {
         let refusal = third.expect_err("a byte too many");
         assert_eq!(refusal.status(), Status::RESOURCE_LIMIT);
         let third = refusal.cause();
-        assert!(third.contains("there would be 3 of 33554433 bytes"), "{third}");
-        // What is shared takes nothing.
+        assert!(third.contains("there would be 3 maps of 33554433 bytes"), "{third}");
+        // A shared map takes no more memory.
         assert!(declare(&[large("b")], &two, &mut last, 0).is_ok());
         let many: Vec<DeclaredMap> = (0..MAX_ASSOCIATION_MAPS as u32)
             .map(|id| DeclaredMap { id, definition: definition(&format!("m{id}"), 1, 1) })

@@ -1,15 +1,14 @@
-//! What disks of this machine are, whatever names the kernel gives them.
+//! Identities of this machine's disks, independent of the names that the kernel gives them.
 //!
-//! `/dev/sdb` and `/dev/dm-3` are in the order in which the kernel has found them, and may be other disks
-//! after the next start. What hosts recognise a namespace by is therefore made of what the disk says of
-//! itself, as sysfs has it.
+//! `/dev/sdb` and `/dev/dm-3` are named in the order in which the kernel found them, and may be other disks after the
+//! next start. The identifiers of a namespace are therefore made from the disk's own identifiers, as sysfs shows them.
 
 use rustix::fs::{major, minor};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Attributes of a block device in sysfs that tell it from all others, the best first: of the device mapper
-/// and of software RAID, of NVMe, of SCSI and SATA, of virtio.
+/// Attributes of a block device in sysfs that identify it, the best first: of the device mapper and software RAID, of
+/// NVMe, of SCSI and SATA, of virtio.
 const ATTRIBUTES: [(&str, &str); 6] = [
     ("dm", "dm/uuid"),
     ("dm-name", "dm/name"),
@@ -19,12 +18,12 @@ const ATTRIBUTES: [(&str, &str); 6] = [
     ("serial", "serial"),
 ];
 
-/// What tells the storage behind a path from all other storage of this machine.
+/// Distinguishes the storage behind a path from all other storage of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DiskIdentity {
-    /// Of a disk what it says of itself, else the path of the file.
+    /// The identifier of a disk, or the path of a file.
     pub(crate) text: String,
-    /// It is a block device that says nothing of itself, so that it is known by the kernel's name only.
+    /// It is a block device without an identifier, so that only the kernel's name identifies it.
     pub(crate) is_kernel_name: bool,
 }
 
@@ -41,7 +40,7 @@ impl DiskIdentity {
             let number = format!("{}:{}", major(of.rdev()), minor(of.rdev()));
             of_device(&Path::new("/sys/dev/block").join(number))
         });
-        // Whatever way a file is named, it is one file.
+        // All paths of a file resolve to one.
         let whole = || path.canonicalize().unwrap_or_else(|_| path.to_owned());
         DiskIdentity {
             is_kernel_name: device.is_some() && known.is_none(),
@@ -50,10 +49,10 @@ impl DiskIdentity {
     }
 }
 
-/// Of a block device by its folder in sysfs. No path of a file looks like it.
+/// The identifier of a block device, from its directory in sysfs. No path of a file has this form.
 fn of_device(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
-    // Its number is that of its entry in the partition table.
+    // The number is that of the entry in the partition table.
     if let Some(number) = attribute(&folder.join("partition")) {
         return Some(format!("{}/partition {number}", of_device(folder.parent()?)?));
     }
@@ -66,7 +65,7 @@ fn of_device(folder: &Path) -> Option<String> {
     })
 }
 
-/// The text of an attribute that says something.
+/// The text of an attribute, if it is not empty.
 fn attribute(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let text = text.trim();
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_are_known_by_what_they_say_of_themselves() {
+    fn disks_are_known_by_the_identity_that_they_report() {
         let sysfs = tempfile::tempdir().expect("a folder");
         let folder = |device: &str| sysfs.path().join("devices").join(device);
         let write = |device: &str, name: &str, text: &str| {

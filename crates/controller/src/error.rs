@@ -1,4 +1,4 @@
-//! Why a target does not start, or does not take another configuration over.
+//! Why a target does not start, or does not accept a new configuration.
 
 use crate::config::ConfigError;
 use crate::namespace::NamespaceError;
@@ -25,10 +25,10 @@ pub enum ServerError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The address is of no card that does RDMA.
+    /// No RDMA device has the address.
     #[error(
         "cannot listen on {0} for RDMA: no RDMA device of this machine has the address; `rdma link` shows \
          devices, `modprobe rdma_ucm` lets programs use them, and for soft-RoCE `rdma link add rxe0 type rxe \
@@ -40,7 +40,7 @@ pub enum ServerError {
     ListenRdma {
         /// The address.
         address: SocketAddr,
-        /// The libraries' answer, and what to do about it.
+        /// The libraries' error, and its remedy.
         why: String,
     },
     /// A key of a host.
@@ -65,7 +65,7 @@ pub enum ServerError {
     Core {
         /// Its number.
         core: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Threads or event counters.
@@ -74,8 +74,8 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Whether the configuration, or a file that it names keys or functions in, must change before it can be
-    /// served: a disk or an address may come later.
+    /// Whether the configuration, or a file of keys or functions that it names, must change before it can be served;
+    /// other errors, such as a missing disk or address, may go away.
     #[must_use]
     pub fn is_of_configuration(&self) -> bool {
         matches!(

@@ -2,12 +2,12 @@
 
 use crate::operation::Operation;
 
-/// Operations in the order in which they came. Unlike a ring it takes them over without a copy on the
-/// way, and gives them in one piece.
+/// Operations in the order in which they came. Unlike a ring buffer it stores them contiguously, so that they are
+/// pushed and taken as one slice without an intermediate copy.
 #[derive(Debug, Default)]
 pub(crate) struct Fifo {
     operations: Vec<Operation>,
-    /// Those before it are gone.
+    /// Index of the first operation that is left.
     first: usize,
 }
 
@@ -25,7 +25,7 @@ impl Fifo {
         self.operations.push(operation);
     }
 
-    /// Puts operations before all others, the first of them first.
+    /// Puts operations before all others, in their order.
     pub(crate) fn put_back(&mut self, operations: &[Operation]) {
         match self.first.checked_sub(operations.len()) {
             Some(first) => {
@@ -39,7 +39,7 @@ impl Fifo {
         }
     }
 
-    /// Moves the first `count` operations.
+    /// Moves the first `count` operations to the end of `to`.
     #[inline]
     pub(crate) fn move_first(&mut self, count: usize, to: &mut Vec<Operation>) {
         let end = self.first + count;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// It does what a queue with two ends does.
+        /// It behaves like a double-ended queue.
         #[test]
         fn operations_keep_their_order(steps in proptest::collection::vec(step(), 0..400)) {
             let (mut fifo, mut model) = (Fifo::default(), Vec::new());

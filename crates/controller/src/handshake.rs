@@ -1,4 +1,4 @@
-//! TLS handshakes, beside the reactors: each on a thread of its own, for as long as Connect may take.
+//! TLS handshakes, outside the reactors: each on a thread of its own, for at most the time that Connect may take.
 
 use crate::access::{HandshakeKey, Handshaken, Reason, Rules};
 use crate::command_log::StrangersLog;
@@ -19,23 +19,23 @@ use std::time::{Duration, Instant};
 
 /// Stack of a thread, in bytes: the library's handshake takes some tens of KiB.
 const STACK_BYTES: usize = 256 << 10;
-/// A handshake that takes longer goes first where there are too many: most take some milliseconds.
+/// A handshake that takes longer is ended first if there are too many: most take some milliseconds.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// A connection that has been accepted: its socket, where it came from, and its place in the count.
+/// An accepted connection: its socket, its endpoints, and its place in the count of its address.
 pub(crate) type Accepted = (OwnedFd, Endpoints, AddressSlot);
 
-/// What takes connections whose handshake is over.
+/// The callback that takes connections after their handshake.
 pub(crate) type Deliver = Arc<dyn Fn(Accepted, Option<Box<Secure>>) + Send + Sync>;
 
-/// Shakes hands.
+/// Performs handshakes.
 pub(crate) struct Handshakes {
     registry: Arc<Registry>,
     /// Connections without TLS are refused.
     is_required: bool,
     /// The kernel seals the records, if it can.
     by_kernel: bool,
-    /// Where reactors run.
+    /// The processors of the reactors.
     cores: Arc<[usize]>,
     running: Arc<Running>,
     log: Arc<StrangersLog>,
@@ -49,9 +49,9 @@ struct Running(Mutex<Begun>);
 #[derive(Debug, Default)]
 struct Begun {
     last_number: u64,
-    /// By address those that go on, the oldest first.
+    /// Handshakes in progress by address, the oldest first.
     of_address: HashMap<IpAddr, VecDeque<One>>,
-    /// All that have a thread, also those that had to go.
+    /// Number of handshakes that have a thread, including those that were ended for others.
     threads: usize,
 }
 
@@ -67,9 +67,9 @@ impl Begun {
         self.of_address.values().map(VecDeque::len).sum()
     }
 
-    /// The address that has to give its first up for another of `address`, if there are too many: the one whose
-    /// first is the oldest, if that is slow; else the one with most, and of those with as many the one whose
-    /// first has begun before.
+    /// The address whose oldest handshake must end for another one of `address`, if there are too many: the address
+    /// with the oldest handshake of all, if that is slow; else the address with most handshakes, and of several the one
+    /// whose oldest began first.
     fn gives_way(&self, address: IpAddr, now: Instant) -> Option<IpAddr> {
         let its = self.of_address.get(&address).map_or(0, VecDeque::len);
         if its >= MAX_HANDSHAKES_OF_ADDRESS {
@@ -92,8 +92,9 @@ impl Running {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one, and gives its number; none if threads have not ended yet that had to. Whoever only begins
-    /// handshakes keeps nobody out: if there are too many, a slow one, or one of those who have most, is given up.
+    /// Counts a handshake and returns its number; none if too many threads of ended handshakes still run. Peers that
+    /// only begin handshakes do not lock out others: if there are too many, a slow one, or one of the address with
+    /// most, is ended.
     fn begin(&self, address: IpAddr, socket: &Arc<TcpStream>, now: Instant) -> Option<u64> {
         let mut begun = self.begun();
         if begun.threads >= 2 * MAX_HANDSHAKES {
@@ -103,7 +104,7 @@ impl Running {
             && let Some(its) = begun.of_address.get_mut(&gives_way)
             && let Some(goes) = its.pop_front()
         {
-            // Its thread sees that, and ends.
+            // Its thread sees the shutdown and ends.
             let _ = goes.socket.shutdown(Shutdown::Both);
         }
         begun.threads += 1;
@@ -126,7 +127,7 @@ impl Running {
         }
     }
 
-    /// Whether it had to go for another.
+    /// Whether a handshake was ended to make room for another.
     fn had_to_go(&self, address: IpAddr, number: u64) -> bool {
         let begun = self.begun();
         let its = begun.of_address.get(&address);
@@ -165,7 +166,8 @@ impl Handshakes {
         let (address, peer) = (ends.counted_address(), ends.peer);
         let socket = Arc::new(TcpStream::from(socket));
         let Some(number) = self.running.begin(address, &socket, Instant::now()) else {
-            let what = "as many TLS handshakes as may be have had to go and not ended";
+            let what =
+                "all threads for TLS handshakes are in use: ended handshakes have not exited yet";
             return self.refuse(peer, format_args!("{what}"));
         };
         let handshake = Handshake {
@@ -179,7 +181,7 @@ impl Handshakes {
         };
         let thread = std::thread::Builder::new().name("handshake".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(move || handshake.run(socket, ends, slot)) {
-            self.refuse(peer, format_args!("no thread for its TLS handshake: {error}"));
+            self.refuse(peer, format_args!("cannot start a thread for its TLS handshake: {error}"));
         }
     }
 
@@ -190,7 +192,7 @@ impl Handshakes {
     }
 }
 
-/// One that runs, counted as long as this lives.
+/// A running handshake, counted as long as this lives.
 struct Counted {
     running: Arc<Running>,
     address: IpAddr,
@@ -229,10 +231,10 @@ impl Handshake {
             Ok(secured) => self.secure(&socket, secured, rules).map(Some),
             Err(HandshakeError::NotTls { .. }) if !self.is_required => Ok(None),
             Err(_) if self.counted.had_to_go() => {
-                Err("others came, and it was slow or its address had most TLS handshakes"
+                Err("TLS handshake ended for newer ones: it was slow, or its address had the most"
                     .to_owned())
             }
-            // Who only looks whether somebody listens is no attacker.
+            // A peer that only checks whether the port is open is no attacker.
             Err(error @ HandshakeError::NothingSent) => {
                 return self.log.detail(ends.peer, format_args!("{error}"));
             }
@@ -249,7 +251,7 @@ impl Handshake {
         });
         match outcome {
             Ok(secure) => {
-                // Nobody else has it since it was counted no more.
+                // This is the only reference, because the handshake is not counted any more.
                 let Some(socket) = Arc::into_inner(socket) else { return };
                 (self.deliver)((socket.into(), ends, slot), secure.map(Box::new));
             }
@@ -260,8 +262,8 @@ impl Handshake {
         }
     }
 
-    /// Hands the key of what is sent over to the kernel, or to records of our own. `rules` are those with which
-    /// the handshake began.
+    /// Hands the write key to the kernel, or to a sealer of this process. `rules` are the rules as of the handshake's
+    /// begin.
     fn secure(
         &self,
         socket: &TcpStream,
@@ -269,7 +271,7 @@ impl Handshake {
         rules: Arc<Rules>,
     ) -> Result<Secure, String> {
         let key = HandshakeKey { psk_identity: secured.identity.clone(), rules };
-        // Its key may just have been taken away, or replaced.
+        // Its key may just have been removed or replaced.
         let identity = key.identity(&self.registry.rules());
         let identity = identity.ok_or("its key has been removed from the rules")?;
         let (host, suite) = (identity.host_nqn.clone(), secured.suite.name());
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
 
-    /// Of an address.
+    /// A host at this address.
     struct Host(IpAddr);
 
     impl Host {
@@ -308,25 +310,25 @@ mod tests {
     }
 
     #[test]
-    fn who_only_begins_handshakes_keeps_nobody_out() {
+    fn unfinished_handshakes_do_not_lock_out_others() {
         let (socket, now) = (socket(), Instant::now());
         let running = Running::default();
         let [greedy, other] = [1, 2].map(Host::new);
         let first = other.begin(&running, &socket, now);
         let its = |host: &Host| host.begin(&running, &socket, now);
         let greedys: Vec<u64> = (0..=MAX_HANDSHAKES_OF_ADDRESS).map(|_| its(&greedy)).collect();
-        // Beyond its own limit it loses its own.
+        // Beyond the limit of an address it loses its own.
         let gone = |host: &Host, number| running.had_to_go(host.0, number);
         assert!(gone(&greedy, greedys[0]) && !gone(&greedy, greedys[1]) && !gone(&other, first));
         running.end(greedy.0, greedys[0]);
         let many: Vec<Host> = (3..).map(Host::new).take(MAX_HANDSHAKES).collect();
         let room = MAX_HANDSHAKES - MAX_HANDSHAKES_OF_ADDRESS - 1;
         many.iter().take(room).for_each(|host| _ = its(host));
-        // Beyond that of all the one with most does.
+        // Beyond the limit of all, the address with most loses one.
         let newest = its(&many[room]);
         assert!(gone(&greedy, greedys[1]) && !gone(&many[room], newest) && !gone(&other, first));
         assert_eq!(running.begun().count(), MAX_HANDSHAKES);
-        // Those that had to go have threads until they see it.
+        // Ended handshakes have threads until these see the shutdown.
         let more = |running: &Running| running.begin(other.0, &socket, now).is_some();
         while running.begun().threads < 2 * MAX_HANDSHAKES {
             assert!(more(&running));
@@ -336,9 +338,10 @@ mod tests {
         assert!(more(&running));
     }
 
-    /// Strangers of as many addresses as there may be handshakes stand still. A host comes with several at once.
+    /// Strangers of as many addresses as there may be handshakes make no progress. A host comes with several handshakes
+    /// at once.
     #[test]
-    fn slow_handshakes_go_before_those_of_who_has_several() {
+    fn slow_handshakes_end_before_those_of_an_address_with_several() {
         let (socket, then) = (socket(), Instant::now());
         let running = Running::default();
         let strangers: Vec<Host> = (2..).map(Host::new).take(MAX_HANDSHAKES).collect();

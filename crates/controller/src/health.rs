@@ -1,4 +1,4 @@
-//! What log pages tell of the past: traffic and errors.
+//! Traffic and errors for log pages.
 
 use bpfof_nvme::Status;
 use bpfof_nvme::log_page::{ErrorLogEntry, SmartLog};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Errors that a controller remembers: what fits the 4 KiB that tools read.
+/// Errors that a controller remembers: as many as fit into the 4 KiB that tools read.
 pub(crate) const ERROR_ENTRIES: usize = 64;
 
-/// Commands of one connection since it last reported them.
+/// Commands of one connection since they were last published.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) reads: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Traffic {
     pub(crate) written_bytes: u64,
 }
 
-/// What a subsystem has done since the target started.
+/// Counters of a subsystem since the target started.
 #[derive(Debug)]
 pub(crate) struct Health {
     started: Instant,
@@ -44,7 +44,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Takes a connection's report; called once a turn.
+    /// Adds a connection's counters and resets them; called once a turn.
     pub(crate) fn add(&self, traffic: &mut Traffic) {
         let Traffic { reads, read_bytes, writes, written_bytes } = std::mem::take(traffic);
         if reads > 0 {
@@ -61,7 +61,7 @@ impl Health {
         self.media_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The SMART log (NVMe Base 2.0 §5.16.1.3). A file knows no temperature and does not wear.
+    /// The SMART log (NVMe Base 2.0 §5.16.1.3). A file has no temperature and does not wear.
     pub(crate) fn smart(&self, error_log_entries: u64) -> SmartLog {
         let get = |counter: &AtomicU64| u128::from(counter.load(Ordering::Relaxed));
         let units = |counter| get(counter).div_ceil(512_000);
@@ -113,7 +113,7 @@ impl ErrorLog {
         errors.entries.push_front(entry);
     }
 
-    /// How many there have been.
+    /// How many errors there have been.
     pub(crate) fn count(&self) -> u64 {
         self.lock().count
     }

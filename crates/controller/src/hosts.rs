@@ -1,10 +1,10 @@
-//! Who is connected: one entry for each host, with what it has taken.
+//! The connected hosts: one entry for each host, with the resources that it uses.
 //!
-//! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address, of IPv6 at a network:
-//! so nobody elsewhere takes the share of another by its name alone. Nor have many names at an address more of the
-//! reactors' or the compiler's time than one, or memory without end, unless they have to authenticate themselves. Who
-//! asks for the discovery log without being identified is one host with all others at its address that do, whatever
-//! names they have.
+//! A host that TLS has identified is an NVMe qualified name. Any other host is a name at an address, or at a network
+//! for IPv6: so nobody elsewhere takes the share of a host by using its name. Hosts without keys at one address,
+//! however many names they use, have together no more of the reactors' and the compiler's time than one host, and
+//! bounded memory; a host that has to authenticate itself has its own share. All unidentified hosts at an address that
+//! ask for the discovery log are one host, whatever their names are.
 
 use crate::command_log::HostLog;
 use crate::metrics::ClassLatencies;
@@ -27,15 +27,16 @@ pub struct HostLimits {
     pub associations_per_address: u32,
     /// Associations of one host at a time.
     pub associations_per_host: u32,
-    /// Time in seconds after which a host that takes nothing from its socket is given up.
+    /// Time in seconds after which a connection is closed whose host takes nothing from its socket.
     pub send_timeout_s: u32,
-    /// Time in seconds after which an association without a keep-alive timer is given up if no command
-    /// comes. 0 refuses such hosts.
+    /// Time in seconds after which an association without a keep-alive timer is ended if no command comes. 0 refuses
+    /// such hosts.
     pub idle_timeout_s: u32,
 }
 
-/// What limits of an address count one by: IPv4 in IPv6 is IPv4, and of IPv6 all addresses of a network of 64 bits are
-/// one, of which a machine takes as many as it likes. Those of a link are not of one network, and stay as they are.
+/// The address by which limits per address count a peer: IPv4 in IPv6 counts as IPv4, and all addresses of an IPv6
+/// network of 64 bits count as one, because a machine can take as many of them as it likes. Link-local addresses do not
+/// belong to one network and stay as they are.
 pub(crate) fn counted_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(all) if !all.is_unicast_link_local() && !all.is_loopback() => {
@@ -58,48 +59,48 @@ impl Default for HostLimits {
     }
 }
 
-/// What was done on some connections.
+/// Totals and latencies of some connections.
 pub(crate) type Past = (Totals, ClassLatencies);
 
 /// One host.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) nqn: String,
-    /// Differs for all hosts of the target, also after they are gone.
+    /// Unique among all hosts of the target, including hosts that are gone.
     pub(crate) serial: u64,
     pub(crate) memory: Arc<Account>,
-    /// What has been compiled for it, in ns of virtual time (see the loader), in this life and the last.
+    /// Compile time spent for it, in ns of virtual time (see the loader). It survives reconnections.
     pub(crate) compile_time_ns: Arc<AtomicU64>,
-    /// With whom it takes turns as one: all without keys at its address, or nobody.
+    /// The hosts with which it shares its turns: all without keys at its address, or none.
     pub(crate) group: Arc<Group>,
     /// By [`Kind`].
     counts: [AtomicU32; KINDS],
-    /// Lines of the log about it, in this life and the last.
+    /// Rate limit of log lines about it. It survives reconnections.
     pub(crate) log: Arc<HostLog>,
-    /// Where it is, as it is [counted](counted_address), unless it is identified.
+    /// Its [counted address](counted_address); none if TLS has identified it.
     address: Option<IpAddr>,
     /// It has to authenticate itself by DH-HMAC-CHAP.
     has_key: bool,
-    /// What was done on connections that are gone, by the reactors that had them.
+    /// Totals of connections that are gone, by reactor.
     past: Mutex<Vec<Past>>,
 }
 
 /// All hosts of a target.
-// More than 25 methods: one account of all that a host can take, so that it is given back in one place.
+// More than 25 methods: one place counts all resources that a host can take, so that one place gives them back.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     pub(crate) limits: HostLimits,
     pub(crate) memory: Arc<Memory>,
-    /// Of the target itself.
+    /// The account of the target itself.
     pub(crate) own: Arc<Account>,
-    /// Of connections and associations that have not said or not shown whose they are.
+    /// The account of connections and associations whose host is unknown or has not proved its identity.
     pub(crate) pending: Arc<Account>,
-    /// The same by RDMA, which takes more for each: those keep nobody out who comes by TCP.
+    /// The same for connections by RDMA, which take more memory each: so they cannot lock out hosts that come by TCP.
     pub(crate) pending_rdma: Arc<Account>,
     known: Mutex<Known>,
 }
 
-/// A host that is there or was lately.
+/// A host that is connected or was lately.
 #[derive(Debug)]
 struct KnownHost {
     host: Weak<Host>,
@@ -108,19 +109,19 @@ struct KnownHost {
     group: Arc<Group>,
 }
 
-/// Hosts that take turns as one: at the reactors, for arenas, and at the compiler. Times are in ns of virtual time (see
-/// the loader).
+/// Hosts that take turns as one party: at the reactors, for arenas, and at the compiler. Times are in ns of virtual
+/// time (see the loader).
 #[derive(Debug, Default)]
 pub(crate) struct Group {
-    /// Differs for all groups of the target, also after they are gone.
+    /// Unique among all groups of the target, including groups that are gone.
     pub(crate) serial: u64,
-    /// What has been compiled for it.
+    /// Compile time spent for it.
     pub(crate) compile_time_ns: AtomicU64,
-    /// What each of its hosts that waits has had.
+    /// Compile time that each of its waiting hosts has had.
     pub(crate) compile_now_ns: AtomicU64,
 }
 
-/// What the hosts without keys at an address share.
+/// Resources that the hosts without keys at an address share.
 #[derive(Debug)]
 struct Share {
     memory: Arc<Account>,
@@ -129,24 +130,25 @@ struct Share {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By address, none of those that are identified, whether they have to authenticate themselves, and name.
+    /// By address (none for identified hosts), whether they have to authenticate themselves, and name.
     hosts: HashMap<(Option<IpAddr>, bool, String), KnownHost>,
     /// By address.
     shares: HashMap<IpAddr, Share>,
     /// By [`Kind`].
     addresses: HashMap<IpAddr, [u32; KINDS]>,
     last_serial: u64,
-    /// How many hosts there were when those that have gone were last removed.
+    /// How many hosts were left when entries of gone hosts were last removed.
     swept: usize,
 }
 
-/// What is counted.
+/// The kinds of things that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Connection,
     /// With a subsystem that has namespaces.
     Association,
-    /// With the discovery subsystem: those are for anybody, and keep nobody out of the others.
+    /// With the discovery subsystem: these are open to anybody and do not count against associations with other
+    /// subsystems.
     Discovery,
 }
 
@@ -161,7 +163,7 @@ pub(crate) struct AddressSlot {
 }
 
 impl AddressSlot {
-    /// Whose it is.
+    /// The address that it counts for.
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
     }
@@ -208,7 +210,7 @@ pub(crate) enum HostFull {
 }
 
 impl Host {
-    /// A connection of it at a reactor is gone, on which this was done.
+    /// Adds the totals of a connection that is gone.
     pub(crate) fn remember(&self, reactor: usize, totals: &Totals, latencies: &ClassLatencies) {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         if past.len() <= reactor {
@@ -218,7 +220,7 @@ impl Host {
         past[reactor].1.merge(latencies);
     }
 
-    /// What was done on connections of a reactor that are gone.
+    /// The totals of a reactor's connections that are gone.
     pub(crate) fn past(&self, reactor: usize) -> Past {
         let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.get(reactor).copied().unwrap_or_default()
@@ -229,12 +231,12 @@ impl Host {
         self.address == Some(counted_address(address))
     }
 
-    /// Where it is; none if it is identified.
+    /// Its counted address; none if TLS has identified it.
     pub(crate) const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// Whether these are all at an address who ask for the discovery log and have not shown who they are.
+    /// Whether this stands for all unidentified hosts at an address that ask for the discovery log.
     pub(crate) fn is_anybody(&self) -> bool {
         self.address.is_some() && self.nqn == DISCOVERY_NQN
     }
@@ -247,7 +249,7 @@ impl Host {
         }
     }
 
-    /// What there is to tell of it but for what was done, which reactors tell.
+    /// A report on it without totals and latencies, which the reactors add.
     pub(crate) fn report(&self) -> HostReport {
         let [connections, associations, discovery]: [u64; KINDS] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed).into());
@@ -282,7 +284,7 @@ impl Host {
         self.join(Kind::Connection, limit).ok_or(HostFull::Connections(limit))
     }
 
-    /// Counts an association of a kind; `more` may be there than the limit says.
+    /// Counts an association of a kind; the limit may be exceeded by `more`.
     pub(crate) fn association(
         self: &Arc<Self>,
         limits: &HostLimits,
@@ -296,7 +298,7 @@ impl Host {
 }
 
 impl Hosts {
-    /// No hosts yet, which may take so many bytes of memory together.
+    /// Without hosts yet; all hosts together may take this many bytes of memory.
     pub(crate) fn new(limits: HostLimits, memory_bytes: usize) -> Arc<Hosts> {
         let memory = Memory::new(memory_bytes);
         let own = memory.own_account();
@@ -323,7 +325,7 @@ impl Hosts {
         self.count(address, Kind::Connection, self.limits.connections_per_address)
     }
 
-    /// Counts an association of a kind of such an address; `more` may be there than the limit says.
+    /// Counts an association of a kind of such an address; the limit may be exceeded by `more`.
     pub(crate) fn association_of(
         self: &Arc<Self>,
         address: IpAddr,
@@ -335,7 +337,7 @@ impl Hosts {
         counted.ok_or(HostFull::Address(limit))
     }
 
-    /// The host of this name: at an address, or at any if it is identified.
+    /// The host of this name: at this address, or at any address if it is identified.
     pub(crate) fn host(&self, address: Option<IpAddr>, nqn: &str) -> Arc<Host> {
         self.find(address, false, nqn)
     }
@@ -352,7 +354,7 @@ impl Hosts {
         if let Some(host) = last.and_then(|known| known.host.upgrade()) {
             return host;
         }
-        // Who comes again and again has no more lines than who stays, and waits as long for the compiler.
+        // A host that reconnects has no more log lines than one that stays, and keeps its place at the compiler.
         let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
         let compile_time_ns =
             last.map(|known| Arc::clone(&known.compile_time_ns)).unwrap_or_default();
@@ -365,7 +367,7 @@ impl Hosts {
             known.swept = known.hosts.len();
             let known = &mut *known;
             let addresses: HashSet<IpAddr> = known.hosts.keys().filter_map(|key| key.0).collect();
-            // What the hosts had may still have to be given back.
+            // Memory of hosts that are gone may still have to be given back to the share.
             let is_used = |share: &Share| Arc::strong_count(&share.memory) > 1;
             known.shares.retain(|address, share| addresses.contains(address) || is_used(share));
         }
@@ -410,7 +412,7 @@ mod tests {
         let has_time_of = |host: &Host, other: &Host| host.group.serial == other.group.serial;
         assert!(has_time_of(&free[0], &other) && !has_time_of(&free[0], &keyed));
         assert!(!has_time_of(&keyed, &identified));
-        // Many names take what there is for all of them, and leave others theirs.
+        // Many names use up their common share and leave other hosts theirs.
         let little = hosts.memory.little_bytes();
         let many: Vec<_> = (0..200)
             .map(|number| {

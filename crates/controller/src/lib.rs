@@ -1,35 +1,36 @@
 //! The target: an NVMe over Fabrics controller that also runs chains of dependent reads.
 //!
-//! A request's way: a [`reactor`] receives bytes, or messages, into a connection's [`transport`] port,
-//! which makes commands of them. Each command is a function ([`commands`]) that takes a slot of the
-//! [`queue`] and hands reads, writes and chains to the reactor's [`executor`], which performs them by
-//! turns ([`schedule`]): hosts, and connections of a host, share a reactor's time by what their operations
-//! cost. Operations go to memory or, through the reactor's ring, to files; completions come back to the
-//! command, whose response the port appends to what is to be sent; at the end of the turn one send a
-//! connection takes that out.
+//! The path of a request: a [`reactor`] receives bytes or messages into a connection's [`transport`] port, which makes
+//! commands of them. Each command is a function ([`commands`]) that takes a slot of the [`queue`] and hands reads,
+//! writes and chains to the reactor's [`executor`]. The executor performs them in the order of the [`schedule`], which
+//! divides a reactor's time among hosts, and among the connections of a host, by the cost of their operations.
+//! Operations go to memory or, through the reactor's ring, to files and drives. A completed operation returns to its
+//! command, whose response the port appends to its send buffer; at the end of the turn each connection sends with one
+//! call.
 //!
 //! - [`config`]: what to serve, from the command line or a file.
 //! - [`registry`], [`namespace`], [`backend`], [`subsystem`], [`controller`], [`health`]: what reactors
 //!   share. Commands touch it only by plain atomic loads.
-//! - [`connection`]: one connection; [`queue`] its queue pair, [`transport`] what carries it,
-//!   [`association`] whose it is.
-//! - [`commands`]: the commands; [`refusal`]: why one is not carried out; [`declared_maps`], [`kept`]:
-//!   function maps, and functions that outlive their association.
-//! - [`limits`], [`hosts`], [`machine_memory`]: every limit, and what each host has of what is limited:
-//!   connections, associations, memory.
+//! - [`connection`]: one connection; [`queue`] its queue pair, [`transport`] the transport that carries it,
+//!   [`association`] the association that it belongs to.
+//! - [`commands`]: the commands; [`refusal`]: why a command is refused; [`declared_maps`], [`kept`]: function maps, and
+//!   functions that outlive their association.
+//! - [`limits`], [`hosts`], [`machine_memory`]: every limit, and how much each host uses: connections, associations,
+//!   memory.
 //! - [`executor`], [`schedule`], [`chain_admission`], [`namespace_table`]: one reactor's [`operation`]s (queued in
-//!   [`fifo`]s) and chains, in which order, in which arenas and in which namespaces, without devices.
+//!   [`fifo`]s) and chains: their order, arenas and namespaces, without devices.
 //! - [`loader`]: the thread that compiles functions, a host at a time.
-//! - [`reload`]: another configuration for a running target.
-//! - [`reactor`]: the loop that holds this together, over an `Io` that is io_uring or a simulation.
-//! - [`server`]: the listener, the threads. [`metrics`], [`report`]: what is counted, and how it is told;
-//!   [`observe`]: why commands were slow; [`questions`]: what operators ask a running target.
+//! - [`reload`]: changes the configuration of a running target.
+//! - [`reactor`]: the event loop, over an `Io` that is io_uring or a simulation.
+//! - [`server`]: the listener, the threads. [`metrics`], [`report`]: counters, and the reports made of them;
+//!   [`observe`]: why commands were slow; [`questions`]: questions of operators to a running target.
 //!
 //! # What this crate does not do
 //!
-//! No reservations, no fused commands. A host without keys in its rule is who it says it is. Of its
-//! configuration only the namespaces, the rules and their keys can change while it runs.
-// The modules are private: what is linked above is for those who read the source.
+//! No reservations, no fused commands. The name of a host without keys in its rule is not verified. Of the
+//! configuration only the namespaces, the rules with their keys, and the advertised addresses and ANA states of
+//! listeners can change while the target runs.
+// The modules are private: the links above are for readers of the source.
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod acceptor;

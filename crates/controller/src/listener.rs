@@ -1,9 +1,9 @@
-//! Where hosts come in, and how well they reach namespaces there.
+//! Listeners: the addresses that hosts connect to, and the ANA states of namespaces there.
 //!
-//! A listener is what the specification calls a port of the NVM subsystem: the controllers of all hosts that
-//! came to it report the same states of asymmetric namespace access (ANA, NVMe Base 2.0 §8.1.1). An operator
-//! changes these at any time. Reactors keep a bit for each group with every connection, and hear of changes
-//! by a message, so that no command looks here.
+//! A listener is a port of the NVM subsystem in terms of the specification: the controllers of all hosts that came to
+//! it report the same states of asymmetric namespace access (ANA, NVMe Base 2.0 §8.1.1). An operator changes these at
+//! any time. Each connection has a bit for each group, which reactors update when a message tells of changes, so that
+//! commands do not access the listener.
 
 use crate::config::{Advertised, AnaState, AnaStates, ListenConfig, Transport};
 use crate::limits::MAX_ANA_GROUPS;
@@ -16,15 +16,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Listener {
     /// Its number in the discovery log (PORTID).
     pub(crate) id: u16,
-    /// Where it listens, with the port if the configuration left that to the kernel.
+    /// The address that it listens on, with the actual port if the configuration left it to the kernel.
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
-    /// Whether hosts come in: not while the card of a listener by RDMA is away.
+    /// Whether hosts can connect: not while the network card of an RDMA listener is absent.
     pub(crate) is_up: AtomicBool,
     state: Mutex<State>,
-    /// The groups that are inaccessible, as [`ana_bit`] has them.
+    /// The inaccessible groups, as bits of [`ana_bit`].
     inaccessible: AtomicU32,
-    /// How often a group has come to another state, and one more.
+    /// The number of state changes of groups, plus 1.
     changes: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ struct State {
     states: AnaStates,
     /// All groups are inaccessible, whatever they are configured as.
     is_drained: bool,
-    /// When each group last came to another state, in changes of the listener.
+    /// The listener's change count when each group last changed its state.
     changed: [u64; MAX_ANA_GROUPS as usize],
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn ana_bit(group: u32) -> u32 {
 }
 
 impl Listener {
-    /// One that listens at `address`.
+    /// A listener at `address`.
     pub(crate) fn new(id: u16, address: SocketAddr, config: &ListenConfig) -> Listener {
         let listener = Listener {
             id,
@@ -81,7 +81,7 @@ impl Listener {
         self.inaccessible.store(groups.map(ana_bit).sum(), Ordering::Release);
     }
 
-    /// Changes states; whether some group is in another one now.
+    /// Changes states; returns whether any group's state has changed.
     fn change(&self, change: impl FnOnce(&mut State)) -> bool {
         let mut state = self.lock();
         let before: Vec<AnaState> = (1..=MAX_ANA_GROUPS).map(|group| state.of(group)).collect();
@@ -101,7 +101,7 @@ impl Listener {
         has_changed
     }
 
-    /// All groups become inaccessible, or what they were before.
+    /// Makes all groups inaccessible, or restores their states.
     pub(crate) fn set_drained(&self, is_drained: bool) -> bool {
         self.change(|state| state.is_drained = is_drained)
     }
@@ -110,7 +110,7 @@ impl Listener {
         self.lock().is_drained
     }
 
-    /// Takes over states of groups. A listener that is drained shows them later.
+    /// Sets states of groups. A drained listener shows them only when it is no longer drained.
     pub(crate) fn set_states(&self, change: impl FnOnce(&mut AnaStates)) -> bool {
         self.change(|state| change(&mut state.states))
     }
@@ -121,7 +121,7 @@ impl Listener {
         (state.of(group), state.changed[group as usize - 1])
     }
 
-    /// The groups that are inaccessible, a bit for each.
+    /// The inaccessible groups, a bit for each.
     #[inline]
     pub(crate) fn inaccessible(&self) -> u32 {
         self.inaccessible.load(Ordering::Acquire)
@@ -132,12 +132,12 @@ impl Listener {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What the discovery log says instead of the address.
+    /// The address that the discovery log shows instead of the listener's own.
     pub(crate) fn advertised(&self) -> Option<Advertised> {
         self.lock().advertised.clone()
     }
 
-    /// True if that has changed.
+    /// Sets the advertised address; true if it has changed.
     pub(crate) fn advertise(&self, advertised: Option<&Advertised>) -> bool {
         let mut state = self.lock();
         let has_changed = state.advertised.as_ref() != advertised;
@@ -145,7 +145,7 @@ impl Listener {
         has_changed
     }
 
-    /// Whether an operator means this one: by its number, its address, or what it is advertised as.
+    /// Whether an operator's `name` means this listener: its number, its address, or its advertised address.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         let advertised = || self.advertised().map(|advertised| advertised.to_string());
         name == self.id.to_string()
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drained_listener_shows_what_was_set_meanwhile_later() {
+    fn states_set_on_a_drained_listener_show_after_undrain() {
         let config = ListenConfig::from(SocketAddr::from(([127, 0, 0, 1], 4420)));
         let listener = Listener::new(1, config.address, &config);
         assert_eq!((listener.inaccessible(), listener.changes()), (0, 1));
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(listener.group(2), (AnaState::Inaccessible, 2));
         assert!(listener.set_drained(true));
         assert_eq!((listener.inaccessible(), listener.changes()), (u32::MAX, 3));
-        // Group 2 stays what it is.
+        // Group 2 was inaccessible before, so its change count stays.
         assert_eq!(listener.group(2), (AnaState::Inaccessible, 2));
         assert!(!set(1, AnaState::NonOptimized));
         assert_eq!(listener.group(1), (AnaState::Inaccessible, 3));

@@ -1,11 +1,11 @@
-//! Function Load beside the reactors: objects are read, checked and translated on a thread of their own,
-//! one at a time, however many hosts load functions.
+//! Function Load outside the reactors: objects are parsed, checked and translated on a thread of their own, one at a
+//! time, however many hosts load functions.
 //!
-//! Groups of hosts take turns by the time that was spent for each, and within a group hosts do: all hosts without keys
-//! at an address are one, and each other host is one. Of two that had as much the one with the smaller object comes
-//! first: so a small function is not long in coming whatever others load. All that wait come closer by each load, so that
-//! small ones of hosts that are new each time do not keep a large one waiting. What a connection has asked for is
-//! forgotten with it.
+//! Groups of hosts take turns by the compile time spent for each, and the hosts of a group likewise: all hosts without
+//! keys at an address are one group, and each other host is a group of its own. If two have had as much, the one with
+//! the smaller object comes first: so a small function is compiled soon, whatever others load. Each load brings all
+//! waiting loads closer, so that small loads of hosts that are new each time do not keep a large one waiting. When a
+//! connection ends, its loads are cancelled.
 
 use crate::hosts::Host;
 use crate::limits::{MAX_NAME_BYTES, MAX_REASON_BYTES};
@@ -22,28 +22,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Time that a byte of an object is believed to cost, in ns: an instruction has 8, and takes some 8 µs.
+/// Estimated compile time of a byte of an object, in ns: an instruction has 8 bytes and takes some 8 µs.
 const NS_PER_BYTE: u64 = 1000;
-/// The most that an object is believed to cost, in ns. The longest program that we know takes so long: 4096 stores
-/// and atomic operations in turn.
+/// Upper limit of the estimated compile time of an object, in ns. The slowest known program takes this long: 4096
+/// stores and atomic operations in turn.
 const MAX_ESTIMATE_NS: u64 = 600_000_000;
 
-/// A function to be compiled beside the reactor.
+/// A function to be compiled outside the reactor.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) command: CommandId,
-    /// The connection's number, unlike its index never used again.
+    /// The connection's serial number, which is never reused, unlike its index.
     pub(crate) serial: u64,
     pub(crate) function: u32,
     pub(crate) installation: Installation,
     pub(crate) object: Vec<u8>,
     pub(crate) host: Arc<Host>,
-    /// What the object takes, of the host's memory.
+    /// Charge to the host for the object.
     pub(crate) _memory: Charge,
 }
 
 impl Load {
-    /// What has become of it.
+    /// The result of the load.
     pub(crate) fn ended(self, outcome: Result<Function, String>) -> Loaded {
         let Load { command, serial, installation, .. } = self;
         Loaded { command, serial, installation, outcome }
@@ -73,7 +73,7 @@ fn split_name(upload: &[u8]) -> Result<(Option<String>, &[u8]), String> {
     Ok((Some(name.to_owned()), object))
 }
 
-/// Parses, checks and translates one entry point of an object. The error is in printable words.
+/// Parses, checks and translates one entry point of an object. The error is printable text.
 pub(crate) fn compile(object: &[u8], entry: usize, id: u32) -> Result<Function, String> {
     let entry = Object::parse_entry(object, entry).map_err(reason)?;
     let native = NativeFunction::compile(&entry.program).map_err(reason)?;
@@ -91,7 +91,7 @@ pub(crate) fn compile(object: &[u8], entry: usize, id: u32) -> Result<Function, 
     })
 }
 
-/// An error in printable words: it is logged as well.
+/// An error as printable text, because it is logged as well.
 fn reason(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     cut(text.replace(is_unprintable, "\u{fffd}"), MAX_REASON_BYTES)
@@ -102,39 +102,39 @@ fn cut(mut text: String, max_bytes: usize) -> String {
     text
 }
 
-/// A function that has been compiled, or not.
+/// The result of compiling a function.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) command: CommandId,
-    /// Of the connection.
+    /// The connection's serial number.
     pub(crate) serial: u64,
     pub(crate) installation: Installation,
     /// The error is for the host to read.
     pub(crate) outcome: Result<Function, String>,
 }
 
-/// Whom to tell.
+/// The callback that gets the result.
 type Reply = Box<dyn FnOnce(Loaded) + Send>;
 
-/// Takes functions to be compiled. The thread ends with the last of its clones.
+/// Handle to the compiler thread, which ends with the last clone.
 #[derive(Clone)]
 pub(crate) struct Loader(Worker<Turns>);
 
-/// A load that waits.
+/// A waiting load.
 struct Waits {
     load: Load,
     reply: Reply,
     /// Virtual time at which it came.
     came_ns: u64,
-    /// The same in its group.
+    /// The same in its group's virtual time.
     came_in_group_ns: u64,
 }
 
-/// Loads that wait.
+/// The waiting loads.
 #[derive(Default)]
 struct Turns {
     waiting: Vec<Waits>,
-    /// Virtual time: what each group that waits has had.
+    /// Virtual time: the time that each waiting group has had.
     now_ns: u64,
 }
 
@@ -145,7 +145,8 @@ impl Waits {
     }
 }
 
-/// A group that waits: its next load, by when that ends in the group and its place among all, and when its first one came.
+/// A waiting group: its next load, by the load's end in the group's virtual time and its position among all, and when
+/// its first load came.
 struct Candidate {
     next: (u64, usize),
     came_ns: u64,
@@ -162,14 +163,14 @@ impl Waiting for Turns {
             let candidate =
                 groups.entry(host.group.serial).or_insert(Candidate { next, came_ns: u64::MAX });
             candidate.next = candidate.next.min(next);
-            // Others that come later do not move its place.
+            // Loads that come later do not move the group's place.
             candidate.came_ns = candidate.came_ns.min(waits.came_ns);
         }
         let begins_ns = |Candidate { next: (_, at), came_ns }: &Candidate| {
             let had_ns = &self.waiting[*at].load.host.group.compile_time_ns;
             had_ns.load(Ordering::Relaxed).max(*came_ns)
         };
-        // The first of those that are equal.
+        // Of equal candidates, the one that came first.
         let ends_ns = |candidate: &Candidate| {
             let at = candidate.next.1;
             (begins_ns(candidate) + self.waiting[at].load.estimate_ns(), at)
@@ -188,7 +189,7 @@ impl Waiting for Turns {
 }
 
 impl Turns {
-    /// A load's place in line is that of the time when it came, however long others take: a host that comes back begins
+    /// Adds a load. Its place in line follows from the virtual time at which it came: a host that comes back begins
     /// where the others are.
     fn add(&mut self, load: Load, reply: Reply) {
         let came_ns = self.now_ns;
@@ -196,7 +197,7 @@ impl Turns {
         self.waiting.push(Waits { load, reply, came_ns, came_in_group_ns });
     }
 
-    /// The load of a host that was taken last has taken so long.
+    /// Records how long the load that was taken last has taken.
     fn ended(&mut self, host: &Host, took_ns: u64) {
         let waiting = || self.waiting.iter().map(|waits| &*waits.load.host).chain([host]);
         let groups = waiting().map(|host| host.group.serial).collect::<HashSet<_>>().len();
@@ -216,17 +217,17 @@ impl Load {
 }
 
 impl Loader {
-    /// Starts the thread, beside `reactors`.
+    /// Starts the thread, on other processors than `reactors` if possible.
     pub(crate) fn start(reactors: &[usize]) -> io::Result<Loader> {
         Ok(Loader(Worker::start("load", reactors, serve)?))
     }
 
-    /// Compiles a function in its turn; `reply` is told on the loader's thread.
+    /// Compiles a function in its turn; `reply` is called with the result on the loader's thread.
     pub(crate) fn load(&self, load: Load, reply: impl FnOnce(Loaded) + Send + 'static) {
         self.0.add(|turns| turns.add(load, Box::new(reply)));
     }
 
-    /// Forgets what the connection with this number has asked for.
+    /// Cancels the loads of the connection with this serial number.
     pub(crate) fn cancel(&self, serial: u64) {
         self.0.cancel(|turns| turns.waiting.retain(|waits| waits.load.serial != serial));
     }
@@ -234,9 +235,8 @@ impl Loader {
 
 fn serve((load, reply): (Load, Reply), queue: &Queue<Turns>) {
     let begun = Instant::now();
-    let outcome = catch_unwind(AssertUnwindSafe(|| load.run())).unwrap_or_else(|_| {
-        Err("the compiler gave up on it, which is a defect of the target".into())
-    });
+    let outcome = catch_unwind(AssertUnwindSafe(|| load.run()))
+        .unwrap_or_else(|_| Err("the compiler panicked, which is a defect of the target".into()));
     let took_ns = begun.elapsed().as_nanos() as u64;
     queue.with(|turns| turns.ended(&load.host, took_ns));
     reply(load.ended(outcome));
@@ -248,7 +248,7 @@ mod tests {
     use crate::hosts::{HostLimits, Hosts};
     use std::net::Ipv4Addr;
 
-    /// A load of an object of so many bytes for a host.
+    /// A load of an object of `bytes` bytes for a host.
     fn load(host: &Arc<Host>, serial: u64, bytes: usize) -> (Load, Reply) {
         let load = Load {
             command: CommandId { connection: 0, slot: 0 },
@@ -277,10 +277,10 @@ mod tests {
             load.serial
         };
         assert_eq!([take(&mut state), take(&mut state)], [10, 0]);
-        // Whoever had less comes first, though the other has waited longer.
+        // The host that has had less comes first, though the other has waited longer.
         add(&mut state, load(&other, 11, 90_000));
         assert_eq!([take(&mut state), take(&mut state)], [11, 1]);
-        // What others have had while it was away does not count for it.
+        // A host that was away does not catch up with time that others had meanwhile.
         let late = hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "c");
         add(&mut state, load(&late, 20, 50_000));
         add(&mut state, load(&late, 21, 50_000));
@@ -288,9 +288,9 @@ mod tests {
         assert!(state.take().is_none());
     }
 
-    /// However long others go on, with objects that are smaller and cost more than their size says.
+    /// A large load gets its turn while others go on with objects that are smaller and cost more than their size says.
     #[test]
-    fn small_objects_without_end_let_a_large_one_in() {
+    fn a_large_object_is_not_starved_by_small_ones() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let [busy, other] = ["a", "b"].map(|nqn| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn));
         let mut state = Turns::default();
@@ -306,9 +306,9 @@ mod tests {
         assert_eq!(before, Some(20));
     }
 
-    /// The same where each comes by a connection and a name of its own, which are gone when it has ended.
+    /// The same if each small load comes by a connection and a name of its own, which are gone when it has ended.
     #[test]
-    fn hosts_that_are_new_each_time_let_a_large_object_in() {
+    fn a_large_object_is_not_starved_by_new_hosts() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let host = |nqn: &str| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn);
         let mut state = Turns::default();
@@ -325,8 +325,8 @@ mod tests {
         assert!(before < 60, "{before} came before it");
     }
 
-    /// However many names an address has, and however small and dear their objects are: somebody elsewhere has half of
-    /// the time.
+    /// However many names an address has, and however small and slow to compile their objects are, a host elsewhere has
+    /// half of the time.
     #[test]
     fn names_at_an_address_have_the_time_of_one() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Loads that come later at the same address, and may be dropped, do not move the place of one that waits.
+    /// Loads that come later at the same address, and may be dropped, do not move the place of a waiting load.
     #[test]
     fn smaller_loads_at_its_address_do_not_keep_a_load_waiting() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
@@ -376,9 +376,9 @@ mod tests {
         assert!(before.is_some_and(|before| before < 50), "{before:?}");
     }
 
-    /// A host that reconnects for each load has what it has had.
+    /// A host that reconnects for each load keeps its account of compile time.
     #[test]
-    fn what_a_host_has_had_outlives_its_connections() {
+    fn compile_time_of_a_host_outlives_its_connections() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let host = || hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "a");
         host().compile_time_ns.store(7, Ordering::Relaxed);

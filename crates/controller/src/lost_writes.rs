@@ -1,7 +1,7 @@
-//! Writes that were acknowledged and then lost, and which associations have been told.
+//! Acknowledged writes that were lost, and the associations that have been told of them.
 //!
-//! Whoever syncs first hears of a loss from the kernel or the drive, and nobody after that. So a loss is kept with the
-//! storage, and each association is told by its next Flush or write with Force Unit Access.
+//! The kernel or the drive reports a loss only to the first sync after it. So the target records the loss with the
+//! storage, and tells each association by its next Flush or write with Force Unit Access.
 
 use crate::access::Access;
 use crate::hosts::Host;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Losses are numbered, those of all storage together.
+/// The number of the last loss; losses of all storage are numbered together.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// The number of the last loss of a storage; 0 if there was none.
@@ -19,35 +19,35 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct LostWrites(AtomicU64);
 
 impl LostWrites {
-    /// Writes have been lost.
+    /// Records that writes have been lost.
     pub(crate) fn note(&self) {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         self.0.fetch_max(number, Ordering::Relaxed);
     }
 }
 
-/// What an association has been told.
+/// The losses that an association has been told of.
 #[derive(Debug)]
 pub(crate) struct Told {
     /// The last loss before it began.
     first: u64,
-    /// Of each storage with losses since then, the last that it was told of.
+    /// For each storage with losses since then, the last one that it was told of.
     later: Mutex<Vec<(Weak<LostWrites>, u64)>>,
 }
 
 impl Told {
-    /// Of a host that begins now: it has no writes that can have been lost before.
+    /// For a host that begins now: it has no writes that can have been lost before.
     pub(crate) fn from_now() -> Told {
         Told { first: LAST.load(Ordering::Relaxed), later: Mutex::default() }
     }
 
-    /// Of an association that goes on where another one of its host is: what that one has not been told, it is told
-    /// as well.
+    /// For an association that continues another one of its host: losses that the other one has not been told of will
+    /// be told to it as well.
     pub(crate) fn copied(&self) -> Told {
         Told { first: self.first, later: Mutex::new(self.later().clone()) }
     }
 
-    /// The number of the last loss, if that was not told.
+    /// The number of the last loss of a storage, if the association has not been told of it.
     #[inline]
     pub(crate) fn unheard(&self, of: &Arc<LostWrites>) -> Option<u64> {
         let last = of.0.load(Ordering::Relaxed);
@@ -60,14 +60,14 @@ impl Told {
         later.iter().find(|(known, _)| is_it(known, of)).map_or(0, |(_, told)| *told)
     }
 
-    /// The losses up to this number have been told.
+    /// Records that the association has been told of losses up to this number.
     pub(crate) fn hears(&self, of: &Arc<LostWrites>, number: u64) {
         let mut later = self.later();
         if let Some((_, told)) = later.iter_mut().find(|(known, _)| is_it(known, of)) {
             *told = number.max(*told);
             return;
         }
-        // Storage that nobody serves any more.
+        // Drops storage that is not served any more.
         later.retain(|(known, _)| known.strong_count() > 0);
         later.push((Arc::downgrade(of), number));
     }
@@ -77,7 +77,8 @@ impl Told {
     }
 }
 
-/// A host by its qualified name and its identifier, which anybody may give; and where it is, unless it proves its name.
+/// A host by its qualified name and its identifier, which any peer may claim, and by its address, unless it proves its
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostName {
     pub(crate) nqn: String,
@@ -86,47 +87,48 @@ pub(crate) struct HostName {
 }
 
 impl HostName {
-    /// One that has given this name and this identifier, to be let in so.
+    /// The name of a host that has given this NQN and this identifier at Connect.
     pub(crate) fn new(access: &Access, host: &Host, (nqn, id): (&str, [u8; 16])) -> HostName {
         let address = host.address().filter(|_| access.authentication.is_none());
         HostName { nqn: nqn.to_owned(), id, address }
     }
 
-    /// Whether one may be the other, that has come from elsewhere.
+    /// Whether one may be the other host, coming from another address.
     pub(crate) fn may_be(&self, other: &HostName) -> bool {
         self.id == other.id && self.nqn == other.nqn
     }
 
-    /// Who shares what may be remembered: those at an address, who may take any name there, or a proven name.
+    /// The group that shares the room of [`CutOff`]: all hosts at an address, where names are free, or one proven name.
     fn group(&self) -> (Option<IpAddr>, Option<&str>) {
         (self.address, self.address.is_none().then_some(&self.nqn))
     }
 }
 
-/// Associations that their hosts have not shut down, the last one last, of which not too many are kept. The hosts may
-/// come back by others and go on, among others to flush what they have written by these.
+/// Associations that ended without a shutdown by their hosts, the latest one last; their number is limited. The hosts
+/// may come back by other associations and continue, for example flush what they have written by these.
 ///
-/// Who has not proved its name may be told of what it did not write, but nobody who comes from elsewhere makes the
-/// target forget what a host has to hear.
+/// A host that has not proved its name may be told of losses that do not concern it, but no peer at another address can
+/// make the target forget a loss that a host must be told of.
 #[derive(Debug, Default)]
 pub(crate) struct CutOff(VecDeque<(HostName, Ending)>);
 
 #[derive(Debug)]
 enum Ending {
-    /// It was cut off, having been told this.
+    /// It was cut off, with the losses that it had been told of.
     CutOff(Told),
-    /// It has shut down what it had, and begins anew, whatever was cut off that had its name elsewhere.
+    /// The host has shut its association down and begins anew, even if an association with its name was cut off at
+    /// another address.
     ShutDown,
 }
 
 impl CutOff {
-    /// A host is cut off.
+    /// Records that an association of a host is cut off.
     pub(crate) fn add(&mut self, host: HostName, told: &Told) {
         self.0.retain(|(of, ending)| *of != host || !matches!(ending, Ending::ShutDown));
         self.push(host, Ending::CutOff(told.copied()));
     }
 
-    /// A host has shut its association down.
+    /// Records that a host has shut its association down.
     pub(crate) fn has_shut_down(&mut self, host: HostName) {
         self.0.retain(|(of, ending)| *of != host || ending.told().is_some());
         let is_cut_off = self.0.iter().any(|(of, _)| *of == host);
@@ -135,24 +137,24 @@ impl CutOff {
         }
     }
 
-    /// What a host has been told by the first of its associations here.
+    /// The losses that a host has been told of by the first of its cut-off associations here.
     pub(crate) fn told(&self, host: &HostName) -> Option<&Told> {
         self.0.iter().filter(|(of, _)| of == host).find_map(|(_, ending)| ending.told())
     }
 
-    /// The same of one of its name that was elsewhere, and cut off since the host has shut down what it had.
+    /// The same for a host of its name at another address that was cut off after this host's last shutdown.
     pub(crate) fn told_elsewhere(&self, host: &HostName) -> Option<&Told> {
         let last = self.0.iter().rposition(|(of, _)| of == host);
         let later = self.0.iter().skip(last.map_or(0, |last| last + 1));
         later.filter(|(of, _)| of.may_be(host)).find_map(|(_, ending)| ending.told())
     }
 
-    /// A host has come back.
+    /// Records that a host has come back.
     pub(crate) fn has_come_back(&mut self, host: &HostName) {
         self.0.retain(|(of, ending)| of != host || ending.told().is_none());
     }
 
-    /// Remembers one more; the oldest of those who have most is forgotten for it if there are too many.
+    /// Adds an entry; if there are too many, the oldest of the group with most is dropped for it.
     fn push(&mut self, host: HostName, ending: Ending) {
         if self.0.len() >= MAX_CUT_OFF {
             let mut counts = HashMap::new();
@@ -182,7 +184,7 @@ fn is_it(known: &Weak<LostWrites>, of: &Arc<LostWrites>) -> bool {
 
 #[cfg(test)]
 impl Told {
-    /// Whether there was a loss that is told now.
+    /// Whether there is an untold loss; marks it as told.
     pub(crate) fn must_hear(&self, of: &Arc<LostWrites>) -> bool {
         self.unheard(of).map(|number| self.hears(of, number)).is_some()
     }
@@ -197,10 +199,10 @@ mod tests {
         HostName { nqn: nqn.to_owned(), id: [id; 16], address }
     }
 
-    /// They are not remembered without a limit, and who is cut off again and again pushes out only those at its own
+    /// The number of entries is limited, and a host that is cut off again and again pushes out only entries at its own
     /// address, or of its own proven name.
     #[test]
-    fn the_oldest_of_those_who_have_most_is_forgotten() {
+    fn a_host_evicts_only_entries_of_its_own_address_or_name() {
         let mut cut_off = CutOff::default();
         let told = Told::from_now();
         let (here, proven) = (at(Some(1), "a", 1), at(None, "a", 1));
@@ -219,10 +221,10 @@ mod tests {
         assert!(cut_off.told(&here).is_some() && cut_off.told(&proven).is_some());
     }
 
-    /// Whoever comes from elsewhere by the same name takes nothing from who was cut off, and a host that comes back
-    /// from elsewhere is told once.
+    /// A peer at another address with the same name takes nothing from a host that was cut off, and a host that comes
+    /// back from another address is told once.
     #[test]
-    fn who_comes_from_elsewhere_takes_nothing_away() {
+    fn a_peer_at_another_address_removes_no_entry() {
         let mut cut_off = CutOff::default();
         let (here, there) = (at(Some(1), "a", 1), at(Some(2), "a", 1));
         cut_off.add(here.clone(), &Told::from_now());
@@ -231,7 +233,7 @@ mod tests {
         cut_off.has_shut_down(there.clone());
         assert!(cut_off.told_elsewhere(&there).is_none(), "it begins anew");
         assert!(cut_off.told(&here).is_some());
-        // Cut off there as well, it has that to hear.
+        // If it is cut off there as well, it must be told of that.
         cut_off.add(there.clone(), &Told::from_now());
         assert!(cut_off.told(&there).is_some());
         cut_off.has_come_back(&here);
@@ -257,16 +259,16 @@ mod tests {
         }
         let later = Told::from_now();
         assert!(!later.must_hear(&one) && !later.must_hear(&other));
-        // What nobody serves is forgotten.
+        // Storage that is not served any more is forgotten.
         drop(one);
         let third = Arc::new(LostWrites::default());
         third.note();
         assert!(told[0].must_hear(&third) && told[0].later.lock().expect("free").len() == 2);
     }
 
-    /// What has its name elsewhere and is cut off after a host has shut down is not what it had then.
+    /// An association of the same name at another address that is cut off after a host's shutdown counts for that host.
     #[test]
-    fn who_is_cut_off_elsewhere_after_a_shutdown_is_told_here() {
+    fn losses_at_another_address_after_a_shutdown_are_told() {
         let mut cut_off = CutOff::default();
         let told = Told::from_now();
         let (first, second) = (at(Some(1), "a", 1), at(Some(2), "a", 1));

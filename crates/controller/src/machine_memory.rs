@@ -1,4 +1,4 @@
-//! How much memory there is.
+//! The amount of memory of this machine.
 
 /// Memory of the machine, or of the control group that the process is in, in bytes.
 pub(crate) fn machine_bytes() -> u64 {
@@ -7,7 +7,8 @@ pub(crate) fn machine_bytes() -> u64 {
     group_bytes().map_or(machine, |group| group.min(machine))
 }
 
-/// The limit of the process's control group, if it has one (version 2, or of the whole container).
+/// The lowest limit of the process's control group and its parents, if there is one (cgroup version
+/// 2; a container's limit is among them).
 fn group_bytes() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;

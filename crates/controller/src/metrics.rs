@@ -1,8 +1,8 @@
-//! What a reactor counts: commands by namespace and class, and how long they took.
+//! Counters of a reactor: commands and their latencies, by namespace and class.
 //!
-//! Only the reactor itself counts, in plain memory; whoever wants the figures asks it for a copy
-//! ([`report`](crate::report)). The clock is read for each round of operations, of which there are at most 16: a
-//! command that is answered in the round in which it came took no time.
+//! Only the reactor itself counts, in plain memory; other threads ask it for a copy ([`report`](crate::report)). The
+//! clock is read once for each round of at most 16 operations: a command that is answered in the round in which it came
+//! has latency 0.
 
 use crate::queue::State;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
@@ -25,7 +25,7 @@ impl Class {
     /// All of them, in the order of their numbers.
     pub const ALL: [Class; 4] = [Class::Read, Class::Write, Class::Flush, Class::Chain];
 
-    /// In a word, for metrics.
+    /// Its name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Class {
         }
     }
 
-    /// That of a command by what it waits for, and the place of its namespace.
+    /// The class of a command by its state, and the place of its namespace.
     #[inline]
     pub(crate) fn of(state: &State) -> Option<(Class, usize)> {
         match *state {
@@ -52,7 +52,7 @@ impl Class {
     }
 }
 
-/// Latencies in buckets, four to each power of two, the first of them of 256 ns.
+/// Latencies in buckets, four for each power of two; the first bucket is 256 ns wide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; Histogram::BUCKETS],
@@ -66,9 +66,9 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The last takes all that took longer than a minute.
+    /// Number of buckets. The last one takes all latencies above a minute.
     pub const BUCKETS: usize = 108;
-    /// The shortest time that is told from 0, in ns, as a power of two.
+    /// Binary logarithm of the width of the first bucket in ns.
     const SHIFT: u32 = 8;
 
     #[inline]
@@ -95,7 +95,7 @@ impl Histogram {
         self.sum_ns += other.sum_ns;
     }
 
-    /// The time below which all of a bucket are, in ns; of the last `u64::MAX`.
+    /// The upper end of a bucket in ns, exclusive; `u64::MAX` for the last one.
     #[must_use]
     pub const fn end_ns(bucket: usize) -> u64 {
         let next = bucket + 1;
@@ -106,7 +106,7 @@ impl Histogram {
         units << Self::SHIFT
     }
 
-    /// How many took how long, by [bucket](Self::end_ns).
+    /// The counts by [bucket](Self::end_ns).
     #[must_use]
     pub const fn buckets(&self) -> &[u64; Self::BUCKETS] {
         &self.buckets
@@ -118,14 +118,14 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// The time of all together, in ns.
+    /// The sum of all latencies in ns.
     #[must_use]
     pub const fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The time that a part of them (0 to 1) did not exceed, in ns: the end of a bucket, which is up to a
-    /// quarter too long. None if there are none.
+    /// The latency that this part (0 to 1) of all did not exceed, in ns: the end of a bucket, which is up to a quarter
+    /// too long. None if there are none.
     #[must_use]
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
@@ -136,7 +136,7 @@ impl Histogram {
         })
     }
 
-    /// What has been added since `before`.
+    /// The latencies that have been added since `before`.
     #[must_use]
     pub fn since(&self, before: &Histogram) -> Histogram {
         let mut since = self.clone();
@@ -148,8 +148,7 @@ impl Histogram {
     }
 }
 
-/// Latencies in buckets of a power of two, the first of them of 1.024 µs: each of those of a [`Histogram`] takes
-/// four of its buckets.
+/// Latencies in buckets of a power of two; the first is 1.024 µs wide. Each holds four buckets of a [`Histogram`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Octaves {
     buckets: [u64; Octaves::BUCKETS],
@@ -157,10 +156,10 @@ pub struct Octaves {
 }
 
 impl Octaves {
-    /// The last takes all that took longer than half a minute.
+    /// Number of buckets. The last one takes all latencies above half a minute.
     pub const BUCKETS: usize = Histogram::BUCKETS / 4;
 
-    /// Adds one that was counted elsewhere, and is told here by its bucket there.
+    /// Adds a command that has been counted in a [`Histogram`].
     #[inline]
     pub(crate) fn add(&mut self, counted: Counted) {
         self.buckets[counted.bucket / 4] += 1;
@@ -174,13 +173,13 @@ impl Octaves {
         self.sum_ns += other.sum_ns;
     }
 
-    /// The time below which all of a bucket are, in ns; of the last `u64::MAX`.
+    /// The upper end of a bucket in ns, exclusive; `u64::MAX` for the last one.
     #[must_use]
     pub const fn end_ns(bucket: usize) -> u64 {
         Histogram::end_ns(4 * bucket + 3)
     }
 
-    /// How many took how long, by [bucket](Self::end_ns).
+    /// The counts by [bucket](Self::end_ns).
     #[must_use]
     pub const fn buckets(&self) -> &[u64; Self::BUCKETS] {
         &self.buckets
@@ -192,7 +191,7 @@ impl Octaves {
         self.buckets.iter().sum()
     }
 
-    /// The time of all together, in ns.
+    /// The sum of all latencies in ns.
     #[must_use]
     pub const fn sum_ns(&self) -> u64 {
         self.sum_ns
@@ -210,7 +209,7 @@ impl From<&Histogram> for Octaves {
 }
 
 impl Serialize for Octaves {
-    /// Count, sum, and the buckets that are not empty: their ends in ns and how many they have.
+    /// Count, sum, and the buckets that are not empty: their ends in ns and their counts.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let buckets = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         let buckets: Vec<(u64, u64)> =
@@ -228,7 +227,7 @@ impl Serialize for Octaves {
 pub struct ClassLatencies([Octaves; Class::ALL.len()]);
 
 impl ClassLatencies {
-    /// Those of a class.
+    /// The latencies of a class.
     #[must_use]
     pub const fn class(&self, class: Class) -> &Octaves {
         &self.0[class as usize]
@@ -239,14 +238,14 @@ impl ClassLatencies {
         self.0[counted.class as usize].add(counted);
     }
 
-    /// Adds all of another's.
+    /// Adds the latencies of another.
     pub fn merge(&mut self, other: &ClassLatencies) {
         for (to, from) in self.0.iter_mut().zip(&other.0) {
             to.merge(from);
         }
     }
 
-    /// Adds all of a namespace's.
+    /// Adds the latencies of a namespace.
     pub(crate) fn merge_namespace(&mut self, metrics: &NamespaceMetrics) {
         for (to, from) in self.0.iter_mut().zip(&metrics.0) {
             to.merge(&Octaves::from(&from.latency));
@@ -263,8 +262,8 @@ pub(crate) struct Counted {
     pub(crate) latency_ns: u64,
 }
 
-/// Latencies of functions: of which subsystem, and its id if it is kept; those of all others of a subsystem
-/// have 0.
+/// Latencies of functions, by number of the subsystem and function id; 0 stands for all functions of a subsystem that
+/// are not kept.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionLatencies(Vec<((usize, u32), Octaves)>);
 
@@ -302,7 +301,7 @@ impl FunctionLatencies {
 }
 
 impl Serialize for Histogram {
-    /// Count, sum, quantiles, and the buckets that are not empty: their ends in ns and how many they have.
+    /// Count, sum, quantiles, and the buckets that are not empty: their ends in ns and their counts.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let us = |part| self.quantile_ns(part).map(|ns| ns as f64 / 1000.0);
         let buckets = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -322,14 +321,13 @@ impl Serialize for Histogram {
 /// Commands of one class in one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClassMetrics {
-    /// From when a command came to when it was answered.
+    /// Time from the arrival of a command to its answer.
     pub latency: Histogram,
-    /// Those that ended with another status than success. One that is refused before a namespace is known is
-    /// not among them.
+    /// Commands that ended with an error status, without those that are refused before their namespace is known.
     pub errors: u64,
-    /// What was read or written, in bytes; of chains what they read.
+    /// Bytes read or written; for chains, the bytes that they read at the target.
     pub bytes: u64,
-    /// Of chains.
+    /// Hops of chains.
     pub hops: u64,
 }
 
@@ -355,7 +353,7 @@ pub(crate) struct Ended {
 pub(crate) struct NamespaceMetrics(pub(crate) [ClassMetrics; Class::ALL.len()]);
 
 impl NamespaceMetrics {
-    /// Counts a command of a class that has ended.
+    /// Counts an ended command of a class.
     #[inline(always)]
     pub(crate) fn count(&mut self, class: Class, latency_ns: u64, ended: Ended) -> Counted {
         let metrics = &mut self.0[class as usize];

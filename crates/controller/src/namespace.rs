@@ -1,4 +1,4 @@
-//! Namespaces: what they are made of and how hosts recognise them.
+//! Namespaces: their storage, and the identifiers by which hosts recognise them.
 
 use crate::backend::Backend;
 use crate::config::{NamespaceConfig, NamespaceSource};
@@ -23,12 +23,11 @@ pub(crate) struct Namespace {
     pub(crate) backend: Backend,
     /// Writes that it has acknowledged and lost.
     pub(crate) lost_writes: Arc<LostWrites>,
-    /// Those of a file are the same on every start: made from its path and the subsystem's name; those of a
-    /// disk likewise, from what it says of itself. Those of memory that is no file's are new each time,
-    /// because what a host knows of its contents is gone: Linux then gives up the old namespace, instead of
-    /// going on with zeroes.
+    /// Identifiers of a file are the same on every start: made from its path and the subsystem's name; identifiers of a
+    /// disk likewise, from its own identifiers. Those of memory that is not a file are new each time, because its
+    /// contents are gone: Linux then gives up the old namespace instead of going on with zeroes.
     ///
-    /// Where the configuration gives a UUID, both are that one.
+    /// If the configuration gives a UUID, both are that one.
     pub(crate) nguid: [u8; 16],
     /// Likewise.
     pub(crate) uuid: [u8; 16],
@@ -36,9 +35,9 @@ pub(crate) struct Namespace {
     pub(crate) ana_group: u32,
     /// For logs.
     pub(crate) description: String,
-    /// What it was opened as; only the size of a file may have changed since then.
+    /// The source that it was opened from; only the size of a file may have changed since then.
     pub(crate) source: NamespaceSource,
-    /// What nguid and uuid are made of, beside the name of the subsystem.
+    /// The identity that nguid and uuid are made of, together with the name of the subsystem.
     identity: DiskIdentity,
     /// The UUID that the configuration gives.
     given_uuid: Option<[u8; 16]>,
@@ -52,9 +51,9 @@ pub enum NamespaceError {
     Memory {
         /// Namespace id.
         nsid: u32,
-        /// What was asked for.
+        /// The requested size.
         size_bytes: u64,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The file cannot be used.
@@ -65,30 +64,32 @@ pub enum NamespaceError {
         /// The reason.
         source: FileError,
     },
-    /// Memory of another size in place of one that is served.
+    /// Memory that would replace other memory that is being served.
     #[error(
-        "namespace {nsid}: memory cannot become other memory while it is served; remove it, or give the new one an nsid= that is free"
+        "namespace {nsid}: a memory namespace cannot be replaced by another while it is served; \
+         remove it first, or give the new one a free nsid="
     )]
     OtherMemory {
         /// Namespace id.
         nsid: u32,
     },
-    /// Two namespaces are one disk, as far as that is known.
+    /// Two namespaces seem to be one disk.
     #[error(
-        "namespaces {other} and {nsid}, of one subsystem or of two, are one disk by what it says of itself \
-         ({identity}): serve it once, or give each a uuid= if they are two"
+        "namespaces {other} and {nsid}, of one subsystem or of two, are one disk by its identity \
+         ({identity}): serve it once, or give each a uuid= if they are different disks"
     )]
     SameDisk {
-        /// The one.
+        /// One namespace.
         nsid: u32,
-        /// The other.
+        /// The other one.
         other: u32,
-        /// What they are known by.
+        /// The identity that both have.
         identity: String,
     },
     /// A file that the running target serves in another way.
     #[error(
-        "namespace {nsid}: {path} is being served with another block size or in another way; take it out first, and put it in again with a second SIGHUP"
+        "namespace {nsid}: {path} is being served with another block size or in another way; \
+         remove it with one reload, and add it again with a second"
     )]
     StillServed {
         /// Namespace id.
@@ -112,7 +113,7 @@ impl Namespace {
         Namespace::open_as(nsid, config, subsystem, lock_of(config.uuid))
     }
 
-    /// The same with another lock of its files.
+    /// The same with this lock on its files.
     pub(crate) fn open_as(
         nsid: u32,
         config: &NamespaceConfig,
@@ -127,8 +128,8 @@ impl Namespace {
                 let memory = MemoryNamespace::new(size_bytes, model)
                     .map_err(|source| NamespaceError::Memory { nsid, size_bytes, source })?;
                 let description = format!(
-                    "volatile memory, latency {latency_us} µs; measure it written: blocks never \
-                     written are all one page of zeroes, which reads faster"
+                    "volatile memory, latency {latency_us} µs; write it before you measure: blocks \
+                     never written share one page of zeroes, which reads faster"
                 );
                 (Backend::Memory(Arc::new(memory)), description)
             }
@@ -150,7 +151,7 @@ impl Namespace {
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 let how = match layout {
-                    Layout::Concatenated => "one behind the other".to_owned(),
+                    Layout::Concatenated => "concatenated".to_owned(),
                     Layout::Striped { chunk_bytes } => format!("striped by {chunk_bytes} bytes"),
                 };
                 warn_of_unused(&pieces, &format!("{subsystem} namespace {nsid}"));
@@ -187,7 +188,8 @@ impl Namespace {
         })
     }
 
-    /// Just opened, in a target that may have had other memory under this id before.
+    /// A namespace just opened by a reload: memory gets new identifiers, because there may have been other memory under
+    /// this id before.
     pub(crate) fn renewed(mut self, subsystem: &str) -> Namespace {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.is_volatile() {
@@ -217,7 +219,7 @@ impl Namespace {
         }
     }
 
-    /// Whether it is what `config` describes, but perhaps for the size of a file.
+    /// Whether it is what `config` describes, except perhaps for the size of a file.
     pub(crate) fn is(&self, config: &NamespaceConfig) -> bool {
         let is_same = match (&self.source, &config.source) {
             (
@@ -234,18 +236,18 @@ impl Namespace {
         is_same && (has_own_blocks || self.block_bytes() == config.lba_bytes)
     }
 
-    /// Locks its files as its configuration asks for, or lets another process have them as well.
+    /// Locks its files as its configuration requires, or so that another process can open them as well.
     pub(crate) fn lock_files(&self, for_another: bool) -> std::io::Result<()> {
         self.backend.lock(if for_another { Lock::Shared } else { lock_of(self.given_uuid) })
     }
 
-    /// What is wrong with serving it at other targets, too, where its UUID says that they do.
+    /// Why it must not be served at several targets, if its UUID says that it is.
     pub(crate) fn why_not_shared(&self) -> Option<&'static str> {
         self.given_uuid?;
         match &self.backend {
             Backend::Memory(_) if self.is_volatile() => Some(
-                "memory is no other target's, nor this one's after a restart, and hosts would take \
-                 it for one disk",
+                "another target, or this one after a restart, has other memory, and hosts would \
+                 take both for one disk",
             ),
             Backend::Volume(volume) if !volume.is_direct() => Some(
                 "it goes through the page cache of this machine, so no other machine may serve it",
@@ -254,12 +256,12 @@ impl Namespace {
         }
     }
 
-    /// Whether hosts know it by a name of the kernel, which may be another disk's after the next start.
+    /// Whether its identifiers come from a kernel name, which another disk may have after the next start.
     pub(crate) fn is_known_by_kernel_name(&self) -> bool {
         self.given_uuid.is_none() && self.identity.is_kernel_name
     }
 
-    /// Refuses two namespaces that hosts would take for one, though nobody has said that they are.
+    /// Refuses two namespaces that hosts would take for one, unless the configuration gives their UUIDs.
     pub(crate) fn check_distinct<'a>(
         all: impl Iterator<Item = &'a Namespace>,
     ) -> Result<(), NamespaceError> {
@@ -277,19 +279,19 @@ impl Namespace {
         Ok(())
     }
 
-    /// Whether hosts know it as `config` says.
+    /// Whether its UUID and ANA group are those of `config`.
     pub(crate) fn is_known_as(&self, config: &NamespaceConfig) -> bool {
         (self.given_uuid, self.ana_group) == (config.uuid, config.ana_group)
     }
 
-    /// The size in blocks that it gets by `source`: of a file, which may have to grow for it, or of a drive now.
+    /// Its new size in blocks by `source`: of a file, which may have to grow, or of a drive now.
     pub(crate) fn settle_size(&self, source: &NamespaceSource) -> Result<u64, NamespaceError> {
         let failed = |source| NamespaceError::File { nsid: self.nsid, source };
         let size_bytes = self.backend.settle_size(source.file_bytes()).map_err(failed)?;
         Ok(size_bytes.map_or(self.blocks(), |bytes| bytes >> self.block_shift))
     }
 
-    /// Takes over the size that [`settle_size`](Self::settle_size) has found; true if it is another.
+    /// Sets the size that [`settle_size`](Self::settle_size) has found; true if it has changed.
     pub(crate) fn resize(&self, blocks: u64) -> bool {
         self.blocks.swap(blocks, Ordering::Relaxed) != blocks
     }
@@ -298,7 +300,7 @@ impl Namespace {
         1 << self.block_shift
     }
 
-    /// What chains read at once, in bytes.
+    /// The unit of chains' reads, in bytes.
     #[inline]
     pub(crate) fn unit_bytes(&self) -> u32 {
         self.backend.unit_bytes(self.block_bytes())
@@ -318,22 +320,23 @@ impl Namespace {
         FileMap::whole_namespace(self.nsid, self.size_bytes())
     }
 
-    /// Whether its contents go with the target.
+    /// Whether its contents are lost when the target ends.
     pub(crate) fn is_volatile(&self) -> bool {
         matches!(self.source, NamespaceSource::Memory { .. })
     }
 
-    /// Whether ranges can be made zero without data for them.
+    /// Whether ranges can be zeroed without a transfer of data.
     pub(crate) fn writes_zeroes(&self) -> bool {
         self.backend.writes_zeroes()
     }
 
-    /// Whether that gives their blocks back.
+    /// Whether zeroing a range gives its blocks back.
     pub(crate) fn deallocates(&self) -> bool {
         self.backend.deallocates()
     }
 
-    /// A command has ended that makes writes durable; `has_failed` if that is an error which tells of lost writes.
+    /// Checks for lost writes after a command that makes writes durable; `has_failed` if it has ended with an error
+    /// that reports lost writes.
     pub(crate) fn sync_ended(&self, has_failed: bool) {
         let mut is_noted = false;
         if let Some(volume) = self.backend.volume() {
@@ -347,29 +350,30 @@ impl Namespace {
         }
     }
 
-    /// Whether acknowledged writes may sit in a cache that a Flush empties.
+    /// Whether acknowledged writes may be in a cache that a Flush empties.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         self.backend.has_volatile_cache()
     }
 }
 
-/// What a controller announces because of the namespaces that exist for its host. A host looks once, when it connects.
+/// Features that a controller announces, derived from the namespaces that exist for its host. A host reads them once,
+/// when it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traits {
     /// A namespace may lose acknowledged writes that were not flushed.
     pub(crate) has_volatile_cache: bool,
-    /// Each namespace can make ranges zero without data for them.
+    /// Each namespace can zero ranges without a transfer of data.
     pub(crate) writes_zeroes: bool,
     /// Each namespace can give blocks back.
     pub(crate) deallocates: bool,
 }
 
 impl Traits {
-    /// What fits whatever namespaces there will be: the host flushes, and takes no command for granted.
+    /// Traits that fit any namespaces: the host flushes, and relies on no optional command.
     pub(crate) const CAREFUL: Traits =
         Traits { has_volatile_cache: true, writes_zeroes: false, deallocates: false };
 
-    /// Those of some namespaces; none where there are none.
+    /// The common traits of namespaces; none if there are no namespaces.
     pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Arc<Namespace>>) -> Option<Traits> {
         let one = |namespace: &Arc<Namespace>| Traits {
             has_volatile_cache: namespace.has_volatile_cache(),
@@ -394,12 +398,12 @@ fn warn_of_unused(pieces: &Volume, of: &str) {
     }
 }
 
-/// Who gives a namespace its UUID serves it at several targets.
+/// The lock for the files of a namespace: one with a configured UUID is served at several targets.
 fn lock_of(given_uuid: Option<[u8; 16]>) -> Lock {
     if given_uuid.is_some() { Lock::Shared } else { Lock::Alone }
 }
 
-/// What tells this process from all others, and from itself after a restart.
+/// A text that distinguishes this process from all others, including itself after a restart.
 fn this_process() -> &'static str {
     static ONCE: OnceLock<String> = OnceLock::new();
     ONCE.get_or_init(|| {
@@ -413,7 +417,7 @@ fn volume(volume: Volume, what: &str) -> (Backend, String) {
     (Backend::Volume(Arc::new(volume)), format!("{what}, {how}"))
 }
 
-/// What tells storage that has just been opened from all other storage.
+/// The identity of storage that has just been opened, which distinguishes it from all other storage.
 fn identity(nsid: u32, source: &NamespaceSource) -> DiskIdentity {
     match source {
         NamespaceSource::Memory { .. } => DiskIdentity::from(format!("{nsid}/{}", this_process())),
@@ -430,7 +434,7 @@ fn identity(nsid: u32, source: &NamespaceSource) -> DiskIdentity {
                 paths.iter().map(|path| DiskIdentity::of(path)).collect();
             let texts: Vec<&str> = pieces.iter().map(|piece| piece.text.as_str()).collect();
             DiskIdentity {
-                // No path has a zero in it.
+                // No path contains a NUL byte.
                 text: format!("{how}\0{}", texts.join("\0")),
                 is_kernel_name: pieces.iter().any(|piece| piece.is_kernel_name),
             }
@@ -438,7 +442,7 @@ fn identity(nsid: u32, source: &NamespaceSource) -> DiskIdentity {
     }
 }
 
-/// NGUID and UUID: the one that is given, or made of what the namespace is.
+/// NGUID and UUID: both the given one, or made from the identity.
 fn identifiers(subsystem: &str, identity: &str, given: Option<[u8; 16]>) -> ([u8; 16], [u8; 16]) {
     if let Some(given) = given {
         return (given, given);
@@ -447,7 +451,7 @@ fn identifiers(subsystem: &str, identity: &str, given: Option<[u8; 16]>) -> ([u8
     (fnv1a_128(identity.as_bytes()).to_be_bytes(), uuid(&identity))
 }
 
-/// A UUID of version 8, whose bits are ours to choose but for six (RFC 9562 §5.8).
+/// A UUID of version 8, all of whose bits but six are free to choose (RFC 9562 §5.8).
 fn uuid(identity: &str) -> [u8; 16] {
     let mut bytes = fnv1a_128(format!("uuid/{identity}").as_bytes()).to_be_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x80;

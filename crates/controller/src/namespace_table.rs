@@ -1,9 +1,8 @@
 //! The namespaces of one reactor.
 //!
-//! Commands name a namespace by its *place*: an index that is good from the moment a command is
-//! taken until it has ended, whatever the configuration becomes meanwhile. What each reactor serves
-//! is changed by a message, between two commands, so looking a namespace up costs no lock and no
-//! atomic operation. A namespace that has been removed keeps its place, its file and its memory
+//! Commands name a namespace by its *place*: an index that stays valid from the moment a command is taken until it has
+//! ended, even if the configuration changes meanwhile. A message changes a reactor's namespaces between two commands,
+//! so a lookup needs no lock and no atomic operation. A removed namespace keeps its place, its file and its memory
 //! until the last of its commands has ended.
 
 use crate::limits::MAX_NSID;
@@ -11,10 +10,10 @@ use crate::metrics::{ClassLatencies, NamespaceMetrics};
 use crate::namespace::Namespace;
 use std::sync::Arc;
 
-/// A namespace of the target: the number of its subsystem, and itself.
+/// A namespace of the target, with the number of its subsystem.
 pub(crate) type Served = (usize, Arc<Namespace>);
 
-/// Stands for no place.
+/// Means no place.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -30,16 +29,16 @@ pub(crate) struct NamespaceTable {
     places: Vec<Option<Place>>,
     /// For each place, whether its namespace has been removed: no new commands.
     is_leaving: Vec<bool>,
-    /// How many are leaving.
+    /// How many namespaces are leaving.
     leaving: usize,
-    /// Of namespaces that are gone.
+    /// Latencies of namespaces that are gone.
     past: ClassLatencies,
-    /// By number of the subsystem, then by namespace id less 1: the place.
+    /// The place, by number of the subsystem, then by namespace id less 1.
     members: Vec<Vec<u32>>,
 }
 
 impl NamespaceTable {
-    /// Serves these from now on, and no others.
+    /// Serves these namespaces from now on, and no others.
     pub(crate) fn serve(&mut self, served: &[Served]) {
         let same = |place: &Place, (subsystem, namespace): &Served| {
             place.subsystem == *subsystem && Arc::ptr_eq(&place.namespace, namespace)
@@ -93,13 +92,13 @@ impl NamespaceTable {
         (place != NOWHERE).then_some(place as usize)
     }
 
-    /// The namespace at a place that a command has.
+    /// The namespace at the place that a command has.
     ///
     /// # Panics
     /// If no command has it and it is gone.
     #[inline]
     pub(crate) fn get(&self, place: usize) -> &Namespace {
-        &self.places[place].as_ref().expect("it stays while a command has it").namespace
+        &self.places[place].as_ref().expect("a namespace stays while a command uses it").namespace
     }
 
     /// The namespace at a place, if there is one.
@@ -108,16 +107,16 @@ impl NamespaceTable {
         self.places[place].as_ref().map(|place| &*place.namespace)
     }
 
-    /// What has been counted at a place that a command has.
+    /// The metrics at the place that a command has.
     ///
     /// # Panics
     /// If no command has it and it is gone.
     #[inline]
     pub(crate) fn metrics(&mut self, place: usize) -> &mut NamespaceMetrics {
-        &mut self.places[place].as_mut().expect("it stays while a command has it").metrics
+        &mut self.places[place].as_mut().expect("a namespace stays while a command uses it").metrics
     }
 
-    /// All namespaces with what has been counted: the number of the subsystem, the namespace.
+    /// All namespaces with the numbers of their subsystems and their metrics.
     pub(crate) fn all(
         &self,
     ) -> impl Iterator<Item = (usize, &Arc<Namespace>, &NamespaceMetrics)> + '_ {
@@ -125,7 +124,7 @@ impl NamespaceTable {
         places.map(|place| (place.subsystem, &place.namespace, &*place.metrics))
     }
 
-    /// The same without those that were removed.
+    /// The same without removed namespaces.
     pub(crate) fn served(
         &self,
     ) -> impl Iterator<Item = (usize, &Arc<Namespace>, &NamespaceMetrics)> + '_ {
@@ -137,7 +136,7 @@ impl NamespaceTable {
         })
     }
 
-    /// How long commands took, in all namespaces that there have been.
+    /// Latencies of commands in all namespaces, including those that are gone.
     pub(crate) fn latencies(&self) -> ClassLatencies {
         let mut all = self.past;
         self.all().for_each(|(_, _, metrics)| all.merge_namespace(metrics));
@@ -156,21 +155,20 @@ impl NamespaceTable {
         self.is_leaving[place]
     }
 
-    /// Whether namespaces wait for the last of their commands.
+    /// Whether removed namespaces wait for the last of their commands.
     pub(crate) fn has_leaving(&self) -> bool {
         self.leaving > 0
     }
 
-    /// Lets those go that have been removed and whose places are not among these, which commands work
-    /// on. No operation is left on them then: a command keeps its slot until all of its operations have
-    /// come back.
+    /// Drops removed namespaces whose places are not among `places`, which commands work on. No operation is left on
+    /// them: a command keeps its slot until all of its operations have completed.
     pub(crate) fn release_unused(&mut self, places: impl IntoIterator<Item = usize>) {
         let mut in_use = vec![false; self.count()];
         places.into_iter().for_each(|place| in_use[place] = true);
         self.release(&in_use);
     }
 
-    /// Lets those go that have been removed and are not `in_use`, by place.
+    /// Drops removed namespaces whose places are not `in_use`.
     fn release(&mut self, in_use: &[bool]) {
         for (index, place) in self.places.iter_mut().enumerate() {
             if self.is_leaving[index] && !in_use.get(index).copied().unwrap_or(false) {
@@ -214,7 +212,7 @@ mod tests {
         places.release(&[true, false, false, false]);
         assert!(places.is_leaving(0) && places.at(2).is_none() && places.at(3).is_some());
         assert_eq!(Arc::strong_count(&served[2].1), 1);
-        // One that comes back while it is leaving: its commands are of two lives.
+        // A namespace that comes back while it is leaving gets a new place, so commands may use both.
         places.serve(&[served[0].clone()]);
         assert_eq!(places.find(first, 1), Some(2));
         places.release(&[]);

@@ -1,4 +1,4 @@
-//! Device operations and who they are of.
+//! Device operations, and the commands and chains that they belong to.
 
 use bpfof_chain::{ChainId, DeviceRead};
 use bpfof_device::IoBuffer;
@@ -13,29 +13,28 @@ pub(crate) struct CommandId {
     pub(crate) slot: u16,
 }
 
-/// The command that a chain is of, and if it is a vector, which of its chains.
+/// The command that a chain belongs to, and, if it is a vector, the chain's index in it.
 pub(crate) type ChainOf = (CommandId, Option<u16>);
 
-/// A command that waits until all reactors have passed a turn.
+/// A command that waits until all reactors have dropped a fence, between two of their operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fenced {
     pub(crate) command: CommandId,
-    /// Of the connection.
+    /// Serial number of the connection.
     pub(crate) serial: u64,
 }
 
-/// An operation that can be performed now, in half a cache line. Namespaces are places of the
-/// reactor's table.
+/// An operation that can be performed now, in half a cache line. Namespaces are places in the reactor's table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     /// A read of a chain from memory.
     ChainRead { namespace: u32, read: DeviceRead },
-    /// A read of a chain has ended, and so many units have been paid for what its hop pays for.
+    /// A read of a chain has ended; `paid` units of its hop's cost have been charged already.
     ChainReadDone { chain: ChainId, ok: bool, paid: u32 },
-    /// The calls of a hop go on.
+    /// A hop continues with its remaining calls.
     ChainCalls { chain: ChainId },
-    /// What a command's slot describes, on memory, and what it reads: offset and length in bytes, of
-    /// which the second is 0 if it does not read.
+    /// The operation in a command's slot, on memory. Offset and length are those of its read, in bytes; the length is 0
+    /// if it does not read.
     Command { namespace: u32, command: CommandId, offset: u64, length: u32 },
     /// Zeroes for a command, in memory: offset and length in bytes.
     Zero { namespace: u32, command: CommandId, offset: u64, length: u64 },
@@ -44,7 +43,7 @@ pub(crate) enum Operation {
 const _: () = assert!(size_of::<Operation>() <= 32);
 
 impl Operation {
-    /// The chain that it is of, if it is of one.
+    /// The chain that it belongs to, if any.
     pub(crate) fn chain(&self) -> Option<ChainId> {
         match self {
             Operation::ChainRead { read, .. } => Some(read.chain),
@@ -56,13 +55,13 @@ impl Operation {
     }
 }
 
-/// The results of an operation on a drive which the drive refuses are below this: errno numbers are not.
+/// A result below this is a status of the drive, one above it and below 0 an errno number.
 const STATUS_RESULTS: i32 = -0x1_0000;
 
 /// The result of an operation on a drive that the driver has cancelled: a status of 0 is no refusal.
 const CANCELLED: i32 = STATUS_RESULTS;
 
-/// The result of an operation that a drive has answered with this status field.
+/// The result of an operation that a drive answered with this status field.
 pub(crate) fn status_result(field: u16) -> i32 {
     STATUS_RESULTS - i32::from(field)
 }
@@ -80,18 +79,18 @@ pub(crate) fn drive_result(result: i32) -> i32 {
 /// Why an operation on a file or a drive has not been done.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was done in part.
+    /// It was done only in part.
     Short,
-    /// The kernel's answer.
+    /// An error of the kernel.
     Kernel(io::Error),
-    /// The drive's answer.
+    /// A status of the drive.
     Drive(Status),
     /// There is none: the driver has cancelled it. It may be sent again.
     Cancelled,
 }
 
 impl Failure {
-    /// What a result says that is not the length of the operation.
+    /// The failure that a result stands for, which is not the length of the operation.
     pub(crate) fn of(result: i32) -> Failure {
         match result {
             0.. => Failure::Short,
@@ -105,7 +104,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Short => f.write_str("it ended early"),
+            Failure::Short => f.write_str("it was cut short"),
             Failure::Kernel(error) => error.fmt(f),
             Failure::Drive(status) => write!(f, "the drive answers {status}"),
             Failure::Cancelled => f.write_str("the drive was reset, or did not answer in time"),
@@ -136,7 +135,7 @@ impl FileOperation {
         }
     }
 
-    /// Offset and length in bytes; none if it is about all.
+    /// Offset and length in bytes; none if it concerns the whole namespace.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         match self {
             FileOperation::Read { buffer, offset, .. }

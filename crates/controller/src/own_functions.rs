@@ -1,4 +1,4 @@
-//! Functions that the configuration names, which each subsystem keeps from its start on.
+//! Functions that the configuration names: each subsystem keeps them from its start on.
 
 use crate::error::ServerError;
 use crate::hosts::Hosts;

@@ -1,4 +1,4 @@
-//! What operators change of the ways to namespaces while hosts use them.
+//! Changes of paths to namespaces by operators, while hosts use them.
 
 use crate::config::AnaState;
 use crate::listener::Listener;
@@ -10,9 +10,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long all reactors may take to hear of a change. Each works for some 200 µs at a time.
+/// Time for all reactors to hear of a change. Each works for some 200 µs at a time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two looks whether a listener is drained.
+/// Time between two checks whether a listener is drained.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Why a change of listeners is refused.
@@ -21,7 +21,7 @@ pub enum PathError {
     /// No such listener.
     #[error("there is no listener {name:?}; there are {}", known.join(", "))]
     Unknown {
-        /// What it was called.
+        /// The name that was given.
         name: String,
         /// Number and address of each.
         known: Vec<String>,
@@ -30,15 +30,15 @@ pub enum PathError {
     #[error("{0}")]
     Group(String),
     /// The change is made, but not yet at every reactor.
-    #[error("a reactor does not answer: some hosts may not know yet")]
+    #[error("a reactor does not answer: some hosts may not have been told yet")]
     Silent,
     /// The target stops.
     #[error("the target stops")]
     Stopped,
 }
 
-/// Changes listeners of a running server, from any thread. A listener is named by its number in the discovery
-/// log, its address or what it is advertised as; no name at all means every listener.
+/// Changes listeners of a running server, from any thread. A listener is named by its number in the discovery log, its
+/// address or its advertised address; no name at all means every listener.
 #[derive(Clone)]
 pub struct Paths {
     mailboxes: Weak<Mutex<Vec<Mailbox>>>,
@@ -50,10 +50,10 @@ impl Paths {
         Paths { mailboxes: Arc::downgrade(mailboxes), registry: Arc::clone(registry) }
     }
 
-    /// All namespaces become inaccessible at these listeners, and hosts hear of it. When the call returns, no
-    /// further command is begun there; those in flight end as they would. Hosts that have never read how
-    /// namespaces are reached could only take that for an error: their associations end instead, and they
-    /// connect again. Nobody is let in until [`undrain`](Self::undrain).
+    /// Makes all namespaces inaccessible at these listeners, and tells hosts. When the call returns, no further command
+    /// is begun there; commands in flight are completed. Hosts that have never read the ANA log page would take that
+    /// for an error: their associations end instead, and they connect again. New hosts are refused until
+    /// [`undrain`](Self::undrain).
     ///
     /// # Errors
     /// There is no such listener, or not all reactors have heard of it.
@@ -61,13 +61,16 @@ impl Paths {
         self.change(listeners, |listener| {
             let has_changed = listener.set_drained(true);
             if has_changed {
-                log::info!("{} is drained: hosts are to go elsewhere", listener.address);
+                log::info!(
+                    "{} is drained: its hosts are told to use other paths",
+                    listener.address
+                );
             }
             has_changed
         })
     }
 
-    /// Namespaces are reached as before.
+    /// Restores the states of the namespaces at these listeners.
     ///
     /// # Errors
     /// As of [`drain`](Self::drain).
@@ -75,13 +78,14 @@ impl Paths {
         self.change(listeners, |listener| {
             let has_changed = listener.set_drained(false);
             if has_changed {
-                log::info!("{} is drained no more", listener.address);
+                log::info!("{} is no longer drained", listener.address);
             }
             has_changed
         })
     }
 
-    /// A group of namespaces, or all of them, gets another state. A listener that is drained shows it later.
+    /// Sets the state of a group of namespaces, or of all. A drained listener shows it only when it is no longer
+    /// drained.
     ///
     /// # Errors
     /// As of [`drain`](Self::drain), or there is no such group.
@@ -100,14 +104,14 @@ impl Paths {
                 group.map_or("all namespaces".to_owned(), |group| format!("ANA group {group}"));
             log::info!("{}: {of} {state}", listener.address);
             listener.set_states(|states| match group {
-                // It was tried.
+                // It cannot fail: the group was checked above.
                 Some(group) => _ = states.set(group, state),
                 None => *states = crate::config::AnaStates::all(state),
             })
         })
     }
 
-    /// Ends all connections of hosts at these listeners, discovery left out.
+    /// Ends all connections of hosts at these listeners, except discovery connections.
     ///
     /// # Errors
     /// There is no such listener.
@@ -118,7 +122,7 @@ impl Paths {
         Ok(())
     }
 
-    /// Their indices.
+    /// The indices of the listeners with these names.
     fn find(&self, names: &[String]) -> Result<Vec<u16>, PathError> {
         let all = || self.registry.listeners.iter().zip(0u16..);
         if names.is_empty() {
@@ -145,13 +149,13 @@ impl Paths {
         self.announce()
     }
 
-    /// Has all reactors look at the listeners, and tell hosts of them; returns when they have.
+    /// Makes all reactors take over the listeners' states and tell hosts; returns when they have.
     pub(crate) fn announce(&self) -> Result<(), PathError> {
         let (done, all_done) = channel();
         self.tell(|| Message::PathsChanged(done.clone()))?;
         drop(done);
         match all_done.recv_timeout(PATIENCE) {
-            // The end of the channel: each reactor has dropped its side, or has ended.
+            // The channel ends when each reactor has dropped its sender or has ended.
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Err(PathError::Silent),
             _ => Ok(()),
         }
@@ -165,8 +169,8 @@ impl Paths {
     }
 }
 
-/// Waits until at all listeners nothing is in flight and every host that asks for it has read that states
-/// have changed, or until `patience` is over; whether it is so.
+/// Waits until no I/O queue is busy at any listener and every host that has enabled the events has read that states
+/// have changed, at most for `patience`; returns whether that is so.
 pub(crate) fn wait_drained(
     report: impl Fn(Duration) -> Result<TargetReport, NoReport>,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! What operators ask the reactors of a running target.
+//! Questions of operators to the reactors of a running target.
 
 use crate::observe::record::CommandRecord;
 use crate::observe::tracer::{
@@ -12,10 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel}
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Where the messages of a target's reactors go, as long as it runs.
+/// The mailboxes of a target's reactors, as long as it runs.
 type Mailboxes = Weak<Mutex<Vec<Mailbox>>>;
 
-/// Commands that are told as the slowest.
+/// Number of slowest commands that are reported.
 const SLOWEST: usize = 100;
 
 /// Sends each reactor a message; returns how many there are, or none if the target has stopped.
@@ -64,7 +64,7 @@ pub(crate) fn slowest(
 /// Why there is no trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// As many run as there may be.
+    /// The maximum number of traces runs already.
     #[error("{MAX_TRACES} traces are running, which is the limit: end one of them first")]
     TooMany,
     /// The target has stopped.
@@ -81,7 +81,7 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// None yet. `clock` is that of the reactors.
+    /// Without traces yet. `clock` is the start of the reactors' clock.
     pub(crate) fn new(mailboxes: Mailboxes, clock: Instant) -> Traces {
         Traces {
             mailboxes,
@@ -91,7 +91,7 @@ impl Traces {
         }
     }
 
-    /// Begins one.
+    /// Begins a trace.
     pub(crate) fn begin(&self, request: TraceRequest) -> Result<Tracing, TraceError> {
         let running = self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |running| {
             (running < MAX_TRACES).then_some(running + 1)
@@ -100,7 +100,7 @@ impl Traces {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let (to, chains) = sync_channel(RING);
         let (mailboxes, running) = (Weak::clone(&self.mailboxes), Arc::clone(&self.running));
-        // From here on its end is counted.
+        // From here on, dropping this counts the end of the trace.
         let tracing = Tracing { id, chains, mailboxes, running };
         let told = tell(&self.mailboxes, |reactors| {
             Message::BeginTrace(Trace {
@@ -115,7 +115,7 @@ impl Traces {
     }
 }
 
-/// Chains as they end, until this is dropped.
+/// A running trace: gives chains as they end, until it is dropped.
 pub struct Tracing {
     id: u64,
     chains: Receiver<Traced>,

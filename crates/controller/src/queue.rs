@@ -1,5 +1,5 @@
-//! A submission and completion queue pair: slots for its commands, flow control, and what its commands
-//! hold of data. It knows no PDUs.
+//! A submission and completion queue pair: slots for its commands, flow control, and the data that its commands hold.
+//! It knows no PDUs.
 
 use crate::limits::{BUFFER_BYTES, MAX_IN_FLIGHT_BYTES, STRANGER_SLOTS};
 use crate::refusal::Reply;
@@ -35,7 +35,7 @@ pub(crate) enum State {
         offset: u64,
         fua: bool,
     },
-    /// Compare: what the host expects, once it is here, while the device is read.
+    /// Compare: reads the device; `expected` is the host's data, once it has arrived.
     Compare {
         namespace: usize,
         offset: u64,
@@ -46,7 +46,7 @@ pub(crate) enum State {
         offset: u64,
         length: u32,
     },
-    /// Dataset Management whose ranges are fetched.
+    /// Dataset Management whose ranges are being fetched.
     Ranges {
         namespace: usize,
         ranges: u16,
@@ -58,7 +58,7 @@ pub(crate) enum State {
     Flush {
         namespace: usize,
     },
-    /// Write Zeroes that is answered when they are written.
+    /// Write Zeroes that is answered when the zeroes are written.
     Zeroes {
         namespace: usize,
     },
@@ -70,22 +70,22 @@ pub(crate) enum State {
         namespace: usize,
         answer_max_bytes: u32,
     },
-    /// Pushdown Vector: which of the connection's, and the bytes of its request and of room for its
+    /// Pushdown Vector: its place among the connection's vectors, and the bytes of its request and of the room for its
     /// answer.
     Vector {
         namespace: usize,
         vector: u32,
         bytes: u32,
     },
-    /// An admin command whose data is fetched.
+    /// An admin command whose data is being fetched.
     AdminData {
         sqe: Box<Sqe>,
     },
     /// A function being compiled.
     Load,
-    /// An Authentication Send whose message takes arithmetic.
+    /// An Authentication Send whose arithmetic the authenticator's thread does.
     Authentication,
-    /// A change of file maps that reactors have yet to follow.
+    /// A change of file maps that not all reactors have taken over yet.
     Fence,
 }
 
@@ -113,39 +113,39 @@ impl State {
     }
 }
 
-/// Where the data is that a command brings.
+/// Where a command's data is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It brings none.
+    /// The command has none.
     #[default]
     None,
-    /// At the host: other commands hold as much data as the connection may.
+    /// At the host: other commands hold as much data as the connection may hold.
     Waits,
-    /// On its way.
+    /// On its way from the host.
     Fetching,
-    /// Here, and with whoever works on it.
+    /// All of it has arrived.
     Here,
 }
 
-/// The data that a command brings.
+/// The data that a host sends for a command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Transfer {
     pub(crate) length_bytes: u32,
     pub(crate) stage: Stage,
-    /// How long it took until all of it was here, in units of 65.5 µs: it fits where nothing was.
+    /// Time until all of it had arrived, in units of 65.5 µs: a field of this size fits into padding.
     pub(crate) waited: u16,
 }
 
 impl Transfer {
-    /// Of a unit of waiting, in ns.
+    /// Binary logarithm of the unit of `waited` in ns.
     const WAITED_SHIFT: u32 = 16;
 
-    /// Data of so many bytes that came in the capsule.
+    /// Data of this length that came in the capsule.
     pub(crate) fn here(length_bytes: u32) -> Transfer {
         Transfer { length_bytes, stage: Stage::Here, waited: 0 }
     }
 
-    /// How long it took until all of it was here, in ns; of four seconds at most.
+    /// Time until all of it had arrived, in ns; at most four seconds.
     pub(crate) fn waited_ns(self) -> u64 {
         u64::from(self.waited) << Self::WAITED_SHIFT
     }
@@ -174,12 +174,12 @@ const FREE: Slot = Slot {
     state: State::Free,
 };
 
-/// What a command holds, in bytes.
+/// Memory that a command holds, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// What a device or a chain works on.
+    /// Data that a device or a chain works on.
     in_flight: usize,
-    /// What is being fetched.
+    /// Data that is being fetched.
     fetched: usize,
 }
 
@@ -191,7 +191,7 @@ impl Held {
         let in_flight = match (slot.transfer.stage, &slot.state) {
             (Stage::Waits, _) => 0,
             (Stage::Fetching, _) => return Held { in_flight: 0, fetched: transferred },
-            // What is compared is held twice.
+            // Compare holds its data twice.
             (Stage::Here, State::Compare { .. }) => 2 * transferred,
             (Stage::Here, _) => transferred,
             (Stage::None, State::Read { length, .. } | State::Verify { length, .. }) => {
@@ -206,7 +206,7 @@ impl Held {
     }
 }
 
-/// A slot, and what it held when its command was last looked at.
+/// A slot, and the memory that its command holds, as last counted.
 #[derive(Debug)]
 struct Entry {
     slot: Slot,
@@ -217,12 +217,12 @@ impl Entry {
     const FREE: Entry = Entry { slot: FREE, held: Held::NONE };
 }
 
-/// What a buffer for `length` bytes takes.
+/// Memory that a buffer for `length` bytes takes.
 fn buffer_bytes(length: u32) -> usize {
     (length as usize).next_multiple_of(BUFFER_BYTES) + BUFFER_BYTES
 }
 
-/// Data that is to be fetched now: for which command, from where.
+/// Data that is to be fetched now: its command, and its place at the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
     pub(crate) slot: u16,
@@ -241,32 +241,32 @@ pub(crate) struct QueuePair {
     flow_control: bool,
     entries: Vec<Entry>,
     free: Vec<u16>,
-    /// What all commands hold.
+    /// Memory that all commands hold.
     held: Held,
     /// Commands whose data waits at the host, in order.
     waiting: VecDeque<u16>,
 }
 
 impl QueuePair {
-    /// Bytes of memory that a queue of so many entries takes.
+    /// Bytes of memory that a queue with this many entries takes.
     pub(crate) fn memory_bytes(entries: u16) -> usize {
         usize::from(entries) * (size_of::<Entry>() + size_of::<u16>())
     }
 
-    /// What there is for Connect itself.
+    /// The queue that takes Connect itself.
     pub(crate) fn connecting() -> QueuePair {
         QueuePair { head: 0, ..QueuePair::new(0, 1, true) }
     }
 
-    /// Queue `id` with so many entries, of which the first has been used by its Connect.
+    /// Queue `id` with this many entries, the first of which its Connect has used.
     pub(crate) fn new(id: u16, entries: u16, flow_control: bool) -> QueuePair {
         let mut queue = QueuePair { size: entries, ..QueuePair::of_stranger(id, 0, flow_control) };
         queue.open();
         queue
     }
 
-    /// The same for a host that has yet to show who it is: until the queue is [opened](Self::open) it has slots for
-    /// a few commands, whatever its size.
+    /// The same for a host that has not proved its identity yet: until the queue is [opened](Self::open) it has slots
+    /// for a few commands, whatever its size.
     pub(crate) fn of_stranger(id: u16, entries: u16, flow_control: bool) -> QueuePair {
         let slots = entries.min(STRANGER_SLOTS);
         QueuePair {
@@ -296,7 +296,7 @@ impl QueuePair {
         self.size
     }
 
-    /// An entry of the submission queue has been taken.
+    /// Moves the head of the submission queue behind the entry that was taken.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.head = (self.head + 1) % self.size;
@@ -318,25 +318,25 @@ impl QueuePair {
         !self.free.is_empty()
     }
 
-    /// Whether devices work on as much data as they may.
+    /// Whether devices and chains work on as much data as they may.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.held.in_flight >= MAX_IN_FLIGHT_BYTES
     }
 
-    /// Bytes of data held for commands with a device.
+    /// Bytes of data held for commands that a device or a chain works on.
     #[inline]
     pub(crate) fn in_flight_bytes(&self) -> usize {
         self.held.in_flight
     }
 
-    /// Bytes of data held for commands: with a device, or being fetched.
+    /// Bytes of data held for commands, including data that is being fetched.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.held.in_flight + self.held.fetched
     }
 
-    /// Whether data has been asked for that is not here.
+    /// Whether data has been requested that has not arrived.
     pub(crate) fn is_fetching(&self) -> bool {
         self.held.fetched > 0
     }
@@ -344,7 +344,7 @@ impl QueuePair {
     /// Takes a slot.
     ///
     /// # Panics
-    /// If there is none: whoever takes a command [looks](Self::has_room).
+    /// If there is none: the caller [checks](Self::has_room) before it takes a command.
     #[inline]
     pub(crate) fn occupy(&mut self, taken: Slot) -> u16 {
         let slot = self.free.pop().expect("checked before the command was taken");
@@ -357,12 +357,12 @@ impl QueuePair {
         let free =
             std::mem::replace(&mut self.entries[usize::from(slot)], Entry { slot: taken, held });
         debug_assert!(matches!(free.slot.state, State::Free));
-        // There is nothing to drop in a free one, and this is the data path.
+        // A free slot has nothing to drop, and this is the data path.
         std::mem::forget(free);
         slot
     }
 
-    /// Gives a slot back and returns what it held.
+    /// Frees a slot and returns its contents.
     #[inline]
     pub(crate) fn vacate(&mut self, slot: u16) -> Slot {
         let Entry { slot: taken, held } = &mut self.entries[usize::from(slot)];
@@ -379,13 +379,13 @@ impl QueuePair {
         &self.entries[usize::from(slot)].slot
     }
 
-    /// The command in a slot came earlier than it was taken.
+    /// Sets the time when the command in a slot came, if it was not taken at once.
     #[cold]
     pub(crate) fn has_come(&mut self, slot: u16, at_ns: u64) {
         self.entries[usize::from(slot)].slot.begun_ns = at_ns;
     }
 
-    /// What the command in a slot waits for. What it holds must not change by that.
+    /// The state of the command in a slot. A change must leave the memory that the command holds the same.
     #[inline]
     pub(crate) fn state_mut(&mut self, slot: u16) -> &mut State {
         &mut self.entries[usize::from(slot)].slot.state
@@ -402,8 +402,8 @@ impl QueuePair {
         !self.waiting.is_empty()
     }
 
-    /// The next data to be fetched, if there is some and room for it. From now on it is on its way. While
-    /// commands hold other data, `has_memory` says whether there is memory for so many bytes more.
+    /// Takes the next data to be fetched, if any waits and there is room for it. While commands hold other data,
+    /// `has_memory` says whether there is memory for this many more bytes.
     pub(crate) fn next_fetch(
         &mut self,
         mut has_memory: impl FnMut(usize) -> bool,
@@ -430,7 +430,7 @@ impl QueuePair {
         None
     }
 
-    /// The data that a command brings is here.
+    /// The data of a command has arrived.
     pub(crate) fn arrived(&mut self, slot: u16, now_ns: u64) {
         let Entry { slot, held } = &mut self.entries[usize::from(slot)];
         let waited = now_ns.saturating_sub(slot.begun_ns) >> Transfer::WAITED_SHIFT;
@@ -441,8 +441,8 @@ impl QueuePair {
         self.held.in_flight += held.in_flight;
     }
 
-    /// Gives the slots back of commands that nobody but the host or another thread has anything of: those
-    /// whose data is not here, and those that compile, compute or wait for reactors.
+    /// Frees the slots of commands that no device or chain works on: commands whose data has not arrived, and commands
+    /// that wait for the loader, the authenticator or other reactors.
     pub(crate) fn forget_pending(&mut self) {
         for slot in 0..self.entries.len() as u16 {
             let Slot { transfer, state, .. } = self.slot(slot);

@@ -1,4 +1,4 @@
-//! What a command is answered: the variable parts of its completion, and why it is refused.
+//! Answers of commands: the variable parts of a completion, and why a command is refused.
 
 use bpfof_chain::ChainError;
 use bpfof_nvme::Status;
@@ -26,11 +26,11 @@ impl From<Status> for Reply {
     }
 }
 
-/// Why a command is not carried out: the host hears the reply, the log the cause.
+/// Why a command is refused: the reply is for the host, the cause for the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) reply: Reply,
-    /// The field of the command or of its data that is at fault, if it is one.
+    /// The invalid field of the command or of its data, if any.
     field: &'static str,
     cause: Cause,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Refusal {
 #[derive(Clone, Debug)]
 enum Cause {
     Words(Cow<'static, str>),
-    /// A chain has failed, of which words are made only where they are read.
+    /// The error of a chain, which becomes text only where it is read.
     Chain(ChainError),
 }
 
@@ -48,7 +48,7 @@ impl Refusal {
         Refusal { reply: status.into(), field: "", cause: Cause::Words(cause.into()) }
     }
 
-    /// A chain has failed after so many hops (docs/protocol.md, Statuses).
+    /// A chain has failed after `hops` hops (docs/protocol.md, Statuses).
     pub(crate) fn of_chain(error: ChainError, hops: u32) -> Refusal {
         let (mut status, dw0) = error.status();
         if error != ChainError::Interrupted {
@@ -63,7 +63,7 @@ impl Refusal {
         Refusal { field, ..Refusal::new(Status::INVALID_FIELD.with_dnr(), cause) }
     }
 
-    /// The same refusal, of this field.
+    /// The same refusal, naming this field.
     pub(crate) fn of_field(self, field: &'static str) -> Refusal {
         Refusal { field, ..self }
     }
@@ -89,7 +89,7 @@ impl Refusal {
 }
 
 impl From<Status> for Refusal {
-    /// A status that says all.
+    /// A status that needs no explanation.
     fn from(status: Status) -> Self {
         Refusal::new(status, "")
     }

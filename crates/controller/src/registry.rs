@@ -1,4 +1,4 @@
-//! What all reactors share: the subsystems with their namespaces, and where these are reached.
+//! State shared by all reactors: the subsystems with their namespaces, and the listeners on which hosts reach them.
 
 use crate::access::{Denials, HandshakeCounts, Rules};
 use crate::controller::Controller;
@@ -19,30 +19,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Registry {
     pub(crate) limits: Limits,
-    /// Ids of controllers in each subsystem, and the one before the first.
+    /// Ids of controllers in each subsystem, and the id before the first one to be given.
     cntlids: (RangeInclusive<u16>, u16),
     /// The hosts, and the memory that they share.
     pub(crate) hosts: Arc<Hosts>,
-    /// Each at the index that is its number. One that has lost its namespaces stays, for the hosts
-    /// that are connected to it, but is not found any more.
+    /// Each subsystem is at the index that is its number. One that has lost its namespaces stays for the hosts that are
+    /// connected to it, but is no longer found by name.
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     discovery: Arc<Subsystem>,
-    /// Where subsystems with namespaces are reached.
+    /// The listeners on which subsystems with namespaces are reached.
     pub(crate) listeners: Vec<Arc<Listener>>,
-    /// No host gets in without TLS.
+    /// No host is admitted without TLS.
     pub(crate) is_tls_required: bool,
     /// TLS handshakes are served: since the start, or never.
     pub(crate) serves_tls: bool,
     rules: Mutex<Arc<Rules>>,
-    /// What each subsystem keeps.
+    /// The functions that each subsystem keeps.
     own_functions: OwnFunctions,
     pub(crate) denials: Denials,
     pub(crate) handshakes: HandshakeCounts,
 }
 
 impl Registry {
-    /// `namespaces` with the names of their subsystems; `cntlids` are the ids of controllers, and the one
-    /// before that of the first.
+    /// `namespaces` with the names of their subsystems; `cntlids` are the ids of controllers, and the id before the
+    /// first one to be given.
     pub(crate) fn new(
         limits: Limits,
         hosts: Arc<Hosts>,
@@ -80,7 +80,7 @@ impl Registry {
         self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on each subsystem keeps these functions.
+    /// Makes each subsystem keep these functions from now on.
     ///
     /// # Errors
     /// A function that is refused.
@@ -92,12 +92,12 @@ impl Registry {
         Ok(())
     }
 
-    /// Who may do what.
+    /// The current rules.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over other rules. Returns the controllers of hosts that may do less by them.
+    /// Replaces the rules. Returns the controllers of hosts that have fewer rights by the new ones.
     pub(crate) fn set_rules(&self, rules: Rules) -> Vec<Arc<Controller>> {
         let rules = Arc::new(rules);
         {
@@ -107,8 +107,8 @@ impl Registry {
             }
             *current = Arc::clone(&rules);
         }
-        // Without the lock, for which all would wait that connect. Whoever connects by the old rules after this has
-        // looked sees that there are others.
+        // Without the lock, for which all connecting hosts would wait. A host that connects by the old rules after this
+        // search finds that the rules have changed.
         let mut fewer = Vec::new();
         for subsystem in self.all() {
             let is_discovery = subsystem.is_discovery();
@@ -122,18 +122,18 @@ impl Registry {
                 }
             }));
         }
-        // What hosts find may be other subsystems now.
+        // Hosts may find other subsystems by discovery now.
         self.discovery.next_log_generation();
         fewer
     }
 
-    /// All subsystems: those that have lost their namespaces, and the one for discovery.
+    /// All subsystems, including those that have lost their namespaces and the discovery subsystem.
     pub(crate) fn all(&self) -> Vec<Arc<Subsystem>> {
         self.lock().iter().chain([&self.discovery]).cloned().collect()
     }
 
-    /// Makes a controller for a host in a subsystem. Those that had to go for it, in whatever subsystem, are added to
-    /// `evicted`.
+    /// Makes a controller for a host in a subsystem. Controllers that were removed to make room for it, in any
+    /// subsystem, are added to `evicted`.
     pub(crate) fn add_controller(
         &self,
         subsystem: &Subsystem,
@@ -146,7 +146,7 @@ impl Registry {
         if let Err(full @ (HostFull::Associations(_) | HostFull::Address(_))) = &made
             && !subsystem.is_discovery()
         {
-            // It may have those that are of no use in any subsystem.
+            // The host or its address may have useless associations in another subsystem.
             let others = self.lock().clone();
             let all = others.iter().filter_map(|other| {
                 let goes = other.least_useful(newcomer, full, (hosts, now_ns))?;
@@ -164,7 +164,7 @@ impl Registry {
         Ok(controller)
     }
 
-    /// The subsystem of this name; the discovery subsystem has a well-known one.
+    /// The subsystem of this name; the discovery subsystem has a well-known name.
     pub(crate) fn subsystem(&self, nqn: &str) -> Option<Arc<Subsystem>> {
         if nqn == DISCOVERY_NQN {
             return Some(Arc::clone(&self.discovery));
@@ -172,23 +172,23 @@ impl Registry {
         self.subsystems().into_iter().find(|subsystem| subsystem.nqn == nqn)
     }
 
-    /// The listener that a connection came to; of one for discovery any.
+    /// The listener that a connection came to; any listener for a connection to the discovery listener.
     pub(crate) fn listener(&self, index: u16) -> &Arc<Listener> {
         &self.listeners[usize::from(index)]
     }
 
-    /// The highest id that a controller has been given lately, in any subsystem.
+    /// The highest of the ids that the subsystems have given last.
     pub(crate) fn last_controller(&self) -> u16 {
         let all = self.lock();
         all.iter().chain([&self.discovery]).map(|of| of.last_controller()).max().unwrap_or(0)
     }
 
-    /// Another address of a listener is advertised.
+    /// Updates the discovery log's generation, because a listener is advertised differently.
     pub(crate) fn discovery_changed(&self) {
         self.discovery.next_log_generation();
     }
 
-    /// Those with namespaces.
+    /// The subsystems with namespaces.
     pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         let mut subsystems = self.lock().clone();
         subsystems.retain(|subsystem| subsystem.is_served());
@@ -204,25 +204,25 @@ impl Registry {
         self.lock().iter().flat_map(of).collect()
     }
 
-    /// The number that the subsystem of this name has, or gets.
+    /// The number of the subsystem of this name, which is added if there is none.
     pub(crate) fn number(&self, nqn: &str) -> usize {
         let known = self.lock().iter().find(|known| known.nqn == nqn).map(|known| known.number);
         if let Some(known) = known {
             return known;
         }
         let number = self.lock().len();
-        // Compiling takes seconds, in which hosts connect: without the lock. Only a reload adds subsystems, and
-        // there is one at a time.
+        // Without the lock, because compiling takes seconds, in which hosts connect. Only reloads add subsystems, and
+        // there is one reload at a time.
         let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), self.cntlids.clone());
-        // Others have taken the same functions.
+        // Unexpected: other subsystems have accepted the same functions.
         if let Err(error) = self.own_functions.install(&new, &self.hosts) {
-            log::error!("{nqn} serves without them: {error}");
+            log::error!("{nqn} is served without the functions of the configuration: {error}");
         }
         self.lock().push(Arc::new(new));
         number
     }
 
-    /// Takes over these namespaces, with the names of their subsystems, in place of all others.
+    /// Replaces all namespaces by these, which come with the names of their subsystems.
     pub(crate) fn replace(&self, namespaces: &[(String, Arc<Namespace>)]) {
         for (nqn, _) in namespaces {
             self.number(nqn);

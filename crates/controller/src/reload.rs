@@ -1,10 +1,10 @@
 //! A new configuration for a running target: which namespaces stay, come and go.
 //!
-//! First a [`Plan`] opens whatever is new, without effect on what is served; so a configuration that
-//! cannot be served changes nothing. Carrying it out cannot fail. Its order keeps reactors, file
-//! maps and hosts consistent without a lock on the way of a command: what goes is first forgotten by
-//! all reactors, then by the file maps, and then what is new comes in the same order. Between the
-//! two no command and no map names a namespace id whose storage changes.
+//! First a [`Plan`] opens new namespaces without effect on those that are served; so a configuration that cannot be
+//! served changes nothing. Carrying out the plan cannot fail. Its order keeps reactors, file maps and hosts consistent
+//! without a lock in the path of a command: removed namespaces are dropped first by all reactors, then by the file
+//! maps; then new ones are added in the same order. In between, no command and no map refers to a namespace id whose
+//! storage changes.
 
 use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig};
 use crate::controller::Controller;
@@ -24,12 +24,12 @@ type Named = (String, Arc<Namespace>);
 #[derive(Debug)]
 pub(crate) struct Plan {
     namespaces: Vec<Named>,
-    /// Of each that was there before: the blocks that it gets.
+    /// For each namespace that was served before: its new size in blocks.
     sizes: Vec<(Arc<Namespace>, u64)>,
 }
 
 impl Plan {
-    /// `running` is the configuration that holds now.
+    /// `running` is the current configuration.
     pub(crate) fn new(
         registry: &Registry,
         config: &TargetConfig,
@@ -38,7 +38,7 @@ impl Plan {
         let placed = config.placed()?;
         let mut known = served_with_names(registry);
         let mut found: Vec<Option<Named>> = Vec::new();
-        // One that stays where it is goes before one that moves there.
+        // A namespace that keeps its id takes precedence over one that moves to it.
         for (nqn, nsid, config) in &placed {
             let stays = |(of, namespace): &Named| {
                 of == nqn && namespace.nsid == *nsid && namespace.is(config)
@@ -47,7 +47,7 @@ impl Plan {
         }
         for ((_, _, config), found) in placed.iter().zip(&mut found) {
             if found.is_none() {
-                // Memory never moves: who may use the other id may be another tenant.
+                // Memory never moves: the other id may belong to another tenant.
                 let moves =
                     |(_, namespace): &Named| !namespace.is_volatile() && namespace.is(config);
                 let at = known.iter().position(moves);
@@ -79,9 +79,9 @@ impl Plan {
             return Ok(Arc::new(Namespace::open(nsid, config, nqn)?.renewed(nqn)));
         };
         let blocks = match old.settle_size(&config.source) {
-            // A disk that is gone keeps its namespace, and nothing else from changing.
+            // A disk that is gone keeps its namespace and does not prevent other changes.
             Err(error) if is_as_before => {
-                log::warn!("{error}; it keeps its size of {} blocks", old.blocks());
+                log::warn!("{error}; the namespace keeps its size of {} blocks", old.blocks());
                 old.blocks()
             }
             settled => settled?,
@@ -97,9 +97,8 @@ impl Plan {
         self.namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum()
     }
 
-    /// Takes the configuration over. `serve` gives namespaces to all reactors and returns when
-    /// they serve those and no others. Returns the controllers whose hosts have to connect again,
-    /// because what these announce has changed.
+    /// Carries out the plan. `serve` gives namespaces to all reactors and returns when they serve only these. Returns
+    /// the controllers whose hosts have to connect again, because the announced features have changed.
     pub(crate) fn carry_out(
         self,
         registry: &Registry,
@@ -143,7 +142,7 @@ fn served_with_names(registry: &Registry) -> Vec<Named> {
     named.collect()
 }
 
-/// Refuses what would end badly when it is opened, `known` being what would go at the same time.
+/// Refuses a new namespace that conflicts with one of `known`, which are removed at the same time.
 fn check_new(
     (nqn, nsid, config): (&str, u32, &NamespaceConfig),
     known: &[Named],
@@ -160,7 +159,7 @@ fn check_new(
     }
 }
 
-/// Those whose hosts were told something else than what holds now.
+/// The controllers that have announced other traits to their hosts than the current ones.
 fn to_reconnect(subsystem: &Subsystem) -> Vec<Arc<Controller>> {
     let mut controllers = subsystem.all_controllers();
     controllers.retain(|known| {
@@ -191,7 +190,7 @@ fn log_changes(before: &[Named], now: &[Named]) {
     }
 }
 
-/// Logs what a namespace is.
+/// Logs the properties of a namespace.
 pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
     let (nsid, blocks, bytes) = (namespace.nsid, namespace.blocks(), namespace.block_bytes());
     log::info!(
@@ -199,12 +198,14 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
         namespace.description
     );
     if let Some(why) = namespace.why_not_shared() {
-        log::warn!("{nqn} namespace {nsid} has a uuid=, as if other targets served it: {why}");
+        log::warn!(
+            "{nqn} namespace {nsid} has a uuid=, so hosts expect it at other targets too: {why}"
+        );
     }
     if namespace.is_known_by_kernel_name() {
         log::warn!(
-            "{nqn} namespace {nsid}: the disk says nothing of itself, so hosts know it by the kernel's name, which \
-             may be another disk's after the next start: give it a uuid="
+            "{nqn} namespace {nsid}: the disk reports no identity, so hosts know it by its kernel \
+             name, which may be another disk's after the next boot: give it a uuid="
         );
     }
     if !namespace.writes_zeroes() {
@@ -214,15 +215,15 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
         );
     } else if !namespace.deallocates() {
         log::info!(
-            "{nqn} namespace {nsid}: the disk gives no blocks back when it writes zeroes, so that the \
-             subsystem has no Dataset Management"
+            "{nqn} namespace {nsid}: the disk does not free blocks when it writes zeroes, so that \
+             the subsystem has no Dataset Management"
         );
     }
 }
 
 /// The namespaces of a configuration, opened, with the names of their subsystems.
 ///
-/// With `beside_another`, the files are another process's as well, for a while.
+/// With `beside_another`, another process has the files open as well, for a while.
 pub(crate) fn open_all(
     config: &TargetConfig,
     beside_another: bool,

@@ -1,7 +1,7 @@
-//! What a target tells of itself: everything that is counted, and who is connected.
+//! Reports of a target: all counters, and the connected hosts.
 //!
-//! Figures are those of one moment for each reactor, and of almost the same for all: each copies its own
-//! between two turns.
+//! The figures of one reactor are consistent, and those of different reactors are of almost the same moment: each
+//! copies its own between two turns.
 
 use crate::config::{AnaState, Transport};
 use crate::health::Traffic;
@@ -10,22 +10,22 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// What has been done for a host or on a connection.
+/// Totals of a host or a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Read, Verify, Compare.
+    /// Read, Verify, Compare commands.
     pub reads: u64,
-    /// By these.
+    /// Bytes of these.
     pub read_bytes: u64,
-    /// Write.
+    /// Write commands.
     pub writes: u64,
-    /// By these.
+    /// Bytes of these.
     pub written_bytes: u64,
     /// Chains that have begun.
     pub chains: u64,
     /// Their hops, once they have ended.
     pub hops: u64,
-    /// What they read at the target, once they have ended.
+    /// Bytes that they read at the target, once they have ended.
     pub chain_bytes: u64,
 }
 
@@ -43,7 +43,7 @@ impl Totals {
         self.chain_bytes += read_bytes;
     }
 
-    /// Adds what was done elsewhere.
+    /// Adds other totals.
     pub fn add(&mut self, other: &Totals) {
         self.reads += other.reads;
         self.read_bytes += other.read_bytes;
@@ -58,15 +58,15 @@ impl Totals {
 /// One connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionReport {
-    /// Differs from that of every other connection of the target, also of earlier ones.
+    /// Unique among all connections of the target, including earlier ones.
     pub serial: u64,
     /// The reactor that serves it.
     pub reactor: usize,
-    /// Where the host is.
+    /// The host's address.
     pub peer: SocketAddr,
-    /// The number of the listener that it came to; 0 is the one for discovery.
+    /// The number of the listener that it came to; 0 is the discovery listener.
     pub listener: u16,
-    /// Its name; empty before Connect.
+    /// The host's name; empty before Connect.
     pub host: String,
     /// The subsystem; empty before Connect.
     pub subsystem: String,
@@ -82,36 +82,36 @@ pub struct ConnectionReport {
     pub in_flight: usize,
     /// Bytes that the host has yet to take.
     pub unsent_bytes: usize,
-    /// Whether the host, which asks for such events, has yet to read that states of its listener have changed.
+    /// Whether the host has enabled ANA events and has yet to read that states of its listener have changed.
     pub awaits_ana: bool,
     /// Time since it came, in ms.
     pub age_ms: u64,
     /// Time since its last command, in ms.
     pub silent_ms: u64,
-    /// What was done on it.
+    /// Totals of the connection.
     pub totals: Totals,
 }
 
 /// One host that is connected.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HostReport {
-    /// Those that came later have a larger one.
+    /// Increases with each new host.
     pub serial: u64,
     /// Its name.
     pub nqn: String,
-    /// Where it is, if its name is not proved by TLS: another address is another host.
+    /// Its address, unless TLS has proved its name: the same name at another address is another host.
     pub address: Option<String>,
     /// Whether it has to authenticate itself by DH-HMAC-CHAP: the same name without a key is another host.
     pub has_key: bool,
-    /// How many it has.
+    /// Number of its connections.
     pub connections: u64,
-    /// How many it has.
+    /// Number of its associations.
     pub associations: u64,
-    /// What it takes of the target's memory.
+    /// Bytes of the target's memory that are charged to it.
     pub memory_bytes: usize,
-    /// What has been done for it since the first of its connections.
+    /// Totals since the first of its connections.
     pub totals: Totals,
-    /// How long its commands took since then.
+    /// Latencies of its commands since then.
     pub latencies: ClassLatencies,
 }
 
@@ -122,13 +122,13 @@ pub struct NamespaceReport {
     pub subsystem: String,
     /// Its id there.
     pub nsid: u32,
-    /// What it is made of.
+    /// Its storage.
     pub description: String,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Size of a logical block in bytes.
     pub block_bytes: u32,
-    /// What was done with it since it came, by class.
+    /// Read commands since it was added.
     pub read: ClassMetrics,
     /// Likewise.
     pub write: ClassMetrics,
@@ -168,34 +168,34 @@ pub struct FunctionReport {
     pub chains: u64,
     /// Their hops.
     pub hops: u64,
-    /// What they read, in bytes.
+    /// Bytes that they read.
     pub read_bytes: u64,
     /// Chains that ended in a fault, or beyond a budget of time.
     pub faults: u64,
     /// Chains that the function aborted.
     pub aborts: u64,
-    /// The last fault in words.
+    /// The last fault as text.
     pub last_fault: Option<String>,
-    /// How long its chains took.
+    /// Latencies of its chains.
     pub latency: Octaves,
 }
 
 /// One reactor.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReactorReport {
-    /// Which.
+    /// Its index.
     pub index: usize,
     /// Time since the target started, in ns.
     pub time_ns: u64,
-    /// Of that the time without anything to do.
+    /// The part of that in which it had no work.
     pub idle_ns: u64,
     /// Connections that it serves.
     pub connections: usize,
-    /// Chains that run: they have an arena.
+    /// Chains that run in an arena.
     pub chains_running: usize,
     /// Connections whose chains wait for an arena.
     pub chains_waiting: usize,
-    /// How long its commands took.
+    /// Latencies of its commands.
     pub latencies: ClassLatencies,
 }
 
@@ -204,19 +204,19 @@ pub struct ReactorReport {
 pub struct ListenerReport {
     /// Its number in the discovery log (PORTID).
     pub id: u16,
-    /// Where it listens.
+    /// The address.
     pub address: SocketAddr,
-    /// What carries connections to it.
+    /// Its transport.
     pub transport: Transport,
-    /// What the discovery log says instead.
+    /// The address that the discovery log shows instead.
     pub advertised: Option<String>,
-    /// Whether hosts can connect to it: not while the card of a listener by RDMA is away.
+    /// Whether hosts can connect to it: not while the network card of an RDMA listener is absent.
     pub up: bool,
     /// Whether it is drained.
     pub drained: bool,
     /// The state of each group that has namespaces.
     pub ana: BTreeMap<u32, AnaState>,
-    /// Connections of hosts, discovery left out.
+    /// Connections of hosts, without discovery.
     pub connections: u64,
     /// Their associations.
     pub associations: u64,
@@ -224,22 +224,22 @@ pub struct ListenerReport {
     pub in_flight: u64,
     /// I/O queues with commands in flight, or with answers that the host has yet to take.
     pub busy: u64,
-    /// Hosts that ask for such events and have yet to read that states have changed.
+    /// Hosts that have enabled ANA events and have yet to read that states have changed.
     pub untold: u64,
 }
 
-/// Everything.
+/// The whole report.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
-    /// What hosts may take of the target's memory together, in bytes.
+    /// Limit of the memory that all hosts may take together, in bytes.
     pub memory_limit_bytes: usize,
-    /// What they have taken, with what the target takes for itself.
+    /// Memory that they have taken, including the target's own part, in bytes.
     pub memory_used_bytes: usize,
-    /// What the target takes for itself: arenas, spare buffers.
+    /// The target's own part: arenas, spare buffers; in bytes.
     pub memory_own_bytes: usize,
-    /// What connections take that have not said whose they are.
+    /// Memory of connections and associations whose host is unknown or unproved, in bytes.
     pub memory_pending_bytes: usize,
-    /// What namespaces in memory take beside that.
+    /// Memory of namespaces in memory, which comes on top, in bytes.
     pub memory_namespaces_bytes: u64,
     /// In the order of the configuration.
     pub listeners: Vec<ListenerReport>,
@@ -249,15 +249,15 @@ pub struct TargetReport {
     pub namespaces: Vec<NamespaceReport>,
     /// By subsystem and id.
     pub functions: Vec<FunctionReport>,
-    /// By subsystem, how long chains of functions took that are not kept for all hosts.
+    /// By subsystem, latencies of chains of functions that are not kept for all hosts.
     pub other_functions: BTreeMap<String, Octaves>,
     /// By name.
     pub hosts: Vec<HostReport>,
     /// By serial number.
     pub connections: Vec<ConnectionReport>,
-    /// How often hosts were refused something, by reason.
+    /// How often hosts were refused, by reason.
     pub denials: BTreeMap<&'static str, u64>,
-    /// How many TLS handshakes had which result.
+    /// TLS handshakes by result.
     pub handshakes: BTreeMap<&'static str, u64>,
 }
 

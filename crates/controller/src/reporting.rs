@@ -1,4 +1,4 @@
-//! How a report is put together: each reactor gives its [`Part`].
+//! Assembles a report from the [`Part`] of each reactor.
 
 use crate::commands::events;
 use crate::connection::Connection;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What one reactor has.
+/// The part of one reactor.
 pub(crate) struct Part {
     pub(crate) reactor: ReactorReport,
     pub(crate) connections: Vec<ConnectionReport>,
@@ -26,7 +26,7 @@ pub(crate) struct Part {
     pub(crate) namespaces: Vec<(usize, Arc<Namespace>, Box<NamespaceMetrics>)>,
 }
 
-/// What one reactor has of a host.
+/// A reactor's figures of a host.
 pub(crate) struct HostPart {
     host: Arc<Host>,
     pub(crate) totals: Totals,
@@ -34,14 +34,14 @@ pub(crate) struct HostPart {
 }
 
 impl HostPart {
-    /// What was done on connections of this reactor that are gone.
+    /// Begins with the totals of this reactor's connections that are gone.
     pub(crate) fn new(host: &Arc<Host>, reactor: usize) -> HostPart {
         let (totals, latencies) = host.past(reactor);
         HostPart { host: Arc::clone(host), totals, latencies }
     }
 }
 
-/// What there is to tell of a connection.
+/// The report on a connection.
 pub(crate) fn connection_report(
     connection: &Connection,
     (reactor, registry): (usize, &Registry),
@@ -72,7 +72,7 @@ pub(crate) fn connection_report(
     }
 }
 
-/// How long chains of functions took at all reactors.
+/// Latencies of functions' chains at all reactors.
 fn functions_took(parts: &[Part]) -> BTreeMap<(usize, u32), Octaves> {
     let mut took: BTreeMap<(usize, u32), Octaves> = BTreeMap::new();
     for (function, latency) in parts.iter().flat_map(|part| &part.functions) {
@@ -81,7 +81,8 @@ fn functions_took(parts: &[Part]) -> BTreeMap<(usize, u32), Octaves> {
     took
 }
 
-/// The hosts that are connected to some reactor, with what was done on connections that are gone.
+/// Reports on the hosts that are connected to some reactor, including their connections that are
+/// gone.
 fn host_reports(parts: &[Part]) -> Vec<HostReport> {
     let mut hosts: BTreeMap<u64, (&Host, HostReport, BTreeSet<usize>)> = BTreeMap::new();
     for part in parts {
@@ -93,7 +94,8 @@ fn host_reports(parts: &[Part]) -> Vec<HostReport> {
             told.insert(part.reactor.index);
         }
     }
-    // Of a reactor that has told of the host: what has gone since then is in its part already.
+    // A reactor that has reported the host has included these: connections gone since then are in
+    // its part already.
     for (host, report, told) in hosts.values_mut() {
         for reactor in parts.iter().map(|part| part.reactor.index) {
             if !told.contains(&reactor) {
@@ -108,7 +110,7 @@ fn host_reports(parts: &[Part]) -> Vec<HostReport> {
     hosts
 }
 
-/// Puts together what the reactors have told.
+/// Assembles the reactors' parts.
 pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let accounts = &registry.hosts;
     let mut reactors = Vec::new();
@@ -175,7 +177,7 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     }
 }
 
-/// What there is to tell of a listener, for these groups of namespaces.
+/// The report on a listener, for these ANA groups.
 fn listener_report(
     listener: &Listener,
     connections: &[ConnectionReport],

@@ -37,10 +37,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:rig";
 /// The host of a [`Rig`].
 pub(crate) const PEER_NQN: &str = "nqn.2026-01.io.bpf-of:peer";
-/// Most bytes that a connection may have to send: the high-water mark, what was being read when it
-/// was reached, and an answer for each entry of the queue.
+/// Most unsent bytes of a connection: the high-water mark, reads in flight when it was reached, and an answer for each
+/// entry of the queue.
 const TX_MAX_BYTES: usize = 16 << 20;
-/// Where hosts come from.
+/// The address of hosts.
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Bytes of each namespace.
 pub(crate) const NAMESPACE_BYTES: u64 = 1 << 20;
@@ -49,40 +49,40 @@ pub(crate) const NAMESPACE_BYTES: u64 = 1 << 20;
 /// first with logical blocks of 512 bytes, the second of 4096.
 pub(crate) struct Rig {
     pub(crate) core: Core<RigIo>,
-    /// By line, its connection's index.
+    /// Index of the connection of each line.
     lines: Vec<u32>,
 }
 
-/// The world of a [`Rig`]: nothing happens until it is told to.
+/// The environment of a [`Rig`]: it does nothing by itself.
 #[derive(Default)]
 pub(crate) struct RigIo {
     pub(crate) now_ns: u64,
-    /// What a unit of work takes, in ps.
+    /// Time of a unit of work, in ps.
     pub(crate) unit_ps: u64,
-    /// How often somebody has looked at the clock.
+    /// How often the clock has been read.
     pub(crate) looks: u64,
     wires: Vec<Wire>,
     loads: Vec<Load>,
     authentications: Vec<Authentication>,
     messages: VecDeque<Message>,
-    /// Commands that no reactor holds back any more.
+    /// Commands whose fence the reactor has dropped.
     fenced: Arc<Mutex<Vec<Vec<Fenced>>>>,
-    /// They stay where they are.
+    /// Messages are not delivered.
     pub(crate) holds_messages: bool,
 }
 
 /// The socket of one connection.
 #[derive(Default)]
 struct Wire {
-    /// What the host has sent and the target has not received.
+    /// Bytes that the host has sent and the target has not received.
     inbox: Vec<u8>,
-    /// Where the target waits for more.
+    /// The buffer of the target's pending receive, and how much of it is filled.
     rx: Option<(Vec<u8>, usize)>,
-    /// What the target is sending, until the host takes it.
+    /// Data that the target is sending, until the host takes it.
     tx: Option<Box<Outgoing>>,
-    /// What a card has been given to do, and has not ended.
+    /// Works that the card has not ended.
     posted: VecDeque<Work>,
-    /// Nothing is received any more, or nothing is sent either.
+    /// The direction or directions that are shut down.
     shut: Option<Shut>,
     is_closed: bool,
 }
@@ -176,7 +176,7 @@ impl Rig {
         Rig::with(limits, HostLimits::default(), 1 << 30)
     }
 
-    /// The same with limits of hosts, and with so many bytes of memory for them.
+    /// The same with limits of hosts, and with this much memory for them.
     pub(crate) fn with(limits: Limits, hosts: HostLimits, memory_bytes: usize) -> Rig {
         let open = |nsid, lba_bytes| {
             let source =
@@ -204,7 +204,7 @@ impl Rig {
         self.open_at(false)
     }
 
-    /// The same at the listener for discovery, or at the other.
+    /// The same at the discovery listener, or at the other one.
     pub(crate) fn open_at(&mut self, discovery_only: bool) -> usize {
         self.open_with((HERE, discovery_only), Port::Tcp(TcpPort::default()))
     }
@@ -215,7 +215,7 @@ impl Rig {
         self.open_with((address, false), Port::Tcp(TcpPort::default()))
     }
 
-    /// The same by a card.
+    /// The same by an RDMA card.
     #[cfg(test)]
     pub(crate) fn open_by_card(&mut self, shape: &Shape, qid: u16) -> usize {
         self.open_with((HERE, false), Port::Message(MessagePort::rdma(shape, qid)))
@@ -227,7 +227,7 @@ impl Rig {
         turn::begin(&mut self.core);
         let index = upkeep::adopt(&mut self.core, ends, port, None).expect("there is room");
         let wires = &mut self.core.io.wires;
-        // Indices of connections that have gone are used again, lines are not.
+        // Indices of closed connections are reused, lines are not.
         self.lines.iter_mut().filter(|line| **line == index).for_each(|line| *line = u32::MAX);
         wires.resize_with(wires.len().max(index as usize + 1), Wire::default);
         wires[index as usize] = Wire::default();
@@ -242,7 +242,7 @@ impl Rig {
         self.lines.len()
     }
 
-    /// The connection of a line, if it is there.
+    /// The connection of a line, if it exists.
     pub(crate) fn entry(&self, line: usize) -> Option<&Connection> {
         self.core.connection(self.lines[line])
     }
@@ -252,12 +252,12 @@ impl Rig {
         self.entry(line).expect("it is there")
     }
 
-    /// The same to be changed.
+    /// The connection of a line, mutable.
     pub(crate) fn connection_mut(&mut self, line: usize) -> &mut Connection {
         self.core.context(self.lines[line]).expect("it is there").connection
     }
 
-    /// Whether a line's connection does not close.
+    /// Whether a line's connection exists and is not closing.
     pub(crate) fn is_open(&self, line: usize) -> bool {
         self.core.table.get(self.lines[line]).is_some_and(|entry| !entry.closing)
     }
@@ -268,15 +268,15 @@ impl Rig {
         self.lines[line]
     }
 
-    /// Writes to a namespace behind the protocol's back.
+    /// Writes to a namespace directly, without a command.
     pub(crate) fn store(&self, namespace: usize, offset: u64, bytes: &[u8]) {
         if let Some(memory) = self.core.executor.namespace(namespace).backend.memory() {
             memory.write(offset, bytes);
         }
     }
 
-    /// Takes namespace 2 away, and gives another of `blocks` blocks the same id if that is not 0:
-    /// as a server does it, but with one reactor.
+    /// Removes namespace 2, and, if `blocks` is not 0, adds another one of this size with the same id: as a server does
+    /// it, but with one reactor.
     pub(crate) fn replace_namespace(&mut self, blocks: u64) {
         let registry = Arc::clone(&self.core.executor.registry);
         let mut named: Vec<_> = registry.served().into_iter().map(|(_, of)| of).collect();
@@ -302,7 +302,7 @@ impl Rig {
         self.pump();
     }
 
-    /// Bytes arrive on a connection. What they ask for begins; operations wait for [`work`](Self::work).
+    /// Bytes arrive on a connection. Their commands begin; operations wait for [`work`](Self::work).
     pub(crate) fn feed(&mut self, line: usize, bytes: &[u8]) {
         if self.is_open(line) {
             let index = self.lines[line];
@@ -311,7 +311,7 @@ impl Rig {
         }
     }
 
-    /// The same where the process is stopped for so long between the receipt and the work.
+    /// The same, with the process stopped for `stopped_ns` between the receipt and the processing.
     #[cfg(test)]
     pub(crate) fn feed_across_stop(&mut self, line: usize, bytes: &[u8], stopped_ns: u64) {
         let index = self.lines[line];
@@ -324,7 +324,7 @@ impl Rig {
         self.pump();
     }
 
-    /// Delivers what is on its way, without performing an operation.
+    /// Delivers bytes and messages, without performing operations.
     fn pump(&mut self) {
         loop {
             turn::begin(&mut self.core);
@@ -351,7 +351,7 @@ impl Rig {
         }
     }
 
-    /// Gives received bytes to connections that wait for them; whether there were any.
+    /// Gives received bytes to connections that wait for them; returns whether there were any.
     fn deliver(&mut self) -> bool {
         let mut has_delivered = false;
         for index in 0..self.core.io.wires.len() as u32 {
@@ -422,8 +422,7 @@ impl Rig {
         has_stepped
     }
 
-    /// A turn as a reactor's: what was being sent has been taken, these bytes have arrived, and all that
-    /// they ask for is done.
+    /// A turn like a reactor's: data being sent is taken, these bytes arrive, and all resulting work is done.
     #[cfg(test)]
     pub(crate) fn turn(&mut self, line: usize, bytes: &[u8]) {
         let index = self.lines[line];
@@ -444,20 +443,20 @@ impl Rig {
         }
     }
 
-    /// These bytes arrive, and are not yet taken.
+    /// These bytes arrive and are not taken yet.
     #[cfg(test)]
     pub(crate) fn arrives(&mut self, line: usize, bytes: &[u8]) {
         let index = self.lines[line];
         self.core.io.wire(index).inbox.extend_from_slice(bytes);
     }
 
-    /// How many messages of reactors have not been taken.
+    /// How many messages to the reactor have not been taken.
     #[cfg(test)]
     pub(crate) fn messages(&self) -> usize {
         self.core.io.messages.len()
     }
 
-    /// One turn that takes nothing of what has arrived.
+    /// One turn that takes no arrived bytes.
     #[cfg(test)]
     pub(crate) fn turn_without_input(&mut self) {
         turn::begin(&mut self.core);
@@ -465,28 +464,28 @@ impl Rig {
         turn::end(&mut self.core);
     }
 
-    /// What a connection is sending.
+    /// The bytes that a connection is sending.
     #[cfg(test)]
     pub(crate) fn being_sent(&self, line: usize) -> Vec<u8> {
         let wire = &self.core.io.wires[self.lines[line] as usize];
         wire.tx.as_ref().map_or_else(Vec::new, |sent| sent.to_bytes())
     }
 
-    /// What a connection's card has been given to do, and has not ended.
+    /// The works that a connection's card has not ended.
     #[cfg(test)]
     pub(crate) fn posted(&mut self, line: usize) -> Option<&mut VecDeque<Work>> {
         let index = self.lines[line];
         Some(&mut self.core.io.wires.get_mut(index as usize)?.posted)
     }
 
-    /// Whether the connection's card is to end all that it has.
+    /// Whether the connection's card is to end all its works.
     #[cfg(test)]
     pub(crate) fn is_cut(&self, line: usize) -> bool {
         let wire = self.core.io.wires.get(self.lines[line] as usize);
         wire.is_some_and(|wire| wire.shut == Some(Shut::Both))
     }
 
-    /// A card tells something.
+    /// An event of a card.
     #[cfg(test)]
     pub(crate) fn happens(&mut self, line: usize, event: Event) {
         turn::begin(&mut self.core);
@@ -495,7 +494,7 @@ impl Rig {
         self.pump();
     }
 
-    /// Takes what a connection has to send.
+    /// Takes the bytes that a connection sends.
     pub(crate) fn output(&mut self, line: usize) -> Vec<u8> {
         let index = self.lines[line];
         if index == u32::MAX {
@@ -512,7 +511,7 @@ impl Rig {
         bytes
     }
 
-    /// Closes all connections and checks that nothing is left behind.
+    /// Closes all connections and checks that no state is left.
     pub(crate) fn finish(&mut self) {
         for line in 0..self.lines.len() {
             self.close(line);
@@ -523,15 +522,18 @@ impl Rig {
             assert!(self.entry(line).is_none(), "a connection is left");
         }
         assert_eq!(self.core.executor.arenas.engine.running(), 0, "a chain is lost");
-        // Until the reactor looks around again.
+        // Lets the reactor do its periodic checks.
         self.core.io.now_ns = self.core.next_ns();
         self.pump();
         let subsystem = self.core.executor.registry.subsystem(NQN).expect("it is served");
         subsystem.kept_functions().into_iter().for_each(|id| subsystem.drop_function(id));
-        assert!(!self.core.executor.namespaces.has_leaving(), "a namespace is kept for no command");
+        assert!(
+            !self.core.executor.namespaces.has_leaving(),
+            "a removed namespace is kept without commands"
+        );
         let hosts = &self.core.executor.registry.hosts;
         let (used, own) = (hosts.memory.used_bytes(), hosts.own.used_bytes());
-        assert_eq!(used, own, "memory is taken for nobody");
+        assert_eq!(used, own, "memory is charged to a host that is gone");
     }
 }
 
@@ -553,7 +555,7 @@ pub(crate) fn h2c_data(pdu: H2cData, data: &[u8], digests: Digests) -> Vec<u8> {
     bytes
 }
 
-/// Connect for queue `qid` with `sqsize` + 1 entries; queue 0 makes a controller, others join it.
+/// Connect for queue `qid` with `sqsize` + 1 entries; queue 0 makes a controller, other queues join it.
 pub(crate) fn connect_command(qid: u16, sqsize: u16, kato_ms: u32) -> (Sqe, Vec<u8>) {
     let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr: 0, kato_ms };
     let data = ConnectData {
@@ -571,8 +573,8 @@ pub(crate) fn enable_command() -> Sqe {
     FabricsCommand::PropertySet { offset: offset::CC, size8: false, value }.to_sqe()
 }
 
-/// Id of the function that structured input can call: it follows the pointer at the start of each
-/// block, and ends at a null pointer with 8 bytes of scratch as its answer.
+/// Id of the function that structured fuzzing input can call: it follows the pointer at the start of each block, and
+/// ends at a null pointer with 8 bytes of scratch as its answer.
 pub(crate) const FOLLOW: u32 = 7;
 
 /// The function's instructions.
@@ -598,8 +600,7 @@ pub(crate) fn follow_code() -> Vec<u8> {
     assemble(&CODE)
 }
 
-/// Machine code of instructions, each (opcode, registers, offset, immediate) as RFC 9669 §3 lays
-/// them out.
+/// eBPF code of instructions, each (opcode, registers, offset, immediate) as in RFC 9669 §3.
 pub(crate) fn assemble(code: &[(u8, u8, i16, i32)]) -> Vec<u8> {
     let slot = |&(opcode, registers, offset, immediate): &(u8, u8, i16, i32)| {
         let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
@@ -613,7 +614,7 @@ pub(crate) fn follow() -> Arc<Function> {
     Arc::clone(FUNCTION.get_or_init(|| function(FOLLOW, "follow", &follow_code())))
 }
 
-/// A function of this machine code.
+/// A function of this eBPF code.
 pub(crate) fn function(id: u32, name: &str, code: &[u8]) -> Arc<Function> {
     let program = Program::parse(code).expect("a valid program");
     Arc::new(Function {

@@ -1,4 +1,4 @@
-//! Which association goes for another, where there are too many.
+//! Chooses the association that is removed for a new one when there are too many.
 
 use crate::access::Access;
 use crate::controller::Controller;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Who wants an association.
+/// A host that asks for a new association.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) host: Arc<Host>,
@@ -20,19 +20,19 @@ pub(crate) struct Newcomer {
     pub(crate) address: IpAddr,
     pub(crate) host_id: [u8; 16],
     pub(crate) access: Arc<Access>,
-    /// Where it has come in.
+    /// The listener that it came to.
     pub(crate) listener: Arc<Listener>,
-    /// It has yet to show that it is the host that it names.
+    /// It has yet to prove its identity.
     pub(crate) is_stranger: bool,
 }
 
 impl Newcomer {
-    /// Whom it says to be, as far as that matters.
+    /// The identity that it claims, as far as that matters for lost writes.
     pub(crate) fn name(&self) -> HostName {
         HostName::new(&self.access, &self.host, (&self.host_nqn, self.host_id))
     }
 
-    /// Whether an association is one of those that this limit counts.
+    /// Whether this limit counts an association together with the newcomer's.
     pub(crate) fn counts_with(&self, other: &Controller, full: &HostFull) -> bool {
         match full {
             HostFull::Associations(_) => other.host().serial == self.host.serial,
@@ -45,16 +45,16 @@ impl Newcomer {
 /// All associations of a subsystem.
 pub(crate) type ById = BTreeMap<u16, Arc<Controller>>;
 
-/// An association that goes, and what there was too much of.
+/// An association that is removed, and the limit that was reached.
 pub(crate) type Goes = (Arc<Controller>, HostFull);
 
 fn silent_ns(controller: &Controller, now_ns: u64) -> u64 {
     now_ns.saturating_sub(controller.last_traffic_ns.load(Ordering::Relaxed))
 }
 
-/// The association that was silent longest, of those that a limit counts with the newcomer's and that have no I/O
-/// queues, or no keep-alive timer and nothing to do; and for how long it was silent. For one who has yet to show who it
-/// is only such ones go.
+/// The association that has been silent longest, and for how long, of those that a limit counts with the newcomer's and
+/// that either have no I/O queues or have been idle without a keep-alive timer. For a stranger only strangers'
+/// associations are removed.
 pub(crate) fn least_useful(
     all: &ById,
     newcomer: &Newcomer,
@@ -78,9 +78,9 @@ pub(crate) fn least_useful(
     Some((silent_ns(goes, now_ns), Arc::clone(goes)))
 }
 
-/// Chooses an association that has to go for another, if there are too many: the [least useful](least_useful). If the
-/// subsystem is full of others, one goes of the address that has most, if that has more than the newcomer's will have.
-/// For one who has yet to show who it is only such ones go, and count.
+/// Chooses the association to remove for a new one if a limit is reached: the [least useful](least_useful). If the
+/// subsystem is full and has no useless association, it is one of the address that has most, if that has more than the
+/// newcomer's address will have. For a stranger only strangers' associations are removed, and count.
 pub(crate) fn who_goes(
     all: &ById,
     newcomer: &Newcomer,
@@ -111,8 +111,8 @@ pub(crate) fn who_goes(
     Ok(Some((goes, full)))
 }
 
-/// The association that was silent longest of the address with most, if that has more than the newcomer's will have.
-/// Those who have yet to show who they are compete among themselves only.
+/// The association that has been silent longest of the address with most, if that has more than the newcomer's address
+/// will have. For a stranger only strangers' associations count.
 fn oldest_of_greediest(all: &ById, newcomer: &Newcomer, now_ns: u64) -> Option<Arc<Controller>> {
     let may_go = |other: &&Arc<Controller>| other.is_stranger() || !newcomer.is_stranger;
     let all = || all.values().filter(may_go);

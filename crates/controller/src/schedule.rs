@@ -1,15 +1,15 @@
-//! Which connection is served next: shares of the reactor's time, by cost.
+//! Chooses the connection that is served next: shares of the reactor's time, by cost.
 //!
-//! Each group of hosts has a *virtual time*, the cost of all that was done for it, and the one that has had
-//! least goes first; among its hosts likewise, and among the connections of a host. So whoever asks for little
-//! finds nobody before it, and those that ask for more than there is get equal parts. A group that comes back
-//! after a rest begins where the others are, so that it cannot save up; one that had more before it went begins behind
-//! them. This is hierarchical start-time fair
-//! queueing; unlike deficit round robin it does not let a sparse host wait for a round of the others. All hosts
-//! without keys at an address are a group, and each other host is one: names cost nothing.
+//! Each group of hosts has a *virtual time*, the cost of all work done for it, and the group with the least goes first;
+//! likewise among the hosts of a group and the connections of a host. So a host that asks for little is served at once,
+//! and hosts that ask for more than there is get equal parts. A group that returns after a rest begins at the virtual
+//! time of the others, so that it cannot save up time; one that had more than the others when it left begins behind
+//! them. This is hierarchical start-time fair queueing; unlike deficit round robin it does not let a host with few
+//! requests wait for a round of the others. All hosts without keys at an address are one group, because host names are
+//! free; each other host is a group of its own.
 //!
-//! Costs are estimated when an operation is taken, because only doing it tells what it costs, and
-//! corrected then. Operations are taken in *rounds* of a few, so that the memory of all can be fetched
+//! The cost of an operation is known only after it was performed. It is estimated when the operation is taken and
+//! corrected afterwards. Operations are taken in *rounds* of a few, so that the memory of all can be prefetched
 //! together.
 
 use crate::fifo::Fifo;
@@ -19,39 +19,39 @@ use bpfof_chain::ChainId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What an operation is believed to cost before one of its connection has been done, in units.
+/// Estimated cost of an operation before any of its connection has been performed, in units.
 const FIRST_ESTIMATE: u64 = 1000;
 
-/// Operations of a connection among which those of one chain are looked for: some 10 µs.
+/// Most operations of a connection that are searched for those of one chain: some 10 µs.
 const MOST_TO_LOOK_AT: usize = 2048;
 
-/// A party to the shares of one reactor: the hosts of one group.
+/// The hosts of one group, which have one share of the reactor's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupIndex(u32);
 
 impl GroupIndex {
-    /// A small number, which no other group has meanwhile.
+    /// A small number that no other group has at the same time.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// A party to the shares of its group: the connections of one host.
+/// The connections of one host, which have one share of their group's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostIndex(u32);
 
 impl HostIndex {
-    /// A small number, which no other host has meanwhile.
+    /// A small number that no other host has at the same time.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// Those who wait, by virtual time. A key may be out of date: then it is put back with a newer one. Mostly only one
-/// waits, for whom the heap would take most of what a turn costs.
+/// Waiting members, by virtual time. A key may be out of date: then the member is put back with a newer key. Usually
+/// only one member waits and stays outside the heap, which would cost most of a turn.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// None if nobody waits.
+    /// None if no member waits.
     first: Option<(u64, u32)>,
     others: BinaryHeap<Reverse<(u64, u32)>>,
 }
@@ -83,20 +83,20 @@ impl Waiting {
     }
 }
 
-/// What the hosts of a group share, or the connections of a host.
+/// The share of a group, whose members are hosts, or of a host, whose members are connections.
 #[derive(Debug, Default)]
 struct Share {
     time: u64,
-    /// Virtual time of the member that was served last: where one begins that comes back.
+    /// Virtual time of the member that was served last: a member that comes back begins there.
     now: u64,
-    /// Members.
+    /// Waiting members.
     waiting: Waiting,
     is_waiting: bool,
     members: u32,
 }
 
 impl Share {
-    /// It may go: nobody names it.
+    /// Whether its index can be freed.
     fn is_unused(&self) -> bool {
         self.members == 0 && !self.is_waiting
     }
@@ -113,7 +113,7 @@ struct Member {
     host: u32,
     time: u64,
     is_waiting: bool,
-    /// What its last operations cost.
+    /// Estimated cost of an operation, from its last ones.
     estimate: u64,
     /// Operations of chains that have begun.
     active: Fifo,
@@ -125,13 +125,13 @@ struct Member {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     connection: u32,
-    /// What each of them is believed to cost.
+    /// Estimated cost of each.
     estimate: u64,
     /// Virtual times of the group, of the host and of the connection before the first.
     begins: [u64; 3],
-    /// Where they end in the round.
+    /// Index behind the last of them in the round.
     end: usize,
-    /// Those that have been performed, what they have cost together, and the dearest.
+    /// How many have been performed, their cost together, and the cost of the dearest.
     done: u64,
     cost: u64,
     dearest: u64,
@@ -146,14 +146,14 @@ pub(crate) struct Run<'a> {
 }
 
 /// See the module. Connections are named by their index in the reactor's table.
-// More than 25 methods: what a reactor asks of it in each phase of a turn, most of one line.
+// More than 25 methods: what a reactor needs in each phase of a turn, most of one line.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     groups: Vec<Share>,
     free_groups: Vec<u32>,
     hosts: Vec<Host>,
     free_hosts: Vec<u32>,
-    /// How many hosts have connections, without the lasting ones.
+    /// How many hosts have connections, not counting lasting hosts.
     parties: usize,
     members: Vec<Option<Member>>,
     /// Groups.
@@ -163,23 +163,23 @@ pub(crate) struct Schedule {
     /// Operations of the round, of which those before `next` have been performed.
     round: Vec<Operation>,
     next: usize,
-    /// Whose they are. Those before `part` are accounted for.
+    /// The round's operations by connection. Parts before `part` are accounted for.
     parts: Vec<Part>,
     part: usize,
-    /// What the round is believed to cost.
+    /// Estimated cost of the round.
     round_units: u64,
-    /// Nothing more is taken.
+    /// The round takes no more operations.
     is_closed: bool,
 }
 
 impl Schedule {
-    /// A group of which no host is known yet, and which has had as much as its virtual time says.
+    /// Adds a group without hosts, with this virtual time.
     pub(crate) fn new_group(&mut self, time: u64) -> GroupIndex {
         let share = Share { time, ..Share::default() };
         GroupIndex(reuse_or_push(&mut self.groups, &mut self.free_groups, share))
     }
 
-    /// The virtual time of a group, if it has had more than the others.
+    /// The virtual time of a group, if it is ahead of [`now`](Self::now).
     pub(crate) fn ahead(&self, group: GroupIndex) -> Option<u64> {
         let time = self.groups[group.0 as usize].time;
         (time > self.now).then_some(time)
@@ -188,7 +188,8 @@ impl Schedule {
     /// The virtual time of the group of a connection.
     #[cfg(test)]
     pub(crate) fn time_of(&self, connection: u32) -> u64 {
-        let host = self.members[connection as usize].as_ref().expect("it has joined").host;
+        let host =
+            self.members[connection as usize].as_ref().expect("the connection has joined").host;
         self.groups[self.hosts[host as usize].group as usize].time
     }
 
@@ -197,14 +198,14 @@ impl Schedule {
         self.now
     }
 
-    /// A host of which no connection is known yet.
+    /// Adds a host without connections to a group.
     pub(crate) fn new_host(&mut self, group: GroupIndex) -> HostIndex {
         self.groups[group.0 as usize].members += 1;
         let host = Host { group: group.0, share: Share::default() };
         HostIndex(reuse_or_push(&mut self.hosts, &mut self.free_hosts, host))
     }
 
-    /// A host, the only one of its group, that stays when it has no connection.
+    /// Adds a host that is alone in its group and stays when it has no connections.
     pub(crate) fn lasting_host(&mut self) -> HostIndex {
         let group = self.new_group(0);
         let host = self.new_host(group);
@@ -212,7 +213,7 @@ impl Schedule {
         host
     }
 
-    /// A connection belongs to a host from now on, perhaps after having belonged to another.
+    /// Makes a connection belong to a host, perhaps after it has belonged to another.
     pub(crate) fn join(&mut self, connection: u32, host: HostIndex) {
         let at = connection as usize;
         if self.members.len() <= at {
@@ -245,7 +246,7 @@ impl Schedule {
         }
     }
 
-    /// A connection is gone: it has no operations left.
+    /// Removes a connection, which has no operations left.
     pub(crate) fn leave(&mut self, connection: u32) {
         if let Some(member) = self.members[connection as usize].take() {
             debug_assert!(member.active.is_empty() && member.fresh.is_empty());
@@ -253,8 +254,8 @@ impl Schedule {
         }
     }
 
-    /// After the last connection of a host its index is free, and after the last host of a group that of the group;
-    /// or when they do not wait any more.
+    /// Removes a connection from its host. The host's index is freed after its last connection, the group's after its
+    /// last host, or later, when they do not wait any more.
     fn part(&mut self, host: u32) {
         let Host { group, share } = &mut self.hosts[host as usize];
         share.members -= 1;
@@ -267,7 +268,7 @@ impl Schedule {
         }
     }
 
-    /// Where it is unused.
+    /// Frees the index of a group if it is unused.
     fn free_group(&mut self, index: u32) {
         if self.groups[index as usize].is_unused() {
             self.free_groups.push(index);
@@ -276,18 +277,18 @@ impl Schedule {
 
     #[inline]
     fn member(&mut self, connection: u32) -> &mut Member {
-        self.members[connection as usize].as_mut().expect("it has joined")
+        self.members[connection as usize].as_mut().expect("the connection has joined")
     }
 
-    /// Where operations of a connection go that go on with something, or that begin. It must be
-    /// [woken](Self::wake) if some were added.
+    /// The queue for a connection's operations that continue something, or for operations that begin something. If the
+    /// caller adds some, it must [wake](Self::wake) the connection.
     #[inline]
     pub(crate) fn queue(&mut self, connection: u32, goes_on: bool) -> &mut Fifo {
         let member = self.member(connection);
         if goes_on { &mut member.active } else { &mut member.fresh }
     }
 
-    /// There is something to be done for a connection.
+    /// Makes a connection wait for its turn, because it has work.
     #[inline]
     pub(crate) fn wake(&mut self, connection: u32) {
         if self.members[connection as usize].as_ref().is_some_and(|member| !member.is_waiting) {
@@ -323,21 +324,21 @@ impl Schedule {
         self.wake(connection);
     }
 
-    /// Adds an operation that goes on with something: before those that begin.
+    /// Adds an operation that continues something; it comes before operations that begin something.
     #[inline]
     pub(crate) fn push_active(&mut self, connection: u32, operation: Operation) {
         self.queue(connection, true).push_back(operation);
         self.wake(connection);
     }
 
-    /// Adds an operation that comes before all of its connection.
+    /// Adds an operation that comes before all others of its connection.
     pub(crate) fn push_first(&mut self, connection: u32, operation: Operation) {
         self.member(connection).active.put_back(&[operation]);
         self.wake(connection);
     }
 
-    /// What a chain waits for comes before all of its connection, unless that has so much queued that
-    /// looking for it would take longer than others should wait.
+    /// Moves the operations of a chain before all others of its connection, unless so many are queued that the search
+    /// would take too long.
     pub(crate) fn hasten(&mut self, connection: u32, chain: ChainId) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
         if member.active.len() + member.fresh.len() > MOST_TO_LOOK_AT {
@@ -351,14 +352,14 @@ impl Schedule {
         its.into_iter().chain(others).for_each(|of| member.active.push_back(of));
     }
 
-    /// Whether somebody waits to be served, or an operation of the round is left.
+    /// Whether a connection waits to be served, or an operation of the round is left.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.has_next() || !self.waiting.is_empty()
     }
 
-    /// Takes the connection whose turn it is out of those that wait. It must [wake](Self::wake) again
-    /// if something is left for it.
+    /// Removes the connection whose turn it is from the waiting connections. The caller must [wake](Self::wake) it
+    /// again if it has work left.
     pub(crate) fn pick(&mut self) -> Option<u32> {
         loop {
             let (time, index) = self.waiting.pop()?;
@@ -384,7 +385,7 @@ impl Schedule {
         }
     }
 
-    /// Of the hosts of a group that wait, takes the connection of the one whose turn it is.
+    /// Removes the connection whose turn it is in a group from the waiting connections.
     fn pick_of_group(&mut self, index: u32) -> Option<u32> {
         let group = &mut self.groups[index as usize];
         loop {
@@ -422,9 +423,9 @@ impl Schedule {
         self.round.len() < ROUND && self.round_units < SLICE_UNITS && !self.is_closed
     }
 
-    /// Adds operations of a connection to the round, as many as there is room for. It waits for its next
-    /// turn then, if it has more. Where hosts share the reactor a long operation is a round of its own: what
-    /// short ones go on with comes before it.
+    /// Adds operations of a connection to the round, as many as there is room for. If it has more, it waits for its
+    /// next turn. If several hosts share the reactor, a long operation is a round of its own, so that continuations of
+    /// short ones come before it.
     #[inline]
     pub(crate) fn take(&mut self, connection: u32) {
         let mut room = ROUND - self.round.len();
@@ -443,7 +444,8 @@ impl Schedule {
         }
         let left = SLICE_UNITS.saturating_sub(self.round_units);
         let count = (left.div_ceil(estimate).clamp(1, room as u64)) as usize;
-        // Only so many are active at a time, so that some end while others have not begun.
+        // Operations that continue come first, so that few chains are active at a time and some end before others
+        // begin.
         let begun = count.min(member.active.len());
         let fresh = (count - begun).min(member.fresh.len());
         let taken = (begun + fresh) as u64;
@@ -468,7 +470,7 @@ impl Schedule {
         }
     }
 
-    /// The operations of the round, as it begins.
+    /// All operations of the round.
     #[inline]
     pub(crate) fn round(&self) -> &[Operation] {
         &self.round
@@ -486,7 +488,7 @@ impl Schedule {
         self.next < self.round.len()
     }
 
-    /// Whether the next operation of the round is believed to take long.
+    /// Whether the next operation of the round is estimated to take long.
     #[inline]
     pub(crate) fn is_next_long(&self) -> bool {
         let ended = self.parts.get(self.part).is_some_and(|part| part.end == self.next);
@@ -494,8 +496,8 @@ impl Schedule {
         part.is_some_and(|part| part.estimate > LONG_UNITS)
     }
 
-    /// Goes on to the next [operation](Self::operation) of the round; whose it is. What it costs is to
-    /// be [told](Self::told).
+    /// Moves to the next [operation](Self::operation) of the round and returns its connection. The caller must report
+    /// the cost by [`told`](Self::told).
     #[inline]
     pub(crate) fn next(&mut self) -> Option<u32> {
         if !self.has_next() {
@@ -514,18 +516,19 @@ impl Schedule {
         &self.round[self.next - 1]
     }
 
-    /// The operation whose turn it is, and those behind it that are of the same connection; and its
-    /// queues, for what they lead to.
+    /// The operation whose turn it is, the operations of the same connection that follow it, and the connection's
+    /// queues for further operations.
     #[inline]
     pub(crate) fn run(&mut self) -> Run<'_> {
         let Part { connection, end, .. } = self.parts[self.part];
-        let member = self.members[connection as usize].as_mut().expect("it has operations");
+        let member =
+            self.members[connection as usize].as_mut().expect("the connection has operations");
         let Member { active, fresh, .. } = member;
         Run { connection, operations: &self.round[self.next - 1..end], active, fresh }
     }
 
-    /// The first `count` operations of the [run](Self::run) have been performed and have cost so much
-    /// together, and the dearest of them so much. It is the turn of the one behind them.
+    /// Moves behind the first `count` operations of the [run](Self::run), which have been performed. `cost` is their
+    /// cost together, `dearest` the cost of the dearest.
     #[inline]
     pub(crate) fn advance(&mut self, count: usize, cost: u64, dearest: u64) {
         self.next += count;
@@ -535,7 +538,7 @@ impl Schedule {
         part.dearest = part.dearest.max(dearest);
     }
 
-    /// The operation has cost this.
+    /// Adds the cost of the operation whose turn it was.
     #[inline]
     pub(crate) fn told(&mut self, cost: u64) {
         let part = &mut self.parts[self.part];
@@ -544,7 +547,7 @@ impl Schedule {
         part.dearest = part.dearest.max(cost);
     }
 
-    /// Whether all of the round has been performed; then the next may begin.
+    /// Ends the round, of which no operation is left, so that the next can begin.
     pub(crate) fn end_round(&mut self) {
         if self.part < self.parts.len() {
             self.end_part();
@@ -554,16 +557,16 @@ impl Schedule {
         (self.next, self.part, self.round_units, self.is_closed) = (0, 0, 0, false);
     }
 
-    /// What the operations of a part have cost takes the place of what they were believed to cost.
+    /// Replaces the estimated cost of a part's operations by their actual cost.
     fn end_part(&mut self) {
         let Part { connection, estimate, begins, done, cost, dearest, .. } = self.parts[self.part];
         self.part += 1;
         let Some(member) = self.members[connection as usize].as_mut().filter(|_| done > 0) else {
             return;
         };
-        // Upwards at once, downwards slowly.
+        // It rises at once and falls slowly.
         member.estimate = dearest.max(member.estimate - member.estimate / 4).max(1);
-        // Time goes on with what is done, not with what is taken: that may be given back.
+        // Virtual time advances with operations that are performed, not taken: those may be given back.
         let [of_group, of_host, of_member] = begins.map(|time| time + estimate * (done - 1));
         let Host { group, share: host } = &mut self.hosts[member.host as usize];
         self.now = self.now.max(of_group);
@@ -573,7 +576,7 @@ impl Schedule {
         self.charge(connection, cost as i64 - (estimate * done) as i64);
     }
 
-    /// Adds to what a connection has had.
+    /// Adds to the virtual times of a connection, its host and its group.
     #[inline]
     pub(crate) fn charge(&mut self, connection: u32, units: i64) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
@@ -584,7 +587,7 @@ impl Schedule {
         }
     }
 
-    /// The turn is over: what is left of the round goes back to where it was.
+    /// Gives the remaining operations of the round back to their connections, because the turn is over.
     pub(crate) fn give_back(&mut self) {
         for index in (self.part..self.parts.len()).rev() {
             let Part { connection, estimate, end, .. } = self.parts[index];
@@ -594,14 +597,15 @@ impl Schedule {
             }
             self.charge(connection, -((estimate * (end - begin) as u64) as i64));
             let Schedule { round, members, .. } = self;
-            let member = members[connection as usize].as_mut().expect("it has operations");
+            let member =
+                members[connection as usize].as_mut().expect("the connection has operations");
             member.active.put_back(&round[begin..end]);
             self.wake(connection);
         }
         self.end_round();
     }
 
-    /// Gives back what idle connections keep room for.
+    /// Gives back memory that the queues of an idle connection keep.
     pub(crate) fn shrink(&mut self, connection: u32) {
         if let Some(member) = self.members[connection as usize].as_mut()
             && member.active.is_empty()
@@ -613,7 +617,7 @@ impl Schedule {
     }
 }
 
-/// The index of something new: a free one, or the next.
+/// Stores a value at a free index, or at the next one; returns the index.
 fn reuse_or_push<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
     match free.pop() {
         Some(index) => {
@@ -627,11 +631,11 @@ fn reuse_or_push<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
     }
 }
 
-/// Takes the connection of a host whose turn it is, and gives its virtual time as well.
+/// Removes the connection whose turn it is from the waiting ones of a host; returns it and its virtual time.
 fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> Option<(u32, u64)> {
     loop {
         let (time, connection) = host.waiting.pop()?;
-        // It may have gone, or to another host, and come back since.
+        // It may have left or moved to another host, and come back since.
         let member = members.get_mut(connection as usize)?.as_mut();
         let Some(member) = member.filter(|member| member.is_waiting && member.host == index) else {
             continue;
@@ -653,7 +657,7 @@ mod tests {
         Operation::ChainCalls { chain: ChainId::from_index(0) }
     }
 
-    /// A connection for each of so many hosts of a group, the first of them `first`.
+    /// Adds one connection for each of `hosts` hosts of a group; the first connection has the index `first`.
     fn join_hosts(schedule: &mut Schedule, first: u32, hosts: u32) {
         let group = schedule.new_group(0);
         for connection in first..first + hosts {
@@ -662,8 +666,8 @@ mod tests {
         }
     }
 
-    /// Operations of connections, each of which always has more than a round, until so many were performed; whose they
-    /// were.
+    /// Performs at least this many operations of connections that each always have more than a round queued; returns
+    /// the connection of each operation.
     fn serve(schedule: &mut Schedule, connections: u32, operations: usize) -> Vec<u32> {
         let mut served = Vec::new();
         let backlog = (0..connections).flat_map(|connection| [connection; 2 * ROUND]);
@@ -695,16 +699,16 @@ mod tests {
             let its = count(&|by| by == alone);
             assert!((9_800..10_200).contains(&its), "{its}");
         }
-        // Within the group it is the same.
+        // Shares within the group are equal as well.
         for name in 0..100 {
             let its = count(&|by| by == name);
             assert!(its.abs_diff(100) <= ROUND, "{name}: {its}");
         }
     }
 
-    /// It does not catch up with what others have had before.
+    /// A late host does not catch up with time that others had before.
     #[test]
-    fn who_comes_late_begins_level() {
+    fn a_late_host_gets_no_time_for_the_past() {
         let mut schedule = Schedule::default();
         join_hosts(&mut schedule, 0, 1);
         serve(&mut schedule, 1, 10_000);
@@ -714,7 +718,7 @@ mod tests {
         assert!((900..1_100).contains(&late), "{late}");
     }
 
-    /// Also of those that are gone while something waits for them.
+    /// Also the indices of hosts whose connections leave while they wait.
     #[test]
     fn indices_are_free_when_all_are_gone() {
         let mut schedule = Schedule::default();

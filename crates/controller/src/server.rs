@@ -1,4 +1,4 @@
-//! Starting and stopping: the listener, the threads, the reactors.
+//! Starts and stops a target: listeners, threads, reactors.
 
 use crate::acceptor::{Acceptor, Listening, Sockets, listen, listen_rdma, prepare_listener};
 use crate::access::{HostRule, Rules};
@@ -38,36 +38,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Ids of controllers that are left to the process whose place a server takes: more hosts than connect in the
-/// moment until that lets nobody in, and no more than half of the shortest range.
+/// Controller ids that are left to the process that a server replaces: more than hosts can connect until that process
+/// stops accepting, and no more than half of the shortest range.
 const HANDED_OVER_IDS: u64 = 512;
 
-/// What a server is given beside its configuration.
+/// Options of a server besides its configuration.
 #[derive(Default)]
 pub struct ServerOptions {
-    /// Sockets that listen already: each in place of what the configuration's `listen` has at its address, else
-    /// of the first there that has none.
+    /// Sockets that listen already: each replaces the entry of the configuration's `listen` with its address, or else
+    /// the first entry without a socket.
     pub listeners: Vec<TcpListener>,
-    /// The same in place of `discovery`.
+    /// The same for `discovery`.
     pub discovery_listener: Option<TcpListener>,
-    /// The server goes on in the place of another one, which has given its last controller this id: those here
-    /// begin behind it, the files of namespaces are that one's, too, until
-    /// [`lock_files`](Server::lock_files), and nobody is let in before
+    /// Set if the server replaces another one: the id that the other has given last. Ids here begin behind it, files of
+    /// namespaces stay shared with the other until [`lock_files`](Server::lock_files), and no host can connect before
     /// [`begin_accepting`](Server::begin_accepting).
     pub last_controller: Option<u16>,
-    /// Called when a reactor has ended though nobody has stopped the server: its connections are lost, and
-    /// so are later ones that it gets.
+    /// Called when a reactor has ended although the server was not stopped: its connections are lost, and so are later
+    /// ones that are assigned to it.
     pub on_reactor_end: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// What a server hands over to another process.
+/// State that a server hands over to another process.
 #[derive(Debug)]
 pub struct HandOver {
     /// In the order of the configuration.
     pub listeners: Vec<TcpListener>,
-    /// The one for discovery.
+    /// The socket of the discovery listener.
     pub discovery: Option<TcpListener>,
-    /// The id that a controller got last.
+    /// The highest of the ids that controllers were given last.
     pub last_controller: u16,
 }
 
@@ -77,21 +76,21 @@ pub struct Server {
     sockets: Option<Arc<Sockets>>,
     discovery_address: Option<SocketAddr>,
     registry: Arc<Registry>,
-    /// What it runs with. Held while that changes.
+    /// The current configuration. Locked while it changes.
     config: Mutex<TargetConfig>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
-    /// Until hosts are let in.
+    /// Set until hosts can connect.
     held_back: Option<Acceptor>,
     acceptor: Option<JoinHandle<()>>,
     stop_accepting: Arc<OwnedFd>,
-    /// Of all reactors.
+    /// The clock of all reactors.
     clock: Instant,
     given: Given,
     on_reactor_end: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// The addresses of sockets that were given, in place of the configuration's.
+/// The addresses of given sockets, which replace those of the configuration.
 struct Given {
     io: Vec<SocketAddr>,
     discovery: Option<SocketAddr>,
@@ -131,16 +130,16 @@ impl Server {
     /// configuration.
     ///
     /// # Errors
-    /// What keeps it from serving, in words for the operator.
+    /// The reason why it cannot serve, as text for the operator.
     pub fn start(config: &TargetConfig) -> Result<Server, ServerError> {
         Server::start_with(config, ServerOptions::default())
     }
 
-    /// Looks at a configuration as [`start`](Self::start) does, and reads the keys and functions that it names,
-    /// but opens no namespace and listens nowhere.
+    /// Checks a configuration as [`start`](Self::start) does, and reads the keys and functions that it names, but opens
+    /// no namespace and does not listen.
     ///
     /// # Errors
-    /// What would keep a target from serving it.
+    /// The reason why a target cannot serve it.
     pub fn check(config: &TargetConfig) -> Result<(), ServerError> {
         config.check()?;
         OwnFunctions::read(&config.functions)?;
@@ -148,7 +147,7 @@ impl Server {
         Ok(())
     }
 
-    /// The same with sockets that listen already.
+    /// The same with options.
     ///
     /// # Errors
     /// As of [`start`](Self::start).
@@ -156,18 +155,18 @@ impl Server {
         config: &TargetConfig,
         options: ServerOptions,
     ) -> Result<Server, ServerError> {
-        // A host that has not noticed yet that the target was started again names its controller of
-        // before: that must not be another one now.
+        // A host that has not noticed yet that the target was restarted still uses its old controller id: no other
+        // controller may have it now.
         let random = RandomState::new().build_hasher().finish();
         let (first, count) = (*config.cntlids.start(), config.cntlids.len() as u64);
         let last = options.last_controller.filter(|last| config.cntlids.contains(last));
-        // The other process goes on giving ids until it is told to let nobody in.
+        // The other process goes on giving ids until it is told to stop accepting.
         let beyond = |last: u16| u64::from(last - first) + HANDED_OVER_IDS;
         let last = first + (last.map_or(random, beyond) % count) as u16;
         Server::start_behind(config, options, last)
     }
 
-    /// The same with a known id of the first controller: the one behind `last_controller`.
+    /// The same with a given id of the first controller: the one behind `last_controller`.
     pub(crate) fn start_behind(
         config: &TargetConfig,
         options: ServerOptions,
@@ -230,11 +229,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Lets hosts in. It does so from the start, unless it goes on in the place of another one: then that one
-    /// must have [stopped](Self::stop_accepting) first, or a host might come to both with one association.
+    /// Begins to accept connections. A server does so from its start, unless it replaces another one: then that one
+    /// must have [stopped](Self::stop_accepting) first, or a host might connect to both with one association.
     ///
     /// # Errors
-    /// There can be no thread for it.
+    /// The thread cannot be started.
     pub fn begin_accepting(&mut self) -> Result<(), ServerError> {
         let (Some(acceptor), Some(sockets)) = (self.held_back.take(), &self.sockets) else {
             return Ok(());
@@ -307,14 +306,14 @@ impl Server {
         self.registry.listeners[0].address
     }
 
-    /// What a thread calls that serves operators: it leaves the processors of reactors alone then, as far as others are
-    /// there, and gives way to them.
+    /// A function to be called by threads that serve operators: it moves the calling thread to processors without
+    /// reactors, if there are any, and lowers its priority.
     pub fn aside(&self) -> impl Fn() + Send + Sync + 'static {
         let cores = self.running().cores.clone();
         move || step_aside(&cores)
     }
 
-    /// What carries connections to [`address`](Self::address).
+    /// The transport of connections to [`address`](Self::address).
     pub fn transport(&self) -> Transport {
         self.registry.listeners[0].transport
     }
@@ -324,13 +323,13 @@ impl Server {
         self.registry.listeners.iter().map(|listener| listener.address).collect()
     }
 
-    /// What changes the ways to namespaces.
+    /// A handle to change the paths to namespaces.
     pub fn paths(&self) -> Paths {
         Paths::new(&self.mailboxes, &self.registry)
     }
 
-    /// Drains all listeners ([`Paths::drain`]), and waits until nothing is in flight there and hosts know of
-    /// it; at most for `patience`. Returns whether that is so.
+    /// Drains all listeners ([`Paths::drain`]), and waits, at most for `patience`, until no command is in flight there
+    /// and hosts know of it. Returns whether that is so.
     pub fn drain(&self, patience: Duration) -> bool {
         self.paths().drain(&[]).is_ok() && paths::wait_drained(self.report(), patience)
     }
@@ -340,9 +339,9 @@ impl Server {
         self.discovery_address
     }
 
-    /// Makes connections from this process that are no TCP connections: messages, and memory that is
-    /// read and written by key, as with RDMA (see [`fabric`](bpfof_device::fabric)). Each call gives the
-    /// host's end of one. To the target all of them come from 127.0.0.1.
+    /// Makes connections within this process without TCP: messages, and memory that is read and written by key, as with
+    /// RDMA (see [`fabric`](bpfof_device::fabric)). Each call returns the host's end of a connection. For the target
+    /// all of them come from 127.0.0.1.
     pub fn connector(&self) -> impl Fn() -> io::Result<Endpoint> + Send + Sync + 'static {
         let (mailboxes, registry) =
             (Arc::downgrade(&self.mailboxes), Arc::downgrade(&self.registry));
@@ -362,7 +361,8 @@ impl Server {
         }
     }
 
-    /// What another process needs to go on in this one's place: copies of the sockets that listen. The call may be made from any thread.
+    /// Hands over to a process that replaces this one: copies of the listening sockets and the last controller id. The
+    /// call may be made from any thread.
     pub fn hand_over(&self) -> impl Fn() -> Result<HandOver, String> + Send + Sync + 'static {
         let (sockets, registry) =
             (self.sockets.as_ref().map(Arc::downgrade), Arc::clone(&self.registry));
@@ -381,7 +381,8 @@ impl Server {
             let copy = |socket: &Listening| match socket {
                 Listening::Tcp(socket) => socket.try_clone().map_err(|error| error.to_string()),
                 Listening::Rdma(_) => {
-                    Err("it listens for RDMA, which cannot be handed over".to_owned())
+                    Err("the target listens for RDMA, and RDMA listeners cannot be handed over"
+                        .to_owned())
                 }
             };
             let listeners = sockets.io.iter().map(copy).collect::<Result<_, _>>()?;
@@ -393,11 +394,11 @@ impl Server {
         }
     }
 
-    /// The other process, in whose place this server goes on, or that was to go on in this one's, is gone: files
-    /// of namespaces are locked against other targets again. The call may be made from any thread.
+    /// Locks the files of namespaces against other targets again, because the process that this server replaces, or
+    /// that was to replace it, is gone. The call may be made from any thread.
     ///
     /// # Errors
-    /// Another target still has some of them.
+    /// Another target still has some of the files open.
     pub fn lock_files(&self) -> impl Fn() -> io::Result<()> + Send + Sync + 'static {
         let registry = Arc::clone(&self.registry);
         move || {
@@ -406,21 +407,22 @@ impl Server {
         }
     }
 
-    /// From now on another process accepts what comes to the sockets that it was handed. The call may be made
-    /// from any thread.
+    /// Stops accepting, because another process accepts from the sockets that it was handed. The call may be made from
+    /// any thread.
     pub fn stop_accepting(&self) -> impl Fn() + Send + Sync + 'static {
         let stop = Arc::clone(&self.stop_accepting);
         move || {
-            log::info!("another process has the sockets: no more hosts are let in here");
+            log::info!(
+                "another process has the listening sockets: no more connections are accepted here"
+            );
             let _ = rustix::io::write(&stop, &1u64.to_le_bytes());
         }
     }
 
-    /// Goes on with other rules, or other keys in the files that they name, and with all else as it is: no
-    /// namespace is looked at.
+    /// Replaces the rules, and rereads the files of keys that they name. Nothing else changes: no namespace is checked.
     ///
     /// # Errors
-    /// The rules cannot hold; then nothing has changed.
+    /// The rules cannot be used; then nothing has changed.
     pub fn reload_rules(&self, rules: &[HostRule]) -> Result<(), ServerError> {
         let mut running = self.running();
         let config = TargetConfig { rules: rules.to_vec(), ..running.clone() };
@@ -431,8 +433,8 @@ impl Server {
         Ok(())
     }
 
-    /// Goes on with other namespaces, and with the rules that hold now; files of keys are read only where there is
-    /// another subsystem.
+    /// Replaces the namespaces and keeps the current rules; files of keys are read again only if the set of subsystems
+    /// changes.
     ///
     /// # Errors
     /// As of [`reload`](Self::reload).
@@ -441,8 +443,8 @@ impl Server {
         self.change_to(&TargetConfig { namespaces: namespaces.to_vec(), ..running }, false)
     }
 
-    /// Asks all reactors for a sign of life: the call tells whether all of them have given one within the
-    /// time. A reactor works for some 200 µs at a time.
+    /// Asks all reactors to respond: the call returns whether all of them have done so within the time. A reactor works
+    /// for some 200 µs at a time.
     pub fn pulse(&self) -> impl Fn(Duration) -> bool + Send + 'static {
         let mailboxes = Arc::downgrade(&self.mailboxes);
         move |patience| {
@@ -461,14 +463,14 @@ impl Server {
         }
     }
 
-    /// How often hosts were refused something, by reason.
+    /// How often hosts were refused, by reason.
     pub fn denials(&self) -> Vec<(&'static str, u64)> {
         let counts = self.registry.denials.counts();
         counts.map(|(reason, count)| (reason.name(), count)).collect()
     }
 
-    /// Asks all reactors what they have counted and whom they serve. The call may be made from any thread, and
-    /// waits for their answers, which each gives between two turns.
+    /// Asks all reactors for their counters and the connections that they serve. The call may be made from any thread,
+    /// and waits for their answers, which each gives between two turns.
     pub fn report(
         &self,
     ) -> impl Fn(Duration) -> Result<TargetReport, NoReport> + Clone + Send + Sync + 'static {
@@ -479,7 +481,7 @@ impl Server {
         }
     }
 
-    /// Asks all reactors likewise for the slowest commands of the last ten minutes: at most a hundred, the
+    /// Asks all reactors in the same way for the slowest commands of the last ten minutes: at most a hundred, the
     /// slowest first.
     pub fn slowest(
         &self,
@@ -489,8 +491,8 @@ impl Server {
         move |patience| questions::slowest(&mailboxes, patience)
     }
 
-    /// Begins to tell of chains as they end, until what it returns is dropped. The call may be made from any
-    /// thread. Chains over memory take a little longer while somebody traces.
+    /// Begins a trace, which reports chains as they end, until the returned value is dropped. The call may be made from
+    /// any thread. Chains over memory take a little longer during a trace.
     pub fn trace(
         &self,
     ) -> impl Fn(TraceRequest) -> Result<Tracing, TraceError> + Send + Sync + 'static {
@@ -498,7 +500,7 @@ impl Server {
         move |request| traces.begin(request)
     }
 
-    /// Ends the associations of the hosts with this name, or of the one with this name at an address; the call returns
+    /// Ends the associations of the hosts with this name, or of the host with this name at an address; the call returns
     /// how many there were. It may be made from any thread.
     pub fn kick(&self) -> impl Fn(&str, Option<IpAddr>) -> usize + Send + Sync + 'static {
         let (mailboxes, registry) = (Arc::downgrade(&self.mailboxes), Arc::clone(&self.registry));
@@ -515,7 +517,7 @@ impl Server {
             let mut ended = 0;
             for controller in all.filter(is_meant) {
                 let id = controller.id;
-                log::info!("{host_nqn}: its association {id} ends: an operator asks for it");
+                log::info!("{host_nqn}: association {id} is ended by an operator");
                 for mailbox in mailboxes.iter() {
                     mailbox.send(Message::EndQueues(Arc::clone(&controller), true));
                 }
@@ -525,19 +527,19 @@ impl Server {
         }
     }
 
-    /// What hosts have taken of the target's memory, and how much there is of it.
+    /// The memory accounts of the hosts, with the limit for all of them.
     pub fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.registry.hosts.memory)
     }
 
-    /// Goes on with another configuration, in which only namespaces may differ: some may be new,
-    /// others gone; files may have another size, and those without a size are measured again, as
-    /// drives are. Hosts hear of it. A namespace that stays serves on meanwhile, and so do the
-    /// commands in flight on one that goes; its chains end with Invalid Namespace or Format.
+    /// Replaces the configuration, in which only namespaces, rules and advertised addresses and ANA states of listeners
+    /// may differ: namespaces may be new or gone; files may have another size, and files without a size are measured
+    /// again, as drives are. Hosts are told. Namespaces that stay are served meanwhile, and commands in flight on a
+    /// removed one are completed; its chains end with Invalid Namespace or Format.
     ///
     /// # Errors
-    /// The configuration cannot be served; then nothing has changed, but perhaps that files have
-    /// been made or have grown for it.
+    /// The configuration cannot be served; then nothing has changed, except that files may have been created or grown
+    /// for it.
     pub fn reload(&self, config: &TargetConfig) -> Result<(), ServerError> {
         self.change_to(config, true)
     }
@@ -554,7 +556,7 @@ impl Server {
         let plan = Plan::new(&self.registry, config, &running)?;
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
-        // Before a namespace is served that they do not allow some host.
+        // Before a namespace is served that the new rules hide from some host.
         if let Some(rules) = rules {
             self.take_over_rules(rules);
         }
@@ -571,15 +573,13 @@ impl Server {
     fn take_over_rules(&self, rules: Rules) {
         for controller in self.registry.set_rules(rules) {
             let (host, id) = (controller.host_nqn(), controller.id);
-            log::info!(
-                "{host}: its association {id} ends, because it may do less by the new rules"
-            );
+            log::info!("{host}: association {id} is ended, because the new rules allow it less");
             self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
         }
     }
 
-    /// Advertised addresses become those of the configuration, and states of groups, if it has others than
-    /// before: what an operator has set stays otherwise.
+    /// Takes over advertised addresses of the configuration, and states of ANA groups if the configuration has changed
+    /// them: otherwise states that an operator has set stay.
     fn take_over_listeners(&self, running: &TargetConfig, config: &TargetConfig) {
         let (mut are_reached_otherwise, mut are_elsewhere) = (false, false);
         let configured = running.listen.0.iter().zip(&config.listen.0);
@@ -596,12 +596,12 @@ impl Server {
         }
     }
 
-    /// Gives these namespaces to all reactors, and returns when they serve no others.
+    /// Gives these namespaces to all reactors, and returns when they serve only these.
     fn serve(&self, served: Arc<[Served]>) {
         let (done, all_done) = channel();
         self.tell(|| Message::Serve(Arc::clone(&served), done.clone()));
         drop(done);
-        // The end of the channel: each reactor has dropped its side, or has ended.
+        // The channel ends when each reactor has dropped its sender or has ended.
         while all_done.recv().is_ok() {}
     }
 
@@ -648,7 +648,7 @@ fn wait_started(started: &Receiver<Result<(), ServerError>>) -> Result<(), Serve
     started.recv().unwrap_or_else(|_| Err(died()))
 }
 
-/// Whether it has run until it was stopped, or has told why it could not begin.
+/// Runs a reactor. Returns whether it ran until it was stopped, or has reported why it could not start.
 fn run_reactor(
     core: Option<usize>,
     setup: Setup,
@@ -673,7 +673,7 @@ fn run_reactor(
     false
 }
 
-/// The sockets that were given, and others by the configuration, in its order.
+/// The given sockets, and others opened by the configuration, in its order.
 fn open_sockets(
     config: &TargetConfig,
     mut given: Vec<TcpListener>,
@@ -694,7 +694,7 @@ fn open_sockets(
         let all_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
         io.push(Listening::Tcp(match given.iter().position(is_it) {
             Some(at) => given.remove(at),
-            // Else it would take IPv4's as well.
+            // Otherwise it would take IPv4 connections as well.
             None => listen(*address, address.is_ipv6() && configured.contains(&all_v4))?,
         }));
     }

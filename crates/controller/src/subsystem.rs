@@ -1,4 +1,4 @@
-//! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
+//! A subsystem: its namespaces and the controllers of the hosts connected to it.
 
 use crate::access::Access;
 use crate::command_log::Topic;
@@ -30,14 +30,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     pub(crate) nqn: String,
-    /// No other subsystem of the target has or gets it.
+    /// Unique among all subsystems of the target, including later ones.
     pub(crate) number: usize,
-    /// Of the kept functions.
+    /// Counters of the kept functions.
     pub(crate) kept_counters: CounterTable,
     pub(crate) health: Health,
-    /// Of the discovery subsystem: the generation of its log page.
+    /// The generation of the discovery log page; used by the discovery subsystem.
     log_generation: AtomicU64,
-    /// It is in the discovery log, and hosts can connect.
+    /// The subsystem is in the discovery log, and hosts can connect to it.
     is_served: AtomicBool,
     /// Ids of controllers.
     cntlids: RangeInclusive<u16>,
@@ -48,7 +48,7 @@ pub(crate) struct Subsystem {
 struct Controllers {
     /// In ascending order of their ids.
     namespaces: Vec<Arc<Namespace>>,
-    /// Those of all namespaces, or of the last that there were.
+    /// The common traits of all namespaces; if there are none, of the last ones.
     traits: Traits,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
@@ -60,7 +60,7 @@ struct Controllers {
 }
 
 impl Controllers {
-    /// An association is over.
+    /// Notes how an association has ended.
     fn ended(&mut self, controller: &Controller) {
         if controller.is_stranger() || controller.host_id == [0; 16] {
             return;
@@ -72,8 +72,8 @@ impl Controllers {
         }
     }
 
-    /// What a host has been told by an association that was cut off, of which it may now come back, or else by one that
-    /// it has. With none it has no writes that can have been lost.
+    /// The lost writes that a host has been told of by an association that was cut off and that it may now resume, or
+    /// else by a live one. Without either it has no writes that can have been lost.
     fn told_before(&self, host: &HostName) -> Told {
         if host.id == [0; 16] {
             return Told::from_now();
@@ -93,26 +93,26 @@ impl Controllers {
         found.map_or_else(Told::from_now, Told::copied)
     }
 
-    /// What is announced to a host; none if no namespace exists for it.
+    /// The traits that are announced to a host; none if no namespace exists for it.
     fn traits_for(&self, access: &Access) -> Option<Traits> {
         Traits::of(self.namespaces.iter().filter(|namespace| access.sees(namespace.nsid)))
     }
 
-    /// Takes an association out that has to go for another.
+    /// Removes an association to make room for another.
     fn evict(&mut self, (goes, full): &Goes, now_ns: u64) {
         self.by_id.remove(&goes.id);
         self.ended(goes);
         goes.note_eviction(full, now_ns);
     }
 
-    /// Gives an association all that is kept.
+    /// Gives an association all kept functions.
     fn give_kept(&self, controller: &Controller, now_ns: u64) {
         self.kept.iter().for_each(|kept| kept.give(controller, now_ns));
     }
 
-    /// Memory for an association of somebody at this address who has yet to show who it is. If strangers have theirs,
-    /// one of them goes for it, if there is any: the oldest of the address, or of all. Nobody is refused for what
-    /// strangers take; associations of theirs are no more than there may be in all.
+    /// Charges memory for an association of a stranger at this address. If the strangers' memory is used up, one of
+    /// their associations is removed, if there is any: the oldest of the address, or of all. No newcomer is refused
+    /// because of strangers' memory; the limit on all associations bounds it.
     fn memory_of_stranger(
         &self,
         goes: Option<Goes>,
@@ -130,12 +130,12 @@ impl Controllers {
             let oldest = oldest.or_else(|| strangers().min_by_key(|known| known.serial));
             oldest.map(|oldest| (Arc::clone(oldest), full))
         });
-        // Its memory comes back when its connections have heard of it.
+        // The memory of the removed association comes back when its connections have closed.
         (goes, hosts.pending.charge_anyway(ASSOCIATION_BYTES))
     }
 }
 
-/// A function that every association has, each with maps of its own and lines that it has traced.
+/// A function that every association has, each with its own maps and trace lines.
 #[derive(Debug)]
 struct Kept {
     function: Arc<Function>,
@@ -150,10 +150,10 @@ impl Kept {
         controller.update(|tables| self.install(tables, controller.host(), now_ns));
     }
 
-    /// The tables of an association of a host with the function, with maps if the host's memory has room.
+    /// The tables of an association with the function added, and with its maps if the host's memory has room.
     fn install(&self, tables: &Tables, host: &Host, now_ns: u64) -> Tables {
         let id = self.function.id;
-        // A host that is given maps keeps memory for what it asks for itself.
+        // Maps that a host is given leave memory for its own requests.
         let rest = host.memory.memory().little_bytes() / 2;
         let maps =
             declared_maps::make(&self.maps, tables, &host.memory, rest).unwrap_or_else(|full| {
@@ -168,13 +168,13 @@ impl Kept {
     }
 }
 
-/// Who keeps a function.
+/// The owner of a kept function.
 #[derive(Debug)]
 enum Owner {
-    /// The configuration: nobody unloads it.
+    /// The configuration: no host can unload it.
     Target,
     Host {
-        /// Whose memory it takes. Its maps take that of each association's host.
+        /// The host that is charged for its memory. Its maps are charged to each association's host.
         host: Arc<Host>,
         host_id: [u8; 16],
         /// The association that has loaded it.
@@ -192,14 +192,14 @@ impl Owner {
         is_host || *association == controller.serial
     }
 
-    /// Whether it is this host.
+    /// Whether the owner is this host.
     fn is_host(&self, other: &Host) -> bool {
         matches!(self, Owner::Host { host, .. } if host.serial == other.serial)
     }
 }
 
 impl Subsystem {
-    /// `cntlids` are the ids of controllers, and the one before that of the first.
+    /// `cntlids` are the ids of controllers, and the id before the first one to be given.
     pub(crate) fn new(
         nqn: String,
         number: usize,
@@ -239,13 +239,13 @@ impl Subsystem {
         self.controllers().namespaces.iter().find(|namespace| namespace.nsid == nsid).cloned()
     }
 
-    /// What its controllers announce by now to a host; none if no namespace exists for it.
+    /// The traits that its controllers announce to a host now; none if no namespace exists for it.
     pub(crate) fn traits_for(&self, access: &Access) -> Option<Traits> {
         self.controllers().traits_for(access)
     }
 
-    /// Takes over other namespaces. Associations lose the file maps of those that are gone, and
-    /// remember for their hosts which ids have changed.
+    /// Replaces the namespaces. Associations lose the file maps of namespaces that are gone, and remember for their
+    /// hosts which ids have changed.
     pub(crate) fn replace_namespaces(&self, mut new: Vec<Arc<Namespace>>) {
         new.sort_by_key(|namespace| namespace.nsid);
         let mut controllers = self.controllers();
@@ -285,13 +285,13 @@ impl Subsystem {
         self.controllers().last_id
     }
 
-    /// Those of the hosts that are connected.
+    /// The controllers of all connected hosts.
     pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
         self.controllers().by_id.values().cloned().collect()
     }
 
-    /// The association with this id (0 is the host's own), if the host may look at its functions and maps.
-    /// One of another host is not told from one that does not exist.
+    /// The association with this id (0 is the host's own), if the host may look at its functions and maps. An
+    /// association of another host looks like one that does not exist.
     pub(crate) fn association_for(
         &self,
         asking: &Arc<Controller>,
@@ -315,7 +315,7 @@ impl Subsystem {
         self.is_served.load(Ordering::Relaxed)
     }
 
-    /// True if that has changed.
+    /// Sets whether hosts can connect to it; true if that has changed.
     pub(crate) fn set_served(&self, is_served: bool) -> bool {
         self.is_served.swap(is_served, Ordering::Relaxed) != is_served
     }
@@ -325,13 +325,13 @@ impl Subsystem {
         self.log_generation.load(Ordering::Acquire)
     }
 
-    /// What the discovery log page tells has changed.
+    /// Increments that generation, because the contents of the page have changed.
     pub(crate) fn next_log_generation(&self) {
         self.log_generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The association of this subsystem that is of least use, of those that a limit counts with the newcomer's; and
-    /// for how long it was silent.
+    /// The least useful association of those that a limit counts with the newcomer's, and for how long it has been
+    /// silent.
     pub(crate) fn least_useful(
         &self,
         newcomer: &Newcomer,
@@ -341,8 +341,8 @@ impl Subsystem {
         room::least_useful(&self.controllers().by_id, newcomer, full, (&hosts.limits, now_ns))
     }
 
-    /// Makes a controller for a host, and gives the one that had to go for it, if one had to. `elsewhere` is one that
-    /// goes for it in another subsystem.
+    /// Makes a controller for a host. Also returns the controller that was removed to make room, if any. `elsewhere` is
+    /// one that was removed for it in another subsystem.
     pub(crate) fn add_controller(
         &self,
         newcomer: &Newcomer,
@@ -353,7 +353,7 @@ impl Subsystem {
         let mut controllers = self.controllers();
         let goes = room::who_goes(&controllers.by_id, newcomer, &hosts.limits, now_ns)?;
         let Newcomer { host, address, host_id, access, listener, is_stranger, .. } = newcomer;
-        // Who goes is still counted until its connections have heard of it.
+        // A removed association still counts until its connections have closed.
         let more = |full: HostFull| {
             let mut all = goes.iter().map(|(goes, _)| goes).chain(elsewhere);
             let is_one_of_them = all.any(|goes| newcomer.counts_with(goes, &full));
@@ -406,8 +406,8 @@ impl Subsystem {
         Ok((controller, goes.map(|(goes, _)| goes)))
     }
 
-    /// A host has shown on its admin queue that it is the one it names: its association takes its memory from now on,
-    /// and has the kept functions.
+    /// A host has proved its identity on its admin queue: its association is charged to it from now on and gets the
+    /// kept functions.
     pub(crate) fn recognize(&self, controller: &Controller, now_ns: u64) -> Result<(), MemoryFull> {
         let mut controllers = self.controllers();
         if controller.is_stranger() {
@@ -422,7 +422,7 @@ impl Subsystem {
         self.controllers().by_id.get(&id).cloned()
     }
 
-    /// Gives every association, present and future, a function of this one's. Returns its id.
+    /// Gives every association, present and future, a function of the association `by`. Returns the function's id.
     pub(crate) fn keep_function(
         &self,
         function: Function,
@@ -430,17 +430,18 @@ impl Subsystem {
         now_ns: u64,
     ) -> Result<u32, Refusal> {
         if by.host_id == [0; 16] {
-            let message = "functions are kept for hosts that have a host identifier other than 0";
+            let message = "only hosts with a host identifier other than 0 can keep functions";
             return Err(Refusal::new(Status::FUNCTION_REJECTED, message));
         }
         let mut controllers = self.controllers();
         let is_its = |kept: &&Kept| kept.owner.is_host(by.host());
         let (all, its) = (controllers.kept.len(), controllers.kept.iter().filter(is_its).count());
-        // One host leaves room for others.
+        // Each host leaves room for others.
         if its >= MAX_KEPT_FUNCTIONS - all {
             let message = format!(
-                "the subsystem keeps {all} functions, of at most {MAX_KEPT_FUNCTIONS}, and {its} of \
-                 them for this host, which may be half of what others leave; unload one"
+                "the subsystem keeps {all} functions of at most {MAX_KEPT_FUNCTIONS}, {its} of \
+                 them for this host; a host may have half of the places that other hosts leave: \
+                 unload one"
             );
             return Err(Refusal::new(Status::RESOURCE_LIMIT, message));
         }
@@ -451,7 +452,7 @@ impl Subsystem {
 
     /// Gives every association a function that the configuration names.
     pub(crate) fn keep_own_function(&self, function: Function) -> Result<u32, Refusal> {
-        // Nobody is connected yet.
+        // No host is connected yet.
         self.keep(&mut self.controllers(), function, Owner::Target, 0)
     }
 
@@ -474,7 +475,7 @@ impl Subsystem {
         let id = KEPT | controllers.last_kept;
         self.kept_counters.begin(id);
         let kept = Kept { function: Arc::new(Function { id, ..function }), maps, owner };
-        // Strangers get it when they have shown who they are.
+        // Strangers get it when they have proved their identities.
         for controller in controllers.by_id.values().filter(|known| !known.is_stranger()) {
             kept.give(controller, now_ns);
         }
@@ -495,7 +496,7 @@ impl Subsystem {
         self.controllers().kept.iter().map(|kept| kept.function.id).collect()
     }
 
-    /// What the kept functions have done.
+    /// Reports on the kept functions.
     pub(crate) fn function_reports(&self, latency: impl Fn(u32) -> Octaves) -> Vec<FunctionReport> {
         let controllers = self.controllers();
         let report = |kept: &Kept| {
@@ -525,7 +526,7 @@ impl Subsystem {
         self.controllers().kept.iter().any(|kept| kept.function.id == id)
     }
 
-    /// How many associations it has: a kept function is given to each, and taken from each.
+    /// How many associations it has: keeping or dropping a function changes each of them.
     pub(crate) fn associations(&self) -> usize {
         self.controllers().by_id.len()
     }
@@ -546,7 +547,7 @@ impl Subsystem {
         self.kept_counters.remove(id);
     }
 
-    /// One of its namespaces has changed its size.
+    /// Tells the associations that a namespace has changed its size.
     pub(crate) fn namespace_resized(&self, namespace: &Namespace) {
         let controllers = self.controllers();
         let sees = |of: &&Arc<Controller>| of.access.sees(namespace.nsid);
@@ -557,7 +558,7 @@ impl Subsystem {
         }
     }
 
-    /// Forgets a controller, but not another that has its id by now.
+    /// Removes a controller, but not another one that has its id by now.
     pub(crate) fn remove_controller(&self, controller: &Arc<Controller>) {
         let mut controllers = self.controllers();
         let known = controllers.by_id.get(&controller.id);

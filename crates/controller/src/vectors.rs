@@ -1,5 +1,5 @@
-//! The vectors of chains that a connection carries out (docs/protocol.md, Pushdown Vector): what their
-//! chains begin with, which of them have begun, and the answer so far.
+//! The vectors of chains of a connection (docs/protocol.md, Pushdown Vector): their requests, which of their chains
+//! have begun, and the answers so far.
 
 use crate::refusal::Reply;
 use bpfof_chain::{FileVersion, Start};
@@ -9,13 +9,13 @@ use bpfof_nvme::Status;
 use bpfof_nvme::vendor_specific::{PushdownVectorRequest, VectorChains, VectorRecord};
 use std::collections::VecDeque;
 
-/// Places that idle connections keep.
+/// Places that an idle connection keeps.
 const KEPT: usize = 16;
 
 /// One command.
 #[derive(Debug)]
 pub(crate) struct Vector {
-    /// That of the command.
+    /// The slot of the command.
     pub(crate) slot: u16,
     namespace: u32,
     unit_bytes: u32,
@@ -24,9 +24,9 @@ pub(crate) struct Vector {
     file_count: usize,
     scratch_bytes: u32,
     answer_max_bytes: u32,
-    /// Those that have not begun.
+    /// The chains that have not begun.
     chains: VectorChains,
-    /// The answer, of which `used` bytes are taken, and behind its room the request.
+    /// Room for the answer, `used` bytes of which are taken, and behind it the request.
     buffer: IoBuffer,
     room: usize,
     used: usize,
@@ -37,11 +37,10 @@ pub(crate) struct Vector {
 }
 
 impl Vector {
-    /// Bytes of memory that one takes, beside its buffer.
+    /// Bytes of memory of a vector, besides its buffer.
     pub(crate) const BYTES: usize = size_of::<Vector>() + size_of::<u32>();
 
-    /// A vector whose request is in these bytes. `buffer` has room for the answer, and behind it for a copy
-    /// of them.
+    /// A vector whose request is in `bytes`. `buffer` has room for the answer, and behind it for a copy of these.
     pub(crate) fn new(
         slot: u16,
         (namespace, unit_bytes): (u32, u32),
@@ -74,7 +73,7 @@ impl Vector {
         }
     }
 
-    /// The next chain of those that have not begun: its index, and what it starts with.
+    /// The next chain that has not begun: its index and its start parameters.
     #[inline]
     pub(crate) fn next(&mut self, owner: u64) -> Option<(u16, Start<'_>)> {
         let index = self.chains.index();
@@ -95,7 +94,7 @@ impl Vector {
         Some((index, start))
     }
 
-    /// A chain has succeeded, with this answer. How it ends: well, unless there is no room left.
+    /// A chain has succeeded with this answer. Its record says so, or that the vector had no room left for the answer.
     #[inline]
     pub(crate) fn succeeded(&mut self, chain: u16, hops: u32, answer: &[u8]) {
         let (begin, length) = (self.used, answer.len() as u32);
@@ -109,7 +108,7 @@ impl Vector {
         self.record(chain, VectorRecord { status, dw0: hops, dw1: length, answer_at });
     }
 
-    /// A chain has failed, and would be answered so alone.
+    /// A chain has failed; `reply` is the reply of a Pushdown command for it.
     pub(crate) fn failed(&mut self, chain: u16, reply: Reply) {
         let Reply { status, dw0, dw1 } = reply;
         self.failed += 1;
@@ -123,12 +122,12 @@ impl Vector {
         self.left -= 1;
     }
 
-    /// A chain is given up: the connection closes. A host that hears of it sends the chain again elsewhere.
+    /// Gives up a chain because the connection closes. A host that gets this answer sends the chain again elsewhere.
     fn give_up(&mut self, chain: u16) {
         self.failed(chain, Status::COMMAND_INTERRUPTED.into());
     }
 
-    /// So are those that have not begun: with a record each, if somebody hears of it.
+    /// Gives up the chains that have not begun, with a record for each if the host may still get the answer.
     fn give_up_unstarted(&mut self, is_heard: bool) {
         let begin = self.chains.index();
         let count = self.chains.left();
@@ -140,7 +139,7 @@ impl Vector {
         self.is_forgotten |= count > 0;
     }
 
-    /// Whether nobody gets its answer any more, of which records are missing.
+    /// Whether its answer, which lacks records, is not sent any more.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.is_forgotten
     }
@@ -151,7 +150,7 @@ impl Vector {
         self.left == 0
     }
 
-    /// How the command ends all of whose chains have, and its answer.
+    /// The reply and the answer of the command, all of whose chains have ended.
     pub(crate) fn answer(self) -> (Reply, IoBuffer) {
         let Vector { mut buffer, used, failed, .. } = self;
         buffer.set_len(used);
@@ -165,12 +164,12 @@ impl Vector {
     }
 }
 
-/// See the module. A vector is named by its place.
+/// The vectors of a connection, each named by its place.
 #[derive(Debug, Default)]
 pub(crate) struct Vectors {
     places: Vec<Option<Vector>>,
     free: Vec<u32>,
-    /// Those with chains that have not begun, in the order in which they came.
+    /// Vectors with chains that have not begun, in the order in which they came.
     unstarted: VecDeque<u32>,
     /// Chains that are in an arena.
     pub(crate) running: u32,
@@ -221,7 +220,7 @@ impl Vectors {
     /// If there is none.
     #[inline]
     pub(crate) fn get(&mut self, place: u32) -> &mut Vector {
-        self.places[place as usize].as_mut().expect("its slot is taken as long as it is there")
+        self.places[place as usize].as_mut().expect("the vector stays while its command has a slot")
     }
 
     /// Takes a vector out.
@@ -231,10 +230,10 @@ impl Vectors {
     pub(crate) fn take(&mut self, place: u32) -> Vector {
         self.free.push(place);
         let vector = self.places[place as usize].take();
-        vector.expect("its slot is taken as long as it is there")
+        vector.expect("the vector stays while its command has a slot")
     }
 
-    /// Gives back what it keeps of a busy time, if there is no vector.
+    /// Gives back memory from a busy time, if there is no vector.
     pub(crate) fn shrink(&mut self) {
         if self.free.len() == self.places.len() && self.places.len() > KEPT {
             self.places.clear();
@@ -250,8 +249,8 @@ impl Vectors {
         self.get(place).give_up(chain);
     }
 
-    /// Gives up all chains that have not begun, and takes those vectors out of which nothing is left then. The host may
-    /// hear of the others.
+    /// Gives up all chains that have not begun. Removes and returns the vectors that are over then; the host may still
+    /// get the answers of the others.
     pub(crate) fn give_up(&mut self, is_heard: bool) -> Vec<Vector> {
         self.unstarted.clear();
         let mut over = Vec::new();

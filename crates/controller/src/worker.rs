@@ -1,4 +1,4 @@
-//! A thread beside the reactors that does one work after the other: what takes milliseconds, and what
+//! A thread outside the reactors that does one piece of work after the other: work that takes milliseconds, and that
 //! strangers may ask for.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -6,10 +6,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How much less than reactors the thread gets of a processor that they share (nice).
+/// Nice value of the thread, for when it shares a processor with a reactor.
 const NICENESS: i32 = 10;
 
-/// Work that waits, and the order in which it is done.
+/// Waiting work, and the order in which it is done.
 pub(crate) trait Waiting: Default + Send + 'static {
     /// A piece of work.
     type Work;
@@ -18,13 +18,13 @@ pub(crate) trait Waiting: Default + Send + 'static {
     fn take(&mut self) -> Option<Self::Work>;
 }
 
-/// The way to the thread, which ends with the last clone.
+/// Handle to the thread, which ends with the last clone.
 pub(crate) struct Worker<W: Waiting>(Arc<Handle<W>>);
 
 /// Ends the thread when it is dropped.
 struct Handle<W: Waiting>(Arc<Queue<W>>);
 
-/// The work that waits, shared with the thread.
+/// The waiting work, shared with the thread.
 pub(crate) struct Queue<W> {
     state: Mutex<State<W>>,
     changed: Condvar,
@@ -53,12 +53,12 @@ impl<W: Waiting> Queue<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what waits, or changes it.
+    /// Reads or changes the waiting work.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&mut W) -> T) -> T {
         look(&mut self.lock().waiting)
     }
 
-    /// Waits for work; none at the end.
+    /// Waits for work; none when the thread is to end.
     fn take(&self) -> Option<W::Work> {
         let mut state = self.lock();
         loop {
@@ -74,8 +74,8 @@ impl<W: Waiting> Queue<W> {
 }
 
 impl<W: Waiting> Worker<W> {
-    /// Starts the thread. It runs where `reactors` do not, if the process may run there, and else gives
-    /// way to them. Work that panics is lost, and the next is done.
+    /// Starts the thread. It runs on other processors than `reactors` if the process may use some, and has a lower
+    /// priority. Work that panics is lost, and the thread goes on with the next.
     pub(crate) fn start(
         name: &'static str,
         reactors: &[usize],
@@ -89,37 +89,37 @@ impl<W: Waiting> Worker<W> {
             step_aside(&reactors);
             while let Some(work) = works.take() {
                 if catch_unwind(AssertUnwindSafe(|| serve(work, &works))).is_err() {
-                    log::error!("{name}: a work was given up, which is a defect of the target");
+                    log::error!("{name}: a task panicked, which is a defect of the target");
                 }
             }
         })?;
         Ok(Self(Arc::new(Handle(queue))))
     }
 
-    /// Adds work to what waits.
+    /// Adds waiting work.
     pub(crate) fn add(&self, add: impl FnOnce(&mut W)) {
         let Handle(queue) = &*self.0;
         queue.with(add);
         queue.changed.notify_one();
     }
 
-    /// Takes work back that has not been begun.
+    /// Removes work that has not begun.
     pub(crate) fn cancel(&self, cancel: impl FnOnce(&mut W)) {
         self.0.0.with(cancel);
     }
 }
 
-/// Lets the calling thread run where `reactors` do not, if the process may run there, and else give way to them.
-/// Where it cannot be kept it shares a processor.
+/// Moves the calling thread to other processors than `reactors`, if the process may use some, and lowers its priority.
+/// If the thread cannot be moved, it shares a processor.
 pub(crate) fn step_aside(reactors: &[usize]) {
     if let Some(others) = others_than(reactors) {
         let _ = sched_setaffinity(None, &others);
     }
-    // Of the calling thread, on Linux. It is only a little slower or faster without.
+    // On Linux this concerns only the calling thread. Failure costs only a little speed.
     let _ = rustix::process::setpriority_process(None, NICENESS);
 }
 
-/// The processors that the process may run on without these; none if that is no processor.
+/// The processors that the process may run on, without these; none if no processor is left.
 fn others_than(reactors: &[usize]) -> Option<CpuSet> {
     let mut set = sched_getaffinity(None).ok()?;
     for &core in reactors.iter().filter(|core| **core < CpuSet::MAX_CPU) {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_panics_ends_nothing_else() {
+    fn a_panicking_task_does_not_end_others() {
         let (done, results) = mpsc::channel();
         let worker = Worker::<VecDeque<u32>>::start("test", &[], move |work, _| {
             assert_ne!(work, 1, "planted");

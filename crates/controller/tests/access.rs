@@ -1,4 +1,4 @@
-//! Who hosts are: TLS and DH-HMAC-CHAP between our own host and target, and what is refused.
+//! Identity of hosts: TLS and DH-HMAC-CHAP between our own host and target, and refusals.
 
 mod common;
 
@@ -95,7 +95,7 @@ fn refused(url: &TargetUrl) -> String {
 }
 
 #[test]
-fn hosts_come_by_tls_with_their_keys() {
+fn hosts_connect_over_tls_with_their_keys() {
     let keys = Keys::new();
     let short = keys.psk("short", PskHash::Sha256);
     let long = keys.psk("long", PskHash::Sha384);
@@ -104,16 +104,16 @@ fn hosts_come_by_tls_with_their_keys() {
     let server = start(vec![rule(HOST, with(&short)), rule(OTHER, with(&long))], TlsMode::ByRules);
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &short)])).expect("it connects"));
     use_it(&connect(&url(&server, OTHER, &[("tls-psk", &long)])).expect("it connects"));
-    // A wrong key, that of another host, none, and a host without a rule.
+    // A wrong key, another host's key, no key, and a host without a rule.
     let text = refused(&url(&server, HOST, &[("tls-psk", &wrong)]));
-    assert!(text.contains("by TLS"), "{text}");
+    assert!(text.contains("over TLS"), "{text}");
     let text = refused(&url(&server, HOST, &[("tls-psk", &long)]));
-    assert!(text.contains("by TLS"), "{text}");
+    assert!(text.contains("over TLS"), "{text}");
     let text = refused(&url(&server, HOST, &[]));
     assert!(text.contains("Connect Invalid Host"), "{text}");
     let stranger = "nqn.2026-01.io.bpf-of:stranger";
-    assert!(refused(&url(&server, stranger, &[("tls-psk", &short)])).contains("by TLS"));
-    // A handshake's thread may count after the host has heard of the end.
+    assert!(refused(&url(&server, stranger, &[("tls-psk", &short)])).contains("over TLS"));
+    // A handshake's thread may count the refusal after the host has seen it.
     let counted_by = Instant::now() + Duration::from_secs(10);
     loop {
         let denials = server.denials();
@@ -127,13 +127,13 @@ fn hosts_come_by_tls_with_their_keys() {
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(server);
-    // A target that asks for TLS refuses who does not speak it, by closing.
+    // A target that requires TLS closes connections without it.
     let server = start(vec![rule(HOST, with(&short))], TlsMode::Required);
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &short)])).expect("it connects"));
     assert!(connect(&url(&server, HOST, &[])).is_err());
 }
 
-/// A connection from this address of the loopback network that says nothing.
+/// A connection from this address of the loopback network that sends nothing.
 fn silent(server: &Server, last: u8) -> socket2::Socket {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let socket = socket.expect("a socket");
@@ -143,9 +143,9 @@ fn silent(server: &Server, last: u8) -> socket2::Socket {
     socket
 }
 
-/// As many handshakes as there may be have begun, and none of them goes on.
+/// The maximum number of handshakes has begun, and none of them makes progress.
 #[test]
-fn handshakes_that_stand_still_keep_nobody_out() {
+fn stalled_handshakes_do_not_lock_out_others() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
@@ -159,14 +159,14 @@ fn handshakes_that_stand_still_keep_nobody_out() {
     drop(strangers);
 }
 
-/// Whoever has one key is not everybody.
+/// A key proves only the names that it was made for.
 #[test]
 fn a_key_proves_one_name() {
     let keys = Keys::new();
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
     let server = start(vec![rule(HOST, with), rule(OTHER, HostKeys::default())], TlsMode::Allowed);
-    // Of the host, and of the subsystem: there is an identity for discovery as well.
+    // Another host, then another subsystem: the key has an identity for discovery as well.
     for (subsystem, host) in [(NQN, OTHER), (DISCOVERY_NQN, HOST)] {
         let status = connect_by_hand((&server, &psk), (subsystem, host), usize::MAX);
         assert_eq!(status, 0x184, "Connect Invalid Host");
@@ -174,8 +174,8 @@ fn a_key_proves_one_name() {
     assert!(server.denials().contains(&("foreign name", 2)), "{:?}", server.denials());
 }
 
-/// Connects to [`NQN`] with the key of [`HOST`] in a file, by its identity for a subsystem, in the name of a host, in
-/// records of so many bytes. The status, without Do Not Retry.
+/// Connects to [`NQN`] with the key of [`HOST`] in a file, with its identity for `subsystem`, in the name of `host`, in
+/// records of `record_bytes`. Returns the status without Do Not Retry.
 fn connect_by_hand(
     (server, psk): (&Server, &Path),
     (subsystem, host): (&str, &str),
@@ -229,12 +229,12 @@ fn connect_in(
         inbox.copy_within(opened.consumed_bytes..filled, 0);
         filled -= opened.consumed_bytes;
     }
-    // The status field of the completion behind the ICResp of 128 bytes.
+    // The status field of the completion, which follows the ICResp of 128 bytes.
     let status = u16::from_le_bytes([plain[128 + 8 + 14], plain[128 + 8 + 15]]) >> 1;
     status & 0x7FF
 }
 
-/// A TLS connection by hand.
+/// Makes a TLS connection without the host library.
 fn shake(
     server: &Server,
     identity: &TlsIdentity,
@@ -248,9 +248,9 @@ fn shake(
     Ok((stream, secured))
 }
 
-/// Both ways to derive keys are in the field, and an identity of version 0 does not tell which.
+/// Both ways to derive keys are in use, and an identity of version 0 does not show which.
 #[test]
-fn old_hosts_derive_their_keys_otherwise() {
+fn old_hosts_derive_their_keys_differently() {
     let keys = Keys::new();
     let psk = keys.psk("psk", PskHash::Sha256);
     let text = fs::read_to_string(&psk).expect("read");
@@ -278,7 +278,7 @@ fn old_hosts_derive_their_keys_otherwise() {
 }
 
 #[test]
-fn records_that_lie_end_their_connection_and_no_other() {
+fn invalid_records_end_only_their_connection() {
     let keys = Keys::new();
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
@@ -294,7 +294,7 @@ fn records_that_lie_end_their_connection_and_no_other() {
     let lies: [&dyn Fn(Vec<u8>) -> Vec<u8>; 6] = [
         &|_| vec![23, 3, 3, 0, 0],
         &|_| vec![23, 3, 3, 0x41, 0x01],
-        // Its tag, its header, a part that is missing.
+        // A wrong tag, a wrong header, a missing byte.
         &|mut sealed| {
             *sealed.last_mut().expect("a record") ^= 1;
             sealed
@@ -327,10 +327,10 @@ fn records_that_lie_end_their_connection_and_no_other() {
     use_it(&witness);
 }
 
-/// Records of a byte are opened some at a time; what is behind them is answered all the same, though nothing more
-/// arrives.
+/// Records of one byte are opened some at a time; the command in the last ones is answered although no more bytes
+/// arrive.
 #[test]
-fn tiny_records_are_worked_through() {
+fn tiny_records_are_processed_to_the_last() {
     let keys = Keys::new();
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
@@ -356,16 +356,16 @@ fn keys_change_without_a_restart() {
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &new)])).expect("it connects"));
     change(with(&[&new])).expect("taken over");
     assert!(connect(&url(&server, HOST, &[("tls-psk", &old)])).is_err());
-    // What was connected stays.
+    // Existing connections stay.
     lane.read(1, 0, &mut [0; 512]).expect("read");
     first.identify_controller().expect("identified");
     drop((lane, first));
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &new)])).expect("it connects"));
-    // A key that others may read, or that is none, changes nothing.
+    // A key file that others may read, or without a valid key, is refused and changes nothing.
     fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("set");
     let error = change(with(&[&new])).expect_err("others may read it").to_string();
     assert!(error.contains("chmod 600"), "{error}");
-    // Nobody looks at it for a namespace more.
+    // Adding a namespace does not read the key file.
     let more = base.namespaces.iter().cloned().chain([memory(MIB, 512)]).collect::<Vec<_>>();
     server.reload_namespaces(&more).expect("taken over");
     server.reload_namespaces(&base.namespaces).expect("taken over");
@@ -373,7 +373,7 @@ fn keys_change_without_a_restart() {
     let none = keys.write("none", b"NVMeTLSkey-1:01:bm9uZQ==:");
     let error = change(with(&[&none])).expect_err("no key").to_string();
     assert!(error.contains("none") && !error.contains("bm9uZQ"), "{error}");
-    // The last key goes, and another comes: TLS is served all the time.
+    // The last key is removed and another added: the target still serves TLS.
     change(vec![rule(OTHER, HostKeys::default())]).expect("taken over");
     assert!(connect(&url(&server, HOST, &[("tls-psk", &new)])).is_err());
     change(with(&[&old])).expect("taken over");
@@ -408,7 +408,7 @@ fn connect_checks_the_key_of_the_handshake_again() {
     );
 }
 
-/// What the discovery log says to a host of each entry: TREQ, security type, NQN.
+/// The entries of the discovery log for a host: TREQ, security type, NQN.
 fn discovered(server: &Server, host: &str, parameters: &[(&str, &Path)]) -> Vec<(u8, u8, String)> {
     let mut url = url(server, host, parameters);
     url.nqn = DISCOVERY_NQN.to_owned();
@@ -423,7 +423,7 @@ fn discovered(server: &Server, host: &str, parameters: &[(&str, &Path)]) -> Vec<
 
 /// Required: TREQ 1 and security type 2, with which `nvme connect-all` uses TLS by itself.
 #[test]
-fn the_discovery_log_says_who_needs_tls() {
+fn the_discovery_log_shows_whether_tls_is_required() {
     let keys = Keys::new();
     let psk = keys.psk("psk", PskHash::Sha256);
     let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
@@ -464,18 +464,17 @@ fn hosts_and_targets_authenticate_each_other() {
         assert!(text.contains("authentication failed"), "{text}");
         let text = refused(&url(&server, HOST, &[]));
         assert!(text.contains("dhchap-key=FILE"), "{text}");
-        // The last one leaves, and the target notices that a little later.
+        // The target notices a little later that the last host has left.
         until("the third denial", || server.denials().contains(&("not authenticated", 3)));
     }
-    // A target that does not authenticate itself is refused by who wants that.
+    // A host that requires the target to authenticate itself refuses one that does not.
     let server = start(Vec::new(), TlsMode::ByRules);
     let target = keys.dhchap("target", Hash::Sha256);
     let text = refused(&url(&server, HOST, &[("dhchap-ctrl-key", &target)]));
     assert!(text.contains("does not authenticate itself"), "{text}");
 }
 
-/// Its association goes on by the rules under which it has begun, so its new queues are asked as its first
-/// one was.
+/// An association keeps the rules under which it began, so its new queues must authenticate as its first one did.
 #[test]
 fn a_host_whose_secret_was_dropped_opens_queues() {
     let keys = Keys::new();
@@ -493,10 +492,10 @@ fn a_host_whose_secret_was_dropped_opens_queues() {
     server.reload(&TargetConfig { rules: with(&[]), ..base.clone() }).expect("taken over");
     use_it(&controller);
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &psk)])).expect("it connects"));
-    // Without any key anybody could come in its name.
+    // Without any key any peer could use its name.
     let open = vec![rule(HOST, HostKeys::default())];
     let error = server.reload(&TargetConfig { rules: open, ..base }).expect_err("it opens a name");
-    assert!(error.to_string().contains("anybody in its name"), "{error}");
+    assert!(error.to_string().contains("any host with its name"), "{error}");
     assert!(connect(&url(&server, HOST, &[])).is_err());
     use_it(&controller);
 }
@@ -534,7 +533,7 @@ fn fetch(peer: &mut Peer) -> (Vec<u8>, Status) {
     (data, cqe.status)
 }
 
-/// Runs the host's side on a queue; the last step.
+/// Runs the host's side on a queue; returns whether it succeeds.
 fn authenticate(peer: &mut Peer, config: &Arc<HostConfig>, t_id: u16) -> bool {
     let (mut host, mut step) = HostAuth::new(Arc::clone(config), t_id);
     loop {
@@ -553,7 +552,7 @@ fn authenticate(peer: &mut Peer, config: &Arc<HostConfig>, t_id: u16) -> bool {
     }
 }
 
-/// A server that asks for authentication, and a host with the right secret and one with another.
+/// A server that requires authentication, and a host with the right secret and one with another.
 struct Authenticating {
     server: Server,
     good: Arc<HostConfig>,
@@ -628,7 +627,7 @@ fn queues_take_nothing_else_before_they_are_authenticated() {
     let (_admin, cntlid) = with.association();
     let mut io = with.io(cntlid);
     for opcode in 0..=255u8 {
-        // But for Fabrics commands, of which Disconnect is taken.
+        // All but Fabrics commands, of which Disconnect is accepted.
         if opcode != 0x7F {
             let status = io.status(Sqe { sgl: Sgl::in_capsule(0), ..Sqe::new(opcode, 1) }, &[]);
             assert_eq!(status, required, "opcode {opcode:02X}h");
@@ -656,16 +655,16 @@ fn queues_are_authenticated_again_while_they_work_and_end_if_that_fails() {
     io.expect_end(None);
 }
 
-/// Who knows a host's name and has none of its secrets takes no id of its queues.
+/// A peer that knows a host's name and none of its secrets cannot take ids of its queues.
 #[test]
-fn queues_of_strangers_take_no_id() {
+fn unauthenticated_queues_take_no_id() {
     let with = Authenticating::new();
     let (_admin, cntlid) = with.association();
     let mut strangers = [with.io(cntlid), with.io(cntlid)];
     let mut io = with.io(cntlid);
     assert!(authenticate(&mut io, &with.good, 2));
     assert_eq!(io.status(block(opcode::nvm::WRITE), &[7; 512]), Status::SUCCESS);
-    // From now on it is taken: who comes is told at once, who came before when he could begin.
+    // The id is taken now: a new connection is refused at once, an earlier one when its authentication succeeds.
     let mut late = Peer::open(&with.server);
     late.initialize(Default::default());
     assert!(late.connect(NQN, 1, 31, cntlid).same_code(Status::CONNECT_INVALID_PARAMETERS));
@@ -675,7 +674,7 @@ fn queues_of_strangers_take_no_id() {
     assert!(authenticate(second, &with.good, 4));
     second.expect_end(None);
     assert_eq!(io.call(block(opcode::nvm::READ), &[]).0, [7; 512]);
-    // Its end frees the id.
+    // The end of the queue frees the id.
     drop(io);
     until("the id is free", || {
         let mut next = Peer::open(&with.server);
@@ -687,7 +686,7 @@ fn queues_of_strangers_take_no_id() {
 }
 
 #[test]
-fn messages_that_lie_are_answered_by_a_failure_and_the_end() {
+fn invalid_messages_are_answered_by_a_failure_and_the_end() {
     let with = Authenticating::new();
     let (_admin, cntlid) = with.association();
     let negotiate = |change: &dyn Fn(&mut Vec<u8>)| {

@@ -1,5 +1,5 @@
-//! In steady state no command takes memory from the allocator, on either side: a target and a host in
-//! this process serve and send reads, writes and chains, and every allocation is counted.
+//! In steady state no command allocates memory, on either side: a host and a target in this process send and serve
+//! reads, writes and chains, and every allocation is counted.
 #![allow(unsafe_code)]
 
 mod common;
@@ -15,30 +15,30 @@ use std::time::Duration;
 /// Commands of a round.
 const COMMANDS: u64 = 20_000;
 const IN_FLIGHT: u64 = 32;
-/// Rounds in which buffers may grow to the size that they keep: where data is seldom split, each round
-/// may be the first in which that happens to one more slot.
+/// Rounds in which buffers may grow to their final size: if data is seldom split, each round may be the first in which
+/// one more slot's data is split.
 const ROUNDS: u64 = 3 * IN_FLIGHT;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
 
-// SAFETY: does what the system's allocator does, and counts.
+// SAFETY: calls the system's allocator, and counts.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Keeps requests in flight until so many have ended, all well.
+/// Keeps requests in flight until `commands` of them have ended, all with success.
 fn run(lane: &mut Lane, commands: u64, request: &dyn Fn(u64) -> Request<'static>) {
     let (mut begun, mut ended) = (0, 0);
     while ended < commands {
@@ -62,9 +62,9 @@ fn run(lane: &mut Lane, commands: u64, request: &dyn Fn(u64) -> Request<'static>
     }
 }
 
-/// Fewest allocations of this process in a round of commands of one kind. A slot's buffer grows when a
-/// delivery first splits its data, which any slot's may at any time: so several rounds may be needed
-/// until every buffer has its size, but one must pass in which nothing is taken.
+/// Fewest allocations of this process in a round of commands of one kind. A slot's buffer grows when a delivery first
+/// splits its data, which can happen to any slot at any time. So several rounds may be needed until every buffer has
+/// its size, but there must be one round without an allocation.
 fn allocations(lane: &mut Lane, request: &dyn Fn(u64) -> Request<'static>) -> u64 {
     let mut fewest = u64::MAX;
     for _ in 0..ROUNDS {
@@ -82,7 +82,7 @@ fn offset(index: u64, size_bytes: u64) -> u64 {
     index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (NAMESPACE_BYTES / size_bytes) * size_bytes
 }
 
-/// One test, because what is counted is the whole process's.
+/// One test, because allocations of the whole process are counted.
 #[test]
 fn no_command_allocates() {
     static DATA: [u8; 4096] = [7; 4096];

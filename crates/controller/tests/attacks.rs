@@ -1,5 +1,5 @@
-//! What hosts have tried to fell a target with. Each attack is made over real sockets, and others are
-//! served meanwhile. Bounds are wide, because machines that test are busy; `bpfof bench fair` measures.
+//! Attacks of hosts on a target. Each attack is made over real sockets, and others are served meanwhile. Bounds are
+//! wide, because test machines are busy; `bpfof bench fair` measures.
 
 mod common;
 
@@ -18,13 +18,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const NONE: Digests = Digests { header: false, data: false };
-/// Nobody waits longer for anything here.
+/// Longest wait that is tolerated in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A target that is attacked. It is stopped if all goes well: one that hangs would not stop.
+/// A target under attack. It is stopped only if the test succeeds: a target that hangs would not stop.
 struct Attacked {
     server: ManuallyDrop<Server>,
-    // Memory and descriptors are those of the whole process.
+    // Memory and descriptors of the whole process are measured.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -43,7 +43,7 @@ impl Attacked {
         Attacked { server, _alone: alone }
     }
 
-    /// It stops in time.
+    /// Checks that it stops in time.
     fn stops(self) {
         let begun = Instant::now();
         ManuallyDrop::into_inner(self.server).stop();
@@ -51,7 +51,7 @@ impl Attacked {
     }
 }
 
-/// A host of its own, with a lane.
+/// A separate host, with a lane.
 fn host(server: &Server, number: u8) -> (Controller, Lane) {
     let options = Options { queue_depth: 1023, ..Options::for_host([number; 16]) };
     let controller = Controller::connect(&url(server), options).expect("it connects");
@@ -59,7 +59,7 @@ fn host(server: &Server, number: u8) -> (Controller, Lane) {
     (controller, lane)
 }
 
-/// Begins as many chains as there is room for.
+/// Begins as many chains as the queue has room for.
 fn flood(lane: &mut Lane, call: &PushdownCall<'_>) {
     for tag in 0..1000 {
         lane.submit(tag, Request::Pushdown(*call)).expect("there is room");
@@ -67,7 +67,7 @@ fn flood(lane: &mut Lane, call: &PushdownCall<'_>) {
     lane.flush_doorbell().expect("sent");
 }
 
-/// The slowest of some rounds of a witness.
+/// The duration of the slowest of some rounds of a witness.
 fn slowest(witness: &mut Witness, rounds: u32) -> Duration {
     let round = |_| {
         let begun = Instant::now();
@@ -77,7 +77,7 @@ fn slowest(witness: &mut Witness, rounds: u32) -> Duration {
     (0..rounds).map(round).max().unwrap_or_default()
 }
 
-/// A chain that must end, one way or another; how.
+/// Runs a chain that must end, with or without success; returns its status, if it got one.
 fn end_of(lane: &mut Lane, call: &PushdownCall<'_>) -> Option<Status> {
     lane.submit(0, Request::Pushdown(*call)).expect("there is room");
     let mut status = None;
@@ -92,8 +92,8 @@ fn end_of(lane: &mut Lane, call: &PushdownCall<'_>) -> Option<Status> {
     status
 }
 
-/// A loop that the translator knows for a scan, entered at its first instruction, which is the first of
-/// its function: what it has been through must not be taken from memory that nobody has written.
+/// A loop that the translator recognises as a scan, entered at its first instruction, which is the first of its
+/// function: the start value from which its iterations are counted must be initialised.
 #[test]
 fn a_scan_from_the_first_instruction_of_a_function() {
     let attacked = Attacked::new("");
@@ -124,7 +124,7 @@ fn a_scan_from_the_first_instruction_of_a_function() {
     attacked.stops();
 }
 
-/// A mapping for each function would use up those that a process may have.
+/// A mapping for each function would exceed the number that a process may have.
 #[test]
 fn many_small_functions() {
     let attacked = Attacked::new("");
@@ -147,7 +147,7 @@ fn many_small_functions() {
     attacked.stops();
 }
 
-/// A turn is bounded by time, not by hops, and goes on after a part of a hop's calls.
+/// A turn is bounded by time, not by hops: it may end between the calls of a hop.
 #[test]
 fn chains_that_compute() {
     const CHAINS: u64 = 128;
@@ -184,7 +184,7 @@ fn chains_that_compute() {
     attacked.stops();
 }
 
-/// Helpers cost what they take: so many calls are more than one call of a function has.
+/// Helpers cost the time that they take: this many calls exceed the budget of one call of a function.
 #[test]
 fn helpers_in_a_loop() {
     let attacked = Attacked::new("");
@@ -203,7 +203,7 @@ fn helpers_in_a_loop() {
     attacked.stops();
 }
 
-/// Chains without end take all arenas; a host that has none gets one all the same.
+/// Endless chains take all arenas; a host without an arena still gets one.
 #[test]
 fn chains_without_end() {
     let attacked = Attacked::new("");
@@ -243,8 +243,8 @@ fn begin_load(admin: &mut Peer, object: &[u8]) {
     }
 }
 
-/// Hosts that load large objects without end take turns with one that loads a small one; what is not
-/// waited for any more is not compiled.
+/// Hosts that load large objects without end take turns with one that loads a small one; loads of closed connections
+/// are not compiled.
 #[test]
 fn a_flood_of_loads() {
     const LOADS: usize = 24;
@@ -268,14 +268,14 @@ fn a_flood_of_loads() {
     attacked.stops();
 }
 
-/// Open descriptors of this process: of both sides.
+/// Open descriptors of this process, of both sides.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("Linux").count()
 }
 
-/// Hosts that take nothing of what they have asked for cost no more than there is, and go in the end.
+/// Hosts that do not receive their answers take bounded memory, and their connections are closed in the end.
 #[test]
-fn hosts_that_take_nothing() {
+fn hosts_that_do_not_receive() {
     const MEMORY_BYTES: u64 = 256 << 20;
     const HOSTS: usize = 40;
     let attacked = Attacked::new("memory-max = \"256MiB\"\nsend-timeout-s = 3");
@@ -295,14 +295,14 @@ fn hosts_that_take_nothing() {
     assert!(waited < PATIENCE, "a write and a read waited {waited:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < MEMORY_BYTES + (64 << 20), "{grown} bytes");
-    // Hosts hear nothing of it: what comes before the end of their connections fills their buffers.
+    // Hosts cannot notice this by themselves: unread data before the end of the connection fills their buffers.
     until("they are given up", || descriptors() <= all - HOSTS);
     drop(deaf);
     witness.check();
     attacked.stops();
 }
 
-/// Associations that do nothing give way to those who come.
+/// Idle associations give way to new ones.
 #[test]
 fn admin_queues_that_do_nothing() {
     let attacked = Attacked::new("");
@@ -327,7 +327,8 @@ fn admin_queues_that_do_nothing() {
     attacked.stops();
 }
 
-/// So many associations has a host, and an address; those that work stay, and who comes for one more is told.
+/// The numbers of associations of a host and of an address are limited; those in use stay, and one more is refused with
+/// a status.
 #[test]
 fn more_associations_than_there_may_be() {
     let attacked = Attacked::new("associations-per-host = 2\nassociations-per-address = 3");
@@ -360,9 +361,9 @@ fn more_associations_than_there_may_be() {
     attacked.stops();
 }
 
-/// A function that is kept for all belongs to the host that has loaded it.
+/// A kept function belongs to the host that has loaded it.
 #[test]
-fn kept_functions_of_others() {
+fn installed_functions_of_other_hosts() {
     let attacked = Attacked::new("");
     let text = "#include \"bpfof/blocks.h\"
         SEC(\"bpfof/says\") int says(struct bpfof_ctx *ctx) {
@@ -382,7 +383,7 @@ fn kept_functions_of_others() {
         report.iter().find(|known| known.function == kept.0).map(|known| known.chains)
     };
     assert_eq!([&mut owner, &mut tenant, &mut stranger].map(chains), [Some(1), Some(1), Some(0)]);
-    // A host is its name and its identifier, and the identifier 0 is none.
+    // A host is identified by its name and its identifier, and the identifier 0 is none.
     let (host_id, owners) = ([1; 16], Options::for_host([1; 16]).host_nqn);
     let own_name = Options::for_host([9; 16]);
     for (host_id, host_nqn) in [(host_id, own_name.host_nqn.clone()), ([9; 16], owners)] {
@@ -400,7 +401,7 @@ fn kept_functions_of_others() {
     attacked.stops();
 }
 
-/// Each reset and shutdown tells all reactors that queues are to end, if there are any.
+/// Each reset and shutdown sends all reactors a message that queues are to end, if there are any.
 #[test]
 fn a_flood_of_shutdowns() {
     const SHUTDOWN: u64 = 0x0046_4001;
@@ -424,7 +425,7 @@ fn a_flood_of_shutdowns() {
     attacked.stops();
 }
 
-/// Data that the target has made room for and that never comes.
+/// Data never comes for which the target has reserved memory.
 #[test]
 fn writes_without_data() {
     let attacked = Attacked::new("memory-max = \"256MiB\"");

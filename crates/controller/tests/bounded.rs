@@ -1,5 +1,5 @@
-//! Peers that take what they can get: others are served meanwhile, and memory stays under what
-//! ARCHITECTURE.md promises. Memory is that of the whole process, so each test measures alone.
+//! Peers that take all resources that they can get: others are served meanwhile, and memory stays within the limits in
+//! ARCHITECTURE.md. The memory of the whole process is measured, so each test runs alone.
 
 mod common;
 
@@ -18,13 +18,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const NONE: Digests = Digests { header: false, data: false };
-/// Memory of a connection that is idle (ARCHITECTURE.md, Limits).
+/// Memory of an idle connection (ARCHITECTURE.md, Limits).
 const IDLE_BYTES: u64 = 160 << 10;
-/// What a connection holds at most beside that: data in flight, asked for and unsent.
+/// Most additional memory of a connection: data in flight, requested and unsent.
 const BUSY_BYTES: u64 = 9 << 20;
-/// What else may come and go: stacks, the allocator, the test.
+/// Other memory that may come and go: stacks, the allocator, the test.
 const SLACK_BYTES: u64 = 16 << 20;
-/// Nobody who is served waits longer, on a busy machine. What floods ask for takes much longer than that.
+/// Longest wait of a served host on a busy machine. The work of the floods takes much longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -38,7 +38,7 @@ fn serve() -> (Server, Witness) {
     (server, witness)
 }
 
-/// Lets the witness work for some time. It waits for nothing long.
+/// Lets the witness work for some time, and checks that it never waits long.
 fn is_served(witness: &mut Witness, time: Duration) {
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
@@ -61,7 +61,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Silent peers, and peers of a byte a second, are served ten seconds long and no longer.
+/// Silent peers, and peers that send a byte a second, are kept for ten seconds and no longer.
 #[test]
 fn silent_and_slow_peers() {
     let _alone = alone();
@@ -86,7 +86,7 @@ fn silent_and_slow_peers() {
     witness.check();
 }
 
-/// Commands without end from a host that takes no answer: the target stops to listen to it.
+/// Endless commands from a host that receives no answers: the target stops receiving from it.
 #[test]
 fn floods_of_aborts() {
     let _alone = alone();
@@ -108,7 +108,7 @@ fn floods_of_aborts() {
                 let timeout = Some(Duration::from_millis(100));
                 admin.stream.set_write_timeout(timeout).expect("a socket");
                 while !stop.load(Ordering::Relaxed) {
-                    // Blocks once nobody listens any more; a part that was sent does no harm.
+                    // Blocks once the target does not receive any more; a command sent in part does no harm.
                     match admin.stream.write(flood) {
                         Ok(length) => sent.fetch_add(length as u64, Ordering::Relaxed),
                         Err(error) => {
@@ -129,7 +129,7 @@ fn floods_of_aborts() {
     assert!(grown < 8 * (IDLE_BYTES + BUSY_BYTES) + SLACK_BYTES, "{grown} bytes");
 }
 
-/// Zeroes without end, in memory that stays: a part at a time, and none for a host that is gone.
+/// Endless zeroing in memory of a file: one part at a time, and none for a host that is gone.
 #[test]
 fn a_flood_of_zeroes() {
     const SIZE_BYTES: u64 = 256 << 20;
@@ -153,7 +153,7 @@ fn a_flood_of_zeroes() {
         flood.send(deallocate, &ranges);
     }
     is_served(&mut witness, Duration::from_secs(2));
-    // Here, too, a command waits for a part of each of them, not for all.
+    // Here, too, a command waits for one part of each of the zeroing commands, not for all.
     let begun = Instant::now();
     lane.write(2, 0, &[7; 512]).expect("written");
     println!("a write waited {:?}", begun.elapsed());
@@ -170,9 +170,9 @@ fn a_flood_of_zeroes() {
     assert!(begun.elapsed() < PATIENCE, "zeroes for nobody: {:?}", begun.elapsed());
 }
 
-/// Writes whose data never comes: the target asks for no more of it than it has set aside.
+/// Writes whose data never comes: the target requests no more data than it has reserved memory for.
 #[test]
-fn announced_and_never_sent() {
+fn writes_whose_data_is_never_sent() {
     let _alone = alone();
     let (server, mut witness) = serve();
     let before = resident_bytes();
@@ -186,7 +186,7 @@ fn announced_and_never_sent() {
         }
         let Said::R2t(r2t) = io.hear() else { panic!("no R2T") };
         assert_eq!(r2t.length_bytes, 128 << 10);
-        // A piece of what was asked for, and then nothing.
+        // Sends a piece of the requested data, and then nothing.
         let bytes = io.h2c_data(&r2t, &vec![1; 128 << 10]);
         io.send_bytes(&bytes[..100 << 10]);
         hosts.push((admin, io));
@@ -196,8 +196,8 @@ fn announced_and_never_sent() {
     assert!(grown < 40 * IDLE_BYTES + 20 * BUSY_BYTES + SLACK_BYTES, "{grown} bytes");
 }
 
-/// Opens connections without end; more than `at_once` are closed, the oldest first, and a host that
-/// comes meanwhile is served.
+/// Opens `count` connections; beyond the limit on strangers the oldest are closed, and a host that connects meanwhile
+/// is served.
 fn flood_of_connections(count: usize) {
     raise_descriptor_limit();
     let (server, mut witness) = serve();

@@ -40,7 +40,7 @@ fn for_all(test: impl Fn(NamespaceConfig, bool)) {
         image.expect("room");
         let source = NamespaceSource::MemoryFile { path, latency_us: 3, iops: 0 };
         test(NamespaceConfig { source, ..memory(NAMESPACE_BYTES, lba_bytes) }, lba_bytes == 4096);
-        // Three files each, in stripes of one block of 4096 bytes, or one behind the other.
+        // Three files each, striped by chunks of 4096 bytes, or concatenated.
         let layout = match lba_bytes {
             512 => Layout::Striped { chunk_bytes: 4096 },
             _ => Layout::Concatenated,
@@ -52,8 +52,8 @@ fn for_all(test: impl Fn(NamespaceConfig, bool)) {
     }
 }
 
-/// Reads, writes and zeroes of all sizes against a copy on this side; what a file holds is there
-/// after a restart.
+/// Reads, writes and zeroes of all sizes, compared with a copy in the test; the contents of a file
+/// survive a restart.
 #[test]
 fn a_namespace_is_a_disk() {
     for_all(|namespace, digests| {
@@ -63,7 +63,7 @@ fn a_namespace_is_a_disk() {
         assert_eq!((info.block_bytes, info.size_bytes()), (namespace.lba_bytes, NAMESPACE_BYTES));
         let mut model = vec![0; NAMESPACE_BYTES as usize];
         let mut numbers = Numbers::new(u64::from(namespace.lba_bytes));
-        // More than the target asks for at a time.
+        // More than the target requests at a time.
         let large = numbers.bytes(16 << 20);
         lane.write(1, 0, &large).expect("written");
         model[..large.len()].copy_from_slice(&large);
@@ -118,7 +118,7 @@ fn change(lane: &mut Lane, namespace: &NamespaceConfig, model: &mut [u8], number
     }
 }
 
-/// BPF-KV over a lane, plainly and pushed down.
+/// BPF-KV over a lane, with plain reads and with pushdown.
 struct Store<'a> {
     lane: &'a mut Lane,
     get: FunctionId,
@@ -229,7 +229,7 @@ impl Store<'_> {
         *pushdown.summary()
     }
 
-    /// Pushdown gives what plain reading gives.
+    /// Pushdown gives the same result as plain reads.
     fn compare(&mut self, keys: u64) {
         let mut numbers = Numbers::new(keys);
         let some = [0, 1, 30, 31, keys - 1, keys, keys + 1, u64::MAX - 1, u64::MAX];
@@ -260,7 +260,7 @@ fn load_store(controller: &mut Controller) -> (FunctionId, FunctionId) {
 }
 
 #[test]
-fn chains_give_what_plain_reads_give() {
+fn chains_and_plain_reads_give_the_same_answers() {
     let database = database(3);
     for_all(|namespace, digests| {
         let server = start(vec![namespace]);
@@ -275,7 +275,7 @@ fn chains_give_what_plain_reads_give() {
     });
 }
 
-/// A database whose blocks lie in disorder in the namespace, reached through a file map.
+/// A database whose blocks are scattered in the namespace, read through a file map.
 #[test]
 fn a_file_in_many_pieces() {
     let database = database(3);
@@ -320,7 +320,7 @@ fn a_file_in_many_pieces() {
     controller.set_file_map(&FileMapObject { version: 6, ..map.clone() }).expect("set");
     assert_eq!(status(&files), Err((Status::STALE_FILE_MAP, 0, 0)));
     assert!(status(&[FileVersion { id: 77, version: 6 }]).is_ok());
-    // What the map does not cover is outside, also in the middle.
+    // Ranges that the map does not cover are outside the file, also in the middle.
     let holed = FileMapObject { version: 7, extents: map.extents[..1].to_vec(), ..map.clone() };
     controller.set_file_map(&holed).expect("set");
     let outside = status(&[FileVersion { id: 77, version: 7 }]).expect_err("a hole");
@@ -364,7 +364,7 @@ fn write_list(lane: &mut Lane, blocks: u64, end: u64) {
 fn a_map_that_changes_stops_the_chains_on_it() {
     let server = start(vec![slow_memory(1 << 20, 512, 1000)]);
     let (mut controller, mut lane) = connect(&server, false);
-    // A circle: the chain ends only by what happens to the map.
+    // A cycle: the chain ends only when the map changes.
     write_list(&mut lane, 3, 512);
     let object = compile("hostile");
     let walk = load(&mut controller, &object, "walk");
@@ -407,7 +407,7 @@ fn a_map_that_changes_stops_the_chains_on_it() {
     }
 }
 
-/// The command for hosts behind a kernel's passthrough.
+/// The command for hosts that use a kernel's passthrough.
 #[test]
 fn pushdown_short() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
@@ -447,7 +447,7 @@ fn pushdown_short() {
         Err((Status::MALFORMED_REQUEST, PushdownShort::FIRST_BLOCKS_AT))
     );
     assert_eq!(run(9, 1, 960, 72), Err((Status::UNKNOWN_FILE, 0)));
-    // The version is whichever the map has.
+    // The command takes any version of the map.
     let extent = Extent { file_offset: 0, device_offset: 0, length_bytes: 1 << 20 };
     let map = FileMapObject {
         file: 9,
@@ -460,7 +460,8 @@ fn pushdown_short() {
     assert!(run(9, 1, 960, 72).is_ok());
 }
 
-/// Chains in flight at once, in the same reactor: each has its own variables, fresh at its start.
+/// Several chains in flight in the same reactor: each has its own variables, initialised at its
+/// start.
 #[test]
 fn variables_belong_to_a_chain() {
     let server = start(vec![memory(1 << 20, 512)]);
@@ -489,7 +490,8 @@ fn functions_go_on_in_others_and_leave_traces() {
     let onward = load(&mut controller, &object, "onward");
     let landed = load(&mut controller, &object, "landed");
     assert_eq!(controller.trace(landed).expect("answered"), [""; 0]);
-    // Each hop begins with the function of the request, so the other one's variables begin anew.
+    // Each hop begins with the function of the request, so the variables of the other function are
+    // initialised anew.
     let to = landed.0.to_le_bytes();
     let (answer, hops) = run(&mut lane, &call(onward, &to)).expect("it ends");
     assert_eq!((answer, hops), (101u32.to_le_bytes().to_vec(), 3));
@@ -501,7 +503,7 @@ fn functions_go_on_in_others_and_leave_traces() {
     let lines = [0, 1, 2, 0, 1, 2].map(|hop| format!("landed in hop {hop}"));
     assert_eq!(controller.trace(landed).expect("answered"), lines);
     assert_eq!(controller.trace(onward).expect("answered"), ["no function? 99"]);
-    // Nobody else sees them, or gets there.
+    // Another association cannot see these lines, nor continue in this function.
     let (mut other, mut other_lane) = connect(&server, false);
     assert!(other.trace(landed).is_err());
     let onward = load(&mut other, &object, "onward");
@@ -511,9 +513,9 @@ fn functions_go_on_in_others_and_leave_traces() {
     assert!(controller.trace(landed).is_err());
 }
 
-/// Of memory the cache lines that a function asks for are read, of files whole blocks.
+/// From memory, the cache lines that a function asks for are read; from files, whole blocks.
 #[test]
-fn chains_read_what_the_namespace_is_read_by() {
+fn chains_read_in_the_units_of_the_namespace() {
     for_all(|namespace, digests| {
         let server = start(vec![namespace.clone()]);
         let (mut controller, mut lane) = connect(&server, digests);
@@ -610,7 +612,7 @@ fn an_association_holds_64_functions() {
     assert!(controller.load_function(bpfkv::GET_OBJECT, 0).is_ok());
 }
 
-/// A function that is kept belongs to the target, one that is not to its association.
+/// A kept function belongs to the target, any other function to its association.
 #[test]
 fn kept_functions_outlive_their_association() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
@@ -668,7 +670,7 @@ fn several_reactors() {
     until("all are counted", || {
         controller.function_report().expect("a report")[0].chains >= chains
     });
-    // The end of the admin queue is the end of all.
+    // The end of the admin queue ends all queues.
     drop(controller);
     for lane in &mut lanes {
         until("the lane ends", || {

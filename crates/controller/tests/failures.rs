@@ -1,4 +1,4 @@
-//! Targets that stop or vanish, ports and files that are taken, disks that are full.
+//! Targets that stop or vanish, ports and files in use, full disks.
 
 mod common;
 #[path = "../../device/src/loop_device.rs"]
@@ -29,7 +29,7 @@ fn a_stopping_target_finishes_what_it_has_begun() {
     let write = Request::Write { nsid: 1, offset_bytes: 0, data: &[3; 512], fua: false };
     lane.submit(4, write).expect("submitted");
     lane.submit(5, Request::Pushdown(call(fan, &[]))).expect("submitted");
-    // Refused at once: by then the target has taken all that was sent before.
+    // An unknown opcode is refused at once: by then the target has taken all commands sent before.
     let sqe = Sqe::new(0x77, 1);
     lane.submit(6, Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 }).expect("submitted");
     let mut refused = false;
@@ -53,7 +53,7 @@ fn a_stopping_target_finishes_what_it_has_begun() {
 
 #[test]
 fn a_target_that_vanishes() {
-    // Reads that take a minute are still in flight when the target has given them 5 seconds.
+    // Reads that take a minute are still in flight after the 5 seconds that the target gives them.
     let slow = vec![slow_memory(NAMESPACE_BYTES, 512, 60_000_000)];
     let server = start(slow);
     let listen = same_ports(&server);
@@ -75,7 +75,7 @@ fn a_target_that_vanishes() {
     assert!(!lane.is_connected());
     assert!(controller.reconnect().is_err(), "nobody listens");
     if common::is_in_process() {
-        // Nobody else can be found in its place.
+        // Within a process, a new target cannot be reached in its place.
         return;
     }
 
@@ -93,7 +93,7 @@ fn a_name_that_cannot_be_printed_is_refused() {
         let host_nqn = format!("nqn.2026-01.io.bpf-of:{hidden}host");
         let options = Options { host_nqn, ..options(&server) };
         let error = Controller::connect(&url(&server), options).expect_err("refused").to_string();
-        assert!(error.contains("the host's NQN has a character that cannot be printed"), "{error}");
+        assert!(error.contains("the host's NQN has an unprintable character"), "{error}");
     }
     Witness::new(&server).check();
 }
@@ -110,7 +110,7 @@ fn two_targets_on_one_port() {
     let text = error.to_string();
     assert!(text.contains("choose another --listen") && text.contains("in use"), "{text}");
     witness.check();
-    // A file has one target, too.
+    // A file can be served by only one target, too.
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("disk");
     let first = start(vec![file(&path, 1 << 20, 512)]);
@@ -122,7 +122,8 @@ fn two_targets_on_one_port() {
 
 const IN_NAMESPACE: &str = "BPFOF_TEST_IN_MOUNT_NAMESPACE";
 
-/// Runs this test again inside `unshare --mount`, where it may mount; then, `true`, it does what it is for.
+/// Runs this test again inside `unshare --mount`, where it may mount. Returns `true` there, so that the test does its
+/// work.
 fn is_in_mount_namespace(name: &str) -> bool {
     if std::env::var_os(IN_NAMESPACE).is_some() {
         return true;
@@ -144,7 +145,7 @@ fn is_in_mount_namespace(name: &str) -> bool {
         }
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            // Its own failures are those of a test; only the tool may be refused.
+            // A failure of the test itself is a failure; only a refusal of `unshare` skips the test.
             if text.starts_with("unshare:") {
                 skip(&format!("mounting needs root: {text}"));
             } else {
@@ -199,7 +200,7 @@ fn fill_the_disk() {
     };
     assert!(error.status.same_code(Status::CAPACITY_EXCEEDED), "{error}");
     assert!(error.status.dnr(), "trying again at once does not help");
-    // Others are served, reads are, and writes are again once there is room.
+    // Other namespaces are served, reads are, and writes are again once there is room.
     lane.write(2, 0, &[1; 4096]).expect("another namespace is not full");
     lane.read(1, 0, &mut [0; 4096]).expect("what was written can be read");
     assert!(lane.write(1, index << 16, &[7; 65536]).is_err(), "still full");
@@ -215,24 +216,24 @@ fn smart(controller: &mut Controller) -> SmartLog {
     SmartLog::from_bytes(page[..].try_into().expect("a page"))
 }
 
-/// A disk takes writes into the page cache and loses them: every association is told, once, and must not try again.
+/// A disk takes writes into the page cache and loses them: every association is told once, with Do Not Retry.
 #[test]
-fn lost_writes_are_told_to_everybody() {
-    if is_in_mount_namespace("lost_writes_are_told_to_everybody") {
+fn lost_writes_are_reported_to_every_association() {
+    if is_in_mount_namespace("lost_writes_are_reported_to_every_association") {
         lose_writes();
     }
 }
 
 fn lose_writes() {
     let directory = mount_memory("1m");
-    // A file with more bytes than there is room for.
+    // A file larger than the disk.
     let image = directory.path().join("image");
     let file_of_image = std::fs::File::create(&image).expect("made");
     file_of_image.set_len(8 << 20).expect("sparse");
     let Some(device) = LoopDevice::of(&image) else {
         return skip("no loop device can be made here");
     };
-    // Blocks smaller than the device's go through the page cache.
+    // Blocks smaller than the device's use the page cache.
     let server = start(vec![file(&device.0, 8 << 20, 512)]);
     let (mut controller, mut writer) = connect(&server, false);
     let (_another, mut other) = connect(&server, false);
@@ -254,7 +255,8 @@ fn lose_writes() {
         flush(lane).expect("there is room for that");
     }
 
-    // The loss is told to the one that flushes first, whose writes they were not; then to the other.
+    // The loss is reported to the association that flushes first, although the writes were not its own; then to the
+    // other.
     for index in 1..64 {
         write(&mut writer, index << 16, &[2; 65536], false).expect("taken");
     }
@@ -266,7 +268,7 @@ fn lose_writes() {
         write(lane, 0, &[3; 512], true).expect("there is room for that");
     }
 
-    // Both at once: whoever is told first, none succeeds. Either may be told once more.
+    // Both flush at once: neither succeeds, whichever is told first. Either may be told once more.
     for round in 0..20 {
         write(&mut writer, (4 << 20) + (round << 12), &[8; 4096], false).expect("taken");
         for lane in [&mut writer, &mut other] {
@@ -283,7 +285,7 @@ fn lose_writes() {
         }
     }
 
-    // Heard of by a write with Force Unit Access, and told by one.
+    // The loss is detected by a write with Force Unit Access, and reported by such writes.
     write(&mut writer, 5 << 20, &[4; 65536], false).expect("taken");
     is_told(write(&mut other, 5 << 20, &[5; 65536], true), "a write that is not durable");
     is_told(write(&mut later, 0, &[6; 512], true), "a write that is durable");
@@ -297,7 +299,7 @@ fn lose_writes() {
     assert!(smart(&mut controller).media_errors > 0);
 }
 
-/// The last errors are lost writes, and the log names the namespace.
+/// Checks that the last errors are lost writes, and that the log names the namespace.
 fn check_error_log(controller: &mut Controller) {
     let log = AdminCommand::get_log_page(lid::ERROR, 0, 0, 128);
     let (_, page) = controller.admin_command(log, &[], 128).expect("a page");

@@ -1,4 +1,5 @@
-//! Maps of storage functions over real connections: who sees what, and what the host can do.
+//! Maps of storage functions over real connections: which associations see them, and the host's
+//! operations on them.
 
 mod common;
 
@@ -12,7 +13,7 @@ use common::{call, compile_text, config, load, memory, options, run, start, unti
 const NAMESPACE_BYTES: u64 = 4 << 20;
 const EXAMPLE: &str = include_str!("../../../docs/examples/hot_blocks.bpf.c");
 
-/// A host that calls itself by this number.
+/// A host with a name and an identifier made from this number.
 fn host(server: &Server, number: u8) -> (Controller, Lane) {
     let controller = Controller::connect(
         &url(server),
@@ -66,7 +67,7 @@ fn each_connection_has_its_own_maps() {
     let others = other.map("hot_blocks").expect("it is there");
     assert_eq!(entries(&mut other, &others), [(3 * 512, 1)]);
     assert_ne!(map.address.controller, others.address.controller);
-    // Neither by its number, nor by asking for all of the host's.
+    // Another host's map can be reached neither by its number nor in the list of the host's maps.
     let foreign = FunctionMap { address: others.address, ..map.clone() };
     let key = 0u64.to_le_bytes();
     let refused = [
@@ -80,7 +81,7 @@ fn each_connection_has_its_own_maps() {
     }
     let seen = first.host_maps().expect("maps");
     assert!(seen.iter().all(|map| map.address.controller != others.address.controller));
-    // A host is its name and its identifier.
+    // A host is identified by its name and its identifier.
     let names = [[1; 16], [9; 16]].map(|id| Options::for_host(id).host_nqn);
     for (host_id, host_nqn) in [([1; 16], &names[1]), ([9; 16], &names[0])] {
         let options = Options { host_id, host_nqn: host_nqn.clone(), ..Options::default() };
@@ -89,7 +90,7 @@ fn each_connection_has_its_own_maps() {
         let refused = other.map_get(&map, &key).expect_err("of another host");
         assert_eq!(status(refused), Status::UNKNOWN_MAP);
     }
-    // The same host in another association, as the command line is one.
+    // The same host in another association, such as the command line.
     let (mut tool, _) = host(&server, 1);
     assert_eq!(tool.maps().expect("none"), []);
     let seen = tool.host_maps().expect("maps");
@@ -105,9 +106,9 @@ fn each_connection_has_its_own_maps() {
     assert_eq!(status(tool.map_entries(&map).expect_err("gone")), Status::UNKNOWN_MAP);
 }
 
-/// The identifier 0 is that of nobody: associations with it are strangers to each other.
+/// The identifier 0 identifies no host: associations with it have no access to each other's maps.
 #[test]
-fn hosts_without_an_identifier_have_nothing_in_common() {
+fn hosts_without_an_identifier_share_no_maps() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
     let connect = || {
         let options = Options { host_id: [0; 16], ..Options::for_host([1; 16]) };
@@ -132,29 +133,29 @@ fn functions_of_a_connection_share_maps_by_name() {
     }
     assert_eq!(number(&read(&mut lane, reads, 9)), 3);
     assert_eq!(number(&read(&mut lane, reads, 8)), 0);
-    // What the host writes, functions read.
+    // Functions read values that the host has written.
     let map = host.map("hot_blocks").expect("it is there");
     host.map_set(&map, &(8u64 * 512).to_le_bytes(), &41u64.to_le_bytes()).expect("room");
     read(&mut lane, read_block, 8);
     assert_eq!(number(&read(&mut lane, reads, 8)), 42);
-    // A map of the same name that is another is refused, in words.
+    // A different map of the same name is refused with an explanation.
     let other = EXAMPLE.replace("__uint(max_entries, 4096)", "__uint(max_entries, 4095)");
     let refused = host.load_function(&compile_text(&other), 0).expect_err("another map");
     let message = refused.to_string();
     assert!(message.contains("hash \"hot_blocks\" of 4096 entries"), "{message}");
     assert!(message.contains("this one as hash \"hot_blocks\" of 4095 entries"), "{message}");
-    // As long as one function has it, the map stays; with the last it goes.
+    // The map stays as long as a function has it, and is removed with the last one.
     host.unload_function(read_block).expect("unloaded");
     assert_eq!(number(&read(&mut lane, reads, 9)), 3);
     assert!(host.map("totals").is_err(), "only the other function had it");
     host.unload_function(reads).expect("unloaded");
     let gone = host.map("hot_blocks").expect_err("gone").to_string();
-    assert_eq!(gone, "no function map is called \"hot_blocks\"; there are: none");
+    assert_eq!(gone, "there is no function map named \"hot_blocks\"; existing maps: none");
     let again = load(&mut host, &object, "reads");
     assert_eq!(number(&read(&mut lane, again, 9)), 0);
 }
 
-/// Where one function goes on in another, each finds its own maps, although both call them alike.
+/// After a tail call each function finds its own maps.
 #[test]
 fn a_tail_call_changes_the_maps() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
@@ -186,9 +187,9 @@ fn a_tail_call_changes_the_maps() {
     }
 }
 
-/// Chains of several queues count together, on as many reactors as there are processors.
+/// Chains of several queues count in the same map, on several reactors.
 #[test]
-fn queues_count_together() {
+fn queues_of_an_association_share_its_maps() {
     const LANES: u64 = 4;
     const CHAINS: u64 = 500;
     let config = TargetConfig { cores: vec![0, 0], ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
@@ -200,7 +201,7 @@ fn queues_count_together() {
             let mut lane = host.open_lane().expect("a lane");
             scope.spawn(move || {
                 for index in 0..CHAINS {
-                    // Together on some blocks, alone on others.
+                    // Some blocks are counted by all lanes, others by one.
                     let block = if index % 2 == 0 { index % 10 } else { 100 + number };
                     read(&mut lane, function, block);
                 }
@@ -216,9 +217,9 @@ fn queues_count_together() {
     assert_eq!(number(&all), LANES * CHAINS);
 }
 
-/// Of the maps of a function that is kept for all, each association has its own.
+/// Each association has its own instances of a kept function's maps.
 #[test]
-fn kept_functions_remember_for_each_connection_apart() {
+fn installed_functions_have_separate_maps_for_each_association() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
     let object = compile_text(EXAMPLE);
     let (mut first, mut first_lane) = host(&server, 1);
@@ -237,12 +238,12 @@ fn kept_functions_remember_for_each_connection_apart() {
     assert!(hot.iter().all(|map| map.address.map >> 31 == 1));
     assert_eq!(entries(&mut second, hot[0]), [(512, 2)]);
     assert_eq!(entries(&mut second, hot[1]), [(512, 3)]);
-    // An association may have a map of this name beside it, and finds its own first.
+    // An association may have its own map of this name as well, and finds that first.
     let own = load(&mut first, &object, "read");
     read(&mut first_lane, own, 7);
     let map = first.map("hot_blocks").expect("it is there");
     assert_eq!(entries(&mut first, &map), [(7 * 512, 1)]);
-    // Another kept function must declare its maps alike.
+    // Another kept function must declare the map in the same way.
     let other = EXAMPLE.replace("__type(value, __u64);\n} hot", "__type(value, __u32);\n} hot");
     let refused = second.install_function(&compile_text(&other), 1).expect_err("another map");
     assert!(refused.to_string().contains("values of 4"), "{refused}");
@@ -315,7 +316,7 @@ fn the_host_reads_and_changes_entries() {
     assert!(status(delete).same_code(Status::INVALID_FIELD));
     let short = host.map_set(&many, &[0; 4], &[1]).expect_err("one byte").to_string();
     assert_eq!(short, "map many: a value has 2 bytes, not 1");
-    // The target looks for itself.
+    // The target checks it itself.
     let lie = FunctionMap { key_bytes: 3, ..many.clone() };
     let refused = host.map_get(&lie, &[0; 3]).expect_err("three bytes");
     assert!(status(refused).same_code(Status::INVALID_FIELD));
@@ -324,7 +325,7 @@ fn the_host_reads_and_changes_entries() {
     assert_eq!(status(refused.expect_err("no such map")), Status::UNKNOWN_MAP);
 }
 
-/// What the maps of an association may take together is in Pushdown Identify.
+/// Pushdown Identify reports the limit on the memory of an association's maps.
 #[test]
 fn an_association_has_a_limit() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
@@ -344,7 +345,7 @@ fn an_association_has_a_limit() {
     let first = host.load_function(&a, 0).expect("16 MiB");
     host.load_function(&b, 0).expect("32 MiB");
     let refused = host.load_function(&c, 0).expect_err("48 MiB").to_string();
-    assert!(refused.contains("there would be 3 of 50331648 bytes"), "{refused}");
+    assert!(refused.contains("there would be 3 maps of 50331648 bytes"), "{refused}");
     host.unload_function(first).expect("unloaded");
     host.load_function(&c, 0).expect("32 MiB again");
 }

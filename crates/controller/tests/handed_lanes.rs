@@ -1,5 +1,4 @@
-//! Lanes of restricted associations that another process has: one of another user, which gets the socket
-//! by SCM_RIGHTS.
+//! Lanes of restricted associations in another process, of another user, which gets the socket by SCM_RIGHTS.
 
 mod common;
 
@@ -29,18 +28,18 @@ use std::time::{Duration, Instant};
 const NAMESPACE_BYTES: u64 = 1 << 20;
 const FILE: FileVersion = FileVersion { id: 7, version: 1 };
 const FILE_AT: u64 = 64 << 10;
-/// What its first byte is; the function answers with one more.
+/// The first byte of the file; the function answers with this plus one.
 const FIRST: u8 = 41;
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The user that the other process is: nobody.
+/// The user id of the other process: that of `nobody`.
 const OTHER_UID: u32 = 65534;
-/// The environment variable that tells an owner the target's address.
+/// The environment variable with the target's address for an owner.
 const URL: &str = "BPFOF_TEST_URL";
 const HOST: &str = "nqn.2026-01.io.bpf-of:host";
 
-/// Whether this process may start one of another user.
+/// Whether this process may start a process of another user.
 fn can_be_another_user() -> bool {
     let program = std::env::current_exe().expect("a path");
     let others_may = |path: &Path| {
@@ -80,15 +79,15 @@ fn channel() -> UnixStream {
     std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor").into()
 }
 
-/// Another process of this program, which runs the test of this name. It does what each line tells it,
-/// and answers with a line.
+/// Another process of this program, which runs the test of this name. It carries out the request in each line, and
+/// answers with a line.
 struct Other {
     child: Child,
     lines: BufReader<UnixStream>,
 }
 
 impl Other {
-    /// Starts one of another user, if that is possible.
+    /// Starts a process of another user, if that is possible.
     fn start() -> Other {
         let is_possible = can_be_another_user();
         if !is_possible {
@@ -122,7 +121,7 @@ impl Other {
         line.trim().to_owned()
     }
 
-    /// What it answers to a line.
+    /// Sends a line; returns the answer.
     fn ask(&mut self, what: &str) -> String {
         writeln!(self.lines.get_mut(), "{what}").expect("it listens");
         self.hear()
@@ -131,13 +130,13 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It ends with the socket.
+        // The process ends when its channel closes.
         let _ = self.lines.get_ref().shutdown(std::net::Shutdown::Both);
         let _ = self.child.wait();
     }
 }
 
-/// Not a test: what [`Other`] runs.
+/// Not a test: the code that [`Other`] runs.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn the_other_process() {
@@ -237,13 +236,13 @@ fn quick() -> Options {
     Options { keep_alive: KEEP_ALIVE, ..Options::default() }
 }
 
-/// All that a process does with a lane that it was handed, until the owner ends the association.
+/// Another process uses a lane that it was handed, until the owner ends the association.
 fn another_process_uses_a_lane(tls: Option<PskHash>, options: Options) {
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, url) = target(&folder, tls);
     let (mut controller, function) = owner(&url, options);
     let mut used = controller.open_lane().expect("a lane");
-    // A lane that was used goes on where it was.
+    // A lane that has been used continues at its state.
     let good = format!("[{}]", FIRST + 1);
     for _ in 0..5 {
         assert_eq!(chain(&mut used, function, FILE), good);
@@ -255,7 +254,7 @@ fn another_process_uses_a_lane(tls: Option<PskHash>, options: Options) {
     }
     assert!(other.ask(&format!("whole {function}")).contains("Unknown File"));
     assert!(other.ask("read 0").contains("namespace 1 does not exist"));
-    // It goes on while the owner only keeps alive, and reads what is mapped, and no longer.
+    // The lane works while the owner only sends Keep Alives, and reads the file only while it is mapped.
     std::thread::sleep(KEEP_ALIVE * 3 / 2);
     assert_eq!(other.ask(&format!("chain {function}")), good);
     controller.remove_file_map(1, FILE.id).expect("removed");
@@ -294,7 +293,7 @@ fn another_process_uses_a_lane_by_tls() {
     }
 }
 
-/// Not a test: an owner of a lane, which it gives away. It lives until its channel is closed.
+/// Not a test: an owner of a lane, which it hands over. It runs until its channel is closed.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn the_owner() {
@@ -307,7 +306,7 @@ fn the_owner() {
     let _ = BufReader::new(channel).read_line(&mut String::new());
 }
 
-/// However busy the lane is.
+/// Even while the lane is busy.
 #[test]
 fn a_lane_ends_when_its_owner_is_silent() {
     for tls in [None, Some(PskHash::Sha256)] {
@@ -347,23 +346,23 @@ fn not_every_lane_can_be_handed_over() {
     let mut busy = controller.open_lane().expect("a lane");
     busy.submit(0, Request::Pushdown(call(function, &[FILE]))).expect("there is room");
     assert!(matches!(busy.hand_over(), Err(Error::LaneBusy(1))));
-    // Of an association that can do all.
+    // A lane of an unrestricted association.
     let plain = Controller::connect(&url, Options::default()).expect("it connects");
     let refused = plain.open_lane().expect("a lane").hand_over().expect_err("refused");
     assert!(refused.to_string().contains("not restricted"), "{refused}");
-    // Without a socket.
+    // A lane without a socket.
     let connector = Some(bpfof_host::Connector::new(server.connector()));
     let (near, _) = owner(&url, Options { connector, ..quick() });
     let refused = near.open_lane().expect("a lane").hand_over().expect_err("refused");
-    assert!(refused.to_string().contains("no TCP connection"), "{refused}");
-    // One that is over.
+    assert!(refused.to_string().contains("not a TCP connection"), "{refused}");
+    // A lane that has ended.
     let [lane, mut watched] = [(); 2].map(|()| controller.open_lane().expect("a lane"));
     drop(controller);
     let began = Instant::now();
     while watched.wait(Duration::from_millis(10), &mut |_| ()).is_ok() {
         assert!(began.elapsed() < PATIENCE, "it outlives its association");
     }
-    // Its lanes end one after the other.
+    // The lanes of the association end one after the other.
     std::thread::sleep(Duration::from_millis(300));
     assert!(lane.hand_over().is_err());
 }
@@ -380,10 +379,10 @@ fn an_adopted_lane_cannot_be_connected_again() {
     assert_eq!(chain(&mut lane, function, FILE), format!("[{}]", FIRST + 1));
     let unknown = lane.submit(0, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 });
     assert_eq!(unknown, Err(SubmitError::UnknownNamespace { nsid: 1 }));
-    // It can go on to a third.
+    // It can be handed on to a third process.
     let handed = lane.hand_over().expect("it is idle");
     assert_eq!(handed.state(), state);
-    // What is no connection is no lane, nor is one that is only half of one.
+    // A descriptor without a connection is refused, and so is a state that is cut short.
     let (one, _other) = UnixStream::pair().expect("sockets");
     for socket in [one.into(), fs::File::open("/dev/null").expect("opened").into()] {
         assert!(matches!(Lane::adopt(socket, &state), Err(Error::NoLane(_))));

@@ -1,5 +1,5 @@
-//! Hosts and functions that misbehave, and data that is corrupt. Each gets the proper status or a
-//! clear error, and others are served meanwhile.
+//! Hosts and functions that misbehave, and corrupt data. Each gets the proper status or a clear error, and others are
+//! served meanwhile.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn truncated_pdus() {
             io.expect_end(None);
         }
     }
-    // The end of the connection in the middle of a transfer.
+    // The connection ends in the middle of a transfer.
     let (_admin, mut io) = Peer::pair(&server, BOTH, 15);
     io.send(rw(opcode::nvm::WRITE, 0, 4096), &[]);
     let Said::R2t(r2t) = io.hear() else { panic!("no R2T") };
@@ -107,7 +107,7 @@ fn wrong_data_digests_fail_the_command() {
         io.send_bytes(&bytes);
         let Said::Response(cqe) = io.hear() else { panic!("no response") };
         assert_eq!((cqe.cid, cqe.status), (cid, Status::TRANSIENT_TRANSPORT_ERROR));
-        // The connection lives, and nothing was written.
+        // The connection stays, and nothing was written.
         let (data, cqe) = io.call(rw(opcode::nvm::READ, 0, 4096), &[]);
         assert_eq!((data, cqe.status), (vec![0; 4096], Status::SUCCESS));
         witness.check();
@@ -267,7 +267,7 @@ fn io_commands_that_are_refused() {
         assert!(status.same_code(expected), "{sqe:?}: {status}, not {expected}");
         witness.check();
     }
-    // In-capsule data that is not what its descriptor says, or at another offset.
+    // In-capsule data that does not match its descriptor, or is at another offset.
     let write = in_capsule(rw(opcode::nvm::WRITE, 0, 512), 512);
     let shifted = Sqe { sgl: Sgl { address: 512, ..write.sgl }, ..write };
     for (sqe, length) in [(write, 1024), (write, 256), (shifted, 512)] {
@@ -299,8 +299,7 @@ fn functions_that_misbehave() {
     };
     let fault = Status::FUNCTION_FAULT;
     assert_eq!(status("load", &[]).status, fault, "a null pointer");
-    // Among them the workspace, which these functions do not ask for, and the ends of the block and
-    // of the arena.
+    // Including the workspace, which these functions do not ask for, and the ends of the block and of the arena.
     let (block_end, arena_end) = (abi::DATA + 512, abi::DATA + abi::MAX_HOP_BYTES as u64);
     for address in [1, 0xfff, abi::WORKSPACE, block_end, arena_end, 1 << 32, u64::MAX] {
         assert_eq!(status("load", &u64::to_le_bytes(address)).status, fault, "{address:#x}");
@@ -360,7 +359,7 @@ fn byte_and_instruction_budgets_of_a_chain() {
 }
 
 #[test]
-fn requests_that_make_no_sense() {
+fn malformed_requests() {
     let (_server, mut controller, mut lane, object) = small_budgets();
     let answer = load(&mut controller, &object, "answer");
     let good = call(answer, &[]);
@@ -407,8 +406,8 @@ fn scratch_is_as_large_as_declared() {
         let error = run(&mut lane, &PushdownCall { scratch: &longer, ..good }).expect_err("longer");
         assert_eq!((error.status, error.dw0), (Status::INVALID_FUNCTION_OUTPUT, 5), "{declared}");
     }
-    // An address in scratch behind what is declared keeps what this association left there,
-    // and nothing of another.
+    // An address in scratch behind the declared part keeps data that this association left there, but no data of
+    // another.
     let far = (abi::SCRATCH + 16_000).to_le_bytes();
     let store = load(&mut controller, &object, "store");
     let peek = load(&mut controller, &object, "load");
@@ -419,7 +418,7 @@ fn scratch_is_as_large_as_declared() {
     let peek = load(&mut other, &object, "load");
     let small = PushdownCall { function: peek.0, ..small };
     assert_eq!(run(&mut other_lane, &small).expect("in the arena").0, [0]);
-    // All of a scratch is zero when a chain begins, whatever earlier chains left there.
+    // All of the declared scratch is zero when a chain begins, whatever earlier chains left there.
     assert_eq!(run(&mut lane, &call(store, &far)).expect("in the arena").0.len(), 1);
     let length = asked(16_384);
     let whole = PushdownCall {
@@ -444,13 +443,13 @@ fn a_corrupt_database() {
         let error = run(&mut lane, &call(get, &argument)).expect_err("it is corrupt");
         (error.status, error.dw0, error.dw1)
     };
-    // The first pointer of a node, behind next, type and 31 keys.
+    // The first pointer of a node, behind the fields next and type and 31 keys.
     const POINTER: std::ops::Range<usize> = 264..272;
     let point = |offset: u64| {
         move |root: &mut [u8]| root[POINTER].copy_from_slice(&(offset | 1 << 63).to_le_bytes())
     };
     let (outside, abort) = (Status::READ_OUTSIDE_FILE, Status::FUNCTION_ABORT);
-    // The leaf is missing: it reads as zeroes, an internal node whose first pointer is none.
+    // The leaf is missing: it reads as zeroes, which is an internal node with an invalid first pointer.
     assert_eq!(with_root(&|_| ()), (abort, 2, 2));
     assert_eq!(with_root(&point(0)), (Status::HOP_BUDGET_EXHAUSTED, 0, 500), "a cycle");
     assert_eq!(with_root(&point(NAMESPACE_BYTES)), (outside, 0, 1));
@@ -487,7 +486,7 @@ fn a_chain_ends_with_its_client() {
     }
     let report = controller.function_report().expect("a report");
     assert!(report[0].hops > 0, "what it did is counted");
-    // One that waits for its own chain is not read from, and its end is noticed all the same.
+    // The target does not receive from a connection that waits for its own chain, but still notices its end.
     let mut other = controller.open_lane().expect("a lane");
     for tag in 0..2 {
         lane.submit(tag, Request::Pushdown(call(endless, &[]))).expect("submitted");
@@ -498,9 +497,9 @@ fn a_chain_ends_with_its_client() {
     assert!(run(&mut other, &call(answer, &[])).is_ok());
 }
 
-/// Chains without end in one namespace, witnesses in it and in another one.
+/// Endless chains in one namespace, witnesses in it and in another one.
 #[test]
-fn endless_chains_keep_nobody_waiting() {
+fn endless_chains_do_not_delay_others() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512), memory(NAMESPACE_BYTES, 512)]);
     let (mut controller, mut lane) = connect(&server, false);
     let endless = load(&mut controller, &compile("hostile"), "endless");
@@ -519,10 +518,10 @@ fn endless_chains_keep_nobody_waiting() {
     }
 }
 
-/// A host that asks for much and takes nothing holds up no one, and what it costs is bounded by
-/// the connection, not by what it asks for (tests of the protocol core measure that).
+/// A host that requests much data and receives none does not delay others, and its memory is bounded by the limits of a
+/// connection, not by its requests (tests of the protocol core measure that).
 #[test]
-fn a_host_that_does_not_listen() {
+fn a_host_that_does_not_receive() {
     let (server, mut witness) = serve();
     let (_admin, mut deaf) = Peer::pair(&server, NONE, 1000);
     for _ in 0..200 {
@@ -531,7 +530,7 @@ fn a_host_that_does_not_listen() {
     for _ in 0..50 {
         witness.check();
     }
-    // Once it listens it gets everything.
+    // Once it receives, it gets everything.
     for _ in 0..200 {
         assert!(matches!(deaf.hear(), Said::Data(data) if data.len() == 128 << 10));
         assert!(matches!(deaf.hear(), Said::Response(cqe) if cqe.status.is_success()));
@@ -540,10 +539,10 @@ fn a_host_that_does_not_listen() {
     witness.check();
 }
 
-/// What a host takes late is as it was when it was read, block by block, whatever is written meanwhile:
-/// data is sent from the namespace's memory, and the socket takes only a part of it at once.
+/// Data that a host receives late has whole blocks as of the time of the read, whatever is written meanwhile: it is
+/// sent from the namespace's memory, and the socket takes only a part of it at once.
 #[test]
-fn blocks_are_whole_for_a_host_that_listens_late() {
+fn blocks_are_whole_for_a_host_that_receives_late() {
     const READ_BYTES: u32 = 128 << 10;
     let (server, _witness) = serve();
     let (_controller, mut lane) = connect(&server, false);
@@ -553,7 +552,7 @@ fn blocks_are_whole_for_a_host_that_listens_late() {
     }
     let mut values = Vec::new();
     for value in 1..=200 {
-        // Each answer that is taken makes room for a part of another.
+        // Each answer that is received makes room for a part of another.
         lane.write(1, 0, &vec![value; READ_BYTES as usize]).expect("written");
         let Said::Data(data) = late.hear() else { panic!("no data") };
         for block in data.chunks(512) {
@@ -569,7 +568,7 @@ fn blocks_are_whole_for_a_host_that_listens_late() {
     assert!(values.len() > 3, "the socket took all at once, nothing was tested: {values:?}");
 }
 
-/// A host that takes nothing cannot keep a connection that is over.
+/// A host that receives nothing cannot keep a closed connection open.
 #[test]
 fn a_closed_connection_does_not_linger() {
     use std::io::Write;
@@ -580,14 +579,14 @@ fn a_closed_connection_does_not_linger() {
     }
     witness.check();
     drop(admin);
-    // A byte sent to a socket that is gone is answered by a reset.
+    // A byte sent to a closed socket is answered by a reset.
     until("the target lets go", || deaf.stream.write_all(&[0]).is_err());
     witness.check();
 }
 
-/// A protocol error right behind a command that starts a compilation.
+/// A protocol error directly behind a command that starts a compilation.
 #[test]
-fn nonsense_behind_a_load() {
+fn a_protocol_error_behind_a_load() {
     let (server, mut witness) = serve();
     let (mut admin, _io) = Peer::pair(&server, NONE, 15);
     let object = bpfkv::GET_OBJECT;
@@ -604,13 +603,13 @@ fn nonsense_behind_a_load() {
             admin.send_bytes(&bytes);
         }
     }
-    // The rest may come in a segment of its own, after the load has ended.
+    // The invalid bytes may come in a segment of their own, after the load has ended.
     let said = match admin.hear() {
         Said::Response(_) => admin.hear(),
         other => other,
     };
     assert!(matches!(said, Said::Terminated(Fes::InvalidHeaderField, _)), "{said:?}");
-    // Perhaps the answer to the load, then the end, before the target loses patience.
+    // The answer to the load may come first; the connection must end before the target's timeout.
     let started = Instant::now();
     while admin.hear() != Said::Closed {}
     assert!(started.elapsed() < Duration::from_secs(4), "the compilation was not started");
@@ -640,7 +639,7 @@ fn resets() {
     witness.check();
 }
 
-/// Peers that say nothing, or leave at once, cost their connection and no more.
+/// Peers that send nothing, or leave at once, cost only their connection.
 #[test]
 fn many_peers_that_do_nothing() {
     let (server, mut witness) = serve();
@@ -663,9 +662,9 @@ fn many_peers_that_do_nothing() {
     }
 }
 
-/// What the target says stays valid when it is asked for much at once, in and out of order.
+/// The target handles many transfers at once, with data in and out of order.
 #[test]
-fn transfers_in_another_order() {
+fn transfers_out_of_order() {
     let (server, mut witness) = serve();
     let (_admin, mut io) = Peer::pair(&server, BOTH, 63);
     let count = 60;
@@ -695,7 +694,7 @@ fn transfers_in_another_order() {
     assert_eq!(data[0], other[0] + 59);
 }
 
-/// Keep-alive: a host that asked for it and falls silent is disconnected within seconds.
+/// A host with a keep-alive timer that falls silent is disconnected within seconds.
 #[test]
 fn a_keep_alive_timeout_ends_the_association() {
     let (server, mut witness) = serve();

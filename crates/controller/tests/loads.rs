@@ -1,5 +1,5 @@
-//! Functions that come and go: nothing of them stays behind, and their machine code is bounded and
-//! never writable. What is measured is that of the whole process, so each test measures alone.
+//! Functions that are loaded and unloaded: no memory of them is left, and their machine code is
+//! bounded and never writable. The whole process is measured, so each test runs alone.
 //!
 //! `LOADS=100000 cargo test -p bpfof-controller --test loads` is the long form (`make loads`).
 
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Loads of the short form.
 const LOADS: u64 = 2000;
-/// Loads after which allocator, threads and buffers have what they keep.
+/// Loads after which allocator, threads and buffers have their final size.
 const WARM_UP_LOADS: u64 = 200;
 /// Memory that may come and go with threads and the allocator: less than one page of each load of
 /// the short form.
@@ -33,13 +33,13 @@ fn serve() -> (Server, Controller, Lane) {
     (server, controller, lane)
 }
 
-/// What this process has of the system.
+/// Resources of this process.
 #[derive(Debug)]
 struct Footprint {
     resident_bytes: u64,
     descriptors: usize,
     mappings: usize,
-    /// Memory of the file that machine code is in: whole pages.
+    /// Memory of the file that contains the machine code, in whole pages.
     code_bytes: u64,
     /// Mappings that are writable and executable.
     writable_code: Vec<String>,
@@ -70,7 +70,7 @@ impl Footprint {
     }
 }
 
-/// One function comes, answers once, and goes.
+/// Loads a function, runs it once, and unloads it.
 fn load_run_unload(controller: &mut Controller, lane: &mut Lane, object: &[u8]) {
     let function = load(controller, object, "small");
     assert_eq!(run(lane, &call(function, &[])).expect("it answers").0, [1]);
@@ -79,7 +79,7 @@ fn load_run_unload(controller: &mut Controller, lane: &mut Lane, object: &[u8]) 
 
 /// Memory, mappings, descriptors, and machine code.
 #[test]
-fn loads_and_unloads_leave_nothing_behind() {
+fn loads_and_unloads_leak_nothing() {
     let _alone = alone();
     let given = std::env::var("LOADS").ok();
     let loads = given.map_or(LOADS, |text| text.parse().expect("LOADS is a number"));
@@ -104,7 +104,7 @@ fn loads_and_unloads_leave_nothing_behind() {
         "{after:?}, before {before:?}"
     );
     assert!(controller.function_report().expect("a report").is_empty());
-    // The lane may still hold the last function, until it looks for newer ones.
+    // The lane's tables may still hold the last function, until they are refreshed.
     assert!(after.code_bytes <= 2 * 4096, "{after:?}");
     drop((controller, lane));
     server.stop();
@@ -134,7 +134,7 @@ fn machine_code_is_never_writable() {
     assert_eq!(Footprint::now().code_bytes, before, "the lane has seen that they are gone");
 }
 
-/// 2 MiB of machine code, in functions that are not many.
+/// 2 MiB of machine code, in few functions.
 #[test]
 fn an_association_has_room_for_2_mib_of_code() {
     let _alone = alone();
@@ -153,8 +153,8 @@ fn an_association_has_room_for_2_mib_of_code() {
     let used: u32 = report.iter().map(|entry| entry.native_bytes).sum();
     assert!(used <= 2 << 20 && used + report[0].native_bytes > 2 << 20, "{used} bytes");
     let expected = format!(
-        "{} bytes of machine code, where the association's other functions take {used} of 2097152 \
-         bytes; unload some first",
+        "the function has {} bytes of machine code, but the association's other functions already \
+         use {used} of 2097152 bytes; unload some first",
         report[0].native_bytes
     );
     assert_eq!(why, expected);

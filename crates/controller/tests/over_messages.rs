@@ -1,5 +1,5 @@
-//! The tests of commands once more, without TCP: capsules come whole, data is written and read by key,
-//! and completions come later. Hosts and targets are the same but for their ports.
+//! Repeats the tests of commands without TCP: capsules arrive whole, data is written and read by key, and completions
+//! come later. Hosts and targets are the same except for their ports.
 
 // Each file includes `common`, as it must when it is a test of its own.
 #![allow(clippy::duplicate_mod)]

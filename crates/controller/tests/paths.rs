@@ -1,4 +1,4 @@
-//! Several ways to a namespace: listeners, asymmetric namespace access, drains, targets that share a disk.
+//! Several paths to a namespace: listeners, asymmetric namespace access, drains, targets that share a disk.
 
 mod common;
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 const NONE: Digests = Digests { header: false, data: false };
 const LOOPBACK: &str = "127.0.0.1:0";
-/// The notices of the two kinds.
+/// The notices for ANA and namespace changes.
 const ANA_NOTICE: u32 = 0x000c_0302;
 const NAMESPACE_NOTICE: u32 = 0x0004_0002;
 const MIB: u64 = 1 << 20;
@@ -37,7 +37,7 @@ fn start(config: &TargetConfig) -> Server {
     Server::start(config).expect("it starts")
 }
 
-/// Admin queue and I/O queue of a host that comes to this address.
+/// Admin queue and I/O queue of a host that connects to this address.
 fn pair_at(address: SocketAddr) -> (Peer, Peer) {
     let mut admin = Peer::admin(address, NQN);
     let mut io = Peer::open_at(address);
@@ -51,7 +51,7 @@ fn controller_id(admin: &mut Peer) -> u16 {
     IdentifyController::from_bytes(page[..].try_into().expect("a page")).cntlid
 }
 
-/// Asks for all events, and leaves a request for one.
+/// Enables all events, and parks a request for one.
 fn listen(admin: &mut Peer) -> u16 {
     let set = AdminCommand::set_features(features::ASYNC_EVENT_CONFIGURATION, 1 << 8 | 1 << 11);
     assert_eq!(admin.status(set, &[]), Status::SUCCESS);
@@ -109,8 +109,8 @@ fn inaccessible(status: Status) {
     assert_eq!(status, Status::ANA_INACCESSIBLE, "and the host may try again: no Do Not Retry");
 }
 
-/// What is in flight ends well, what comes then is refused and has no effect; the other listener serves on;
-/// hosts hear of it, and come back.
+/// Commands in flight succeed, later ones are refused without effect; the other listener goes on; hosts are told, and
+/// come back.
 #[test]
 fn a_drain_loses_nothing() {
     let server = start(&listening(&[LOOPBACK, LOOPBACK], vec![slow_memory(MIB, 512, 300_000)]));
@@ -119,7 +119,7 @@ fn a_drain_loses_nothing() {
     let (count, groups) = ana_log(&mut admin);
     assert_eq!(groups, [(1, 1, AnaGroup::OPTIMIZED, vec![1])]);
     let event = listen(&mut admin);
-    // It takes 300 ms.
+    // The write takes 300 ms.
     let slow = io.send(rw(opcode::nvm::WRITE, 1, 3), &[7; 512]);
     let in_flight = || {
         let report = server.report()(Duration::from_secs(5)).expect("a report");
@@ -182,13 +182,13 @@ fn chains_in_flight_end() {
     let hops =
         || server.report()(Duration::from_secs(5)).expect("a report").reactors[0].chains_running;
     until("the chain runs", || hops() == 1);
-    // A state that is set ends nothing.
+    // Setting a state ends neither the chain nor the connection.
     server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
     let ends = common::ends(&mut lane);
     assert_eq!(ends.len(), 1);
     assert_eq!(ends[0].1.as_ref().expect("its answer"), &20);
     server.paths().set_state(&[], None, AnaState::Optimized).expect("set");
-    // The library has not read how namespaces are reached: its connections end, but the chain first.
+    // The library has not read the ANA log: its connections end, but after the chain.
     lane.submit(2, Request::Pushdown(call)).expect("there is room");
     lane.flush_doorbell().expect("sent");
     until("the chain runs", || hops() == 1);
@@ -206,7 +206,7 @@ fn chains_in_flight_end() {
     inaccessible(refused);
 }
 
-/// Groups have states of their own; one that is drained shows later what was set meanwhile.
+/// Each group has its own state; a drained listener shows states that were set meanwhile only after the drain.
 #[test]
 fn groups_have_their_own_states() {
     let second = NamespaceConfig { ana_group: 2, ..memory(MIB, 512) };
@@ -242,7 +242,7 @@ fn groups_have_their_own_states() {
     assert!(group.to_string().contains("1 to 32"), "{group}");
 }
 
-/// News of each kind comes by itself, once until it was read, and again when it comes back.
+/// Events of each kind are reported independently, once until the log is read, and again after the next change.
 #[test]
 fn events_of_each_kind_wait_for_their_own_log() {
     let base = listening(&[LOOPBACK], vec![memory(MIB, 512)]);
@@ -254,12 +254,12 @@ fn events_of_each_kind_wait_for_their_own_log() {
     let more = vec![memory(MIB, 512), memory(MIB, 512)];
     server.reload(&TargetConfig { namespaces: more, ..base.clone() }).expect("one more");
     hear_event(&mut admin, first, NAMESPACE_NOTICE);
-    // Not held back by what was not read.
+    // An unread log of the other kind does not hold it back.
     server.paths().drain(&[]).expect("drained");
     hear_event(&mut admin, second, ANA_NOTICE);
     let third = park(&mut admin);
     server.paths().undrain(&[]).expect("drained no more");
-    // It was told, and has not read; then it hears of nothing, for it knows all.
+    // The host was told and has not read the log; after it has read the current state, it gets no event.
     let retained = AdminCommand::get_log_page(lid::ANA, u32::MAX, 0, 64);
     let retained = Sqe { cdw10: retained.cdw10 | 1 << 15, ..retained };
     assert_eq!(admin.status(retained, &[]), Status::SUCCESS);
@@ -268,9 +268,9 @@ fn events_of_each_kind_wait_for_their_own_log() {
     hear_event(&mut admin, third, ANA_NOTICE);
 }
 
-/// All queues of a controller come to one listener: what it tells of paths is told of them.
+/// All queues of a controller must come to one listener, whose ANA states hold for them.
 #[test]
-fn queues_come_where_their_admin_queue_came() {
+fn queues_must_use_the_listener_of_their_admin_queue() {
     let server = start(&listening(&[LOOPBACK, LOOPBACK], vec![memory(MIB, 512)]));
     let [one, two] = server.addresses()[..] else { panic!("two listeners") };
     let mut admin = Peer::admin(one, NQN);
@@ -280,10 +280,10 @@ fn queues_come_where_their_admin_queue_came() {
     assert!(status.same_code(Status::CONNECT_INVALID_PARAMETERS), "{status}");
 }
 
-/// A host that has never read how namespaces are reached would take Inaccessible for an error: it loses its
-/// connections instead, and nobody is let in before the drain ends.
+/// A host that has never read the ANA log would take Inaccessible for an error: it loses its connections instead, and
+/// no host can connect before the drain ends.
 #[test]
-fn hosts_that_know_no_paths_are_disconnected() {
+fn hosts_without_ana_are_disconnected() {
     let server = start(&listening(&[LOOPBACK, LOOPBACK], vec![memory(MIB, 512)]));
     let [one, two] = server.addresses()[..] else { panic!("two listeners") };
     let ((mut admin, mut io), (_other_admin, mut other_io)) = (pair_at(one), pair_at(two));
@@ -299,14 +299,14 @@ fn hosts_that_know_no_paths_are_disconnected() {
     server.paths().undrain(&[]).expect("drained no more");
     let (_admin, mut io) = pair_at(one);
     assert_eq!(read(&mut io, 1, 0), Status::SUCCESS);
-    // A state that is set is no drain: whoever comes is let in, and told.
+    // Setting a state is not a drain: hosts can connect, and see the state.
     server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
     inaccessible(read(&mut io, 1, 0));
     let (_admin, mut io) = pair_at(two);
     inaccessible(read(&mut io, 1, 0));
 }
 
-/// Connections of a listener end, others and discovery do not.
+/// Connections of a listener end, but not those of other listeners and of discovery.
 #[test]
 fn connections_of_a_listener_end() {
     let server = start(&listening(&[LOOPBACK, LOOPBACK], vec![memory(MIB, 512)]));
@@ -320,9 +320,9 @@ fn connections_of_a_listener_end() {
     assert_eq!(read(&mut other_io, 1, 0), Status::SUCCESS);
 }
 
-/// A target that is about to stop waits until hosts know, but not for ever.
+/// A target that is about to stop waits until hosts know, but not forever.
 #[test]
-fn a_target_that_stops_waits_until_hosts_know() {
+fn a_stopping_target_waits_until_hosts_know() {
     let server = start(&listening(&[LOOPBACK], vec![memory(MIB, 512)]));
     let (mut admin, mut io) = pair_at(server.address());
     states(&mut admin);
@@ -348,7 +348,7 @@ fn entries(peer: &mut Peer) -> Vec<DiscoveryEntry> {
     all.take(header.records as usize).collect()
 }
 
-/// The discovery log names each listener, by what it is advertised as, and by a number that stays.
+/// The discovery log names each listener, by its advertised address, and by a number that does not change.
 #[test]
 fn discovery_names_what_is_advertised() {
     let base = listening(
@@ -379,7 +379,7 @@ fn discovery_names_what_is_advertised() {
         assert_eq!((all[0].0, &all[0].2, &all[0].3), (0, &its.2, &its.3));
         assert_eq!(all[1..], nvm, "by listener {index}");
     }
-    // What is advertised changes at run time, and hosts that watch hear of it.
+    // The advertised address can change at run time, and hosts with events enabled are told.
     let mut watcher = Peer::admin(addresses[0], DISCOVERY_NQN);
     let set = AdminCommand::set_features(features::ASYNC_EVENT_CONFIGURATION, 1 << 31);
     assert_eq!(watcher.status(set, &[]), Status::SUCCESS);
@@ -399,8 +399,8 @@ fn discovery_names_what_is_advertised() {
     assert!(error.contains("listen cannot change"), "{error}");
 }
 
-/// IPv4 and IPv6 on one port, each by its own socket; who came by the one is not told of the other, where
-/// nobody knows its address.
+/// IPv4 and IPv6 on one port, each with its own socket. A host that came by IPv6 is not told of the IPv4 listener,
+/// whose address is unknown.
 #[test]
 fn both_kinds_of_addresses_on_one_port() {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -419,14 +419,14 @@ fn both_kinds_of_addresses_on_one_port() {
     drop(server);
 }
 
-/// Two targets on one file are one disk with two ways to it.
+/// Two targets on one file are one disk with two paths.
 #[test]
 fn two_targets_share_a_disk() {
     let directory = tempfile::tempdir().expect("a directory");
     let uuid = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
     let path = directory.path().join("disk");
     std::fs::File::create(&path).and_then(|disk| disk.set_len(MIB)).expect("room");
-    // By another name, as on another machine.
+    // Under another file name, as on another machine.
     let other_path = directory.path().join("other");
     std::fs::hard_link(&path, &other_path).expect("a name");
     let target = |path, cntlids| {
@@ -460,7 +460,7 @@ fn two_targets_share_a_disk() {
     }
 }
 
-/// Ids come round within their range.
+/// Ids wrap around within their range.
 #[test]
 fn ids_of_controllers_stay_in_their_range() {
     let config = listening(&[LOOPBACK], vec![memory(MIB, 512)]);
@@ -484,7 +484,7 @@ fn ids_of_controllers_stay_in_their_range() {
     assert!(ids.contains(&2000) && ids.contains(&3023));
 }
 
-/// States in the file come with it, and what an operator has set stays unless the file says otherwise.
+/// A reload sets states that have changed in the configuration; otherwise states that an operator has set stay.
 #[test]
 fn a_reload_changes_states_that_differ_in_the_file() {
     let base = listening(&[LOOPBACK], vec![memory(MIB, 512)]);
@@ -510,9 +510,9 @@ fn a_reload_changes_states_that_differ_in_the_file() {
     assert_eq!(states(&mut admin), [AnaGroup::INACCESSIBLE], "a drain lasts until undrain");
 }
 
-/// Sockets that are given take the places of their addresses, others in order.
+/// Given sockets replace the entries with their addresses, others the remaining entries in order.
 #[test]
-fn given_sockets_take_their_places() {
+fn inherited_sockets_replace_matching_listeners() {
     let socket = || TcpListener::bind(LOOPBACK).expect("a port");
     let ((first, second), third) = ((socket(), socket()), socket());
     let at = |socket: &TcpListener| socket.local_addr().expect("bound");
@@ -528,10 +528,10 @@ fn given_sockets_take_their_places() {
     assert_eq!(told, (1..).zip(names).collect::<Vec<_>>());
 }
 
-/// A host that was silent for longer than its keep-alive timer may have gone elsewhere with its commands: none
-/// that comes later has an effect.
+/// A host that was silent for longer than its keep-alive timer may have sent its commands to another controller: later
+/// commands have no effect.
 #[test]
-fn nothing_is_done_after_the_keep_alive_timer() {
+fn no_command_has_an_effect_after_the_keep_alive_timer() {
     let server = start(&listening(&[LOOPBACK], vec![memory(MIB, 512)]));
     let mut admin = Peer::open(&server);
     admin.initialize(NONE);
@@ -550,7 +550,7 @@ fn nothing_is_done_after_the_keep_alive_timer() {
     assert_eq!(io.connect(NQN, 1, 31, id), Status::SUCCESS);
     assert_eq!(io.status(rw(opcode::nvm::WRITE, 1, 0), &[1; 512]), Status::SUCCESS);
     std::thread::sleep(Duration::from_millis(2100));
-    // The target may have closed it already.
+    // The target may have closed the connection already.
     let (late, _) = io.capsule(rw(opcode::nvm::WRITE, 1, 0), &[2; 512]);
     let _ = std::io::Write::write_all(&mut io.stream, &late);
     assert_eq!(io.hear(), Said::Closed);

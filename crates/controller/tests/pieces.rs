@@ -1,4 +1,4 @@
-//! Namespaces in several files: striped, and one behind the other.
+//! Namespaces in several files: striped, and concatenated.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn make(directory: &Path, sizes: &[u64]) -> Vec<PathBuf> {
     sizes.iter().enumerate().map(make).collect()
 }
 
-/// What a namespace holds, put together from its files without the target's help.
+/// The contents of a namespace, assembled from its files without the target.
 fn contents(paths: &[PathBuf], layout: Layout, size: u64) -> Vec<u8> {
     let files: Vec<Vec<u8>> =
         paths.iter().map(|path| std::fs::read(path).expect("a file")).collect();
@@ -55,12 +55,12 @@ fn do_one(lane: &mut Lane, request: Request<'_>) {
     assert!(matches!(done[..], [(0, Ok(_))]), "{done:?}");
 }
 
-/// Random reads, writes and zeroes over the edges of chunks and files, many at once now and then,
-/// against a plain buffer; then the files by themselves, and the same after a restart.
+/// Random reads, writes and zeroes across the borders of chunks and files, sometimes many at once,
+/// compared with a plain buffer; then the contents of the files, and the same after a restart.
 #[test]
 fn a_model_of_several_files() {
     let striped = Layout::Striped { chunk_bytes: CHUNK };
-    // In a stripe the smallest file counts, in whole chunks; here that is 12 of them.
+    // In a stripe the smallest file counts, in whole chunks; here 12 chunks.
     let cases = [
         (striped, vec![100_000u64, 200_000, 98_304], 3 * 12 * CHUNK),
         (Layout::Concatenated, vec![20_480, 512, 120_832, 98_304], 240_128),
@@ -79,7 +79,7 @@ fn a_model_of_several_files() {
             change(&mut lane, &mut model, &mut numbers);
         }
         lane.flush(1).expect("flushed");
-        // All of it in many reads at once, which end in any order.
+        // Reads all of it by many reads at once, which end in any order.
         let mut back = vec![0; model.len()];
         lane.read(1, 0, &mut back).expect("read");
         assert!(back == model, "{layout:?} differs from the model");
@@ -92,7 +92,7 @@ fn a_model_of_several_files() {
         lane.read(1, 0, &mut back).expect("read");
         assert!(back == model, "{layout:?} differs after a restart");
         server.stop();
-        // Other files, because in another order.
+        // The same files in another order are another namespace.
         let mut reversed = paths.clone();
         reversed.reverse();
         let server = start(vec![pieces(&reversed, None, layout)]);
@@ -127,7 +127,7 @@ fn change(lane: &mut Lane, model: &mut [u8], numbers: &mut Numbers) {
     }
 }
 
-/// The device gets them in parts, and whoever wants them to last a flush behind the last.
+/// The device gets the zeroes in parts; with Force Unit Access a flush follows the last part.
 #[test]
 fn many_zeroes_are_written_in_parts() {
     const MIB: u64 = 1 << 20;
@@ -142,7 +142,7 @@ fn many_zeroes_are_written_in_parts() {
         for offset_bytes in places {
             do_one(&mut lane, Request::Write { nsid: 1, offset_bytes, data: &data, fua: false });
         }
-        // 32 MiB, which is what one command can.
+        // 32 MiB, the most that one command can zero.
         let rw = Rw { slba: 8192 / 512, blocks: 1 << 16, fua };
         let sqe = rw.to_sqe(opcode::nvm::WRITE_ZEROES, 1);
         do_one(&mut lane, Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 });
@@ -175,7 +175,7 @@ fn optional_commands_are_split() {
     let differs = io.status(with_data(rw(opcode::nvm::COMPARE, 24, 16)), &other);
     assert!(differs.same_code(Status::COMPARE_FAILURE), "{differs}");
     assert_eq!(io.status(rw(opcode::nvm::VERIFY, 0, 256), &[]), Status::SUCCESS);
-    // All but the first block of it goes.
+    // All but its first block is deallocated.
     let range = DsmRange { attributes: 0, blocks: 6000, slba: 25 }.to_bytes();
     let manage = Sqe {
         cdw11: 1 << 2,
@@ -189,7 +189,7 @@ fn optional_commands_are_split() {
     assert_eq!(io.status(Sqe::new(opcode::nvm::FLUSH, 1), &[]), Status::SUCCESS);
 }
 
-/// Chains read over the edges of chunks and files, several reads in one hop.
+/// Chains read across the borders of chunks and files, several reads in one hop.
 #[test]
 fn chains_over_several_files() {
     let object = compile("pieces");
@@ -229,8 +229,8 @@ fn chains_over_several_files() {
     }
 }
 
-/// A stripe grows when all of its files have grown, a concatenation at its end; with a size of its
-/// own, as the new configuration says.
+/// A stripe grows when all of its files have grown, a concatenation at its end; with a configured
+/// size, as the new configuration says.
 #[test]
 fn several_files_grow() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! A running target takes over another configuration: namespaces come, go, move and change their
-//! size, under hosts that work on them.
+//! A running target takes over another configuration: namespaces are added, removed, moved and
+//! resized while hosts use them.
 
 mod common;
 
@@ -55,14 +55,14 @@ fn identify(admin: &mut Peer, nsid: u32) -> IdentifyNamespace {
     IdentifyNamespace::from_bytes(page[..].try_into().expect("a page"))
 }
 
-/// Asks for events of changed namespaces, and leaves one request for them.
+/// Enables events of changed namespaces, and parks one request for them.
 fn listen(admin: &mut Peer) -> u16 {
     let set = AdminCommand::set_features(features::ASYNC_EVENT_CONFIGURATION, 1 << 8);
     assert_eq!(admin.status(set, &[]), Status::SUCCESS);
     admin.send(Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0), &[])
 }
 
-/// The event comes; the namespaces that it is about.
+/// Waits for the event; returns the changed namespaces.
 fn changed(admin: &mut Peer, event: u16) -> Vec<u32> {
     let Said::Response(cqe) = admin.hear() else { panic!("no response") };
     assert_eq!((cqe.cid, cqe.dw0), (event, 0x0004_0002));
@@ -71,7 +71,7 @@ fn changed(admin: &mut Peer, event: u16) -> Vec<u32> {
 }
 
 #[test]
-fn namespaces_come_go_and_move() {
+fn namespaces_are_added_removed_and_moved() {
     let directory = tempfile::tempdir().expect("a directory");
     let disk = |name: &str, bytes| file(&directory.path().join(name), bytes, 512);
     let (a, b, ram) = (disk("a", MIB), disk("b", MIB), memory(MIB, 512));
@@ -92,7 +92,7 @@ fn namespaces_come_go_and_move() {
     let gone = Err(Status::INVALID_NAMESPACE.with_dnr());
     let before = [1, 2, 9].map(|nsid| identify(&mut admin, nsid).nguid);
 
-    // The first goes, the second moves up to where it was and grows, one comes with an id.
+    // The first is removed, the second moves to its id and grows, one is added with an id.
     let event = listen(&mut admin);
     let next = [disk("b", 2 * MIB), with_id(9, ram.clone()), with_id(5, disk("c", MIB))];
     server.reload(&change(&base, &next)).expect("it is taken over");
@@ -103,7 +103,8 @@ fn namespaces_come_go_and_move() {
     assert_eq!([now[0].nguid, now[1].nguid, now[2].nguid], [before[1], [0; 16], before[2]]);
     assert_eq!([now[0].nsze, now[1].nsze, now[2].nsze], [4096, 0, 2048]);
 
-    // Nothing new: nobody is told. Then the file comes back as it was, recognisable.
+    // Nothing has changed: no host is told. Then the file comes back unchanged, with the same
+    // identifiers.
     let event = listen(&mut admin);
     server.reload(&change(&base, &next)).expect("it is taken over");
     assert_eq!(admin.status(AdminCommand::keep_alive(), &[]), Status::SUCCESS);
@@ -114,7 +115,7 @@ fn namespaces_come_go_and_move() {
     assert_eq!(changed(&mut admin, event), [1024]);
     assert_eq!((content(1024), identify(&mut admin, 1024).nguid), (Ok(1), before[0]));
 
-    // Memory that has been gone is other memory.
+    // Memory that was removed comes back as other memory.
     let event = listen(&mut admin);
     server.reload(&change(&base, &next[..1])).expect("it is taken over");
     assert_eq!(changed(&mut admin, event), [5, 9, 1024]);
@@ -124,7 +125,7 @@ fn namespaces_come_go_and_move() {
     assert_eq!([1, 5, 9, 1024].map(&mut content), [Ok(2), gone, Ok(0), gone]);
     assert_ne!(identify(&mut admin, 9).nguid, before[2]);
 
-    // Smaller: what was beyond the end cannot be reached.
+    // Smaller: blocks beyond the new end cannot be reached.
     let event = listen(&mut admin);
     server.reload(&change(&base, &[disk("b", 4096), next[1].clone()])).expect("it is taken over");
     assert_eq!(changed(&mut admin, event), [1]);
@@ -152,8 +153,8 @@ fn a_bad_configuration_changes_nothing_and_says_why() {
         (change(&base, &[]), "no namespace"),
         (one(with_id(1, memory(MIB, 512))), "two namespaces with id 1"),
         (one(missing), "/nowhere does not exist"),
-        (one(memory(2 * MIB, 512)), "memory cannot become other memory"),
-        (one(memory(MIB, 4096)), "memory cannot become other memory"),
+        (one(memory(2 * MIB, 512)), "a memory namespace cannot be replaced"),
+        (one(memory(MIB, 4096)), "a memory namespace cannot be replaced"),
         (change(&base, &[disk(4096)]), "with another block size"),
         (TargetConfig { poll: true, ..base.clone() }, "poll cannot change while the target runs"),
         (TargetConfig { cores: vec![0], ..base.clone() }, "cores cannot change"),
@@ -170,7 +171,7 @@ fn a_bad_configuration_changes_nothing_and_says_why() {
     assert_eq!(changed(&mut admin, event), [2, 3]);
 }
 
-/// Memory of a file is known again by its file, and stays as it is while it is served.
+/// Memory of a file keeps the identifiers of its file, and stays unchanged while it is served.
 #[test]
 fn the_memory_of_a_file_comes_back() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder on tmpfs");
@@ -197,10 +198,10 @@ fn the_memory_of_a_file_comes_back() {
     assert_eq!(std::fs::read(&path).expect("it is there")[3 * 512..4 * 512], [8; 512]);
 }
 
-/// Commands in flight on a namespace that goes end as they would have; chains end with a status
-/// that says it; others hear that it is gone.
+/// Commands in flight on a removed namespace are completed; its chains end with a status that says
+/// so; later commands are told that it is gone.
 #[test]
-fn work_in_flight_on_what_goes() {
+fn work_in_flight_on_removed_namespaces() {
     let stays = memory(MIB, 512);
     let base = config(vec![stays.clone(), slow_memory(MIB, 512, 300_000)]);
     let server = Server::start(&base).expect("it starts");
@@ -237,7 +238,7 @@ fn work_in_flight_on_what_goes() {
     assert_eq!(run(&mut lane, &chain).expect_err("it is gone").status, gone);
 }
 
-/// Who may use the other id, or the other subsystem, may be another tenant.
+/// The other id, or the other subsystem, may belong to another tenant.
 #[test]
 fn memory_stays_under_its_id() {
     let (stays, small) = (memory(MIB, 512), memory(128 << 10, 512));
@@ -260,7 +261,8 @@ fn memory_stays_under_its_id() {
     assert_eq!(block, [0; 512]);
 }
 
-/// File maps go with their namespace, so that none reaches into what comes after it.
+/// File maps are removed with their namespace, so that none reaches into a namespace that replaces
+/// it.
 #[test]
 fn file_maps_go_with_their_namespace() {
     let base = config(vec![memory(MIB, 512), memory(MIB, 512)]);
@@ -286,8 +288,8 @@ fn file_maps_go_with_their_namespace() {
     assert_eq!(set_map(2, 4096 - 512), Status::SUCCESS);
 }
 
-/// Hosts that listen to a discovery controller hear of subsystems that come and go, once until
-/// they have read the log page.
+/// Hosts with events enabled at a discovery controller are told of added and removed subsystems,
+/// once until they have read the log page.
 #[test]
 fn discovery_tells_of_changes() {
     let listen = ([127, 0, 0, 1], 0).into();
@@ -314,7 +316,7 @@ fn discovery_tells_of_changes() {
     let event = Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0);
     let first = admin.send(event, &[]);
     let second = admin.send(event, &[]);
-    // More namespaces of the same subsystem are nothing to tell.
+    // More namespaces of the same subsystem cause no event.
     let two = [memory(MIB, 512), memory(MIB, 512)];
     server.reload(&change(&base, &two)).expect("it is taken over");
     assert_eq!(header(&mut admin, log), (1, 2));
@@ -328,7 +330,7 @@ fn discovery_tells_of_changes() {
     assert_eq!(header(&mut admin, retained(log)), (2, 3));
     server.reload(&change(&base, &two)).expect("it is taken over");
     assert_eq!(admin.status(AdminCommand::keep_alive(), &[]), Status::SUCCESS);
-    // The host that is connected stays, without namespaces; nobody else gets in.
+    // The connected host stays, without namespaces; no other host can connect.
     assert_eq!(active(&mut disk), [] as [u32; 0]);
     let mut late = Peer::open(&server);
     late.initialize(NONE);
@@ -342,9 +344,9 @@ fn discovery_tells_of_changes() {
     assert_eq!(active(&mut disk), [1], "the same subsystem");
 }
 
-/// A host must learn that there is a cache to flush now: it looks only when it connects.
+/// A host must learn that there is a cache to flush now, and it checks only when it connects.
 #[test]
-fn a_cache_that_comes_ends_associations() {
+fn a_new_write_cache_ends_associations() {
     let directory = tempfile::tempdir().expect("a directory");
     let disk = file(&directory.path().join("a"), MIB, 512);
     let base = config(vec![memory(MIB, 512), of_other(memory(MIB, 512))]);
@@ -361,19 +363,19 @@ fn a_cache_that_comes_ends_associations() {
     assert_eq!(page[525] & 1, 1, "it has a write cache");
 }
 
-/// Namespaces come and go at random while hosts of two reactors read, write and run chains. Each
-/// command ends; what ends well has the contents of the right namespace.
+/// Namespaces are added and removed at random while hosts of two reactors read, write and run
+/// chains. Each command ends; those that succeed have the contents of the right namespace.
 #[test]
 fn changes_under_load() {
     let directory = tempfile::tempdir().expect("a directory");
-    // With a file that stays, the others change nothing that hosts must connect again for.
+    // Because one file stays, changes of the others do not force hosts to connect again.
     let stays = file(&directory.path().join("stays"), MIB, 512);
     let others = [
         with_id(2, memory(128 << 10, 512)),
         with_id(2, file(&directory.path().join("a"), 128 << 10, 512)),
         with_id(3, memory(128 << 10, 512)),
     ];
-    // Lanes know the namespaces that were there when they were opened.
+    // Lanes know the namespaces that existed when they were opened.
     let all = vec![stays.clone(), others[0].clone(), others[2].clone()];
     let base = TargetConfig { cores: vec![0, 0], ..config(all) };
     let server = Server::start(&base).expect("it starts");
@@ -396,10 +398,10 @@ fn changes_under_load() {
             if numbers.below(2) == 0 {
                 namespaces.push(others[2].clone());
             }
-            // A command may still have the file; memory must not become other memory.
+            // A command may still use the file; memory must not be replaced by other memory.
             if let Err(error) = server.reload(&change(&base, &namespaces)) {
                 let text = error.to_string();
-                assert!(text.contains("in use") || text.contains("other memory"), "{text}");
+                assert!(text.contains("in use") || text.contains("cannot be replaced"), "{text}");
             }
         }
     });
@@ -409,8 +411,8 @@ fn changes_under_load() {
     assert_eq!(io.status(rw(opcode::nvm::WRITE, 1, 0), &[1; 512]), Status::SUCCESS);
 }
 
-/// A host that reads, writes and runs chains on namespaces that may be there or not. Namespace 1
-/// always is.
+/// A host that reads, writes and runs chains on namespaces that may exist or not. Namespace 1
+/// always exists.
 fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&AtomicU64, &AtomicBool)) {
     let mut numbers = Numbers::new(worker);
     let (mut controller, mut lane) = connect(server, false);
@@ -451,16 +453,18 @@ fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&Atomic
             };
             let RequestError::Command(error) = error else { panic!("{tag}: {error}") };
             let gone = error.status.same_code(Status::INVALID_NAMESPACE);
-            // A chain may have begun before the maps of what has just come were there.
+            // A chain may have begun before the tables had the whole-namespace map of a new
+            // namespace.
             assert!(gone || error.status.same_code(Status::UNKNOWN_FILE), "{tag}: {error}");
         }
     }
     assert!(done > 0, "namespace 1 is always there");
 }
 
-/// A disk that has vanished keeps its namespace, and neither namespaces nor rules from changing.
+/// A disk that has vanished keeps its namespace, and does not prevent changes of namespaces or
+/// rules.
 #[test]
-fn a_disk_that_is_gone_keeps_nothing_from_changing() {
+fn a_missing_disk_does_not_prevent_other_changes() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("a");
     let set_size = |bytes| {
@@ -478,7 +482,7 @@ fn a_disk_that_is_gone_keeps_nothing_from_changing() {
     server.reload(&change(&base, &[disk.clone(), memory(MIB, 512)])).expect("it is taken over");
     assert_eq!(active(&mut admin), [1, 2]);
     assert_eq!(identify(&mut admin, 1).nsze, 2048);
-    // Rules alone change no size.
+    // A change of rules alone changes no size.
     set_size(2 * MIB);
     server.reload_rules(&base.rules).expect("it is taken over");
     assert_eq!(identify(&mut admin, 1).nsze, 2048);

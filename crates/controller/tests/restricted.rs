@@ -1,4 +1,4 @@
-//! Restricted associations: what their queues take, and how they become so.
+//! Restricted associations: the commands that their queues take, and how associations become restricted.
 
 mod common;
 
@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const NAMESPACE_BYTES: u64 = 4 << 20;
-/// The file that is mapped, and one that is not.
 /// Longest wait for a chain.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The file that is mapped, and one that is not.
 const FILE: FileVersion = FileVersion { id: 7, version: 1 };
 const OTHER_FILE: FileVersion = FileVersion { id: 8, version: 1 };
 const WHOLE: FileVersion = FileVersion { id: 0, version: 1 };
-/// Where it lies in the namespace.
+/// Offset of the file in the namespace.
 const FILE_AT: u64 = 1 << 20;
 const FILE_BYTES: u64 = 64 << 10;
 const OURS: u64 = 0x1111_1111_1111_1111;
@@ -64,14 +64,14 @@ fn call<'a>(
     }
 }
 
-/// What an ordinary association writes into the blocks of the file.
+/// Fills the blocks of the file by the lane of an ordinary association.
 fn fill(lane: &mut Lane, value: u64) {
     let bytes: Vec<u8> = value.to_le_bytes().repeat(FILE_BYTES as usize / 8);
     lane.write(1, FILE_AT, &bytes).expect("written");
 }
 
-/// Memory and a file as namespace 1, and namespace 2 beside it; reactors that share a processor, so that
-/// each is interrupted anywhere.
+/// Runs a test with memory and with a file as namespace 1, and with a namespace 2. The reactors share a processor, so
+/// that each may be interrupted anywhere.
 fn for_both(test: impl Fn(&Server)) {
     let directory = tempfile::tempdir().expect("a folder");
     let path = directory.path().join("image");
@@ -94,7 +94,7 @@ fn status(lane: &mut Lane, sqe: Sqe, data_in_max_bytes: u32) -> Status {
                 Err(error) => panic!("{sqe:?}: {error}"),
             });
         });
-        // With the answer to a Disconnect the end may have come.
+        // After the answer to a Disconnect the connection may end.
         if end.is_none() {
             assert!(waited.expect("the connection stays") > 0, "{sqe:?}: no answer");
         }
@@ -102,7 +102,7 @@ fn status(lane: &mut Lane, sqe: Sqe, data_in_max_bytes: u32) -> Status {
     end.expect("an end")
 }
 
-/// How two chains of a vector end.
+/// Runs a vector of two chains; returns how they end.
 fn vector(lane: &mut Lane, function: u32, file: FileVersion, scratch: &[u8]) -> Vec<Status> {
     let call = PushdownVectorCall {
         nsid: 1,
@@ -147,7 +147,7 @@ fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
             let sqe = Sqe { flags: Sqe::FLAGS_SGL, ..Sqe::new(opcode::FABRICS, fctype.into()) };
             assert_eq!(status(&mut lane, sqe, 0), denied, "fabrics command {fctype:#x}");
         }
-        // Namespaces are no files, first or later, by either command.
+        // The whole namespace is no file for this queue, at any index, in any of the commands.
         let scratch = argument(512, 1);
         let unknown = Status::UNKNOWN_FILE.with_dnr();
         for (files, index) in [
@@ -170,12 +170,12 @@ fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
         for (file, expected) in [(WHOLE, unknown), (FILE, Status::SUCCESS)] {
             assert_eq!(vector(&mut lane, function, file, &scratch), [expected; 2]);
         }
-        // What it is for.
+        // Chains over the mapped file work.
         short.file = FILE.id as u16;
         assert_eq!(status(&mut lane, short.to_sqe(1, 64), 64), Status::SUCCESS);
         let good = call(function, &[FILE], 512, &scratch);
         assert_eq!(run(&mut lane, &good), Ok((OURS.to_le_bytes().to_vec(), 1)));
-        // Nor has it become one of the other namespace by that.
+        // The file is still unknown in the other namespace.
         assert_eq!(run(&mut lane, &elsewhere).expect_err("refused").status, unknown);
         let disconnect = FabricsCommand::Disconnect.to_sqe();
         assert_eq!(status(&mut lane, disconnect, 0), Status::SUCCESS);
@@ -183,7 +183,7 @@ fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
     });
 }
 
-/// The owner's own queue is that of any association.
+/// The owner's admin queue is that of any association.
 #[test]
 fn admin_queues_are_not_restricted() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
@@ -191,7 +191,7 @@ fn admin_queues_are_not_restricted() {
     let mut restricted = restricted(&server);
     let event = opcode::admin::ASYNC_EVENT_REQUEST;
     for opcode in (0..=u8::MAX).filter(|opcode| *opcode != event) {
-        // Bits 1:0 say which way data goes.
+        // Bits 1:0 are the data direction.
         let room = if opcode & 3 == 2 { 4096 } else { 0 };
         for nsid in [0, 1] {
             let [plain, restricted] = [&mut plain, &mut restricted].map(|controller| {
@@ -238,10 +238,10 @@ fn an_association_is_restricted_before_its_first_io_queue_or_never() {
     let refused = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
     assert_eq!(set(&mut controller, RESTRICTION, ON), refused);
     drop(lane);
-    // Chains of a queue that has just gone may still be there.
+    // Chains of a queue that has just ended may still run.
     assert_eq!(set(&mut controller, RESTRICTION, ON), refused);
     assert_eq!(get(&mut controller, features::SELECT_CURRENT), 0);
-    // What it is already changes nothing.
+    // Setting the current value is allowed and changes nothing.
     assert_eq!(set(&mut controller, RESTRICTION, 0), Status::SUCCESS);
     let mut controller = connect();
     for value in [2, 3, 0x8000_0001] {
@@ -266,7 +266,7 @@ fn a_restricted_association_has_a_short_keep_alive_timer() {
         let mut controller = Controller::connect(&url(&server), with.clone()).expect("connected");
         let expected = if good { Status::SUCCESS } else { refused };
         assert_eq!(set(&mut controller, RESTRICTION, ON), expected, "{kato_ms} ms");
-        // The library says so before it connects.
+        // The library refuses such a timer before it connects.
         let connected = Controller::connect(&url(&server), Options { pushdown_only: true, ..with });
         match connected {
             Ok(_) => assert!(good, "{kato_ms} ms"),
@@ -296,7 +296,7 @@ fn a_restriction_cannot_be_taken_back() {
         assert_eq!(status, Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr(), "{kato_ms}");
     }
     assert_eq!(set(&mut controller, features::KEEP_ALIVE_TIMER, 6000), Status::SUCCESS);
-    // A reset ends the queues, which others may have, later than it is answered.
+    // A reset is answered before the queues end, which other processes may have.
     let function = load(&mut controller, &compile("watch"), "watch").0;
     let _before = controller.open_lane().expect("a lane");
     for enable in [false, true] {
@@ -319,7 +319,7 @@ fn a_restriction_cannot_be_taken_back() {
 }
 
 #[test]
-fn namespaces_that_come_later_are_no_files_either() {
+fn restricted_associations_cannot_read_later_namespaces() {
     let namespaces = || vec![memory(NAMESPACE_BYTES, 512)];
     let server = start(namespaces());
     let mut controller = restricted(&server);
@@ -334,10 +334,10 @@ fn namespaces_that_come_later_are_no_files_either() {
     assert_eq!(error.status, Status::UNKNOWN_FILE.with_dnr());
 }
 
-/// Chains run all the time while the file's map is removed and its blocks become another's: none answers
-/// with a byte of those.
+/// Chains run all the time while the file's map is removed and its blocks are overwritten by another owner: no chain
+/// answers with a byte written after the removal.
 #[test]
-fn no_chain_reads_what_comes_after_the_end_of_a_map() {
+fn no_chain_reads_data_written_after_a_map_was_removed() {
     const CHAIN_LANES: usize = 2;
     const HOPS: u32 = 60;
     const SIZE: u32 = 60 << 10;
@@ -376,7 +376,7 @@ fn no_chain_reads_what_comes_after_the_end_of_a_map() {
             {
                 fill(&mut writer, OURS);
                 controller.set_file_map(&map(1)).expect("set");
-                // Most maps end in the middle of chains, and some see the end of one.
+                // Most maps are removed in the middle of chains, and some only after the end of one.
                 let (before, mapped) = (answered.load(Ordering::Relaxed), Instant::now());
                 let most = if rounds % 8 == 7 {
                     PATIENCE

@@ -1,5 +1,5 @@
-//! Who may open queues of a restricted association: whoever may open those of any, and no more can be done
-//! with them.
+//! Hosts that may open queues of a restricted association: the same as for any association, with no more rights on the
+//! queues.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const NAMESPACE_BYTES: u64 = 1 << 20;
-/// What a [`Peer`] calls itself besides its name.
+/// The host identifier of a [`Peer`].
 const RAW_HOST_ID: [u8; 16] = [5; 16];
 
 fn write(folder: &TempDir, name: &str, text: &[u8]) -> PathBuf {
@@ -40,7 +40,7 @@ fn start(keys: Option<HostKeys>, rights: Rights, tls: TlsMode) -> Server {
     Server::start(&with).expect("the target starts")
 }
 
-/// A restricted association of the host whose name peers have, and its number.
+/// A restricted association of the host whose name peers have, and its controller id.
 fn owner(server: &Server, host_id: [u8; 16], keys: &[(&str, &Path)]) -> (Controller, u16) {
     let mut text = format!("nvme-tcp://{}/{NQN}?hostnqn={RAW_HOST}", server.address());
     for (name, path) in keys {
@@ -69,7 +69,7 @@ fn read() -> Sqe {
 }
 
 #[test]
-fn strangers_get_no_queue() {
+fn queues_of_other_hosts_are_refused() {
     let server = start(None, Rights::ALL, TlsMode::ByRules);
     let refused = Status::CONNECT_INVALID_HOST.with_dnr();
     let (_owner, cntlid) = owner(&server, RAW_HOST_ID, &[]);
@@ -77,7 +77,7 @@ fn strangers_get_no_queue() {
     assert_eq!(join(&server, stranger, cntlid).1, refused);
     let (_other, other_cntlid) = owner(&server, [6; 16], &[]);
     assert_eq!(join(&server, RAW_HOST, other_cntlid).1, refused, "another host of this name");
-    // The same host, from another process: its queue is as restricted as all.
+    // The same host, from another process: its queue is restricted like all others.
     let (mut peer, status) = join(&server, RAW_HOST, cntlid);
     assert_eq!(status, Status::SUCCESS);
     assert_eq!(peer.status(read(), &[]), Status::OPERATION_DENIED.with_dnr());
@@ -86,7 +86,7 @@ fn strangers_get_no_queue() {
 }
 
 #[test]
-fn a_host_that_comes_by_tls_comes_by_tls() {
+fn every_queue_of_a_tls_host_needs_tls() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = ConfiguredPsk::generate(PskHash::Sha256).expect("random numbers");
     let psk = write(&folder, "psk", key.to_text().expose());
@@ -98,7 +98,7 @@ fn a_host_that_comes_by_tls_comes_by_tls() {
     assert!(denied(&owner));
 }
 
-/// Whether a lane takes no reads.
+/// Whether a lane refuses reads.
 fn denied(controller: &Controller) -> bool {
     let mut lane = controller.open_lane().expect("a lane");
     match lane.read(1, 0, &mut [0; 512]) {
@@ -122,7 +122,7 @@ fn a_host_with_a_secret_authenticates_each_queue() {
     for sqe in [read(), short.to_sqe(1, 64), Sqe::new(0xEE, 1)] {
         assert_eq!(peer.status(sqe, &[]), asked, "{sqe:?}");
     }
-    // Proof of the name gives what the association has left, and no more.
+    // Proving the name gives only the rights that the restricted association has.
     assert!(denied(&owner));
     let function = load(&mut owner, &compile("small"), "small");
     let mut lane = owner.open_lane().expect("a lane");
@@ -130,7 +130,7 @@ fn a_host_with_a_secret_authenticates_each_queue() {
     assert_eq!(error.status, Status::UNKNOWN_FILE.with_dnr());
 }
 
-/// Who may not run chains may not by a restricted association either.
+/// A host without the right to run chains cannot run them by a restricted association either.
 #[test]
 fn a_restriction_gives_no_rights() {
     let rights = Rights::from_names(["read", "write"]).expect("they make sense");

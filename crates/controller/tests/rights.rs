@@ -1,4 +1,4 @@
-//! Who may do what: each right against each command, hidden namespaces, rules that change.
+//! Rights: each right against each command, hidden namespaces, changing rules.
 
 mod common;
 
@@ -157,7 +157,7 @@ fn hidden_namespaces_do_not_exist() {
     let descriptors = AdminCommand::identify(cns::NAMESPACE_DESCRIPTORS, 1);
     assert_eq!(admin.status(descriptors, &[]), gone);
     let (page, _) = admin.call(AdminCommand::get_log_page(lid::ANA, 0, 0, 4096), &[]);
-    // One group of one namespace: after its header of 32 bytes, which follow 16.
+    // One group with one namespace, behind the log's header of 16 bytes and the group's of 32.
     assert_eq!((page[16 + 4], page[16 + 32]), (1, 2));
     for (nsid, good) in [(1, false), (2, true)] {
         let object = map(nsid, 7);
@@ -165,12 +165,12 @@ fn hidden_namespaces_do_not_exist() {
         let set = Sqe { sgl, ..AdminCommand::file_map_set(upload) };
         assert_eq!(admin.status(set, &object) == Status::SUCCESS, good);
     }
-    // Neither as an id far beyond all.
+    // An id far beyond all others does not exist either.
     assert_eq!(io.status(rw(opcode::nvm::READ, u32::MAX - 1), &[]), gone);
 }
 
 #[test]
-fn who_is_in_no_rule_does_not_get_in() {
+fn hosts_without_a_rule_are_refused() {
     let elsewhere = HostRule {
         subsystems: Some(vec!["nqn.2026-01.io.bpf-of:elsewhere".to_owned()]),
         ..rule(RAW_HOST, Rights::ALL)
@@ -180,7 +180,7 @@ fn who_is_in_no_rule_does_not_get_in() {
     peer.initialize(Digests::default());
     let refused = Status::CONNECT_INVALID_HOST.with_dnr();
     assert_eq!(peer.connect(NQN, 0, 31, CNTLID_DYNAMIC), refused);
-    // It may ask what there is, and hears of nothing that it could not connect to.
+    // It may use discovery, and sees no subsystem that it could not connect to.
     let mut admin = Peer::admin(server.address(), DISCOVERY_NQN);
     let page = admin.call(AdminCommand::get_log_page(lid::DISCOVERY, 0, 0, 4096), &[]).0;
     let header = DiscoveryHeader::from_bytes(page[..1024].try_into().expect("a header"));
@@ -194,7 +194,7 @@ fn who_is_in_no_rule_does_not_get_in() {
 }
 
 #[test]
-fn hosts_that_may_do_less_have_to_connect_again() {
+fn hosts_with_fewer_rights_must_connect_again() {
     let both = Rights::READ | Rights::WRITE;
     let server = start(vec![rule(RAW_HOST, both), rule(OTHER_HOST, Rights::READ)]);
     let running = TargetConfig {
@@ -207,19 +207,20 @@ fn hosts_that_may_do_less_have_to_connect_again() {
     };
     let (_admin, mut io) = Peer::pair(&server, Digests::default(), 31);
     let (_other_admin, mut other) = Peer::pair_as(&server, OTHER_HOST);
-    // More rights, or the same: nobody is disturbed, and they count from the next Connect on.
+    // More rights, or the same: no connection ends, and the new rights hold from the next Connect
+    // on.
     change(vec![rule(RAW_HOST, both), rule(OTHER_HOST, both)]);
     assert_eq!(io.status(rw(opcode::nvm::WRITE, 1), &[0; 512]), Status::SUCCESS);
     let denied = other.status(rw(opcode::nvm::WRITE, 1), &[0; 512]);
     assert_eq!(denied, Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
-    // Fewer: only the one that is concerned.
+    // Fewer rights: only the host concerned is disconnected.
     change(vec![rule(RAW_HOST, Rights::READ), rule(OTHER_HOST, both)]);
     assert!(matches!(io.hear(), Said::Closed));
     assert_eq!(other.status(rw(opcode::nvm::READ, 1), &[]), Status::SUCCESS);
     let (_admin, mut io) = Peer::pair(&server, Digests::default(), 31);
     let denied = io.status(rw(opcode::nvm::WRITE, 1), &[0; 512]);
     assert_eq!(denied, Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
-    // A namespace less, then no rule at all.
+    // One namespace less, then no rule at all.
     let fewer = HostRule { namespaces: Some(vec![2]), ..rule(RAW_HOST, Rights::READ) };
     change(vec![fewer, rule(OTHER_HOST, both)]);
     assert!(matches!(io.hear(), Said::Closed));
@@ -228,7 +229,7 @@ fn hosts_that_may_do_less_have_to_connect_again() {
 }
 
 #[test]
-fn the_configuration_keeps_functions_that_hosts_only_run() {
+fn configured_functions_are_run_by_hosts_without_load_rights() {
     let object = compile_text(
         "#include \"bpfof/blocks.h\"\nSEC(\"bpfof/nothing\")\nint nothing(struct bpfof_ctx *ctx)\n\
          { return bpfof_answer(ctx, 8); }\n",
@@ -257,7 +258,7 @@ fn the_configuration_keeps_functions_that_hosts_only_run() {
     assert!(is_denied(io.status(rw(opcode::nvm::READ, 1), &[])));
     assert!(is_denied(admin.status(AdminCommand::function_unload(kept.function), &[])));
     drop(server);
-    // Nor may who has the right to keep functions of its own.
+    // A host with the right to keep functions may not unload it either.
     let server = Server::start(&TargetConfig { rules: Vec::new(), ..with.clone() });
     let server = server.expect("the target starts");
     let (mut admin, _io) = Peer::pair(&server, Digests::default(), 31);
@@ -269,7 +270,7 @@ fn the_configuration_keeps_functions_that_hosts_only_run() {
 }
 
 #[test]
-fn without_rules_other_machines_do_not_get_in() {
+fn without_rules_other_machines_are_refused() {
     let open = |listen: [u8; 4], allow_any_host| TargetConfig {
         listen: (listen, 0).into(),
         allow_any_host,
@@ -296,10 +297,10 @@ fn rules_are_read_from_the_file() {
     assert_eq!(config.rules[1].rights, Rights::USUAL);
     let wrong = "[[host]]\nnqn = \"*\"\nrights = [\"fly\"]\n";
     let error = TargetConfig::from_toml(wrong).expect_err("no such right");
-    assert!(error.starts_with("line 1") && error.contains("\"fly\" is no right"), "{error}");
+    assert!(error.starts_with("line 1") && error.contains("unknown right \"fly\""), "{error}");
 }
 
-/// Maps of a host's other associations are for who has the right `maps`.
+/// Maps of a host's other associations need the right `maps`.
 #[test]
 fn maps_of_other_associations_need_a_right() {
     let object = compile_text(include_str!("../../../docs/examples/hot_blocks.bpf.c"));

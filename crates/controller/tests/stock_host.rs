@@ -1,4 +1,4 @@
-//! What stock hosts ask for beyond reading and writing: discovery, log pages, features, optional
+//! Commands of stock hosts beyond reads and writes: discovery, log pages, features, optional
 //! commands, several subsystems.
 
 mod common;
@@ -37,7 +37,8 @@ fn discovery_log(peer: &mut Peer) -> (DiscoveryHeader, Vec<DiscoveryEntry>) {
     (header, entries)
 }
 
-/// Each way to discover tells of each subsystem, at the address that the host reached.
+/// The discovery log lists each subsystem at the address that the host reached, on the I/O port and
+/// on the discovery port.
 #[test]
 fn discovery() {
     let other = NamespaceConfig { subsystem: Some(OTHER.to_owned()), ..memory(1 << 20, 512) };
@@ -79,7 +80,7 @@ fn discovery() {
     }
 }
 
-/// A discovery controller does that and nothing else.
+/// A discovery controller supports discovery and nothing else.
 #[test]
 fn discovery_only() {
     let discovery = Some((Ipv4Addr::LOCALHOST, 0).into());
@@ -101,7 +102,8 @@ fn discovery_only() {
     queue.initialize(NONE);
     let status = queue.connect(DISCOVERY_NQN, 1, 15, 1);
     assert!(status.same_code(Status::CONNECT_INVALID_PARAMETERS), "{status}");
-    // Its port has no other subsystem, and the other port has no discovery log for others.
+    // The discovery port serves no other subsystem, and an I/O controller at the other port has no
+    // discovery log.
     let address = server.discovery_address().expect("there is one");
     let mut wrong = Peer::open_at(address);
     wrong.initialize(NONE);
@@ -118,8 +120,8 @@ fn descriptors(peer: &mut Peer, nsid: u32) -> Vec<NamespaceDescriptor> {
     parse_namespace_descriptors(page[..].try_into().expect("a page")).expect("a list")
 }
 
-/// Subsystems share nothing: ids, controllers, contents. A file is recognised after a restart
-/// whatever its place among the namespaces.
+/// Subsystems share neither ids nor controllers nor contents. A file has the same identifiers after
+/// a restart, whatever its place among the namespaces.
 #[test]
 fn subsystems_and_identities() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -132,7 +134,7 @@ fn subsystems_and_identities() {
         let server = start(namespaces);
         let mut one = Peer::admin(server.address(), NQN);
         let mut other = Peer::admin(server.address(), OTHER);
-        // An id that could be, and one that could not.
+        // A valid id without a namespace, and an invalid one.
         assert_eq!(one.call(AdminCommand::identify(cns::NAMESPACE, 2), &[]).0, [0; 4096]);
         assert!(
             one.status(AdminCommand::identify(cns::NAMESPACE, 1025), &[])
@@ -200,13 +202,14 @@ fn log_pages() {
         let answered = admin.status(sqe, &[]) == Status::SUCCESS;
         assert_eq!(u32::from_le_bytes(*supported) & 1 == 1, answered, "log page {lid:#x}");
     }
-    // Each command that the log calls supported is one that the target does not call unknown.
+    // The target knows each command that the log lists as supported.
     let (page, _) = admin.call(AdminCommand::get_log_page(lid::COMMAND_EFFECTS, 0, 0, 4096), &[]);
     let effects = |at: usize| u32::from_le_bytes(*page[at..].first_chunk().expect("4 bytes"));
     for opcode in 0..=0xff {
         let is_known = effects(1024 + usize::from(opcode) * 4) & 1 == 1;
         if opcode != opcode::FABRICS {
-            // No such namespace, which is looked at before anything else of a known command.
+            // The namespace does not exist, which is checked before anything else of a known
+            // command.
             let known = !io.status(Sqe::new(opcode, 99), &[]).same_code(Status::INVALID_OPCODE);
             assert_eq!(is_known, known, "opcode {opcode:#x}");
         }
@@ -245,7 +248,7 @@ fn features_and_their_selectors() {
             assert_eq!(value(get(fid, select, cdw11)), Ok(expected), "feature {fid}");
         }
     }
-    // What can be changed says so; what cannot says that it cannot.
+    // A changeable feature says so and can be set; sets of others are refused.
     let set = AdminCommand::set_features;
     assert_eq!(value(set(features::NUMBER_OF_QUEUES, 3 << 16 | 1)), Ok(0x1_0001));
     assert_eq!(value(get(features::NUMBER_OF_QUEUES, 0, 0)), Ok(0x1_0001));
@@ -269,7 +272,7 @@ fn features_and_their_selectors() {
     assert_eq!(admin.call(host_id, &[]).0, [5; 16]);
 }
 
-/// The number of queues is settled before there are any, and holds.
+/// The number of queues is set before there are any, and then stays.
 #[test]
 fn queues_as_granted() {
     let server = start(vec![memory(1 << 20, 512)]);
@@ -286,7 +289,7 @@ fn queues_as_granted() {
     assert!(admin.status(set, &[]).same_code(Status::COMMAND_SEQUENCE_ERROR));
 }
 
-/// A reset gives back what the host had left with the controller.
+/// A reset frees the state that the host had left with the controller.
 #[test]
 fn async_events_end_with_the_controller() {
     let server = start(vec![memory(1 << 20, 512)]);
@@ -305,8 +308,8 @@ fn async_events_end_with_the_controller() {
     }
 }
 
-/// A file that has grown: hosts that want to know are told once, and read which it is; the new
-/// blocks can be used.
+/// A file that has grown: hosts that have enabled the event are told once, and read which namespace
+/// it is; the new blocks can be used.
 #[test]
 fn a_namespace_that_grows() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -330,11 +333,11 @@ fn a_namespace_that_grows() {
     let identify = IdentifyController::from_bytes(page[..].try_into().expect("a page"));
     assert_eq!(identify.oaes, 1 << 8 | 1 << 11);
 
-    // Not asked for: nothing is said, but the log knows.
+    // Event not enabled: no event comes, but the log has the change.
     let first = admin.send(event, &[]);
     grow(2 << 20);
     assert_eq!(admin.status(AdminCommand::keep_alive(), &[]), Status::SUCCESS);
-    // Asked for: what has happened before counts.
+    // Event enabled: an earlier change is reported.
     let config = features::ASYNC_EVENT_CONFIGURATION;
     let enable = admin.send(AdminCommand::set_features(config, 1 << 8), &[]);
     let mut ended = Vec::new();
@@ -344,7 +347,7 @@ fn a_namespace_that_grows() {
     }
     ended.sort_unstable();
     assert_eq!(ended, [(first, 0x0004_0002), (enable, 0)]);
-    // Told once, until the log has been read without Retain Asynchronous Event.
+    // Reported once, until the log has been read without Retain Asynchronous Event.
     let second = admin.send(event, &[]);
     grow(3 << 20);
     let retained = Sqe { cdw10: log.cdw10 | 1 << 15, ..log };
@@ -405,7 +408,8 @@ fn optional_commands() {
         }
         assert_eq!(io.status(bare(command(opcode::nvm::VERIFY, 16, 8192)), &[]), Status::SUCCESS);
 
-        // Blocks 16 to 23 and 31 go; an empty range, and one without the attribute, do nothing.
+        // Blocks 16 to 23 and 31 are deallocated; an empty range, and one without the attribute,
+        // have no effect.
         let range = |slba, blocks| DsmRange { attributes: 0, blocks, slba }.to_bytes();
         let ranges = [range(16, 8), range(31, 1), range(0, 0)].concat();
         let manage = |count: u32, deallocate: u32| Sqe {
@@ -464,7 +468,7 @@ fn discovery_over_ipv6() {
     }
 }
 
-/// Asymmetric namespace access: one group, optimized, unless something else is said.
+/// Asymmetric namespace access: one group, optimized, unless configured otherwise.
 #[test]
 fn namespace_access() {
     let of_other = NamespaceConfig { subsystem: Some(OTHER.to_owned()), ..memory(1 << 20, 512) };
@@ -495,9 +499,9 @@ fn namespace_access() {
     assert_eq!((page[20], &page[48..]), (0, &[0; 16][..]));
 }
 
-/// Reservations and fused commands: not announced anywhere, refused everywhere, without effect.
+/// Reservations and fused commands: never announced, always refused, without effect.
 #[test]
-fn what_is_not_there_is_refused() {
+fn unsupported_features_are_refused() {
     let server = start(vec![memory(1 << 20, 512)]);
     let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
     let (page, _) = admin.call(AdminCommand::identify(cns::CONTROLLER, 0), &[]);
@@ -526,7 +530,7 @@ fn what_is_not_there_is_refused() {
     let log = AdminCommand::get_log_page(0x80, 0, 0, 64);
     assert!(admin.status(log, &[]).same_code(Status::INVALID_LOG_PAGE));
 
-    // Both halves of Compare and Write, in one send and by themselves.
+    // Both halves of Compare and Write, in one send and alone.
     let rw = |opcode, fuse| {
         let sqe = Rw { slba: 8, blocks: 1, fua: false }.to_sqe(opcode, 1);
         Sqe { sgl: Sgl::in_capsule(512), flags: sqe.flags | fuse, ..sqe }

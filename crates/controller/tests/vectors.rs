@@ -1,4 +1,4 @@
-//! Pushdown Vector over real sockets: what its chains give, what is refused, and what it does to others.
+//! Pushdown Vector over real sockets: answers of its chains, refusals, and effects on others.
 
 mod common;
 
@@ -38,10 +38,10 @@ fn vector<'a>(
     }
 }
 
-/// How a chain ended: its status, dword 0, and its answer.
+/// The end of a chain: its status, dword 0, and its answer.
 type End = (Status, u32, Vec<u8>);
 
-/// Waits for `count` vectors of so many chains, in the order in which they end.
+/// Waits for `count` vectors of `chains` chains, in the order in which they end.
 fn ends(lane: &mut Lane, count: usize, chains: u16) -> Vec<(u64, Vec<End>)> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -68,7 +68,7 @@ fn arguments(keys: &[u64]) -> Vec<u8> {
 }
 
 #[test]
-fn vectors_give_what_chains_give() {
+fn vectors_and_chains_give_the_same_answers() {
     let database = database(3);
     let directory = tempfile::tempdir().expect("a directory");
     let namespaces: [NamespaceConfig; 3] = [
@@ -98,7 +98,7 @@ fn vectors_give_what_chains_give() {
                 }
             }
         }
-        // Little room: what is full is asked for again.
+        // Little room: chains whose answers do not fit are requested again.
         let asked = keys(1, 60);
         let (mut left, mut found) = (asked.clone(), 0);
         while !left.is_empty() {
@@ -116,7 +116,7 @@ fn vectors_give_what_chains_give() {
                 .map(|(key, _)| key)
                 .collect();
             assert!(ends.iter().all(|end| end.0.is_success() || end.0 == Status::VECTOR_FULL));
-            // There is room for five.
+            // There is room for five answers.
             let most = before.saturating_sub(5);
             assert!(left.len() <= most, "{before} chains, {} of them full", left.len());
             found += before - left.len();
@@ -185,7 +185,7 @@ fn malformed_vectors_are_refused() {
     for (call, at) in cases {
         assert_eq!(refused(&mut lane, &call), (malformed, at), "{call:?}");
     }
-    // Elsewhere than in the capsule, with reserved fields, in a namespace that is none.
+    // Data outside the capsule, reserved fields set, an invalid namespace.
     let sqe = Sqe::new(opcode::nvm::PUSHDOWN_VECTOR, 1);
     for (sqe, expected) in [
         (sqe, Status::INVALID_SGL_DESCRIPTOR_TYPE),
@@ -202,10 +202,9 @@ fn malformed_vectors_are_refused() {
     assert!(run(&mut lane, &call(get, &[0; 8])).is_err(), "the namespace is empty");
 }
 
-/// Vectors of 256 chains without end keep neither plain reads nor chains of others waiting, and end with
-/// their connection.
+/// Vectors of 256 endless chains delay neither plain reads nor chains of others, and end with their connection.
 #[test]
-fn endless_vectors_keep_nobody_waiting() {
+fn endless_vectors_do_not_delay_others() {
     for chains in [8, 1024] {
         let limits = bpfof_controller::Limits { chains, ..Default::default() };
         let config = TargetConfig { limits, ..config(vec![memory(4 << 20, 512)]) };
@@ -227,7 +226,7 @@ fn endless_vectors_keep_nobody_waiting() {
             witness.check();
             assert!(run(&mut other, &call(answer, &[])).is_ok());
         }
-        // On the same connection plain reads go on, too.
+        // Plain reads on the same connection go on, too.
         lane.submit(9, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 })
             .expect("room");
         let mut ended = Vec::new();

@@ -1,14 +1,13 @@
-//! Through which inlined calls an instruction of a storage function came: for its author.
+//! The inlined calls through which an instruction of a storage function came: for the function's author.
 //!
-//! An object that clang has compiled with `-g` has its source lines in BTF, which
-//! [`bpfof_function::Object`] reads, and once more in DWARF, with the functions that were inlined.
-//! [`add_call_sites`] reads the latter, so that a message names the line of a header and where that was
-//! used: `blocks.h:39, inlined at oob.bpf.c:5`.
+//! An object that clang has compiled with `-g` has its source lines in BTF, which [`bpfof_function::Object`] reads, and
+//! also in DWARF, with the functions that were inlined. [`add_call_sites`] reads the latter, so that a message names
+//! the line of a header and the place where the header was used: `blocks.h:39, inlined at oob.bpf.c:5`.
 //!
 //! # What this crate does not do
 //!
-//! Targets do not use it: DWARF is a large format, and objects come from strangers there. It is for the
-//! machine of whoever has the object. What it cannot read it leaves out; nothing depends on it.
+//! Targets do not use it: DWARF is a large format, and objects on a target come from strangers. It is for the machine
+//! of the function's author. It ignores data that it cannot read; nothing depends on it.
 
 mod sections;
 
@@ -19,8 +18,8 @@ use std::path::Path;
 
 type Lines = Context<EndianRcSlice<LittleEndian>>;
 
-/// Adds to the source lines of `parsed`, which `object` is the file of, through which inlined calls
-/// each came. Names of files become short ones if they are below `folder`, an absolute path.
+/// Adds to the source lines of `parsed`, which was read from the file `object`, the inlined calls through which each
+/// came. Names of files below `folder`, an absolute path, are shortened.
 pub fn add_call_sites(object: &[u8], parsed: &mut Object, folder: &Path) {
     let lines = sections::read(object).and_then(|dwarf| Lines::from_dwarf(dwarf).ok());
     for entry in parsed.entries_mut() {
@@ -34,7 +33,7 @@ pub fn add_call_sites(object: &[u8], parsed: &mut Object, folder: &Path) {
     }
 }
 
-/// The line with its calls. None if DWARF says another one, or nothing.
+/// The line with its calls. None if DWARF has another line, or none.
 fn inlined(lines: &Lines, origin: Origin, known: &SourceLine) -> Option<SourceLine> {
     let mut frames = lines.find_frames(sections::address(origin)).skip_all_loads().ok()?;
     let mut places = Vec::new();
@@ -42,7 +41,7 @@ fn inlined(lines: &Lines, origin: Origin, known: &SourceLine) -> Option<SourceLi
         let location = frame.location?;
         places.push(CallSite { file: location.file?.into(), line: location.line? });
     }
-    // BTF has the text, and gives what the compiler has added the line before.
+    // BTF has the text; and to code of the compiler it gives the line before.
     let (first, inlined_at) = places.split_first()?;
     let same = first.line == known.line;
     same.then(|| SourceLine { inlined_at: inlined_at.to_vec(), ..known.clone() })
@@ -50,7 +49,7 @@ fn inlined(lines: &Lines, origin: Origin, known: &SourceLine) -> Option<SourceLi
 
 fn shortened(line: SourceLine, folder: &Path) -> SourceLine {
     let short = |file: &str| {
-        // Without any "." that is part of it.
+        // Without components that are ".".
         let path: std::path::PathBuf = Path::new(file).components().collect();
         path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into()
     };

@@ -1,7 +1,7 @@
 //! The sections of an object that have DWARF, relocated.
 //!
-//! In an object each section of code begins at address 0. Here each gets a range of addresses of its
-//! own, so that one number says section and offset.
+//! In an object each code section begins at address 0. Here each gets a range of addresses of its own, so that one
+//! number identifies section and offset.
 
 use bpfof_function::Origin;
 use gimli::{Dwarf, EndianRcSlice, LittleEndian, SectionId};
@@ -15,11 +15,11 @@ use std::rc::Rc;
 
 type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
 
-/// A number of 8 bytes (LLVM: BPF relocations).
+/// An 8-byte number (LLVM: BPF relocations).
 const R_BPF_64_ABS64: elf::RelocationType = elf::RelocationType(2);
-/// A number of 4 bytes.
+/// A 4-byte number.
 const R_BPF_64_ABS32: elf::RelocationType = elf::RelocationType(3);
-/// The addresses of each section of code, as a power of two: no object is as large.
+/// Size of the address range of a code section, as a power of two: objects are smaller.
 const SECTION_SHIFT: u32 = 32;
 
 /// The address of an instruction.
@@ -31,7 +31,7 @@ const fn base(section: usize) -> u64 {
     (section as u64) << SECTION_SHIFT
 }
 
-/// The DWARF of an object; None if that is damaged. Sections that it does not have are empty.
+/// The DWARF of an object; None if it is damaged. Missing sections are empty.
 pub(crate) fn read(object: &[u8]) -> Option<Dwarf<EndianRcSlice<LittleEndian>>> {
     let elf = Elf::parse(object).ok()?;
     let load = |id: SectionId| {
@@ -45,10 +45,10 @@ fn relocated(elf: &Elf<'_>, name: &str) -> Option<Vec<u8>> {
     let Some(section) = elf.section_by_name(name) else { return Some(Vec::new()) };
     let mut bytes = section.data().ok()?.to_vec();
     for (offset, relocation) in section.relocations() {
-        // What is defined elsewhere has no address.
+        // A symbol that is defined elsewhere has no address.
         let Some(target) = symbol_address(elf, relocation.target()) else { continue };
         let rest = bytes.get_mut(usize::try_from(offset).ok()?..)?;
-        // What is there already counts from the symbol.
+        // The existing value is an offset from the symbol.
         match relocation.flags() {
             RelocationFlags::Elf { r_type: R_BPF_64_ABS64 } => {
                 let field = rest.first_chunk_mut::<8>()?;

@@ -1,9 +1,9 @@
-//! What one hop of a chain costs on a memory namespace, the function included: 32 chains of BPF-KV
-//! taking turns as in a reactor.
+//! The cost of one hop of a chain on a memory namespace, including the function: 32 BPF-KV chains
+//! that take turns as in a reactor.
 //!
-//! `kv-get/N`: lookups in a database of N levels. 3 fits the processor's cache, 5 (2.2 GiB) does
-//! not. Divide by the hops of a get (levels + 1). `kv-range-64/N`: ranges of 64 pairs, three leaves
-//! as a rule; `kv-sum-64/N`: the sum of so many values.
+//! `kv-get/N`: lookups in a database of N levels. 3 levels fit the processor's cache, 5 (2.2 GiB)
+//! do not. Divide by the hops of a get (levels + 1). `kv-range-64/N`: ranges of 64 pairs, usually
+//! three leaves; `kv-sum-64/N`: the sum of 64 values.
 
 use bpfkv::create::{Extent, write_database};
 use bpfkv::pushdown::{
@@ -24,7 +24,7 @@ use std::ops::ControlFlow;
 
 /// Chains in flight.
 const DEPTH: u64 = 32;
-/// Reads whose memory is fetched together, as in a reactor.
+/// Reads whose memory is prefetched together, as in a reactor.
 const ROUND: usize = 16;
 
 /// Pairs of a range.
@@ -42,7 +42,7 @@ struct World {
     memory: MemoryNamespace,
     tables: Tables,
     engine: Engine,
-    /// Reads of chains that have begun, and first reads.
+    /// Reads of running chains, and first reads.
     active: VecDeque<DeviceRead>,
     fresh: VecDeque<DeviceRead>,
     round: VecDeque<DeviceRead>,
@@ -168,7 +168,7 @@ fn hops(criterion: &mut Criterion) {
     {
         let mut group = criterion.benchmark_group(name);
         for levels in [3, 5] {
-            // Made only if the benchmark is not filtered out.
+            // Created only if the benchmark is not filtered out.
             let mut world = None;
             let elements = if work == Work::Get { u64::from(levels) + 1 } else { PAIRS };
             group.throughput(Throughput::Elements(elements));

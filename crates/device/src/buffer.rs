@@ -34,7 +34,7 @@ impl IoBuffer {
         Layout::from_size_align(capacity, ALIGN).expect("a page multiple of allocatable size")
     }
 
-    /// Bytes it could hold without a new allocation.
+    /// Bytes the buffer could hold without a new allocation.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

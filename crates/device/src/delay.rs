@@ -1,9 +1,9 @@
-//! When an operation of a memory namespace is due.
+//! A latency model for memory namespaces: when each operation is due.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device's speed: a fixed latency and a ceiling of operations a second. Shared by all reactors.
+/// A device's speed: a fixed latency and a limit of operations per second. Shared by all reactors.
 #[derive(Debug)]
 pub struct LatencyModel {
     latency_ns: u64,
@@ -13,8 +13,8 @@ pub struct LatencyModel {
 }
 
 impl LatencyModel {
-    /// A device that takes `latency_us` for each operation and begins at most `iops` a second
-    /// (0: no ceiling). None if it is as fast as memory.
+    /// A device that takes `latency_us` for each operation and starts at most `iops` per second (0: no limit). `None`
+    /// if there is neither a latency nor a limit.
     pub fn new(latency_us: u64, iops: u64) -> Option<LatencyModel> {
         let interval_ns = 1_000_000_000u64.checked_div(iops).unwrap_or(0);
         if latency_us == 0 && interval_ns == 0 {
@@ -67,7 +67,7 @@ impl<T> DelayQueue<T> {
         self.0.front().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Whether there are none.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A namespace of an NVMe drive of this machine, for a target that serves it.
+//! A namespace of an NVMe drive of this machine, to be served by a target.
 
 use crate::file::{FileError, Lock, lock, not_locked};
 use crate::nvme::{DriveBlocks, IDENTIFY_BYTES, NvmeDevice};
@@ -8,10 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of one command. The kernel takes fewer than a drive may: as many pages as a request has
-/// segments.
+/// Maximum bytes of one command. The kernel may take fewer than the drive allows: a request has a maximum number of
+/// segments, each a page.
 const TRANSFER_MAX_BYTES: u64 = 128 << 10;
-/// Most logical blocks of one command (NVM Command Set 1.0 §3.2.8).
+/// Maximum logical blocks of one command (NVM Command Set 1.0 §3.2.8).
 const BLOCKS_MAX: u64 = 1 << 16;
 
 /// ONCS: Dataset Management, Write Zeroes (NVMe Base 2.0 §5.17.2.1).
@@ -32,16 +32,15 @@ pub struct NvmeDrive {
     transfer_max_bytes: u64,
     zeroes: bool,
     deallocates: bool,
-    /// Most bytes of one Write Zeroes.
+    /// Maximum bytes of one Write Zeroes.
     zeroes_max_bytes: u64,
     has_volatile_cache: bool,
     identity: String,
-    /// The block device: held so that nobody mounts it.
+    /// The open block device, held so that it cannot be mounted.
     _claim: OwnedFd,
 }
 
-/// Fields of Identify data that a target needs of a drive (NVMe Base 2.0 §5.17.2.1, NVM Command Set 1.0
-/// §4.1.5.1).
+/// Identify data of a drive that a target needs (NVMe Base 2.0 §5.17.2.1, NVM Command Set 1.0 §4.1.5.1).
 struct Identified {
     blocks: u64,
     block_shift: u8,
@@ -87,12 +86,12 @@ impl Identified {
 }
 
 impl NvmeDrive {
-    /// Opens the character device of a namespace for a target, and claims its block device, so that no
-    /// file system on it is mounted meanwhile.
+    /// Opens the character device of a namespace for a target, and claims its block device, so that no file system on
+    /// it can be mounted in the meantime.
     ///
     /// # Errors
-    /// [`FileError`]: it cannot be opened, is no NVMe namespace, has metadata or blocks that are not
-    /// 512 or 4096 bytes, or is in use.
+    /// [`FileError`]: the device cannot be opened, is not an NVMe namespace, has metadata, has blocks that are neither
+    /// 512 nor 4096 bytes, or is in use.
     pub fn open(path: &Path) -> Result<NvmeDrive, FileError> {
         let failed = |action| {
             let path = path.to_owned();
@@ -101,7 +100,7 @@ impl NvmeDrive {
         let refused = |why: String| FileError::Drive { path: path.to_owned(), why };
         let device =
             NvmeDevice::open_for_writing(path).map_err(|error| match error.raw_os_error() {
-                Some(libc::ENOTTY | libc::EINVAL) => refused("is no NVMe namespace".to_owned()),
+                Some(libc::ENOTTY | libc::EINVAL) => refused("is not an NVMe namespace".to_owned()),
                 _ => failed("open as the character device of an NVMe namespace")(error),
             })?;
         lock(device.file(), Lock::Alone).map_err(not_locked(path))?;
@@ -119,7 +118,8 @@ impl NvmeDrive {
         if found.metadata_bytes != 0 {
             let bytes = found.metadata_bytes;
             return Err(refused(format!(
-                "has {bytes} bytes of metadata with each block; format it without (nvme format)"
+                "has {bytes} bytes of metadata with each block; format it without metadata (nvme \
+                 format)"
             )));
         }
         if !matches!(found.block_shift, 9 | 12) {
@@ -163,8 +163,8 @@ impl NvmeDrive {
     /// Its size in bytes now.
     ///
     /// # Errors
-    /// The kernel's answer, or the status of the command in words; and if the namespace is gone from the
-    /// drive, or has other blocks.
+    /// The kernel's error, the status of the command in words, or that the namespace is gone from the drive or has
+    /// other blocks.
     pub fn measure(&self) -> Result<u64, FileError> {
         let path = || self.path.clone();
         let found = Identified::of(&self.device).map_err(|source| FileError::Io {
@@ -181,43 +181,42 @@ impl NvmeDrive {
         1 << self.blocks.block_shift
     }
 
-    /// How its bytes are addressed, for the ring.
+    /// How its bytes are addressed in commands, for the ring.
     pub fn blocks(&self) -> DriveBlocks {
         self.blocks
     }
 
-    /// What tells the namespace from all others, whatever its device is called: the serial number of
-    /// the drive and the namespace's id.
+    /// Identifies the namespace, whatever its device is called: the serial number of the drive and the namespace's id.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Whether it has the command Write Zeroes.
+    /// Whether the drive supports Write Zeroes.
     pub fn writes_zeroes(&self) -> bool {
         self.zeroes
     }
 
-    /// Whether that may give blocks back.
+    /// Whether Write Zeroes may deallocate blocks.
     pub fn deallocates(&self) -> bool {
         self.deallocates
     }
 
-    /// Whether completed writes may sit in a cache that a Flush empties.
+    /// Whether completed writes may be in a volatile cache until a Flush.
     pub fn has_volatile_cache(&self) -> bool {
         self.has_volatile_cache
     }
 
-    /// For the ring.
+    /// The descriptor, for the ring.
     pub fn fd(&self) -> RawFd {
         self.device.file().as_fd().as_raw_fd()
     }
 
-    /// Puts the transfers of a range into `parts`, each as long as one command may be.
+    /// Sets `parts` to the transfers of a range, each at most as long as one command may be.
     pub fn transfers(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
         divide(self.fd(), (offset, length), self.transfer_max_bytes, parts);
     }
 
-    /// How many commands a range of so many bytes is divided into; for Write Zeroes if it `is_zero`.
+    /// How many commands a range of `length` bytes is divided into; for Write Zeroes if it `is_zero`.
     pub fn count(&self, length: u64, is_zero: bool) -> u64 {
         let most = if is_zero { self.zeroes_max_bytes } else { self.transfer_max_bytes };
         length.div_ceil(most).max(1)
@@ -229,18 +228,18 @@ impl NvmeDrive {
     }
 }
 
-/// The size in bytes of a namespace that was opened with blocks of this size; why not, if it is another by now.
+/// The size in bytes of a namespace that was opened with blocks of this size, or how the namespace has changed since.
 fn check_measured(found: &Identified, block_shift: u32) -> Result<u64, String> {
     match found.size_bytes() {
         0 => Err("is gone from the drive".to_owned()),
         _ if u32::from(found.block_shift) != block_shift || found.metadata_bytes != 0 => {
-            Err("has been formatted with other blocks".to_owned())
+            Err("has been reformatted with another block size or with metadata".to_owned())
         }
         bytes => Ok(bytes),
     }
 }
 
-/// The bytes that a limit of the drive allows, a power of two of pages of 4 KiB; 0 is no limit.
+/// The bytes that a limit of the drive allows, as a power of two in pages of 4 KiB; exponent 0 is no limit.
 fn pages(exponent: u8) -> u64 {
     match exponent {
         0 => u64::MAX,
@@ -249,8 +248,8 @@ fn pages(exponent: u8) -> u64 {
     }
 }
 
-/// Most bytes of one Write Zeroes of a drive with this WZSL (NVM Command Set 1.0 §4.1.5.2). Of one that has none
-/// Linux, too, takes the limit of transfers.
+/// Maximum bytes of one Write Zeroes of a drive with this WZSL (NVM Command Set 1.0 §4.1.5.2). Without a WZSL the limit
+/// of transfers applies, as in Linux.
 fn zeroes_max_bytes(wzsl: Option<u8>, mdts: u8, block_shift: u8) -> u64 {
     pages(wzsl.unwrap_or(mdts)).min(BLOCKS_MAX << block_shift)
 }
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_measured_is_still_the_same() {
+    fn changes_of_a_namespace_are_detected_when_it_is_measured() {
         let found = |blocks, block_shift, metadata_bytes| Identified {
             blocks,
             block_shift,
@@ -335,9 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_drive_is_refused() {
+    fn files_that_are_no_drives_are_refused() {
         let refused = NvmeDrive::open(Path::new("/dev/null")).expect_err("no drive");
-        assert!(refused.to_string().starts_with("/dev/null is no NVMe namespace"), "{refused}");
+        assert!(refused.to_string().starts_with("/dev/null is not an NVMe namespace"), "{refused}");
         assert!(NvmeDrive::open(Path::new("/nowhere")).is_err());
     }
 }

@@ -1,8 +1,7 @@
-//! A fabric within one process: endpoints that exchange messages, and read and write memory of each
-//! other that was registered, by its key.
+//! A fabric within one process: endpoints that exchange messages, and access each other's registered memory by key.
 //!
-//! It has the shape of RDMA without its hardware: works are posted, done in order, and end by events
-//! that come later. Tests run hosts and targets over it, to see that neither depends on a byte stream.
+//! It has the shape of RDMA without its hardware: works are posted, done in order, and complete with later events.
+//! Tests run hosts and targets over it, to verify that neither depends on a byte stream.
 
 use crate::buffer::IoBuffer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -12,35 +11,35 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Something to be done.
+/// An operation of an endpoint.
 #[derive(Debug)]
 pub enum Work {
     /// Sends a message.
     Send(Vec<u8>),
-    /// Writes to registered memory of the other end.
+    /// Writes to registered memory of the peer.
     Write {
-        /// Of the memory.
+        /// Key of the memory.
         key: u32,
-        /// Where in it, in bytes.
+        /// Offset in the memory in bytes.
         address: u64,
-        /// What.
+        /// The data.
         bytes: Vec<u8>,
     },
-    /// Reads registered memory of the other end into `buffer`, all of it.
+    /// Reads registered memory of the peer, filling `buffer`.
     Read {
-        /// Comes back with the event.
+        /// Returned with the event.
         id: u64,
-        /// Of the memory.
+        /// Key of the memory.
         key: u32,
-        /// Where in it, in bytes.
+        /// Offset in the memory in bytes.
         address: u64,
-        /// Where to.
+        /// Destination.
         buffer: IoBuffer,
     },
 }
 
 impl Work {
-    /// Bytes that it moves.
+    /// Bytes that the work transfers.
     pub fn bytes(&self) -> usize {
         match self {
             Work::Send(bytes) | Work::Write { bytes, .. } => bytes.len(),
@@ -49,28 +48,28 @@ impl Work {
     }
 }
 
-/// Something that has happened.
+/// An event of an endpoint.
 #[derive(Debug)]
 pub enum Event {
-    /// A message has come.
+    /// A message has arrived.
     Message(Vec<u8>),
-    /// A message was sent, or memory was written.
+    /// A message was sent, memory was written, or a work has ended without being done.
     Done {
-        /// How much that was.
+        /// Bytes of the work.
         bytes: usize,
     },
     /// Memory was read.
     Read {
-        /// Of the work.
+        /// Id of the work.
         id: u64,
-        /// What was read.
+        /// The data.
         buffer: IoBuffer,
     },
-    /// Nothing more comes, and nothing can be sent.
+    /// The connection has ended: no more events will come, and nothing can be sent.
     Closed {
-        /// Why, in words.
+        /// A description of the reason.
         reason: String,
-        /// Whether the other end has closed the connection, and nothing has failed.
+        /// Whether the peer closed the connection, rather than an error.
         by_peer: bool,
     },
 }
@@ -81,14 +80,14 @@ struct Side {
     regions: HashMap<u32, Arc<Mutex<Vec<u8>>>>,
     last_key: u32,
     is_closed: bool,
-    /// Bytes of messages that were taken.
+    /// Total bytes of messages that this side has taken.
     taken_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Shared {
     sides: [Mutex<Side>; 2],
-    /// Count events that were not looked at.
+    /// For each side, an event counter for new events.
     signals: [OwnedFd; 2],
 }
 
@@ -102,7 +101,7 @@ impl Shared {
     }
 
     fn signal(&self, index: usize) {
-        // It fails only when it counts more than 2^64.
+        // Can only fail if the counter would overflow.
         let _ = rustix::io::write(&self.signals[index], &1u64.to_le_bytes());
     }
 
@@ -118,7 +117,7 @@ impl Shared {
     }
 }
 
-/// One end. Dropping it closes the connection.
+/// One end of a connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Endpoint {
     shared: Arc<Shared>,
@@ -129,7 +128,7 @@ impl Endpoint {
     /// Two ends of a connection.
     ///
     /// # Errors
-    /// The kernel gives no event counters.
+    /// The kernel provides no event counters.
     pub fn pair() -> io::Result<[Endpoint; 2]> {
         let signal = || eventfd(0, EventfdFlags::CLOEXEC);
         let shared = Shared { sides: Default::default(), signals: [signal()?, signal()?] };
@@ -137,7 +136,7 @@ impl Endpoint {
         Ok([0, 1].map(|index| Endpoint { shared: Arc::clone(&shared), index }))
     }
 
-    /// Registers `length_bytes` of memory, which read as zeroes, for the other end to read and write.
+    /// Registers `length_bytes` of zeroed memory for the peer to read and write.
     pub fn register(&self, length_bytes: usize) -> Region {
         let memory = Arc::new(Mutex::new(vec![0; length_bytes]));
         let mut side = self.shared.side(self.index);
@@ -147,7 +146,7 @@ impl Endpoint {
         Region { key, memory, shared: Arc::clone(&self.shared), index: self.index }
     }
 
-    /// Does works, in this order. Their ends come as events.
+    /// Performs works in this order. Their completions arrive as events.
     pub fn post(&self, works: impl IntoIterator<Item = Work>) {
         for work in works {
             let bytes = work.bytes();
@@ -172,7 +171,7 @@ impl Endpoint {
         self.shared.signal(1);
     }
 
-    /// Uses `length` bytes of the other end's memory.
+    /// Accesses `length` bytes of the peer's memory.
     fn access(
         &self,
         key: u32,
@@ -181,7 +180,7 @@ impl Endpoint {
         use_it: impl FnOnce(&mut [u8]),
     ) -> Result<(), &'static str> {
         let region = self.shared.side(1 - self.index).regions.get(&key).cloned();
-        let region = region.ok_or("a key that names no memory of the other end")?;
+        let region = region.ok_or("a key without registered memory at the peer")?;
         let mut memory = region.lock().unwrap_or_else(PoisonError::into_inner);
         let start = usize::try_from(address).map_err(|_| "an address outside the memory")?;
         let memory = start.checked_add(length).and_then(|end| memory.get_mut(start..end));
@@ -189,7 +188,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What has happened next, if something has.
+    /// The next event, if there is one.
     pub fn poll(&self) -> Option<Event> {
         let mut side = self.shared.side(self.index);
         let event = side.events.pop_front();
@@ -199,12 +198,12 @@ impl Endpoint {
         event
     }
 
-    /// Readable when something may have happened since it was last read: an event counter.
+    /// An event counter that is readable when there may be events since it was last cleared.
     pub fn signal(&self) -> BorrowedFd<'_> {
         self.shared.signals[self.index].as_fd()
     }
 
-    /// Makes the signal unreadable until something happens.
+    /// Makes the signal unreadable until the next event.
     pub fn clear_signal(&self) {
         let signal = &self.shared.signals[self.index];
         let mut wanted = [PollFd::new(signal, PollFlags::IN)];
@@ -219,14 +218,14 @@ impl Endpoint {
         self.shared.side(self.index).is_closed
     }
 
-    /// Bytes of messages that the other end has taken.
+    /// Bytes of messages that the peer has taken.
     pub fn taken_bytes(&self) -> u64 {
         self.shared.side(1 - self.index).taken_bytes
     }
 
     /// Ends the connection.
     pub fn close(&self) {
-        self.shared.close("the other end closed the connection", true);
+        self.shared.close("the peer closed the connection", true);
     }
 }
 
@@ -246,7 +245,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Names it for the other end.
+    /// The key that names this memory to the peer.
     pub fn key(&self) -> u32 {
         self.key
     }
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_others_is_out_of_reach() {
+    fn memory_outside_the_registered_region_is_out_of_reach() {
         for (address, length) in [(0, 9), (9, 1), (u64::MAX, 1)] {
             let [host, target] = Endpoint::pair().expect("event counters");
             let region = host.register(8);

@@ -1,4 +1,4 @@
-//! A namespace in a file or on a block device; and files whose memory is a namespace.
+//! Namespaces in a file or on a block device, and files on tmpfs whose memory is a namespace.
 
 use crate::lost_writes::LossWatch;
 use rustix::fs::{
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why a file cannot be a namespace, with what to do about it.
+/// Why a file cannot be a namespace, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file does not exist and no size was given.
@@ -20,14 +20,14 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// The kernel refused something.
+    /// A system call failed.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Neither a regular file nor a block device.
@@ -36,7 +36,7 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// Smaller than what was asked for, or than one block.
+    /// The file is smaller than the requested size, or than one block.
     #[error("{path} has {have} bytes, which is less than {want}")]
     TooSmall {
         /// The file.
@@ -46,14 +46,13 @@ pub enum FileError {
         /// The size needed in bytes.
         want: u64,
     },
-    /// One of several files that lie behind each other would get another size, and the blocks of
-    /// those behind it another place.
-    #[error("{path} cannot change its size, because blocks behind it would move")]
+    /// One of several concatenated files would change its size, which would move the blocks of the files behind it.
+    #[error("the size of {path} cannot change, because the blocks behind it would move")]
     BlocksMove {
         /// The file.
         path: PathBuf,
     },
-    /// What is to be served as memory is not in memory.
+    /// The file is not in memory, so it cannot be served as memory.
     #[error(
         "{path} is not a regular file on tmpfs; write file:path={path} to serve it from where it is"
     )]
@@ -61,9 +60,10 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// A file whose memory is to be served is empty, or ends within a block.
+    /// A file to be served as memory is empty, or ends within a block.
     #[error(
-        "{path} has {have} bytes, which is not a whole number of blocks of {block_bytes}; give it its size before, as by truncate --size=1G {path}"
+        "{path} has {have} bytes, which is not a whole number of blocks of {block_bytes}; set its \
+         size first, for example with truncate --size=1G {path}"
     )]
     PartOfBlock {
         /// The file.
@@ -73,16 +73,17 @@ pub enum FileError {
         /// Size of a logical block in bytes.
         block_bytes: u32,
     },
-    /// The holes of a file whose memory is to be served cannot be filled.
+    /// The holes of a file to be served as memory cannot be filled.
     #[error(
-        "cannot take all {size_bytes} bytes of {path} from tmpfs: {source}; make room there, or the file smaller"
+        "cannot allocate all {size_bytes} bytes of {path} on tmpfs: {source}; free space there, or \
+         make the file smaller"
     )]
     NoRoom {
         /// The file.
         path: PathBuf,
         /// Its size in bytes.
         size_bytes: u64,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A namespace of a drive that cannot be served by NVMe commands.
@@ -90,10 +91,10 @@ pub enum FileError {
     Drive {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Another process serves it.
+    /// Another target serves the file.
     #[error(
         "{path} is in use by another target, or by another namespace of this one; stop that one first, or give the namespace a uuid= at both (docs/paths.md)"
     )]
@@ -103,13 +104,13 @@ pub enum FileError {
     },
 }
 
-/// Against whom a file is locked (flock(2)), on this machine.
+/// How a file is locked against other targets on this machine (flock(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lock {
-    /// All other targets.
+    /// Exclusive: no other target may have it open.
     #[default]
     Alone,
-    /// Those that would have it alone.
+    /// Shared: other targets may have it open if they lock it as shared.
     Shared,
 }
 
@@ -119,29 +120,28 @@ pub struct FileNamespace {
     file: File,
     path: PathBuf,
     kind: FileType,
-    /// When it was opened.
+    /// Size when it was opened.
     size_bytes: u64,
     block_bytes: u32,
     direct: bool,
-    /// Of one that goes through the page cache.
+    /// Watches for lost writes if I/O goes through the page cache.
     watch: Option<LossWatch>,
     zeroes: Zeroes,
 }
 
-/// How ranges of a file can be made zero.
+/// How ranges of a file can be zeroed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Zeroes {
-    /// They can, without data for them.
+    /// Ranges can be zeroed without sending data.
     can_punch: bool,
-    /// Their blocks are given back, so that it takes no time as if they were written.
+    /// Zeroing deallocates the blocks, so it takes less time than writing them.
     gives_back: bool,
 }
 
 impl FileNamespace {
-    /// Opens `path` for a namespace of `size_bytes` (default: all of it, in whole blocks of
-    /// `block_bytes`). A regular file that does not exist is created sparse if a size is given; one
-    /// that is smaller is grown. Uses direct I/O where the file system allows it for this block
-    /// size. Locks the file against other targets.
+    /// Opens `path` for a namespace of `size_bytes` (default: all of it, in whole blocks of `block_bytes`). If a size
+    /// is given, creates a missing regular file, sparse, and grows a smaller one. Uses direct I/O where the file system
+    /// allows it for this block size. Locks the file against other targets.
     pub fn open(
         path: &Path,
         size_bytes: Option<u64>,
@@ -150,7 +150,7 @@ impl FileNamespace {
         FileNamespace::open_as(path, size_bytes, block_bytes, Lock::Alone)
     }
 
-    /// The same with another lock.
+    /// The same with the given lock.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -168,7 +168,7 @@ impl FileNamespace {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | create;
         let mode = Mode::RUSR | Mode::WUSR;
         let fd = open(path, flags, mode).map_err(|error| match error {
-            // With a size, what is missing is the directory.
+            // If a size was given, ENOENT means that the directory is missing.
             rustix::io::Errno::NOENT if size_bytes.is_none() => {
                 FileError::Missing { path: path.to_owned() }
             }
@@ -200,10 +200,10 @@ impl FileNamespace {
         Ok(FileNamespace { file, path, kind, size_bytes: size, block_bytes, direct, watch, zeroes })
     }
 
-    /// Locks it in another way.
+    /// Changes the lock.
     ///
     /// # Errors
-    /// [`FileError::Locked`], or the kernel's answer.
+    /// [`FileError::Locked`], or the kernel's error.
     pub fn lock(&self, how: Lock) -> Result<(), FileError> {
         relock(&self.file, how).map_err(not_locked(&self.path))
     }
@@ -213,8 +213,8 @@ impl FileNamespace {
         self.size_bytes
     }
 
-    /// What its size becomes, in bytes and whole blocks, with this one given (or all of the file)
-    /// instead of what [`open`](Self::open) was given. A regular file that is smaller is grown.
+    /// The size it would have, in bytes and whole blocks, if `size_bytes` (or all of the file) had been passed to
+    /// [`open`](Self::open). Grows a smaller regular file.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -237,29 +237,29 @@ impl FileNamespace {
         self.direct
     }
 
-    /// Whether the kernel has lost writes in the page cache since this was last asked.
+    /// Whether the kernel has lost writes in the page cache since the last call.
     pub(crate) fn has_lost_writes(&self) -> bool {
         self.watch.as_ref().is_some_and(LossWatch::has_lost)
     }
 
-    /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on it.
+    /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on this file.
     pub fn punches_holes(&self) -> bool {
         self.zeroes.can_punch
     }
 
-    /// Whether that gives blocks back. A disk that has no discard may write the zeroes, all of them.
+    /// Whether zeroing deallocates blocks. A disk without discard may write all the zeroes instead.
     pub fn gives_back(&self) -> bool {
         self.zeroes.gives_back
     }
 
-    /// For the ring.
+    /// The descriptor, for the ring.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 }
 
-/// Opens a file on tmpfs whose memory is to be a namespace of blocks of `block_bytes`, locks it
-/// against other targets and fills its holes; also gives its size in bytes.
+/// Opens a file on tmpfs to serve its memory as a namespace with blocks of `block_bytes`, locks it against other
+/// targets and fills its holes. Also returns its size in bytes.
 pub(crate) fn open_in_memory(
     path: &Path,
     block_bytes: u32,
@@ -290,11 +290,11 @@ pub(crate) fn open_in_memory(
     Ok((File::from(fd), have))
 }
 
-/// How long a lock may outlive its process.
+/// How long to wait for a lock that may belong to a dead process.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Locks a file against other targets. When a target is killed, the kernel takes its ring apart
-/// after the process has gone, and with it the file and the lock: so the next one waits a little.
+/// Locks a file against other targets. After a target is killed, the kernel tears down its ring asynchronously, and
+/// only then closes the file and releases the lock: so the next target waits a little.
 pub(crate) fn lock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
     let operation = match how {
         Lock::Alone => rustix::fs::FlockOperation::NonBlockingLockExclusive,
@@ -311,7 +311,7 @@ pub(crate) fn lock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
     }
 }
 
-/// Why a file cannot be locked.
+/// The error for a file that cannot be locked.
 pub(crate) fn not_locked(path: &Path) -> impl FnOnce(rustix::io::Errno) -> FileError {
     let path = path.to_owned();
     move |error| match error {
@@ -320,8 +320,8 @@ pub(crate) fn not_locked(path: &Path) -> impl FnOnce(rustix::io::Errno) -> FileE
     }
 }
 
-/// Locks a file in another way that is locked already. If somebody else has it as well, it stays locked as shared:
-/// a conversion that fails gives the old lock up (flock(2)), which is taken back at once.
+/// Changes the lock of a locked file. If another target has it open as well, the file stays locked as shared: a failed
+/// conversion releases the old lock (flock(2)), which is retaken at once.
 pub(crate) fn relock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
     if how == Lock::Shared {
         return lock(fd, how);
@@ -369,14 +369,14 @@ fn settle_size(
 }
 
 impl Zeroes {
-    /// Of whole blocks of `block_bytes`. Asks for a hole far behind the end of a file, where nobody appends
-    /// meanwhile, which changes nothing; of a block device its queue tells.
+    /// The way to zero whole blocks of `block_bytes`. For a file, tries to punch a hole far behind the end, which
+    /// changes nothing since no data is written there meanwhile; for a block device, reads its queue's limits.
     fn of(file: &File, kind: FileType, block_bytes: u32) -> Zeroes {
         let Ok(stat) = fstat(file) else { return Zeroes::default() };
         if kind == FileType::BlockDevice {
             let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
             let device = format!("/sys/dev/block/{major}:{minor}");
-            // A partition has its disk's.
+            // A partition uses the queue of its disk.
             let queues =
                 ["queue", "../queue"].map(|queue| PathBuf::from(format!("{device}/{queue}")));
             return queues
@@ -386,32 +386,32 @@ impl Zeroes {
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let end = (stat.st_size as u64).next_multiple_of(4096);
-        // The largest size that a file may have is that of its file system.
+        // The maximum file size depends on the file system: try 1 TiB, then 1 GiB beyond the end.
         let can_punch =
             [1 << 40, 1 << 30].iter().any(|far| fallocate(file, flags, end + far, 4096).is_ok());
         Zeroes { can_punch, gives_back: can_punch }
     }
 
-    /// Of a block device, by the folder of its queue in sysfs.
+    /// The same for a block device, whose queue directory in sysfs is `queue`.
     fn of_queue(queue: &Path, block_bytes: u32) -> Zeroes {
         let limit = |name| {
             let text = std::fs::read_to_string(queue.join(name)).ok()?;
             text.trim().parse::<u64>().ok()
         };
         let is_some = |name| limit(name).is_some_and(|bytes| bytes > 0);
-        // Parts of its blocks a device refuses to zero.
+        // A device refuses to zero parts of its blocks.
         let fits = limit("logical_block_size").is_some_and(|bytes| bytes <= block_bytes.into());
         let can_punch = fits && is_some("write_zeroes_max_bytes");
         Zeroes { can_punch, gives_back: can_punch && is_some("discard_max_bytes") }
     }
 }
 
-/// What the memory of chains is aligned to.
+/// Alignment of the memory of chains.
 const MEMORY_ALIGNMENT_BYTES: u32 = 512;
 
-/// What offsets and lengths of direct reads of this file must be multiples of, in bytes, a power of
-/// two; None if its file system has no direct I/O for it, or wants memory aligned to more than 512
-/// bytes, which the memory of chains is not.
+/// The alignment in bytes, a power of two, of offsets and lengths of direct reads of this file. `None` if its file
+/// system has no direct I/O for it, or requires memory aligned to more than 512 bytes, which the memory of chains is
+/// not.
 pub fn direct_block_bytes(file: &File) -> Option<u32> {
     /// `STATX_DIOALIGN`
     const DIRECT_ALIGNMENT: u32 = 0x2000;
@@ -422,7 +422,7 @@ pub fn direct_block_bytes(file: &File) -> Option<u32> {
     is_good.then_some(alignment)
 }
 
-/// Direct I/O needs offsets aligned to what the file system says, and we issue whole blocks.
+/// Direct I/O requires offsets aligned as the file system says; a namespace's I/O is in whole blocks.
 fn allows_direct(file: &File, block_bytes: u32) -> bool {
     direct_block_bytes(file).is_some_and(|alignment| alignment <= block_bytes)
 }
@@ -433,8 +433,7 @@ mod tests {
     use crate::loop_device::LoopDevice;
     use crate::skip::skip;
 
-    /// A lock that is given up a moment later, as after a kill, is waited for; one that stays is
-    /// reported.
+    /// Waits for a lock that is released a moment later, as after a kill; reports a lock that stays.
     #[test]
     fn a_lock_that_outlives_its_process() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -450,7 +449,7 @@ mod tests {
         late.join().expect("no panic");
     }
 
-    /// A device zeroes whole blocks of its own, which may be larger than those of the namespace.
+    /// A device can only zero whole blocks of its own, which may be larger than those of the namespace.
     #[test]
     fn holes_are_whole_blocks_of_the_device() {
         let image = tempfile::NamedTempFile::new().expect("a file");
@@ -465,18 +464,18 @@ mod tests {
         assert_eq!([punches(512), punches(4096)], [false, true]);
     }
 
-    /// Only a lock of somebody else means that the file is in use.
+    /// Only EWOULDBLOCK means that the file is in use.
     #[test]
-    fn a_file_that_cannot_be_locked_need_not_be_in_use() {
-        // Opened for its path only, it takes no lock.
+    fn a_failed_lock_does_not_always_mean_in_use() {
+        // A descriptor opened with O_PATH cannot be locked.
         let fd = open("/dev/null", OFlags::PATH, Mode::empty()).expect("it opens");
         let error = lock(&fd, Lock::Alone).map_err(not_locked(Path::new("/dev/null")));
         assert!(matches!(error, Err(FileError::Io { action: "lock", .. })), "{error:?}");
     }
 
-    /// A disk that writes zeroes itself need not give blocks back.
+    /// A disk that writes zeroes itself need not deallocate blocks.
     #[test]
-    fn a_queue_tells_what_a_disk_does_with_zeroes() {
+    fn the_block_queue_shows_how_a_disk_writes_zeroes() {
         let queue = tempfile::tempdir().expect("a folder");
         let mut found = Vec::new();
         for (zeroes, discard, block) in [

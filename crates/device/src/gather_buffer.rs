@@ -1,36 +1,35 @@
-//! What is sent in one go: bytes of its own, and between them memory of others, without a copy.
+//! Data to be sent in one go: own bytes, interleaved with lent memory that is not copied.
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
 use crate::memory::MemoryNamespace;
 use std::sync::Arc;
 
-/// Shorter pieces are copied, which costs less than another entry for the kernel to look at.
+/// Shorter pieces are copied: that costs less than one more entry for the kernel to process.
 const MIN_LENT_BYTES: usize = 2048;
-/// Lent pieces at most. Each may follow own bytes, and the kernel takes 1024 entries (UIO_MAXIOV).
+/// Maximum lent pieces. Own bytes may precede each, and the kernel takes 1024 entries (UIO_MAXIOV).
 const MAX_LENT: usize = 500;
 
-/// Bytes to be sent on a socket, which may be in several places of memory.
-///
-/// What is lent is read when it is sent: of a namespace in memory, what it holds then. Where the socket
-/// does not take all at once, [`copy_rest`](Self::copy_rest) makes the rest its own.
+/// Bytes to be sent on a socket, which may be in several places in memory.
+/// | Lent memory is read when it is sent: a namespace in memory sends its contents at that time. If the socket does not
+/// take everything at once, [`copy_rest`](Self::copy_rest) copies the rest.
 #[derive(Debug)]
 pub struct Outgoing {
     own: Vec<u8>,
     lent: Vec<Lent>,
     lent_bytes: usize,
-    /// The namespaces that `lent` names.
+    /// The namespaces that `lent` refers to.
     memories: Vec<Arc<MemoryNamespace>>,
-    /// For the kernel: the places of all of it, in order.
+    /// The memory ranges of the whole data in order, for the kernel.
     places: Vec<libc::iovec>,
     header: libc::msghdr,
 }
 
-// SAFETY: the pointers in `places` and `header` are to memory that it owns or keeps alive, of which
-// none has thread affinity; only the kernel follows them, and `header` makes them anew each time.
+// SAFETY: the pointers in `places` and `header` point to memory that this structure owns or keeps alive, none of which
+// has thread affinity; only the kernel follows them, and `header` sets them anew each time.
 unsafe impl Send for Outgoing {}
 
-/// A piece that is sent after the first `after` bytes of its own.
+/// A lent piece, which is sent after the first `after` own bytes.
 #[derive(Debug)]
 struct Lent {
     after: usize,
@@ -39,7 +38,7 @@ struct Lent {
 
 #[derive(Debug)]
 enum Source {
-    /// `length` bytes at `offset` of a namespace: its index.
+    /// `length` bytes at `offset` of the namespace with index `memory`.
     Memory {
         memory: usize,
         offset: u64,
@@ -49,7 +48,7 @@ enum Source {
 }
 
 impl Default for Outgoing {
-    /// Nothing to be sent.
+    /// No data.
     fn default() -> Outgoing {
         let header = libc::msghdr {
             msg_name: std::ptr::null_mut(),
@@ -72,26 +71,26 @@ impl Default for Outgoing {
 }
 
 impl Outgoing {
-    /// Bytes that it has in all.
+    /// Number of bytes in all.
     #[inline]
     pub fn len(&self) -> usize {
         self.own.len() + self.lent_bytes
     }
 
-    /// Whether there is nothing to be sent.
+    /// Whether there is no data to send.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of its own: what is appended follows all that it has.
+    /// The own bytes: bytes appended here follow all data so far, lent pieces included.
     #[inline]
     pub fn own(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
 
-    /// Adds `length` bytes at `offset` of a namespace, which stays until they are sent; without
-    /// `may_lend` by a copy.
+    /// Adds `length` bytes at `offset` of a namespace. Lends them, and keeps the namespace until they are sent, unless
+    /// they are few; copies them without `may_lend`.
     ///
     /// # Panics
     /// If the range leaves the namespace.
@@ -114,8 +113,8 @@ impl Outgoing {
         self.lend(length, Source::Memory { memory, offset, length });
     }
 
-    /// Adds a buffer; returns it if its bytes were copied: without `may_lend`, or because it is much
-    /// larger than they are.
+    /// Adds a buffer. Returns it if its bytes were copied: without `may_lend`, or because they are few or much fewer
+    /// than the buffer's capacity.
     #[inline]
     pub fn add_buffer(&mut self, buffer: IoBuffer, may_lend: bool) -> Option<IoBuffer> {
         let is_short = buffer.len() < MIN_LENT_BYTES.max(buffer.capacity() / 2);
@@ -132,7 +131,7 @@ impl Outgoing {
         self.lent.push(Lent { after: self.own.len(), source });
     }
 
-    /// Empties it, keeping room for at most `keep_bytes` of its own, and gives its buffers back.
+    /// Removes all data, keeping capacity for at most `keep_bytes` own bytes, and returns its buffers.
     pub fn clear(&mut self, keep_bytes: usize, mut give_back: impl FnMut(IoBuffer)) {
         self.own.clear();
         self.own.shrink_to(keep_bytes);
@@ -145,7 +144,7 @@ impl Outgoing {
         }
     }
 
-    /// Goes on behind its first `sent` bytes with bytes of its own, and gives its buffers back.
+    /// Removes the first `sent` bytes, copies the rest to own bytes, and returns its buffers.
     pub fn copy_rest(&mut self, sent: usize, give_back: impl FnMut(IoBuffer)) {
         if self.is_own() {
             self.own.drain(..sent);
@@ -156,7 +155,7 @@ impl Outgoing {
         self.own.extend_from_slice(&bytes[sent..]);
     }
 
-    /// All of it in one piece, as the other end gets it.
+    /// All bytes in one piece, as the peer receives them.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
         let mut at = 0;
@@ -174,14 +173,14 @@ impl Outgoing {
         bytes
     }
 
-    /// Whether all bytes are its own.
+    /// Whether all bytes are own bytes.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.lent.is_empty()
     }
 
-    /// What sendmsg takes. It names memory of this, which therefore must neither be moved nor changed
-    /// while the kernel may read it.
+    /// The `msghdr` for sendmsg. It points into `self`, which must be neither moved nor changed while the kernel may
+    /// read it.
     pub(crate) fn header(&mut self) -> *const libc::msghdr {
         let own = self.own.as_ptr();
         self.places.clear();
@@ -223,7 +222,7 @@ mod tests {
         Own(Vec<u8>),
         /// Offset and length.
         Memory(u64, usize),
-        /// A buffer of this many of these bytes.
+        /// A buffer with so many copies of a byte.
         Buffer(usize, u8),
     }
 
@@ -242,8 +241,8 @@ mod tests {
         Arc::new(memory)
     }
 
-    /// Sends it on a socket that may take less than all of it at a time, and gives what arrived, how
-    /// many buffers came back, and whether a rest had to be copied.
+    /// Sends the data on a socket that may take less than all of it at a time. Returns the bytes that arrived, how many
+    /// buffers were returned, and whether a rest had to be copied.
     fn send(ring: &mut Ring, outgoing: Box<Outgoing>) -> (Vec<u8>, usize, bool) {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
         let length = outgoing.len();
@@ -312,7 +311,7 @@ mod tests {
         }
     }
 
-    /// More than the kernel takes at a time.
+    /// More pieces than the kernel takes at a time.
     #[test]
     fn many_pieces_arrive() {
         let memory = namespace();
@@ -328,9 +327,9 @@ mod tests {
         assert!(copied, "no socket takes that much at once");
     }
 
-    /// A large buffer is not kept for a small piece.
+    /// A large buffer is not held for a small piece.
     #[test]
-    fn large_buffers_come_back() {
+    fn large_buffers_are_reused() {
         let mut buffer = IoBuffer::new(128 << 10);
         buffer.set_len(4096);
         let mut outgoing = Outgoing::default();
@@ -338,9 +337,9 @@ mod tests {
         assert!(outgoing.is_own() && outgoing.len() == 4096);
     }
 
-    /// A namespace that is removed stays until what is lent of it has been sent.
+    /// A namespace stays alive after its removal until its lent pieces have been sent.
     #[test]
-    fn namespaces_stay() {
+    fn a_namespace_stays_until_its_pieces_are_sent() {
         let memory = namespace();
         let mut outgoing = Box::<Outgoing>::default();
         outgoing.add_memory(&memory, (5, 5000), true);

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A loop device with blocks of 4096 bytes, which is taken away in the end.
+/// A loop device with blocks of 4096 bytes, detached on drop.
 pub(crate) struct LoopDevice(pub(crate) PathBuf);
 
 impl LoopDevice {
-    /// None where none can be made.
+    /// `None` if no loop device can be made here.
     pub(crate) fn of(image: &Path) -> Option<LoopDevice> {
         let arguments = ["--find", "--show", "--sector-size", "4096"];
         let made = Command::new("losetup").args(arguments).arg(image).output().ok()?;

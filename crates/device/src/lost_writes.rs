@@ -1,7 +1,7 @@
-//! Whether the kernel has lost writes of a file that it had taken into its page cache.
+//! Detects writes to a file that the kernel took into its page cache and then lost.
 //!
-//! It tells each open file of a loss once, when that is synced (errseq_t). Here an open file of its own looks for
-//! losses, so that nobody else can have heard of them before.
+//! The kernel reports a loss once to each open file description, at its next sync (errseq_t). The watch has an open
+//! file description of its own, so that no other sync can consume its report.
 #![allow(unsafe_code)]
 
 use rustix::fs::{Mode, OFlags, open};
@@ -17,23 +17,24 @@ impl LossWatch {
     /// Watches the file that is open as `fd` from now on.
     ///
     /// # Errors
-    /// The kernel's answer: the file cannot be opened once more.
+    /// The kernel's error: the file cannot be opened once more.
     pub(crate) fn of(fd: RawFd) -> io::Result<LossWatch> {
         let path = format!("/proc/self/fd/{fd}");
         let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(LossWatch(File::from(file)))
     }
 
-    /// Whether writes have been lost since this was last asked. It waits for nothing and writes nothing.
+    /// Whether writes have been lost since the last call. Does not wait and writes nothing.
     pub(crate) fn has_lost(&self) -> bool {
-        /// Where no file has pages: there is nothing to wait for.
+        /// An offset at which no file has pages: there is nothing to wait for.
         const NOWHERE: i64 = i64::MAX - 8191;
         let (fd, how) = (self.0.as_raw_fd(), libc::SYNC_FILE_RANGE_WAIT_BEFORE);
         // SAFETY: the descriptor is open; the call takes no memory.
         if unsafe { libc::sync_file_range(fd, NOWHERE, 4096, how) } == 0 {
             return false;
         }
-        // What a disk has answered comes by many numbers (ENODATA for a bad sector); others are the call's own.
+        // Disks report errors by many numbers (ENODATA for a bad sector), so exclude only the errors of the call
+        // itself.
         let of_call =
             [libc::EBADF, libc::EINVAL, libc::ESPIPE, libc::ENOSYS, libc::EPERM, libc::EINTR];
         let error = io::Error::last_os_error().raw_os_error();
@@ -52,18 +53,18 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::Path;
 
-    /// A loss is seen once, though the namespace's own open file has been told of it before.
+    /// A loss is seen once, even if the namespace's own open file was told of it before.
     #[test]
-    fn a_loss_is_seen_that_another_open_file_was_told_of() {
+    fn a_loss_reported_to_another_open_file_is_seen() {
         let memory = memfd_create("disk", MemfdFlags::ALLOW_SEALING).expect("memory");
         ftruncate(&memory, 1 << 20).expect("it grows");
         let image = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
         let Some(device) = LoopDevice::of(Path::new(&image)) else {
             return skip("no loop device can be made here");
         };
-        // Smaller blocks than the device's go through the page cache.
+        // Blocks smaller than the device's: I/O goes through the page cache.
         let file = FileNamespace::open(&device.0, None, 512).expect("it opens");
-        // Its second half is not there any more, and cannot be written.
+        // The second half of the image is gone and cannot be written any more.
         ftruncate(&memory, 512 << 10).expect("it shrinks");
         fcntl_add_seals(&memory, SealFlags::GROW).expect("sealed");
         let fd = file.fd();
@@ -73,7 +74,7 @@ mod tests {
             volume.look_for_lost_writes(|| losses.set(losses.get() + 1));
             losses.get()
         };
-        // SAFETY: the volume has it open.
+        // SAFETY: the volume keeps the descriptor open.
         let own = unsafe { BorrowedFd::borrow_raw(fd) };
         let writer = std::fs::File::from(own.try_clone_to_owned().expect("a descriptor"));
         writer.write_all_at(&[1; 4096], 0).expect("taken");

@@ -1,8 +1,8 @@
-//! A namespace in memory, of its own or that of a file on tmpfs.
+//! A namespace in memory: private memory, or that of a file on tmpfs.
 //!
-//! Several threads may read and write it at once, as with a disk: overlapping operations that run
-//! at the same time have no defined order, and a reader may see part of each. The copies are
-//! opaque to the compiler, which therefore assumes nothing about memory that changes under them.
+//! Several threads may read and write it at once, as with a disk: overlapping concurrent operations have no defined
+//! order, and a reader may see part of each. The copies are opaque to the compiler, which therefore makes no
+//! assumptions about memory that changes concurrently.
 #![allow(unsafe_code)]
 
 use crate::delay::LatencyModel;
@@ -19,23 +19,21 @@ pub struct MemoryNamespace {
     base: *mut u8,
     size_bytes: usize,
     latency: Option<LatencyModel>,
-    /// What it is the memory of, if it is not its own. Open, it keeps its lock.
+    /// The file whose memory this is, if any. Keeping it open keeps its lock.
     file: Option<File>,
 }
 
 // SAFETY: the mapping is plain memory without thread affinity.
 unsafe impl Send for MemoryNamespace {}
-// SAFETY: all access goes through the opaque copies below, which tolerate concurrent change, or is the
-// kernel's.
+// SAFETY: all access goes through the opaque copies below, which tolerate concurrent change, or is done by the kernel.
 unsafe impl Sync for MemoryNamespace {}
 
 impl MemoryNamespace {
-    /// What the processor fetches at once, in bytes: a cache line. To read less costs as much.
+    /// The unit of memory reads in bytes: a cache line. Reading less costs as much.
     pub const UNIT_BYTES: u32 = 64;
 
-    /// Reserves `size_bytes`, not 0, which read as zeroes. Pages are taken as they are first written,
-    /// so it may be larger than the machine's memory as long as it stays sparse. Errors come from
-    /// the kernel (not enough address space).
+    /// Reserves `size_bytes`, not 0, which read as zeroes. Pages are allocated when they are first written, so a sparse
+    /// namespace may be larger than the machine's memory. Errors come from the kernel (not enough address space).
     pub fn new(size_bytes: u64, latency: Option<LatencyModel>) -> io::Result<MemoryNamespace> {
         let size = usize::try_from(size_bytes).map_err(io::Error::other)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -48,26 +46,25 @@ impl MemoryNamespace {
         Ok(MemoryNamespace { base: base.cast(), size_bytes: size, latency, file: None })
     }
 
-    /// Locks the file that it is the memory of in another way.
+    /// Changes the lock of its file, if it has one.
     ///
     /// # Errors
-    /// It is locked.
+    /// Another target has the file locked.
     pub fn lock(&self, how: Lock) -> io::Result<()> {
         self.file.as_ref().map_or(Ok(()), |file| Ok(relock(file, how)?))
     }
 
-    /// The memory of the file `path` on tmpfs, all of it: what any process writes to the file is
-    /// what is read here, and the other way round. The file is locked against other targets, and
-    /// its holes are filled, so that no access fails later because tmpfs is full.
+    /// The memory of the whole file `path` on tmpfs: writes of any process to the file are visible here, and vice
+    /// versa. The file is locked against other targets, and its holes are filled, so that no access fails later because
+    /// tmpfs is full.
     ///
-    /// Nobody may make the file shorter as long as this exists, nor punch holes into it where
-    /// tmpfs may be full: the kernel ends a process that accesses memory which is not there
-    /// (SIGBUS).
+    /// While this exists, no process may shorten the file, nor punch holes into it where tmpfs may be full: the kernel
+    /// kills a process that accesses a missing page (SIGBUS).
     ///
     /// # Errors
-    /// If `path` is no regular file on tmpfs, cannot be opened for reading and writing, is locked,
-    /// is empty or no multiple of `block_bytes` long; if tmpfs has no room for its holes; or there
-    /// is not enough address space.
+    /// If `path` is not a regular file on tmpfs, cannot be opened for reading and writing, is locked, or is empty or
+    /// not a multiple of `block_bytes` long; if tmpfs has no room for its holes; or if there is not enough address
+    /// space.
     pub fn of_file(
         path: &Path,
         block_bytes: u32,
@@ -76,7 +73,7 @@ impl MemoryNamespace {
         MemoryNamespace::of_file_as(path, block_bytes, latency, Lock::Alone)
     }
 
-    /// The same with another lock.
+    /// The same with the given lock.
     ///
     /// # Errors
     /// As [`of_file`](Self::of_file).
@@ -90,9 +87,8 @@ impl MemoryNamespace {
         let failed = |source| FileError::Io { action: "map", path: path.to_owned(), source };
         let size = usize::try_from(size_bytes).map_err(|error| failed(io::Error::other(error)))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses. Nobody makes a reference
-        // into it, so that others may change the file; that they leave its length alone is what
-        // the caller has promised, and they end the process otherwise.
+        // SAFETY: a new mapping at an address that the kernel chooses. No reference is made into it, so other processes
+        // may change the file; the caller guarantees that they leave its length alone, and otherwise the process ends.
         let base =
             unsafe { mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, &file, 0) };
         let base = base.map_err(|error| failed(error.into()))?;
@@ -119,8 +115,7 @@ impl MemoryNamespace {
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// Where `length` bytes at `offset` are. Others may change them at any time: only the kernel may
-    /// read there.
+    /// The address of `length` bytes at `offset`. They may change at any time: only the kernel may read there.
     ///
     /// # Panics
     /// If the range leaves the namespace.
@@ -169,21 +164,21 @@ impl MemoryNamespace {
         unsafe { opaque_copy(to, from.as_ptr(), from.len()) }
     }
 
-    /// Makes the first part of a range read as zeroes, and returns its length in bytes: as much as takes
-    /// some 0.1 ms, so that others are served before the next part.
+    /// Makes the first part of a range read as zeroes, and returns its length in bytes. The part takes some 0.1 ms, so
+    /// that the caller can serve other work before the next part.
     ///
     /// # Panics
     /// If the range leaves the namespace.
     pub fn zero_some(&self, offset: u64, length: u64) -> u64 {
-        // Some 100 µs: of a huge page where pages go; where they stay, of what is written.
+        // Some 100 µs: dropping one huge page of private memory, or writing 1 MiB of a file's memory.
         let step = if self.file.is_some() { 1 << 20 } else { 2 << 20 };
         let part = (step - offset % step).min(length);
         self.zero(offset, part);
         part
     }
 
-    /// Makes a range read as zeroes, giving whole pages back to the machine unless they are a file's:
-    /// that needs them again with the next access, and tmpfs may be full by then.
+    /// Makes a range read as zeroes. Returns whole pages to the machine, unless the memory is a file's: the next access
+    /// would need them again, and tmpfs may be full by then.
     ///
     /// # Panics
     /// If the range leaves the namespace.
@@ -221,7 +216,7 @@ impl MemoryNamespace {
     #[inline]
     pub fn prefetch(&self, offset: u64, length: u32) {
         let from = self.check(offset, length as usize);
-        // A length known to the compiler: no loop.
+        // Constant lengths let the compiler unroll the loop.
         if length >= 512 { prefetch_lines(from, 8) } else { prefetch_lines(from, length / 64) }
     }
 }
@@ -234,8 +229,8 @@ impl Drop for MemoryNamespace {
     }
 }
 
-/// Fetches `lines` cache lines from `from` on, to the second level: the first has other work, and
-/// the copy streams from there.
+/// Fetches `lines` cache lines from `from` on into the second-level cache: the first level is needed for other work,
+/// and the copy streams from the second.
 #[inline(always)]
 fn prefetch_lines(from: *const u8, lines: u32) {
     #[cfg(target_arch = "x86_64")]
@@ -248,7 +243,7 @@ fn prefetch_lines(from: *const u8, lines: u32) {
     let _ = (from, lines);
 }
 
-/// Copies without telling the compiler what is read or written, as a device would.
+/// Copies without letting the compiler know what is read or written, as a device would.
 ///
 /// # Safety
 /// Both pointers are valid for `length` bytes, and the ranges do not overlap.
@@ -257,7 +252,7 @@ fn prefetch_lines(from: *const u8, lines: u32) {
 unsafe fn opaque_copy(to: *mut u8, from: *const u8, length: usize) {
     let lines = length / 64;
     let copied = lines * 64;
-    // SAFETY: whole lines within `length`, then the rest; the wide loads only where there are any.
+    // SAFETY: whole lines within `length`, then the rest; AVX-512 loads only on processors that have them.
     unsafe {
         if lines > 0 && std::arch::is_x86_feature_detected!("avx512f") {
             copy_lines_avx512(to, from, lines);
@@ -276,7 +271,7 @@ unsafe fn opaque_copy(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// A third of the instructions of the other: a hop copies a block for every function call.
+/// Takes a third of the instructions of the SSE2 version: a hop copies a block for every function call.
 ///
 /// # Safety
 /// As [`opaque_copy`], for `lines` times 64 bytes, not 0, on a processor with AVX-512.
@@ -372,7 +367,7 @@ mod tests {
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     #[test]
-    fn reads_what_was_written_and_zeroes() {
+    fn reads_written_data_and_zeroes() {
         let memory = MemoryNamespace::new(1 << 20, None).expect("fits");
         let pattern: Vec<u8> = (0..20_000u32).map(|i| (i % 251) as u8 + 1).collect();
         memory.write(3, &pattern);
@@ -395,7 +390,7 @@ mod tests {
 
     const SIZE: usize = 64 << 10;
 
-    /// A file on tmpfs. The folder goes with it.
+    /// A file on tmpfs, and the temporary directory that it is in.
     fn image(size_bytes: usize) -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir_in("/dev/shm").expect("a tmpfs");
         let path = folder.path().join("image");
@@ -403,12 +398,12 @@ mod tests {
         (folder, path)
     }
 
-    /// What happens to a namespace, here or through its file, and where.
+    /// A change to a namespace, made directly or through its file.
     #[derive(Clone, Debug)]
     enum Change {
         Write(Vec<u8>),
         Zero(usize),
-        /// By another opener of the file.
+        /// Through another open descriptor of the file.
         WriteFile(Vec<u8>),
     }
 
@@ -425,9 +420,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// A namespace of its own, one of a file, and the file are all the same as a plain vector.
+        /// A private namespace, a file's namespace, and the file always have the same contents as a plain vector.
         #[test]
-        fn namespaces_are_what_was_written(changes in changes()) {
+        fn namespaces_match_a_model(changes in changes()) {
             let (_folder, path) = image(SIZE);
             let file = File::options().write(true).open(&path).expect("it is there");
             let own = MemoryNamespace::new(SIZE as u64, None).expect("fits");
@@ -467,7 +462,7 @@ mod tests {
         }
     }
 
-    /// All memory of a file is there from the start, and stays there.
+    /// All memory of a file is allocated from the start, and stays allocated.
     #[test]
     fn a_file_without_holes() {
         let (_folder, path) = image(SIZE);
@@ -505,7 +500,7 @@ mod tests {
             assert!(refused(&path).contains(&reason), "{}", refused(&path));
         }
         let all = rustix::fs::statvfs(&path).expect("a file system");
-        // Of one without a limit all memory of the machine would be taken.
+        // On a tmpfs without a limit this would take all memory of the machine.
         if all.f_blocks > 0 {
             file.set_len((all.f_blocks * all.f_frsize).next_multiple_of(4096) + 4096)
                 .expect("a file may be longer than its file system");
@@ -543,7 +538,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "callers check ranges")]
-    fn a_range_outside_is_a_bug_of_the_caller() {
+    fn a_range_outside_the_namespace_panics() {
         MemoryNamespace::new(4096, None).expect("fits").read(4000, &mut [0; 512]);
     }
 }

@@ -1,4 +1,5 @@
-//! An NVMe namespace by its character device: commands past file systems and the block layer.
+//! NVMe namespaces through their character devices: commands that bypass file systems and the block
+//! layer.
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
@@ -10,7 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
-/// `_IO('N', 0x40)`: the namespace's id.
+/// `_IO('N', 0x40)`: returns the namespace's id.
 const NVME_IOCTL_ID: u32 = 0x4E40;
 /// `_IOWR('N', 0x41, struct nvme_admin_cmd)`
 const NVME_IOCTL_ADMIN_CMD: u32 = 0xC048_4E41;
@@ -29,8 +30,8 @@ const DEALLOCATE: u32 = 1 << 25;
 /// Bytes of an Identify structure.
 pub const IDENTIFY_BYTES: usize = 4096;
 
-/// `struct nvme_passthru_cmd`, of which `struct nvme_uring_cmd` differs in the last field only:
-/// there it is reserved.
+/// `struct nvme_passthru_cmd`; `struct nvme_uring_cmd` differs only in the last field, which is
+/// reserved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Command {
@@ -52,7 +53,7 @@ struct Command {
 const _: () = assert!(size_of::<Command>() == 72);
 
 impl Command {
-    /// As the kernel takes it from a submission entry of 128 bytes.
+    /// The command's layout in a submission entry of 128 bytes.
     fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
         bytes[0] = self.opcode;
@@ -77,7 +78,7 @@ impl NvmeDevice {
     /// Opens a character device for reading.
     ///
     /// # Errors
-    /// The kernel's answer: among others that it is no NVMe namespace.
+    /// The kernel's error, for example that the device is not an NVMe namespace.
     pub fn open(path: &Path) -> io::Result<NvmeDevice> {
         NvmeDevice::of(File::open(path)?)
     }
@@ -91,10 +92,10 @@ impl NvmeDevice {
     }
 
     fn of(file: File) -> io::Result<NvmeDevice> {
-        // SAFETY: the descriptor is open; the call takes no memory.
+        // SAFETY: the descriptor is open; the call accesses no memory.
         let nsid = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID as _) };
         match u32::try_from(nsid) {
-            Ok(0) => Err(io::Error::other("this is no NVMe namespace")),
+            Ok(0) => Err(io::Error::other("not an NVMe namespace")),
             Ok(nsid) => Ok(NvmeDevice { file, nsid }),
             Err(_) => Err(io::Error::last_os_error()),
         }
@@ -110,15 +111,15 @@ impl NvmeDevice {
         &self.file
     }
 
-    /// What the controller says of the namespace (NVM Command Set 1.0 §4.1.5.1).
+    /// Identify Namespace (NVM Command Set 1.0 §4.1.5.1).
     ///
     /// # Errors
-    /// The kernel's answer, or the status of the command in words.
+    /// The kernel's error, or the status of the command in words.
     pub fn identify(&self) -> io::Result<[u8; IDENTIFY_BYTES]> {
         self.identify_of(self.nsid, 0)
     }
 
-    /// What the controller says of itself (NVMe Base 2.0 §5.17.2.1).
+    /// Identify Controller (NVMe Base 2.0 §5.17.2.1).
     ///
     /// # Errors
     /// As [`identify`](Self::identify).
@@ -126,10 +127,10 @@ impl NvmeDevice {
         self.identify_of(0, 1)
     }
 
-    /// What the controller says of itself for the NVM command set (NVM Command Set 1.0 §4.1.5.2).
+    /// Identify Controller of the NVM command set (NVM Command Set 1.0 §4.1.5.2).
     ///
     /// # Errors
-    /// As [`identify`](Self::identify): drives before version 2.0 refuse it.
+    /// As [`identify`](Self::identify): drives older than version 2.0 reject it.
     pub fn identify_nvm_controller(&self) -> io::Result<[u8; IDENTIFY_BYTES]> {
         self.identify_of(0, 6)
     }
@@ -155,7 +156,7 @@ impl NvmeDevice {
     }
 }
 
-/// A ring whose entries have room for commands of NVMe.
+/// A ring whose entries have room for NVMe commands.
 pub type NvmeRing = Ring<squeue::Entry128, cqueue::Entry32>;
 
 /// A read of logical blocks.
@@ -165,18 +166,18 @@ pub struct NvmeRead {
     pub nsid: u32,
     /// The first logical block.
     pub first_block: u64,
-    /// How many, 1 to 65536.
+    /// Number of blocks, 1 to 65536.
     pub blocks: u32,
 }
 
 impl NvmeRing {
-    /// Reads blocks of a namespace into memory with an owner of its own; `buffer` is the slot that
-    /// has this memory, if one has. The completion's result is 0, an NVMe status above it, or a
-    /// negative errno.
+    /// Reads blocks of a namespace into memory that the caller owns; `buffer` is the slot
+    /// registered for this memory, if any. The completion's result is 0, a positive NVMe status, or
+    /// a negative errno.
     ///
     /// # Safety
-    /// The blocks must fit `length` bytes at `to`, which must stay valid for writes, and nobody
-    /// else may touch them, until the completion has been taken or the ring has been dropped.
+    /// The blocks must fit `length` bytes at `to`, which must stay valid for writes, and nothing
+    /// else may access them, until the completion has been taken or the ring has been dropped.
     pub unsafe fn read_blocks(
         &mut self,
         device: RingFile,
@@ -208,21 +209,21 @@ impl NvmeRing {
         });
     }
 
-    /// Reads the parts of a drive into `buffer`, which is as long. The result is as for
-    /// [`read_blocks`](Self::read_blocks).
+    /// Reads the parts of a drive into `buffer`, whose length is theirs together. The result is as
+    /// for [`read_blocks`](Self::read_blocks).
     ///
     /// # Panics
-    /// If the parts have more or fewer bytes.
+    /// If the parts' lengths add up to another number.
     pub fn read_drive(&mut self, drive: DriveBlocks, parts: &[Part], buffer: IoBuffer, token: u64) {
         self.push_joined(token, Memory::Owned(buffer), (parts, first_status), |part, to| {
             drive.entry(Command { address: address(to), ..drive.command(READ, part, 0) }, part)
         });
     }
 
-    /// Reads the parts of a drive into memory with an owner of its own.
+    /// Reads the parts of a drive into memory that the caller owns.
     ///
     /// # Safety
-    /// As for [`read_blocks`](Self::read_blocks), with the length of all parts.
+    /// As for [`read_blocks`](Self::read_blocks), for the total length of the parts.
     pub unsafe fn read_drive_into(
         &mut self,
         drive: DriveBlocks,
@@ -235,10 +236,11 @@ impl NvmeRing {
         });
     }
 
-    /// Writes `buffer` to the parts of a drive, which are as long; with `fua`, durably.
+    /// Writes `buffer` to the parts of a drive, whose lengths add up to its length; with `fua`,
+    /// durably.
     ///
     /// # Panics
-    /// If the parts have more or fewer bytes.
+    /// If the parts' lengths add up to another number.
     pub fn write_drive(
         &mut self,
         drive: DriveBlocks,
@@ -253,8 +255,8 @@ impl NvmeRing {
         });
     }
 
-    /// Makes the parts of a drive read as zeroes; it may give their blocks back if it
-    /// [can](DriveBlocks::zeroes_deallocate).
+    /// Makes the parts of a drive read as zeroes; the drive may deallocate their blocks if
+    /// [`zeroes_deallocate`](DriveBlocks::zeroes_deallocate).
     pub fn zero_drive(&mut self, drive: DriveBlocks, parts: &[Part], token: u64) {
         self.push_joined(token, Memory::None, (parts, first_status), |part, _| {
             drive.entry(drive.zeroes(part), part)
@@ -307,7 +309,7 @@ impl DriveBlocks {
     }
 }
 
-/// Of two commands the status that is not 0, or the first.
+/// The first nonzero status of two commands, or 0.
 fn first_status(one: i32, other: i32) -> i32 {
     if one == 0 { other } else { one }
 }
@@ -320,7 +322,7 @@ fn address(memory: *mut u8) -> u64 {
 mod tests {
     use super::*;
 
-    /// The bytes that the kernel gets are those of the structure.
+    /// The bytes passed to the kernel have the layout of the structure.
     #[test]
     fn commands_are_laid_out_as_the_kernel_reads_them() {
         let command = Command {
@@ -349,13 +351,14 @@ mod tests {
         }
     }
 
-    /// Commands of one operation that a drive refuses have one status, and not the sum of theirs.
+    /// If a drive rejects several commands of one operation, the result is the status of one, not
+    /// their sum.
     #[test]
-    fn an_operation_has_the_status_of_a_command() {
+    fn an_operation_has_the_status_of_one_failed_command() {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(512).expect("it grows");
         let mut ring = Ring::new(4).expect("a ring");
-        // The results of these are 0, 512 and 512.
+        // The results of these reads are 0, 512 and 512.
         let parts = [512, 0, 0].map(|offset| Part { fd: file.as_raw_fd(), offset, length: 512 });
         let buffer = Memory::Owned(IoBuffer::new(3 * 512));
         ring.push_joined(1, buffer, (&parts, first_status), |part, to| {

@@ -1,9 +1,8 @@
-//! io_uring, with the buffers it works on.
+//! io_uring, and the buffers of its operations.
 //!
-//! Every buffer that the kernel may touch belongs to the ring from submission to completion, so
-//! that nothing can free or reuse it meanwhile. The exceptions are [`Ring::read_into`] and
-//! [`Ring::read_registered`], for memory with an owner of its own. Dropping a ring cancels what is in
-//! flight and waits for it.
+//! Every buffer that the kernel may touch belongs to the ring from submission to completion, so that it cannot be freed
+//! or reused in between. The exceptions are [`Ring::read_into`] and [`Ring::read_registered`], for memory that belongs
+//! to the caller. Dropping a ring cancels the operations in flight and waits for them.
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
@@ -14,7 +13,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-/// Why a ring cannot be had.
+/// Why a ring cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// The kernel refuses io_uring.
@@ -28,70 +27,70 @@ pub enum RingError {
     Lacks(&'static str),
 }
 
-/// Memory that comes back with a completion.
+/// Memory that is returned with a completion.
 #[derive(Debug)]
 pub enum Buffer {
-    /// Of a socket operation.
+    /// The buffer of a receive.
     Bytes(Vec<u8>),
-    /// Of a file operation.
+    /// The buffer of a file operation.
     Aligned(IoBuffer),
-    /// Of a send.
+    /// The data of a send.
     Outgoing(Box<Outgoing>),
 }
 
 /// A completed operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// What the operation was submitted with.
+    /// The token that the operation was submitted with.
     pub token: u64,
     /// The system call's result: a count, a descriptor, or a negative errno.
     pub result: i32,
-    /// The buffer it worked on, if it owned one.
+    /// The operation's buffer, if the ring owned one.
     pub buffer: Option<Buffer>,
 }
 
-/// A file, as an operation of a ring names it.
+/// A file that an operation of a ring works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingFile {
     /// An open descriptor.
     Descriptor(RawFd),
-    /// A slot of the ring's table, which [`Ring::set_file`] filled. The kernel need not look the
-    /// descriptor up for each operation.
+    /// A slot of the ring's file table, filled by [`Ring::set_file`]. The kernel need not look up the descriptor for
+    /// each operation.
     Registered(u32),
 }
 
 struct InFlight {
     token: u64,
     buffer: Option<Buffer>,
-    /// It is a part of the operation with this index in `groups`.
+    /// Index in `groups`, if this is a part of an operation in parts.
     group: Option<u32>,
 }
 
-/// What an operation in parts reads or writes.
+/// The memory that an operation in parts reads from or writes to.
 pub(crate) enum Memory {
     None,
     Owned(IoBuffer),
-    /// Of the caller of an unsafe method, who keeps it alive.
+    /// Memory of the caller of an unsafe method, who keeps it alive.
     Lent(*mut u8),
 }
 
-/// Makes one of the results of two parts that are no errors.
+/// Combines the results of two successful parts.
 type Join = fn(i32, i32) -> i32;
 
 /// An operation in parts, which completes when all of them have.
 struct Group {
     token: u64,
-    /// Parts of it are reads or writes of this.
+    /// The memory that its parts work on, if the ring owns it.
     buffer: Option<Buffer>,
     parts_left: u32,
-    /// Of all parts so far: what they give together, or the first error.
+    /// The combined result of the parts completed so far, or the first error.
     result: i32,
     join: Join,
 }
 
-/// One thread's io_uring. The kinds of its entries are those of sockets and files; commands of NVMe
-/// take larger ones ([`NvmeRing`](crate::NvmeRing)).
-// More than 25 methods: one or two for each operation of the kernel that is used.
+/// One thread's io_uring. By default its entries are the small ones of sockets and files; NVMe commands need larger
+/// ones ([`NvmeRing`](crate::NvmeRing)).
+// More than 25 methods: one or two for each kernel operation in use.
 pub struct Ring<S = squeue::Entry, C = cqueue::Entry>
 where
     S: squeue::EntryMarker,
@@ -104,7 +103,7 @@ where
     free_groups: Vec<u32>,
     /// Entries that did not fit the submission queue.
     backlog: std::collections::VecDeque<S>,
-    /// Some have read into memory of their callers.
+    /// Whether any operation has read into memory of its caller.
     borrows: bool,
 }
 
@@ -114,7 +113,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> std::fmt::Debug for Ring<S,
     }
 }
 
-/// The cancel operation's own completion.
+/// User data of the cancel operation's own completion.
 const CANCEL: u64 = u64::MAX;
 
 impl Ring {
@@ -134,7 +133,7 @@ impl Ring {
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
-    /// A ring that one thread after the other may use, also with operations in flight.
+    /// A ring that may move from one thread to another, also with operations in flight.
     pub fn movable(entries: u32) -> Result<Self, RingError> {
         let uring = IoUring::builder()
             .setup_coop_taskrun()
@@ -203,9 +202,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let mut entry: S = entry(slot.buffer.as_mut()).into();
         entry.set_user_data(u64::from(index));
         if self.backlog.is_empty() {
-            // SAFETY: the entry's memory is owned by its in-flight slot or its group, or kept alive
-            // by the caller of `read_into`, `read_registered` or `read_parts_into`, until the
-            // completion is taken.
+            // SAFETY: the entry's memory is owned by its in-flight slot or its group, or kept alive by the caller of
+            // `read_into`, `read_registered` or `read_parts_into`, until the completion is taken.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -223,8 +221,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Begins an operation in parts: each is an entry, made with the place of its bytes in memory. The result is the
-    /// sum of theirs, or the first error.
+    /// Starts an operation in parts. `entry` makes the entry of each part from the address of its bytes in memory. The
+    /// result is the sum of the parts' results, or the first error.
     fn push_parts<E: Into<S>>(
         &mut self,
         token: u64,
@@ -235,7 +233,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.push_joined(token, memory, (parts, |one, other| one + other), entry);
     }
 
-    /// The same with another way to join two results that are no errors, of which 0 is the first.
+    /// The same with another function to combine two successful results; the first call gets 0 and a part's result.
     pub(crate) fn push_joined<E: Into<S>>(
         &mut self,
         token: u64,
@@ -276,10 +274,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// From now on each completion adds to an event counter: to wait for this ring by another.
+    /// Makes each completion increment an event counter, so that another ring can wait for this one.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel's error.
     pub fn signal(&self, event: impl AsFd) -> io::Result<()> {
         self.uring.submitter().register_eventfd(event.as_fd().as_raw_fd())
     }
@@ -293,11 +291,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
-    /// Sends on a socket: all of `outgoing` if it [is its own](Outgoing::is_own), so that the result is
-    /// short only on an error; else as much as the socket takes at once, so that what is lent is read
-    /// while this is submitted or not at all. -EAGAIN says that the socket takes nothing. With
-    /// `in_parts` the result may also be short for what is its own: sockets whose records the kernel
-    /// makes refuse to wait for all.
+    /// Sends on a socket. If `outgoing` [is all own](Outgoing::is_own) bytes, sends all of them, so that the result is
+    /// short only on an error. Otherwise sends as much as the socket takes at once, so that lent memory is read during
+    /// the submission or not at all; -EAGAIN means that the socket takes nothing. With `in_parts` the result may be
+    /// short for own bytes, too: kernel TLS sockets reject waiting for all.
     pub fn send(&mut self, fd: RawFd, outgoing: Box<Outgoing>, in_parts: bool, token: u64) {
         self.push(token, Some(Buffer::Outgoing(outgoing)), |buffer| {
             let Some(Buffer::Outgoing(outgoing)) = buffer else { unreachable!("given above") };
@@ -330,10 +327,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.push(token, None, |_| opcode::PollAdd::new(types::Fd(fd), events).build());
     }
 
-    /// Ends what waits for a descriptor or works on it, before it is closed: each of these completes.
+    /// Ends all operations that wait for a descriptor or use it, before it is closed: each of them completes.
     ///
     /// # Errors
-    /// As of [`submit`](Self::submit).
+    /// As [`submit`](Self::submit).
     pub fn cancel(&mut self, fd: RawFd) -> io::Result<()> {
         self.submit(None)?;
         let of_fd = types::CancelBuilder::fd(types::Fd(fd)).all();
@@ -353,11 +350,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
-    /// Reads `length` bytes of a file at `offset` into memory with an owner of its own.
+    /// Reads `length` bytes of a file at `offset` into memory that the caller owns.
     ///
     /// # Safety
-    /// `to` must stay valid for writes of `length` bytes, and nobody else may touch them, until
-    /// the completion has been taken or the ring has been dropped.
+    /// `to` must stay valid for writes of `length` bytes, and nothing else may access them, until the completion has
+    /// been taken or the ring has been dropped.
     pub unsafe fn read_into(
         &mut self,
         fd: RawFd,
@@ -373,7 +370,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// Makes empty tables for `files` registered files and `buffers` registered buffers.
     ///
     /// # Errors
-    /// The kernel's answer: there are tables already, or too many entries.
+    /// The kernel's error: there are tables already, or too many entries.
     pub fn make_tables(&mut self, files: u32, buffers: u32) -> io::Result<()> {
         self.uring.submitter().register_files_sparse(files)?;
         self.uring.submitter().register_buffers_sparse(buffers)
@@ -382,19 +379,18 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// Fills a slot of the file table, or empties it. The ring holds the file open until then.
     ///
     /// # Errors
-    /// The kernel's answer, among others for a slot outside the table.
+    /// The kernel's error, for example for a slot outside the table.
     pub fn set_file(&mut self, slot: u32, fd: Option<RawFd>) -> io::Result<()> {
         self.uring.submitter().register_files_update(slot, &[fd.unwrap_or(-1)]).map(drop)
     }
 
-    /// Fills a slot of the buffer table: the kernel pins the memory once instead of for each
-    /// operation.
+    /// Fills a slot of the buffer table: the kernel pins the memory once instead of for each operation.
     ///
     /// # Safety
     /// The memory must stay valid for writes until the ring is dropped.
     ///
     /// # Errors
-    /// The kernel's answer, among others when the limit of locked memory is reached.
+    /// The kernel's error, for example when the limit of locked memory is reached.
     pub unsafe fn set_buffer(
         &mut self,
         slot: u32,
@@ -406,8 +402,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         unsafe { self.uring.submitter().register_buffers_update(slot, &[memory], None) }
     }
 
-    /// Reads `length` bytes of a file at `offset` into memory with an owner of its own; `buffer` is
-    /// the slot that has this memory, if one has.
+    /// Reads `length` bytes of a file at `offset` into memory that the caller owns; `buffer` is the slot registered for
+    /// this memory, if any.
     ///
     /// # Safety
     /// As for [`read_into`](Self::read_into).
@@ -449,11 +445,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
-    /// Reads `buffer.len()` bytes from the parts, which have as many together. The result is the
-    /// number of bytes read, or the error of a part.
+    /// Reads `buffer.len()` bytes from the parts, whose lengths add up to it. The result is the number of bytes read,
+    /// or the error of a part.
     ///
     /// # Panics
-    /// If the parts have more or fewer bytes, or there are none.
+    /// If the parts' lengths add up to another number, or there are no parts.
     pub fn read_parts(&mut self, parts: &[Part], buffer: IoBuffer, token: u64) {
         match parts {
             [] => panic!("there is something to read"),
@@ -462,11 +458,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Reads from the parts into memory with an owner of its own; the result is as for
-    /// [`read_parts`](Self::read_parts).
+    /// Reads from the parts into memory that the caller owns; the result is as for [`read_parts`](Self::read_parts).
     ///
     /// # Safety
-    /// As [`read_into`](Self::read_into), for the length of all parts.
+    /// As [`read_into`](Self::read_into), for the total length of the parts.
     ///
     /// # Panics
     /// If there are no parts.
@@ -481,11 +476,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.push_parts(token, Memory::Lent(to), parts, read_entry);
     }
 
-    /// Writes `buffer` to the parts, which have its length together; with `fua`, durably. The result
-    /// is as for [`read_parts`](Self::read_parts).
+    /// Writes `buffer` to the parts, whose lengths add up to its length; with `fua`, durably. The result is as for
+    /// [`read_parts`](Self::read_parts).
     ///
     /// # Panics
-    /// If the parts have more or fewer bytes, or there are none.
+    /// If the parts' lengths add up to another number, or there are no parts.
     pub fn write_parts(&mut self, parts: &[Part], buffer: IoBuffer, fua: bool, token: u64) {
         match parts {
             [] => panic!("there is something to write"),
@@ -517,7 +512,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Makes the parts read as zeroes, giving their blocks back.
+    /// Makes the parts read as zeroes, and deallocates their blocks.
     ///
     /// # Panics
     /// If there are no parts.
@@ -535,7 +530,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Submits what is queued. With `wait`, sleeps until a completion is there or the time is up.
+    /// Submits queued entries. With `wait`, sleeps until there is a completion or the time is up.
     pub fn submit(&mut self, wait: Option<Duration>) -> io::Result<()> {
         self.push_backlog();
         let outcome = match wait {
@@ -559,7 +554,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Whether a completion can be taken without asking the kernel, or the kernel has one to give.
+    /// Whether a completion can be taken, now or after the kernel's deferred work has run.
     #[inline]
     pub fn has_completions(&mut self) -> bool {
         !self.uring.completion().is_empty() || self.uring.submission().taskrun()
@@ -587,7 +582,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// A part of a group has completed; perhaps the last.
+    /// Accounts for a completed part; returns the group's completion after the last part.
     fn part_completed(&mut self, index: u32, result: i32) -> Option<Completion> {
         let group = self.groups[index as usize].as_mut()?;
         group.parts_left -= 1;
@@ -611,7 +606,7 @@ fn read_entry(part: &Part, to: *mut u8) -> squeue::Entry {
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
     fn drop(&mut self) {
         for entry in std::mem::take(&mut self.backlog) {
-            // The kernel has never seen it.
+            // The kernel has never seen this entry.
             self.in_flight[entry.get_user_data() as usize] = None;
             self.free.push(entry.get_user_data() as u32);
         }
@@ -619,14 +614,15 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
         let cancel: S = cancel.user_data(CANCEL).into();
         let (mut left, mut is_cancelled) = (self.in_flight(), false);
         while left > 0 {
-            // There is room for it when what is queued has been submitted.
+            // The queue has room for the cancel entry once the queued entries have been submitted.
             // SAFETY: a cancel refers to no memory.
             is_cancelled = is_cancelled || unsafe { self.uring.submission().push(&cancel) }.is_ok();
             if self.submit(Some(Duration::from_millis(100))).is_err() {
-                // The kernel gives no completions any more; free nothing it may still write to.
+                // The kernel delivers no more completions; free no memory that it may still write to.
                 if self.borrows {
-                    // The callers free theirs once the ring is gone.
-                    let why = "an io_uring is dropped that still reads, and cannot be asked to end";
+                    // The callers would free their memory once the ring is gone.
+                    let why = "an io_uring is dropped with reads in flight that cannot be \
+                               cancelled";
                     let _ = writeln!(io::stderr(), "{why}");
                     std::process::abort();
                 }
@@ -634,7 +630,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
                 std::mem::forget(std::mem::take(&mut self.groups));
                 return;
             }
-            // A completion may be that of a part, which is not given out.
+            // Completions of single parts are not returned, so count the operations in flight.
             while self.completion().is_some() {}
             left = self.in_flight();
         }
@@ -662,7 +658,7 @@ mod tests {
         let layout = Layout::Striped { chunk_bytes: 4096 };
         let volume = Volume::open(&paths, Some(1 << 20), 512, layout).expect("it opens");
         let mut lent = IoBuffer::new(8192);
-        // Fewer submissions at a time than there are parts.
+        // A queue with fewer entries than there are parts.
         let mut ring = Ring::new(4).expect("a ring");
         let pattern: Vec<u8> = (0..100_000u32 / 512 * 512).map(|at| (at / 7) as u8).collect();
         let mut parts = Vec::new();
@@ -673,8 +669,8 @@ mod tests {
         ring.write_parts(&parts, buffer, true, 1);
         let [written] = &complete(&mut ring, 1)[..] else { panic!("one completion") };
         assert_eq!((written.token, written.result), (1, pattern.len() as i32));
-        // All at once, each completed once: reads of all and of one block, a flush, and holes in
-        // what is not read.
+        // Several operations at once, each completed once: a read of everything, a read of one block, a flush, and
+        // holes in an area that is not read.
         ring.read_parts(&parts, IoBuffer::new(pattern.len()), 2);
         volume.parts(1024, 512, &mut parts);
         ring.read_parts(&parts, IoBuffer::new(512), 3);
@@ -695,7 +691,7 @@ mod tests {
         let Some(Buffer::Aligned(one)) = &completions[1].buffer else { panic!("no buffer") };
         assert!(one[..] == pattern[512..1024]);
 
-        // One part fails, whichever comes first: the error of the whole.
+        // One part fails, first or last: the whole operation has its error.
         let good = parts[0];
         for (parts, token) in
             [([good, Part { fd: -1, ..good }], 7), ([Part { fd: -1, ..good }, good], 8)]
@@ -704,21 +700,21 @@ mod tests {
             let [failed] = &complete(&mut ring, 1)[..] else { panic!("one completion") };
             assert_eq!((failed.token, failed.result), (token, -libc::EBADF));
         }
-        // Dropped while parts are in flight and behind the queue: nothing is left to the kernel.
+        // Drop the ring with parts in flight and in the backlog: the kernel keeps access to no memory.
         volume.parts(0, 65536, &mut parts);
         ring.read_parts(&parts, IoBuffer::new(65536), 9);
         assert_eq!(ring.in_flight(), parts.len());
     }
 
-    /// In a process of its own, which must not go on.
+    /// Runs in a child process, because the process must abort.
     #[test]
-    fn memory_of_others_is_not_left_to_the_kernel() {
+    fn a_ring_with_reads_that_cannot_be_cancelled_aborts() {
         use std::os::unix::process::ExitStatusExt;
         use std::process::{Command, Stdio};
 
         const CHILD: &str = "BPFOF_RING_CHILD";
         if std::env::var_os(CHILD).is_none() {
-            let name = "ring::tests::memory_of_others_is_not_left_to_the_kernel";
+            let name = "ring::tests::a_ring_with_reads_that_cannot_be_cancelled_aborts";
             let mut child = Command::new(std::env::current_exe().expect("this program"));
             let child = child.args([name, "--exact"]).env(CHILD, "1");
             let child = child.stdout(Stdio::null()).stderr(Stdio::null());
@@ -732,9 +728,9 @@ mod tests {
         // SAFETY: `memory` lives longer than the ring, and is not touched.
         unsafe { ring.read_into(silent.as_raw_fd(), memory.as_mut_ptr(), 8, 0, 1) };
         ring.submit(None).expect("submitted");
-        // The ring's descriptor is that of something else, which takes no operations.
+        // Replaces the ring's descriptor by a file that takes no operations.
         let null = std::fs::File::open("/dev/null").expect("there is one");
-        // SAFETY: takes no memory of ours.
+        // SAFETY: touches no memory of ours.
         unsafe { libc::dup2(null.as_raw_fd(), ring.uring.as_raw_fd()) };
         drop(ring);
     }

@@ -1,19 +1,18 @@
-//! Files or block devices as one namespace: one of them, several behind each other, or several in
-//! stripes.
+//! Files or block devices as one namespace: a single one, several concatenated, or several striped.
 
 use crate::file::{FileError, FileNamespace, Lock};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// How the blocks of a namespace lie in several files.
+/// How the blocks of a namespace are distributed over several files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// First all of the first file, then all of the second, and so on.
     Concatenated,
-    /// In turns of `chunk_bytes`, a multiple of the logical block: RAID 0.
+    /// Round-robin in chunks of `chunk_bytes`, a multiple of the logical block: RAID 0.
     Striped {
-        /// What one file gets before it is the next one's turn.
+        /// Size of a chunk.
         chunk_bytes: u64,
     },
 }
@@ -23,25 +22,25 @@ pub enum Layout {
 pub struct Part {
     /// The file, for the ring.
     pub fd: RawFd,
-    /// Where they begin in the file, in bytes.
+    /// Where the bytes begin in the file.
     pub offset: u64,
-    /// How many there are.
+    /// Number of bytes.
     pub length: u64,
 }
 
-/// Open files or block devices that are one namespace together.
+/// Open files or block devices that form one namespace.
 #[derive(Debug)]
 pub struct Volume {
     pieces: Vec<FileNamespace>,
     map: PieceMap,
-    /// Held while somebody looks for lost writes.
+    /// Held while a thread looks for lost writes.
     looking: Mutex<()>,
 }
 
-/// Where bytes are, without the files themselves.
+/// Maps bytes of the namespace to its files.
 #[derive(Debug)]
 enum PieceMap {
-    /// Where each piece begins. The last one has no end, because it may grow.
+    /// The start of each piece. The last piece has no end, because it may grow.
     Concatenated(Vec<u64>),
     Striped {
         chunk_bytes: u64,
@@ -50,7 +49,7 @@ enum PieceMap {
 }
 
 impl PieceMap {
-    /// Calls `part` with (piece, offset in it, length) for each run of the range, in its order.
+    /// Calls `part` with (piece, offset in the piece, length) for each run of the range, in order.
     fn parts(&self, mut offset: u64, mut length: u64, mut part: impl FnMut(usize, u64, u64)) {
         while length > 0 {
             let (piece, at, contiguous) = match self {
@@ -72,13 +71,12 @@ impl PieceMap {
         }
     }
 
-    /// The same with one run for each piece at most: of a range, what lies in one piece is
-    /// contiguous there.
+    /// The same with at most one run for each piece: the bytes of a range that are in one piece are contiguous there.
     fn extents(&self, offset: u64, length: u64, mut part: impl FnMut(usize, u64, u64)) {
         let PieceMap::Striped { chunk_bytes, count } = *self else {
             return self.parts(offset, length, part);
         };
-        // How much of a piece lies before a place of the whole.
+        // How many bytes of a piece precede an offset of the namespace.
         let before = |piece: u64, place: u64| {
             let (row, rest) = (place / (chunk_bytes * count), place % (chunk_bytes * count));
             row * chunk_bytes + rest.saturating_sub(piece * chunk_bytes).min(chunk_bytes)
@@ -91,7 +89,7 @@ impl PieceMap {
         }
     }
 
-    /// The size of the whole when the pieces have these sizes.
+    /// The size of the namespace if the pieces have these sizes.
     fn size_bytes(&self, sizes: &[u64]) -> u64 {
         match self {
             PieceMap::Concatenated(starts) => {
@@ -110,12 +108,12 @@ impl Volume {
         Volume { pieces, map, looking: Mutex::default() }
     }
 
-    /// One file.
+    /// A volume of one file.
     pub fn single(file: FileNamespace) -> Volume {
         Volume::of(vec![file], PieceMap::Concatenated(vec![0]))
     }
 
-    /// Locks all files in another way.
+    /// Changes the lock of all files.
     ///
     /// # Errors
     /// As [`FileNamespace::lock`].
@@ -123,11 +121,11 @@ impl Volume {
         self.pieces.iter().try_for_each(|piece| piece.lock(how))
     }
 
-    /// Opens several files. `size_bytes` is that of each; of a stripe, what goes beyond whole chunks
-    /// and beyond the smallest file is left unused.
+    /// Opens several files, each of `size_bytes`. A striped volume leaves everything beyond whole chunks and beyond the
+    /// size of the smallest file unused.
     ///
     /// # Errors
-    /// As [`FileNamespace::open`]; a file that is smaller than a chunk is too small.
+    /// As [`FileNamespace::open`]; a striped file that is smaller than a chunk is too small.
     pub fn open(
         paths: &[PathBuf],
         size_bytes: Option<u64>,
@@ -137,7 +135,7 @@ impl Volume {
         Volume::open_as(paths, size_bytes, block_bytes, layout, Lock::Alone)
     }
 
-    /// The same with another lock.
+    /// The same with the given lock.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -168,7 +166,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Refuses files of a stripe that have no whole chunk. Gives the sizes.
+    /// Rejects files of a striped volume that are smaller than a chunk. Returns the sizes.
     fn check_chunks(
         &self,
         size: impl Fn(&FileNamespace) -> Result<u64, FileError>,
@@ -192,15 +190,14 @@ impl Volume {
         self.map.size_bytes(&sizes)
     }
 
-    /// Bytes of its files that are not part of it, because a stripe is as long as its shortest
-    /// piece, in whole chunks.
+    /// Bytes of its files that are not part of it, because a striped volume takes from each file only as many whole
+    /// chunks as the smallest has.
     pub fn unused_bytes(&self) -> u64 {
         let all: u64 = self.pieces.iter().map(FileNamespace::size_bytes).sum();
         all.saturating_sub(self.size_bytes())
     }
 
-    /// What its size becomes with this one given to each piece (see
-    /// [`FileNamespace::settle_size`]).
+    /// The size it would have if `size_bytes` were passed for each file (see [`FileNamespace::settle_size`]).
     ///
     /// # Errors
     /// As [`open`](Self::open), and if blocks would move.
@@ -224,30 +221,30 @@ impl Volume {
         self.pieces.iter().all(FileNamespace::is_direct)
     }
 
-    /// Calls `lost` if the kernel has lost writes in the page cache since this was last asked. Whoever asks after a
-    /// sync has ended, on whatever thread, finds that `lost` has been called for all that was lost before.
+    /// Calls `lost` if the kernel has lost writes in the page cache since the last call. When this returns after a sync
+    /// has ended, on any thread, `lost` has been called for all writes that were lost before the sync ended.
     pub fn look_for_lost_writes(&self, lost: impl FnOnce()) {
         if self.is_direct() {
             return;
         }
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each is asked, or it would tell of the same loss later.
+        // Query every piece: one that is skipped now would report the same loss later.
         if self.pieces.iter().filter(|piece| piece.has_lost_writes()).count() > 0 {
             lost();
         }
     }
 
-    /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on it.
+    /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on this volume.
     pub fn punches_holes(&self) -> bool {
         self.pieces.iter().all(FileNamespace::punches_holes)
     }
 
-    /// Whether that gives blocks back (see [`FileNamespace::gives_back`]).
+    /// Whether zeroing deallocates blocks (see [`FileNamespace::gives_back`]).
     pub fn gives_back(&self) -> bool {
         self.pieces.iter().all(FileNamespace::gives_back)
     }
 
-    /// Puts the parts of a range into `parts`, in the order of its bytes.
+    /// Sets `parts` to the parts of a range, in the order of its bytes.
     pub fn parts(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
         parts.clear();
         self.map.parts(offset, length, |piece, offset, length| {
@@ -255,12 +252,12 @@ impl Volume {
         });
     }
 
-    /// How many files there are.
+    /// Number of files.
     pub fn pieces(&self) -> u64 {
         self.pieces.len() as u64
     }
 
-    /// How many [parts](Self::parts) a range has; at least as many as it has [extents](Self::extents).
+    /// Number of [parts](Self::parts) of a range; at least the number of its [extents](Self::extents).
     #[inline]
     pub fn count(&self, offset: u64, length: u64) -> u64 {
         match (&self.map, self.pieces.len()) {
@@ -276,7 +273,7 @@ impl Volume {
         }
     }
 
-    /// Puts what a range covers of each piece into `parts`, whatever the order of its bytes.
+    /// Sets `parts` to the extent of a range in each piece, not in the order of its bytes.
     pub fn extents(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
         parts.clear();
         self.map.extents(offset, length, |piece, offset, length| {
@@ -284,7 +281,7 @@ impl Volume {
         });
     }
 
-    /// Puts each file into `parts`, without a range.
+    /// Sets `parts` to all files, without ranges.
     pub fn whole(&self, parts: &mut Vec<Part>) {
         parts.clear();
         parts.extend(self.pieces.iter().map(|piece| Part { fd: piece.fd(), offset: 0, length: 0 }));
@@ -295,11 +292,11 @@ impl Volume {
 mod tests {
     use super::*;
 
-    /// Each byte of the whole is in one place, and no two are in the same; parts and extents cover
-    /// the same bytes.
+    /// Each byte of the namespace is in one place, and no two bytes share a place; parts and extents cover the same
+    /// bytes.
     #[test]
     fn every_byte_has_its_place() {
-        // Sizes in units of a block, to try all ranges.
+        // Sizes of a few bytes, so that all ranges can be tried.
         let concatenated = PieceMap::Concatenated(vec![0, 5, 6]);
         let striped = PieceMap::Striped { chunk_bytes: 3, count: 4 };
         for (map, sizes, size) in

@@ -1,4 +1,4 @@
-//! What helpers take: time for a call by length, and what it takes from the budget.
+//! Costs of helpers: the time of a call by length, and the units that it takes from the budget.
 //!
 //! `cargo bench -p bpfof-function --bench helpers`
 
@@ -21,8 +21,8 @@ fn constant(dst: u8, value: u64) -> [Slot; 2] {
     [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
 }
 
-/// A function that calls the helper again and again with the same arguments, and returns what it
-/// gave last.
+/// A function that calls the helper repeatedly with the same arguments, and returns its last
+/// result.
 fn program(helper: Option<i32>, arguments: &[u64]) -> Program {
     let mut code = vec![slot(0x85, 0, 0, 0, 12), slot(0xb7, 6, 0, 0, CALLS)];
     for (register, value) in (1..).zip(arguments) {
@@ -36,7 +36,7 @@ fn program(helper: Option<i32>, arguments: &[u64]) -> Program {
     Program::parse(code.as_flattened()).expect("valid")
 }
 
-/// Nanoseconds and budget of one call of the function, and what it returned.
+/// Nanoseconds and units that one call of the function takes, and its return value.
 fn measure(program: &Program, data: &[u8]) -> (f64, i64, u64) {
     let native = NativeFunction::compile(program).expect("translates");
     let mut arena = Arena::new();
@@ -68,7 +68,7 @@ fn show(name: &str, helper: i32, arguments: &[u64], data: &[u8]) {
     );
 }
 
-/// Text with repetitions, as records have them.
+/// Text with repetitions, as records have.
 fn records(bytes: usize) -> Vec<u8> {
     let record = |i: u64| format!("user{:07}:name=n{};", i, i.wrapping_mul(0x9e37_79b9) % 9973);
     let mut text: Vec<u8> = (0..bytes as u64 / 16).flat_map(|i| record(i).into_bytes()).collect();
@@ -93,7 +93,7 @@ fn decompression() {
             show(&format!("decompress {name} {length} to {size}"), 11, &arguments, &block);
         }
     }
-    // The dearest blocks: no bytes come of a block, or one.
+    // The most expensive blocks: each produces no bytes, or one.
     let literals: Vec<u8> = (0..4096).flat_map(|_| [0, b'x']).collect();
     let snappy = [&[0x80, 0x20][..], &literals].concat();
     let arguments = [1, abi::WORKSPACE, 4096, abi::DATA, snappy.len() as u64];
@@ -134,8 +134,8 @@ fn main() {
     for (name, operation) in [("double add", 0), ("double div", 3), ("double to integer", 7)] {
         show(name, 10, &[operation, 3f64.to_bits(), 7f64.to_bits()], &data);
     }
-    show("tail_call, nobody", 6, &[9], &data);
+    show("tail_call, no other function", 6, &[9], &data);
     show("workspace", 12, &[], &data);
-    show("trace, nobody listens", 13, &[at, 64, 1], &data);
+    show("trace, no listener", 13, &[at, 64, 1], &data);
     decompression();
 }

@@ -8,24 +8,24 @@
 //! 12000h  context (struct bpfof_ctx)
 //! 12400h  static data of the function: constants, then variables
 //! 13000h  scratch
-//! 17000h  data read in this hop; accessible up to the end of the block the call is for
+//! 17000h  data read in this hop; accessible up to the end of the current call's block
 //! ```
 //!
-//! What a call may access is one range, from the workspace or the stack up to the end of the block,
-//! so that one comparison decides.
+//! A call may access a single range, from the workspace or the stack up to the end of the block, so one comparison
+//! checks an access.
 
-/// What a function has for its first map; the others follow. No addresses: the first page is not
-/// mapped. And no numbers that come about by chance, as 0 and 1 do.
+/// The value that a function has for its first map; those of further maps follow. They are not addresses: the first
+/// page is not mapped. Nor are they numbers that arise by chance, as 0 and 1 do.
 pub const MAPS: u64 = 0x800;
 /// Guest address of the workspace, the lowest of all.
 pub const WORKSPACE: u64 = 0x1000;
 /// Size of the workspace in bytes: a hop's worth of data, decompressed.
 pub const WORKSPACE_BYTES: usize = MAX_HOP_BYTES;
-/// Lowest guest address of functions without a workspace. Below it every access of theirs faults.
+/// Lowest guest address of functions without a workspace: their accesses below it fault.
 pub const GUEST_BASE: u64 = WORKSPACE + WORKSPACE_BYTES as u64;
-/// Bytes of stack of one frame (RFC 9669 leaves it to the platform; Linux and clang use 512).
+/// Bytes of stack of one frame (RFC 9669 leaves the size to the platform; Linux and clang use 512).
 pub const FRAME_BYTES: u64 = 512;
-/// Depth of calls, the entry included (as in Linux).
+/// Maximum depth of calls, the entry included (as in Linux).
 pub const MAX_FRAMES: u64 = 8;
 /// Guest address of the top of the entry function's stack frame: the first value of r10.
 pub const STACK_TOP: u64 = GUEST_BASE + MAX_FRAMES * FRAME_BYTES;
@@ -39,41 +39,41 @@ pub const STATICS_BYTES: usize = 0xc00;
 pub const SCRATCH: u64 = STATICS + STATICS_BYTES as u64;
 /// Size of scratch in bytes for a request that declares none (XRP §4.1.1).
 pub const DEFAULT_SCRATCH_BYTES: usize = 4096;
-/// Largest scratch that a request may declare, in bytes. A range of 226 pairs of BPF-KV is one
-/// answer of this size; with the default it is five, each with a round trip of its own.
+/// Largest scratch that a request may declare, in bytes. It holds a BPF-KV range of 226 pairs in one answer; the
+/// default size takes five answers, each with a round trip of its own.
 pub const MAX_SCRATCH_BYTES: usize = 16384;
 /// Guest address of the data of a hop. Arenas align it to 512 bytes for direct I/O.
 pub const DATA: u64 = SCRATCH + MAX_SCRATCH_BYTES as u64;
-/// Bytes one hop may read, all reads together, each rounded out to logical blocks, of
-/// memory to 64 bytes.
+/// Bytes that one hop may read, all reads together. Each read is rounded out to logical blocks, or to 64 bytes if the
+/// namespace is memory.
 pub const MAX_HOP_BYTES: usize = 65536;
-/// Reads one hop may ask for (XRP §4.1.1: fan-out 16).
+/// Maximum number of reads of one hop (XRP §4.1.1: fan-out 16).
 pub const MAX_READS: usize = 16;
 /// Size of an arena in bytes, from [`GUEST_BASE`] on.
 pub const ARENA_BYTES: usize = (DATA - GUEST_BASE) as usize + MAX_HOP_BYTES;
 
-/// The longest line that a function may leave in its trace, in bytes: a short sentence.
+/// The longest line that a function may add to its trace, in bytes: a short sentence.
 pub const TRACE_BYTES: usize = 64;
 
-/// Instructions of one program. Bounds compile time (about 8 µs an instruction) and code memory.
+/// Maximum instructions of one program. Bounds compile time (about 8 µs an instruction) and code memory.
 pub const MAX_INSTRUCTIONS: usize = 4096;
-/// Calls in one program, of helpers and of its own functions: each takes much longer to compile than
-/// another instruction.
+/// Maximum calls in one program, of helpers and of its own functions: a call takes much longer to compile than other
+/// instructions.
 pub const MAX_CALLS: usize = 1024;
-/// Jumps backwards in one program: the time that allocating registers takes grows with the square of them, to 2.8 s
-/// for a thousand that lead into each other's loops. The programs of this project have up to 70.
+/// Maximum jumps backwards in one program. The time of register allocation grows with their square: it is 2.8 s for a
+/// thousand jumps that lead into each other's loops. The programs of this project have up to 70.
 pub const MAX_JUMPS_BACK: usize = 256;
-/// Instructions of one program where each call counts [`CALL_EFFORT`] times more: the time that allocating
-/// registers takes grows with the square of this. So much takes some 0.3 s.
+/// Maximum effort of compiling one program: an instruction counts 1, a call [`CALL_EFFORT`] more. The time of register
+/// allocation grows with the square of the effort: it is about 0.3 s at this limit.
 pub const MAX_EFFORT: usize = 5120;
-/// What a call counts beside itself.
+/// Effort of a call, beside the 1 of every instruction.
 pub const CALL_EFFORT: usize = 3;
-/// Size of an object file in bytes: room for debug information of the largest program.
+/// Maximum size of an object file in bytes: room for debug information of the largest program.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 
 /// Offsets of the fields of `struct bpfof_ctx`, in bytes from [`CONTEXT`].
 pub mod context {
-    /// `data`: guest address of the block the call is for.
+    /// `data`: guest address of the call's block.
     pub const DATA: usize = 0;
     /// `data_end`: guest address of its end.
     pub const DATA_END: usize = 8;
@@ -85,7 +85,7 @@ pub mod context {
     pub const SCRATCH_SIZE: usize = 32;
     /// `hop`: from 0.
     pub const HOP: usize = 36;
-    /// `read_index`: which read of the hop.
+    /// `read_index`: index of the read within the hop.
     pub const READ_INDEX: usize = 40;
     /// `file`: index into the request's file list.
     pub const FILE: usize = 44;

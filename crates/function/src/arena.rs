@@ -11,16 +11,15 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Distance in bytes by which arenas made one after the other are shifted against pages, so that
-/// their hot parts do not compete for the same lines of the first-level cache. Direct I/O into the
-/// data area needs this alignment.
+/// Successive arenas are shifted by this many bytes relative to pages, so that their hot parts do not compete for the
+/// same lines of the first-level cache. Also the alignment that direct I/O into the data area needs.
 const COLOUR_BYTES: usize = 512;
 const COLOURS: usize = PAGE_BYTES / COLOUR_BYTES;
 
 const PAGE_BYTES: usize = 4096;
 
-/// The workspace, the arena proper, a page for shifting, and one for alignment: the allocator would
-/// give aligned memory, but write its zeroes into every page.
+/// The workspace, the arena proper, a page for shifting, and a page for alignment. The allocator could align the memory
+/// itself, but would then write zeroes into every page.
 const ALLOCATION_BYTES: usize = abi::WORKSPACE_BYTES + abi::ARENA_BYTES + 2 * PAGE_BYTES;
 
 const LAYOUT: Layout = match Layout::from_size_align(ALLOCATION_BYTES, 16) {
@@ -33,7 +32,7 @@ const STATICS_AT: usize = (abi::STATICS - abi::GUEST_BASE) as usize;
 const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
 const DATA_AT: usize = (abi::DATA - abi::GUEST_BASE) as usize;
 
-/// All the memory that a storage function can name, zeroed when made.
+/// All the memory that a storage function can address, initially zero.
 ///
 /// Its address does not change while it lives, so a device may write into the data area.
 #[derive(Debug)]
@@ -43,13 +42,13 @@ pub struct Arena {
     memory: NonNull<u8>,
     /// Whether functions could write to the workspace since it was zeroed.
     workspace_used: bool,
-    /// The same since the chain began.
+    /// Whether functions of the current chain could write to the workspace.
     chain_used_workspace: bool,
     /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
     scratch_bytes: usize,
-    /// Whose static data is in place, by serial number; 0 if nobody's.
+    /// Serial number of the program whose static data is in place; 0 if there is none.
     statics_of: u64,
-    /// Bytes of static data that are in place, whosever it is.
+    /// Bytes of static data in place, of any program.
     statics_bytes: usize,
 }
 
@@ -63,11 +62,11 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// Bytes of memory that one takes at the most.
+    /// Bytes of memory that an arena takes at most.
     pub const MEMORY_BYTES: usize = ALLOCATION_BYTES;
 
-    /// Allocates a zeroed arena, its data area aligned to 512 bytes. What is never touched, the
-    /// workspace in particular, takes no memory of the machine.
+    /// Allocates a zeroed arena, its data area aligned to 512 bytes. Pages that are never touched, in particular the
+    /// workspace, take no physical memory.
     pub fn new() -> Arena {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         // SAFETY: LAYOUT has a non-zero size.
@@ -89,16 +88,16 @@ impl Arena {
         }
     }
 
-    /// An arena in memory of somebody else's, from its workspace on, which it does not free.
+    /// An arena in memory that it does not own and does not free; `workspace` is its beginning.
     ///
     /// # Safety
-    /// WORKSPACE_BYTES and ARENA_BYTES from `workspace` on are zeroed, and the arena's alone while it
-    /// lives. If some of them are not accessible, no call's limit may be above them.
+    /// From `workspace` on, WORKSPACE_BYTES and ARENA_BYTES are zeroed, and nothing else accesses them while the arena
+    /// lives. If a part of them is not accessible, the limit of every call must be below it.
     #[cfg(feature = "fuzz")]
     pub(crate) unsafe fn at(workspace: NonNull<u8>) -> ManuallyDrop<Arena> {
         ManuallyDrop::new(Arena {
             allocation: workspace,
-            // SAFETY: the caller has more bytes than these.
+            // SAFETY: the caller's memory is larger than WORKSPACE_BYTES.
             memory: unsafe { workspace.add(abi::WORKSPACE_BYTES) },
             workspace_used: false,
             chain_used_workspace: false,
@@ -114,7 +113,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), abi::ARENA_BYTES) }
     }
 
-    /// What a call may access: from guest address `lowest`, which is [`abi::WORKSPACE`] or
+    /// The memory that a call may access: from guest address `lowest`, which is [`abi::WORKSPACE`] or
     /// [`abi::GUEST_BASE`], up to its limit.
     #[inline]
     pub(crate) fn accessible_mut(&mut self, lowest: u64, limit: Limit) -> &mut [u8] {
@@ -143,9 +142,8 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), abi::ARENA_BYTES) }
     }
 
-    /// Start of the data area, for devices that write there on their own. Valid for
-    /// [`abi::MAX_HOP_BYTES`] bytes while the arena lives. While a device may write, nobody may
-    /// hold a slice of the arena.
+    /// Start of the data area, for devices that write there on their own. Valid for [`abi::MAX_HOP_BYTES`] bytes while
+    /// the arena lives. While a device may write, no slice of the arena may exist.
     pub fn data_ptr(&mut self) -> *mut u8 {
         // SAFETY: DATA_AT is inside the allocation.
         unsafe { self.memory.as_ptr().add(DATA_AT) }
@@ -165,15 +163,15 @@ impl Arena {
         &self.bytes()[SCRATCH_AT..SCRATCH_AT + self.scratch_bytes]
     }
 
-    /// Whose static data is in place: what [`place_statics`](Arena::place_statics) was told last in
-    /// this chain, or 0.
+    /// Serial number of the last program whose static data [`place_statics`](Arena::place_statics) has placed in this
+    /// chain, or 0.
     #[inline]
     pub(crate) fn statics_of(&self) -> u64 {
         self.statics_of
     }
 
-    /// Puts the static data of the function with this serial number where it belongs, in place of all that
-    /// another had there.
+    /// Places the static data of the program with this serial number, in place of all static data of the previous
+    /// program.
     ///
     /// # Panics
     /// If it is longer than [`abi::STATICS_BYTES`]: the linker bounds it.
@@ -187,10 +185,10 @@ impl Arena {
         }
     }
 
-    /// Zeroes stack, context, static data, all that can be scratch, and the workspace if it was
-    /// used, so that the next tenant finds nothing of the last. The data area needs no wiping: a
-    /// call sees only what was read for its hop. That is whole units of the namespace: before and
-    /// behind a block what lies around it there, also past the end of its file.
+    /// Zeroes stack, context, static data, the largest possible scratch, and the workspace if it was used, so that the
+    /// next tenant finds nothing of the previous one. The data area needs no wiping: a call sees only the data read for
+    /// its hop. Reads are whole units of the namespace, so a call also sees bytes around its block, even past the end
+    /// of the file.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
         self.statics_bytes = 0;
@@ -200,9 +198,9 @@ impl Arena {
         }
     }
 
-    /// Begins a chain with a scratch of `scratch_bytes`: puts the argument at its start and zeroes
-    /// the rest, and the context. What lies behind stays as earlier chains left it, because
-    /// zeroing more than the chain uses costs time and evicts others from the cache.
+    /// Begins a chain with a scratch of `scratch_bytes`: copies the argument to its start, and zeroes the rest of it
+    /// and the context. Bytes behind scratch stay as earlier chains left them, because zeroing more than the chain uses
+    /// costs time and evicts other data from the cache.
     ///
     /// # Panics
     /// If the argument is longer than scratch, or scratch than [`abi::MAX_SCRATCH_BYTES`]: the
@@ -219,8 +217,8 @@ impl Arena {
         tail.fill(0);
     }
 
-    /// Copies what a chain has between two hops: its outputs, scratch, static data, and the workspace
-    /// if it was used.
+    /// Copies the state of a chain between two hops: its context, scratch, static data, and the workspace if the chain
+    /// used it.
     pub fn save(&self) -> SavedArena {
         let statics = match self.statics_of {
             0 => Box::default(),
@@ -235,7 +233,7 @@ impl Arena {
         }
     }
 
-    /// Puts back what was [saved](Arena::save), of this arena or another.
+    /// Restores a [saved](Arena::save) state of this arena or another.
     pub fn restore(&mut self, saved: &SavedArena) {
         self.begin_chain(&saved.scratch, saved.scratch.len());
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].copy_from_slice(&saved.context);
@@ -276,7 +274,7 @@ impl Arena {
         u64::from_le_bytes(self.bytes()[at..at + 8].try_into().expect("8 bytes"))
     }
 
-    /// Clears the outputs, as a hop begins: the counts, and the reads that the last hop asked for.
+    /// Clears the outputs at the start of a hop: the counts, and the reads that the last hop requested.
     #[inline]
     pub fn begin_hop(&mut self, hop: u32) {
         let asked = (self.context_u32(context::READS) as usize).min(abi::MAX_READS);
@@ -328,7 +326,7 @@ impl Drop for Arena {
     }
 }
 
-/// What a chain has between two hops, outside an arena. See [`Arena::save`].
+/// The state of a chain between two hops, outside of an arena. See [`Arena::save`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedArena {
     context: Box<[u8]>,
@@ -339,7 +337,7 @@ pub struct SavedArena {
 }
 
 impl SavedArena {
-    /// What is saved of memory elsewhere: context, scratch, whose the static data is and that, and the
+    /// A state saved from other memory than an arena's: context, scratch, static data with its serial number, and the
     /// workspace if it was used.
     pub(crate) fn of_parts(
         context: &[u8],
@@ -358,21 +356,20 @@ impl SavedArena {
         }
     }
 
-    /// Bytes of memory that it takes, beside the structure itself.
+    /// Bytes of memory that it takes, without the structure itself.
     pub fn bytes(&self) -> usize {
         let workspace = self.workspace.as_ref().map_or(0, |workspace| workspace.len());
         self.context.len() + self.scratch.len() + self.statics.len() + workspace
     }
 }
 
-/// The end of what a call may access: bytes from the start of the arena. Bytes beyond may belong
-/// to an earlier chain.
+/// The end of the memory that a call may access, in bytes from the start of the arena. Bytes beyond may belong to an
+/// earlier chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit(usize);
 
 impl Limit {
-    /// Bytes from the start of the arena, at most [`abi::ARENA_BYTES`] and at least the start of
-    /// the data area.
+    /// Bytes from the start of the arena: at least up to the data area, at most [`abi::ARENA_BYTES`].
     pub fn bytes(self) -> usize {
         self.0
     }
@@ -390,7 +387,7 @@ mod tests {
         arena.place_statics(&[8; 20], 2);
         assert_eq!(arena.bytes()[STATICS_AT..][..20], [8; 20]);
         assert_eq!(arena.bytes()[STATICS_AT + 20..SCRATCH_AT], [0; abi::STATICS_BYTES - 20]);
-        // What is put back may be as long as it can be.
+        // A saved image may have the maximum length.
         let saved = {
             arena.place_statics(&[9; abi::STATICS_BYTES], 3);
             arena.save()

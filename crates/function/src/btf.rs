@@ -1,13 +1,13 @@
 //! Types in BTF, as far as declarations need them (Linux: Documentation/bpf/btf.rst).
 //!
-//! All of it comes from the object: whatever is damaged is not found.
+//! All data comes from the object, which is not trusted: damaged types are treated as absent.
 
 use crate::source::{header_part, string, words};
 
-/// Types that are looked through for one size or name: more than C programs nest.
+/// Maximum number of types to follow for one size or name: C programs nest less.
 const MAX_DEPTH: u32 = 16;
 
-/// What a type is, as far as it matters here.
+/// The kind of a type, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BtfKind {
     Integer,
@@ -16,7 +16,7 @@ pub(crate) enum BtfKind {
     Struct,
     Union,
     Enum,
-    /// Another name, or a qualifier: look at what it stands for.
+    /// A typedef or a qualifier: refers to another type.
     Alias,
     Variable,
     Section,
@@ -30,27 +30,27 @@ pub(crate) struct BtfType<'a> {
     name: u32,
     /// The type it refers to, or its size in bytes.
     pub(crate) target: u32,
-    /// What follows the record.
+    /// The bytes that follow the record's fixed part.
     rest: &'a [u8],
 }
 
 /// A member of a structure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BtfMember {
-    /// Where its name begins.
+    /// Offset of its name in the strings.
     pub(crate) name: u32,
     /// The number of its type.
     pub(crate) kind: u32,
 }
 
-/// The types of an object; their numbers begin with 1.
+/// The types of an object; they are numbered from 1.
 pub(crate) struct Btf<'a> {
     types: Vec<BtfType<'a>>,
     strings: &'a [u8],
 }
 
 impl<'a> Btf<'a> {
-    /// From the contents of the section `.BTF`; None if there are no types in it.
+    /// Parses the contents of the section `.BTF`. Returns None if it has no types.
     pub(crate) fn parse(section: &'a [u8]) -> Option<Btf<'a>> {
         let (mut rest, strings) = (header_part(section, 8)?, header_part(section, 16)?);
         let mut types = Vec::new();
@@ -68,7 +68,7 @@ impl<'a> Btf<'a> {
                 13 => (BtfKind::Other, 8 * count),
                 14 => (BtfKind::Variable, 4),
                 15 => (BtfKind::Section, 12 * count),
-                // A floating-point number: only its size is looked at.
+                // A floating-point number: only its size matters.
                 16 => (BtfKind::Integer, 0),
                 17 => (BtfKind::Other, 4),
                 19 => (BtfKind::Enum, 12 * count),
@@ -91,7 +91,7 @@ impl<'a> Btf<'a> {
         self.types.get((number as usize).checked_sub(1)?).copied()
     }
 
-    /// The type with this number, without other names and qualifiers.
+    /// The type with this number, without typedefs and qualifiers.
     pub(crate) fn resolve(&self, mut number: u32) -> Option<BtfType<'a>> {
         for _ in 0..MAX_DEPTH {
             let found = self.get(number)?;
@@ -105,7 +105,8 @@ impl<'a> Btf<'a> {
 
     /// The number of the type of a variable in a data section.
     pub(crate) fn variable(&self, section: &str, name: &str) -> Option<u32> {
-        // There may be many of both, and names of any length: no string is made of them.
+        // There may be many sections and variables, with long names: compare bytes without making
+        // strings.
         let named = |found: &&BtfType<'_>, name: &str| {
             let rest = self.strings.get(found.name as usize..).unwrap_or_default();
             rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
@@ -130,7 +131,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// The number of the type of an array's elements, and how many there are.
+    /// The number of the type of an array's elements, and the length of the array.
     pub(crate) fn array(&self, array: &BtfType<'a>) -> Option<(u32, u32)> {
         let [element, _, length] = words::<3>(array.rest)?;
         Some((element, length))

@@ -1,24 +1,23 @@
-//! What a function pays for: processor time, in units.
+//! The price of execution: processor time, in units.
 //!
 //! One unit is [`UNIT_PS`] picoseconds on the reference machine, a server core of about 3.5 GHz (AMD
-//! Zen 3). Each instruction and helper has a fixed price, or a price by its bytes, which is at least
-//! half of what it takes there at its worst: data in the second-level cache, each result needed by
-//! the next instruction, branches that cannot be predicted. Most code takes less than it pays.
-//! `bpfof bench function --parts charges` compares every price with the clock.
+//! Zen 3). Each instruction and helper has a fixed price, or a price by its bytes. A price is at least half of the
+//! worst-case time there: data in the second-level cache, each result needed by the next instruction, branches that
+//! cannot be predicted. Most code takes less time than it pays. `bpfof bench function --parts charges` compares every
+//! price with the clock.
 //!
-//! How the sum over an execution is formed:
+//! When an execution pays:
 //!
-//! - a call of a function pays for its dearest way forward before it begins;
-//! - a jump backwards pays for the dearest way from its target to itself, before it is taken;
-//! - a strided loop (`scan`) pays for its turns when it is left, and for the way past it, if it was entered
-//!   behind where it is left;
+//! - a call of a function pays for its most expensive path forward before it begins;
+//! - a jump backwards pays, before it is taken, for the most expensive path from its target to itself;
+//! - a strided loop (`scan`) pays for its iterations when it is left, and for the path past it, if it was entered
+//!   behind the point where it is left;
 //! - helpers pay for their work before they do it.
 //!
-//! So what has been executed is never more than what has been paid, but for one strided loop that is
-//! not left yet, which the size of the arena bounds (`SCAN_UNITS_PER_BYTE`). A call that faults in one
-//! has not paid for it: who runs chains adds that
-//! ([`unpaid_after_fault`](crate::NativeFunction::unpaid_after_fault)). Prices are positive: nothing
-//! gives units back.
+//! So a function never executes more than it has paid, except for one strided loop that has not been left yet, which
+//! the size of the arena bounds (`SCAN_UNITS_PER_BYTE`). A call that faults in such a loop has not paid for it: the
+//! code that runs chains adds the difference ([`unpaid_after_fault`](crate::NativeFunction::unpaid_after_fault)).
+//! Prices are positive: units are never given back.
 
 use crate::abi;
 use crate::arena::Limit;
@@ -33,32 +32,30 @@ pub const fn units_of_us(us: u64) -> u64 {
     us * 1_000_000 / UNIT_PS
 }
 
-/// Most units that a turn of a strided loop may cost for each byte of its step: what a loop over bytes
-/// needs (a load, something done with it, the step, a branch or two). This times the bytes of an arena
-/// is what such a loop executes before it pays: 2.4 million units over all the data of a hop, 0.5 ms,
-/// and 1.7 times that with a workspace.
+/// Maximum units that an iteration of a strided loop may cost for each byte of its step: enough for a loop over bytes
+/// (a load, an operation on it, the step, a branch or two). Such a loop executes at most this times the bytes of an
+/// arena before it pays: 2.4 million units over all the data of a hop, 0.5 ms, and 1.7 times that with a workspace.
 pub(crate) const SCAN_UNITS_PER_BYTE: i64 = 26;
 
-/// By how many bytes the accesses of a strided loop may differ in their offsets from its register.
+/// The offsets of a strided loop's accesses from its register may differ by at most this many bytes.
 pub(crate) const SCAN_OFFSETS_BYTES: u16 = 512;
 
-/// The most that a strided loop has executed before it pays, of a call that may access memory from
-/// `lowest` up to `limit`: its register is within that, but for the offset of an access.
+/// Maximum units that a strided loop executes before it pays, for a call that may access memory from `lowest` up to
+/// `limit`. The loop's register stays within that range, but for the offset of an access.
 pub(crate) fn scan_slack(lowest: u64, limit: Limit) -> i64 {
     let before = (abi::GUEST_BASE - lowest) as usize;
     let reach = (before + limit.bytes()) as i64 + i64::from(SCAN_OFFSETS_BYTES);
-    // One turn more, whatever its step.
+    // One more iteration, with any step.
     reach * SCAN_UNITS_PER_BYTE + 64 * (ATOMIC + STORE_ACROSS)
 }
 
-/// If it cannot be predicted, every other one costs 6 ns.
+/// An unpredictable branch costs 6 ns every other time.
 const BRANCH: i64 = 6;
-/// The latency of the second-level cache, which the arena fits: each address may depend on the load
-/// before.
+/// The latency of the second-level cache, which the arena fits into: each address may depend on the previous load.
 const LOAD: i64 = 12;
-/// One that crosses no boundary of a page.
+/// A store that does not cross a page boundary.
 const STORE: i64 = 2;
-/// What crossing a boundary of a page adds to a store: 9 ns, each time.
+/// Added for a store that crosses a page boundary: 9 ns each time.
 const STORE_ACROSS: i64 = 22;
 const ATOMIC: i64 = 10;
 const MULTIPLY: i64 = 3;
@@ -66,11 +63,11 @@ const MULTIPLY: i64 = 3;
 const DIVIDE: i64 = 12;
 /// Frame, registers, the check of the depth, the return.
 const CALL: i64 = 8;
-/// Two instructions, of which the second waits for the first.
+/// Two instructions, of which the second depends on the first.
 const SWAP_16: i64 = 2;
 
 impl Instruction {
-    /// What executing it once costs, without what a function or helper that it calls costs.
+    /// Price of executing it once, without the function or helper that it calls.
     fn cost(&self) -> i64 {
         use AluOp::{Div, Mod, Mul, SignedDiv, SignedMod};
         match *self {
@@ -92,35 +89,35 @@ impl Instruction {
     }
 }
 
-/// What a write may take because it crosses a boundary of a page. A byte does not, and no number in its
-/// place in a frame.
+/// The surcharge for a write that may cross a page boundary. Writes of a byte, and aligned writes to a frame, cannot
+/// cross one.
 fn across(bytes: u64, base: Register, offset: i16) -> i64 {
     let in_place = base == Register::FRAME && i64::from(offset) % bytes as i64 == 0;
     if in_place || bytes == 1 { 0 } else { STORE_ACROSS }
 }
 
-/// The dearest way forward to each instruction of a program.
+/// Prices of the most expensive paths forward to each instruction of a program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
-    /// By slot: what executing it once costs, without what a function or helper that it calls costs.
+    /// By slot: price of executing it once, without the function or helper that it calls.
     own: Vec<u8>,
-    /// By slot: what the dearest way from the start of its function costs, without jumps backwards
+    /// By slot: price of the most expensive path from the start of its function to the slot, without jumps backwards
     /// and without the slot itself.
     before: Vec<i64>,
-    /// By function, in the order of the program's: the dearest way through it.
+    /// By function, in the order of the program's functions: the most expensive path through it.
     whole: Vec<i64>,
 }
 
 impl Costs {
-    /// Those of checked instructions.
+    /// Computes the prices of checked instructions.
     pub(crate) fn of(instructions: &[Instruction], functions: &[Range<u32>]) -> Costs {
         let mut costs = Costs {
             own: own(instructions),
             before: vec![0; instructions.len()],
             whole: Vec::new(),
         };
-        // What no jump forward leads to counts as if the slot before ran on into it: that keeps the
-        // body of a loop that is entered at its end as cheap as it is.
+        // A slot that no forward path reaches is treated as if the slot before continued into it: so the body of a loop
+        // that is entered at its end does not become more expensive.
         for function in functions {
             let mut reached = vec![None; function.len()];
             let (mut whole, mut last) = (0, 0);
@@ -147,29 +144,29 @@ impl Costs {
         costs
     }
 
-    /// What executing a slot once costs, without what a function or helper that it calls costs.
+    /// Price of executing a slot once, without the function or helper that it calls.
     pub(crate) fn own(&self, pc: u32) -> i64 {
         self.own[pc as usize].into()
     }
 
-    /// What the dearest way forward to a slot costs, without the slot itself.
+    /// Price of the most expensive path forward to a slot, without the slot itself.
     pub(crate) fn before(&self, pc: u32) -> i64 {
         self.before[pc as usize]
     }
 
-    /// What a call of function number `index` pays before it begins.
+    /// Price that a call of function number `index` pays before it begins.
     pub(crate) fn call(&self, index: usize) -> i64 {
         self.whole[index]
     }
 
-    /// What a jump backwards from `pc` to `target` pays.
+    /// Price that a jump backwards from `pc` to `target` pays.
     pub(crate) fn jump(&self, pc: u32, target: u32) -> i64 {
         let way = self.before[pc as usize] - self.before[target as usize];
         (way + self.own(pc)).max(1)
     }
 }
 
-/// What executing each slot once costs.
+/// Prices of executing each slot once.
 fn own(instructions: &[Instruction]) -> Vec<u8> {
     let costs = instructions.iter().map(Instruction::cost);
     costs.map(|cost| u8::try_from(cost).expect("prices are small")).collect()
@@ -186,7 +183,7 @@ mod tests {
         Program::parse(slots.as_flattened()).expect("valid")
     }
 
-    /// What an access of this opcode, registers and offset costs.
+    /// Price of an access with this opcode, registers and offset.
     fn cost(opcode: u8, registers: u8, offset: i16) -> i64 {
         let [low, high] = offset.to_le_bytes();
         program(&[[opcode, registers, low, high, 0, 0, 0, 0], EXIT]).cost(0)

@@ -1,4 +1,4 @@
-//! Instructions in the words of the LLVM disassembler; jump and call targets are absolute.
+//! Instructions in the syntax of the LLVM disassembler; targets of jumps and calls are absolute.
 
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use std::fmt::{self, Display, Formatter};

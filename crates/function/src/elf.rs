@@ -1,4 +1,4 @@
-//! Objects as the `object` library reads them.
+//! Types of the `object` library for reading ELF objects.
 
 use object::LittleEndian;
 use object::read::elf::{ElfFile64, ElfSection64};

@@ -1,17 +1,17 @@
-//! What a call of a storage function reaches beside its arena.
+//! The part of the surroundings that a call of a storage function can reach, besides its arena.
 
 use crate::map::Map;
 
-/// What helpers ask of whoever makes the call. The engine of chains knows the functions of the
-/// association; [`Alone`] serves where there is nothing beside the function.
+/// Services that helpers need from the caller. The chain engine knows the functions of the association; [`Alone`] is
+/// for a function with nothing else installed.
 pub trait Environment {
-    /// Whether the call may go on in the installed function with this id: there is one, and the
-    /// call has not gone through too many. If so, the running function ends, and
-    /// [`Exit::TailCall`] asks the caller to call that one.
+    /// Whether the call may continue in the installed function with this id: the function exists, and the call has not
+    /// made too many tail calls. If so, the running function ends, and [`Exit::TailCall`] asks the caller to call the
+    /// other one.
     fn tail_call(&mut self, function: u32) -> bool;
 
-    /// Notes a line of at most [`TRACE_BYTES`](crate::abi::TRACE_BYTES) and a number, for the author
-    /// of the function. The text is whatever the function says: not for a terminal as it is.
+    /// Records a line of at most [`TRACE_BYTES`](crate::abi::TRACE_BYTES) and a number, for the author of the function.
+    /// The text is not trusted: do not print it to a terminal as it is.
     fn trace(&mut self, text: &[u8], value: u64);
 
     /// The map number `index` of the running function, in the order of
@@ -21,7 +21,7 @@ pub trait Environment {
     }
 }
 
-/// The environment of a function that nothing else is installed beside.
+/// The environment of a function with nothing else installed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
@@ -33,12 +33,12 @@ impl Environment for Alone {
     fn trace(&mut self, _text: &[u8], _value: u64) {}
 }
 
-/// How a call of a function ends that no [`Fault`](crate::Fault) ends.
+/// The end of a call that does not end with a [`Fault`](crate::Fault).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It returned this, its r0.
+    /// The function returned this value of r0.
     Return(u64),
-    /// It wants the function with this id to go on in its place, on the same arena and limit and
-    /// with what is left of the budget. [`Environment::tail_call`] has agreed.
+    /// The function continues in the function with this id, on the same arena and limit and with the rest of the
+    /// budget. [`Environment::tail_call`] has agreed.
     TailCall(u32),
 }

@@ -1,4 +1,4 @@
-//! How a call of a storage function can fail.
+//! Faults of a call of a storage function.
 
 use crate::abi::{self, GUEST_BASE, MAX_FRAMES, context};
 use crate::fault_kind::FaultKind;
@@ -8,22 +8,22 @@ use crate::statics::Statics;
 use std::fmt;
 use std::ops::Range;
 
-/// An address so far from a region, in bytes, is said to have missed it.
+/// An address at most this far from a region, in bytes, is reported as a near miss of it.
 const NEAR_BYTES: u64 = abi::WORKSPACE / 2;
 
 /// A call that was ended by the confinement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// The cause.
     pub kind: FaultKind,
     /// Index of the instruction, in 8-byte slots of the program.
     pub pc: u32,
-    /// Guest address of the end of the data that the call was for, and so of all it could access.
+    /// Guest address of the end of the call's data, which is the end of its accessible memory.
     pub data_end: u64,
 }
 
 impl Fault {
-    /// What happened in words, as far as it is known without the program.
+    /// Describes the cause, as far as that is possible without the program.
     fn problem(&self, statics: &Statics, lowest: u64) -> String {
         match self.kind {
             FaultKind::Memory { address } => {
@@ -37,15 +37,15 @@ impl Fault {
                 format!("write to constant data at {address:#x} (constants {start:#x}..{end:#x})")
             }
             FaultKind::NoMap { handle } => {
-                format!("{handle:#x} is no map of this function; pass &map, as it is declared")
+                format!("{handle:#x} is not a map of this function; pass &map of a declared map")
             }
             FaultKind::Budget => "instruction budget exhausted".to_owned(),
             FaultKind::StackOverflow => format!("more than {MAX_FRAMES} nested calls"),
-            FaultKind::Helper => "the helper panicked, which is a defect of bpf-of".to_owned(),
+            FaultKind::Helper => "the helper panicked, which is a bug in bpf-of".to_owned(),
         }
     }
 
-    /// What a call may access, and where the address lies among it.
+    /// Describes the accessible memory, and where the address lies relative to it.
     fn regions(&self, address: u64, statics: &Statics, lowest: u64) -> String {
         let regions = [
             ("workspace", lowest..GUEST_BASE),
@@ -57,7 +57,7 @@ impl Fault {
             ("data", abi::DATA..self.data_end),
         ];
         let near = |range: &Range<u64>| {
-            // An access that begins inside may still end outside.
+            // An access that begins inside a region may still end outside.
             let past = address.wrapping_sub(range.end);
             let before = range.start.wrapping_sub(address);
             match (range.contains(&address), past < NEAR_BYTES, before <= NEAR_BYTES) {
@@ -84,7 +84,7 @@ impl Fault {
         format!("{nearest} ({})", list.join(", "))
     }
 
-    /// The register that the address comes from, and what it held.
+    /// The register that the address comes from, and its value.
     fn register(&self, program: &Program) -> Option<String> {
         let (FaultKind::Memory { address } | FaultKind::ReadOnly { address }) = self.kind else {
             return None;
@@ -96,7 +96,7 @@ impl Fault {
                 let value = address.wrapping_sub(i64::from(offset) as u64);
                 Some(format!("r{} = {value:#x}, ", base.index()))
             }
-            // Which of two ranges is outside does not show in the address alone.
+            // The address alone does not tell which of two ranges is outside.
             Instruction::CallHelper { helper } if helper.is_bulk() => {
                 let may_be_second =
                     helper.reads_second() && matches!(self.kind, FaultKind::Memory { .. });
@@ -107,7 +107,7 @@ impl Fault {
         }
     }
 
-    /// The fault in words, with the instruction, its source line and the register's value.
+    /// Describes the fault, with the instruction, its source line and the register's value.
     pub fn explain(&self, program: &Program) -> String {
         let instruction = program
             .instructions()

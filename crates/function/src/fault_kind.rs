@@ -1,4 +1,4 @@
-//! What ends a call of a storage function.
+//! Causes that end a call of a storage function.
 
 /// The cause of a [`Fault`](crate::Fault).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +13,15 @@ pub enum FaultKind {
         /// First byte of the access.
         address: u64,
     },
-    /// A helper was given something that is not the handle of one of the function's maps.
+    /// An argument of a helper is not the handle of one of the function's maps.
     NoMap {
-        /// What it was given.
+        /// The argument.
         handle: u64,
     },
     /// The instruction budget of the call is used up.
     Budget,
     /// More than [`MAX_FRAMES`](crate::abi::MAX_FRAMES) nested calls.
     StackOverflow,
-    /// A helper panicked, which is a defect of ours.
+    /// A helper panicked, which is a defect of this crate.
     Helper,
 }

@@ -1,4 +1,4 @@
-//! Where the functions of an object begin, as its symbols say it.
+//! The functions of an object, as its symbols declare them.
 
 use crate::elf::Elf;
 use object::elf::{STB_LOCAL, STT_FUNC};
@@ -6,25 +6,25 @@ use object::{Object as _, ObjectSymbol as _, SectionIndex, SymbolIndex};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The functions of all sections of code. A section without symbols of functions is one function.
+/// The functions of all code sections. A section without function symbols is one function.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionTable {
-    /// Of each section, ascending by `slot`.
+    /// The functions of each section, ascending by `slot`.
     starts: HashMap<SectionIndex, Vec<Start>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Start {
-    /// Where it begins in its section.
+    /// Its first slot in its section.
     slot: usize,
-    /// Its name is looked for only where it is told: it may be as long as the object.
+    /// Its name is read only when needed: it may be as long as the object.
     symbol: SymbolIndex,
-    /// Other files may refer to it: it is no `static` function.
+    /// Other files may refer to it: it is not `static`.
     is_global: bool,
 }
 
 impl FunctionTable {
-    /// From the symbols of an object.
+    /// Reads the symbols of an object.
     pub(crate) fn read(elf: &Elf<'_>) -> FunctionTable {
         let mut starts = HashMap::<SectionIndex, Vec<Start>>::new();
         for symbol in elf.symbols().filter(|symbol| symbol.elf_symbol().st_type() == STT_FUNC) {
@@ -43,7 +43,7 @@ impl FunctionTable {
         FunctionTable { starts }
     }
 
-    /// The slots of the function that `slot` is in, of a section of `slots` slots.
+    /// The slots of the function that contains `slot`, in a section of `slots` slots.
     pub(crate) fn around(&self, section: SectionIndex, slot: usize, slots: usize) -> Range<usize> {
         let starts = self.starts.get(&section).map(Vec::as_slice).unwrap_or_default();
         let next = starts.partition_point(|start| start.slot <= slot);
@@ -52,8 +52,7 @@ impl FunctionTable {
         first.min(slots)..end.min(slots)
     }
 
-    /// Where the entry point of a section begins, in slots: its global function, or its first if it has
-    /// none.
+    /// The first slot of a section's entry point: of its global function, or of its first function if it has none.
     ///
     /// # Errors
     /// The names of two global functions.

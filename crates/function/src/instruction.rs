@@ -43,7 +43,7 @@ pub enum AluOp {
     Mul,
     /// Unsigned; by zero gives 0.
     Div,
-    /// Signed, towards zero; by zero gives 0, the least value by -1 gives the least value.
+    /// Signed, towards zero; by zero gives 0, the minimum by -1 gives the minimum.
     SignedDiv,
     Or,
     And,
@@ -51,9 +51,9 @@ pub enum AluOp {
     Lsh,
     /// Logical; the amount is masked.
     Rsh,
-    /// Unsigned; by zero leaves the destination.
+    /// Unsigned; by zero leaves the destination unchanged.
     Mod,
-    /// Signed, with the sign of the dividend; by zero leaves the destination.
+    /// Signed, with the sign of the dividend; by zero leaves the destination unchanged.
     SignedMod,
     Xor,
     Mov,
@@ -62,7 +62,7 @@ pub enum AluOp {
 }
 
 impl AluOp {
-    /// Whether it divides, or takes a remainder.
+    /// Whether it is a division or a remainder.
     pub const fn divides(self) -> bool {
         matches!(self, AluOp::Div | AluOp::SignedDiv | AluOp::Mod | AluOp::SignedMod)
     }
@@ -111,7 +111,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// In bytes.
+    /// Size in bytes.
     pub fn bytes(self) -> u64 {
         self as u64
     }
@@ -142,7 +142,7 @@ pub enum Instruction {
     Atomic { op: AtomicOp, fetch: bool, wide: bool, base: Register, offset: i16, src: Register },
     /// Unconditional jump.
     Jump { target: u32 },
-    /// Conditional jump, else the next instruction.
+    /// Conditional jump; otherwise the next instruction follows.
     Branch { wide: bool, condition: Condition, dst: Register, src: Operand, target: u32 },
     /// Calls a helper with r1–r5; the result is in r0.
     CallHelper { helper: Helper },
@@ -153,7 +153,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Where a jump or branch leads to.
+    /// Target of a jump or branch.
     pub(crate) fn jump_target(&self) -> Option<u32> {
         match *self {
             Instruction::Jump { target } | Instruction::Branch { target, .. } => Some(target),
@@ -166,13 +166,13 @@ impl Instruction {
         matches!(self, Instruction::CallHelper { .. } | Instruction::CallLocal { .. })
     }
 
-    /// Whether control may go on to the next slot.
+    /// Whether control may continue to the next slot.
     pub(crate) fn runs_on(&self) -> bool {
         !matches!(self, Instruction::Exit | Instruction::Jump { .. })
     }
 
-    /// Whether it may change a register, other than by what a function that it calls leaves as it
-    /// was.
+    /// Whether it may change a register. A call does not change the registers that the callee
+    /// preserves.
     pub(crate) fn may_write(&self, register: Register) -> bool {
         match *self {
             Instruction::Alu { dst, .. }

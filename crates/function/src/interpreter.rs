@@ -1,5 +1,5 @@
-//! The oracle: runs a program instruction by instruction, as RFC 9669 describes it, with the
-//! confinement and the costs of the native code. Slow and plain on purpose.
+//! The oracle: runs a program instruction by instruction, as RFC 9669 describes it, with the confinement and the prices
+//! of native code. Deliberately slow and simple.
 
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::arena::{Arena, Limit};
@@ -11,8 +11,8 @@ use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Regis
 use crate::program::Program;
 use crate::statics::Statics;
 
-/// Runs `program` on `arena` up to `limit`. `budget` is in [units](crate::cost) and is charged as
-/// native code charges it. Helpers reach `environment`.
+/// Runs `program` on `arena` up to `limit`. `budget` is in [units](crate::cost) and is charged as in native code.
+/// Helpers use `environment`.
 pub fn interpret(
     program: &Program,
     arena: &mut Arena,
@@ -23,20 +23,19 @@ pub fn interpret(
     observe(program, arena, limit, budget, environment).outcome
 }
 
-/// What the oracle sees of a call.
+/// Observations of the oracle about a call.
 #[derive(Debug)]
 pub struct Observed {
-    /// How it ended.
+    /// The end of the call.
     pub outcome: Result<Exit, Fault>,
-    /// What was executed, in [units](crate::cost), whether it was paid or not; without helpers, which
-    /// pay before they work.
+    /// Units executed, paid or not; see [units](crate::cost). Without helpers, which pay before they work.
     pub executed: i64,
-    /// The first instruction that divided by zero, or took a remainder. RFC 9669 §4.1 gives 0, and for
-    /// the remainder the dividend.
+    /// The first instruction that divided by zero, or took a remainder by zero. RFC 9669 §4.1 defines the result as 0,
+    /// or as the dividend.
     pub division_by_zero: Option<u32>,
 }
 
-/// Runs a call as [`interpret`] does, and looks at more of it.
+/// Runs a call as [`interpret`] does, and observes more.
 pub fn observe(
     program: &Program,
     arena: &mut Arena,
@@ -88,7 +87,7 @@ struct Frame {
 
 struct Machine<'a> {
     memory: &'a mut [u8],
-    /// The guest address that `memory` begins at.
+    /// Guest address of the start of `memory`.
     lowest: u64,
     statics: &'a Statics,
     budget: &'a mut i64,
@@ -96,9 +95,9 @@ struct Machine<'a> {
     registers: [u64; 11],
     frames: Vec<Frame>,
     pc: u32,
-    /// What the register of a scan was when that began.
+    /// Value of a scan's register when the scan began.
     scanned_from: u64,
-    /// Units of the instructions so far.
+    /// Price of the instructions executed so far.
     executed: i64,
     division_by_zero: Option<u32>,
 }
@@ -200,7 +199,7 @@ impl Machine<'_> {
         helper::charge(self.budget, cost)
     }
 
-    /// Remembers where the scan begins that a function begins with, if it does.
+    /// Records the start of a scan if the function begins with one.
     fn begin(&mut self, program: &Program, function: u32) {
         if let Some(scan) = program.scan_at_start(function) {
             self.scanned_from = self.get(scan.register);
@@ -213,7 +212,7 @@ impl Machine<'_> {
         program.jump_cost(pc, target).map_or(Ok(()), |cost| self.charge(cost as u64))
     }
 
-    /// Pays for the scan that is left, and remembers where the one begins that is entered.
+    /// Pays for a scan that is left, and records the start of a scan that is entered.
     #[inline]
     fn cross(&mut self, program: &Program, pc: u32) -> Result<(), FaultKind> {
         let Some(crossing) = program.crossing(pc, self.pc) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! What an entry point needs of its object: its own function, the functions it calls and the static
-//! data it uses, each found through calls and relocations and put where it will be.
+//! Links an entry point: finds its own function, the functions that it calls and the static data that it uses, through
+//! calls and relocations, and assigns their places.
 
 use crate::abi::{MAPS, MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS, STATICS_BYTES};
 use crate::elf::{Elf, Section};
@@ -26,10 +26,10 @@ const LOCAL_CALL: [u8; 2] = [0x85, 0x10];
 /// The opcode of a 64-bit constant, which takes two slots.
 const LOAD_CONSTANT: u8 = 0x18;
 
-/// Sections that one entry point may need. Clang makes a handful; the work of linking is bounded by
-/// this times the size of the object.
+/// Maximum sections that one entry point may need. Clang makes a handful; the work of linking is bounded by this times
+/// the size of the object.
 pub(crate) const MAX_SECTIONS: usize = 64;
-/// Relocations of the sections that one entry point needs. Each takes 16 bytes of the object.
+/// Maximum relocations of the sections that one entry point needs. Each takes 16 bytes of the object.
 const MAX_RELOCATIONS: usize = MAX_OBJECT_BYTES / 16;
 
 /// Code and data of one entry point.
@@ -41,23 +41,23 @@ pub(crate) struct Linked {
     pub(crate) maps: Vec<MapDefinition>,
 }
 
-/// Why an entry point cannot be put together.
+/// The reason why an entry point cannot be linked.
 pub(crate) enum LinkError {
-    /// At this offset of the section.
+    /// A relocation at this offset of the section.
     Relocation { section: String, offset: u64, source: String, problem: &'static str },
-    /// It refers to more than [`MAX_SECTIONS`].
+    /// The entry point refers to more than [`MAX_SECTIONS`].
     TooManySections,
-    /// The sections have more than [`MAX_RELOCATIONS`], or one has more than it has room for.
+    /// The sections have more than [`MAX_RELOCATIONS`], or one section has more than fit into it.
     TooManyRelocations,
-    /// The code is longer than any program.
+    /// The code is longer than a program may be.
     TooLong,
-    /// All static data together has this many bytes, with what alignment puts between.
+    /// All static data together has this many bytes, including alignment.
     StaticsTooLarge(u64),
     /// The object is damaged.
     Elf(object::Error),
 }
 
-/// The same while what is wrong is found: at the place that is looked at, or not at one place.
+/// An error before its place is known: at the current place, or not at a single place.
 enum Failure {
     Here(&'static str),
     Whole(LinkError),
@@ -75,7 +75,7 @@ impl From<object::Error> for LinkError {
     }
 }
 
-/// What all entry points of an object share.
+/// The parts that all entry points of an object share.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a, 'e> {
     pub(crate) elf: &'a Elf<'e>,
@@ -84,15 +84,15 @@ pub(crate) struct Parts<'a, 'e> {
     pub(crate) functions: &'a FunctionTable,
 }
 
-/// Code and data that an entry point needs, in the order in which they were found.
+/// Code and data that an entry point needs, in the order in which they are found.
 struct Linker<'a, 'e> {
     parts: Parts<'a, 'e>,
-    /// Sections that something was taken of.
+    /// Sections that functions have been taken from.
     sections: HashMap<SectionIndex, Rc<CodeSection<'e>>>,
     relocations: usize,
     code: Vec<u8>,
     functions: Vec<Function>,
-    /// The instructions at which functions begin, by their first slots in their sections.
+    /// By section and first slot of a function: its first instruction in the program.
     bases: HashMap<(SectionIndex, usize), usize>,
     calls: Vec<Call>,
     data: Vec<Data>,
@@ -100,7 +100,7 @@ struct Linker<'a, 'e> {
     maps: Vec<MapDefinition>,
 }
 
-/// A section of code, of which functions may be needed.
+/// A code section, whose functions may be needed.
 struct CodeSection<'e> {
     code: &'e [u8],
     /// Ascending by slot.
@@ -113,17 +113,17 @@ struct CodeRelocation {
     target: RelocationTarget,
 }
 
-/// A function that is needed.
+/// A function of the program.
 #[derive(Clone)]
 struct Function {
     section: SectionIndex,
-    /// Where it stands in its section.
+    /// Its slots in its section.
     slots: Range<usize>,
-    /// The instruction of the program that it begins at.
+    /// Its first instruction in the program.
     base: usize,
 }
 
-/// A call of a function that is needed.
+/// A call of a function of the program.
 struct Call {
     /// The instruction.
     pc: usize,
@@ -140,7 +140,7 @@ struct Data {
     address: u64,
 }
 
-/// Links the function at `slot` of the entry section and all that it refers to, directly or not.
+/// Links the function at `slot` of the entry section and everything that it refers to, directly or not.
 pub(crate) fn link(
     parts: Parts<'_, '_>,
     entry: SectionIndex,
@@ -175,7 +175,7 @@ pub(crate) fn link(
 }
 
 impl<'a, 'e> Linker<'a, 'e> {
-    /// Takes the entry and, one after the other, what the functions and data taken refer to.
+    /// Takes the entry and then, one by one, everything that the functions and data refer to.
     fn collect(&mut self, entry: SectionIndex, slot: usize) -> Result<(), LinkError> {
         self.take_function(entry, slot)?;
         let (mut functions, mut data) = (0, 0);
@@ -203,7 +203,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         let slots = code.len() / 8;
         let mut relocations = Vec::new();
         for (offset, relocation) in section.relocations() {
-            // One for each instruction. Several tables may be for one section.
+            // At most one for each instruction. A section may have several tables of relocations.
             self.relocations += 1;
             if relocations.len() >= slots || self.relocations > MAX_RELOCATIONS {
                 return Err(LinkError::TooManyRelocations);
@@ -227,7 +227,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         if is_room { Ok(()) } else { Err(LinkError::TooManySections) }
     }
 
-    /// Takes the function that `slot` of a section is in.
+    /// Takes the function that contains this slot of a section.
     fn take_function(&mut self, index: SectionIndex, slot: usize) -> Result<(), LinkError> {
         let section = self.code_section(index)?;
         let slots = self.parts.functions.around(index, slot, section.code.len() / 8);
@@ -246,7 +246,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    /// Takes what a function calls and the data that it refers to.
+    /// Takes the functions that a function calls and the data that it refers to.
     fn follow_function(&mut self, index: usize) -> Result<(), LinkError> {
         let Function { section: index, slots, base } = self.functions[index].clone();
         let section = self.code_section(index)?;
@@ -262,7 +262,8 @@ impl<'a, 'e> Linker<'a, 'e> {
             let offset = 8 * relocation.slot as u64;
             followed.map_err(|failure| self.placed(failure, index, offset))?;
         }
-        // The assembler resolves calls of functions of the same section that other files cannot refer to.
+        // Calls within a section of functions that other files cannot refer to have no relocation: the assembler
+        // resolves them.
         for slot in slots.clone() {
             let pc = base + slot - slots.start;
             let is_call = self.code[8 * pc..].starts_with(&LOCAL_CALL);
@@ -275,7 +276,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    /// Takes the callee of an instruction: slot 1 of `target` if its immediate is 0.
+    /// Takes the callee of a call: the function at slot 1 of `target` if the immediate is 0.
     fn follow_call(
         &mut self,
         pc: usize,
@@ -298,7 +299,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    /// Takes a section of static data. What others claim to be, of any size, does not matter.
+    /// Takes a section of static data. Other sections are ignored, whatever size they claim.
     fn take_data(&mut self, target: Option<(SectionIndex, u64)>) -> Result<(), Failure> {
         let Some((index, _)) = target else { return Ok(()) };
         let section = self.parts.elf.section_by_index(index).map_err(LinkError::Elf)?;
@@ -312,7 +313,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         if total > STATICS_BYTES as u64 {
             return Err(LinkError::StaticsTooLarge(total).into());
         }
-        // What takes no room in the file (.bss) is zero.
+        // A section that takes no room in the file (.bss) is zero.
         let mut bytes = section.data().map_err(LinkError::Elf)?.to_vec();
         bytes.resize(section.size() as usize, 0);
         let name = section.name().unwrap_or_default();
@@ -322,7 +323,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    /// Takes the data that static data has pointers to.
+    /// Takes the data that pointers in static data refer to.
     fn follow_data(&mut self, index: usize) -> Result<(), LinkError> {
         let Data { section: index, ref bytes, .. } = self.data[index];
         let pointers = bytes.len() / 8;
@@ -343,7 +344,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    /// Constants first, then variables. Returns the size of all and of the constants.
+    /// Assigns addresses: constants first, then variables. Returns the size of all data and of the constants.
     fn lay_out_data(&mut self) -> (usize, usize) {
         let mut end = STATICS;
         let mut constants_end = STATICS;
@@ -402,7 +403,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         name.and_then(|name| str::from_utf8(name).ok()).unwrap_or("?")
     }
 
-    /// What is wrong at an offset of a section.
+    /// The error for a problem at an offset of a section.
     fn failed(&self, section: SectionIndex, offset: u64, problem: &'static str) -> LinkError {
         let slot = usize::try_from(offset / 8).unwrap_or(usize::MAX);
         let function = self
@@ -417,7 +418,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         LinkError::Relocation { section, offset, source, problem }
     }
 
-    /// The same, if it is there that it is wrong.
+    /// The error for a failure: at this place, unless it concerns the whole.
     fn placed(&self, failure: Failure, section: SectionIndex, offset: u64) -> LinkError {
         match failure {
             Failure::Here(problem) => self.failed(section, offset, problem),
@@ -425,8 +426,8 @@ impl<'a, 'e> Linker<'a, 'e> {
         }
     }
 
-    /// The guest address of an offset in a data section, or the handle of a map. An address may lie
-    /// outside: C allows pointers to the end, and accesses are checked.
+    /// The guest address of an offset in a data section, or the handle of a map. An address may lie outside of the
+    /// section: C allows pointers to the end, and accesses are checked.
     fn address(
         &mut self,
         target: Option<(SectionIndex, u64)>,
@@ -446,11 +447,10 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(data.address.wrapping_add(address).wrapping_add(addend))
     }
 
-    /// The handle of the map that is declared at this place. Maps get theirs as they are found.
+    /// The handle of the map that is declared at this place. Handles are assigned as maps are found.
     fn handle(&mut self, place: u64) -> Result<u64, &'static str> {
         let definition = self.parts.declarations.at(place);
-        let definition =
-            definition.ok_or("refers to the inside of a map; only &map is possible")?;
+        let definition = definition.ok_or("refers to the inside of a map; only &map is allowed")?;
         let known = self.maps.iter().position(|map| map.name() == definition.name());
         let index = known.unwrap_or(self.maps.len());
         if known.is_none() {
@@ -469,7 +469,7 @@ impl<'a, 'e> Linker<'a, 'e> {
         let [_, _, _, _, low @ .., _, _, _, _, h0, h1, h2, h3] = self.code[8 * pc..]
             .first_chunk_mut::<16>()
             .filter(|slots| slots[0] == LOAD_CONSTANT)
-            .ok_or("relocation of an address in an instruction that does not load one")?;
+            .ok_or("relocation of an address in an instruction that does not load an address")?;
         low.copy_from_slice(&(address as u32).to_le_bytes());
         [*h0, *h1, *h2, *h3] = ((address >> 32) as u32).to_le_bytes();
         Ok(())
@@ -494,14 +494,14 @@ impl<'a, 'e> Linker<'a, 'e> {
 }
 
 impl CodeSection<'_> {
-    /// Those of a function's slots.
+    /// The relocations of a function's slots.
     fn relocations_of(&self, slots: &Range<usize>) -> &[CodeRelocation] {
         let below = |end: usize| self.relocations.partition_point(|found| found.slot < end);
         &self.relocations[below(slots.start)..below(slots.end)]
     }
 }
 
-/// The immediate of the instruction that `slots` begins with.
+/// The immediate of the first instruction of `slots`.
 fn immediate(slots: &[u8]) -> i32 {
     match slots {
         [_, _, _, _, i0, i1, i2, i3, ..] => i32::from_le_bytes([*i0, *i1, *i2, *i3]),
@@ -521,7 +521,7 @@ fn is_code(section: &Section<'_, '_>) -> bool {
 }
 
 fn is_data(section: &Section<'_, '_>) -> bool {
-    // Maps are declared as variables, but are none.
+    // Maps are declared as variables, but are not data.
     let is_map = section.name().is_ok_and(|name| name.trim_start_matches('.').starts_with("maps"));
     flags(section).contains(SHF_ALLOC) && !is_map
 }

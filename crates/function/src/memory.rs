@@ -1,76 +1,76 @@
-//! Accounts of memory: what many parties may take of a machine, together and each.
+//! Accounts of memory: limits for the memory that several parties take, together and each.
 //!
-//! Whoever takes memory for somebody holds a [`Charge`] beside it; when that is dropped, the memory is
-//! given back. All accounts of a [`Memory`] share its limit. Of that, a party may take as much as others
-//! have left: one that is alone half, of two that want all each a third, so that whoever comes later
-//! finds some. A part of the whole is kept for parties that have only little.
+//! Code that takes memory on behalf of a party keeps a [`Charge`] with it; dropping the charge gives the memory back.
+//! All accounts of a [`Memory`] share its limit. A party may take as much of it as the others have left free: a party
+//! alone takes half, two that want everything a third each, so some is left for parties that come later. A part of the
+//! limit is reserved for parties that have little.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The part of the limit that parties with more than [`Memory::little_bytes`] do not touch: a quarter.
+/// The part of the limit that parties with more than [`Memory::little_bytes`] may not use: a quarter.
 const RESERVE_PART: usize = 4;
-/// What any party may take as long as the limit allows it: this part of it.
+/// The part of the limit that any party may take, as long as the limit allows it.
 const LITTLE_PART: usize = 64;
 
-/// Memory that several accounts share.
+/// Memory shared by several accounts.
 #[derive(Debug)]
 pub struct Memory {
     limit_bytes: AtomicUsize,
     used_bytes: AtomicUsize,
 }
 
-/// What one party has taken.
+/// The account of one party.
 #[derive(Debug)]
 pub struct Account {
     memory: Arc<Memory>,
     used_bytes: AtomicUsize,
-    /// It is the owner of the memory itself: no share.
+    /// It belongs to the owner of the memory, and has no share.
     is_own: bool,
-    /// What this is a member of.
+    /// The group that the party is a member of.
     group: Option<Arc<Account>>,
 }
 
-/// Memory that has been taken, and is given back when this is dropped.
+/// Memory that has been taken; dropping this gives it back.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
     bytes: usize,
 }
 
-/// There is not as much memory left as is asked for.
+/// There is less memory left than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryFull {
-    /// The party has its share.
+    /// The request exceeds the party's share.
     #[error(
-        "{bytes} bytes are more than {} share of the target's memory: it has {used_bytes} bytes, and with what \
-         others use may have {share_bytes}",
+        "{bytes} bytes are more than {} share of the target's memory: it uses {used_bytes} bytes of the \
+         {share_bytes} that it may use now",
         if *is_group { "its address's" } else { "the host's" }
     )]
     Share {
         /// Whether it is the share of a group that the party is a member of.
         is_group: bool,
-        /// What was asked for.
+        /// The requested bytes.
         bytes: usize,
-        /// What the party has.
+        /// The bytes that the party has.
         used_bytes: usize,
-        /// What it may have now.
+        /// The bytes that it may have now.
         share_bytes: usize,
     },
-    /// All parties together have all there is.
+    /// The request exceeds the rest of all memory.
     #[error(
         "{bytes} bytes are more than what is left of the target's {limit_bytes} bytes of memory"
     )]
     All {
-        /// What was asked for.
+        /// The requested bytes.
         bytes: usize,
-        /// What there is.
+        /// The limit of all parties together.
         limit_bytes: usize,
     },
 }
 
 impl MemoryFull {
-    /// The same of so many bytes.
+    /// The same error for a request of this many bytes.
     const fn of(self, asked: usize) -> MemoryFull {
         match self {
             MemoryFull::Share { is_group, used_bytes, share_bytes, .. } => {
@@ -82,28 +82,28 @@ impl MemoryFull {
 }
 
 impl Memory {
-    /// Memory of which nothing is used.
+    /// Memory, all of which is free.
     pub fn new(limit_bytes: usize) -> Arc<Memory> {
         let limit_bytes = AtomicUsize::new(limit_bytes);
         Arc::new(Memory { limit_bytes, used_bytes: AtomicUsize::new(0) })
     }
 
-    /// What all accounts may take together, in bytes.
+    /// Limit of all accounts together, in bytes.
     pub fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes what all accounts may take together. What is taken already stays taken.
+    /// Changes the limit of all accounts together. Memory already taken stays taken.
     pub fn set_limit_bytes(&self, bytes: usize) {
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What all accounts have taken, in bytes.
+    /// Memory taken by all accounts, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// What a party may take whatever others have, as long as the limit allows it, in bytes.
+    /// Bytes that a party may take whatever others have, as long as the limit allows it.
     pub fn little_bytes(&self) -> usize {
         self.limit_bytes() / LITTLE_PART
     }
@@ -118,32 +118,32 @@ impl Memory {
         Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own, group })
     }
 
-    /// An account for what the owner of the memory needs itself. It has no share, but leaves what is
-    /// kept for parties that have only little.
+    /// An account for the owner of the memory itself. It has no share, but does not use the part that is reserved for
+    /// parties with little.
     pub fn own_account(self: &Arc<Self>) -> Arc<Account> {
         self.account_with(None, true)
     }
 }
 
 impl Account {
-    /// An account of a member of this one: what it takes this one takes as well, and together members leave a third as
-    /// much as they take, whatever their number.
+    /// An account of a member of this group. Memory that a member takes counts for the group as well. Together, members
+    /// leave a third as much free as they take, whatever their number.
     pub fn member(self: &Arc<Self>) -> Arc<Account> {
         self.memory.account_with(Some(Arc::clone(self)), false)
     }
 
-    /// What it has taken, in bytes.
+    /// Memory that it has taken, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory it is an account of.
+    /// The memory that it is an account of.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// What its members may have together, if all parties together have `total` bytes. Where it is for one that will have
-    /// more than little, an eighth is left to members that have not.
+    /// Bytes that the members of this group may have together, if all parties together have `total` bytes. A request of
+    /// a member that will have more than little also leaves an eighth to members with little.
     fn group_share_bytes(&self, used: usize, total: usize, is_for_little: bool) -> usize {
         let limit = self.memory.limit_bytes();
         let free = (limit - limit / RESERVE_PART).saturating_sub(total);
@@ -151,7 +151,7 @@ impl Account {
         (used.saturating_add(free) / 8 * eighths).max(self.memory.little_bytes())
     }
 
-    /// What it may have, if all parties together have `total` bytes.
+    /// Bytes that it may have, if all parties together have `total` bytes.
     fn share_bytes(&self, used: usize, total: usize) -> usize {
         let limit = self.memory.limit_bytes();
         let free = (limit - limit / RESERVE_PART).saturating_sub(total);
@@ -159,21 +159,21 @@ impl Account {
             return used + free;
         }
         let little = self.memory.little_bytes();
-        // As much again as is free, of what is not kept for others.
+        // At most as much as it leaves free, not counting the reserve.
         if used < free { (used + free).div_ceil(2).max(little) } else { used.max(little) }
     }
 
     /// Takes memory.
     ///
     /// # Errors
-    /// If the account has no room for it; then nothing is taken.
+    /// If the account has no room for it; then nothing has been taken.
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, MemoryFull> {
         let mut charge = Charge { account: Arc::clone(self), bytes: 0 };
         charge.resize(bytes)?;
         Ok(charge)
     }
 
-    /// The same, if there is room for `rest` bytes more then.
+    /// Takes memory, if afterwards there would be room for `rest` more bytes.
     ///
     /// # Errors
     /// As [`charge`](Self::charge).
@@ -183,7 +183,7 @@ impl Account {
         rest: usize,
     ) -> Result<Charge, MemoryFull> {
         let charge = self.charge(bytes.saturating_add(rest));
-        // What is told is what was asked for.
+        // An error reports only the requested bytes.
         let mut charge = charge.map_err(|full| full.of(bytes))?;
         charge.resize(bytes)?;
         Ok(charge)
@@ -198,7 +198,7 @@ impl Account {
         Charge { account: Arc::clone(self), bytes }
     }
 
-    /// This account, and those that it is a member of.
+    /// This account, and the groups that it is a member of.
     fn with_group(&self) -> impl Iterator<Item = &Account> {
         std::iter::successors(Some(self), |account| account.group.as_deref())
     }
@@ -212,7 +212,7 @@ impl Account {
                 used.checked_add(bytes).filter(|sum| *sum <= limit_bytes)
             })
             .map_err(|_| all)?;
-        // Another thread may do the same for this party: both add first and look then.
+        // Another thread may do the same for this party, so both add first and compare then.
         let little_bytes = self.memory.little_bytes();
         let has_little = self.used_bytes().saturating_add(bytes) <= little_bytes;
         let look = |account: &Account| {
@@ -225,7 +225,7 @@ impl Account {
             let full = MemoryFull::Share { is_group, bytes, used_bytes, share_bytes };
             (used_bytes + bytes > share_bytes).then_some(full)
         };
-        // Of all, so that all can be given back.
+        // Adds to all accounts, so that a refusal can give back to all.
         let refusals = self.with_group().filter_map(look);
         if let Some(full) = refusals.fold(None, |first, full| first.or(Some(full))) {
             self.give_back(bytes);
@@ -243,18 +243,18 @@ impl Account {
 }
 
 impl Charge {
-    /// How many bytes it is.
+    /// Number of bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whose memory it is.
+    /// The account that has taken the memory.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Takes more or gives back, so that it is this many bytes.
+    /// Takes more memory or gives some back, so that this has the given size in bytes.
     ///
     /// # Errors
     /// If the account has no room for more; then nothing has changed.
@@ -281,7 +281,7 @@ mod tests {
 
     const LIMIT: usize = 64 << 20;
 
-    /// Takes as much as it can get, in pieces.
+    /// Takes as much as possible, in pieces.
     fn fill(account: &Arc<Account>) -> Charge {
         let mut charge = account.charge(0).expect("nothing");
         for piece in [1 << 20, 1 << 10] {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn dropped_charges_are_given_back() {
         let memory = Memory::new(LIMIT);
         let own = memory.own_account();
         let mut charge = own.charge(1000).expect("room");
@@ -308,22 +308,22 @@ mod tests {
     }
 
     #[test]
-    fn parties_leave_as_much_as_they_take_and_a_reserve() {
+    fn accounts_leave_free_as_much_as_they_take_and_a_reserve() {
         let memory = Memory::new(LIMIT);
         let accounts: Vec<_> = (0..12).map(|_| memory.account()).collect();
         let charges: Vec<_> = accounts.iter().map(fill).collect();
         let common = LIMIT - LIMIT / RESERVE_PART;
         let part = |index: usize| charges[index].bytes() as f64 / common as f64;
         assert!((part(0) - 0.5).abs() < 0.01 && (part(1) - 0.25).abs() < 0.01, "{charges:?}");
-        // The last ones get little, but that.
+        // The last accounts get little, but not less.
         assert!(charges.iter().all(|charge| charge.bytes() >= memory.little_bytes() - 1024));
         assert!(memory.used_bytes() <= LIMIT);
         let late = memory.account();
-        assert!(late.charge(memory.little_bytes()).is_ok(), "there is always some for one more");
+        assert!(late.charge(memory.little_bytes()).is_ok(), "another account still gets a little");
     }
 
     #[test]
-    fn members_leave_something_to_others() {
+    fn members_of_a_group_leave_memory_for_others() {
         let memory = Memory::new(LIMIT);
         let group = memory.account();
         let members: Vec<_> = (0..100).map(|_| group.member()).collect();
@@ -332,7 +332,7 @@ mod tests {
         let used: usize = charges.iter().map(Charge::bytes).sum();
         assert_eq!((group.used_bytes(), memory.used_bytes()), (used, used));
         assert!((used as f64 / common as f64 - 0.75).abs() < 0.01, "{used} of {common}");
-        // No two of them keep the others from having little.
+        // Two members cannot prevent the others from having little.
         drop(charges);
         let greedy = [fill(&members[0]), fill(&members[1])];
         assert!(greedy[0].bytes() > common / 3 && greedy[1].bytes() > memory.little_bytes());
@@ -340,12 +340,12 @@ mod tests {
         let modest: Vec<_> = (2..8).map(|of| members[of].charge(little).expect("little")).collect();
         drop((greedy, modest));
         let charges: Vec<_> = members.iter().map(fill).collect();
-        // Who is no member has half of what is left.
+        // An account outside of the group has half of the rest.
         let other = fill(&memory.account());
         assert!((other.bytes() as f64 / common as f64 - 0.125).abs() < 0.01, "{other:?}");
         let full = members[99].charge(1 << 20).expect_err("they have their share");
         assert!(full.to_string().contains("its address's share"), "{full}");
-        // What one gives back another may have.
+        // Memory that one member gives back is available to others.
         drop(charges);
         assert_eq!((group.used_bytes(), memory.used_bytes()), (0, other.bytes()));
         let anyway = members[0].charge_anyway(LIMIT);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_may_have_to_leave_something() {
+    fn charge_leaving_keeps_room_for_the_rest() {
         let memory = Memory::new(LIMIT);
         let account = memory.account();
         let half = (LIMIT - LIMIT / RESERVE_PART) / 2;
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_had_until_there_is_none() {
+    fn small_charges_succeed_until_memory_is_exhausted() {
         let memory = Memory::new(LIMIT);
         let taken: Vec<_> = (0..LITTLE_PART)
             .map(|_| memory.account().charge(memory.little_bytes()).expect("little"))

@@ -1,4 +1,4 @@
-//! ELF objects, as clang writes them for `-target bpf`, to checked programs.
+//! Parses ELF objects, as clang writes them for `-target bpf`, to checked programs.
 
 use crate::abi::{MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS_BYTES};
 use crate::elf::Elf;
@@ -9,11 +9,11 @@ use crate::program::{Problem, Program, ProgramError};
 use crate::source::DebugInfo;
 use object::{Architecture, Object as _, ObjectSection as _, SectionIndex};
 
-/// Entry sections are named with this prefix; what follows is the function's name.
+/// Prefix of the names of entry sections; the rest is the function's name.
 pub const ENTRY_PREFIX: &str = "bpfof/";
 
-/// Entry points of one object, and instructions of all of them. What they share counts for each,
-/// so that a small object cannot become a large one.
+/// Maximum entry points of one object, and instructions of all of them. Shared functions count for each entry point, so
+/// that a small object cannot become large.
 const MAX_ENTRIES: usize = 64;
 const MAX_ALL_INSTRUCTIONS: usize = 16 * MAX_INSTRUCTIONS;
 
@@ -23,7 +23,7 @@ pub struct Object {
     entries: Vec<Entry>,
 }
 
-/// The function of a `bpfof/<name>` section and those it calls.
+/// The function of a `bpfof/<name>` section and the functions that it calls.
 #[derive(Debug)]
 pub struct Entry {
     /// The section's name after [`ENTRY_PREFIX`].
@@ -32,7 +32,7 @@ pub struct Entry {
     pub program: Program,
 }
 
-/// Why an object was refused.
+/// The reason why an object was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// Larger than [`MAX_OBJECT_BYTES`].
@@ -47,18 +47,18 @@ pub enum ObjectError {
     /// No `bpfof/…` section.
     #[error("no section named bpfof/<name>; mark the function with SEC(\"bpfof/<name>\")")]
     NoEntry,
-    /// More than an object may hold.
+    /// More entry points or instructions than permitted.
     #[error(
-        "more than {MAX_ENTRIES} entry points, or all together of more than {MAX_ALL_INSTRUCTIONS} \
-         instructions; split the object"
+        "more than {MAX_ENTRIES} entry points, or more than {MAX_ALL_INSTRUCTIONS} \
+         instructions in all of them; split the object"
     )]
     TooManyEntries,
-    /// The asked-for entry does not exist.
+    /// The requested entry does not exist.
     #[error("the object has {entries} entry points; number {index} does not exist")]
     NoSuchEntry {
-        /// What was asked for, from 0.
+        /// The requested index, from 0.
         index: usize,
-        /// How many there are.
+        /// Number of entry points.
         entries: usize,
     },
     /// A section with more than one function that could be the entry point.
@@ -76,13 +76,13 @@ pub enum ObjectError {
     /// A relocation that the loader cannot resolve.
     #[error("{place}{section}: instruction {pc}: {problem}")]
     Relocation {
-        /// The source line, for people: empty or ending in a colon and a blank.
+        /// The source line, for messages: empty, or ending in a colon and a blank.
         place: String,
         /// Name of the section.
         section: String,
         /// Slot within the section.
         pc: u64,
-        /// What is wrong.
+        /// The defect.
         problem: &'static str,
     },
     /// More static data than there is room for.
@@ -93,7 +93,7 @@ pub enum ObjectError {
     StaticsTooLarge {
         /// The entry's name.
         name: String,
-        /// What they take.
+        /// Bytes that its static data takes.
         bytes: u64,
     },
     /// Maps that cannot be made.
@@ -102,7 +102,7 @@ pub enum ObjectError {
     /// A program that fails the checks.
     #[error("{place}{name}: {source}")]
     Program {
-        /// The source line, for people: empty or ending in a colon and a blank.
+        /// The source line, for messages: empty, or ending in a colon and a blank.
         place: String,
         /// The entry's name.
         name: String,
@@ -115,7 +115,7 @@ impl Object {
     /// Parses and checks all entry points of an object. Never panics, whatever the bytes.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// The first defect, with its place.
     pub fn parse(bytes: &[u8]) -> Result<Object, ObjectError> {
         let file = File::parse(bytes)?;
         let mut entries = Vec::new();
@@ -131,8 +131,8 @@ impl Object {
         if entries.is_empty() { Err(ObjectError::NoEntry) } else { Ok(Object { entries }) }
     }
 
-    /// Parses and checks one entry point of an object: number `index` from 0, in file order. What is
-    /// wrong with others does not matter, and takes no time.
+    /// Parses and checks one entry point of an object: number `index` from 0, in file order. Other entry points are not
+    /// examined: their defects do not matter, and they take no time.
     ///
     /// # Errors
     /// As [`parse`](Object::parse).
@@ -152,7 +152,7 @@ impl Object {
         &self.entries
     }
 
-    /// The same, to add what else is known of them.
+    /// The entry points, mutable, for adding debug information.
     pub fn entries_mut(&mut self) -> &mut [Entry] {
         &mut self.entries
     }
@@ -164,7 +164,7 @@ impl Object {
     }
 }
 
-/// An object whose entry points have not been looked at.
+/// An object whose entry points have not been parsed.
 struct File<'a> {
     elf: Elf<'a>,
     debug: DebugInfo<'a>,
@@ -192,7 +192,7 @@ impl<'a> File<'a> {
         Ok(File { elf, debug, declarations, functions })
     }
 
-    /// The sections of the entry points, with the names of these.
+    /// The sections of the entry points, with the names of the entry points.
     fn entries(&self) -> impl Iterator<Item = (SectionIndex, &'a str)> {
         self.elf.sections().filter_map(|section| {
             let name = section.name_bytes().ok().and_then(|name| str::from_utf8(name).ok())?;
@@ -220,7 +220,7 @@ impl<'a> File<'a> {
                 ObjectError::StaticsTooLarge { name: name.to_owned(), bytes }
             }
             LinkError::TooManyRelocations => {
-                ObjectError::Elf(format!("{name} has more relocations than there is room for"))
+                ObjectError::Elf(format!("{name} has more relocations than the limit"))
             }
             LinkError::TooManySections => {
                 ObjectError::Elf(format!("{name} refers to more than {MAX_SECTIONS} sections"))
@@ -240,13 +240,13 @@ impl<'a> File<'a> {
     }
 }
 
-/// Many headers may share one long name, and each is looked at several times.
+/// Bounds the length of names: many headers may share one long name, and each is read several times.
 fn check_names(elf: &Elf<'_>) -> Result<(), ObjectError> {
     let mut bytes = 0;
     for section in elf.sections() {
         bytes += section.name_bytes().map_err(elf_error)?.len();
         if bytes > MAX_OBJECT_BYTES {
-            let problem = "the names of its sections are longer than an object may be";
+            let problem = "the names of its sections are longer than the largest object";
             return Err(ObjectError::Elf(problem.to_owned()));
         }
     }

@@ -1,10 +1,10 @@
-//! Maps of a function that nothing else is installed beside.
+//! The maps of a function with nothing else installed.
 
 use crate::environment::Environment;
 use crate::map::Map;
 use crate::program::Program;
 
-/// The environment of a function that has its maps, empty at first, and nothing else.
+/// The environment of a function with its maps, initially empty, and nothing else installed.
 #[derive(Debug, Default)]
 pub struct OwnMaps(Vec<Map>);
 

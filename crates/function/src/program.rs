@@ -1,8 +1,8 @@
-//! Checked programs: what both engines may assume without looking again.
+//! Checked programs: properties that both engines may rely on.
 //!
-//! The checks are structural (RFC 9669 §3–5): known opcodes, existing registers, zero reserved
-//! fields, jumps to instructions of the same function, calls to functions and helpers that exist,
-//! no way to run off the end. What an instruction does with memory is checked when it runs.
+//! The checks are structural (RFC 9669 §3–5): known opcodes, existing registers, zero reserved fields, jumps to
+//! instructions of the same function, calls to functions and helpers that exist, no path past the end. Memory accesses
+//! are checked at run time.
 
 use crate::abi::{self, CALL_EFFORT, MAX_CALLS, MAX_EFFORT, MAX_INSTRUCTIONS, MAX_JUMPS_BACK};
 use crate::cost::Costs;
@@ -17,20 +17,20 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What digests begin with: of what they are. Another number where the same code does something else.
+/// Prefix of the input of digests. Must change if the same code gets another meaning.
 const DIGEST_OF: &[u8] = b"bpfof program 1\0";
 
-/// Why a program was refused, and where.
+/// The reason why a program was refused, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction {pc}: {problem}")]
 pub struct ProgramError {
     /// Index of the instruction, in 8-byte slots.
     pub pc: u32,
-    /// What is wrong with it.
+    /// The defect.
     pub problem: Problem,
 }
 
-/// What can be wrong with an instruction.
+/// Defects of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The program has no instructions or is not a whole number of slots.
@@ -50,7 +50,7 @@ pub enum Problem {
         "the program's instructions and {CALL_EFFORT} times its calls are more than {MAX_EFFORT}"
     )]
     TooMuch,
-    /// Not an instruction of RFC 9669 (the deprecated packet access is none either).
+    /// Not an instruction of RFC 9669 (the deprecated packet access is not supported).
     #[error("opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3 or v4)")]
     UnknownOpcode(u8),
     /// r11 to r15, or a write to r10.
@@ -62,7 +62,7 @@ pub enum Problem {
     /// A jump or call leaves its function or hits the middle of a 16-byte instruction.
     #[error("jump or call to {0}, which is not an instruction of this function")]
     Target(i64),
-    /// No such helper.
+    /// A helper that does not exist.
     #[error("helper {0} does not exist (see functions/include/bpfof.h)")]
     UnknownHelper(i32),
     /// A function's last instruction lets execution run past its end.
@@ -135,17 +135,17 @@ impl Program {
         &self.instructions
     }
 
-    /// From now on this is what is known of its source.
+    /// Sets the source lines.
     pub fn set_sources(&mut self, sources: SourceMap) {
         self.sources = sources;
     }
 
-    /// The program with what is known of its source.
+    /// The program with these source lines.
     pub fn with_sources(self, sources: SourceMap) -> Program {
         Program { sources, ..self }
     }
 
-    /// The program with its static data, which its addresses are made for.
+    /// The program with its static data, whose addresses its instructions already have.
     pub(crate) fn with_statics(self, statics: Statics) -> Program {
         let constant_bytes = statics.constants().end - statics.constants().start;
         let digest = Sha256::new()
@@ -155,8 +155,8 @@ impl Program {
         Program { statics, digest: digest.finalize().into(), ..self }
     }
 
-    /// The lowest guest address that it may access: [`abi::WORKSPACE`] if it asks for that
-    /// somewhere, else [`abi::GUEST_BASE`].
+    /// The lowest guest address that it may access: [`abi::WORKSPACE`] if it calls `bpfof_workspace` somewhere, else
+    /// [`abi::GUEST_BASE`].
     pub fn lowest_address(&self) -> u64 {
         self.lowest
     }
@@ -174,8 +174,8 @@ impl Program {
         Program { maps: maps.into(), digest: digest.finalize().into(), ..self }
     }
 
-    /// SHA-256 of all that decides what the program does: instructions, static data, maps. Its name, source lines and
-    /// symbols are not in it, so that a program that was compiled with other paths has the same digest.
+    /// SHA-256 of everything that determines what the program does: instructions, static data, maps. Name, source lines
+    /// and symbols are not included, so a program that was compiled with other paths has the same digest.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -209,46 +209,45 @@ impl Program {
         &self.functions
     }
 
-    /// What a call of the function at `target` costs before it runs, in [units](crate::cost): the
-    /// dearest way forward through it. The entry function's is paid when the program is called.
+    /// Price that a call of the function at `target` pays before it runs, in [units](crate::cost): the most expensive
+    /// path forward through it. The price of the entry function is paid when the program is called.
     pub fn call_cost(&self, target: u32) -> i64 {
         self.functions
             .binary_search_by_key(&target, |function| function.start)
             .map_or(0, |index| self.costs.call(index))
     }
 
-    /// What executing a slot once costs, in [units](crate::cost), without what a function or helper that
-    /// it calls costs.
+    /// Price of executing a slot once, in [units](crate::cost), without the function or helper that it calls.
     pub(crate) fn cost(&self, pc: u32) -> i64 {
         self.costs.own(pc)
     }
 
-    /// What a jump from `pc` to `target` costs, in [units](crate::cost), if it goes backwards: the
-    /// dearest way from there to here. Any cycle goes back as far as it goes forward, so the sum
-    /// bounds what is executed. Nothing in a scan, which is paid for when it is left.
+    /// Price of a jump from `pc` to `target`, in [units](crate::cost), if it goes backwards: the most expensive path
+    /// from `target` to `pc`. Any cycle goes back as far as it goes forward, so the sum bounds what is executed. None
+    /// within a scan, which is paid for when it is left.
     pub fn jump_cost(&self, pc: u32, target: u32) -> Option<i64> {
         let in_scan = self.scans.at(pc).is_some_and(|scan| self.scans.at(target) == Some(scan));
         (target <= pc && !in_scan).then(|| self.costs.jump(pc, target))
     }
 
-    /// The scan that a function is in when it begins, if its first instruction is one of a scan's.
+    /// The scan that a function begins in, if its first instruction belongs to one.
     #[inline]
     pub(crate) fn scan_at_start(&self, function: u32) -> Option<Scan> {
         self.scans.at(function).map(|index| self.scans.get(index))
     }
 
-    /// Whether there are strided loops in it.
+    /// Whether it has strided loops.
     pub(crate) fn has_scans(&self) -> bool {
         self.scans.any()
     }
 
-    /// Whether an instruction is one of a strided loop.
+    /// Whether an instruction belongs to a strided loop.
     #[cfg(feature = "fuzz")]
     pub(crate) fn is_in_scan(&self, pc: u32) -> bool {
         self.scans.at(pc).is_some()
     }
 
-    /// The scans that are left and entered where control goes from `pc` to `next`, if there are any.
+    /// The scans that are left and entered when control goes from `pc` to `next`, if any.
     #[inline]
     pub(crate) fn crossing(&self, pc: u32, next: u32) -> Option<Crossing> {
         let [from, to] = [pc, next].map(|pc| self.scans.at(pc));
@@ -325,7 +324,7 @@ pub(crate) struct Crossing {
     pub(crate) entered: Option<Scan>,
 }
 
-/// A function runs from its first slot, a call's target, to the next function.
+/// Splits a program into functions: each goes from its first slot, a call's target, to the next function.
 fn split_functions(instructions: &[Instruction]) -> Vec<Range<u32>> {
     let mut starts = BTreeSet::from([0]);
     starts.extend(instructions.iter().filter_map(|instruction| match *instruction {
@@ -522,7 +521,7 @@ fn decode_sign_extend(
     Ok(Instruction::SignExtend { wide, width, dst, src: slot.source_register()? })
 }
 
-/// RFC 9669 §4.2: the source bit selects big-endian, the wide class swaps whatever the machine is.
+/// RFC 9669 §4.2: the source bit selects big-endian; the wide class swaps on any machine.
 fn decode_endian(slot: &Slot, wide: bool, dst: Register) -> Result<Instruction, Problem> {
     let big_endian = slot.opcode & 0x08 != 0;
     Slot::require(slot.src == 0 && !(wide && big_endian))?;
@@ -597,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_all_that_a_program_does() {
+    fn the_digest_covers_code_statics_and_maps() {
         let parse = |constant| {
             let load = [0xb7, 0, 0, 0, constant, 0, 0, 0];
             Program::parse([load, EXIT].as_flattened()).expect("valid")
@@ -654,7 +653,7 @@ mod tests {
     #[test]
     fn fields_without_a_meaning_are_refused() {
         let undefined = [
-            // Signed division is offset 1; nothing else has one.
+            // Only signed division has an offset, which is 1.
             [0x37, 0, 2, 0, 2, 0, 0, 0],
             [0x07, 0, 1, 0, 2, 0, 0, 0],
             // Sign extension: from an immediate, from 24 bits, from 32 to 32.
@@ -664,7 +663,7 @@ mod tests {
             // Byte swaps: of 24 bits, with a source bit in the wide class.
             [0xd4, 0, 0, 0, 24, 0, 0, 0],
             [0xdf, 0, 0, 0, 16, 0, 0, 0],
-            // Jumps with a distance in the other field.
+            // Jumps with their distance in the wrong field.
             [0x05, 0, 0, 0, 1, 0, 0, 0],
             [0x06, 0, 1, 0, 0, 0, 0, 0],
             // Calls by BTF id; an atomic operation that does not exist, and one without fetch.

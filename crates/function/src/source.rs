@@ -1,9 +1,9 @@
-//! Which source line an instruction comes from, as clang -g says it in BTF (the line information
-//! of the sections `.BTF` and `.BTF.ext`, Linux: Documentation/bpf/btf.rst).
+//! The source lines of instructions, from the BTF that clang -g writes (the line information of the sections `.BTF` and
+//! `.BTF.ext`, Linux: Documentation/bpf/btf.rst).
 //!
-//! BTF rather than DWARF: it needs no relocation, says it in fixed-size records, and carries the
-//! text of the lines, which the target has no file of. It is for people only: whatever it claims
-//! cannot change what a program does, and damaged parts are left out.
+//! BTF rather than DWARF: it needs no relocation, has fixed-size records, and carries the text of the lines, whose
+//! files the target does not have. It is used in messages only: its contents cannot change what a program does, and
+//! damaged parts are ignored.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,34 +11,34 @@ use std::ops::Range;
 
 /// Longest file name or source text kept, in bytes.
 const MAX_TEXT_BYTES: usize = 200;
-/// Different file names and texts kept of one program; all further ones are empty.
+/// Maximum number of different file names and texts kept of one program; all others are empty.
 const MAX_TEXTS: usize = 8192;
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// The file as it was named to the compiler.
+    /// The file as named to the compiler.
     pub file: String,
     /// From 1.
     pub line: u32,
     /// The line itself without leading blanks, empty if the object does not have it.
     pub text: String,
-    /// The calls through which the compiler has put it where it is, the nearest first. BTF does not
-    /// have them; `bpfof-debug-info` adds them.
+    /// The calls through which the instruction was inlined, the innermost first. BTF does not have them;
+    /// `bpfof-debug-info` adds them.
     pub inlined_at: Vec<CallSite>,
 }
 
-/// The place of a call that was inlined.
+/// The place of an inlined call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSite {
-    /// The file as it was named to the compiler.
+    /// The file as named to the compiler.
     pub file: String,
     /// From 1.
     pub line: u32,
 }
 
 impl SourceLine {
-    /// Place and text, to begin a message with.
+    /// Place and text, as the beginning of a message.
     pub(crate) fn quoted(&self) -> String {
         if self.text.is_empty() {
             format!("{self}: ")
@@ -61,26 +61,26 @@ impl fmt::Display for CallSite {
     }
 }
 
-/// Where an instruction stands in its object.
+/// The place of an instruction in its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Number of the ELF section.
     pub section: usize,
-    /// Where it begins in the section, in bytes.
+    /// Offset in the section, in bytes.
     pub offset_bytes: u64,
 }
 
-/// The source lines of a program, by instruction. A few allocations, however many lines there are: who
-/// drops it may have no time.
+/// The source lines of a program, by instruction. It has only a few allocations, even for many lines: the thread that
+/// drops it may be a reactor, which must not spend time on that.
 #[derive(Clone, Debug, Default)]
 pub struct SourceMap {
     /// Ascending by first instruction.
     lines: Vec<Line>,
-    /// Of all lines.
+    /// The calls of all lines.
     calls: Vec<Place>,
-    /// All texts, one after the other.
+    /// All texts, concatenated.
     texts: String,
-    /// First instruction of each function, ascending, and where that stands.
+    /// First instruction of each function, ascending, and its place in the object.
     functions: Vec<(u32, Origin)>,
 }
 
@@ -90,7 +90,7 @@ struct Line {
     start: u32,
     place: Place,
     text: Text,
-    /// In `calls`.
+    /// A range of `calls`.
     inlined_at: Range<u32>,
 }
 
@@ -100,7 +100,7 @@ struct Place {
     line: u32,
 }
 
-/// A part of `texts`.
+/// A range of `texts`.
 type Text = Range<u32>;
 
 impl SourceMap {
@@ -108,7 +108,7 @@ impl SourceMap {
     pub fn find(&self, pc: u32) -> Option<SourceLine> {
         let after = self.lines.partition_point(|line| line.start <= pc);
         let Line { start, place, text, inlined_at } = &self.lines[after.checked_sub(1)?];
-        // What is known of the function before says nothing of this one.
+        // A line of the previous function does not apply to this one.
         let next = self.functions.partition_point(|(start, _)| *start <= pc);
         if next.checked_sub(1).is_some_and(|function| *start < self.functions[function].0) {
             return None;
@@ -124,15 +124,15 @@ impl SourceMap {
         })
     }
 
-    /// Where instruction `pc` stands in its object; None if the program comes from no object.
+    /// The place of instruction `pc` in its object; None if the program comes from no object.
     pub fn origin(&self, pc: u32) -> Option<Origin> {
         let after = self.functions.partition_point(|(start, _)| *start <= pc);
         let (start, Origin { section, offset_bytes }) = self.functions[after.checked_sub(1)?];
         Some(Origin { section, offset_bytes: offset_bytes + 8 * u64::from(pc - start) })
     }
 
-    /// The same for a program of `instructions` slots, with each line as `refine` makes it of where
-    /// the instruction stands and of what is known.
+    /// A copy for a program of `instructions` slots, in which `refine` makes each line from the place of the
+    /// instruction and the known line.
     #[must_use]
     pub fn refined(
         &self,
@@ -176,7 +176,7 @@ impl SourceMap {
     }
 }
 
-/// Puts a text behind the others.
+/// Appends a text.
 fn append(texts: &mut String, text: &str) -> Text {
     let start = texts.len() as u32;
     texts.push_str(text);
@@ -186,7 +186,7 @@ fn append(texts: &mut String, text: &str) -> Text {
 /// Makes the [`SourceMap`] of a program, function by function.
 pub(crate) struct SourceMapBuilder<'a, 'e> {
     debug: &'a DebugInfo<'e>,
-    /// The texts that are there already, by their offsets in the object's strings.
+    /// Texts that have been appended, by their offsets in the object's strings.
     known: HashMap<u32, Text>,
     map: SourceMap,
 }
@@ -196,8 +196,8 @@ impl<'a, 'e> SourceMapBuilder<'a, 'e> {
         SourceMapBuilder { debug, known: HashMap::new(), map: SourceMap::default() }
     }
 
-    /// From instruction `base` on, behind all that are there already, the program is `slots` of this
-    /// section.
+    /// Adds the lines of a function: the slots `slots` of this section, which are the program's instructions from
+    /// `base` on. Functions must be added in order.
     pub(crate) fn add(&mut self, base: usize, section: usize, name: &str, slots: Range<usize>) {
         let origin = Origin { section, offset_bytes: 8 * slots.start as u64 };
         self.map.functions.push((base as u32, origin));
@@ -205,13 +205,12 @@ impl<'a, 'e> SourceMapBuilder<'a, 'e> {
         for record in self.debug.of(name, slots.start) {
             let Some([offset, file, text, place]) = words::<4>(record) else { return };
             let slot = (offset / 8) as usize;
-            // One record an instruction, in order.
+            // At most one record for each instruction, in order.
             if !(next..slots.end).contains(&slot) {
                 return;
             }
             next = slot + 1;
-            // The lower 10 bits are the column. Line 0 is the compiler's own: it goes with the
-            // line before.
+            // The lower 10 bits are the column. Line 0 stands for code of the compiler: it belongs to the line before.
             let line = place >> 10;
             if line == 0 {
                 continue;
@@ -223,7 +222,7 @@ impl<'a, 'e> SourceMapBuilder<'a, 'e> {
         }
     }
 
-    /// The line of an instruction of what is there already.
+    /// The line of an instruction among those added so far.
     pub(crate) fn find(&self, pc: u32) -> Option<SourceLine> {
         self.map.find(pc)
     }
@@ -250,23 +249,22 @@ impl<'a, 'e> SourceMapBuilder<'a, 'e> {
     }
 }
 
-/// What the two sections say of lines.
+/// The line information of the two sections.
 #[derive(Debug, Default)]
 pub(crate) struct DebugInfo<'a> {
     strings: &'a [u8],
-    /// Bytes of a record.
+    /// Size of a record in bytes.
     record_bytes: usize,
     /// The records of each section, by its name.
     records: HashMap<&'a [u8], &'a [u8]>,
 }
 
 impl<'a> DebugInfo<'a> {
-    /// From the contents of `.BTF` and `.BTF.ext`; what is not as it should be, and all behind it, is
-    /// left out.
+    /// Parses the contents of `.BTF` and `.BTF.ext`. Ignores a damaged part and everything behind it.
     pub(crate) fn parse(btf: &'a [u8], extension: &'a [u8]) -> DebugInfo<'a> {
         let (strings, line_info) = (header_part(btf, 16), header_part(extension, 16));
         let mut info = DebugInfo { strings: strings.unwrap_or_default(), ..DebugInfo::default() };
-        // The size of a record, then for each section its name, a count and the records.
+        // The size of a record; then, for each section, its name, a count and the records.
         let Some([record_bytes]) = line_info.and_then(words::<1>) else { return info };
         info.record_bytes = record_bytes as usize;
         if info.record_bytes < 16 {
@@ -280,7 +278,7 @@ impl<'a> DebugInfo<'a> {
         info
     }
 
-    /// The name and records of the section that `rest` begins with, and what is behind it.
+    /// The name and records of the section at the start of `rest`, and the bytes behind it.
     fn section(&self, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8], &'a [u8])> {
         let [name, count] = words::<2>(rest)?;
         let length = (count as usize).checked_mul(self.record_bytes)?;
@@ -288,7 +286,7 @@ impl<'a> DebugInfo<'a> {
         Some((string(self.strings, name), records, behind))
     }
 
-    /// The records of a section, from the first that is of `slot` or behind it. They are in order.
+    /// The records of a section, from `slot` on. They are in order.
     fn of(&self, section: &str, slot: usize) -> impl Iterator<Item = &'a [u8]> {
         let records = self.records.get(section.as_bytes()).copied().unwrap_or_default();
         let record_bytes = self.record_bytes.max(1);
@@ -305,9 +303,8 @@ impl<'a> DebugInfo<'a> {
     }
 }
 
-/// A part of the section `.BTF` or `.BTF.ext`, whose offset and length are `offset_at` bytes into its
-/// header. Both headers are: magic, version and flags, then the header's length; offsets count from
-/// the header's end.
+/// The part of the section `.BTF` or `.BTF.ext` whose offset and length are at `offset_at` in its header. Both headers
+/// are: magic, version and flags, then the header's length; offsets count from the header's end.
 pub(crate) fn header_part(section: &[u8], offset_at: usize) -> Option<&[u8]> {
     let [magic, header, ..] = words::<2>(section)?;
     let [offset, length] = words::<2>(section.get(offset_at..)?)?;
@@ -316,7 +313,7 @@ pub(crate) fn header_part(section: &[u8], offset_at: usize) -> Option<&[u8]> {
     section.get(start..start.checked_add(length as usize)?)
 }
 
-/// The first little-endian words of `bytes`.
+/// The first N little-endian words of `bytes`.
 pub(crate) fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
     let (words, _) = bytes.get(..4 * N)?.as_chunks::<4>();
     let mut all = [0; N];

@@ -1,4 +1,4 @@
-//! Static data of a program: constants and variables, each chain with its own.
+//! Static data of a program: constants and variables. Each chain has its own copy.
 
 use crate::abi::STATICS;
 use crate::arena::Arena;
@@ -7,20 +7,20 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a program's static data is when its first call of a chain begins.
+/// The initial static data of a program, as the first call of a chain finds it.
 #[derive(Clone, Debug, Default)]
 pub struct Statics {
-    /// From [`STATICS`] on.
+    /// The bytes at [`STATICS`].
     image: Arc<[u8]>,
-    /// How many bytes of it, from the start, are constants.
+    /// The first bytes of the image, this many, are constants.
     constant_bytes: usize,
-    /// Whose it is: differs for all programs that have any; 0 for those that have none.
+    /// Serial number: unique for programs with static data; 0 for programs without.
     serial: u64,
 }
 
 impl Statics {
-    /// An image for [`STATICS`] on, at most [`STATICS_BYTES`](crate::abi::STATICS_BYTES) long, of
-    /// which the first `constant_bytes` must not be written.
+    /// Makes an image for [`STATICS`], at most [`STATICS_BYTES`](crate::abi::STATICS_BYTES) long,
+    /// whose first `constant_bytes` must not be written.
     pub(crate) fn new(image: Vec<u8>, constant_bytes: usize) -> Statics {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let serial = if image.is_empty() { 0 } else { NEXT.fetch_add(1, Ordering::Relaxed) };
@@ -32,12 +32,12 @@ impl Statics {
         self.image.len()
     }
 
-    /// Whose it is: 0 if there is none.
+    /// The serial number; 0 if there is no static data.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// The image, from [`STATICS`] on.
+    /// The image for [`STATICS`].
     pub(crate) fn image(&self) -> &[u8] {
         &self.image
     }
@@ -52,8 +52,8 @@ impl Statics {
         self.constants().end..STATICS + self.image.len() as u64
     }
 
-    /// Places the image if this program was not the last that ran on the arena, in this chain.
-    /// Later calls find what the earlier ones made of it.
+    /// Places the image unless this program was the last that ran on the arena in this chain. Later
+    /// calls find the variables as earlier calls left them.
     #[inline]
     pub(crate) fn begin_call(&self, arena: &mut Arena) {
         if arena.statics_of() != self.serial {

@@ -1,9 +1,9 @@
-//! Loops that read on through memory at a fixed step, which need no budget to end.
+//! Strided loops: loops that walk through memory at a fixed step, and need no budget to end.
 //!
-//! The arena is small. A loop that adds the same step to a register in every turn, and in every turn
-//! accesses memory through it, leaves the arena soon and faults, if it has not ended before. Such a
-//! loop, a *scan*, does not charge the instruction budget turn by turn, which costs more than all
-//! other checks of a tight loop, but once when it is left, for the way that it has come.
+//! The arena is small. A loop that in every iteration adds the same step to a register, and accesses memory through it,
+//! soon leaves the arena and faults, unless it ends before. Such a loop, a *scan*, does not charge the budget in each
+//! iteration, which would cost more than all other checks of a tight loop. It charges once, when it is left, for the
+//! distance that the register has covered.
 
 use crate::cost::{Costs, SCAN_OFFSETS_BYTES, SCAN_UNITS_PER_BYTE};
 use crate::helper::Helper;
@@ -11,33 +11,33 @@ use crate::instruction::{AluOp, Instruction, Operand, Register};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Slots from the first to the last of a scan: one machine word holds a set of them. In longer loops
-/// the charge of a turn does not matter.
+/// Maximum slots from the first to the last of a scan: a set of them fits into one machine word. In longer loops the
+/// charge of an iteration is negligible.
 const SPAN_MAX: usize = u64::BITS as usize;
 
-/// Loops of a program that are looked at. Programs have some dozens; each takes some 10 µs.
+/// Maximum loops of a program that are examined. Programs have some dozens; each takes about 10 µs.
 const MAX_LOOPS: usize = 512;
 
-/// One scan.
+/// A strided loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
     /// The register that walks.
     pub(crate) register: Register,
-    /// Bytes that each turn adds to it; not 0.
+    /// Bytes that each iteration adds to it; not 0.
     pub(crate) step: i32,
-    /// What a turn costs, in units: all instructions of the loop.
+    /// Price of an iteration, in units: all instructions of the loop.
     pub(crate) turn: i64,
-    /// What is paid beside the turns, in units, where the scan may be entered behind where it is left: on the
-    /// way there forward more has been executed than what jumps back from there pay for.
+    /// Price in addition to the iterations, in units, if the scan may be entered behind a point where it is left: the
+    /// path forward to the entry executes more than the jumps back from the exit pay for.
     pub(crate) toll: i64,
 }
 
 impl Scan {
-    /// What leaving it costs when the register has come from one address to another. The arena
-    /// bounds the way, so this is small.
+    /// Price of leaving it after the register has moved from one address to another. The arena bounds the distance, so
+    /// this is small.
     pub(crate) fn cost(&self, from: u64, to: u64) -> u64 {
         let way = if self.step > 0 { to.wrapping_sub(from) } else { from.wrapping_sub(to) };
-        // One more for the turn that was begun.
+        // One more for the iteration in progress.
         let turns = way / u64::from(self.step.unsigned_abs()) + 1;
         turns.wrapping_mul(self.turn as u64).wrapping_add(self.toll as u64)
     }
@@ -47,7 +47,7 @@ impl Scan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scans {
     scans: Vec<Scan>,
-    /// For each slot 0, or one more than the index of its scan.
+    /// By slot: 0, or one more than the index of its scan.
     by_slot: Vec<u16>,
 }
 
@@ -57,7 +57,7 @@ impl Scans {
         !self.scans.is_empty()
     }
 
-    /// Those of checked instructions. Of two loops one in the other the outer is preferred.
+    /// Finds the scans of checked instructions. Of two nested loops the outer one is preferred.
     pub(crate) fn find(
         instructions: &[Instruction],
         functions: &[Range<u32>],
@@ -84,7 +84,7 @@ impl Scans {
         scans
     }
 
-    /// The dearest way to where each is entered, less the cheapest to where it is left.
+    /// Sets each toll: the largest path price to an entry of the scan, less the smallest path price to an exit.
     fn set_tolls(&mut self, instructions: &[Instruction], functions: &[Range<u32>], costs: &Costs) {
         let mut entered = vec![0; self.scans.len()];
         let mut left = vec![i64::MAX; self.scans.len()];
@@ -115,12 +115,12 @@ impl Scans {
         usize::from(self.by_slot[pc as usize]).checked_sub(1)
     }
 
-    /// The scan of an index.
+    /// The scan with this index.
     pub(crate) fn get(&self, index: usize) -> Scan {
         self.scans[index]
     }
 
-    /// Adds the loop of these slots, if it is a scan and shares no slot with another.
+    /// Adds the loop of these slots, if it is a scan and shares no slot with another one.
     fn add(&mut self, first: usize, span: &[Instruction], costs: &Costs) {
         let graph = Graph::new(first, span);
         let members = graph.members();
@@ -142,10 +142,10 @@ impl Scans {
     }
 }
 
-/// The control flow between a few slots: those from where a jump leads back to, to that jump. Sets of
-/// slots are bits, the first lowest.
+/// The control flow within a span of slots: from the target of a jump backwards to the jump. Sets of slots are bits,
+/// the first slot is the lowest bit.
 struct Graph {
-    /// By slot, where control goes from it, as far as that is among them.
+    /// By slot: its successors within the span.
     next: Vec<u64>,
 }
 
@@ -160,13 +160,13 @@ impl Graph {
         Graph { next: next.collect() }
     }
 
-    /// Where control goes from any of these.
+    /// The successors of any of these slots.
     fn after(&self, slots: u64) -> u64 {
         let each = self.next.iter().enumerate();
         each.filter(|(slot, _)| slots >> slot & 1 != 0).fold(0, |all, (_, next)| all | next)
     }
 
-    /// The slots that are on a way from the first to the last, and so in one loop with them.
+    /// The slots on a path from the first to the last, which form a loop with them.
     fn members(&self) -> u64 {
         let grow = |mut set: u64, step: &dyn Fn(u64) -> u64| loop {
             let more = set | step(set);
@@ -183,7 +183,7 @@ impl Graph {
         grow(1, &|set| self.after(set)) & grow(last, &before)
     }
 
-    /// Whether no way leads in a circle without leaving these slots.
+    /// Whether there is no cycle within these slots.
     fn is_acyclic(&self, mut slots: u64) -> bool {
         loop {
             let rest = slots & self.after(slots);
@@ -194,7 +194,7 @@ impl Graph {
         }
     }
 
-    /// What each turn adds to the register, if the members are a scan by it. A turn costs `turn`.
+    /// The step of the register, if the members are a scan by it. An iteration costs `turn`.
     fn step(
         &self,
         members: u64,
@@ -202,7 +202,7 @@ impl Graph {
         register: Register,
         turn: i64,
     ) -> Option<i32> {
-        // The register's way is as long as the arena, and as the offsets of the accesses are apart.
+        // The register stays within the arena, extended by the distance between the offsets of the accesses.
         let (mut steps, mut accesses, mut step, mut near) = (0, 0, None, None);
         for (slot, instruction) in span.iter().enumerate() {
             if members >> slot & 1 == 0 {
@@ -220,7 +220,7 @@ impl Graph {
                     }
                     steps |= 1 << slot;
                 }
-                // What is executed elsewhere must find paid what was executed here.
+                // Code executed elsewhere must not run before the iterations here are paid.
                 Instruction::CallLocal { .. }
                 | Instruction::CallHelper { helper: Helper::TailCall } => return None,
                 _ if instruction.may_write(register) => return None,
@@ -280,8 +280,8 @@ mod tests {
         slot(0xa5, dst, 0, offset, immediate as i32)
     }
 
-    /// What a turn of a load, a step and a jump costs, and a way through a function of a move, that and
-    /// its end.
+    /// Price of an iteration of a load, a step and a jump; and of a path through a function of a move, these, and an
+    /// exit.
     const TURN: i64 = 12 + 1 + 6;
     const WHOLE: i64 = 1 + TURN + 1;
 
@@ -303,7 +303,7 @@ mod tests {
         scans(&[body, &[jump, EXIT]].concat())[0].is_some()
     }
 
-    /// Outcome and budget left on both engines, with 512 bytes of zeros as data.
+    /// Result and rest of the budget on both engines, with 512 bytes of zeros as data.
     fn run(program: &Program, budget: i64) -> (Result<Exit, FaultKind>, i64) {
         let native = NativeFunction::compile(program).expect("translates");
         let [oracle, translated] = [false, true].map(|by_native| {
@@ -327,11 +327,11 @@ mod tests {
     fn loops_that_must_leave_the_arena_are_scans() {
         assert!(is_scan(&[load(1, 0), add(1, 1)]));
         assert!(is_scan(&[load(1, 0), add(1, -8)]));
-        // A step of one byte pays for a load, a branch and a little more, not for two loads.
+        // A step of one byte permits a load, a branch and a little more, not two loads.
         assert!(is_scan(&[load(1, 0), below(2, 9, 0), add(1, 1)]));
         assert!(!is_scan(&[load(1, 0), load(2, 0), add(1, 1)]));
         assert!(is_scan(&[load(1, 0), load(2, 0), add(1, 2)]));
-        assert!(!is_scan(&[load(2, 0), add(1, 1)]), "no access through what walks");
+        assert!(!is_scan(&[load(2, 0), add(1, 1)]), "no access through the induction variable");
         assert!(!is_scan(&[load(1, 0), add(1, 0)]), "stands still");
         assert!(!is_scan(&[load(1, 0), add(1, 4), add(1, -4)]), "comes back");
         assert!(!is_scan(&[load(1, 0), slot(0x04, 1, 0, 0, 4)]), "wraps at 32 bits");
@@ -345,8 +345,8 @@ mod tests {
         assert!(is_scan(&[load(1, 300), load(1, 44), add(1, 2)]));
         assert!(is_scan(&[load(1, 300), load(1, -32768), add(1, 2)]), "the first is enough");
         let far = [load(1, 32760), slot(0x05, 0, 0, 1, 0), load(1, -32768), add(1, 8)];
-        assert!(!is_scan(&[&[below(2, 9, 2)], &far[..]].concat()), "goes on behind the arena");
-        // A turn without the step, or without the access.
+        assert!(!is_scan(&[&[below(2, 9, 2)], &far[..]].concat()), "continues past the arena");
+        // Iterations without the step, or without the access.
         assert!(!is_scan(&[load(1, 0), below(2, 9, 1), add(1, 8)]));
         assert!(!is_scan(&[below(2, 9, 1), load(1, 0), add(1, 8)]));
         assert!(is_scan(&[below(2, 9, 1), mov(3, 3), load(1, 0), add(1, 8)]));
@@ -357,7 +357,7 @@ mod tests {
         let inner = [load(1, 0), add(1, 8), below(1, 99, -3)];
         let of_both = scans(&[&inner[..], &[below(1, 200, -4), EXIT]].concat());
         assert_eq!(of_both, [Some(0), Some(0), Some(0), Some(0), None]);
-        // The outer is none by itself: in a turn of it the inner may not take a step.
+        // The outer loop is not a scan by itself: in an iteration of it the inner one may not make a step.
         let around = scans(&[&[mov(1, 0)], &inner[..], &[below(2, 200, -5), EXIT]].concat());
         assert_eq!(around, [None, Some(0), Some(0), Some(0), None, None]);
         let two = scans(&[&inner[..], &inner, &[EXIT]].concat());
@@ -365,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_loop_does_not_belong_to_its_scan() {
-        // As clang turns loops around: the end of the function is in the midst of the loop.
+    fn code_outside_the_loop_does_not_belong_to_its_scan() {
+        // As clang rotates loops: the end of the function is in the middle of the loop.
         let turned = [
             mov(1, abi::DATA as i32),
             slot(0x05, 0, 0, 4, 0),
@@ -379,15 +379,15 @@ mod tests {
         ];
         let of = Some(0);
         assert_eq!(scans(&turned), [None, None, of, of, None, None, of, of]);
-        // The way through all of it, as many turns as it went round and one for the way in, and the branch
-        // before where it is entered, behind where it is left.
+        // The path through the whole function, an iteration for each time round and one for the entry, and the branch
+        // before the entry, which lies behind the exit.
         let (whole, turn) = (1 + 1 + 1 + 6 + 12 + 1, 1 + 6 + 12 + 1);
         let left = 1000 - whole - 5 * turn - 6;
         assert_eq!(run(&program(&turned), 1000), (Ok(Exit::Return(7)), left));
     }
 
     #[test]
-    fn leaving_pays_for_the_way() {
+    fn leaving_a_scan_pays_for_its_iterations() {
         for (step, end, turns) in [(1, 100, 100), (3, 100, 34), (512, 512, 1)] {
             let address = abi::DATA as i32;
             let slots = [mov(1, address), load(1, 0), add(1, step), below(1, abi::DATA + end, -3)];
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_down_is_a_scan_too() {
+    fn descending_loops_are_scans() {
         let last = abi::DATA as i32 + 511;
         let above = slot(0x35, 1, 0, -3, abi::DATA as i32);
         let slots = [mov(1, last), load(1, 0), add(1, -2), above, EXIT];
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_scan_ends_with_the_arena() {
+    fn an_endless_scan_ends_at_the_end_of_the_arena() {
         for step in [1, 100, -1, i32::MAX, i32::MIN] {
             let slots =
                 [mov(1, abi::DATA as i32), load(1, 0), add(1, step), slot(0x05, 0, 0, -3, 0)];
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(run(&program(&slots), 100_000).0, Err(FaultKind::Budget));
     }
 
-    /// A loop around a scan that is entered behind a long way and left before it.
+    /// A loop around a scan that is entered behind a long path and left before it.
     #[test]
     fn a_way_past_a_scan_is_paid_for_when_it_is_left() {
         let mut slots = vec![slot(0x15, 2, 0, 601, 1)];
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_behind_and_in_calls_begin_where_they_begin() {
+    fn scans_after_and_inside_calls_keep_their_start() {
         // Entry: r6 = data; call f; the scan by r6 that follows. f: a scan by r1; exit.
         let scan = |register| {
             let end = below(register, abi::DATA + 80, -3);
@@ -467,13 +467,13 @@ mod tests {
         let slots = [&main[..], &scan(1), &[EXIT]].concat();
         assert_eq!(scans(&slots)[2], Some(0));
         assert_eq!(scans(&slots)[7], Some(1));
-        // Main once, with the call; the way through f; each scan eleven turns.
+        // The entry once, with the call; the path through f; eleven iterations of each scan.
         let left = 1000 - (WHOLE + 8) - WHOLE - 2 * 11 * TURN;
         assert_eq!(run(&program(&slots), 1000), (Ok(Exit::Return(0)), left));
     }
 
-    /// The scan of a function that begins with it begins where the function does. Steps of both signs,
-    /// in the entry function and in one that is called in a loop without end.
+    /// A scan at the start of a function begins with the function. Steps of both signs, in the entry function and in a
+    /// function that is called in an endless loop.
     #[test]
     fn a_function_may_begin_with_a_scan() {
         for step in [8, -8] {

@@ -1,4 +1,4 @@
-//! What can be said of a program without running it, for people.
+//! Static properties of a program, for messages.
 
 use crate::abi::{FRAME_BYTES, MAX_FRAMES};
 use crate::helper::Helper;
@@ -16,13 +16,12 @@ pub struct Summary {
     /// [`FRAME_BYTES`]. `None` if functions call themselves: then calls fail beyond
     /// [`MAX_FRAMES`].
     pub frames: Option<u64>,
-    /// Bytes that the largest frame uses, as far as addresses are formed from r10 directly.
+    /// Bytes that the largest frame uses, as far as addresses are computed from r10 directly.
     pub frame_bytes: u64,
-    /// The most that a call takes from the instruction budget, in [units](crate::cost). `None` if that depends on data:
-    /// there is a loop, a helper whose length is not a constant, or one that looks at data to find
-    /// how much it has to do.
+    /// Maximum that a call takes from the budget, in [units](crate::cost). `None` if it depends on data: there is a
+    /// loop, a helper whose length is not a constant, or one whose work depends on data.
     pub budget: Option<i64>,
-    /// The most instructions that a call executes, in its own functions. `None` if there is a loop.
+    /// Maximum instructions that a call executes in its own functions. `None` if there is a loop.
     pub steps: Option<i64>,
 }
 
@@ -54,11 +53,11 @@ impl Program {
         }
     }
 
-    /// The lowest offset from r10 that is accessed, or that a pointer is made of.
+    /// The lowest offset from r10 that is accessed, or that a pointer is made from, as a number of bytes.
     fn frame_bytes(&self, range: &Range<u32>) -> u64 {
         let code = &self.instructions()[range.start as usize..range.end as usize];
         let mut lowest = 0;
-        // Registers that are copies of r10, and an offset.
+        // Registers that are copies of r10 plus an offset.
         let mut copies = [None; 11];
         for instruction in code {
             let access = match *instruction {
@@ -99,7 +98,7 @@ impl Program {
     }
 }
 
-/// What is known of one function, its callees included.
+/// Properties of one function, including its callees.
 #[derive(Clone, Copy)]
 struct Cost {
     frames: Option<u64>,
@@ -107,7 +106,7 @@ struct Cost {
     steps: Option<i64>,
 }
 
-/// What a path is measured in.
+/// The unit in which a path is measured.
 #[derive(Clone, Copy, PartialEq)]
 enum Measure {
     Budget,
@@ -116,9 +115,9 @@ enum Measure {
 
 struct Walk<'a> {
     program: &'a Program,
-    /// By function; the inner `None`s also mark those under way.
+    /// By function; the inner `None`s also mark functions in progress.
     known: Vec<Option<Cost>>,
-    /// Where jumps lead to.
+    /// Targets of jumps.
     landings: BTreeSet<u32>,
 }
 
@@ -128,7 +127,7 @@ impl Walk<'_> {
         if let Some(known) = self.known[index] {
             return known;
         }
-        // Found again while it is under way, it calls itself.
+        // If this function is found again while it is in progress, it is recursive.
         self.known[index] = Some(unknown);
         let range = self.program.functions()[index].clone();
         let mut frames = Some(1);
@@ -138,7 +137,7 @@ impl Walk<'_> {
                 continue;
             };
             let callee = self.program.functions().binary_search_by_key(&target, |f| f.start);
-            // Deeper than any call succeeds: nothing more to learn, and bounded recursion here.
+            // Deeper than any call can succeed: there is nothing more to learn, and the recursion here stays bounded.
             let cost = match callee {
                 Ok(callee) if depth <= MAX_FRAMES => self.function(callee, depth + 1),
                 _ => unknown,
@@ -153,7 +152,7 @@ impl Walk<'_> {
         cost
     }
 
-    /// The dearest path from a function's start, if no loop is among them.
+    /// The most expensive path from a function's start, unless there is a loop.
     fn dearest(
         &self,
         range: &Range<u32>,
@@ -163,7 +162,7 @@ impl Walk<'_> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {
             New,
-            /// On the path that is being followed: an edge to it closes a loop.
+            /// On the current path: an edge to it closes a loop.
             Open,
             Done(i64),
         }
@@ -208,7 +207,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Where execution can go on, and what the way there costs.
+    /// The successors of an instruction, and the price of going there.
     fn edges(&self, pc: u32) -> Vec<(u32, i64)> {
         let jump = |target| (target, self.program.jump_cost(pc, target).unwrap_or(0));
         match self.program.instructions()[pc as usize] {
@@ -240,7 +239,7 @@ impl Walk<'_> {
                 let length = self.constant_length(pc, range.start)?;
                 helper.bulk_cost(length).try_into().ok()
             }
-            // What a tail call leads to is another function's budget.
+            // A tail call continues in another function, whose price is unknown here.
             Instruction::CallHelper { helper: Helper::TailCall } => None,
             Instruction::CallHelper { helper } => helper.fixed_cost()?.try_into().ok(),
             _ => Some(0),
@@ -250,7 +249,7 @@ impl Walk<'_> {
     /// The constant in r3, the length, if it is set in straight code before the call.
     fn constant_length(&self, call: u32, start: u32) -> Option<u64> {
         for pc in (start..call).rev() {
-            // Another way may lead to the instruction behind this one.
+            // Another path may lead to the instruction behind this one.
             if self.landings.contains(&(pc + 1)) {
                 return None;
             }
@@ -297,14 +296,14 @@ mod tests {
         let branch = [0x15, 1, 3, 0, 0, 0, 0, 0];
         let two = [branch, length(64), MEMSET, EXIT, length(160), MEMSET, EXIT];
         let found = summary(&two);
-        // The dearest way through all of it, and that helper.
+        // The most expensive path through the function, and that helper.
         let cost = (6 + 3) + 10 + 160 / 8;
         assert_eq!((found.budget, found.steps, found.frames), (Some(cost), Some(4), Some(1)));
         assert_eq!(found.helpers, ["bpfof_memset"]);
-        // The branch leads to behind the length: it may be another.
+        // The branch leads behind the length: there it may be another.
         let around = [[0x15, 1, 1, 0, 0, 0, 0, 0], length(64), MEMSET, EXIT];
         assert_eq!(summary(&around).budget, None);
-        // Backwards without a loop: over an exit, and back to it.
+        // A jump backwards without a loop: over an exit, and back to it.
         let back = [[0x05, 0, 1, 0, 0, 0, 0, 0], EXIT, [0x05, 0, 0xfe, 0xff, 0, 0, 0, 0]];
         assert_eq!(summary(&back).budget, Some(3));
         let looping = [length(64), [0x15, 1, 0xfe, 0xff, 0, 0, 0, 0], EXIT];

@@ -26,8 +26,8 @@ fn fault(kind: FaultKind, pc: u32) -> Fault {
 /// Budget of a call that ends on its own.
 const ENOUGH: i64 = 10_000;
 
-/// Runs a program on both engines with 512 bytes of data and a numbered scratch, requires agreement
-/// also about memory, returns the outcome.
+/// Runs a program on both engines with 512 bytes of data and a numbered scratch, requires agreement about result and
+/// memory, and returns the result.
 fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
     let program = Program::parse(slots.as_flattened()).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("translates");
@@ -90,7 +90,7 @@ fn accesses_are_bounded_to_the_byte() {
 }
 
 #[test]
-fn what_one_path_checked_is_not_trusted_on_another() {
+fn a_check_on_one_path_is_not_trusted_on_another() {
     // if (r2 == 0) goto L; r0 = *(u8 *)(r3 + 0); L: r0 = *(u8 *)(r3 + 0)
     let [first, second] = constant(3, abi::DATA + 512);
     let program = [
@@ -115,8 +115,8 @@ fn a_check_of_a_wide_range_does_not_cover_what_lies_past_it() {
     assert_eq!(run(&program, ENOUGH), Err(fault(kind, 5)));
 }
 
-/// Accesses through one register are checked together. `run` compares memory: what came before the
-/// fault must be done, what comes after it must not.
+/// Accesses through one register are checked together. `run` compares memory: accesses before the fault must be done,
+/// accesses after it must not.
 #[test]
 fn accesses_checked_together_fault_one_by_one() {
     let store = |offset, value| slot(0x7a, 3, 0, offset, value);
@@ -139,7 +139,7 @@ fn accesses_checked_together_fault_one_by_one() {
     // Another register faults first, between two accesses of the group.
     let other = [store(0, 1), slot(0x79, 5, 4, 0, 0), store(8, 2)];
     assert_eq!(at(end - 8, &other), Err(fault(outside(0), 3)));
-    // The register changes between them, so it is no group.
+    // The register changes between them, so they are not a group.
     let moved = [store(0, 1), slot(0x07, 3, 0, 0, -100), store(8, 2)];
     assert!(at(end - 8, &moved).is_ok());
     let loaded = [store(0, 0), slot(0x79, 3, 3, 0, 0), slot(0x79, 5, 3, 0, 0)];
@@ -162,12 +162,12 @@ fn recursion_ends_at_the_eighth_frame() {
     assert_eq!(run(&recursive, 3), Err(fault(FaultKind::Budget, 0)));
 }
 
-/// A large namespace in memory may leave but single pages near each other.
+/// A large namespace in memory may leave only single pages near each other.
 #[test]
 fn functions_that_call_each_other_are_near_in_a_full_address_space() {
     let reserve = |bytes| region::alloc(bytes, region::Protection::NONE).expect("address space");
     let far: Vec<_> = (0..16).map(|_| reserve(3 << 30)).collect();
-    // All room between them; of that again single pages.
+    // All the room between them; then again single pages of that room.
     let mut pages: Vec<_> = (0..20_000).map(|_| reserve(4096)).collect();
     pages.sort_by_key(|page| page.as_ptr::<u8>().addr());
     let mut last = 0;
@@ -177,7 +177,7 @@ fn functions_that_call_each_other_are_near_in_a_full_address_space() {
         last = if is_near { last } else { address };
         is_near
     });
-    // More than half a page of code each: the caller's comes before the call, and counts after it.
+    // More than half a page of code each: the caller's code comes before the call and its results are used after it.
     let long: Vec<_> = [slot(0x0f, 3, 1, 0, 0), slot(0x2f, 3, 1, 0, 0)].repeat(400);
     let mut program = vec![slot(0x79, 1, 1, 0, 0), mov(3, 5)];
     program.extend(&long);
@@ -232,10 +232,10 @@ fn helpers_are_bounded_and_pay() {
     assert_eq!(run(&compare, ENOUGH), Ok(1));
 }
 
-/// Helpers with lengths that are constants, and the same lengths from memory: the one may be
-/// translated without a call, the other never is.
+/// Helpers with constant lengths, and the same lengths from memory: the former may be translated without a call, the
+/// latter never are.
 #[test]
-fn helpers_do_the_same_whatever_is_known_of_the_length() {
+fn helpers_do_the_same_for_constant_and_variable_lengths() {
     let scratch = abi::SCRATCH as i32;
     let end = abi::DATA as i32 + 512;
     let lengths = (0..=20).chain([31, 32, 33, 63, 64, 65, 127, 128, 129, 251, 512, 513]);
@@ -349,7 +349,7 @@ fn atomics_on_memory() {
     }
 }
 
-/// Arithmetic whose result many places want, each by itself: machine code has it once, as the program.
+/// Arithmetic whose result is used in many separate places: machine code computes it once, as the program does.
 #[test]
 fn code_is_not_multiplied() {
     const STEPS: usize = 1000;
@@ -367,7 +367,7 @@ fn code_is_not_multiplied() {
     assert!(native.code_bytes() < 64 * slots.len(), "{native:?} of {} slots", slots.len());
 }
 
-/// The least time that a loop with two entries takes until its budget is used up, behind so much arithmetic.
+/// Minimum time that a loop with two entries takes until its budget is used up, behind this much arithmetic.
 fn time_of_turns(steps: usize) -> std::time::Duration {
     let mut slots = vec![mov(0, 0), mov(6, 0), slot(0x79, 2, 1, 0, 0), slot(0x79, 3, 1, 24, 0)];
     for _ in 0..steps {
@@ -396,12 +396,12 @@ fn time_of_turns(steps: usize) -> std::time::Duration {
     (0..5).map(run).min().expect("a run")
 }
 
-/// The same in front of a loop: it is executed once, and not in each of 100,000 turns, which would take hundreds of
+/// Arithmetic in front of a loop is executed once, and not in each of 100,000 iterations, which would take hundreds of
 /// times as long.
 #[test]
 fn arithmetic_stays_in_front_of_a_loop_with_two_entries() {
     let (little, much) = (time_of_turns(1), time_of_turns(1000));
-    assert!(much < 30 * little, "{much:?} in place of {little:?}");
+    assert!(much < 30 * little, "{much:?} instead of {little:?}");
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn nested(depth: i16) -> Program {
     Program::parse(slots.as_flattened()).expect("a valid program")
 }
 
-/// Each jumps back to the one before it, so each is a loop in all others before it.
+/// Each rung jumps back to the one before it, so each is a loop within all loops before it.
 fn ladder(rungs: usize) -> Program {
     // if r5 != 70 goto the one before
     let rung = slot(0x55, 5, 0, -2, 70);
@@ -439,10 +439,10 @@ fn loops_are_nested_up_to_a_limit() {
     }
 }
 
-/// Two loops side by side in a third, and code that nothing reaches and that jumps into both. An analysis of loops
-/// that includes such code may never end.
+/// Two loops side by side in a third, and unreachable code that jumps into both. A loop analysis that includes such
+/// code may never end.
 #[test]
-fn what_nothing_reaches_is_not_in_loops() {
+fn unreachable_code_is_not_part_of_loops() {
     let slots = [
         slot(0x07, 2, 0, 0, 1),  // 0: r2 += 1
         slot(0x15, 5, 0, 3, 0),  // 1: if r5 == 0 goto 5
@@ -464,7 +464,7 @@ fn what_nothing_reaches_is_not_in_loops() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Random instruction streams: the engines agree, and nothing beyond the limit is touched.
+    /// Random instruction streams: the engines agree, and no memory beyond the limit is accessed.
     #[test]
     fn random_streams_stay_confined(data in proptest::collection::vec(any::<u8>(), 0..400)) {
         fuzz::differential(&data);
@@ -510,8 +510,8 @@ fn plausible_slot() -> impl Strategy<Value = [u8; 8]> {
         .prop_map(|(opcode, dst, src, offset, immediate)| slot(opcode, dst, src, offset, immediate))
 }
 
-/// Programs as long as they may be, of branches into each other's arms with all registers in use, stay within
-/// the frame that the host's stack has room for, at the greatest depth.
+/// Programs of the maximum length, of branches into each other's arms with all registers in use, stay within the frame
+/// size that the host's stack has room for, at the maximum depth.
 #[test]
 fn frames_have_a_limit() {
     let branches = |count: usize| {

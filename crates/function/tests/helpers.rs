@@ -17,7 +17,7 @@ const WORKSPACE: i32 = 12;
 const TRACE: i32 = 13;
 const FIND_ANY: i32 = 14;
 const FIND_ALL: i32 = 15;
-/// What a call may take from the budget here.
+/// Budget of a call.
 const BUDGET: i64 = 10_000;
 const EINVAL: i64 = -22;
 const ERANGE: i64 = -34;
@@ -32,7 +32,7 @@ fn constant(dst: u8, value: u64) -> [Slot; 2] {
     [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
 }
 
-/// A program that calls a helper with these arguments and returns what it gives.
+/// A program that calls a helper with these arguments and returns its result.
 fn calling(helper: i32, arguments: &[u64]) -> Vec<Slot> {
     let mut slots: Vec<Slot> =
         (1..).zip(arguments).flat_map(|(register, value)| constant(register, *value)).collect();
@@ -58,14 +58,14 @@ impl Environment for Even {
     }
 }
 
-/// What the instructions of [`calling`] cost beside the helper, with so many arguments.
+/// Price of the instructions of [`calling`], without the helper, for this many arguments.
 fn around(arguments: i64) -> i64 {
     arguments + 2
 }
 
 struct Run {
     exit: Result<Exit, Fault>,
-    /// What it took from the budget.
+    /// Units that it took from the budget.
     paid: i64,
     scratch: Vec<u8>,
     workspace: Vec<u8>,
@@ -73,7 +73,7 @@ struct Run {
     traced: Vec<(Vec<u8>, u64)>,
 }
 
-/// Runs a program on both engines with 512 bytes of data and `argument` in scratch; they agree.
+/// Runs a program on both engines with 512 bytes of data and `argument` in scratch; both must agree.
 fn run(slots: &[Slot], argument: &[u8], budget: i64) -> Run {
     let program = Program::parse(slots.as_flattened()).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("translates");
@@ -131,13 +131,13 @@ fn integers_are_parsed_and_paid_for_by_the_byte() {
         let refused = parse(text, 10, BUDGET);
         assert_eq!((result(&refused), word(&refused.scratch, 64)), (error, 0));
     }
-    // Enough for the digits and what ends them, or not.
+    // Enough for the digits and the byte that ends them, or not.
     let fixed = around(4) + 25 + 40;
     assert_eq!(result(&parse(b"12 ", 10, fixed + 24)), 2);
     let fault = |kind| Err(Fault { kind, pc: 8, data_end: abi::DATA + 512 });
     assert_eq!(parse(b"12 ", 10, fixed + 23).exit, fault(FaultKind::Budget));
     assert_eq!(parse(&[b'0'; 63], 10, fixed).exit, fault(FaultKind::Budget));
-    // Ranges, the text before the place for the value.
+    // Ranges are checked: the text before the place for the value.
     let end = abi::DATA + 512;
     let parse = |text, len, to| run(&calling(PARSE_INT, &[text, len, 10, to]), b"7", BUDGET).exit;
     let outside = |address| fault(FaultKind::Memory { address });
@@ -148,7 +148,7 @@ fn integers_are_parsed_and_paid_for_by_the_byte() {
 }
 
 #[test]
-fn tail_calls_end_the_function_if_there_is_another() {
+fn tail_calls_end_the_function_if_the_callee_exists() {
     let call = run(&calling(TAIL_CALL, &[8]), &[], BUDGET);
     assert_eq!(
         (call.exit, call.paid, call.asked_for),
@@ -160,7 +160,7 @@ fn tail_calls_end_the_function_if_there_is_another() {
     assert_eq!((result(&no_number), no_number.asked_for), (-1, vec![]));
     let poor = run(&calling(TAIL_CALL, &[8]), &[], around(1) + 499);
     assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
-    // From two calls deep, with what was paid until then.
+    // From two calls deep, with the units paid until then.
     let call_next = slot(0x85, 0, 1, 0, 2);
     let nested = [
         call_next,
@@ -177,7 +177,7 @@ fn tail_calls_end_the_function_if_there_is_another() {
     assert_eq!((nested.exit, nested.paid), (Ok(Exit::TailCall(6)), 2 * (8 + 1 + 1) + 3 + 500));
 }
 
-/// Registers r6 to r9 and the stack outlive a helper, r1 to r5 do not.
+/// Registers r6 to r9 and the stack survive a helper, r1 to r5 do not.
 #[test]
 fn helpers_leave_the_functions_own_registers_alone() {
     let mut program = constant(6, 5).to_vec();
@@ -194,7 +194,7 @@ fn helpers_leave_the_functions_own_registers_alone() {
     assert_eq!(result(&run(&program, &[], BUDGET)), -1 + 5 + 30);
 }
 
-/// Of bytes 0, 1, … 250, 0, …: length, without a seed, with [`SEED`]. From xxHash 0.8.4.
+/// Hashes of the bytes 0, 1, … 250, 0, …: length, hash without a seed, hash with [`SEED`]. From xxHash 0.8.4.
 #[rustfmt::skip]
 const XXH3: [(usize, u64, u64); 15] = [
     (0, 0x2d06_8005_38d3_94c2, 0x602b_0e2c_d666_2c8b),
@@ -236,7 +236,7 @@ fn doubles_are_parsed() {
     let fixed = around(3) + 25 + 120;
     assert_eq!(parse(b"-12.5e3,"), (7, -12500.0, fixed + 8 * 8));
     assert_eq!(parse(b"9007199254740993"), (16, 9_007_199_254_740_992.0, fixed + 16 * 8));
-    // More digits than are read at once; signs, points, exponents and the zeroes in front are none.
+    // More digits than are read at once. Signs, points, exponents and leading zeroes do not count as digits.
     assert_eq!(parse(b"9007199254740993.0010").2, fixed + 21 * 8 + 30_000);
     for number in ["9007199254740993.001", "-0.00012345678901234567", "-1.2345678901234567e-300"] {
         let length = number.len() as i64;
@@ -245,7 +245,7 @@ fn doubles_are_parsed() {
     }
     let zeroes = [&[b'0'; 100][..], b"5"].concat();
     assert_eq!(parse(&zeroes), (101, 5.0, fixed + 101 * 8));
-    // Their bytes are paid also if they are too many.
+    // Their bytes are paid even if there are too many.
     assert_eq!(parse(&[b'0'; 500]), (ERANGE, 0.0, fixed + 500 * 8));
     assert_eq!(parse(b"2.2250738585072011e-308").1.to_bits(), 0x000f_ffff_ffff_ffff);
     assert_eq!(parse(b"1e-400 "), (6, 0.0, fixed + 7 * 8));
@@ -289,8 +289,8 @@ fn traces_are_cut_and_paid_for() {
 }
 
 #[test]
-fn the_workspace_is_there_for_those_who_ask() {
-    // r6 = bpfof_workspace(); write to its first and last bytes; read below it if asked to.
+fn functions_that_call_the_helper_have_a_workspace() {
+    // r6 = bpfof_workspace(); write to its first and last bytes; optionally read below it.
     let last = abi::WORKSPACE_BYTES as i32 - 1;
     let program = |touch: &[Slot]| {
         let mut slots = vec![slot(0x85, 0, 0, 0, WORKSPACE), slot(0xbf, 6, 0, 0, 0)];
@@ -305,12 +305,12 @@ fn the_workspace_is_there_for_those_who_ask() {
     let cost = 2 * 2 + 5 + 25;
     assert_eq!((result(&good) as u64, good.paid), (abi::WORKSPACE, cost));
     assert_eq!((good.workspace[0], good.workspace[last as usize]), (1, 2));
-    // It ends where the stack begins, and nothing is before it.
+    // It ends where the stack begins, and nothing lies before it.
     assert_eq!(abi::WORKSPACE + abi::WORKSPACE_BYTES as u64, abi::GUEST_BASE);
     let before = run(&program(&[slot(0x71, 0, 6, -1, 0)]), &[], BUDGET);
     let kind = FaultKind::Memory { address: abi::WORKSPACE - 1 };
     assert_eq!(before.exit, Err(Fault { kind, pc: 6, data_end: abi::DATA + 512 }));
-    // Helpers see it as well.
+    // Helpers can access it as well.
     let fill = calling(3, &[abi::WORKSPACE, 7, 16]);
     let with = [&[slot(0x85, 0, 0, 0, WORKSPACE)][..], &fill].concat();
     assert_eq!(run(&with, &[], BUDGET).workspace[..17], [&[7; 16][..], &[0]].concat());
@@ -344,7 +344,7 @@ fn the_next_owner_finds_nothing_in_the_workspace() {
     assert_eq!(call(&mut arena), Ok(Exit::Return(0)));
 }
 
-/// What [`SNAPPY`], [`LZ4`] and [`ZSTD`] are, which the formats' own tools made: 334 bytes.
+/// The contents of [`SNAPPY`], [`LZ4`] and [`ZSTD`], which the formats' own tools made: 334 bytes.
 fn records() -> Vec<u8> {
     (0..12).flat_map(|i| format!("key-{i:04}=value of number {};", i * 7).into_bytes()).collect()
 }
@@ -368,10 +368,10 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// What [`decompress`] costs beside the bytes and blocks: the workspace, the program, both helpers.
+/// Price of [`decompress`] without the bytes and blocks: the workspace, the program, both helpers.
 const DECOMPRESSION: i64 = 1 + 25 + 7 + 25 + 100;
 
-/// Decompresses what scratch begins with into `room` bytes of the workspace.
+/// Decompresses the data at the start of scratch into `room` bytes of the workspace.
 fn decompress(format: u64, compressed: &[u8], room: usize, budget: i64) -> Run {
     let arguments = [format, abi::WORKSPACE, room as u64, abi::SCRATCH, compressed.len() as u64];
     let ask = [slot(0x85, 0, 0, 0, WORKSPACE)];
@@ -394,7 +394,7 @@ fn blocks_of_the_formats_own_tools_are_decompressed() {
         assert_eq!(good.paid, cost, "format {format}");
         let poor = decompress(format, &compressed, records.len(), cost - 1);
         assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
-        // With room to spare, with too little, and cut short at every byte.
+        // With room to spare, with too little room, and cut off at every byte.
         let spare = decompress(format, &compressed, 400, plenty);
         assert_eq!(result(&spare), records.len() as i64, "format {format}");
         let little = decompress(format, &compressed, records.len() - 1, plenty);
@@ -408,7 +408,7 @@ fn blocks_of_the_formats_own_tools_are_decompressed() {
     assert_eq!(result(&decompress(2, &bytes(SNAPPY), 400, plenty)), EINVAL);
 }
 
-/// Bytes after the first are those of a Zstandard frame: here 4 blocks of no bytes, 1 of 3.
+/// Checks the price of a Zstandard frame: 4 empty blocks, 1 of 3 bytes.
 #[test]
 fn frames_pay_for_each_block() {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x20, 3];
@@ -448,7 +448,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A frame of 33 equal literals, and a match that begins before them. The library copies literals in larger pieces,
-/// from a buffer that has those of the frame before.
+/// from a buffer that still has literals of the previous frame.
 #[test]
 fn a_frame_that_fails_shows_nothing_of_another() {
     let secret: Vec<u8> =
@@ -476,14 +476,14 @@ fn decompression_stays_in_its_ranges() {
     assert_eq!(call(abi::DATA, 513, abi::SCRATCH, 136), fault(abi::DATA));
     assert_eq!(call(abi::DATA, 400, end - 1, 2), fault(end - 1));
     assert_eq!(call(abi::DATA, u64::MAX, abi::SCRATCH, u64::MAX), fault(abi::SCRATCH));
-    // The workspace is not there without its helper.
+    // The workspace is not mapped without its helper.
     assert_eq!(call(abi::WORKSPACE, 400, abi::SCRATCH, 136), fault(abi::WORKSPACE));
     // Onto itself.
     assert_eq!(call(abi::SCRATCH + 135, 400, abi::SCRATCH, 136), Ok(Exit::Return(EINVAL as u64)));
     assert_eq!(call(abi::SCRATCH + 136, 400, abi::SCRATCH, 136), Ok(Exit::Return(334)));
 }
 
-/// Where one of four bytes is first, as a loop over the bytes finds it; twice the same byte is one.
+/// Position of the first of four bytes, as a loop over the bytes finds it; repeating a byte searches for fewer.
 #[test]
 fn any_of_four_bytes_is_found() {
     let text = *b"field one,\"field\ttwo\"\nfield three\0";
@@ -528,7 +528,7 @@ fn all_places_of_four_bytes_are_listed() {
                 assert_eq!(listed, expected[..count]);
                 let behind = 512 + 2 * most.min(len);
                 assert!(run.scratch[behind..].iter().all(|byte| *byte == 0), "nothing behind it");
-                // It stops with the part that has the last place.
+                // The search stops with the part that has the last position.
                 let looked_at = match (most, count == most) {
                     (0, _) => 0,
                     (_, true) => usize::from(expected[count - 1]) / 64 + 1,
@@ -556,7 +556,7 @@ fn a_list_of_places_stays_in_its_range() {
         let fault = run_with(arguments, BUDGET).exit.expect_err("outside");
         assert_eq!(fault.kind, FaultKind::Memory { address }, "{arguments:?}");
     }
-    // Room for as many as there may be is enough.
+    // Room for the maximum number is enough.
     let fits = [abi::SCRATCH, 256, bytes, data, u64::MAX];
     assert_eq!(result(&run_with(fits, BUDGET)), 256);
     let overlap = [data, 512, bytes, data + 256, 4];
@@ -567,7 +567,7 @@ fn a_list_of_places_stays_in_its_range() {
     assert_eq!(fault.kind, FaultKind::Budget);
 }
 
-/// Whoever is told of a line cannot take it.
+/// An environment that panics.
 struct Failing;
 
 impl Environment for Failing {

@@ -1,4 +1,4 @@
-//! The association of one client: what is asked of the target.
+//! The association of one client, and its commands to the target.
 
 use crate::config::Served;
 use crate::{COMMAND_TIMEOUT, KEEP_ALIVE};
@@ -12,13 +12,13 @@ use bpfof_nvme::vendor_specific::FunctionDigest;
 use bpfof_nvme::{AdminCommand, Installation, Status, Upload};
 use std::time::Duration;
 
-/// Longest time to connect a queue. While a lane is connected no Keep Alive is sent, of which the last was sent at
-/// most half of the timeout before, and the leases are not looked at.
+/// Longest time to connect a queue. While a lane is being connected no Keep Alive is sent and the leases are not
+/// checked; the last Keep Alive was sent at most half of the timeout before.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1800);
-/// When that is over for certain: the library notices it an eighth late.
+/// The longest that connecting takes in fact: the library notices the end of its time up to an eighth late.
 pub(crate) const CONNECTED: Duration =
     Duration::from_millis(CONNECT_TIMEOUT.as_millis() as u64 * 9 / 8);
-/// Most data of one command: one that takes long keeps the leases from being looked at.
+/// Most data of one command: during a long command the leases are not checked.
 const TRANSFER_BYTES: u32 = 128 << 10;
 
 /// A restricted association at a target.
@@ -32,23 +32,23 @@ pub(crate) struct Association {
     lanes: usize,
 }
 
-/// A request that has failed: alone, or with the association.
+/// Why a request has failed: alone, or with the association.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// The target, or the state of the association, does not allow it.
     Refused(Refusal),
-    /// The association is over, or will be when the target has not heard of it for long enough.
+    /// The association is over, or will be at the end of its keep-alive timeout.
     Lost(Lost),
 }
 
 /// Why an association is given up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {
-    /// The target does not answer, or not as it must.
+    /// The target does not answer, or answers wrongly.
     #[error(transparent)]
     Host(#[from] Error),
-    /// Somebody may have waited for a lease for so long that one more command could end too late.
-    #[error("the target answers too slowly to give files back in time")]
+    /// A lease break may have waited so long that one more command could end too late.
+    #[error("the target answers too slowly for files to be given back in time")]
     Late,
 }
 
@@ -58,7 +58,7 @@ impl From<Lost> for Failed {
     }
 }
 
-/// What an error means that came from the target.
+/// Classifies an error of the target.
 fn failed(error: Error) -> Failed {
     match error {
         Error::Command { .. }
@@ -72,7 +72,7 @@ fn failed(error: Error) -> Failed {
 }
 
 impl Association {
-    /// Connects to a target and restricts what is connected.
+    /// Connects to a target and restricts the association.
     pub(crate) fn open(served: &Served) -> Result<Self, Error> {
         let options = Options {
             keep_alive: KEEP_ALIVE,
@@ -94,35 +94,35 @@ impl Association {
         self.info
     }
 
-    /// Files that may have maps at a time.
+    /// Most files that may have maps at a time.
     pub(crate) const fn files_max(&self) -> u32 {
         self.limits.file_maps
     }
 
-    /// Extents that a map may have.
+    /// Most extents of a map.
     pub(crate) const fn extents_max(&self) -> usize {
         self.limits.extents as usize
     }
 
-    /// Bytes of a function's object, at most.
+    /// Largest object of a function, in bytes.
     pub(crate) const fn object_bytes_max(&self) -> u32 {
         self.limits.object_bytes
     }
 
-    /// Sends a Keep Alive if one is due; the time until the next.
+    /// Sends a Keep Alive if one is due; returns the time until the next.
     pub(crate) fn keep_alive(&mut self) -> Result<Duration, Error> {
         self.controller.keep_alive()
     }
 
-    /// Tells the target where a file lies, as its next version. If that takes several commands, `between` is
-    /// called between them; when it fails the target has no new map.
+    /// Sets the map of a file with the next version. If that takes several commands, calls `between` between them; if
+    /// that fails, the target has no new map.
     pub(crate) fn set_map(
         &mut self,
         file: u32,
         layout: &FileLayout,
         between: &mut dyn FnMut() -> Result<(), Failed>,
     ) -> Result<u64, Failed> {
-        // Used up even if the target refuses it: a version never names two maps.
+        // The version is used up even if the target refuses the map, so that a version never names two maps.
         self.last_version += 1;
         let map = FileMapObject {
             file,
@@ -143,12 +143,12 @@ impl Association {
         Ok(self.last_version)
     }
 
-    /// Takes the map of a file away. When it returns, no chain reads by it any more.
+    /// Removes the map of a file. When it returns, no chain uses the map any more.
     pub(crate) fn remove_map(&mut self, file: u32) -> Result<(), Lost> {
         Ok(self.controller.remove_file_map(self.info.nsid, file)?)
     }
 
-    /// A function with this digest that the target keeps for everybody. This is one command.
+    /// The function with this digest that is installed at the target for all hosts. Sends one command.
     pub(crate) fn kept_function(
         &mut self,
         digest: &[u8; 32],
@@ -158,7 +158,8 @@ impl Association {
         let answered = self.controller.admin_command(command, &[], most);
         let (answer, mut report) = answered.map_err(|error| match error {
             Error::Command { source, .. } if source.status.same_code(Status::INVALID_FIELD) => {
-                let why = "the target is older than this daemon, and has no digests of functions: update it";
+                let why = "the target is older than this daemon, and does not report digests of \
+                           functions: update it";
                 Failed::Refused(Refusal::new(Cause::Target, why))
             }
             error => failed(error),
@@ -171,7 +172,7 @@ impl Association {
         Ok(entries.find(is_it).map(|entry| FunctionId(entry.function)))
     }
 
-    /// Loads a function for this association. `between` is called between the commands that this takes.
+    /// Loads a function for this association. Calls `between` between its commands.
     pub(crate) fn load(
         &mut self,
         object: &[u8],
@@ -191,7 +192,7 @@ impl Association {
             match self.controller.admin_command(command, chunk, 0) {
                 Ok((answer, _)) => function = answer.dw0,
                 Err(error) => {
-                    // It asks the target, too.
+                    // `load_error` sends a command, too.
                     between(self)?;
                     return Err(failed(self.controller.load_error(error).map_err(failed)?));
                 }
@@ -203,23 +204,23 @@ impl Association {
         }
     }
 
-    /// A connected lane, of which a client gets so many in all.
+    /// A connected lane. A client gets at most `max` in all.
     pub(crate) fn lane(&mut self, max: usize) -> Result<HandedLane, Failed> {
         if self.lanes >= max {
-            let why = format!("a client may have {max} lanes");
+            let why = format!("a client may have at most {max} lanes");
             return Err(Failed::Refused(Refusal::new(Cause::Quota, why)));
         }
-        // A lane that is not made is no sign that the association is over.
+        // If no lane can be made, the association may still work.
         let lane = self.controller.open_lane().and_then(bpfof_host::Lane::hand_over);
         let lane = lane.map_err(|e| Failed::Refused(Refusal::new(Cause::Target, e)))?;
         self.lanes += 1;
         Ok(lane)
     }
 
-    /// Ends it in order.
+    /// Shuts the association down in order.
     pub(crate) fn close(self) {
         if let Err(error) = self.controller.disconnect() {
-            log::debug!("an association did not end in order: {error}");
+            log::debug!("an association was not shut down properly: {error}");
         }
     }
 }

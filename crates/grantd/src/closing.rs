@@ -1,32 +1,33 @@
-//! Sockets of clients that are not served. To close one closes the descriptors that wait in it as well, which may
-//! take for ever: a TCP socket with `SO_LINGER` waits for its peer. So threads do that, a few for each user, and
-//! nobody waits for them. What is queued cannot be told in advance: packets without bytes may have descriptors.
+//! Closes sockets of clients that are not served. Closing one also closes the descriptors that are queued in it, which
+//! may take for ever: a TCP socket with `SO_LINGER` waits for its peer. So separate threads do that, a few for each
+//! user, and no other thread waits for them. Whether descriptors are queued cannot be known in advance: even packets
+//! without bytes may carry some.
 
 use rustix::net::{Shutdown, shutdown};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Threads for sockets of one user. Only who sends what cannot be closed has more than one for long.
+/// Most threads for sockets of one user. Only a user whose descriptors cannot be closed keeps more than one for long.
 const THREADS_PER_USER: usize = 4;
-/// Threads for those of all users.
+/// Most threads for sockets of all users.
 const THREADS_MAX: usize = 128;
-/// So many sockets may wait for a thread, those of all users together. Then no client is accepted: a socket that
-/// is accepted must be closed one day. A user can have so many only with as many descriptors on their way
+/// Most sockets of all users that may wait for a thread. Beyond that no client is accepted, because each accepted
+/// socket must be closed eventually. One user can cause this many only with as many descriptors in flight
 /// (`RLIMIT_NOFILE`).
 pub(crate) const WAITING_MAX: usize = 4096;
-/// For sockets that are no user's: no user has this number.
+/// User id for sockets without a user: no user has this id.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
-/// What is to be closed. Cheap to clone.
+/// The sockets to close. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Closing(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// With the user of each.
+    /// The waiting sockets, each with its user.
     waiting: VecDeque<(u32, OwnedFd)>,
-    /// How many there are for a user, if any.
+    /// Number of threads of each user that has any.
     threads: HashMap<u32, usize>,
 }
 
@@ -35,9 +36,9 @@ impl Closing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a connection and has a thread close its socket. Never blocks.
+    /// Ends a connection, and leaves closing its socket to a thread. Never blocks.
     pub(crate) fn add(&self, uid: u32, socket: OwnedFd) {
-        // The client learns it now, and can queue nothing more. It may be over already.
+        // The client sees the end now, and can queue nothing more. The connection may have ended already.
         let _ = shutdown(&socket, Shutdown::Both);
         self.state().waiting.push_back((uid, socket));
         self.tend();
@@ -48,30 +49,30 @@ impl Closing {
         self.state().waiting.len() >= WAITING_MAX
     }
 
-    /// Starts a thread if something waits whose user has too few. To be called now and then, too: a machine may
-    /// have no thread left for a while.
+    /// Starts a thread if a socket waits whose user may have another one. Also call it periodically: the machine may
+    /// temporarily have no threads left.
     pub(crate) fn tend(&self) {
         let Some(uid) = self.state().begin() else { return };
         let closing = self.clone();
         let close = move || while closing.close_next(uid) {};
         if let Err(error) = std::thread::Builder::new().name("closing".into()).spawn(close) {
-            log::debug!("no thread that closes sockets: {error}");
+            log::debug!("cannot start a thread that closes sockets: {error}");
             self.state().end(uid);
         }
     }
 
-    /// Closes a socket of a user; false if none waits, and the thread ends.
+    /// Closes a socket of a user; returns false if none waits, and the thread must end.
     fn close_next(&self, uid: u32) -> bool {
         let next = self.state().next(uid);
         let is_one = next.is_some();
-        // Without the lock: this is what may take for ever.
+        // Without the lock, because this may take for ever.
         drop(next);
         is_one
     }
 }
 
 impl State {
-    /// Counts a thread for a user who needs one.
+    /// Counts a new thread for a user who needs one, and returns the user.
     fn begin(&mut self) -> Option<u32> {
         if self.threads.values().sum::<usize>() >= THREADS_MAX {
             return None;
@@ -82,7 +83,7 @@ impl State {
         Some(uid)
     }
 
-    /// A thread for a user ends.
+    /// Notes that a thread of a user ends.
     fn end(&mut self, uid: u32) {
         if let Some(threads) = self.threads.get_mut(&uid) {
             *threads -= 1;
@@ -92,7 +93,7 @@ impl State {
         }
     }
 
-    /// The next socket for a thread of this user. None ends it: what is added later gets another.
+    /// The next socket for a thread of this user. `None` ends the thread: sockets that are added later get another one.
     fn next(&mut self, uid: u32) -> Option<OwnedFd> {
         let at = self.waiting.iter().position(|(of, _)| *of == uid);
         let next = at.and_then(|at| self.waiting.remove(at));
@@ -116,11 +117,11 @@ pub(crate) mod tests {
     use std::os::fd::AsFd;
     use std::time::{Duration, Instant};
 
-    /// Longer than any check waits.
+    /// Longer than any wait of a test.
     const LINGERS: Duration = Duration::from_secs(60);
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Connections whose last descriptor takes a minute to close, as long as this is there.
+    /// Makes connections whose last descriptor takes a minute to close, as long as this exists.
     pub(crate) struct Lingering(TcpListener);
 
     impl Lingering {
@@ -130,7 +131,7 @@ pub(crate) mod tests {
             Self(listener)
         }
 
-        /// One with data that its peer does not take.
+        /// A connection with data that its peer does not read.
         pub(crate) fn connection(&self) -> TcpStream {
             let address = self.0.local_addr().expect("an address");
             let mut stream = TcpStream::connect(address).expect("connected");
@@ -142,7 +143,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The end of a connection that has a descriptor queued.
+    /// One end of a connection, with a descriptor queued in it.
     fn with_queued(descriptor: impl AsFd) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
@@ -152,14 +153,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_sends_what_cannot_be_closed_keeps_nobody_waiting() {
+    fn unclosable_descriptors_of_a_user_do_not_delay_others() {
         let (closing, lingering) = (Closing::default(), Lingering::new());
         let begun = Instant::now();
         let more = 6;
         for _ in 0..THREADS_PER_USER + more {
             closing.add(7, with_queued(lingering.connection()));
         }
-        // A pipe that nobody has open for writing reads as its end; this waits for that.
+        // Waits until the pipe's write end is closed: then a read returns the end of the file.
         let (read, write) = std::io::pipe().expect("a pipe");
         closing.add(8, with_queued(write));
         assert_eq!(rustix::io::read(&read, &mut [0; 1]).expect("its end"), 0);
@@ -169,13 +170,13 @@ pub(crate) mod tests {
             assert!(Instant::now() < end, "no thread takes them");
             std::thread::yield_now();
         }
-        // Fewer if another test's child had a copy of a descriptor for the moment between fork and exec.
+        // There may be fewer threads if another test's child had a copy of a descriptor between fork and exec.
         let threads = closing.state().threads.get(&7).copied();
         assert!(
             threads.is_some_and(|threads| (1..=THREADS_PER_USER).contains(&threads)),
             "{threads:?}"
         );
-        // Without their peer they are closed, and no thread is left.
+        // Once their peer is gone, all are closed, and no thread is left.
         drop(lingering);
         while closing.state().threads.values().sum::<usize>() > 0 {
             assert!(Instant::now() < end, "threads stay");

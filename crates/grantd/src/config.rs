@@ -1,4 +1,4 @@
-//! What an operator sets.
+//! The operator's settings.
 
 use bpfof_host::{TargetUrl, Transport, UrlError};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The settings of a daemon.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients connect.
+    /// Path of the socket to which clients connect.
     pub socket: PathBuf,
     /// Permissions of the socket.
     pub mode: u32,
@@ -19,10 +19,10 @@ pub struct Config {
     pub namespaces: Vec<Served>,
     /// Whether clients may load functions of their own at the target.
     pub allow_own_functions: bool,
-    /// Whether files of ext4 are granted although their owners could truncate them in spite of a lease, and read
-    /// what is stored in their blocks then.
+    /// Whether files on ext4 are granted although their owners could truncate them in spite of a lease, and then read
+    /// data that other files store in their former blocks.
     pub trust_owners: bool,
-    /// What one user may have.
+    /// Limits for users.
     pub limits: Limits,
     /// Program and arguments of the process that holds the leases if the daemon dies: it runs
     /// [`hold_leases`](crate::hold_leases).
@@ -44,16 +44,16 @@ impl Default for Config {
     }
 }
 
-/// A namespace at a target, and what it is on this machine.
+/// A namespace at a target, and its device on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     /// The target and the namespace.
     pub url: TargetUrl,
-    /// Block device or image file, as [`NamespaceDevice`](bpfof_host::files::NamespaceDevice) has it.
+    /// Block device or image file; see [`NamespaceDevice`](bpfof_host::files::NamespaceDevice).
     pub device: PathBuf,
 }
 
-/// What users may have at a time.
+/// What users may have at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Clients of all users together: a target gives one host 128 associations.
@@ -64,7 +64,7 @@ pub struct Limits {
     pub files_per_user: usize,
     /// Extents of the maps of one user.
     pub extents_per_user: usize,
-    /// Lanes that one client is given, as long as it lives.
+    /// Lanes that one client may get in its lifetime.
     pub lanes_per_client: usize,
 }
 
@@ -80,7 +80,7 @@ impl Default for Limits {
     }
 }
 
-/// Settings that cannot be used.
+/// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -91,7 +91,7 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// The file is not as it should be.
+    /// The file is invalid.
     #[error("{}: {message}", path.display())]
     Toml {
         /// The file.
@@ -107,10 +107,10 @@ pub enum ConfigError {
         /// Why.
         source: UrlError,
     },
-    /// The permissions are no octal number up to 777.
-    #[error("\"{0}\" is no mode of a socket; write one as in 0660")]
+    /// The permissions are not an octal number up to 777.
+    #[error("\"{0}\" is not the mode of a socket; write an octal number such as 0660")]
     Mode(String),
-    /// There is nothing to grant.
+    /// No namespace is configured.
     #[error("no namespace: give --target and --device, or [[namespace]] in the --config file")]
     NoNamespace,
     /// An address with several portals.
@@ -120,7 +120,7 @@ pub enum ConfigError {
     #[error("{0}: clients get TCP connections to the target; name it by nvme-tcp://")]
     Rdma(String),
     /// A limit of 0.
-    #[error("{0} is 0, and nobody could have anything")]
+    #[error("{0} is 0, so that nothing could be granted: it must be 1 or more")]
     Zero(&'static str),
 }
 

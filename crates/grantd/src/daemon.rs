@@ -1,4 +1,4 @@
-//! The daemon: its socket, its clients, its end.
+//! The daemon: its socket, its clients, and how it stops.
 
 use crate::closing::{Closing, NOBODY};
 use crate::config::{Config, ConfigError};
@@ -29,11 +29,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Clients that wait to be accepted.
+/// Most clients that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// The acceptor looks around so often.
+/// Interval of the acceptor's periodic checks.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// Failures to accept, such as a lack of descriptors, are not tried again before.
+/// Pause after a failure to accept, such as a lack of descriptors.
 const ACCEPT_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Why a daemon does not start.
@@ -42,21 +42,21 @@ pub enum StartError {
     /// Its configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What a namespace should be on this machine is something else.
+    /// The configured device of a namespace is not suitable.
     #[error(transparent)]
     Device(#[from] MapRefusal),
     /// The group does not exist.
     #[error("there is no group {0}")]
     Group(String),
     /// Another daemon listens there.
-    #[error("{}: a daemon listens there already", .0.display())]
+    #[error("{}: another daemon already listens there", .0.display())]
     InUse(PathBuf),
-    /// The kernel refuses.
+    /// A system call failed.
     #[error("{action}: {source}")]
     Io {
         /// What was attempted.
         action: String,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
@@ -81,16 +81,17 @@ impl Daemon {
     /// Starts a daemon.
     ///
     /// # Errors
-    /// [`StartError`] says what is wrong with the configuration or the machine. That a target is not
-    /// there is no error: clients are told.
+    /// [`StartError`] says what is wrong with the configuration or the machine. An unreachable target is no error here:
+    /// clients get it.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
         let mut namespaces = Vec::new();
         for served in &config.namespaces {
             namespaces.push((served.clone(), NamespaceDevice::new(&served.device)?));
         }
-        let keepsake = Keepsake::new(&config.holder)
-            .map_err(cannot("cannot start who holds the leases if this process dies"))?;
+        let keepsake = Keepsake::new(&config.holder).map_err(cannot(
+            "cannot start the process that holds the leases if this process dies",
+        ))?;
         let keepsake = Arc::new(keepsake);
         let (listener, bound) = open_socket(&config)?;
         let wake = Arc::new(Wake::new().map_err(cannot("cannot make an eventfd"))?);
@@ -108,7 +109,7 @@ impl Daemon {
             log::info!("{shortage}");
         }
         if let Err(refusal) = check_break_time() {
-            log::warn!("no file is granted: {refusal}");
+            log::warn!("no files can be granted: {refusal}");
         }
         let path = shared.config.socket.display();
         log::info!("listening at {path}; leases are kept by {}", shared.keepsake.describe());
@@ -121,12 +122,13 @@ impl Daemon {
             listener,
         };
         let thread = std::thread::Builder::new().name("accept".into());
-        let thread = thread.spawn(move || acceptor.run()).map_err(cannot("no thread"))?;
+        let thread =
+            thread.spawn(move || acceptor.run()).map_err(cannot("cannot start a thread"))?;
         Ok(Self { shared, wake, stopping, acceptor: Some(thread), bound })
     }
 
-    /// Accepts no more clients, takes all grants back and waits until that is done: as long as a target
-    /// takes to answer, or a lost one, or that of a killed predecessor, may still have maps.
+    /// Accepts no more clients, takes all grants back and waits until that is done: as long as a target takes to
+    /// answer, or as long as a lost target, or the target of a killed predecessor, may still have maps.
     pub fn stop(mut self) {
         self.end();
     }
@@ -134,7 +136,7 @@ impl Daemon {
     fn end(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.shared.keepsake.notify("STOPPING=1");
-        // Before another daemon can take it for one that nobody listens at.
+        // Remove the file while the socket still listens: afterwards another daemon could take it for a stale socket.
         self.remove_socket();
         self.stopping.store(true, Ordering::SeqCst);
         self.wake.wake();
@@ -149,7 +151,12 @@ impl Daemon {
             |found: Stat| (found.st_dev, found.st_ino) == (self.bound.st_dev, self.bound.st_ino);
         let removed = match lstat(path) {
             Ok(found) if is_own(found) => fs::remove_file(path),
-            Ok(_) => return log::warn!("{}: another socket has its name", path.display()),
+            Ok(_) => {
+                return log::warn!(
+                    "{}: not removed, because it is another socket now",
+                    path.display()
+                );
+            }
             Err(error) => Err(error.into()),
         };
         if let Err(error) = removed {
@@ -176,7 +183,8 @@ impl Acceptor {
         while !self.stopping.load(Ordering::SeqCst) {
             self.turn();
         }
-        // Clients may wait in it, with descriptors that take for ever to be closed. Nobody waits for that.
+        // Clients may still be queued in the listener, with descriptors that never finish closing. A thread of
+        // `closing` closes it.
         self.shared.closing.add(NOBODY, self.listener);
     }
 
@@ -187,7 +195,7 @@ impl Acceptor {
             PollFd::new(&self.listener, wanted),
             PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
         ];
-        // Interrupted or not: look.
+        // Continue even if the wait was interrupted.
         let _ = poll(&mut waited, Some(&LOOK_EVERY));
         self.shared.clients().retain(|client| !client.thread.is_finished());
         if !self.shared.keepsake.is_there() {
@@ -195,37 +203,39 @@ impl Acceptor {
         }
         self.shared.closing.tend();
         if is_full {
-            let why = "no client is accepted: too many sockets of refused clients cannot be closed";
+            let why = "clients are not accepted: too many sockets of refused clients cannot be \
+                       closed";
             return self.shared.told.note(NOBODY, Level::Warn, || why.to_owned());
         }
         match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => self.admit(socket),
             Err(rustix::io::Errno::AGAIN) => {}
             Err(error) => {
-                let line = || format!("no client can be accepted: {error}");
+                let line = || format!("cannot accept a client: {error}");
                 self.shared.told.note(NOBODY, Level::Warn, line);
                 std::thread::sleep(ACCEPT_AGAIN);
             }
         }
     }
 
-    /// Without somebody who would hold the leases if this process died, nothing may be granted.
+    /// Takes all grants back, and starts another keepsake process: without one that holds the leases if this process
+    /// dies, nothing may be granted.
     fn renew_keepsake(&self) {
         log::error!("the process that holds the leases has ended; all grants are taken back");
         self.shared.end_all();
         match self.shared.keepsake.renew(&self.shared.config.holder) {
             Ok(()) => self.shared.ending.store(false, Ordering::SeqCst),
-            Err(error) => log::error!("cannot start another one: {error}"),
+            Err(error) => log::error!("cannot start another process to hold the leases: {error}"),
         }
     }
 
-    /// Starts a session for a client, or turns it away. Here no socket of a client is closed: that may take for
-    /// ever.
+    /// Starts a session for a client, or turns it away. Never closes a client's socket on this thread, because that may
+    /// take for ever.
     fn admit(&self, socket: OwnedFd) {
         let Credentials { uid, pid } = match Credentials::of_peer(&socket) {
             Ok(credentials) => credentials,
             Err(error) => {
-                let line = || format!("a client without credentials: {error}");
+                let line = || format!("cannot read the credentials of a client: {error}");
                 self.shared.told.note(NOBODY, Level::Warn, line);
                 return self.shared.closing.add(NOBODY, socket);
             }
@@ -238,13 +248,15 @@ impl Acceptor {
                 return self.turn_away(socket, peer, refusal);
             }
         };
-        let unable = |error| Refusal::new(Cause::Unavailable, format!("the daemon: {error}"));
+        let unable = |error| {
+            Refusal::new(Cause::Unavailable, format!("the daemon cannot serve the client: {error}"))
+        };
         let wake = match Wake::new() {
             Ok(wake) => Arc::new(wake),
             Err(error) => return self.turn_away(socket, peer, unable(error)),
         };
         let (shared, its_wake) = (Arc::clone(&self.shared), Arc::clone(&wake));
-        // A thread that cannot be started drops what it was given.
+        // The socket is passed later: if the thread cannot be started, its closure is dropped with all it owns.
         let (give, given) = channel();
         let serve = move || {
             if let Ok(socket) = given.recv() {
@@ -253,7 +265,7 @@ impl Acceptor {
         };
         match std::thread::Builder::new().name("client".into()).spawn(serve) {
             Ok(thread) => {
-                // It waits for it.
+                // The thread waits for it.
                 let _ = give.send(socket);
                 self.shared.clients().push(Client { wake, thread });
             }
@@ -265,14 +277,14 @@ impl Acceptor {
         self.shared.tell(peer, Level::Warn, format_args!("turned away: {refusal}"));
         let mut packet = Vec::new();
         Answer::Refused(refusal).encode(&mut packet);
-        // Who does not read it has no answer.
+        // A client that does not read its answer loses it.
         let _ = socket.send(&packet, &[]);
         self.shared.closing.add(peer.uid, socket.into());
     }
 }
 
-/// A socket that listens at the configured path, with its permissions, and its file. One that a dead daemon has
-/// left is replaced.
+/// Opens a listening socket at the configured path, with the configured permissions. Replaces a socket that a dead
+/// daemon has left. Returns the socket, and the metadata of its file.
 fn open_socket(config: &Config) -> Result<(OwnedFd, Stat), StartError> {
     let path = &config.socket;
     let named = || path.display().to_string();
@@ -294,14 +306,14 @@ fn open_socket(config: &Config) -> Result<(OwnedFd, Stat), StartError> {
         }
         _ => return Err(StartError::InUse(path.clone())),
     }
-    // The file gets the permissions of the socket, whatever is at its path later. The umask would take from them;
-    // it is the whole process's, in which nobody makes files yet.
+    // The file gets the permissions of the socket when it is bound, so that its path need not be changed later. The
+    // umask would remove some of them; it is process-wide, but no other thread creates files yet.
     let mode = Mode::from_raw_mode(config.mode);
     fchmod(&listener, mode).map_err(|e| cannot("the socket's mode")(e.into()))?;
     let before = umask(Mode::empty());
     let is_bound = bind(&listener, &address);
     umask(before);
-    // Nobody connects before it listens, and it listens when its group is set.
+    // Clients cannot connect before `listen`, and by then the group is set.
     is_bound.map_err(|e| cannot(named())(e.into()))?;
     let bound = lstat(path).map_err(|e| cannot(named())(e.into()))?;
     if gid.is_some() {
@@ -317,7 +329,7 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// The number of a group, by that or by its name in /etc/group.
+/// The number of a group, from its number or its name in /etc/group.
 fn group(name: &str) -> Result<Gid, StartError> {
     if let Ok(number) = name.parse() {
         return Ok(Gid::from_raw(number));
@@ -341,10 +353,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
-    /// Shorter than the connections linger.
+    /// Shorter than the lingering connections take to close.
     const SOON: Duration = Duration::from_secs(30);
 
-    /// Of a daemon without a target, that one client of a user may use.
+    /// The configuration of a daemon without a target, for one client per user.
     fn config(folder: &Path) -> Config {
         let device = folder.join("image");
         fs::write(&device, "").expect("written");
@@ -393,7 +405,7 @@ mod tests {
         let (config, lingering) = (config(folder.path()), Lingering::new());
         let path = config.socket.clone();
         let daemon = Daemon::start(config).expect("it starts");
-        // The only one that is served. It is asked nothing for a while.
+        // The only client that is served. It sends no further requests for a while.
         let mut served = PacketSocket::connect(&path).expect("connected");
         let mut packet = Vec::new();
         Request::Open { protocol: PROTOCOL + 1 }.encode(&mut packet);
@@ -403,15 +415,15 @@ mod tests {
         let (mut queued, mut clients) = (0, Vec::new());
         while queued < 16 {
             assert!(begun.elapsed() < SOON, "{queued} packets were queued");
-            // So many may wait already that one more would.
+            // The queue of waiting clients may be full.
             let Ok(client) = PacketSocket::connect(&path) else {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             };
-            // Unless it has been turned away already.
+            // This fails if the client has been turned away already.
             let connection = lingering.connection();
             queued += u32::from(client.send(b"", &[connection.as_fd()]).is_ok());
-            // If this is the last descriptor by now, it takes as long here.
+            // If this is the last descriptor by now, closing it takes long here.
             std::thread::spawn(move || drop(connection));
             clients.push(client);
         }

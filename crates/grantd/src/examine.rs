@@ -1,12 +1,12 @@
-//! Looking at the descriptors that clients send: where they are, whether they may be granted, a lease and
-//! the places of their files' bytes.
+//! Examines the descriptors that clients send: their device, whether they may be granted, a lease, and the layout of
+//! their files.
 //!
-//! The order is that of trust. How a descriptor was opened (`F_GETFL`), and on which device its file system
-//! is, the kernel tells without asking the file system, which may be FUSE and never answer: `statx` wants
-//! nothing of the file, and with `AT_STATX_DONT_SYNC` the file systems that serve what others have (FUSE, NFS,
-//! CIFS, Ceph, overlays of these) tell what they know. Mount tables would tell less: client and daemon may be
-//! in different mount namespaces. Only a file system on a namespace that is served is asked more. The file is
-//! then opened once more, because a lease on the description that was sent could be taken away by its sender.
+//! The steps are ordered by trust. The kernel reports how a descriptor was opened (`F_GETFL`), and the device of its
+//! file system, without calling the file system, which may be FUSE and never answer: `statx` requests no fields of the
+//! file, and with `AT_STATX_DONT_SYNC` network and user-space file systems (FUSE, NFS, CIFS, Ceph, overlays of these)
+//! answer from their caches. Mount tables would be less useful: client and daemon may be in different mount namespaces.
+//! Further calls go only to a file system on a served namespace. The file is then opened once more, because the client
+//! could remove a lease from the open file description that it sent.
 
 use crate::LEASE_BREAK_TIME_MIN;
 use crate::foreign::Foreign;
@@ -29,18 +29,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
-/// A map has as many extents as a target takes; a file system tells longer ones in so many pieces each. What
-/// has more is not read to its end.
+/// Pieces in which a file system may report one extent of a map. A layout with more pieces than a target's limit of
+/// extents times this is not read to its end.
 const PIECES_OF_EXTENT: usize = 4;
 
-/// What is looked at.
+/// The subject of an examination.
 #[derive(Debug)]
 pub(crate) enum Subject {
     /// A descriptor that a client has sent.
     Sent(Foreign),
-    /// A file that was opened here before.
+    /// A file that the daemon has opened before.
     Opened(Arc<File>),
-    /// Neither: it stays refused.
+    /// Neither: the file stays refused.
     Refused(Refusal),
 }
 
@@ -54,10 +54,10 @@ pub(crate) struct Found {
 /// Why a file is not granted.
 #[derive(Debug, PartialEq, Eq)]
 enum Unfit {
-    /// As it is now.
+    /// Because of its present state.
     Now(Refusal),
-    /// Whatever happens to it. If it is open here: what was written to it did not get to the disk, which the kernel
-    /// tells once.
+    /// For good. If the daemon has the file open, written data did not reach the disk, which the kernel reports only
+    /// once.
     Ever(Refusal),
 }
 
@@ -76,18 +76,18 @@ impl From<MapRefusal> for Unfit {
     }
 }
 
-/// What has become of the descriptor of a file.
+/// The outcome of opening the file of a descriptor.
 #[derive(Debug)]
 pub(crate) enum Opened {
-    /// The file is open here.
+    /// The daemon has the file open.
     Here(Arc<File>),
-    /// It is not, for a reason that may pass. Nothing is kept: whoever sends it again may get a grant.
+    /// It is not open, for a temporary reason. Nothing is kept: a client that sends it again may get a grant.
     NotNow,
-    /// It is not, and there is no use in asking again.
+    /// It is not open, and asking again is of no use.
     Never,
 }
 
-/// What has come out.
+/// The result of an examination.
 #[derive(Debug)]
 pub(crate) struct Examined {
     pub(crate) id: u32,
@@ -95,7 +95,7 @@ pub(crate) struct Examined {
     pub(crate) result: Result<Found, Refusal>,
 }
 
-/// What a file is examined for.
+/// The parameters of examinations.
 #[derive(Clone, Debug)]
 pub(crate) struct Examiner {
     pub(crate) device: NamespaceDevice,
@@ -103,13 +103,14 @@ pub(crate) struct Examiner {
     /// The subsystem of the namespace.
     pub(crate) nqn: String,
     pub(crate) extents_max: usize,
-    /// Files of ext4 are granted whoever can truncate them.
+    /// Whether files on ext4 are granted even if their owners can truncate them.
     pub(crate) trusts_owners: bool,
-    /// Of the thread that answers breaks.
+    /// The signal of the thread that handles lease breaks.
     pub(crate) signal: BreakSignal,
 }
 
-/// Whether a descriptor can be read: not of a path only, nor for writing only, nor for `ioctl` only (3).
+/// Whether a descriptor is open for reading: not with O_PATH, nor for writing only, nor for `ioctl` only (access mode
+/// 3).
 fn is_readable(descriptor: BorrowedFd<'_>) -> io::Result<bool> {
     let flags = fcntl_getfl(descriptor)?;
     let mode = flags & OFlags::RWMODE;
@@ -120,9 +121,9 @@ fn unknown(error: impl Into<io::Error>) -> Refusal {
     Refusal::new(Cause::Unavailable, format!("cannot examine the file: {}", error.into()))
 }
 
-/// Where a descriptor of a client is, as far as the kernel knows without asking: the device number of its
-/// file system. An overlay may give that of the one below it for a file; the file is refused later, as all are
-/// that are neither on ext4 nor on XFS.
+/// The device number of the file system of a client's descriptor, as far as the kernel knows it without calling the
+/// file system. An overlay may report the device of a lower file system; the file is refused later, as all files are
+/// that are on neither ext4 nor XFS.
 pub(crate) fn device_of(descriptor: BorrowedFd<'_>) -> Result<u64, Refusal> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(descriptor, "", flags, StatxFlags::empty()).map_err(unknown)?;
@@ -130,9 +131,9 @@ pub(crate) fn device_of(descriptor: BorrowedFd<'_>) -> Result<u64, Refusal> {
 }
 
 impl Examiner {
-    /// Has a thread examine files: their file system may take its time. Without a thread they are refused, and only
-    /// those are kept that are open here. `wake` is called after each, and once no more come. The client counts until
-    /// then, by its `share`.
+    /// Examines files on another thread, because their file system may be slow. Without a thread they are refused, and
+    /// only files that are already open are kept. Calls `wake` after each file and after the last. The client counts
+    /// in its user's quota until then, by its `share`.
     pub(crate) fn start(
         self,
         thread: Builder,
@@ -156,7 +157,7 @@ impl Examiner {
             let why = format!("the daemon has no thread to examine the file: {error}");
             let refusal = Refusal::new(Cause::Unavailable, why);
             for (id, opened) in unexamined {
-                // The receiver is there.
+                // The receiver is returned below.
                 let _ = sender.send(Examined { id, opened, result: Err(refusal.clone()) });
             }
             wake();
@@ -164,12 +165,12 @@ impl Examiner {
         examined
     }
 
-    /// Examines files one after the other, and sends each as soon as it is known, so that its lease is
-    /// watched. `wake` is called after each.
+    /// Examines files one after the other, and sends each result at once, so that the session watches its lease. Calls
+    /// `wake` after each.
     fn run(&self, subjects: Vec<(u32, Subject)>, to: &Sender<Examined>, wake: &dyn Fn()) {
         for (id, subject) in subjects {
             let (opened, result) = self.examine(subject);
-            // Of a client that has gone the lease is released here.
+            // If the client has gone, the failed send drops the result, which releases the lease.
             let gone = to.send(Examined { id, opened, result }).is_err();
             wake();
             if gone {
@@ -206,32 +207,33 @@ impl Examiner {
         let device = device_of(sent)?;
         let offset = self.device.offset_of(device);
         offset.map_err(|why| Unfit::Ever(Refusal::new(Cause::OtherPlace, why)))?;
-        // From here on only file systems of the namespace are asked.
+        // From here on, only file systems of the namespace are called.
         let found = fstat(sent).map_err(unknown)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(never(Cause::NotRegular, "it is no regular file"));
+            return Err(never(Cause::NotRegular, "it is not a regular file"));
         }
-        // Not blocking: it would wait for somebody's write lease.
+        // Non-blocking: otherwise it would wait for another process's write lease to break.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let own = open(format!("/proc/self/fd/{}", sent.as_raw_fd()), flags, Mode::empty());
         Ok(Arc::new(File::from(own.map_err(not_opened)?)))
     }
 
-    /// Leases a file and finds the places of its bytes.
+    /// Leases a file and finds its layout.
     fn find(&self, file: &Arc<File>) -> Result<Found, Unfit> {
-        // Another disk may have the name or the number of the device by now. While the file is open, that of its
-        // file system stays.
+        // Another disk may have the name or the number of the device by now. While the file is open, its file system
+        // keeps its device.
         self.device.check(&self.info, &self.nqn)?;
         check_break_time()?;
-        // What is written under the lease is little then, and nobody waits long for its release.
+        // Write dirty data back now, so that little is left to write under the lease, and a writer does not wait long
+        // for its release.
         write_back(file).map_err(MapRefusal::NotWritten)?;
         let lease =
             LeasedFile::take(Arc::clone(file), &self.signal).map_err(|error| {
                 match error.kind() {
                     ErrorKind::WouldBlock => {
-                        Refusal::new(Cause::BeingWritten, "somebody has the file open for writing")
+                        Refusal::new(Cause::BeingWritten, "the file is open for writing")
                     }
-                    _ => Refusal::new(Cause::NoLease, format!("no lease: {error}")),
+                    _ => Refusal::new(Cause::NoLease, format!("cannot take a lease: {error}")),
                 }
             })?;
         let pieces_max = self.extents_max.saturating_mul(PIECES_OF_EXTENT);
@@ -243,13 +245,13 @@ impl Examiner {
         if !is_settled(file, layout.file_system(), self.trusts_owners) {
             let why = match layout.file_system() {
                 FileSystem::Xfs => {
-                    "on XFS the owner of a file can give its blocks away by deduplication, in spite of a \
-                     lease; make it immutable (chattr +i)"
+                    "on XFS the owner of a file can change its blocks by deduplication in spite of \
+                     a lease; make the file immutable (chattr +i)"
                 }
                 FileSystem::Ext4 => {
-                    "the owner of a file can truncate it in spite of a lease (O_RDONLY with O_TRUNC); make it \
-                     immutable (chattr +i), or give it to root and let nobody else write it, or trust owners \
-                     (bpfof grantd --trust-owners)"
+                    "the owner of a file can truncate it in spite of a lease (O_RDONLY with \
+                     O_TRUNC); make the file immutable (chattr +i), make root its owner and only \
+                     writer, or trust owners (bpfof grantd --trust-owners)"
                 }
             };
             return Err(Refusal::new(Cause::NotImmutable, why).into());
@@ -258,12 +260,12 @@ impl Examiner {
     }
 }
 
-/// Why a file cannot be opened once more.
+/// The refusal for a file that cannot be opened once more.
 fn not_opened(error: Errno) -> Unfit {
-    let refused = |cause| Refusal::new(cause, format!("it cannot be opened again: {error}"));
+    let refused = |cause| Refusal::new(cause, format!("the file cannot be reopened: {error}"));
     match error {
         Errno::WOULDBLOCK => {
-            let why = "somebody has a lease on the file, to write it";
+            let why = "another process has a write lease on the file";
             Unfit::Now(Refusal::new(Cause::BeingWritten, why))
         }
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR => {
@@ -273,9 +275,9 @@ fn not_opened(error: Errno) -> Unfit {
     }
 }
 
-/// Whether a file keeps its blocks as long as its lease is held: nobody without privileges can give them away in
-/// spite of that. No lease is broken by an open with `O_RDONLY` and `O_TRUNC`, by a truncation through an overlay
-/// or the kernel's NFS server, or on XFS by deduplication.
+/// Whether a file keeps its blocks as long as its lease is held: no process without privileges can free them in spite
+/// of the lease. A lease is not broken by an open with `O_RDONLY` and `O_TRUNC`, by a truncation through an overlay or
+/// the kernel's NFS server, or by deduplication on XFS.
 pub(crate) fn is_settled(file: &File, file_system: FileSystem, trusts_owners: bool) -> bool {
     let is_ext4 = file_system == FileSystem::Ext4;
     if trusts_owners && is_ext4 {
@@ -284,7 +286,7 @@ pub(crate) fn is_settled(file: &File, file_system: FileSystem, trusts_owners: bo
     let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MODE | StatxFlags::UID);
     found.is_ok_and(|found| {
         let is_immutable = found.stx_attributes.contains(StatxAttributes::IMMUTABLE);
-        // With access control lists the group's bits are the most that any entry of theirs gives.
+        // With access control lists, the group bits are the mask, the most that any of their entries grants.
         is_immutable || is_ext4 && found.stx_uid == 0 && found.stx_mode & 0o022 == 0
     })
 }
@@ -299,14 +301,15 @@ fn refused(refusal: &MapRefusal) -> Refusal {
     Refusal::new(cause, refusal)
 }
 
-/// Refuses to grant anything while leases are too short for the daemon to give them back in time.
+/// Refuses all grants while the lease-break time is too short for the daemon to give files back in time.
 pub(crate) fn check_break_time() -> Result<(), Refusal> {
     if lease_break_time().is_some_and(|time| time >= LEASE_BREAK_TIME_MIN) {
         return Ok(());
     }
     let least = LEASE_BREAK_TIME_MIN.as_secs();
-    let why =
-        format!("leases are too short here: set sysctl fs.lease-break-time to {least} or more");
+    let why = format!(
+        "leases are too short on this machine: set sysctl fs.lease-break-time to {least} or more"
+    );
     Err(Refusal::new(Cause::NoLease, why))
 }
 
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_readable_that_were_opened_so() {
+    fn only_descriptors_opened_for_reading_are_readable() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
         let written = File::create(&path).expect("made");
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_that_pass_are_told_from_others() {
+    fn temporary_refusals_are_told_from_permanent_ones() {
         let passes = |error| match not_opened(error) {
             Unfit::Now(refusal) => Ok(refusal.cause),
             Unfit::Ever(refusal) => Err(refusal.cause),
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_granted_once_the_device_is_another() {
+    fn nothing_is_granted_after_the_device_has_changed() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
         let examiner = examiner(&image);
@@ -403,16 +406,16 @@ mod tests {
             result.map(|_| ()).expect_err("there is no map of it")
         };
         let before = refusal();
-        assert!(!before.why.contains("is the right device named"), "{before}");
+        assert!(!before.why.contains("check that the right device is named"), "{before}");
         std::fs::rename(&image, folder.path().join("moved")).expect("renamed");
         std::fs::write(&image, "").expect("written");
         let after = refusal();
-        assert!(after.why.contains("is the right device named"), "{after}");
+        assert!(after.why.contains("check that the right device is named"), "{after}");
         assert_eq!(after.cause, Cause::OtherPlace);
     }
 
     #[test]
-    fn the_device_is_that_of_the_file_system_whatever_is_sent() {
+    fn the_device_is_found_for_any_kind_of_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let (folder, status) = (File::open(folder.path()), File::open("/proc/self/status"));
         for file in [folder.expect("opened"), status.expect("opened")] {

@@ -1,5 +1,5 @@
-//! Descriptors of clients. To close one asks its file system, which may be the client itself and never
-//! answer; so a thread of each session does that, and nothing else.
+//! Descriptors of clients. Closing one calls its file system, which may be served by the client itself and never
+//! answer. So each session has a thread that only closes descriptors.
 
 use crate::quota::Share;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// A client whose file systems let so many descriptors wait to be closed is served no longer.
+/// If more descriptors of a client wait to be closed, it is served no longer.
 const WAITING_MAX: usize = 256;
 
 /// A thread that closes descriptors.
@@ -19,8 +19,8 @@ pub(crate) struct Closer {
 }
 
 impl Closer {
-    /// The thread ends when it has closed all that it was given, and nobody gives it more; until then the
-    /// client counts.
+    /// Starts the thread. It ends once it has closed all its descriptors and every sender is dropped; until then the
+    /// client counts in its user's quota.
     pub(crate) fn start(share: Arc<Share>) -> io::Result<Self> {
         let (to, given) = channel::<OwnedFd>();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -36,12 +36,12 @@ impl Closer {
         Ok(Self { to, waiting })
     }
 
-    /// A descriptor that the thread closes when it is dropped.
+    /// Wraps a descriptor, which the thread closes when the wrapper is dropped.
     pub(crate) fn guard(&self, descriptor: OwnedFd) -> Foreign {
         Foreign { descriptor: Some(descriptor), closer: self.clone() }
     }
 
-    /// Whether more wait than a client that means well lets wait.
+    /// Whether more descriptors wait than a well-behaved client causes.
     pub(crate) fn is_stuck(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > WAITING_MAX
     }
@@ -50,7 +50,7 @@ impl Closer {
 /// A descriptor that a client has sent.
 #[derive(Debug)]
 pub(crate) struct Foreign {
-    /// Until it is dropped.
+    /// `Some` until it is dropped.
     descriptor: Option<OwnedFd>,
     closer: Closer,
 }
@@ -59,7 +59,7 @@ impl Foreign {
     /// The descriptor.
     ///
     /// # Errors
-    /// None in practice: it is there until this is dropped.
+    /// None in practice: the descriptor exists until this is dropped.
     pub(crate) fn get(&self) -> io::Result<BorrowedFd<'_>> {
         let descriptor = self.descriptor.as_ref().map(AsFd::as_fd);
         descriptor.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -70,7 +70,7 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         if let Some(descriptor) = self.descriptor.take() {
             self.closer.waiting.fetch_add(1, Ordering::SeqCst);
-            // The thread lives as long as somebody can send.
+            // The thread lives as long as there are senders.
             let _ = self.closer.to.send(descriptor);
         }
     }
@@ -92,7 +92,7 @@ mod tests {
         let foreign = closer.guard(write.into());
         assert!(foreign.get().is_ok() && !closer.is_stuck());
         drop((foreign, closer));
-        // A pipe that nobody has open for writing reads as its end; this waits for that.
+        // Waits until the pipe's write end is closed: then a read returns the end of the file.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]).expect("its end"), 0);
         let end = Instant::now() + Duration::from_secs(5);
         while quotas.take(7, Kind::Clients, 1).is_err() {

@@ -1,4 +1,4 @@
-//! The files of one client, and the grants that it has.
+//! The files of one client, and their grants.
 
 use crate::association::{Association, CONNECTED, Failed, Lost};
 use crate::examine::{Examined, Found, Opened, Subject, check_break_time, is_settled};
@@ -14,23 +14,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// No command begins so long after the last look at the leases while somebody waits for one: if it fails,
-/// the association must have expired before the kernel breaks the lease by force.
+/// While a lease is being broken, no command begins later than this after the last check of the leases: if the command
+/// fails, the association must have expired before the kernel breaks the lease by force.
 const LATE: Duration = LEASE_BREAK_TIME_MIN.saturating_sub(ANSWERED).saturating_sub(EXPIRED);
-/// The leases are looked at before a command unless they were within this time: a look at many takes some ms.
-/// This and one slow command must not be too late.
+/// The leases are checked before a command unless they were checked within this time, because checking many takes some
+/// ms. It is short compared with [`LATE`], so that a command of almost 2 s after it is not too late.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// A file under an id that the client has chosen.
+/// A file, under an id that the client has chosen.
 #[derive(Debug)]
 struct Entry {
-    /// As it was opened here, or why it was not.
+    /// The file as opened by the daemon, or why it could not be opened.
     file: Result<Arc<File>, Refusal>,
     granted: Option<Granted>,
     _share: Share,
 }
 
-/// What the target has a map of.
+/// A file of which the target has a map.
 #[derive(Debug)]
 struct Granted {
     lease: LeasedFile,
@@ -48,10 +48,10 @@ pub(crate) struct Grants {
     page: PageWriter,
     keepsake: Arc<Keepsake>,
     quotas: Quotas,
-    /// As [`is_settled`] has it.
+    /// See [`is_settled`].
     trusts_owners: bool,
     uid: u32,
-    /// Whoever waits for a lease since before has it, or is about to get it.
+    /// Every lease whose break began before this time has been released.
     looked: Instant,
 }
 
@@ -95,18 +95,18 @@ impl Grants {
         self.entries.contains_key(&id)
     }
 
-    /// Takes the room of one more file, which is yet to be examined.
+    /// Adds a file that is yet to be examined, and counts it in the quota.
     pub(crate) fn add(&mut self, id: u32) -> Result<(), Refusal> {
         let share = self.quotas.take(self.uid, Kind::Files, 1).map_err(exceeded)?;
-        let unknown = Err(Refusal::new(Cause::Unavailable, "it was not examined"));
+        let unknown = Err(Refusal::new(Cause::Unavailable, "the file was not examined"));
         self.entries.insert(id, Entry { file: unknown, granted: None, _share: share });
         Ok(())
     }
 
-    /// The grant that a file has, or what is to be looked at again.
+    /// The grant of a file, or the subject to examine again.
     pub(crate) fn look_again(&self, id: u32) -> Result<Grant, Subject> {
         let Some(entry) = self.entries.get(&id) else {
-            return Err(Subject::Refused(Refusal::new(Cause::Quota, "the file was not taken")));
+            return Err(Subject::Refused(Refusal::new(Cause::Quota, "the file was not accepted")));
         };
         match (&entry.granted, &entry.file) {
             (Some(granted), _) => Ok(granted.grant),
@@ -115,7 +115,7 @@ impl Grants {
         }
     }
 
-    /// Notes how a file was opened; where it lies, if it may be granted.
+    /// Notes how a file was opened. Returns its lease and layout, if it may be granted.
     fn keep(&mut self, examined: Examined) -> Result<Found, Refusal> {
         let Examined { id, opened, result } = examined;
         let file = match (opened, &result) {
@@ -134,8 +134,8 @@ impl Grants {
         result
     }
 
-    /// Gives a file that was examined its map, if its lease still stands. `not_kept` is why no duplicate of another
-    /// file of the same request was kept, if that has failed.
+    /// Sets the map of an examined file, if its lease is still held. `not_kept` is the error of the keepsake for an
+    /// earlier file of the same request, if there was one.
     pub(crate) fn settle(
         &mut self,
         examined: Examined,
@@ -155,7 +155,7 @@ impl Grants {
         let key = key.map_err(Failed::Refused)?;
         let file_system = layout.file_system();
         let grant = Grant { version: 0, has_gaps: layout.has_gaps() };
-        // From here on the map may be at the target, whatever goes wrong.
+        // From now on the target may have the map, whatever fails.
         entry.granted = Some(Granted { lease, key, grant, file_system, _extents: share });
         let set = match self.set(id, &layout, association) {
             Err(Failed::Lost(lost)) => return Err(lost.into()),
@@ -174,15 +174,18 @@ impl Grants {
             granted.grant = grant;
             self.page.set(id, version);
         }
-        // A break that began before its lease was looked after here.
+        // A break may have begun before the lease was in the table.
         if !self.is_good(id) {
             self.revoke(id, association)?;
-            return Err(refused(Cause::BeingWritten, "somebody is about to write it"));
+            return Err(refused(
+                Cause::BeingWritten,
+                "another process is about to write to the file",
+            ));
         }
         Ok(grant)
     }
 
-    /// Sets the map of a file, of which the lease must stand now: a break that begins later has to wait.
+    /// Sets the map of a file whose lease must be held now: a break that begins later must wait.
     fn set(
         &mut self,
         id: u32,
@@ -192,13 +195,13 @@ impl Grants {
         self.keep_up(association)?;
         check_break_time().map_err(Failed::Refused)?;
         if !self.is_good(id) {
-            let why = "somebody is about to write it";
+            let why = "another process is about to write to the file";
             return Err(Failed::Refused(Refusal::new(Cause::BeingWritten, why)));
         }
         association.set_map(id, layout, &mut || self.look_between())
     }
 
-    /// Whether what a grant relies on still stands.
+    /// Whether the conditions of a grant still hold: its lease, and that the file keeps its blocks.
     fn is_good(&self, id: u32) -> bool {
         let granted = self.entries.get(&id).and_then(|entry| entry.granted.as_ref());
         granted.is_some_and(|granted| {
@@ -207,14 +210,14 @@ impl Grants {
         })
     }
 
-    /// Grants that somebody waits for.
+    /// Ids of grants that must be given back.
     fn broken(&self) -> Vec<u32> {
         let granted = self.entries.iter().filter(|(_, entry)| entry.granted.is_some());
         granted.map(|(id, _)| *id).filter(|id| !self.is_good(*id)).collect()
     }
 
-    /// Looks at the leases if they were not looked at for a while, and gives back what somebody waits for. To be
-    /// called before each command: the target may take long for the one before.
+    /// Checks the leases if they were not checked for a while, and gives back files whose leases are being broken. Call
+    /// it before each command: the target may have taken long for the previous one.
     ///
     /// # Errors
     /// The association is lost.
@@ -222,7 +225,7 @@ impl Grants {
         if self.looked.elapsed() < LOOK_AGAIN { Ok(()) } else { self.give_back(association) }
     }
 
-    /// Gives back what somebody waits for, until nobody does.
+    /// Gives back files whose leases are being broken, until there are none.
     ///
     /// # Errors
     /// The association is lost.
@@ -232,7 +235,7 @@ impl Grants {
             let broken = self.broken();
             broken.iter().for_each(|id| self.page.set(*id, 0));
             for id in &broken {
-                log::debug!("file {id} of uid {} is taken back", self.uid);
+                log::debug!("revoking file {id} of uid {}", self.uid);
                 self.revoke(*id, association)?;
             }
             self.looked = looking;
@@ -242,7 +245,8 @@ impl Grants {
         }
     }
 
-    /// The same while a map is being sent, which the removal of another one would interrupt.
+    /// Checks the leases while a map is being sent, which the removal of another map would interrupt: so it fails
+    /// instead of removing one.
     fn look_between(&mut self) -> Result<(), Failed> {
         if self.looked.elapsed() < LOOK_AGAIN {
             return Ok(());
@@ -252,11 +256,12 @@ impl Grants {
             self.looked = looking;
             return Ok(());
         }
-        let why = "somebody is about to write another file, which comes first";
+        let why = "another process is about to write to another file of the client, which must be \
+                   revoked first";
         Err(Failed::Refused(Refusal::new(Cause::BeingWritten, why)))
     }
 
-    /// Takes a grant back. Its lease is released when no chain reads by the map any more.
+    /// Takes a grant back. Its lease is released when no chain uses the map any more.
     ///
     /// # Errors
     /// The association is lost; the lease is kept.
@@ -272,7 +277,8 @@ impl Grants {
         if let Some(Granted { lease, key, .. }) = entry.granted.take() {
             drop(lease);
             let dropped = self.keepsake.drop_key(key);
-            dropped.unwrap_or_else(|error| log::warn!("a duplicate of a file stays: {error}"));
+            dropped
+                .unwrap_or_else(|error| log::warn!("cannot drop a duplicate of a file: {error}"));
         }
         Ok(())
     }
@@ -302,7 +308,7 @@ impl Grants {
         })
     }
 
-    /// Tells the client that no grant is to be used any more.
+    /// Tells the client that no grant may be used any more.
     pub(crate) fn withdraw(&self) {
         self.entries.keys().for_each(|id| self.page.set(*id, 0));
     }
@@ -314,10 +320,10 @@ impl Grants {
 }
 
 impl Drop for Grants {
-    /// Of an association that is over at the target, or has no map there.
+    /// Only for an association that has ended at the target, or has no map there.
     fn drop(&mut self) {
         for (_, entry) in self.entries.drain() {
-            // Nobody knows what the target has. The leases end with the process.
+            // The target may have any of the maps. The leases end with the process.
             if std::thread::panicking() {
                 std::mem::forget(entry);
                 continue;
@@ -325,7 +331,9 @@ impl Drop for Grants {
             if let Some(Granted { lease, key, .. }) = entry.granted {
                 drop(lease);
                 let dropped = self.keepsake.drop_key(key);
-                dropped.unwrap_or_else(|error| log::warn!("a duplicate of a file stays: {error}"));
+                dropped.unwrap_or_else(|error| {
+                    log::warn!("cannot drop a duplicate of a file: {error}")
+                });
             }
         }
     }
@@ -390,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_could_not_be_opened_just_now_is_not_kept() {
+    fn a_file_that_temporarily_cannot_be_opened_is_not_kept() {
         let keepsake = Keepsake::new(&crate::keepsake::tests::holder()).expect("it starts");
         let quotas = Quotas::new(Limits { files_per_user: 3, ..Limits::default() });
         let page = PageWriter::new(10).expect("memory");
@@ -413,7 +421,7 @@ mod tests {
             Err(Subject::Refused(refusal)) => refusal.cause,
             other => panic!("{other:?}"),
         };
-        // The client sends it again; that of a file which is refused for good would be of no use.
+        // The client must send file 2 again. For file 3, which is refused for good, that would be of no use.
         assert_eq!(cause(grants.look_again(2)), Cause::Quota);
         assert_eq!(cause(grants.look_again(3)), Cause::NotReadable);
         assert!(!grants.has(2) && grants.has(3));

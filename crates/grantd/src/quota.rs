@@ -1,11 +1,11 @@
-//! What one user has of the daemon, and may have.
+//! The resources of the daemon that each user has and may have.
 
 use crate::config::Limits;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is counted.
+/// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Clients, each with an association.
@@ -26,9 +26,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// As much as is allowed is taken already.
+/// A quota is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} may have {limit} {kind} at a time")]
+#[error("{what} may have at most {limit} {kind} at a time")]
 pub(crate) struct Exceeded {
     what: &'static str,
     kind: Kind,
@@ -37,7 +37,7 @@ pub(crate) struct Exceeded {
 
 type Counts = [usize; 3];
 
-/// All users. Cheap to clone.
+/// The quotas of all users. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Quotas {
     users: Arc<Mutex<HashMap<u32, Counts>>>,
@@ -70,14 +70,15 @@ impl Quotas {
         if amount > limit.saturating_sub(own) {
             return Err(Exceeded { what: "one user", kind, limit });
         }
-        // Not before: of a user who has nothing nothing is to stay.
+        // Only now, after the checks: a user without resources must not get an entry, so that the
+        // map does not grow.
         users.entry(uid).or_default()[kind as usize] += amount;
         drop(users);
         Ok(Share { quotas: self.clone(), uid, kind, amount })
     }
 }
 
-/// What was taken; dropping it gives it back.
+/// A taken amount; dropping it gives the amount back.
 #[derive(Debug)]
 pub(crate) struct Share {
     quotas: Quotas,
@@ -103,21 +104,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_so_much_and_no_more_and_leaves_nothing_behind() {
+    fn quotas_are_enforced_and_empty_entries_removed() {
         let limits = Limits { clients: 3, clients_per_user: 2, ..Limits::default() };
         let quotas = Quotas::new(limits);
         let take = |uid| quotas.take(uid, Kind::Clients, 1);
         let one = take(7).expect("the first");
         let _two = take(7).expect("the second");
         let error = take(7).expect_err("a third").to_string();
-        assert_eq!(error, "one user may have 2 clients at a time");
+        assert_eq!(error, "one user may have at most 2 clients at a time");
         let _other = take(8).expect("of another user");
         let error = take(9).expect_err("a fourth of all").to_string();
-        assert_eq!(error, "all users together may have 3 clients at a time");
-        assert_eq!(quotas.users().len(), 2, "who was refused is not known");
+        assert_eq!(error, "all users together may have at most 3 clients at a time");
+        assert_eq!(quotas.users().len(), 2, "a refused user has no entry");
         drop(one);
         let _again = take(7).expect("there is room again");
-        // Whole amounts, or nothing.
+        // The whole amount is taken, or nothing.
         let most = limits.extents_per_user;
         let extents = |amount| quotas.take(9, Kind::Extents, amount);
         let half = extents(most / 2).expect("half of them");

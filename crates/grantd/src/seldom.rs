@@ -1,4 +1,4 @@
-//! Lines of the log that clients could cause as often as they like.
+//! Limits log lines that clients could cause at any rate.
 
 use log::Level;
 use std::collections::HashMap;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 /// Lines are counted in periods as long as this.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Lines of one user in a period: the cause of each trouble of a client that means well.
+/// Lines of one user in a period: enough for each cause of trouble of a well-behaved client.
 const LINES_PER_USER: usize = 8;
-/// Lines of all users in a period: one user may have many numbers.
+/// Lines of all users in a period: one person may have many user ids.
 const LINES: usize = 64;
 
-/// Counts what is logged seldom.
+/// Counts the log lines of each user.
 #[derive(Debug, Default)]
 pub(crate) struct Seldom {
     state: Mutex<State>,
@@ -20,27 +20,31 @@ pub(crate) struct Seldom {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the period has begun.
+    /// When the current period began.
     since: Option<Instant>,
-    /// Lines of each user in it: no more users than lines.
+    /// Lines of each user in the period: no more users than lines.
     lines: HashMap<u32, usize>,
     /// Lines that were left out since the last one.
     left_out: u64,
 }
 
 impl Seldom {
-    /// Something happens because of a user: logs a line, unless there were enough.
+    /// Logs a line about a user, unless there were enough in this period.
     pub(crate) fn note(&self, uid: u32, level: Level, line: impl FnOnce() -> String) {
         match self.count(uid, Instant::now()) {
             None => {}
             Some(0) => log::log!(level, "{}", line()),
             Some(left_out) => {
-                log::log!(level, "{}; {left_out} lines about clients were left out before", line());
+                log::log!(
+                    level,
+                    "{}; {left_out} earlier lines about clients were suppressed",
+                    line()
+                );
             }
         }
     }
 
-    /// How many lines were left out, if this one is to be logged.
+    /// Counts a line. Returns how many were left out before, if this one is to be logged.
     fn count(&self, uid: u32, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.since.is_none_or(|since| now.duration_since(since) >= PERIOD) {
@@ -63,18 +67,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_so_many_lines_and_leaves_others_theirs() {
+    fn each_user_has_a_limited_number_of_lines() {
         let (seldom, start) = (Seldom::default(), Instant::now());
         let at = |uid, ms| seldom.count(uid, start + Duration::from_millis(ms));
         let logged = (0..100).filter(|ms| at(7, *ms).is_some()).count();
         assert_eq!(logged, LINES_PER_USER);
-        // Another user's, with the number of those that were left out.
+        // A line of another user is logged, with the number of lines left out.
         assert_eq!((at(8, 100), at(8, 101)), (Some(92), Some(0)));
         assert_eq!((at(7, 9_999), at(7, 10_000), at(7, 10_001)), (None, Some(1), Some(0)));
     }
 
     #[test]
-    fn many_users_have_no_more_lines_than_one_log_takes() {
+    fn lines_of_all_users_together_are_limited() {
         let (seldom, now) = (Seldom::default(), Instant::now());
         let logged = (0..100_000).filter(|uid| seldom.count(*uid, now).is_some()).count();
         assert_eq!(logged, LINES);

@@ -26,7 +26,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// A client that connects must say what it wants within this time.
+/// A client must send Open within this time after connecting.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest time in which the files of a client are taken back one after the other. If there are files left then, the
@@ -35,7 +35,7 @@ pub(crate) const TAKE_BACK: Duration = Duration::from_secs(30);
 
 /// Why a client is served no longer.
 enum End {
-    /// It has closed its connection, or does not take its answers.
+    /// It has closed its connection, or does not read its answers.
     Gone,
     /// The daemon is stopping.
     Stopping,
@@ -43,7 +43,7 @@ enum End {
     Hostile(String),
     /// The association is lost.
     Lost(Lost),
-    /// The kernel does not do what it must.
+    /// A system call failed.
     Failed(io::Error),
 }
 
@@ -62,7 +62,7 @@ impl From<Lost> for End {
     }
 }
 
-/// What a file's answer will be; None is not known yet.
+/// The answer for a file; `None` while it is not known.
 type Known = Option<Result<Grant, Refusal>>;
 
 /// Files that are being examined for one request.
@@ -80,7 +80,7 @@ impl Job {
     }
 }
 
-/// What a client has once it is open.
+/// The state of a client after Open.
 struct Open {
     association: Association,
     grants: Grants,
@@ -114,7 +114,11 @@ pub(crate) fn serve(
     let (signal, breaks) = match made {
         Ok(made) => made,
         Err(error) => {
-            shared.tell(peer, Level::Error, format_args!("it is not served: no signals: {error}"));
+            shared.tell(
+                peer,
+                Level::Error,
+                format_args!("cannot serve the client: no signal for lease breaks: {error}"),
+            );
             return shared.closing.add(peer.uid, socket.into());
         }
     };
@@ -122,7 +126,11 @@ pub(crate) fn serve(
     let closer = match Closer::start(Arc::clone(&share)) {
         Ok(closer) => closer,
         Err(error) => {
-            shared.tell(peer, Level::Error, format_args!("it is not served: no thread: {error}"));
+            shared.tell(
+                peer,
+                Level::Error,
+                format_args!("cannot serve the client: cannot start a thread: {error}"),
+            );
             return shared.closing.add(peer.uid, socket.into());
         }
     };
@@ -142,7 +150,7 @@ impl Session<'_> {
                 return End::Stopping;
             }
             if self.open.is_none() && started.elapsed() > OPEN_WITHIN {
-                return End::Hostile("it opens nothing".to_owned());
+                return End::Hostile("the client has not opened an association in time".to_owned());
             }
             let beat = match self.open.as_mut().map(|open| open.association.keep_alive()) {
                 None => LOOK_EVERY,
@@ -170,10 +178,10 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until something is to be done.
+    /// Waits until there is something to do.
     fn wait(&self, timeout: Duration) -> io::Result<Ready> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-        // The next request after the answer to the last.
+        // The next request is read only after the answer to the last one.
         let wanted = if self.job.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut waited = [
             PollFd::new(&self.socket, wanted | PollFlags::RDHUP),
@@ -190,11 +198,11 @@ impl Session<'_> {
         }
         let packet = socket.contains(PollFlags::IN);
         let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        // What it sent before it closed has no meaning any more.
+        // Requests that it sent before it closed are ignored.
         Ok(Ready { packet, closed: socket.intersects(ends), breaks: !breaks.is_empty() })
     }
 
-    /// Gives back what somebody waits for; at once if a signal has come.
+    /// Gives back files whose leases are being broken. `at_once` checks all leases now, because a signal has come.
     fn give_back(&mut self, at_once: bool) -> Result<(), Lost> {
         if at_once {
             self.signal.take();
@@ -212,7 +220,9 @@ impl Session<'_> {
         let guarded = packet.descriptors.into_iter().map(|sent| self.closer.guard(sent));
         let descriptors: Vec<Foreign> = guarded.collect();
         if self.closer.is_stuck() {
-            return Err(End::Hostile("what it sends cannot be closed".to_owned()));
+            return Err(End::Hostile(
+                "descriptors that the client has sent cannot be closed".to_owned(),
+            ));
         }
         let request = decoded.map_err(|bad| End::Hostile(bad.to_string()))?;
         let answer = match request {
@@ -254,14 +264,14 @@ impl Session<'_> {
     }
 
     fn send(&self, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
-        // With room for all of it, so that no part of a lane's keys stays behind in freed memory.
+        // With its full capacity from the start, so that no part of a lane's keys stays in freed memory.
         let key_bytes = if let Answer::Lane { state } = answer { state.len() + 16 } else { 0 };
         let mut packet = Zeroizing::new(Vec::with_capacity(key_bytes));
         answer.encode(&mut packet);
         Ok(self.socket.send(&packet, descriptors)?)
     }
 
-    /// Logs a refusal, once for each cause: a client may ask as often as it likes.
+    /// Logs a refusal, only once per cause, because a client may repeat its request at any rate.
     fn note(&mut self, refusal: &Refusal) {
         if self.logged.insert(refusal.cause) {
             self.shared.tell(self.peer, Level::Info, format_args!("refused: {refusal}"));
@@ -271,17 +281,17 @@ impl Session<'_> {
     fn open(&mut self, protocol: u16, place: Option<&Foreign>) -> Result<Answer, Failed> {
         let refused = |cause, why: &dyn Display| Failed::Refused(Refusal::new(cause, why));
         if protocol != PROTOCOL {
-            let why = format!("it speaks protocol {PROTOCOL}; update the older side");
+            let why = format!("the daemon speaks protocol {PROTOCOL}; update the older side");
             return Err(refused(Cause::Malformed, &why));
         }
         if self.open.is_some() {
-            return Err(refused(Cause::Malformed, &"the client has opened an association already"));
+            return Err(refused(Cause::Malformed, &"the client has already opened an association"));
         }
         let place = place.map(Foreign::get).transpose();
         let place = place.map_err(|error| refused(Cause::Unavailable, &error))?;
         let (served, device) = self.shared.served(place).map_err(Failed::Refused)?;
         let association = Association::open(served).map_err(|error| {
-            let why = format_args!("no association at {}: {error}", served.url);
+            let why = format_args!("cannot open opened an association at {}: {error}", served.url);
             self.shared.tell(self.peer, Level::Warn, why);
             refused(Cause::Target, &error)
         })?;
@@ -290,8 +300,9 @@ impl Session<'_> {
             association.close();
             return Err(refused(Cause::OtherPlace, &why));
         }
-        let page = PageWriter::new(association.files_max())
-            .map_err(|error| refused(Cause::Unavailable, &format!("the page: {error}")))?;
+        let page = PageWriter::new(association.files_max()).map_err(|error| {
+            refused(Cause::Unavailable, &format!("cannot make the page of versions: {error}"))
+        })?;
         let info = association.namespace();
         let (extents_max, signal) = (association.extents_max(), self.signal);
         let Shared { keepsake, quotas, config, .. } = &**self.shared;
@@ -307,7 +318,7 @@ impl Session<'_> {
             files_max: association.files_max(),
         };
         self.open = Some(Open { association, grants, examiner });
-        let what = format_args!("an association at {}", served.url);
+        let what = format_args!("opened an association at {}", served.url);
         self.shared.tell(self.peer, Level::Info, what);
         Ok(Answer::Opened(opened))
     }
@@ -319,7 +330,7 @@ impl Session<'_> {
     ) -> Result<Answer, Failed> {
         let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
         let Some(Open { association, grants, .. }) = &mut self.open else {
-            return Err(refused(Cause::Malformed, "nothing is open"));
+            return Err(refused(Cause::Malformed, "the client has not opened an association"));
         };
         grants.keep_up(association)?;
         if !self.shared.config.allow_own_functions {
@@ -327,13 +338,14 @@ impl Session<'_> {
                 return Ok(Answer::Loaded { function: kept.0 });
             }
             let why = format!(
-                "the target keeps no function that is the client's {name}, and clients may not load their own \
-                 (--allow-own-functions); load it with `bpfof function load` from the same object"
+                "the client's function {name} is not installed at the target, and clients may not \
+                 load their own functions (--allow-own-functions); install it with `bpfof function \
+                 load` from the same object"
             );
             return Err(refused(Cause::Policy, &why));
         }
         let max = association.object_bytes_max();
-        let object = descriptors.first().ok_or_else(|| io::Error::other("there is none"));
+        let object = descriptors.first().ok_or_else(|| io::Error::other("none was sent"));
         let object = object.and_then(|object| read_sealed(object.get()?, max));
         let object =
             object.map_err(|error| refused(Cause::Malformed, &format!("the object: {error}")))?;
@@ -352,7 +364,7 @@ impl Session<'_> {
         match open.association.lane(max) {
             Ok(lane) => {
                 let answer = Answer::Lane { state: Zeroizing::new(lane.state().to_vec()) };
-                // The client has it as soon as it is sent, and may make it one that takes for ever to be closed.
+                // Once it is sent, the client shares the socket, and can make closing it take for ever.
                 let socket = self.closer.guard(lane.socket);
                 self.send(&answer, &[socket.get()?])
             }
@@ -365,7 +377,7 @@ impl Session<'_> {
         let (files_max, mut subjects) = (open.association.files_max(), Vec::new());
         for (id, descriptor) in ids.iter().zip(descriptors) {
             if *id > files_max || open.grants.has(*id) {
-                return Err(End::Hostile(format!("file id {id} is in use, or none")));
+                return Err(End::Hostile(format!("file id {id} is in use or invalid")));
             }
             subjects.push(match open.grants.add(*id) {
                 Ok(()) => (*id, Subject::Sent(descriptor)),
@@ -377,7 +389,7 @@ impl Session<'_> {
     }
 
     fn refresh(&mut self, ids: &[u32]) -> Result<(), End> {
-        // One that has a grant, which somebody waits for, is to be given back first.
+        // A granted file whose lease is being broken must be given back first.
         self.give_back(true)?;
         let open = opened(&mut self.open)?;
         let (mut subjects, mut answers) = (Vec::new(), Vec::new());
@@ -393,7 +405,7 @@ impl Session<'_> {
         self.examine(subjects, answers)
     }
 
-    /// Begins to examine files.
+    /// Starts to examine files.
     fn examine(
         &mut self,
         subjects: Vec<(u32, Subject)>,
@@ -406,7 +418,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Grants what was examined, and answers once all of the request is known.
+    /// Grants examined files, and answers once all files of the request are examined.
     fn take_examined(&mut self) -> Result<(), End> {
         let Some(job) = &mut self.job else { return Ok(()) };
         let open = opened(&mut self.open)?;
@@ -455,11 +467,13 @@ impl Session<'_> {
         let tell = |level, what: &dyn Display| self.shared.tell(self.peer, level, what);
         match end {
             End::Gone | End::Stopping if self.open.is_none() => {
-                log::debug!("{}: it has opened nothing", self.peer);
+                log::debug!("{}: the client has gone without opening an association", self.peer);
             }
-            End::Gone | End::Stopping => tell(Level::Info, &"it is served no longer"),
+            End::Gone | End::Stopping => {
+                tell(Level::Info, &"the client has gone or the daemon is stopping")
+            }
             End::Hostile(why) => {
-                tell(Level::Warn, &format_args!("it breaks the protocol: {why}"));
+                tell(Level::Warn, &format_args!("the client breaks the protocol: {why}"));
             }
             End::Lost(lost) => self.tell_lost(lost),
             End::Failed(error) => tell(Level::Error, error),
@@ -467,11 +481,11 @@ impl Session<'_> {
     }
 
     fn tell_lost(&self, lost: &Lost) {
-        let what = format_args!("its association is lost: {lost}");
+        let what = format_args!("the client's association is lost: {lost}");
         self.shared.tell(self.peer, Level::Warn, what);
     }
 
-    /// Takes back all that the client has.
+    /// Takes back all files of the client, and ends its association.
     fn end(&mut self, end: &End) {
         self.tell_end(end);
         let Some(Open { mut association, mut grants, .. }) = self.open.take() else {
@@ -489,12 +503,12 @@ impl Session<'_> {
         drop(association);
         self.socket.shut_down();
         if grants.has_leases() {
-            // The target may have the maps for as long.
+            // The target may have the maps for this long.
             std::thread::sleep(EXPIRED);
         }
     }
 
-    /// Ends the connection. What the client has queued in it is closed where its other descriptors are.
+    /// Ends the connection. Descriptors that the client has queued in it are closed by the closer, as its others are.
     fn hang_up(self) {
         self.socket.shut_down();
         drop(self.closer.guard(self.socket.into()));
@@ -511,15 +525,18 @@ fn opened(open: &mut Option<Open>) -> Result<&mut Open, End> {
     open.as_mut().ok_or_else(|| End::Hostile("a request before Open".to_owned()))
 }
 
-/// Reads a memfd that nobody can change any more. Of anything else nothing is asked: it might not answer.
+/// Reads a memfd that is sealed against changes. Does not touch any other kind of file, whose file system might not
+/// answer.
 fn read_sealed(memory: BorrowedFd<'_>, max: u32) -> io::Result<Vec<u8>> {
     let wanted = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
     if !fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(wanted)) {
-        return Err(io::Error::other("it is no sealed memfd"));
+        return Err(io::Error::other("it is not a sealed memfd"));
     }
     let length = fstat(memory)?.st_size as u64;
     if length > u64::from(max) {
-        return Err(io::Error::other(format!("it has {length} bytes, the target takes {max}")));
+        return Err(io::Error::other(format!(
+            "it has {length} bytes, but the target accepts at most {max}"
+        )));
     }
     let mut object = Vec::with_capacity(length as usize);
     let mut memory = File::from(memory.try_clone_to_owned()?);

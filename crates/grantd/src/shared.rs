@@ -1,4 +1,4 @@
-//! What the daemon and its sessions share.
+//! State that the daemon and its sessions share.
 
 use crate::closing::Closing;
 use crate::config::{Config, Served};
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Who a client is, by the kernel's word.
+/// The identity of a client, as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
-    /// 0 of a client in another PID namespace.
+    /// 0 for a client in another PID namespace.
     pub(crate) pid: i32,
 }
 
@@ -41,11 +41,11 @@ impl Wake {
     }
 
     pub(crate) fn wake(&self) {
-        // It fails only when it is full, and then it wakes as well.
+        // It fails only if the counter is full, and then the session wakes up anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Takes what has woken.
+    /// Clears the signal after waking up.
     pub(crate) fn take(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
@@ -64,24 +64,24 @@ pub(crate) struct Client {
     pub(crate) thread: JoinHandle<()>,
 }
 
-/// What sessions share.
+/// State that sessions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) namespaces: Vec<(Served, NamespaceDevice)>,
     pub(crate) quotas: Quotas,
     pub(crate) keepsake: Arc<Keepsake>,
-    /// All sessions are to end.
+    /// Whether all sessions must end.
     pub(crate) ending: AtomicBool,
     pub(crate) clients: Mutex<Vec<Client>>,
-    /// Lines that clients cause.
+    /// Limits log lines that clients cause.
     pub(crate) told: Seldom,
     /// Sockets of clients that are not served.
     pub(crate) closing: Closing,
 }
 
 impl Shared {
-    /// Logs what a client has caused, unless its user has caused enough lines.
+    /// Logs a line about a client, unless there were enough about its user.
     pub(crate) fn tell(&self, peer: Peer, level: Level, what: impl fmt::Display) {
         self.told.note(peer.uid, level, || format!("{peer}: {what}"));
     }
@@ -94,7 +94,7 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The namespace that `place` is on; the only one if there is no place.
+    /// The served namespace that `place` is on; without a place, the only one that is served.
     pub(crate) fn served(
         &self,
         place: Option<BorrowedFd<'_>>,
@@ -105,8 +105,8 @@ impl Shared {
                 [(served, device)] => Ok((served, device)),
                 _ => Err(refused(
                     Cause::Malformed,
-                    "the daemon serves several namespaces; name a file or directory of the one that is \
-                     meant",
+                    "the daemon serves several namespaces; name a file or directory on the \
+                     intended one",
                 )),
             };
         };
@@ -118,7 +118,7 @@ impl Shared {
         Ok((served, device))
     }
 
-    /// Ends all sessions, which give their files back.
+    /// Ends all sessions, which give their files back, and waits for them.
     pub(crate) fn end_all(&self) {
         self.ending.store(true, Ordering::SeqCst);
         let clients = std::mem::take(&mut *self.clients());
@@ -126,7 +126,7 @@ impl Shared {
         for client in clients {
             // A session that has panicked has kept its leases, which end with the process.
             if client.thread.join().is_err() {
-                log::error!("a session has failed");
+                log::error!("a client's session has panicked");
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The admin queue of an association, and the thread that keeps the association alive.
 //!
-//! A target gives up a host that it has not heard of for the keep-alive timeout (NVMe Base 2.0
-//! §3.9). So a thread sends a Keep Alive after each half of it, and sleeps in between. It waits for
-//! no answer: the next time it takes the answer that has come, and a target that has not given one
-//! within the command timeout is lost. So the queue is locked for moments only, except by a call,
-//! which sends the Keep Alives itself while it waits. Lanes have no part in this.
+//! A target gives up a host that sends nothing for the keep-alive timeout (NVMe Base 2.0 §3.9). So a thread sends a
+//! Keep Alive every half of the timeout, and sleeps in between. It does not wait for the answer: it receives it the
+//! next time, and a target that has not answered within the command timeout is lost. So the thread locks the queue only
+//! for moments. A call locks it until its command has ended, and sends the Keep Alives itself while it waits. Lanes
+//! have no part in this.
 
 use crate::files::spawn;
 use crate::queue::{Event, Meanwhile, Queue};
@@ -15,24 +15,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Receives of one look whether the connection is open: what else has come is received later.
+/// Most receives per check whether the connection is open; the rest is received later.
 const LOOKS_MAX: u32 = 64;
 
 /// An admin queue. Dropping it closes the connection and ends the thread.
 ///
-/// Where there are several paths, their own threads do what this one would, and more
-/// ([`paths`](crate::paths)).
+/// With several paths, their own threads replace this one ([`paths`](crate::paths)).
 #[derive(Debug)]
 pub(crate) struct Admin {
     shared: Arc<Shared>,
-    /// There is none where the target has no keep-alive timer, or nobody wants it.
+    /// `None` if the target has no keep-alive timer, or the options ask for no thread.
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The connection was closed: the thread need not sleep on.
+    /// Signals that the connection was closed, to wake the thread.
     closed: Condvar,
 }
 
@@ -49,7 +48,7 @@ impl Shared {
                 Ok((Some(left), _)) => left,
                 Ok((None, _)) => return,
                 Err(error) => {
-                    // Who uses the association notices by itself.
+                    // The next user of the association gets the error itself.
                     log::info!("{url}: {error}");
                     return;
                 }
@@ -60,10 +59,10 @@ impl Shared {
     }
 }
 
-/// How long until the next Keep Alive, and what an Asynchronous Event Request has come to.
+/// Sends a due Keep Alive. Returns the time until the next one, and the outcome of an Asynchronous Event Request.
 fn beat(queue: &mut Queue) -> Result<(Option<Duration>, Option<Event>), Error> {
     let left = queue.beat();
-    // What is lost shows itself when receiving.
+    // The receive below reports a lost connection.
     let _ = queue.ring();
     Ok((left, queue.poll_event()?))
 }
@@ -74,31 +73,31 @@ impl Admin {
         Self { shared: Arc::new(shared), thread: None }
     }
 
-    /// For a target that gives up hosts after `timeout`.
+    /// Sends Keep Alives for a target that gives up silent hosts after `timeout`.
     pub(crate) fn set_keep_alive(&self, timeout: Duration) {
         self.shared.queue().keep_alive(timeout / 2, None);
     }
 
-    /// The same, for a target that this host gives up as well, before `timeout` has passed: one Keep Alive
-    /// after each quarter, and half of it to answer.
+    /// The same where this host gives up a silent target as well, before `timeout` has passed: a Keep Alive every
+    /// quarter of it, and half of it to answer.
     pub(crate) fn set_mutual_keep_alive(&self, timeout: Duration) {
         self.shared.queue().keep_alive(timeout / 4, Some(timeout / 2));
     }
 
-    /// Sends a Keep Alive if one is due, without waiting for its answer. How long until the next, None if
-    /// the target wants none; and what has come of [asking for an event](Self::ask_for_event).
+    /// Sends a Keep Alive if one is due, without waiting for its answer. Returns the time until the next, `None` if the
+    /// target wants none; and the outcome of [asking for an event](Self::ask_for_event).
     pub(crate) fn beat(&self) -> Result<(Option<Duration>, Option<Event>), Error> {
         beat(&mut self.shared.queue())
     }
 
-    /// Leaves a request with the target that it answers when something has happened.
+    /// Sends an Asynchronous Event Request, which the target answers when it has an event to report.
     pub(crate) fn ask_for_event(&self) -> Result<(), Error> {
         let mut queue = self.shared.queue();
         queue.ask_for_event()?;
         queue.ring()
     }
 
-    /// Another descriptor of the connection, to wait for it, or end it, without the lock.
+    /// Another descriptor of the connection, for waiting on it or ending it without the lock.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
         self.shared.queue().descriptor()
     }
@@ -122,7 +121,7 @@ impl Admin {
         self.shared.queue().call(name, sqe, data_out, data_in_max_bytes)
     }
 
-    /// The same; `meanwhile` is called every few ms until it has ended.
+    /// The same; calls `meanwhile` every few ms until the command has ended.
     pub(crate) fn call_while(
         &self,
         name: &'static str,
@@ -137,7 +136,7 @@ impl Admin {
         self.shared.queue().is_connected()
     }
 
-    /// Looks whether the target has ended the connection; whether it is still open.
+    /// Checks whether the target has ended the connection; returns whether it is still open.
     pub(crate) fn check_connected(&self) -> bool {
         let mut queue = self.shared.queue();
         // The answer to a Keep Alive may have come before the end.
@@ -145,7 +144,7 @@ impl Admin {
             if !queue.is_connected() || !queue.has_completions() {
                 break;
             }
-            // Who uses it next notices by itself.
+            // The next user of the queue gets the error itself.
             let _ = queue.poll(&mut |_| {});
         }
         queue.is_connected()
@@ -157,7 +156,7 @@ impl Drop for Admin {
         self.shared.queue().close(LostReason::HungUp);
         self.shared.closed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It cannot panic; if it did, it is gone as well.
+            // The thread cannot panic; if it did, it has ended all the same.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! An association by one portal: its admin queue, and what the target has said as it began.
+//! An association through one portal: its admin queue, and what the target reported when it began.
 
 use crate::admin::Admin;
 use crate::lane_plan::LanePlan;
@@ -19,40 +19,40 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests in flight on the admin queue: what a Linux host uses; the calls here need one.
+/// Requests in flight on the admin queue: as many as a Linux host uses; the calls here need one.
 const ADMIN_DEPTH: u16 = 31;
 /// Most data of one command in bytes, whatever a target allows: bounds the buffers of a lane.
 pub(crate) const TRANSFER_MAX_BYTES: u32 = 1 << 20;
-/// The same by RDMA, where each queue has registered memory for at least one of these.
+/// The same for RDMA, where each queue has registered memory for at least one such command.
 const RDMA_TRANSFER_MAX_BYTES: u32 = 128 << 10;
 /// Least wait for a controller to become ready or shut down: CAP.TO may be 0, a shutdown has no
 /// bound.
 const READY_MIN: Duration = Duration::from_secs(5);
-/// Pause between looks at CSTS.
+/// Pause between reads of CSTS.
 const READY_PAUSE: Duration = Duration::from_millis(1);
 /// Controller type of a discovery controller (NVMe Base 2.0 §5.17.2.1, CNTRLTYPE).
 const CNTRLTYPE_DISCOVERY: u8 = 2;
-/// I/O queues asked for: more threads than that share lanes.
+/// I/O queues to ask for: with more threads, threads share lanes.
 const QUEUES_ASKED: u16 = 1024;
 /// CTRATT: commands on any queue restart the keep-alive timer (NVMe Base 2.0 §3.9).
 const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
-/// What is added to the time in which a target has given up a host for certain: it looks at its timers
-/// now and then, and what its drives had begun to write ends.
+/// Margin added to the time by which a target has certainly given up a host: the target checks its timers only
+/// periodically, and its drives must finish writes that they have begun.
 const QUIESCE: Duration = Duration::from_secs(1);
 
-/// How much data a queue takes.
+/// How much data a queue accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataLimits {
-    /// In a command.
+    /// Most data of a command.
     pub(crate) transfer_bytes: u32,
-    /// In the capsule of one of an I/O queue.
+    /// Most in-capsule data of a command on an I/O queue.
     pub(crate) in_capsule_bytes: u32,
 }
 
 /// An association, for as long as its admin queue.
 #[derive(Debug)]
 pub(crate) struct Association {
-    /// By one portal.
+    /// The address, with only this portal.
     pub(crate) url: TargetUrl,
     pub(crate) options: Options,
     pub(crate) admin: Admin,
@@ -64,22 +64,22 @@ pub(crate) struct Association {
     /// I/O queues that the target grants.
     pub(crate) granted: u32,
     pub(crate) ids: QueueIds,
-    /// The keep-alive timeout that the target keeps; zero is none.
+    /// The keep-alive timeout of the target's timer; zero is none.
     keep_alive: Duration,
     ending: Mutex<Ending>,
 }
 
-/// How an association that is one of several is ended.
+/// State for ending an association that is one of several paths.
 #[derive(Debug, Default)]
 struct Ending {
-    /// Its connections, by queue identifiers.
+    /// Its connections, with their queue identifiers.
     sockets: Vec<(u16, OwnedFd)>,
-    /// Since when nothing has been sent on any of them.
+    /// The time since which nothing has been sent on any of them.
     ended: Option<Instant>,
 }
 
 impl Association {
-    /// Connects to the subsystem of `url`, by its first portal, and brings a controller to life.
+    /// Connects to the subsystem of `url` through its first portal, and brings a controller to life.
     pub(crate) fn connect(url: &TargetUrl, options: &Options) -> Result<Self, Error> {
         let (queue, cntlid, kato_ms) = connect_admin(url, options)?;
         let mut association = Self {
@@ -97,16 +97,16 @@ impl Association {
         };
         association.start()?;
         if association.identify.cntlid != cntlid {
-            return Err(Error::BadAnswer("Identify names another controller than Connect"));
+            return Err(Error::BadAnswer("Identify returned another controller ID than Connect"));
         }
-        // A KAS of 0 says that the controller has no keep-alive timer.
+        // A KAS of 0 means that the controller has no keep-alive timer.
         if association.identify.kas_100ms > 0 {
             association.keep_alive = Duration::from_millis(kato_ms.into());
         }
         Ok(association)
     }
 
-    /// Keeps it alive from now on, by a thread if the options want one.
+    /// Keeps the association alive from now on, by a thread if the options ask for one.
     pub(crate) fn keep_alive(&mut self) -> Result<(), Error> {
         if self.keep_alive.is_zero() {
             return Ok(());
@@ -115,8 +115,8 @@ impl Association {
         if self.options.keep_alive_thread { self.admin.start_thread(&self.url) } else { Ok(()) }
     }
 
-    /// The same for one of several, which its path's thread keeps alive, and which
-    /// [`end`](Self::end) can end.
+    /// The same for an association that is one of several paths: the path's thread keeps it alive, and
+    /// [`end`](Self::end) can end it.
     pub(crate) fn keep_alive_as_path(&self) -> Result<(), Error> {
         if !self.keep_alive.is_zero() {
             self.admin.set_mutual_keep_alive(self.keep_alive);
@@ -125,7 +125,7 @@ impl Association {
         Ok(())
     }
 
-    /// Enables the controller and learns what it can do.
+    /// Enables the controller and reads its capabilities.
     fn start(&mut self) -> Result<(), Error> {
         self.cap = Cap::from(self.property(offset::CAP, true)?);
         self.version = Version(self.property(offset::VS, false)? as u32);
@@ -138,7 +138,8 @@ impl Association {
         }
         let sqe = AdminCommand::identify(cns::CONTROLLER, 0);
         let (_, data) = self.admin.call("Identify", sqe, &[], IDENTIFY_BYTES as u32)?;
-        let block = data.first_chunk().ok_or(Error::BadAnswer("Identify returned too little"))?;
+        let block =
+            data.first_chunk().ok_or(Error::BadAnswer("Identify returned too few bytes"))?;
         self.identify = IdentifyController::from_bytes(block);
         if self.is_discovery() {
             return Ok(());
@@ -155,7 +156,7 @@ impl Association {
         self.identify.cntrltype == CNTRLTYPE_DISCOVERY
     }
 
-    /// Restricts the lanes to come to chains over mapped files.
+    /// Restricts lanes opened from now on to chains over mapped files.
     fn restrict(&self) -> Result<(), Error> {
         let (feature, value) = (features::QUEUE_RESTRICTION, features::PUSHDOWN_ONLY);
         let sqe = AdminCommand::set_features(feature, value);
@@ -216,7 +217,7 @@ impl Association {
         })
     }
 
-    /// Any admin command.
+    /// Sends any admin command.
     pub(crate) fn call(
         &self,
         sqe: Sqe,
@@ -226,7 +227,7 @@ impl Association {
         self.call_while((sqe, data_out, data_in_max_bytes), None)
     }
 
-    /// The same; `meanwhile` is called every few ms until it has ended.
+    /// The same; calls `meanwhile` every few ms until the command has ended.
     pub(crate) fn call_while(
         &self,
         command: (Sqe, &[u8], u32),
@@ -244,15 +245,15 @@ impl Association {
         limit.unwrap_or(u64::from(most)).min(u64::from(most)) as u32
     }
 
-    /// How much its I/O queues take.
+    /// How much data its I/O queues accept.
     pub(crate) fn data_limits(&self) -> DataLimits {
         let in_capsule_bytes = u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX);
         DataLimits { transfer_bytes: self.max_transfer_bytes(), in_capsule_bytes }
     }
 
-    /// Connects the next I/O queue, for a lane that knows these namespaces, and takes no more data than
-    /// `limits`. `on_open` hears of the connection before anything is sent on it, with the identifier. Returns
-    /// its identifier and how to connect it again, too.
+    /// Connects the next I/O queue, for a lane that knows these namespaces and accepts no more data than `limits`.
+    /// Calls `on_open` with its identifier and connection before anything is sent on it. Also returns its identifier
+    /// and the plan for reconnecting it.
     pub(crate) fn open_queue(
         &self,
         namespaces: &Arc<[NamespaceInfo]>,
@@ -278,7 +279,7 @@ impl Association {
         match plan.connect_heard(qid, &|queue| on_open(qid, queue)) {
             Ok(queue) => Ok((queue, qid, plan)),
             Err(error) => {
-                // Before another queue has the identifier.
+                // Leave before another queue can take the identifier.
                 self.leave(qid);
                 self.ids.give_back(qid);
                 Err(error)
@@ -295,10 +296,10 @@ impl Association {
         if self.has_ended() {
             return Err(LostReason::HungUp.into());
         }
-        // What is sent from then on restarts the controller's keep-alive timer: Connect, authentication.
+        // Join before anything is sent: Connect and authentication already restart the controller's keep-alive timer.
         let join = |qid, queue: &Queue| {
             let socket = queue.descriptor().map_err(|_| {
-                // The connection is there: this process has no descriptor left.
+                // The connection works: this process has run out of descriptors.
                 Error::Connect { address: self.url.to_string(), source: Errno::MFILE.into() }
             })?;
             if self.join(qid, socket) { Ok(()) } else { Err(LostReason::HungUp.into()) }
@@ -314,8 +315,8 @@ impl Association {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of it, which ends with it; false if it has ended already. What was sent on it must
-    /// be acknowledged in time.
+    /// Adds a connection, which ends with the association; false if the association has ended already. Sets the time in
+    /// which the peer must acknowledge data sent on it.
     pub(crate) fn join(&self, qid: u16, socket: OwnedFd) -> bool {
         let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(self.options.path_timeout));
         let mut ending = self.ending();
@@ -327,7 +328,7 @@ impl Association {
         goes_on
     }
 
-    /// The connection of a queue is over.
+    /// Removes the connection of a queue, after its end.
     pub(crate) fn leave(&self, qid: u16) {
         self.ending().sockets.retain(|(other, _)| *other != qid);
     }
@@ -336,15 +337,15 @@ impl Association {
         self.ending().ended.is_some()
     }
 
-    /// Ends all its connections, whoever has them: nothing that was queued on them is sent any more.
-    /// When the controller cannot act any more, whatever has become of it: the target has then heard
-    /// nothing for its keep-alive timeout (NVMe Base 2.0 §3.9). `None` if it has no such timer.
+    /// Ends all its connections, including those that lanes hold: nothing that was queued on them is sent any more.
+    /// Returns the time from which the controller certainly carries out no more commands, because the target has then
+    /// received nothing for its keep-alive timeout (NVMe Base 2.0 §3.9). `None` if it has no such timer.
     pub(crate) fn end(&self) -> Option<Instant> {
         let mut ending = self.ending();
         let sockets = std::mem::take(&mut ending.sockets);
         for (_, socket) in &sockets {
-            // Drops what waits to be sent. A TLS socket of the kernel cannot do that: there the end of
-            // the connection is queued behind it, and the lane's close drops both.
+            // Drops unsent data. A kernel TLS socket cannot do that: there the shutdown is queued behind the data, and
+            // the lane's close drops both.
             let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
             if connect_unspec(socket).is_err() {
                 let _ = shutdown(socket, SocketShutdown::Both);
@@ -355,14 +356,14 @@ impl Association {
         let unit_ms = u128::from(self.identify.kas_100ms.max(1)) * 100;
         let timeout_ms = self.keep_alive.as_millis().div_ceil(unit_ms) * unit_ms;
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(u64::MAX));
-        // A timer that traffic restarts may find out only when it has run twice.
+        // A timer with traffic-based keep-alive may detect silence only after two periods.
         let runs = 1 + u32::from(self.identify.ctratt & TRAFFIC_BASED_KEEP_ALIVE != 0);
         (!timeout.is_zero()).then(|| ended + timeout * runs + QUIESCE)
     }
 }
 
-/// Connects the admin queue. Returns the controller identifier too, and the keep-alive timeout that
-/// the target has accepted, in ms; 0 is none.
+/// Connects the admin queue. Also returns the controller identifier, and the keep-alive timeout that the target has
+/// accepted, in ms; 0 is none.
 fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32), Error> {
     let connect = |kato_ms| {
         let initiator = InitiatorConfig {
@@ -387,9 +388,13 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
     };
     let wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
     match connect(wanted_ms) {
-        // Targets without a keep-alive timer may say so here.
+        // Targets without a keep-alive timer may refuse Connect.
         Err(Error::Command { source, .. }) if wanted_ms > 0 && source.is_of_keep_alive() => {
-            log::info!("{url}: no keep-alive timer of {wanted_ms} ms: {}", source.status);
+            log::info!(
+                "{url}: the target refused a keep-alive timeout of {wanted_ms} ms, connecting \
+                 without one: {}",
+                source.status
+            );
             connect(0).map(|(queue, cntlid)| (queue, cntlid, 0))
         }
         connected => connected.map(|(queue, cntlid)| (queue, cntlid, wanted_ms)),

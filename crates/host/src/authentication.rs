@@ -10,11 +10,11 @@ use bpfof_nvme::fabrics::{FabricsCommand, SecurityProtocol};
 const ASKS_FOR_AUTHENTICATION: u32 = 1 << 17;
 const ASKS_FOR_CONCATENATION: u32 = 1 << 18;
 
-/// Carries a command out: its name, itself, what it sends, and how many bytes it fetches at most.
+/// Sends a command and waits for its end: its name, the command, its outgoing data, and the most bytes to accept.
 pub(crate) type Call<'a> = dyn FnMut(&'static str, Sqe, &[u8], u32) -> Result<Vec<u8>, Error> + 'a;
 
-/// Does what the target asks for in its answer to Connect. With a secret of the target's, one that asks
-/// for nothing is refused: it could be anybody.
+/// Authenticates as the target demands in its answer to Connect. If this host has the target's secret, a target that
+/// demands no authentication is refused: it could be an impostor.
 pub(crate) fn authenticate(
     call: &mut Call<'_>,
     options: &Options,
@@ -23,8 +23,9 @@ pub(crate) fn authenticate(
 ) -> Result<(), Error> {
     let credentials = &options.credentials;
     if answer & ASKS_FOR_CONCATENATION != 0 {
-        let why = "the target asks for a secure channel made of the authentication, which this host \
-                   does not support; give both sides a key for TLS instead";
+        let why = "the target asks for secure channel concatenation (TLS keys from \
+                   authentication), which this host does not support; configure a TLS key on both \
+                   sides instead";
         return Err(Error::Credentials(why.to_owned()));
     }
     if answer & ASKS_FOR_AUTHENTICATION == 0 {
@@ -44,7 +45,7 @@ pub(crate) fn authenticate(
             }
             HostStep::Finished { last, result } => {
                 if let Some(message) = last {
-                    // After an error it is a courtesy.
+                    // After an error the target need not receive it.
                     let sent = send(call, &message);
                     if result.is_ok() {
                         sent?;

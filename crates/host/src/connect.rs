@@ -1,4 +1,4 @@
-//! How a controller is connected, by one portal or by several.
+//! Connecting a controller through one portal or several.
 
 use crate::association::Association;
 use crate::credentials::{Credentials, KeyFiles};
@@ -14,8 +14,8 @@ const RESTRICTED_KEEP_ALIVE: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(10);
 
 impl Controller {
-    /// Connects to the subsystem of `url` and brings a controller to life. With several portals
-    /// it connects by each of them ([`paths`](Self::paths)), and one that works is enough.
+    /// Connects to the subsystem of `url` and brings a controller to life. With several portals it connects through
+    /// each of them ([`paths`](Self::paths)); one working portal is enough.
     ///
     /// # Errors
     /// No connection, no such subsystem, a target that refuses this host, or that breaks the
@@ -51,9 +51,9 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Starts a new association in place of this one, after it was lost or to start afresh. Lanes
-    /// of the old one must be [reconnected](crate::Lane::reconnect), functions loaded and file maps set
-    /// again: they belonged to the old association.
+    /// Starts a new association in place of this one, after a loss or to start afresh. Lanes of the old association
+    /// must be [reconnected](crate::Lane::reconnect), functions loaded and file maps set again: they belonged to the
+    /// old association.
     ///
     /// # Errors
     /// Those of [`connect`](Self::connect); the controller then stays as it was.

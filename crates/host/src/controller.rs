@@ -1,4 +1,4 @@
-//! An association with a target: its admin queue, and the lanes it opens.
+//! A controller at a target: its association, and the lanes it opens.
 
 use crate::association::Association;
 use crate::paths::PathInfo;
@@ -15,29 +15,29 @@ use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Namespaces that a lane knows: one identify list of them.
+/// Most namespaces that a lane knows: one identify list.
 const NAMESPACES_MAX: usize = 1024;
 
 /// An association with a target, through its admin queue. All calls block.
 ///
-/// Functions and file maps belong to the association and vanish with it. While nobody uses the
-/// association, a thread keeps it alive ([`Options::keep_alive`]). Dropping a controller closes the
-/// admin connection, upon which the target ends the lanes too.
+/// Functions and file maps belong to the association and vanish with it. While the association is idle, a thread keeps
+/// it alive ([`Options::keep_alive`]). Dropping a controller closes the admin connection, and the target then ends the
+/// lanes too.
 // More than 25 methods: one for each thing that a host asks a target for, in modules by subject.
 #[derive(Debug)]
 pub struct Controller {
     pub(crate) url: TargetUrl,
     pub(crate) options: Options,
-    /// By the one portal, or by one of several, of which the others have the same subsystem.
+    /// The association through the only portal, or through one of several portals of the same subsystem.
     pub(crate) association: Arc<Association>,
     namespaces: Arc<[NamespaceInfo]>,
     pub(crate) limits: Option<PushdownLimits>,
-    /// Where there are several portals.
+    /// Only with several portals.
     pub(crate) paths: Option<Arc<dyn Several>>,
 }
 
 impl Controller {
-    /// That of one association, whatever others there are.
+    /// A controller of one association, without further paths.
     pub(crate) fn of(association: Arc<Association>) -> Self {
         Self {
             url: association.url.clone(),
@@ -67,22 +67,21 @@ impl Controller {
         self.association.cap
     }
 
-    /// Whether the admin connection is open. With several portals always: lost ones are connected again.
+    /// Whether the admin connection is open. With several portals always true: lost paths are reconnected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.paths.is_some() || self.association.admin.is_connected()
     }
 
-    /// Looks whether the target has ended the admin connection, and with it the association; whether
-    /// it is still open. A target that has vanished without a word is noticed only by a Keep Alive
-    /// ([`Options::keep_alive`]) without an answer. With several portals: as
-    /// [`is_connected`](Self::is_connected).
+    /// Checks whether the target has ended the admin connection, and with it the association; returns whether the
+    /// connection is still open. Only an unanswered Keep Alive ([`Options::keep_alive`]) reveals a target that has
+    /// vanished silently. With several portals the same as [`is_connected`](Self::is_connected).
     pub fn check_connected(&mut self) -> bool {
         self.paths.is_some() || self.association.admin.check_connected()
     }
 
-    /// The paths to the subsystem, one for each portal of the address, in their order. With one portal
-    /// there is one, optimized as long as it is connected.
+    /// The paths to the subsystem, one for each portal of the address, in their order. With one portal there is one
+    /// path, which is optimized as long as it is connected.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         match &self.paths {
@@ -91,12 +90,12 @@ impl Controller {
         }
     }
 
-    /// Sends a Keep Alive if one is due, and takes the answers that have come; without waiting. How long
-    /// until the next is due: [`Duration::MAX`] if the target has no keep-alive timer. Need not be called
-    /// with [`Options::keep_alive_thread`], or with several portals.
+    /// Sends a Keep Alive if one is due, and receives answers; does not wait. Returns the time until the next one is
+    /// due: [`Duration::MAX`] if the target has no keep-alive timer. Need not be called with
+    /// [`Options::keep_alive_thread`], or with several portals.
     ///
     /// # Errors
-    /// The connection is lost, or the target has not answered an earlier one within the command timeout.
+    /// The connection is lost, or the target has not answered an earlier Keep Alive within the command timeout.
     pub fn keep_alive(&mut self) -> Result<Duration, Error> {
         if self.paths.is_some() {
             return Ok(Duration::MAX);
@@ -104,8 +103,8 @@ impl Controller {
         self.association.admin.beat().map(|(left, _)| left.unwrap_or(Duration::MAX))
     }
 
-    /// The active namespaces, as of the connection or the last
-    /// [`refresh_namespaces`](Self::refresh_namespaces); lanes know these.
+    /// The active namespaces, as of [`connect`](Self::connect) or the last
+    /// [`refresh_namespaces`](Self::refresh_namespaces). Lanes opened since then know these.
     #[must_use]
     pub fn namespaces(&self) -> &[NamespaceInfo] {
         &self.namespaces
@@ -146,7 +145,7 @@ impl Controller {
         self.identify_namespace_while(nsid, None)
     }
 
-    /// The same, as [`admin_command_while`](Self::admin_command_while).
+    /// The same; calls `meanwhile` as [`admin_command_while`](Self::admin_command_while) does.
     pub(crate) fn identify_namespace_while(
         &self,
         nsid: u32,
@@ -156,7 +155,7 @@ impl Controller {
             .ok_or(Error::BadAnswer("the namespace has no block format without metadata"))
     }
 
-    /// All that Identify Namespace tells of an active namespace.
+    /// The whole Identify Namespace data of an active namespace.
     pub(crate) fn whole_namespace(&self, nsid: u32) -> Result<IdentifyNamespace, Error> {
         self.whole_namespace_while(nsid, None)
     }
@@ -195,13 +194,13 @@ impl Controller {
         let sqe = AdminCommand::identify(cns, nsid);
         let command = (sqe, &[][..], IDENTIFY_BYTES as u32);
         let (_, data) = self.admin_command_while(command, meanwhile)?;
-        data.first_chunk().copied().ok_or(Error::BadAnswer("Identify returned too little"))
+        data.first_chunk().copied().ok_or(Error::BadAnswer("Identify returned too few bytes"))
     }
 
-    /// Any admin command: sends `data_out`, accepts up to `data_in_max_bytes`. Its identifier,
-    /// flags and data pointer are filled in. Of the completion dwords 0 and 1 are returned. With several
-    /// portals it goes to the target of the best path; one that changes nothing is sent again on another if
-    /// that is lost.
+    /// Sends any admin command with `data_out`, and accepts up to `data_in_max_bytes`. Fills in the command's
+    /// identifier, flags and data pointer. Returns dwords 0 and 1 of the completion. With several portals the command
+    /// goes to the target of the best path; if that path is lost and the command changes nothing, it is sent again on
+    /// another.
     ///
     /// # Errors
     /// As the target answered.
@@ -214,8 +213,8 @@ impl Controller {
         self.admin_command_while((sqe, data_out, data_in_max_bytes), None)
     }
 
-    /// The same; with one portal `meanwhile` is called every few ms until it has ended. Several notice sooner
-    /// that a target is silent.
+    /// The same; with one portal, calls `meanwhile` every few ms until the command has ended. With several portals a
+    /// silent target is detected sooner.
     pub(crate) fn admin_command_while(
         &self,
         command: (Sqe, &[u8], u32),
@@ -228,7 +227,7 @@ impl Controller {
         }
     }
 
-    /// Most data of one command in bytes; with several portals by any path.
+    /// Most data of one command in bytes; with several portals the limit of any path.
     #[must_use]
     pub fn max_transfer_bytes(&self) -> u32 {
         let paths = self.paths.as_ref();
@@ -238,8 +237,8 @@ impl Controller {
         )
     }
 
-    /// Opens a lane on the next I/O queue. With several portals it is on the best path, and goes on by
-    /// another if that is lost.
+    /// Opens a lane on the next I/O queue. With several portals the lane uses the best path, and continues on another
+    /// if that path is lost.
     ///
     /// # Errors
     /// [`Error::NoQueueLeft`] if all granted queues are in use; otherwise as for
@@ -248,7 +247,7 @@ impl Controller {
         self.lane_opener().open()
     }
 
-    /// What opens lanes without the controller, which others may need meanwhile.
+    /// Opens lanes without borrowing the controller, which other threads may need meanwhile.
     pub(crate) fn lane_opener(&self) -> LaneOpener {
         LaneOpener {
             association: Arc::clone(&self.association),
@@ -291,7 +290,7 @@ impl LaneOpener {
         let limits = association.data_limits();
         let (queue, qid, plan) = association.open_queue(namespaces, limits, &|_, _| Ok(()))?;
         let lane = Lane::new(queue, qid, association.ids.clone(), Arc::new(plan));
-        // The controller that the lane belongs to may be another one of the same number.
+        // If the association has ended meanwhile, the lane may belong to another controller with the same identifier.
         match association.admin.check_connected() {
             true => Ok(lane),
             false => Err(SubmitError::NotConnected.into()),
@@ -300,10 +299,9 @@ impl LaneOpener {
 }
 
 impl Lane {
-    /// Replaces the connection by a new one of `controller`'s present association, after
-    /// [`Controller::reconnect`] if the association was lost too. The byte counters start at 0.
-    /// Functions and file maps belong to the association: after a new one the caller loads and
-    /// sets them again, and function ids change.
+    /// Replaces the connection by a new one of `controller`'s present association. If the association was lost too,
+    /// call [`Controller::reconnect`] first. The byte counters restart at 0. Functions and file maps belong to the
+    /// association: in a new association the caller loads and sets them again, and function ids change.
     ///
     /// # Errors
     /// [`Error::LaneBusy`] until the requests in flight have been reported by `poll` or `wait`;
@@ -313,7 +311,7 @@ impl Lane {
         if self.is_adopted() {
             return Err(Error::AdoptedLane);
         }
-        // There may be no other identifier than that of the queue that is over.
+        // The identifier of the lost queue may be the only one left.
         if !self.is_connected() {
             self.give_back_id();
         }

@@ -1,4 +1,4 @@
-//! How a host proves who it is.
+//! How a host authenticates itself.
 
 use crate::Error;
 use bpfof_auth::dhchap::{Algorithms, HostConfig};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct KeyFiles {
     /// A key for TLS, `NVMeTLSkey-1:…`.
     pub tls_psk: Option<PathBuf>,
-    /// The target is a Linux of 2025 or before: see [`Credentials::tls_compat`].
+    /// The target is a Linux of 2025 or older: see [`Credentials::tls_compat`].
     pub tls_compat: bool,
     /// The host's secret for DH-HMAC-CHAP, `DHHC-1:…`.
     pub dhchap_key: Option<PathBuf>,
@@ -20,17 +20,17 @@ pub struct KeyFiles {
     pub dhchap_ctrl_key: Option<PathBuf>,
 }
 
-/// How a host proves who it is. Keys are overwritten when the last clone is dropped, and never shown.
+/// How a host authenticates itself. Keys are overwritten when the last clone is dropped, and never shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// A key for TLS: connections use it, and no others are made.
+    /// A key for TLS: all connections use it, and none is made without TLS.
     pub tls_psk: Option<Arc<ConfiguredPsk>>,
-    /// Derive keys as libnvme before 1.16 does it, and prove them with SHA-256 whatever their length, as
-    /// GnuTLS before 3.8.11 does: what a Linux target of 2025 or before takes, such as Debian 13.
+    /// Derive keys as libnvme before 1.16 does, and use SHA-256 for them whatever their length, as GnuTLS before 3.8.11
+    /// does: for Linux targets of 2025 or older, such as Debian 13.
     pub tls_compat: bool,
     /// The host's secret for DH-HMAC-CHAP, for targets that ask for it.
     pub dhchap_key: Option<Arc<DhchapKey>>,
-    /// The target's secret: with it, a target that does not authenticate itself is refused.
+    /// The target's secret: if it is set, a target that does not authenticate itself is refused.
     pub dhchap_ctrl_key: Option<Arc<DhchapKey>>,
 }
 
@@ -38,7 +38,7 @@ impl Credentials {
     /// Reads keys from files.
     ///
     /// # Errors
-    /// [`Error::Key`]: a file cannot be read, others may read it, or it has no such key.
+    /// [`Error::Key`]: a file cannot be read, other users may read it, or it does not contain such a key.
     pub fn read(files: &KeyFiles) -> Result<Self, Error> {
         let dhchap = |path: &Option<PathBuf>| -> Result<_, Error> {
             let read = |path: &PathBuf| key_file::parse(path, DhchapKey::parse).map(Arc::new);
@@ -53,7 +53,7 @@ impl Credentials {
         })
     }
 
-    /// The key of a TLS connection between these two.
+    /// The key of a TLS connection between this host and this subsystem.
     pub(crate) fn psk(&self, host_nqn: &str, subsystem: &str) -> Result<Option<Psk>, Error> {
         let Some(configured) = &self.tls_psk else { return Ok(None) };
         let derivation = if self.tls_compat { Derivation::Compat } else { Derivation::Standard };
@@ -70,7 +70,7 @@ impl Credentials {
         psk.map(Some).map_err(|error| wrong(&error))
     }
 
-    /// What DH-HMAC-CHAP between these two takes; `None` without a secret.
+    /// The configuration of DH-HMAC-CHAP between this host and this subsystem; `None` without a secret.
     pub(crate) fn dhchap(
         &self,
         host_nqn: &str,

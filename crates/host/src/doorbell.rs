@@ -4,13 +4,13 @@
 /// How a [`SharedLane`](crate::SharedLane) gathers requests into one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caravan {
-    /// Requests that leave without waiting for more. 1 sends each by itself.
+    /// Number of queued requests that leaves without waiting for more. 1 sends each request alone.
     pub max_requests: usize,
-    /// Bytes that leave without waiting for more, commands and data together.
+    /// Number of queued bytes, commands and data together, that leaves without waiting for more.
     pub max_bytes: usize,
-    /// Longest wait of a request for others to join it, in µs. The lane waits less, or not at all,
-    /// when requests come too rarely for that to pay or no thread that runs meanwhile has one, and
-    /// never when little is in flight. 0 never waits.
+    /// Longest wait of a request for others to join it, in µs. The lane waits less, or not at all, if requests come too
+    /// rarely for that to pay off or no other running thread adds one, and never if few requests are in flight. 0 never
+    /// waits.
     pub max_delay_us: u32,
 }
 
@@ -21,11 +21,11 @@ impl Default for Caravan {
     }
 }
 
-/// Requests in flight, or of callers that were just answered, from which on waiting can pay. With
-/// fewer the lane is idle soon, and a wait is seen in full by whoever waits.
+/// Least number of requests in flight, plus callers that were just answered, for which waiting can pay off. With fewer
+/// the lane is idle soon, and a request's latency grows by the whole wait.
 const BUSY_REQUESTS: usize = 4;
 
-/// What waits in a lane, and what is on its way.
+/// The queued requests of a lane, and those in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) queued_requests: usize,
@@ -38,12 +38,12 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     caravan: Caravan,
-    /// How long a request waits for others now, in µs: up to the caravan's delay where gathering
-    /// has worked, towards 0 where it has not.
+    /// How long a request waits for others now, in µs: grows to the caravan's delay while waiting gathers requests,
+    /// shrinks to 0 while it does not.
     patience_us: u64,
     held_since_us: Option<u64>,
     rung_us: u64,
-    /// Callers answered since the last ring that have not come back.
+    /// Callers answered since the last ring that have not sent another request.
     answered: usize,
 }
 
@@ -52,7 +52,7 @@ impl Doorbell {
         Doorbell { caravan, patience_us: 0, held_since_us: None, rung_us: 0, answered: 0 }
     }
 
-    /// A request was queued: whether to ring now.
+    /// Notes that a request was queued. Returns whether to ring now.
     pub(crate) fn queued(&mut self, load: Load, no_delay: bool, now_us: u64) -> bool {
         self.answered = self.answered.saturating_sub(1);
         let full = load.queued_requests >= self.caravan.max_requests
@@ -64,24 +64,23 @@ impl Doorbell {
         false
     }
 
-    /// Whether too little is on its way for a wait to pay.
+    /// Whether too few requests are in flight for a wait to pay off.
     pub(crate) fn is_idle(&self, load: Load) -> bool {
         load.in_flight + self.answered < BUSY_REQUESTS
     }
 
-    /// Requests were answered: their callers may come back with the next.
+    /// Notes that requests were answered: their callers may send the next ones.
     pub(crate) fn answered(&mut self, requests: usize) {
         self.answered += requests;
     }
 
-    /// How long, in µs, the requests held may still wait; none are held if there is no answer.
+    /// How long the held requests may still wait, in µs; `None` if none are held.
     pub(crate) fn patience_left_us(&self, now_us: u64) -> Option<u64> {
         self.held_since_us.map(|since| (since + self.patience_us).saturating_sub(now_us))
     }
 
-    /// All that was queued leaves: `requests` of them. Sends that follow each other within half of
-    /// the delay would have been worth joining, and one that took several was; a lonely one was
-    /// not worth the wait.
+    /// Notes that all queued requests leave: `requests` of them. Waiting pays off if a send carries several requests,
+    /// or follows the previous send within half of the longest delay; otherwise it does not.
     pub(crate) fn rung(&mut self, requests: usize, now_us: u64) {
         let max_us = u64::from(self.caravan.max_delay_us);
         let soon = now_us.saturating_sub(self.rung_us) <= max_us / 2;
@@ -91,7 +90,7 @@ impl Doorbell {
             self.patience_us / 2
         };
         if self.held_since_us.take().is_some() {
-            // Of those who were expected and have not come within that time, half are still waited for.
+            // Half of the callers that have not sent another request in that time are still expected.
             self.answered /= 2;
         }
         self.rung_us = now_us;
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn full_caravans_and_requests_in_a_hurry_leave() {
+    fn full_caravans_and_urgent_requests_are_sent_at_once() {
         let mut doorbell = busy();
         assert!(!doorbell.queued(load(15, 100), false, 2000));
         assert!(doorbell.queued(load(16, 100), false, 2000));
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_callers_that_were_answered() {
+    fn waits_for_requests_of_callers_that_were_just_answered() {
         let mut doorbell = busy();
         doorbell.answered(16);
         for come in 1..=12 {

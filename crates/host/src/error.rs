@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what to do.
+//! Errors of controllers, lanes and requests. Their messages say what to do.
 
 use crate::UrlError;
 use bpfof_auth::KeyFileError;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
-/// (NVMe Base 2.0 §6.3, KATO).
+/// Byte of Connect that Connect Invalid Parameters names if the keep-alive timeout is wrong (NVMe
+/// Base 2.0 §6.3, KATO).
 const CONNECT_KATO_BYTE: u32 = 48;
-/// The same where there is no controller of this identifier: a byte of the data.
+/// The byte that it names if no controller has the given identifier: a byte of the data.
 const CONNECT_CNTLID_BYTE: u32 = 1 << 16 | 16;
-/// The same where it is the host's NQN: a byte of the data (NVMe over Fabrics, Connect response).
+/// The byte that it names if the host's NQN is wrong: a byte of the data (NVMe over Fabrics, Connect response).
 const CONNECT_HOSTNQN_BYTE: u32 = 1 << 16 | 512;
 
 /// An error of a controller or a lane.
@@ -43,7 +43,7 @@ pub enum Error {
         source: io::Error,
     },
     /// No connection by RDMA.
-    #[error("cannot connect to {address} by RDMA: {why}")]
+    #[error("cannot connect to {address} over RDMA: {why}")]
     ConnectRdma {
         /// Host and port.
         address: String,
@@ -53,7 +53,7 @@ pub enum Error {
     /// The connection is gone, and every request in flight with it.
     #[error("the connection to the target is lost: {0}")]
     Lost(#[from] LostReason),
-    /// The connection is gone with a write in flight, and there is none on which it may be sent again.
+    /// The connection is gone with a write in flight, and no other connection may send the write again.
     #[error(
         "{command}: the connection to the target is lost, and whether it was carried out is unknown: \
          {reason}"
@@ -64,43 +64,43 @@ pub enum Error {
         /// Why the connection ended.
         reason: LostReason,
     },
-    /// How the same ended for another thread, which this one has waited for.
+    /// An error shared by several requests or threads: they waited for the same connection.
     #[error(transparent)]
     Joined(Arc<Error>),
-    /// None of the portals of an address works.
+    /// No portal of the address works.
     #[error("no path to the target: {reasons}")]
     NoPath {
-        /// Each portal's.
+        /// The reason for each portal.
         reasons: String,
-        /// One of them is that the target does not take this host, or its keys.
+        /// Whether one of the reasons is that the target rejects this host or its keys.
         is_denied: bool,
     },
-    /// A portal of an address leads to something else than the others do.
-    #[error("it cannot take the place of the other paths: {0}")]
+    /// A portal of an address leads to a target that cannot take the place of the other portals' targets.
+    #[error("this path cannot replace the other paths: {0}")]
     OtherTarget(&'static str),
-    /// The device that was named is that of another namespace.
-    #[error("{0}: is the right device named?")]
+    /// The named device belongs to another namespace.
+    #[error("{0}; check that the right device is named")]
     OtherDevice(String),
-    /// The targets of an address with several portals give functions other ids.
-    #[error("functions have other ids by this path: {0}")]
+    /// The targets behind an address with several portals number functions differently.
+    #[error("functions have different ids on this path: {0}")]
     OtherFunctions(String),
-    /// What only an association by one portal can do.
-    #[error("the address names several portals, and {0}; name one")]
+    /// The operation needs an association through a single portal.
+    #[error("the address names several portals, but {0}; name only one")]
     SeveralPortals(&'static str),
-    /// Whoever listens there closed the connection before it said anything.
+    /// The listener closed the connection before it sent anything.
     #[error("{address} does not answer as an NVMe/TCP target: {reason}{hint}")]
     NoGreeting {
         /// Host and port.
         address: String,
         /// How the connection ended.
         reason: LostReason,
-        /// What may help.
+        /// A hint for the user, or nothing.
         hint: &'static str,
     },
     /// The handshake or the start of the controller took too long.
     #[error("the target did not become ready within {waited_ms} ms ({step})")]
     NotReady {
-        /// What was waited for.
+        /// The step that did not finish.
         step: &'static str,
         /// How long, in ms.
         waited_ms: u64,
@@ -122,47 +122,47 @@ pub enum Error {
     /// A blocking call on a lane with requests in flight.
     #[error("the lane has {0} requests in flight; wait for them before a blocking call")]
     LaneBusy(usize),
-    /// A keep-alive timeout that a restricted association cannot have.
+    /// The keep-alive timeout is outside the range of restricted associations.
     #[error(
-        "Options::keep_alive is {0:?}, and a restricted association (Options::pushdown_only) has 1 to \
-         10 s"
+        "Options::keep_alive is {0:?}, but a restricted association (Options::pushdown_only) needs \
+         1 to 10 s"
     )]
     RestrictedKeepAlive(Duration),
     /// The target has no restricted associations.
-    #[error("the target does not know restricted associations; update it")]
+    #[error("the target does not support restricted associations; update it")]
     RestrictionUnknown,
-    /// A lane that no other process can have.
+    /// The lane cannot be handed over to another process.
     #[error("the lane cannot be handed over: {0}")]
     HandOver(&'static str),
-    /// A lane that was handed over, or what should be one, and is not.
-    #[error("what was handed over is no lane: {0}")]
+    /// The data or socket of a handed-over lane is invalid.
+    #[error("the handed-over lane is invalid: {0}")]
     NoLane(&'static str),
-    /// A lane that was handed over cannot be connected again by who has got it.
-    #[error("the lane was handed over by another process; ask that for a new one")]
+    /// A process that was handed a lane cannot reconnect it.
+    #[error("the lane was handed over by another process; ask that process for a new one")]
     AdoptedLane,
-    /// All queues that the target grants are in use.
-    #[error("the target grants {granted} I/O queues and all are in use; close a lane first")]
+    /// All I/O queues that the target grants are in use.
+    #[error("the target grants {granted} I/O queues, and all are in use; close a lane first")]
     NoQueueLeft {
         /// Queues granted.
         granted: u32,
     },
-    /// The target wants authentication, and there is no secret for it.
+    /// The target requires authentication, and the host has no secret for it.
     #[error(
         "the target asks for authentication: add dhchap-key=FILE to the address, or to this target's \
          entry in hosts.toml, with the secret that the target has for this host"
     )]
     AuthenticationRequired,
-    /// The target is to authenticate itself, and does not.
+    /// The host has a secret for the target, and the target does not authenticate itself.
     #[error(
-        "there is a secret of the target (dhchap-ctrl-key), and it does not authenticate itself: it may \
-         be another one"
+        "the target does not authenticate itself although a secret for it is configured \
+         (dhchap-ctrl-key): it may be an impostor"
     )]
     TargetNotAuthenticated,
-    /// One side has not proved who it is.
+    /// One side failed to authenticate.
     #[error("authentication failed: {0}")]
     AuthenticationFailed(String),
     /// No TLS connection.
-    #[error("cannot connect to {address} by TLS: {source}")]
+    #[error("cannot connect to {address} over TLS: {source}")]
     Tls {
         /// Host and port.
         address: String,
@@ -172,7 +172,7 @@ pub enum Error {
     /// A key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// The file that says who this host is (see [`HostsFile`](crate::HostsFile)) makes no sense.
+    /// The file with the host's NQN and keys ([`HostsFile`](crate::HostsFile)) is invalid.
     #[error("{path}: {why}")]
     HostsFile {
         /// The file.
@@ -184,7 +184,7 @@ pub enum Error {
     #[error("{0}")]
     Credentials(String),
     /// An answer contradicts the specification or itself.
-    #[error("the target's answer makes no sense: {0}")]
+    #[error("the target's answer is invalid: {0}")]
     BadAnswer(&'static str),
     /// The target is an ordinary disk.
     #[error("the target does not support pushdown; is it a bpf-of target?")]
@@ -206,27 +206,27 @@ pub enum Error {
         max_bytes: u64,
     },
     /// No function map has this name.
-    #[error("no function map is called {name:?}; there are: {known}")]
+    #[error("there is no function map named {name:?}; existing maps: {known}")]
     NoSuchMap {
         /// The name.
         name: String,
-        /// Those that there are.
+        /// The existing names.
         known: String,
     },
     /// No installed function has this name.
-    #[error("no function that is installed is called {name:?}; there are: {known}")]
+    #[error("there is no installed function named {name:?}; installed functions: {known}")]
     NoSuchFunction {
         /// The name.
         name: String,
-        /// Those that there are.
+        /// The existing names.
         known: String,
     },
     /// Several installed functions have this name.
-    #[error("functions {ids} are called {name:?}: choose one by its id")]
+    #[error("functions {ids} are all named {name:?}: choose one by its id")]
     SeveralFunctions {
         /// The name.
         name: String,
-        /// Theirs.
+        /// The ids of these functions.
         ids: String,
     },
     /// A key or value of the wrong size.
@@ -234,37 +234,37 @@ pub enum Error {
     MapSize {
         /// The map.
         map: String,
-        /// Which of the two.
+        /// Key or value.
         part: &'static str,
         /// The size it must have.
         expected_bytes: u32,
         /// The size it has.
         bytes: usize,
     },
-    /// A thread of this library does not start: that which keeps the association alive, or that
-    /// which keeps file maps.
-    #[error("cannot start a thread that keeps the connection or file maps: {0}")]
+    /// A thread of this library cannot be started: the one that keeps the association alive, or the
+    /// keeper of file maps.
+    #[error("cannot start the thread for Keep Alives or file maps: {0}")]
     Thread(io::Error),
-    /// The grant daemon refuses, or cannot be asked.
+    /// The grant daemon refuses the request, or cannot be reached.
     #[error(transparent)]
     Grants(#[from] crate::grant::GrantError),
     /// The target refused a function.
     #[error("the target refused the function: {0}")]
     FunctionRejected(String),
-    /// The target has as many functions, or as much machine code, as it takes.
+    /// The target's limit on functions or on machine code is reached.
     #[error("the target has no room for the function: {0}")]
     NoRoomForFunction(String),
 }
 
-/// What a side has done that the transport does not allow.
+/// A violation of the transport protocol by one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{kind}: {reason} (information {information:#x})")]
 pub struct Violation {
-    /// The name that the transport has for it.
+    /// The transport's name for the error.
     pub kind: &'static str,
     /// What was wrong.
     pub reason: &'static str,
-    /// More of it, as the transport defines it.
+    /// Details, as the transport defines them.
     pub information: u32,
 }
 
@@ -274,32 +274,35 @@ pub enum LostReason {
     /// The target closed it.
     #[error("the target closed it")]
     Closed,
-    /// What came was not as the target sealed it, or could not be sealed.
-    #[error("its encryption was broken")]
+    /// A TLS record could not be decrypted or encrypted.
+    #[error("TLS encryption or decryption failed")]
     Tls,
-    /// It was handed over by another process, and its encryption key has been used enough.
-    #[error("its key has been used enough, and only the process that made it can connect again")]
+    /// Another process handed the connection over, and its encryption key has reached its usage limit.
+    #[error(
+        "its TLS key has reached its usage limit, and only the process that opened it can \
+         reconnect"
+    )]
     KeyWorn,
     /// This side closed it.
-    #[error("it was closed by this host")]
+    #[error("this host closed it")]
     HungUp,
-    /// The operating system reported an error. By RDMA, what fails at this end or on the way is
-    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted), and the log says more.
+    /// The operating system reported an error. With RDMA, failures of this side or of the network
+    /// are [`ConnectionAborted`](io::ErrorKind::ConnectionAborted); the log has details.
     #[error("{0}")]
     Io(io::ErrorKind),
     /// The target broke the protocol.
     #[error("the target broke the protocol: {0}")]
     Protocol(Violation),
-    /// The target ended it for an error that it saw.
+    /// The target ended it because of an error that it detected.
     #[error("the target ended it: {kind} (information {information:#x})")]
     Terminated {
-        /// The name that the transport has for it.
+        /// The transport's name for the error.
         kind: &'static str,
-        /// More of it, as the transport defines it.
+        /// Details, as the transport defines them.
         information: u32,
     },
-    /// The target does not do the digests that were asked for.
-    #[error("the target declined the digests asked for; turn header and data digests off")]
+    /// The target does not support the requested digests.
+    #[error("the target does not support the requested digests; turn header and data digests off")]
     DigestsDeclined,
     /// A command was not answered in time.
     #[error("{command} was not answered within {waited_ms} ms")]
@@ -323,32 +326,31 @@ pub struct CommandError {
 }
 
 impl CommandError {
-    /// Status code type of what is about the path (NVMe Base 2.0 §3.3.3.2.1.5).
+    /// Status code type of path-related status (NVMe Base 2.0 §3.3.3.2.1.5).
     pub(crate) const PATH: u8 = 3;
 
-    /// Whether it is about the path by which the request came, so that it was not carried out, and may
-    /// succeed by another.
+    /// Whether the error is about the path that the request took. The request was not carried out, and may succeed on
+    /// another path.
     #[must_use]
     pub const fn is_of_path(&self) -> bool {
         self.status.sct() == Self::PATH
     }
 
-    /// Whether the target has broken the request off for reasons of its own (Command Interrupted,
-    /// NVMe Base 2.0 §3.3.3.2.1.2): the same request may succeed a little later.
+    /// Whether the target has aborted the request for its own reasons (Command Interrupted, NVMe
+    /// Base 2.0 §3.3.3.2.1.2): the same request may succeed a little later.
     #[must_use]
     pub const fn is_interrupted(&self) -> bool {
         self.status.same_code(Status::COMMAND_INTERRUPTED) && !self.status.dnr()
     }
 
-    /// Whether the target refused Connect for its keep-alive timeout: it wants none, or another.
+    /// Whether the target refused Connect because of its keep-alive timeout: it wants none, or another one.
     pub(crate) const fn is_of_keep_alive(&self) -> bool {
         let is_of_connect = self.status.same_code(Status::CONNECT_INVALID_PARAMETERS);
         self.status.same_code(Status::INVALID_KEEP_ALIVE_TIMEOUT)
             || (is_of_connect && self.dw0 == CONNECT_KATO_BYTE)
     }
 
-    /// Whether the target refused an I/O queue because the association's controller is not there any more,
-    /// or not enabled.
+    /// Whether the target refused an I/O queue because the association's controller no longer exists or is not enabled.
     const fn is_of_lost_controller(&self) -> bool {
         let is_of_connect = self.status.same_code(Status::CONNECT_INVALID_PARAMETERS);
         self.status.same_code(Status::COMMAND_SEQUENCE_ERROR)
@@ -382,43 +384,49 @@ impl fmt::Display for CommandError {
         } else if is(Status::INVALID_FUNCTION_OUTPUT) {
             let cause = match dw0 {
                 1 => "neither done nor a read",
-                2 => "more reads than a hop may ask for",
+                2 => "more reads than a hop may request",
                 3 => "a file that the request does not list",
                 4 => "more bytes than a hop may read",
                 5 => "an answer longer than scratch",
                 _ => "an unknown cause",
             };
-            write!(f, ": after {dw1} hops the function left {cause}")
+            write!(f, ": after {dw1} hops the function returned with {cause}")
         } else if is(Status::MALFORMED_REQUEST) {
-            write!(f, ": byte {dw0} of the request")
+            write!(f, ": invalid at byte {dw0} of the request")
         } else if is(Status::ANSWER_TOO_LONG) {
-            write!(f, ": it has {dw0} bytes; allow for as many")
+            write!(f, ": it has {dw0} bytes; make the answer buffer at least as large")
         } else if is(Status::RESOURCE_LIMIT) {
-            f.write_str(": the target's limit for this connection is reached; unload or wait")
+            f.write_str(
+                ": the target's limit for this connection is reached; unload functions or wait",
+            )
         } else if is(Status::UNKNOWN_MAP) {
-            f.write_str(": the map is gone with the last function that used it, or its connection")
+            f.write_str(": the map was freed with its last function or its connection")
         } else if is(Status::NO_SUCH_ENTRY) {
             f.write_str(": the map has no entry with this key")
         } else if is(Status::ENTRY_EXISTS) {
             f.write_str(": the map has an entry with this key already")
         } else if is(Status::MAP_FULL) {
-            f.write_str(": delete entries, or declare more; an array ends at max_entries")
+            f.write_str(
+                ": delete entries, or declare more; the indices of an array are below max_entries",
+            )
         } else if is(Status::OPERATION_DENIED) {
-            f.write_str(": this host's [[host]] rule at the target does not give the right to it")
+            f.write_str(": this host's [[host]] rule at the target does not grant the right")
         } else if is(Status::INVALID_NAMESPACE) {
             f.write_str(": the namespace does not exist; check ns in the address")
         } else if is(Status::LBA_OUT_OF_RANGE) {
-            f.write_str(": the range ends behind the namespace")
+            f.write_str(": the range ends beyond the end of the namespace")
         } else if is(Status::CONNECT_INVALID_HOST) {
             f.write_str(": the target does not admit this host's NQN")
         } else if is(Status::ANA_INACCESSIBLE) {
             f.write_str(": name another portal of the subsystem in the address, or wait")
         } else if self.is_interrupted() {
-            f.write_str(": the target had to serve others, or its drive was reset; send it again")
+            f.write_str(": the target interrupted it, to serve other hosts or because its drive was reset; send it again")
         } else if self.is_of_keep_alive() {
-            f.write_str(": the target wants another keep-alive timeout; change Options::keep_alive")
+            f.write_str(
+                ": the target requires another keep-alive timeout; change Options::keep_alive",
+            )
         } else if is(Status::CONNECT_INVALID_PARAMETERS) && self.dw0 == CONNECT_HOSTNQN_BYTE {
-            f.write_str(": the host's NQN has a character that cannot be printed; use another")
+            f.write_str(": the host's NQN has an unprintable character; use another NQN")
         } else if is(Status::CONNECT_INVALID_PARAMETERS) {
             f.write_str(": check the subsystem's NQN in the address")
         } else {
@@ -427,7 +435,7 @@ impl fmt::Display for CommandError {
     }
 }
 
-/// How a request ended that did not succeed.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// The target answered with an error.
@@ -440,9 +448,8 @@ pub enum RequestError {
     /// unknown.
     #[error("the connection was lost with the request in flight: {0}")]
     Lost(LostReason),
-    /// The same for one that changes data, where there are several paths: it was not sent again, because the
-    /// target that it was lost on may still carry it out, or to carry it out twice may do more than once
-    /// (docs/failover.md).
+    /// The same for a request that changes data, with several paths: it was not sent again, because the first target
+    /// may still carry it out, or because executing it twice differs from executing it once (docs/failover.md).
     #[error("the connection was lost, and whether the request was carried out is unknown: {0}")]
     Unknown(LostReason),
 }
@@ -475,7 +482,7 @@ impl Error {
         }
     }
 
-    /// Why the connection is over, if that is what went wrong.
+    /// Why the connection ended, if this error is a lost connection.
     pub(crate) const fn lost(&self) -> Option<LostReason> {
         match self {
             Self::Lost(reason) => Some(*reason),
@@ -484,14 +491,14 @@ impl Error {
         }
     }
 
-    /// Whether an I/O queue was refused that an association would have had besides, which goes on. A full target
-    /// may close the connection without a word; one that has ended does so, too, and ends the admin queue.
+    /// Whether only an additional I/O queue was refused, while the association itself goes on. A full target may close
+    /// the new connection without an answer; so does a target that has ended, but that also ends the admin queue.
     pub(crate) fn is_refused_queue(&self) -> bool {
         match self {
-            // The name service does not know of the association.
+            // A failed name lookup does not affect the association.
             Self::NoQueueLeft { .. } | Self::Resolve { .. } => true,
             Self::Connect { source, .. } => {
-                // This machine has no descriptor or port left.
+                // This machine has no free descriptor or port.
                 let errno = Errno::from_io_error(source);
                 matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL))
             }
@@ -500,7 +507,7 @@ impl Error {
         }
     }
 
-    /// Whether a new connection was closed before the target said anything.
+    /// Whether a new connection was closed before the target sent anything.
     pub(crate) fn is_without_a_word(&self) -> bool {
         use HandshakeError::{Closed, Io, NothingSent};
         match self {
@@ -514,7 +521,7 @@ impl Error {
 /// Why a request was not accepted. Nothing of it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SubmitError {
-    /// As many requests as the queue holds are in flight: receive completions first.
+    /// The queue is full of requests in flight: receive completions first.
     #[error("the queue is full; receive completions first")]
     QueueFull,
     /// The connection is not open.
@@ -540,8 +547,9 @@ pub enum SubmitError {
         /// What is possible.
         max_bytes: u64,
     },
-    /// A vector without chains, or with another number of first reads or another length of arguments than
-    /// it has chains.
-    #[error("the first reads or the arguments of the vector are not those of its chains")]
+    /// The vector has no chains, or the first reads or arguments do not match the number of chains.
+    #[error(
+        "the numbers of first reads and arguments differ from the number of chains in the vector"
+    )]
     UnevenVector,
 }

@@ -4,8 +4,8 @@ use crate::{Controller, Error, FileMapObject};
 use bpfof_nvme::AdminCommand;
 
 impl Controller {
-    /// Sets the map of a file, in place of the one it had (protocol.md, File Map Set). With several portals it
-    /// waits for no path.
+    /// Sets or replaces the map of a file (protocol.md, File Map Set). With several portals it does not wait for any
+    /// path.
     ///
     /// # Errors
     /// [`Error::NoPath`]; [`Error::ObjectTooLarge`] for more extents than the target takes; otherwise as the target
@@ -34,8 +34,8 @@ impl Controller {
         self.upload(&object, max_bytes, AdminCommand::file_map_set, meanwhile).map(|_| ())
     }
 
-    /// Removes the map of file `file`; chains that read it end with Unknown File. With several portals of which
-    /// none is connected nothing is left to do: paths that come do not get the map.
+    /// Removes the map of file `file`; chains that read it end with Unknown File. With several portals, none of them
+    /// connected, nothing is left to do: paths that connect later do not get the map.
     ///
     /// # Errors
     /// As the target answered.

@@ -1,48 +1,48 @@
-//! Function maps: what storage functions remember, read and written from the host.
+//! Function maps, which keep data of storage functions: reads and writes from the host.
 
 use crate::{Controller, Error, Status};
 use bpfof_nvme::Sqe;
 use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
 
-/// Bytes of entries that are asked for at a time.
+/// Bytes of entries to request at a time.
 const PAGE_BYTES: u32 = 64 << 10;
-/// Answers without an entry before the end of a map, of which a target has passed over many slots for each.
+/// Most answers without an entry before the end of a map. For each of them a target has skipped many slots.
 const EMPTY_ANSWERS_MAX: u32 = 1024;
-/// What maps, keys and values take at most, and the keys of arrays (protocol.md, "Function maps").
+/// Largest map, key and value, and the size of array keys (protocol.md, "Function maps").
 const MAP_MAX_BYTES: u64 = 16 << 20;
 const KEY_MAX_BYTES: u32 = 256;
 const VALUE_MAX_BYTES: u32 = 4096;
 const ARRAY_KEY_BYTES: u32 = 4;
-/// What a hash map takes for each entry beside its key and its value, at least: a link and a bucket.
+/// Least overhead of a hash map for each entry beside key and value: a link and a bucket.
 const LINKS_BYTES: u64 = 8;
 
 /// A map of storage functions at the target (protocol.md, "Function maps").
 ///
-/// It belongs to the association that loaded the functions, and ends with the last of them. Where an address
-/// has several portals, a map of this program is in each association: it gets what the program has set, and
-/// functions change that of the path by which they were called (docs/failover.md).
+/// It belongs to the association that loaded the functions, and ends with the last of them. With several portals, each
+/// association has its own copy of this program's map: the host's changes go to all copies, and a function changes the
+/// copy of the path by which it was called (docs/failover.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionMap {
-    /// Where it is.
+    /// Its address at the target.
     pub address: MapAddress,
     /// Its name in the object.
     pub name: String,
-    /// An array, whose keys are indices (little-endian u32) and whose entries are always there;
-    /// else a hash map.
+    /// Whether it is an array, whose keys are indices (little-endian u32) and whose entries always exist. Otherwise it
+    /// is a hash map.
     pub is_array: bool,
     /// Size of a key in bytes.
     pub key_bytes: u32,
     /// Size of a value in bytes.
     pub value_bytes: u32,
-    /// Entries that it has room for.
+    /// Most entries that it can hold.
     pub max_entries: u32,
-    /// Entries that were there when the target was asked.
+    /// Number of entries when the target was asked.
     pub entries: u32,
     /// Memory that it takes at the target, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Entries of a map, in one piece of memory: small ones take far more each by itself.
+/// Entries of a map in one buffer: separate allocations of small entries would take far more memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapEntries {
     key_bytes: usize,
@@ -52,20 +52,20 @@ pub struct MapEntries {
 }
 
 impl MapEntries {
-    /// None of a map yet.
+    /// An empty list of entries of this map.
     fn of(map: &FunctionMap) -> Self {
         let key_bytes = map.key_bytes as usize;
         let entry_bytes = key_bytes.saturating_add(map.value_bytes as usize).max(1);
         Self { key_bytes, entry_bytes, bytes: Vec::new() }
     }
 
-    /// How many there are.
+    /// The number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bytes.len() / self.entry_bytes
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -77,7 +77,7 @@ impl MapEntries {
         entries.map(|entry| entry.split_at(self.key_bytes.min(entry.len())))
     }
 
-    /// The key and the value of one of them.
+    /// The key and the value of one entry.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let start = index.checked_mul(self.entry_bytes)?;
@@ -87,7 +87,7 @@ impl MapEntries {
 }
 
 impl FunctionMap {
-    /// Its sizes are those of a map that can be: who reads it believes them.
+    /// Checks the reported sizes against the limits of maps, because later code relies on them.
     fn from_report(entry: &MapReportEntry) -> Result<Self, Error> {
         let map = Self {
             address: MapAddress { controller: entry.controller, map: entry.map },
@@ -103,12 +103,14 @@ impl FunctionMap {
             && (1..=VALUE_MAX_BYTES).contains(&map.value_bytes)
             && (!map.is_array || map.key_bytes == ARRAY_KEY_BYTES);
         if !has_sizes || u64::from(map.max_entries) > map.most_entries() {
-            return Err(Error::BadAnswer("Map Report tells of a map that is larger than maps are"));
+            return Err(Error::BadAnswer(
+                "Map Report describes a map that exceeds the limits of maps",
+            ));
         }
         Ok(map)
     }
 
-    /// Entries that a map with its sizes can have. Of an array the keys take no memory.
+    /// Most entries of a map with these sizes. Keys of an array take no memory.
     fn most_entries(&self) -> u64 {
         let (key_bytes, value_bytes) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
         let kept_bytes =
@@ -125,8 +127,8 @@ impl FunctionMap {
 }
 
 impl Controller {
-    /// The maps of this association: those of functions that it has loaded, and its own instances
-    /// of those of functions that are kept for all.
+    /// The maps of this association: those of functions that it has loaded, and its own instances of the maps of
+    /// installed functions.
     ///
     /// # Errors
     /// As the target answered; those of [`pushdown_limits`](Self::pushdown_limits).
@@ -153,20 +155,19 @@ impl Controller {
         let maps = MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry));
         let mut maps: Vec<FunctionMap> = maps.collect::<Result<_, _>>()?;
         if self.paths.is_some() && controller == MapAddress::OWN {
-            // Each association has it; which one is asked is found out when it is.
+            // Each association has its own copy; which one to ask is decided with each command.
             maps.iter_mut().for_each(|map| map.address.controller = MapAddress::OWN);
         }
         Ok(maps)
     }
 
-    /// The map of this association with this name; of two the one of its own functions, not of
-    /// those that are kept for all.
+    /// The map of this association with this name. A map of its own functions comes before one of installed functions.
     ///
     /// # Errors
     /// [`Error::NoSuchMap`]; those of [`maps`](Self::maps).
     pub fn map(&mut self, name: &str) -> Result<FunctionMap, Error> {
         let maps = self.maps()?;
-        // Those of kept functions come last: their ids are higher.
+        // Maps of installed functions come last: their ids are higher.
         if let Some(found) = maps.iter().find(|map| map.name == name) {
             return Ok(found.clone());
         }
@@ -175,8 +176,8 @@ impl Controller {
         Err(Error::NoSuchMap { name: name.to_owned(), known })
     }
 
-    /// With several paths: the map of this program that requests see now, instead of the one of the path by
-    /// which it was found.
+    /// With several paths: this program's copy of the map on the path that is used now, which may differ from the path
+    /// on which the map was found.
     fn where_it_is(&mut self, map: &FunctionMap) -> Result<FunctionMap, Error> {
         match &self.paths {
             Some(_) if map.address.controller == MapAddress::OWN => self.map(&map.name),
@@ -184,7 +185,7 @@ impl Controller {
         }
     }
 
-    /// The value of a key; None if it is not there.
+    /// The value of a key; None if there is no such entry.
     ///
     /// # Errors
     /// [`Error::MapSize`]; otherwise as the target answered.
@@ -197,12 +198,12 @@ impl Controller {
             return Ok(None);
         };
         if value.1.len() != length_bytes as usize {
-            return Err(Error::BadAnswer("Map Get returned a value of another size"));
+            return Err(Error::BadAnswer("Map Get returned a value of the wrong size"));
         }
         Ok(Some(value.1))
     }
 
-    /// Sets the value of a key, whether it is there or not.
+    /// Sets the value of a key, whether the entry exists or not.
     ///
     /// # Errors
     /// [`Error::MapSize`]; otherwise as the target answered, Map Full if there is no room.
@@ -210,21 +211,20 @@ impl Controller {
         self.map_change(map, MapChange::Set, key, value).map(|_| ())
     }
 
-    /// Removes an entry; whether it was there.
+    /// Removes an entry; returns whether it existed.
     ///
     /// # Errors
-    /// [`Error::MapSize`]; otherwise as the target answered, Invalid Field in Command for an
-    /// array, whose entries are always there.
+    /// [`Error::MapSize`]; otherwise as the target answered, Invalid Field in Command for an array, whose entries
+    /// always exist.
     pub fn map_delete(&mut self, map: &FunctionMap, key: &[u8]) -> Result<bool, Error> {
         self.map_change(map, MapChange::Delete, key, &[])
     }
 
-    /// Any change of an entry. False if it is not there and had to be
-    /// ([`MapChange::SetExisting`], [`MapChange::Delete`]).
+    /// Changes an entry in any way. Returns false if the entry does not exist and had to ([`MapChange::SetExisting`],
+    /// [`MapChange::Delete`]).
     ///
     /// # Errors
-    /// Those of [`map_set`](Self::map_set); Entry Exists for a [`MapChange::SetNew`] of one that
-    /// is there.
+    /// Those of [`map_set`](Self::map_set); Entry Exists for a [`MapChange::SetNew`] of an existing entry.
     pub fn map_change(
         &mut self,
         map: &FunctionMap,
@@ -246,8 +246,8 @@ impl Controller {
         Ok(if_there(self.admin_command(sqe, &data, 0))?.is_some())
     }
 
-    /// All entries, in no particular order. Those that were there all the time are there exactly
-    /// once, whatever else came and went meanwhile.
+    /// All entries, in no particular order. Entries that exist during the whole call are returned exactly once,
+    /// whatever else is added or removed meanwhile.
     ///
     /// # Errors
     /// As the target answered.
@@ -265,17 +265,20 @@ impl Controller {
             entries.bytes.extend_from_slice(data.get(..count * entry_bytes).unwrap_or(&[]));
             empty_answers += u32::from(count == 0);
             if empty_answers > EMPTY_ANSWERS_MAX {
-                return Err(Error::BadAnswer("Map Read goes on and on without entries"));
+                return Err(Error::BadAnswer("Map Read returned too many pages without entries"));
             }
             if entries.len() as u64 > most {
-                return Err(Error::BadAnswer("Map Read returned more entries than a map can have"));
+                return Err(Error::BadAnswer(
+                    "Map Read returned more entries than the map can have",
+                ));
             }
             match answer.dw0 {
                 0 => return Ok(entries),
-                // There may be no entry in a page where many were removed.
+                // A page may be empty where many entries were removed.
                 next if next > first_slot && u64::from(next) < most => first_slot = next,
                 _ => {
-                    let what = "Map Read goes on where it has been, or where nothing can be";
+                    let what = "Map Read continues at a slot that was already read or does not \
+                                exist";
                     return Err(Error::BadAnswer(what));
                 }
             }
@@ -283,7 +286,7 @@ impl Controller {
     }
 }
 
-/// None instead of No Such Entry.
+/// Turns No Such Entry into `None`.
 fn if_there<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(found) => Ok(Some(found)),

@@ -1,4 +1,4 @@
-//! Functions of an association: what the target can do, load, unload, report.
+//! Functions of an association: the target's limits, load, unload, report.
 
 use crate::installed::Installed;
 use crate::{Controller, Error, PushdownLimits, Status};
@@ -8,25 +8,25 @@ use bpfof_nvme::{AdminCommand, Installation, NulPadded, Sqe, Upload, is_unprinta
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fmt, mem};
 
-/// First buffer for a report or message, in bytes; the answer says if more is needed.
+/// First buffer for a report or message, in bytes; the answer says whether a larger one is needed.
 const REPORT_BYTES: u32 = 4096;
 /// Longest report or message fetched, in bytes: more functions than an association holds.
 const REPORT_MAX_BYTES: u32 = 256 << 10;
 /// Longest text about one function, in bytes. A trace has 3 KiB, a fault one line of a source file.
 const TEXT_MAX_BYTES: usize = 16 << 10;
-/// Lines of a trace: a target keeps 32 and says how many there were besides (protocol.md, Function Report).
-/// Each costs more than its text.
+/// Most lines of a trace: a target keeps 32 and reports how many it dropped (protocol.md, Function Report). A line
+/// takes more memory than its text.
 const TRACE_MAX_LINES: usize = 64;
-/// Memory that functions of other programs take, in bytes: 128 associations of 64 functions, each with a
-/// fault and a whole trace, take some 40 MiB.
+/// Most memory for the reports of other programs' functions, in bytes: 128 associations with 64 functions, each with a
+/// fault and a full trace, take about 40 MiB.
 const FOREIGN_MAX_BYTES: usize = 64 << 20;
 
-/// A function that is loaded in an association, or installed for all.
+/// The id of a function that is loaded in an association, or installed for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionId(pub u32);
 
 impl FunctionId {
-    /// Whether it belongs to the subsystem and not to an association.
+    /// Whether the function is installed: it belongs to the subsystem, not to an association.
     #[must_use]
     pub const fn is_installed(self) -> bool {
         self.0 >> 31 == 1
@@ -38,11 +38,11 @@ impl FunctionId {
 pub struct ForeignFunction {
     /// The program's association: its controller id.
     pub controller: u16,
-    /// What the function is and has done.
+    /// The function's description and counters.
     pub report: FunctionReportEntry,
-    /// Its last fault in words.
+    /// Its last fault as text.
     pub last_fault: Option<String>,
-    /// What it has said by `bpfof_trace`, oldest line first.
+    /// Its output by `bpfof_trace`, oldest line first.
     pub trace: Vec<String>,
 }
 
@@ -61,8 +61,7 @@ impl fmt::Display for FunctionId {
 }
 
 impl Controller {
-    /// What the target's pushdown can do (protocol.md, Pushdown Identify). Asked once per
-    /// association.
+    /// The limits of the target's pushdown (protocol.md, Pushdown Identify). The target is asked once per association.
     ///
     /// # Errors
     /// [`Error::NotPushdownTarget`] for an ordinary target, [`Error::ProtocolVersion`] for another
@@ -82,7 +81,7 @@ impl Controller {
             }
             Err(error) => return Err(error),
         };
-        // A target that knows less sends less; the rest is 0.
+        // An older target sends fewer fields; the rest is 0.
         let mut bytes = [0; PushdownLimits::BYTES];
         bytes.iter_mut().zip(&data).for_each(|(to, from)| *to = *from);
         if data.len() < PushdownLimits::LEAST_BYTES {
@@ -97,13 +96,12 @@ impl Controller {
         Ok(limits)
     }
 
-    /// Loads a function object (ELF for eBPF); `entry_index` says which of its `bpfof/…` sections,
-    /// in file order, is the entry point.
+    /// Loads a function object (ELF for eBPF); `entry_index` selects the entry point among its `bpfof/…` sections, in
+    /// file order.
     ///
     /// # Errors
-    /// [`Error::FunctionRejected`] and [`Error::NoRoomForFunction`] with the target's words;
-    /// [`Error::ObjectTooLarge`]; those of
-    /// [`pushdown_limits`](Self::pushdown_limits).
+    /// [`Error::FunctionRejected`] and [`Error::NoRoomForFunction`] with the target's message;
+    /// [`Error::ObjectTooLarge`]; those of [`pushdown_limits`](Self::pushdown_limits).
     pub fn load_function(&mut self, object: &[u8], entry_index: u32) -> Result<FunctionId, Error> {
         match &self.paths {
             Some(paths) => paths.load(object, entry_index).map(FunctionId),
@@ -126,8 +124,7 @@ impl Controller {
         self.install(object, Installation { entry: entry_index, kept: true, named: false })
     }
 
-    /// The same under a name of one's own, not that of the section: 1 to 64 bytes without control
-    /// characters.
+    /// The same under the given name instead of the section's name: 1 to 64 bytes without control characters.
     ///
     /// # Errors
     /// Those of [`load_function`](Self::load_function).
@@ -154,9 +151,9 @@ impl Controller {
         }
     }
 
-    /// The installed function that does what this entry of an object does, whatever its name is; of several the one
-    /// that was installed first. None if there is none, or the target is older and tells no digests. With several
-    /// portals, paths where it is another one, or is missing, are not used from now on.
+    /// The installed function with the same program as this entry of an object, whatever its name; of several the one
+    /// that was installed first. None if there is none, or the target is too old to report digests. With several
+    /// portals, paths whose target lacks the function, or has another function under its id, are no longer used.
     ///
     /// # Errors
     /// [`Error::FunctionRejected`] if the object cannot be read; otherwise as the target answered.
@@ -173,8 +170,8 @@ impl Controller {
         found.map(|(id, installed)| self.require(id, &installed)).transpose()
     }
 
-    /// The installed function with this name, which any program may call by its id. With several portals,
-    /// paths where it is another one, or is missing, are not used from now on.
+    /// The installed function with this name, which any program may call by its id. With several portals, paths whose
+    /// target lacks the function, or has another function under its id, are no longer used.
     ///
     /// # Errors
     /// [`Error::NoSuchFunction`], [`Error::SeveralFunctions`]; otherwise as the target answered.
@@ -195,11 +192,11 @@ impl Controller {
         }
     }
 
-    /// All installed functions, by their ids, which count up in the order in which they were installed.
+    /// All installed functions, by their ids, which increase in the order of installation.
     pub(crate) fn installed(&mut self) -> Result<BTreeMap<u32, Installed>, Error> {
         let digests = match self.whole_answer(AdminCommand::digests) {
             Ok(digests) => Some(digests),
-            // The target is older, and knows names only.
+            // The target is older, and reports names only.
             Err(Error::Command { source, .. })
                 if source.status.same_code(Status::INVALID_FIELD) =>
             {
@@ -212,7 +209,7 @@ impl Controller {
         });
         let report = self.function_report()?;
         let all = report.iter().filter(|entry| FunctionId(entry.function).is_installed());
-        // One that is in one of the answers only comes or goes.
+        // A function that only one of the two answers contains is just being installed or unloaded.
         let known = all.filter_map(|entry| {
             let digest = match &digests {
                 Some(digests) => *digests.get(&entry.function)?,
@@ -223,7 +220,7 @@ impl Controller {
         Ok(known.collect())
     }
 
-    /// An installed function may be used from now on, by any path.
+    /// Lets requests use an installed function from now on, on any path.
     fn require(&self, id: u32, installed: &Installed) -> Result<FunctionId, Error> {
         if let Some(paths) = &self.paths {
             paths.require(id, installed)?;
@@ -254,12 +251,12 @@ impl Controller {
         }
     }
 
-    /// An error of a Function Load, of which the target says more if it is asked: [`Error::FunctionRejected`] and
-    /// [`Error::NoRoomForFunction`] with its words, in the place of their statuses. For those who send the command
-    /// themselves. This is one command, or none.
+    /// Asks the target for its message about a failed Function Load: turns the statuses into
+    /// [`Error::FunctionRejected`] and [`Error::NoRoomForFunction`] with that message, and returns other errors
+    /// unchanged. For callers that send the command themselves. Sends one command, or none.
     ///
     /// # Errors
-    /// Asking has failed.
+    /// The target could not be asked.
     pub fn load_error(&mut self, error: Error) -> Result<Error, Error> {
         let Error::Command { source, .. } = &error else { return Ok(error) };
         let is = |status| source.status.same_code(status);
@@ -281,7 +278,7 @@ impl Controller {
         self.admin_command(AdminCommand::function_unload(function.0), &[], 0).map(|_| ())
     }
 
-    /// What the target knows of each function of the association: its size, and counters.
+    /// The target's report on each function of the association: its size and counters.
     ///
     /// # Errors
     /// As the target answered.
@@ -290,8 +287,8 @@ impl Controller {
         Ok(FunctionReportEntry::list(&report).collect())
     }
 
-    /// The last fault of a function in words: source line, instruction, and what it missed. None
-    /// if it has not faulted. At most 16 KiB of printable text, whatever the target sends.
+    /// The last fault of a function as text: source line, instruction and cause. None if it has not faulted. At most 16
+    /// KiB of printable text, whatever the target sends.
     ///
     /// # Errors
     /// As the target answered.
@@ -313,8 +310,8 @@ impl Controller {
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 
-    /// What a function has said by `bpfof_trace`, oldest line first; nothing from a target that does
-    /// not know this. Only printable ASCII is left in it, whatever the target sends.
+    /// The output of a function by `bpfof_trace`, oldest line first; empty from a target without traces. Contains only
+    /// printable ASCII, whatever the target sends.
     ///
     /// # Errors
     /// As the target answered.
@@ -336,7 +333,7 @@ impl Controller {
         let lines = || up_to_padding(&answer).split(|byte| *byte == b'\n');
         // The last line ends in a line feed, too.
         if answer.len() > TEXT_MAX_BYTES || lines().count() > TRACE_MAX_LINES + 1 {
-            return Err(Error::BadAnswer("a trace is longer than targets keep"));
+            return Err(Error::BadAnswer("a trace is longer than any that a target keeps"));
         }
         let printable = |line: &[u8]| text(line).replace(|c: char| !c.is_ascii(), "?");
         let mut trace: Vec<String> = lines().map(printable).collect();
@@ -344,13 +341,11 @@ impl Controller {
         Ok(trace)
     }
 
-    /// The functions that other programs of this host have loaded for themselves: those that connected with
-    /// the same host NQN and host identifier ([`Options`](crate::Options)). None from a target that does
-    /// not tell.
+    /// The functions that other programs of this host have loaded for themselves: programs that connected with the same
+    /// host NQN and host identifier ([`Options`](crate::Options)). Empty from a target that does not report them.
     ///
     /// # Errors
-    /// As the target answered. [`Error::BadAnswer`]: it names one twice, or says more of them than targets
-    /// have to say.
+    /// As the target answered. [`Error::BadAnswer`]: it names a function twice, or reports more than a target can have.
     pub fn foreign_functions(&mut self) -> Result<Vec<ForeignFunction>, Error> {
         let associations = match self.whole_answer(AdminCommand::associations) {
             Err(Error::Command { source, .. })
@@ -365,15 +360,15 @@ impl Controller {
         let mut known = BTreeSet::new();
         for (index, controller) in ids.enumerate() {
             if !known.insert(controller) {
-                return Err(Error::BadAnswer("an association is named twice"));
+                return Err(Error::BadAnswer("an association is listed twice"));
             }
-            // Its own comes first.
+            // This program's own association comes first.
             if index == 0 {
                 continue;
             }
             match self.functions_of(controller, &mut found, &mut left_bytes) {
                 Ok(()) => {}
-                // It has ended meanwhile.
+                // The association has ended meanwhile.
                 Err(Error::Command { source, .. })
                     if source.status.same_code(Status::UNKNOWN_FUNCTION) => {}
                 Err(error) => return Err(error),
@@ -400,14 +395,14 @@ impl Controller {
         for report in own {
             let id = FunctionId(report.function);
             if !known.insert(id.0) {
-                return Err(Error::BadAnswer("a function is named twice"));
+                return Err(Error::BadAnswer("a function is listed twice"));
             }
             let last_fault = self.last_fault_of(controller, id)?;
             let trace = self.trace_of(controller, id)?;
             let function = ForeignFunction { controller, report, last_fault, trace };
-            *left_bytes = left_bytes
-                .checked_sub(function.memory_bytes())
-                .ok_or(Error::BadAnswer("more about functions than a target can have"))?;
+            *left_bytes = left_bytes.checked_sub(function.memory_bytes()).ok_or(
+                Error::BadAnswer("the report is larger than a target's functions can need"),
+            )?;
             found.push(function);
         }
         Ok(())
@@ -418,22 +413,22 @@ impl Controller {
         let most = REPORT_MAX_BYTES.min(self.max_transfer_bytes());
         let command = AdminCommand::function_report(AdminCommand::LAST_LOAD_MESSAGE, most);
         let (answer, mut message) = self.admin_command(command, &[], most)?;
-        // Not every transport tells how much of the buffer was written.
+        // Not every transport reports how much of the buffer was written.
         message.truncate(answer.dw0 as usize);
         let text = text(&message);
         if text.is_empty() {
-            return Ok("it gave no reason".to_owned());
+            return Ok("the target gave no reason".to_owned());
         }
         Ok(text)
     }
 
-    /// A report as a whole, at most [`REPORT_MAX_BYTES`].
+    /// A whole report, at most [`REPORT_MAX_BYTES`].
     fn report(&mut self, function: u32) -> Result<Vec<u8>, Error> {
         self.whole_answer(|length| AdminCommand::function_report(function, length))
     }
 
-    /// The answer to a command that is made for a buffer length and says in dword 0 how long the
-    /// answer is.
+    /// The whole answer to a command whose completion has the answer's length in dword 0. `command` makes the command
+    /// for a buffer length.
     pub(crate) fn whole_answer(&mut self, command: impl Fn(u32) -> Sqe) -> Result<Vec<u8>, Error> {
         let most = REPORT_MAX_BYTES.min(self.max_transfer_bytes());
         let length = REPORT_BYTES.min(most);
@@ -442,13 +437,13 @@ impl Controller {
             let length = answer.dw0.min(most);
             (answer, data) = self.admin_command(command(length), &[], length)?;
         }
-        // Not every transport tells how much of the buffer was written.
+        // Not every transport reports how much of the buffer was written.
         data.truncate(answer.dw0 as usize);
         Ok(data)
     }
 
-    /// Sends `object` in chunks, as [`admin_command_while`](Self::admin_command_while); returns dword 0 of the
-    /// last.
+    /// Sends `object` in chunks by [`admin_command_while`](Self::admin_command_while); returns dword 0 of the last
+    /// completion.
     pub(crate) fn upload(
         &mut self,
         object: &[u8],
@@ -474,8 +469,8 @@ fn up_to_padding(message: &[u8]) -> &[u8] {
     message.split(|&byte| byte == 0).next().unwrap_or(&[])
 }
 
-/// A message of the target: up to its padding, and without what a terminal or a log would take for more than
-/// text.
+/// A message of the target: up to its padding, with unprintable characters replaced, because a terminal or a log would
+/// interpret them.
 fn text(message: &[u8]) -> String {
     String::from_utf8_lossy(up_to_padding(message)).replace(is_unprintable, "?")
 }

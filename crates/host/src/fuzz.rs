@@ -1,5 +1,5 @@
-//! Entry points for fuzzing: a hostile target, a state that is none, and a hostile process at either end
-//! of the grant daemon's socket. Unit tests call them too.
+//! Entry points for fuzzing: a hostile target, an invalid state of a handed-over lane, and a hostile process at either
+//! end of the grant daemon's socket. Unit tests call them too.
 
 use crate::grant::protocol;
 use crate::handed_lane::Agreed;
@@ -24,13 +24,13 @@ const KINDS: u64 = 8;
 /// Chains of the fuzzed vector.
 const CHAINS: u16 = 3;
 
-/// Requests of every kind; the number is their tag.
+/// A request of each kind, chosen by its tag.
 fn request(tag: u64) -> Request<'static> {
     const FILES: &[FileVersion] = &[FileVersion { id: 1, version: 1 }];
     let (nsid, offset_bytes, length_bytes) = (NSID, 0, BLOCK_BYTES);
     match tag % KINDS {
         0 => Request::Read { nsid, offset_bytes, length_bytes },
-        // Longer than the capsule takes: goes by R2T.
+        // Too long for the capsule: sent after R2T.
         1 => Request::Write { nsid, offset_bytes, data: &[7; 4096], fua: true },
         2 => Request::Write { nsid, offset_bytes, data: &[7; 512], fua: false },
         3 => Request::Flush { nsid },
@@ -67,7 +67,7 @@ fn request(tag: u64) -> Request<'static> {
     }
 }
 
-/// Checks what a completion may look like, whatever the target sent.
+/// Checks the properties that a completion must have, whatever the target sent.
 fn check(completion: &Completion<'_>) {
     if let Ok(done) = completion.result {
         let length = done.data.len();
@@ -86,11 +86,11 @@ fn check(completion: &Completion<'_>) {
     }
 }
 
-/// A target that sends anything: no panic, no memory beyond what the requests need, and each
-/// request ends exactly once, and not with an answer before it was sent.
+/// A target that sends arbitrary bytes: no panic, no more memory than the requests need, each request ends exactly
+/// once, and none is answered before it was sent.
 ///
-/// Byte 0: bits 0 and 1 digests, bit 2 start with a good ICResp, bit 3 the target takes half of what
-/// waits at a time. Byte 1: length of the pieces in which the rest is received.
+/// Byte 0: bits 0 and 1 digests, bit 2 start with a good ICResp, bit 3 the target accepts half of the waiting bytes at
+/// a time. Byte 1: length of the pieces in which the rest is received.
 pub fn initiator(data: &[u8]) {
     let Some((&[settings, piece], rest)) = data.split_first_chunk() else { return };
     let digests = Digests::from_bits(settings);
@@ -110,7 +110,7 @@ pub fn initiator(data: &[u8]) {
     }
     stream.extend_from_slice(rest);
 
-    // With where the command ends in the bytes to send.
+    // Tags of open requests, with the position where the command ends in the sent bytes.
     let mut open = BTreeMap::new();
     let mut next_tag = 0;
     let mut sent = 0;
@@ -149,11 +149,11 @@ pub fn initiator(data: &[u8]) {
     }
 }
 
-/// What another process says of a lane that it hands over: any bytes are refused, or are the only ones
-/// that say what they say.
+/// The state of a lane that another process hands over: any bytes are either refused, or the only encoding of their
+/// meaning.
 pub fn handed_lane(data: &[u8]) {
     let Ok(agreed) = Agreed::decode(data) else { return };
-    assert_eq!(agreed.encode().as_slice(), data, "a byte without a meaning");
+    assert_eq!(agreed.encode().as_slice(), data, "another encoding of the same state");
     let Agreed { config, takeover, .. } = agreed;
     if let Ok(initiator) = Initiator::adopted(config, &takeover.opened) {
         assert!(initiator.is_ready() && initiator.outgoing().is_empty());
@@ -161,8 +161,8 @@ pub fn handed_lane(data: &[u8]) {
     }
 }
 
-/// A packet of a hostile client or daemon, with so many descriptors: it is refused, or it is what
-/// encoding its meaning gives.
+/// A packet of a hostile client or daemon, with this many descriptors: it is either refused, or the only encoding of
+/// its meaning.
 pub fn grant_packet(packet: &[u8], descriptors: usize) {
     let mut again = Vec::new();
     if let Ok(request) = protocol::Request::decode(packet, descriptors) {

@@ -1,5 +1,5 @@
-//! Lanes that go from one process to another: the socket by SCM_RIGHTS, and beside it a few bytes that
-//! say what was agreed on it.
+//! Lanes that one process hands to another: the socket by SCM_RIGHTS, and beside it a few bytes with the parameters
+//! that were negotiated on the connection.
 //!
 //! ```text
 //! bytes    field, little-endian
@@ -14,9 +14,9 @@
 //! 16..20   MAXH2CDATA of the target, in bytes
 //! 20..22   TLS cipher suite, 0 without TLS: then the rest is 0
 //! 22..24   reserved, 0
-//! 24..76   of what this host seals: key (32, a shorter one filled up with 0), initialization vector
-//!          (12), number of the next record (8)
-//! 76..128  the same of what the target seals
+//! 24..76   for records that this host seals: key (32, a shorter one padded with 0), initialization
+//!          vector (12), number of the next record (8)
+//! 76..128  the same for records that the target seals
 //! ```
 
 use crate::association::TRANSFER_MAX_BYTES;
@@ -34,7 +34,7 @@ use zeroize::Zeroizing;
 
 /// Length of [`HandedLane::state`], in bytes.
 const STATE_BYTES: usize = 128;
-/// Room that the state of a lane needs at most, in bytes, in this version or a later one.
+/// Largest state of a lane in this version or a later one, in bytes.
 pub const STATE_MAX_BYTES: usize = 512;
 
 const VERSION: u8 = 1;
@@ -43,7 +43,7 @@ const KEY_BYTES: usize = 32;
 /// The last queue identifier (NVMe Base 2.0 §5.4).
 const QID_MAX: u16 = 0xFFFE;
 
-/// A lane on its way to another process, which goes on with it by [`Lane::adopt`].
+/// A lane on its way to another process, which takes it over with [`Lane::adopt`].
 ///
 /// Dropping it closes the connection.
 pub struct HandedLane {
@@ -53,8 +53,8 @@ pub struct HandedLane {
 }
 
 impl HandedLane {
-    /// What the other process must know beside the socket, at most [`STATE_MAX_BYTES`] long. With TLS it
-    /// has the keys of the connection: whoever reads it can read along. It is overwritten on drop.
+    /// The state that the other process needs besides the socket, at most [`STATE_MAX_BYTES`] long. With TLS it
+    /// contains the keys of the connection: anyone who reads it can decrypt the traffic. It is overwritten on drop.
     #[must_use]
     pub fn state(&self) -> &[u8] {
         self.state.as_slice()
@@ -68,19 +68,19 @@ impl fmt::Debug for HandedLane {
 }
 
 impl Lane {
-    /// Gives an idle lane of a restricted association ([`Options::pushdown_only`]) away, to be
-    /// [adopted](Self::adopt) by a process that may do no more than the lane does. It works as long as the
-    /// association. Its queue identifier is not used again.
+    /// Gives away an idle lane of a restricted association ([`Options::pushdown_only`]), to be [adopted](Self::adopt)
+    /// by a process that must not get more rights than the lane has. The lane works as long as its association. Its
+    /// queue identifier is not used again.
     ///
     /// # Errors
-    /// [`Error::LaneBusy`] and [`Error::HandOver`]: requests are in flight, bytes of the target are
-    /// unread, the association is not restricted, or the lane is no TCP connection; [`Error::Lost`]. The
-    /// connection is closed then.
+    /// [`Error::LaneBusy`] and [`Error::HandOver`]: requests are in flight, received bytes are unread, the association
+    /// is not restricted, or the lane is not a TCP connection; [`Error::Lost`]. The connection is then closed.
     pub fn hand_over(mut self) -> Result<HandedLane, Error> {
         self.require_idle()?;
         if !self.is_restricted() {
             return Err(Error::HandOver(
-                "its association is not restricted, so that it can do all",
+                "its association is not restricted, so the receiver would get all of this host's \
+                 rights",
             ));
         }
         let (socket, takeover) = self.take_connection()?;
@@ -88,12 +88,12 @@ impl Lane {
         Ok(HandedLane { socket, state })
     }
 
-    /// Goes on with a lane that another process has [handed over](Self::hand_over). It cannot be connected
-    /// again, and knows no namespaces, so that it takes chains and no other requests; timeouts and waiting
-    /// are those of [`Options::default`].
+    /// Takes over a lane that another process has [handed over](Self::hand_over). The lane cannot be reconnected. It
+    /// knows no namespaces, so that it takes chains and no other requests. Its timeouts and its waiting are those of
+    /// [`Options::default`].
     ///
     /// # Errors
-    /// [`Error::NoLane`]: a socket that is no TCP connection, or a state that no lane has.
+    /// [`Error::NoLane`]: a socket that is not a TCP connection, or an invalid state.
     pub fn adopt(socket: OwnedFd, state: &[u8]) -> Result<Lane, Error> {
         Self::adopt_with(socket, state, &Options::default())
     }
@@ -110,7 +110,7 @@ impl Lane {
     }
 }
 
-/// What was agreed on a lane.
+/// The negotiated parameters of a lane.
 pub(crate) struct Agreed {
     qid: u16,
     pub(crate) config: InitiatorConfig,
@@ -148,7 +148,9 @@ impl Agreed {
         let mut from = Reader { rest: state };
         let [version, digests, cpda, reserved] = from.take()?;
         if version != VERSION {
-            return Err(Error::NoLane("its layout is of another version of this library"));
+            return Err(Error::NoLane(
+                "its state has the layout of another version of this library",
+            ));
         }
         let qid = u16::from_le_bytes(from.take()?);
         let depth = u16::from_le_bytes(from.take()?);
@@ -167,7 +169,7 @@ impl Agreed {
             && (1..=TRANSFER_MAX_BYTES).contains(&max_transfer_bytes)
             && from.rest.is_empty();
         if !is_good {
-            return Err(Error::NoLane("its state makes no sense"));
+            return Err(Error::NoLane("its state is invalid"));
         }
         let config = InitiatorConfig {
             admin: false,
@@ -177,13 +179,13 @@ impl Agreed {
             max_transfer_bytes,
             namespaces: Arc::new([]),
         };
-        // The rest of it is checked where a target's answer is.
+        // The remaining fields are checked like those of an ICResp from a target.
         let opened = IcResp { digests: digests_known, cpda, maxh2cdata_bytes, ..IcResp::default() };
         Ok(Self { qid, config, takeover: Takeover { opened, keys } })
     }
 }
 
-/// Puts fields one behind the other.
+/// Writes fields one after the other.
 struct Writer<'a> {
     rest: &'a mut [u8],
 }
@@ -209,7 +211,7 @@ impl<'a> Reader<'a> {
         self.take_ref().copied()
     }
 
-    /// A field that is not copied, because it may be secret.
+    /// Takes a field without copying it, because it may be secret.
     fn take_ref<const N: usize>(&mut self) -> Result<&'a [u8; N], Error> {
         let short = Error::NoLane("its state is too short");
         let (field, rest) = self.rest.split_first_chunk().ok_or(short)?;
@@ -222,19 +224,22 @@ impl<'a> Reader<'a> {
         if suite == 0 {
             let zeroes: [u8; STATE_BYTES - 24] = self.take()?;
             let is_zero = zeroes == [0; STATE_BYTES - 24];
-            return is_zero.then_some(None).ok_or(Error::NoLane("it has keys, and no cipher"));
+            return is_zero
+                .then_some(None)
+                .ok_or(Error::NoLane("it has TLS keys but no cipher suite"));
         }
-        let suite = Suite::from_number(suite).ok_or(Error::NoLane("an unknown cipher"))?;
+        let suite =
+            Suite::from_number(suite).ok_or(Error::NoLane("its cipher suite is unknown"))?;
         let keys = Keys { write: self.key(suite)?, read: self.key(suite)? };
         // A lane with a worn key is not handed over.
         match keys.write.sequence().max(keys.read.sequence()) < KEY_RECORDS_MAX {
             true => Ok(Some(keys)),
-            false => Err(Error::NoLane("its key is worn")),
+            false => Err(Error::NoLane("its TLS key has reached its usage limit")),
         }
     }
 
     fn key(&mut self, suite: Suite) -> Result<TrafficKey, Error> {
-        let wrong = Error::NoLane("a key that its cipher does not have");
+        let wrong = Error::NoLane("a TLS key does not fit its cipher suite");
         let padded: &[u8; KEY_BYTES] = self.take_ref()?;
         let iv: &[u8; IV_BYTES] = self.take_ref()?;
         let sequence = u64::from_le_bytes(self.take()?);
@@ -257,7 +262,7 @@ mod tests {
     fn an_adopted_lane_waits_as_its_options_say() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut state = vec![0; STATE_BYTES];
-        // Queue 3 with 128 requests of at most 128 KiB, as the layout has them.
+        // Queue 3 with 128 requests of at most 128 KiB, in the layout of the state.
         let fields = [1, 0, 0, 0, 3, 0, 128, 0, 0, 0x20, 0, 0, 0, 0, 2, 0, 0, 0x10];
         state[..fields.len()].copy_from_slice(&fields);
         let adopt = |options: &Options| {

@@ -1,4 +1,4 @@
-//! A file of the user that says, target by target, who this host is and where its keys are.
+//! The user's file `hosts.toml`, which names the NQN of this host and its key files for each target.
 //!
 //! ```toml
 //! [[target]]
@@ -18,16 +18,16 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-/// Longer files are none of these, in bytes.
+/// Longest accepted file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Where the file is, below the user's folder for configuration.
+/// Path of the file below the user's configuration folder.
 const PLACE: &str = "bpfof/hosts.toml";
 
-/// What a file says of targets: for each the NQN of this host and files with its keys.
+/// The entries of a file: for each target the NQN of this host and files with its keys.
 #[derive(Clone, Debug)]
 pub struct HostsFile {
     targets: Vec<Target>,
-    /// The file itself. Relative paths of key files begin in its folder.
+    /// The file itself. Relative paths of key files are relative to its folder.
     path: PathBuf,
 }
 
@@ -59,13 +59,13 @@ impl Target {
         if !is_known {
             let pattern = &self.pattern;
             return Err(format!(
-                "match = {pattern:?} is neither the address of a target, nvme-tcp://HOST:PORT/NQN, nor \
-                 the NQN of a subsystem (* stands for anything)"
+                "match = {pattern:?} is neither the address of a target, nvme-tcp://HOST:PORT/NQN, \
+                 nor the NQN of a subsystem (* matches anything)"
             ));
         }
         let is_nqn = |nqn: &&String| nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX_BYTES;
         match self.hostnqn.as_ref().filter(|nqn| !is_nqn(nqn)) {
-            Some(nqn) => Err(format!("hostnqn = {nqn:?} is no NQN of a host")),
+            Some(nqn) => Err(format!("hostnqn = {nqn:?} is not the NQN of a host")),
             None => Ok(()),
         }
     }
@@ -90,19 +90,19 @@ impl Target {
             || portal.port == DEFAULT_PORT && matches(&pattern, &without())
     }
 
-    /// Keys are for all portals of an address, so it must be about each of them.
+    /// Whether the entry matches all portals of an address, because its keys apply to all of them.
     fn is_about_all(&self, url: &TargetUrl) -> bool {
         url.portals().all(|portal| self.is_about(url, &portal))
     }
 
-    /// A portal that it is not about, though it is about another one of the address.
+    /// A portal of the address that the entry does not match, although it matches another one.
     fn leaves_out(&self, url: &TargetUrl) -> Option<Portal> {
         let (about, others): (Vec<_>, Vec<_>) =
             url.portals().partition(|portal| self.is_about(url, portal));
         if about.is_empty() { None } else { others.into_iter().next() }
     }
 
-    /// Whether it has a key of a kind of which the other has none.
+    /// Whether this entry has a kind of key that the other one lacks.
     fn protects_more_than(&self, other: Option<&Self>) -> bool {
         let has =
             |of: &Self| [&of.tls_psk, &of.dhchap_key, &of.dhchap_ctrl_key].map(Option::is_some);
@@ -111,8 +111,8 @@ impl Target {
     }
 }
 
-/// A host, perhaps with a port, or in brackets, in its usual form: names in small letters, without a dot at the end;
-/// IPv6 addresses as they are written mostly.
+/// The canonical form of a host, perhaps in brackets or with a port: names in lower case, without a trailing dot; IPv6
+/// addresses compressed.
 fn usual(place: &str) -> String {
     let (open, host, rest) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, rest)) => ("[", host, format!("]{rest}")),
@@ -127,7 +127,7 @@ fn usual(place: &str) -> String {
     format!("{open}{host}{rest}")
 }
 
-/// Whether a pattern, in which `*` stands for any characters or none, is that of a text.
+/// Whether a text matches a pattern, in which `*` stands for any number of characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, others)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -140,14 +140,14 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 impl HostsFile {
-    /// Where the file of the user is: `$XDG_CONFIG_HOME/bpfof/hosts.toml`, or
-    /// `~/.config/bpfof/hosts.toml`. None where neither is known.
+    /// The path of the user's file: `$XDG_CONFIG_HOME/bpfof/hosts.toml`, or `~/.config/bpfof/hosts.toml`. None if
+    /// neither variable holds an absolute path.
     #[must_use]
     pub fn default_path() -> Option<PathBuf> {
         place(std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME"))
     }
 
-    /// Reads the file of the user; None if there is none.
+    /// Reads the user's file; None if it does not exist.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -159,28 +159,28 @@ impl HostsFile {
         }
     }
 
-    /// Reads a file. The key files that it names are read when somebody connects.
+    /// Reads a file. The key files that it names are read when a connection is made.
     ///
     /// # Errors
-    /// [`Error::Key`]: it cannot be read, or others may read it. [`Error::HostsFile`]: it is another
-    /// user's, or something in it makes no sense.
+    /// [`Error::Key`]: it cannot be read, or other users may read it. [`Error::HostsFile`]: it belongs to another user,
+    /// or its contents are invalid.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let (text, owner) = key_file::read_private(path, MAX_BYTES)?;
         let refused = |why: String| Error::HostsFile { path: path.to_owned(), why };
         let is_ours = [0, rustix::process::geteuid().as_raw()];
-        // Else who sets the environment of a program with more rights chooses its keys.
+        // Otherwise a user who sets the environment of a program with more privileges could choose its keys.
         if !is_ours.contains(&owner) {
             return Err(refused("it belongs to another user".to_owned()));
         }
         Ok(Self { targets: parse(&text).map_err(refused)?, path: path.to_owned() })
     }
 
-    /// Adds to an address what the file says of it: by the first entry that is about all of its portals,
-    /// and only if the address itself says nothing of who this host is.
+    /// Completes an address with the first entry that matches all of its portals, but only if the address itself names
+    /// neither this host's NQN nor keys.
     ///
     /// # Errors
-    /// [`Error::HostsFile`]: an entry before that one is about some of the portals, and has a key of a
-    /// kind of which that one has none. These portals would be connected to without the key.
+    /// [`Error::HostsFile`]: an earlier entry matches some of the portals, and has a kind of key that the matching
+    /// entry lacks. Those portals would be connected without the key.
     pub fn complete(&self, url: &mut TargetUrl) -> Result<(), Error> {
         if url.host_nqn.is_some() || url.keys != KeyFiles::default() {
             return Ok(());
@@ -193,8 +193,9 @@ impl HostsFile {
             {
                 let pattern = &target.pattern;
                 let why = format!(
-                    "match = {pattern:?} has keys for some portals of the address, but not for {portal}: let it \
-                     match all of them (* stands for anything), or the NQN of the subsystem; or name one portal"
+                    "match = {pattern:?} has keys for some portals of the address, but not for \
+                     {portal}: change it to match all portals (* matches anything) or the NQN of \
+                     the subsystem, or name only one portal"
                 );
                 return Err(Error::HostsFile { path: self.path.clone(), why });
             }
@@ -291,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What a file says of an address.
+    /// Completes an address from the text of a file.
     fn completed(text: &str, address: &str) -> Result<TargetUrl, String> {
         let file = HostsFile { targets: parse(text).unwrap(), path: "/k/hosts.toml".into() };
         let mut url: TargetUrl = address.parse().unwrap();
@@ -315,13 +316,13 @@ mod tests {
             ] {
                 let error = completed(&some, addresses).unwrap_err();
                 assert!(error.starts_with("/k/hosts.toml: match = "), "{error}");
-                assert!(error.contains(portal) && error.contains("* stands for"), "{error}");
+                assert!(error.contains(portal) && error.contains("* matches"), "{error}");
             }
             let alone = completed(&some, "nvme-tcp://10.0.0.2/nqn.x").unwrap();
             assert!(alone.keys != KeyFiles::default());
             let others = "nvme-tcp://10.0.0.3,10.0.0.4/nqn.x";
             assert_eq!(completed(&some, others), Ok(others.parse().unwrap()));
-            // An entry for all of them does not help without such a key.
+            // An entry for all portals does not help without such a key.
             let named = format!("{some}[[target]]\nmatch = \"*\"\nhostnqn = \"nqn.a\"\n");
             assert!(completed(&named, both).unwrap_err().contains("10.0.0.3:4420"));
             let all = format!("{named}{key} = \"b\"\n");
@@ -349,7 +350,7 @@ mod tests {
             let url = completed(&text, address).unwrap();
             assert!(url.keys != KeyFiles::default(), "{pattern} {address}");
         }
-        // NQNs have large and small letters.
+        // NQNs are case-sensitive.
         let text = "[[target]]\nmatch = \"nvme-tcp://a/nqn.X\"\ntls-psk = \"a\"\n";
         assert_eq!(completed(text, "nvme-tcp://a/nqn.x").unwrap().keys, KeyFiles::default());
     }
@@ -359,10 +360,10 @@ mod tests {
         let both = "nvme-tcp://10.0.0.2,10.0.0.3/nqn.x";
         let name = some_with("hostnqn").replace("\"a\"", "\"nqn.a\"");
         assert_eq!(completed(&name, both), Ok(both.parse().unwrap()));
-        // What comes behind an entry for all of them never counts.
+        // Entries after one that matches all portals never count.
         let first = format!("[[target]]\nmatch = \"nqn.x\"\n{}", some_with("tls-psk"));
         assert_eq!(completed(&first, both), Ok(both.parse().unwrap()));
-        // The address itself says who this host is.
+        // The address itself names this host.
         let own = "nvme-tcp://10.0.0.2,10.0.0.3/nqn.x?hostnqn=nqn.b";
         assert_eq!(completed(&some_with("tls-psk"), own), Ok(own.parse().unwrap()));
         let all = some_with("tls-psk").replace("10.0.0.2/", "10.0.0.*/");
@@ -385,7 +386,7 @@ mod tests {
             ("\n[[target]]\nmatch = \"disk\"\n", "line 2: match"),
             ("[[target]]\nmatch = \"nqn.a\"\npsk = 3\n", "line 3: unknown field"),
             ("[[target]]\nhostnqn = \"nqn.a\"\n", "missing field"),
-            ("[[target]]\nmatch = \"*\"\nhostnqn = \"me\"\n", "no NQN of a host"),
+            ("[[target]]\nmatch = \"*\"\nhostnqn = \"me\"\n", "not the NQN of a host"),
         ] {
             let error = refused(text, 0o600);
             assert!(error.contains(why), "{error}");

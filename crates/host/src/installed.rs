@@ -1,18 +1,18 @@
-//! What a function is that is installed at a target for all.
+//! The identity of a function that is installed at a target for all hosts.
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
     pub(crate) name: String,
-    /// Of what it does: [`Program::digest`](bpfof_function::Program::digest).
+    /// Digest of its code: [`Program::digest`](bpfof_function::Program::digest).
     pub(crate) digest: [u8; 32],
 }
 
 impl Installed {
-    /// Of a target that does not tell any.
+    /// The digest of a function at a target that reports no digests.
     pub(crate) const NO_DIGEST: [u8; 32] = [0; 32];
 
-    /// Whether it does what another does, whatever their names are; of targets that do not tell, whether it has the
-    /// same name.
+    /// Whether both functions do the same, whatever their names: compares the digests, or the names if a target reports
+    /// no digest.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match [self, other].map(|of| of.digest != Self::NO_DIGEST) {
             [true, true] => self.digest == other.digest,

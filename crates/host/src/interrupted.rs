@@ -1,6 +1,6 @@
-//! Chains that the target has interrupted: it had to serve others, and had no memory to remember them
-//! meanwhile (docs/protocol.md, Pushdown), or its drive was reset while it read for them. They are sent
-//! again after a pause, for some time.
+//! Chains that the target has interrupted: it had to serve other hosts and had no memory to suspend the chains
+//! meanwhile, or its drive was reset while it read for them (docs/protocol.md, Pushdown). They are sent again after a
+//! pause, a limited number of times.
 
 use crate::Error;
 use std::thread;
@@ -8,16 +8,15 @@ use std::time::Duration;
 
 /// Times that an interrupted chain is sent again.
 pub(crate) const RETRIES: u32 = 8;
-/// Pause before the first time. It doubles with each: a quarter of a second in all.
+/// Pause before the first retry. It doubles with each retry: a quarter of a second in all.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long to wait before a chain is sent again that was sent again `retries` times already; `None`
-/// if that is enough.
+/// The pause before a chain that was retried `retries` times is sent again; `None` if it is not to be sent again.
 pub(crate) fn pause(retries: u32) -> Option<Duration> {
     (retries < RETRIES).then(|| PAUSE * (1_u32 << retries))
 }
 
-/// Runs a chain by `run`, again and again as long as it is interrupted and [`pause`] allows it.
+/// Runs a chain by `run`, and repeats it while it is interrupted and [`pause`] allows another try.
 pub(crate) fn retry<T>(mut run: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let mut retries = 0;
     loop {
@@ -36,7 +35,7 @@ mod tests {
     use crate::{CommandError, Status};
 
     #[test]
-    fn only_what_is_interrupted_is_run_again() {
+    fn only_interrupted_commands_are_retried() {
         let runs = |status: Status| {
             let mut count = 0_u32;
             let end: Result<(), Error> = retry(|| {
@@ -53,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_come_to_an_end() {
+    fn pauses_grow_and_are_limited_in_number() {
         let pauses: Vec<Duration> = (0..).map_while(pause).collect();
         assert_eq!(pauses.len() as u32, RETRIES);
         assert!(pauses.is_sorted_by(|earlier, later| earlier < later));

@@ -13,14 +13,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest sleep of a blocking call before it looks around again. Its end is the command timeout.
+/// Longest sleep of a blocking call before it checks its lane again. The command timeout ends the call.
 pub(crate) const WAIT: Duration = Duration::from_secs(1);
 
 /// Most bytes of one request of a long transfer: enough for full speed, and a lane full of them
 /// holds 16 MiB, not 128.
 const CHUNK_MAX_BYTES: usize = 128 << 10;
 
-/// How a chain went.
+/// The course of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainInfo {
     /// Hops it took: rounds of reads with a call of the function each.
@@ -29,31 +29,31 @@ pub struct ChainInfo {
 
 /// One I/O queue pair, its connection and its buffers, for one thread at a time.
 ///
-/// By TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, each
-/// request in flight completes exactly once, with [`RequestError::Lost`], at the next
-/// [`poll`](Self::poll) or [`wait`](Self::wait), which then return the reason. Dropping a lane
-/// closes its connection; requests in flight end without a completion.
+/// With TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, each request in
+/// flight completes exactly once, with [`RequestError::Lost`], at the next [`poll`](Self::poll) or
+/// [`wait`](Self::wait), which then return the reason. Dropping a lane closes its connection; requests in flight end
+/// without a completion.
 ///
-/// Where the address has several portals, a lost connection is replaced by one on another path, and what
-/// was in flight is sent again, writes only when that is safe. A request then ends as lost when no path has
-/// been usable for the command timeout, or as [`Unknown`](crate::RequestError::Unknown) (docs/failover.md).
+/// If the address has several portals, a lost connection is replaced by one on another path, and requests in flight are
+/// sent again; writes only when that is safe. A request then ends as lost if no path has been usable for the command
+/// timeout, or as [`Unknown`](crate::RequestError::Unknown) (docs/failover.md).
 // More than 25 methods: half of them are figures for benchmarks and settings.
 #[derive(Debug)]
 pub struct Lane {
     queue: Queue,
     qid: u16,
-    /// Where `qid` goes back to; it has, if there is none.
+    /// The pool to which `qid` is returned; `None` if there is nothing to return.
     ids: Option<QueueIds>,
-    /// How to make another connection; there is no way for a lane that was handed over.
+    /// How to make another connection; `None` for a lane that was handed over.
     plan: Option<Arc<LanePlan>>,
-    /// Where there are several paths.
+    /// Only with several paths.
     on_paths: Option<Box<OnPaths>>,
-    /// The key of a TLS connection has been used enough: another connection takes its place, once the
-    /// requests in flight have ended.
+    /// The key of the TLS connection is near its usage limit: another connection replaces this one once the requests in
+    /// flight have ended.
     is_worn: bool,
-    /// How often another connection has taken the place of one.
+    /// How often a connection has been replaced because its key was worn.
     renewals: u32,
-    /// Bytes sent and received on the connections before this one, if that was by itself; not of several paths.
+    /// Bytes sent and received on earlier connections that the lane itself has replaced. Not used with several paths.
     past_bytes: (u64, u64),
 }
 
@@ -71,7 +71,7 @@ impl Lane {
         }
     }
 
-    /// A lane that goes on by another path.
+    /// A lane that continues on another path when its own is lost.
     pub(crate) fn of_paths(queue: Queue, plan: Arc<LanePlan>, on_paths: OnPaths) -> Self {
         Self {
             queue,
@@ -85,7 +85,7 @@ impl Lane {
         }
     }
 
-    /// A lane that another process has made.
+    /// A lane that another process has opened.
     pub(crate) const fn adopted(queue: Queue, qid: u16) -> Self {
         Self {
             queue,
@@ -99,7 +99,7 @@ impl Lane {
         }
     }
 
-    /// Whether another process has made it.
+    /// Whether another process has opened it.
     pub(crate) const fn is_adopted(&self) -> bool {
         self.plan.is_none()
     }
@@ -120,7 +120,7 @@ impl Lane {
         Ok(taken)
     }
 
-    /// Puts another connection in the place of one whose key has been used enough.
+    /// Replaces a connection whose key is worn.
     #[cold]
     fn renew(&mut self) -> Result<(), SubmitError> {
         if self.requests_in_flight() > 0 {
@@ -132,13 +132,16 @@ impl Lane {
         };
         let spare = self.ids.as_ref().and_then(QueueIds::take);
         if spare.is_none() {
-            // There is no other identifier than its own.
+            // No spare identifier: this connection must close first, so that its identifier can be reused.
             self.queue.close(LostReason::HungUp);
         }
         let qid = spare.unwrap_or(self.qid);
         match plan.connect(qid) {
             Ok(queue) => {
-                log::debug!("queue {qid} takes the place of queue {} with a fresh key", self.qid);
+                log::debug!(
+                    "queue {qid} replaces queue {}, whose TLS key has reached its usage limit",
+                    self.qid
+                );
                 self.past_bytes.0 += self.queue.sent_bytes();
                 self.past_bytes.1 += self.queue.received_bytes();
                 self.queue = queue;
@@ -152,7 +155,7 @@ impl Lane {
             }
             Err(error) => {
                 log::warn!(
-                    "queue {} cannot be replaced by one with a fresh key: {error}",
+                    "cannot replace queue {}, whose TLS key has reached its usage limit: {error}",
                     self.qid
                 );
                 if let Some((ids, spare)) = self.ids.as_ref().zip(spare) {
@@ -164,10 +167,9 @@ impl Lane {
         }
     }
 
-    /// Queues a request; it is sent by the next [`flush_doorbell`](Self::flush_doorbell) or
-    /// [`wait`](Self::wait). The completion carries `tag`. It says so as well if the target has
-    /// interrupted a chain ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)),
-    /// which may then be submitted again.
+    /// Queues a request; it is sent by the next [`flush_doorbell`](Self::flush_doorbell) or [`wait`](Self::wait). The
+    /// completion carries `tag`. A chain that the target has interrupted completes with an error
+    /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)) and may be submitted again.
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing is queued then.
@@ -182,12 +184,12 @@ impl Lane {
         self.queue.submit(tag, &request)
     }
 
-    /// Whether the lane takes no request before one has ended.
+    /// Whether the lane accepts no request until one has ended.
     pub(crate) fn is_full(&self) -> bool {
         self.requests_in_flight() >= usize::from(self.depth()) || self.empties()
     }
 
-    /// Whether the lane can take such a request, when it has room and is connected.
+    /// Checks whether the lane could take such a request if it had room and were connected.
     ///
     /// # Errors
     /// See [`SubmitError`].
@@ -195,20 +197,19 @@ impl Lane {
         self.queue.requests().plan(request).map(|_| ())
     }
 
-    /// Sends all queued requests in one system call. What the kernel does not take now goes with
-    /// the next `poll` or `wait`.
+    /// Sends all queued requests in one system call. Bytes that the kernel does not accept now are sent by the next
+    /// `poll` or `wait`.
     ///
     /// # Errors
     /// The connection is lost; `poll` or `wait` reports the requests in flight.
     pub fn flush_doorbell(&mut self) -> Result<(), Error> {
         self.is_worn = self.queue.is_worn();
         let rung = self.queue.ring();
-        // With several paths what is lost goes on by another.
+        // With several paths, a lost connection is replaced by one on another path.
         if self.on_paths.is_some() { Ok(()) } else { rung }
     }
 
-    /// Receives what is there, without waiting; calls `on_completion` for each request that ended
-    /// and returns their number.
+    /// Receives without waiting; calls `on_completion` for each request that ended and returns their number.
     ///
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
@@ -219,14 +220,13 @@ impl Lane {
         self.queue.poll(on_completion)
     }
 
-    /// Sends all queued requests and waits until at least one request ended or `timeout` passed
-    /// (then 0): spins at first where that has paid, then sleeps, unless
-    /// [`Options::poll`](crate::Options::poll) forbids it.
+    /// Sends all queued requests and waits until at least one request ended or `timeout` passed (then 0): spins first
+    /// if that has paid off, then sleeps, unless [`Options::poll`](crate::Options::poll) forbids it.
     ///
-    /// Connecting again takes its own time: by another path, where there are several, or for fresh keys when
-    /// those of TLS have been used enough, which [`submit`](Self::submit) does as well. That is a few round
-    /// trips, but up to three times [`Options::connect_timeout`](crate::Options::connect_timeout) where a
-    /// target does not answer; threads that share the lane wait for it, too.
+    /// `timeout` does not cover reconnecting: over another path where there are several, or for fresh TLS keys when the
+    /// old ones are worn, which [`submit`](Self::submit) does as well. Reconnecting takes a few round trips, but up to
+    /// three times [`Options::connect_timeout`](crate::Options::connect_timeout) if a target does not answer; threads
+    /// that share the lane wait for it, too.
     ///
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
@@ -251,19 +251,19 @@ impl Lane {
         }
     }
 
-    /// Whether the next request wants another connection.
+    /// Whether the next request needs another connection.
     #[cfg(test)]
     pub(crate) const fn is_worn(&self) -> bool {
         self.is_worn
     }
 
-    /// Whether no request is taken before those in flight have ended: then another connection takes the
-    /// place of this one.
+    /// Whether the lane accepts no request until those in flight have ended, because its worn connection is to be
+    /// replaced.
     pub(crate) fn empties(&self) -> bool {
         self.is_worn && self.on_paths.is_none() && self.requests_in_flight() > 0
     }
 
-    /// Requests that may be in flight.
+    /// Most requests that may be in flight.
     #[must_use]
     pub const fn depth(&self) -> u16 {
         self.queue.requests().config().depth
@@ -275,8 +275,7 @@ impl Lane {
         self.queue.requests().config().max_transfer_bytes
     }
 
-    /// Most data of one request in the capsule of its command, in bytes: what a chain or a vector of them is
-    /// asked with.
+    /// Most in-capsule data of one request, in bytes. It limits the encoded request of a chain or a vector of chains.
     #[must_use]
     pub const fn in_capsule_bytes(&self) -> u32 {
         self.queue.requests().config().in_capsule_bytes
@@ -288,8 +287,8 @@ impl Lane {
         self.on_paths.as_ref().map_or(self.qid, |on_paths| on_paths.qid())
     }
 
-    /// Whether the connection is open; with several portals, whether the controller is there, which
-    /// connects again.
+    /// Whether the connection is open; with several portals, whether the controller still exists, which reconnects lost
+    /// paths.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         match &self.on_paths {
@@ -298,15 +297,14 @@ impl Lane {
         }
     }
 
-    /// Bytes sent so far, without TCP and IP headers: also on connections in whose place the lane has put
-    /// others by itself. By RDMA, those of messages: data that is moved by key is not counted.
+    /// Bytes sent so far, without TCP and IP headers: includes connections that the lane itself has replaced. With
+    /// RDMA, only messages count: data moved by key does not.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.queue.sent_bytes() + self.past_bytes().0
     }
 
-    /// Bytes received so far, without TCP and IP headers; as for
-    /// [`bytes_sent`](Self::bytes_sent).
+    /// Bytes received so far, without TCP and IP headers; counted as in [`bytes_sent`](Self::bytes_sent).
     #[must_use]
     pub fn bytes_received(&self) -> u64 {
         self.queue.received_bytes() + self.past_bytes().1
@@ -316,7 +314,7 @@ impl Lane {
         self.on_paths.as_ref().map_or(self.past_bytes, |on_paths| on_paths.past_bytes())
     }
 
-    /// How often another connection has taken the place of one, by itself.
+    /// How often the lane itself has replaced its connection.
     pub(crate) fn renewals(&self) -> u32 {
         self.on_paths.as_ref().map_or(self.renewals, |on_paths| on_paths.changes())
     }
@@ -332,7 +330,7 @@ impl Lane {
         (self.queue.requests().unsent(), self.queue.queued_bytes())
     }
 
-    /// Whether the kernel is to be asked when more can be sent.
+    /// Whether to wait for the socket to become writable, too.
     pub(crate) fn wants_to_send(&self) -> bool {
         self.queue.is_urgent()
     }
@@ -344,12 +342,12 @@ impl Lane {
         nap.map_or(until, |nap| nap.min(until))
     }
 
-    /// Whether there is a connection to wait for; the others wait for another path.
+    /// Whether there is a connection to wait for. A lane without one waits for another path.
     pub(crate) const fn has_socket(&self) -> bool {
         self.queue.is_connected()
     }
 
-    /// With several portals: how long requests wait while no path is usable.
+    /// With several portals: sets how long requests wait while no path is usable.
     pub(crate) fn set_path_patience(&mut self, patience: Duration) {
         if let Some(on_paths) = &mut self.on_paths {
             on_paths.set_patience(patience);
@@ -378,11 +376,10 @@ impl Lane {
         }
     }
 
-    /// Reads `data.len()` bytes from `offset_bytes` on, several requests at a time where one does
-    /// not hold them.
+    /// Reads `data.len()` bytes from `offset_bytes` on, with several requests at a time if one is too small.
     ///
     /// # Errors
-    /// The first that any of the requests met; `data` is then undefined. The lane must be idle.
+    /// The first error of any of the requests; the contents of `data` are then unspecified. The lane must be idle.
     pub fn read(&mut self, nsid: u32, offset_bytes: u64, data: &mut [u8]) -> Result<(), Error> {
         self.require_idle()?;
         let length = data.len();
@@ -400,12 +397,12 @@ impl Lane {
         self.pipeline("Read", length, chunk, &request, &mut take)
     }
 
-    /// Writes `data` at `offset_bytes`, several requests at a time where one does not hold it.
-    /// The data is stable after the next [`flush`](Self::flush).
+    /// Writes `data` at `offset_bytes`, with several requests at a time if one is too small. The data is stable after
+    /// the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// The first that any of the requests met; what of the range was written is then unknown. The
-    /// lane must be idle.
+    /// The first error of any of the requests; it is then unknown which parts of the range were written. The lane must
+    /// be idle.
     pub fn write(&mut self, nsid: u32, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
         self.require_idle()?;
         let chunk = self.chunk_bytes();
@@ -429,10 +426,9 @@ impl Lane {
 
     /// Runs one chain and puts its answer into `answer`, whose contents it replaces.
     ///
-    /// A chain that the target interrupts
-    /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)) is sent again up to 8
-    /// times, after pauses of a quarter of a second in all. A chain changes nothing but function
-    /// maps; what it has put there before it was interrupted stays, and is done again.
+    /// A chain that the target interrupts ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)) is
+    /// sent again up to 8 times, after pauses of a quarter of a second in all. A chain changes nothing but function
+    /// maps. Changes made before the interruption stay, and the repeated chain makes them again.
     ///
     /// # Errors
     /// As the target answered. The lane must be idle.
@@ -478,8 +474,8 @@ impl Lane {
         (self.max_transfer_bytes() as usize).clamp(1, CHUNK_MAX_BYTES)
     }
 
-    /// Covers `length` bytes by requests of up to `chunk`, as many at a time as the queue holds;
-    /// `take` gets what each returned, and where it belongs.
+    /// Covers `length` bytes by requests of up to `chunk`, as many at a time as the queue holds; calls `take` with the
+    /// offset and the data of each completed request.
     fn pipeline<'a>(
         &mut self,
         name: &'static str,
@@ -559,12 +555,12 @@ mod tests {
         [number as u8; 512]
     }
 
-    /// A target that asks for TLS, and an association of a host that has the key.
+    /// A target that requires TLS, and an association of a host that has the key.
     fn association() -> (Server, Controller) {
         association_after(0)
     }
 
-    /// The same with a target that takes so long for each command.
+    /// The same with a target that takes `latency_us` for each command.
     fn association_after(latency_us: u64) -> (Server, Controller) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
@@ -599,7 +595,7 @@ mod tests {
         (server, controller)
     }
 
-    /// Keys wear out after few records in this crate's own tests.
+    /// In this crate's tests, keys wear out after a few records.
     #[test]
     fn connections_are_replaced_before_their_keys_wear_out() {
         let (_server, controller) = association();
@@ -680,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_a_worn_lane_busy_waits_for_the_requests_of_others() {
+    fn a_thread_waits_for_requests_of_others_on_a_worn_lane() {
         // So that requests are in flight when the key is worn.
         let (_server, controller) = association_after(500);
         let lane = controller.open_lane().expect("a lane");

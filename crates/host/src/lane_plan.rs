@@ -1,4 +1,4 @@
-//! How lanes of an association are connected, the first time and again.
+//! How lanes of an association are connected, both the first time and later.
 
 use crate::queue::{OnOpen, Queue, QueueConnect};
 use crate::{Error, InitiatorConfig, Options, TargetUrl};
@@ -21,7 +21,7 @@ impl LanePlan {
         self.connect_heard(qid, &|_| Ok(()))
     }
 
-    /// The same, and `on_open` hears of the connection before anything is sent on it.
+    /// The same; calls `on_open` with the connection before anything is sent on it.
     pub(crate) fn connect_heard(&self, qid: u16, on_open: &OnOpen<'_>) -> Result<Queue, Error> {
         let connected = Queue::connect(QueueConnect {
             url: &self.url,
@@ -45,7 +45,7 @@ mod tests {
     use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
     use std::io;
 
-    /// The name service fails for the moment, or knows other targets besides.
+    /// As if the name service failed later, or returned addresses of other targets.
     #[test]
     fn lanes_lead_to_where_the_admin_queue_does() {
         let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
@@ -58,7 +58,7 @@ mod tests {
         let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
         let url: TargetUrl = url.parse().expect("an address");
         let mut association = Association::connect(&url, &Options::default()).expect("it connects");
-        // Longer than names can be, so that nobody else is asked.
+        // Longer than names can be, so that no name server is asked.
         association.url.host = "x".repeat(300);
         let (limits, namespaces) = (association.data_limits(), Vec::new().into());
         for _ in 0..2 {

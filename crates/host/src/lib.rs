@@ -3,31 +3,31 @@
 //! # What it is
 //! [`Controller`] is an association with a target: one admin queue, with blocking calls. It opens
 //! [`Lane`]s: each is one I/O queue, its connection and its buffers, meant for one thread. A
-//! lane takes ordinary reads and writes, and chains of reads that the target follows by itself
-//! ([`Request::Pushdown`]), and many of them at once ([`Lane::pushdown_many`]). [`SharedLane`] lets any number of threads share one. No kernel module, no root, no huge pages.
+//! lane takes ordinary reads and writes, and chains of reads that the target follows by itself ([`Request::Pushdown`]),
+//! one or many at once ([`Lane::pushdown_many`]). [`SharedLane`] lets any number of threads share one lane. No kernel
+//! module, no root, no huge pages.
 //!
 //! # How data flows through it
-//! [`Lane::submit`] encodes a request behind those that wait already; [`Lane::flush_doorbell`]
-//! sends them all in one system call; [`Lane::poll`] and [`Lane::wait`] receive what has arrived
-//! in one system call and hand out each completion, its data still in the receive buffer where
-//! that is possible. Below the socket is [`Initiator`], which knows no socket: bytes in,
-//! completions and bytes out.
+//! [`Lane::submit`] encodes a request behind those that are already waiting;
+//! [`Lane::flush_doorbell`] sends them all in one system call; [`Lane::poll`] and [`Lane::wait`]
+//! receive all completions that have arrived in one system call and hand out each of them, its data
+//! still in the receive buffer where that is possible. [`Initiator`] is the protocol without a
+//! socket: bytes in, completions and bytes out.
 //!
-//! [`files`] is built on that: chains over real files, safe while they change, which run on this
-//! machine where the target cannot help.
+//! [`files`] builds on this: chains over real files, safe while the files change. They run on this
+//! machine where the target cannot run them.
 //!
-//! An address may name several portals ([`TargetUrl`]). `Controller` then has an association by each, lanes go
-//! on by another path when theirs is lost, and lost paths are connected again (docs/failover.md).
+//! An address may name several portals ([`TargetUrl`]). `Controller` then has an association through each of them,
+//! lanes switch to another path when theirs is lost, and lost paths are reconnected (docs/failover.md).
 //!
 //! # What it does not do
 //! It does not cache. With one portal it does not reconnect by itself: an error says what happened, and
-//! [`Controller::reconnect`] and [`Lane::reconnect`] start again. It repeats nothing then but chains that
-//! the target has interrupted, in calls that block ([`CommandError::is_interrupted`]). Its only
-//! threads keep associations alive ([`Options::keep_alive`]), with several portals one for each path, and, in
-//! [`files`], maps. Who the host is and which keys it has ([`Credentials`]) comes from the address
-//! or the [`Options`]; a [`HostsFile`] counts only where the program asks for it. Every byte a target sends may be
-//! hostile: what breaks the protocol ends the connection with a typed error, and each request in
-//! flight ends exactly once.
+//! [`Controller::reconnect`] and [`Lane::reconnect`] connect again. The only requests that it repeats are chains that
+//! the target has interrupted, and only in blocking calls ([`CommandError::is_interrupted`]). Its only threads keep
+//! associations alive ([`Options::keep_alive`]), with several portals one for each path; [`files`] also has a thread
+//! that keeps maps, and threads that connect shared lanes. The host's NQN and keys ([`Credentials`]) come from the
+//! address or the [`Options`]; a [`HostsFile`] is used only if the program asks for it. Every byte from a target may be
+//! hostile: a protocol violation ends the connection with a typed error, and each request in flight ends exactly once.
 
 mod admin;
 mod association;

@@ -1,4 +1,4 @@
-//! Calls of many chains with the same function and files, on lanes: they block until all have ended.
+//! Calls that run many chains with the same function and files on a lane, and block until all have ended.
 
 use crate::lane::WAIT;
 use crate::vectors::{ChainEnd, Command, Common, Unanswered, VectorLimits, Vectors};
@@ -24,16 +24,15 @@ pub struct PushdownMany<'a> {
     pub scratch_size_bytes: u32,
     /// Longest answer of a chain to accept, in bytes.
     pub answer_max_bytes: u32,
-    /// What the target takes in one command
-    /// ([`Controller::pushdown_limits`](crate::Controller::pushdown_limits)). If it takes no vectors each
-    /// chain is sent alone.
+    /// The target's limits ([`Controller::pushdown_limits`](crate::Controller::pushdown_limits)). If the target does
+    /// not support vectors, each chain is sent alone.
     pub limits: &'a PushdownLimits,
 }
 
-/// Times that the answer to its vector may have no room for a chain's; then the chain is sent alone.
+/// How often a chain's answer may be left out of its vector's answer for lack of room before the chain is sent alone.
 const LEFT_OUT_MAX: u32 = 2;
 
-/// A chain, and how often it was sent in vain.
+/// A chain, and how often it was sent without success.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     index: usize,
@@ -41,7 +40,7 @@ struct Attempt {
     left_out: u32,
 }
 
-/// How one of many chains ended: with its answer, valid during the call only, or the status of the target.
+/// The end of one of many chains: its answer, valid during the call only, or the target's status.
 pub type ManyEnd<'a> = Result<(&'a [u8], ChainInfo), CommandError>;
 
 /// The chains of a call that have not ended.
@@ -49,7 +48,7 @@ struct Work<'a> {
     call: &'a PushdownMany<'a>,
     vectors: Vectors<Attempt>,
     pending: VecDeque<Attempt>,
-    /// Those that the target has interrupted, to be sent after a pause.
+    /// Chains that the target has interrupted, to be sent again after a pause.
     interrupted: Vec<Attempt>,
     problem: Option<Error>,
 }
@@ -61,7 +60,8 @@ impl<'a> Work<'a> {
         Self { call, vectors, pending, interrupted: Vec::new(), problem: None }
     }
 
-    /// The next command, with its tag and the number of its chains. [`sent`](Self::sent) takes these out.
+    /// Makes the next command. Returns its tag, the number of its chains, and the command. [`sent`](Self::sent) removes
+    /// these chains from the pending ones.
     fn next(&mut self) -> Option<(u64, usize, Command<'_>)> {
         let call = self.call;
         let common = Common {
@@ -82,7 +82,7 @@ impl<'a> Work<'a> {
         self.pending.drain(..count);
     }
 
-    /// A command has ended.
+    /// Handles the end of a command.
     fn complete(
         &mut self,
         completion: &Completion<'_>,
@@ -106,12 +106,13 @@ impl<'a> Work<'a> {
                 problem.get_or_insert_with(|| error.of("Pushdown Vector"));
             }
             Err(Unanswered::BadAnswer) => {
-                problem.get_or_insert(Error::BadAnswer("a vector's answer that is none"));
+                problem.get_or_insert(Error::BadAnswer("the answer to a vector is malformed"));
             }
         });
     }
 
-    /// Nothing is in flight or pending: whether something is, after a pause.
+    /// When nothing is in flight or pending: after a pause, makes the interrupted chains pending. Returns whether there
+    /// are any.
     fn resume(&mut self) -> bool {
         let pauses = self.interrupted.iter().map(|a| interrupted::pause(a.interruptions));
         if let Some(pause) = pauses.flatten().max() {
@@ -128,13 +129,13 @@ impl<'a> Work<'a> {
 }
 
 impl Lane {
-    /// Runs many chains, as many together in one command as the target takes, and waits for all of them.
-    /// `on_end` is told how each ended, in any order, as [`pushdown`](Self::pushdown) would have: what
-    /// the target interrupts is sent again as there, and so is what had no room in an answer.
+    /// Runs many chains, as many in one command as the target accepts, and waits for all of them. Calls `on_end` with
+    /// the end of each, in any order; chains end as with [`pushdown`](Self::pushdown). Interrupted chains are sent
+    /// again as there, and so are chains whose answer had no room.
     ///
     /// # Errors
-    /// The connection is lost, a request cannot be sent, or the target's answers are none: chains of which
-    /// `on_end` was not told have no answer then. The lane must be idle.
+    /// The connection is lost, a request cannot be sent, or an answer of the target is invalid. Chains that were not
+    /// reported to `on_end` then have no answer. The lane must be idle.
     pub fn pushdown_many(
         &mut self,
         call: &PushdownMany<'_>,
@@ -173,7 +174,7 @@ impl SharedLane {
     /// The same on a shared lane, one command after the other.
     ///
     /// # Errors
-    /// As [`Lane::pushdown_many`], but that a shared lane need not be idle.
+    /// As [`Lane::pushdown_many`], except that a shared lane need not be idle.
     pub fn pushdown_many(
         &self,
         call: &PushdownMany<'_>,

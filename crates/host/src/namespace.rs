@@ -1,4 +1,4 @@
-//! What a lane must know of a namespace.
+//! What a lane must know about a namespace.
 
 use bpfof_nvme::identify::IdentifyNamespace;
 
@@ -16,8 +16,8 @@ pub struct NamespaceInfo {
 }
 
 impl NamespaceInfo {
-    /// From what Identify answered; `None` if its block is none or it carries metadata, which no
-    /// lane can transfer.
+    /// From the answer to Identify; `None` if its block size is invalid, or it carries metadata,
+    /// which no lane can transfer.
     pub(crate) fn from_identify(nsid: u32, identify: &IdentifyNamespace) -> Option<Self> {
         let format = identify.format();
         let block_bytes = format.block_bytes().filter(|_| format.metadata_bytes == 0)?;

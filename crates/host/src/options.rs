@@ -24,44 +24,42 @@ pub struct Options {
     /// Longest time from sending a request to its completion. A request that takes longer ends
     /// its lane.
     pub command_timeout: Duration,
-    /// How long the target waits for a sign of life before it gives up the association, in whole ms
-    /// (NVMe Base 2.0 §3.9). A thread of the controller sends one after each half of it, so that an
-    /// association lasts as long as the process runs, whatever the program does. 0 is no timer and no
-    /// thread: a target may then give up a program that sends nothing, when it chooses, or refuse it
-    /// from the beginning. A target that has no such timer is sent nothing either.
+    /// How long a target that receives nothing keeps the association, in whole ms (NVMe Base 2.0 §3.9). A thread of the
+    /// controller sends a Keep Alive every half of it, so that an association lasts as long as the process runs,
+    /// whatever the program does. 0 is no timer and no thread: a target may then give up a silent host at any time, or
+    /// refuse it from the beginning. A target without such a timer gets no Keep Alives.
     pub keep_alive: Duration,
-    /// Of an address with several portals, in the place of `keep_alive`, at least 100 ms: how long a target
-    /// that has heard nothing keeps the association, and at most how long one that says nothing is believed
-    /// to be there. Requests go on by another path after that; writes only after twice that time and a
-    /// second, when the first target cannot carry them out any more (docs/failover.md).
+    /// Replaces `keep_alive` for an address with several portals, at least 100 ms: how long a target that receives
+    /// nothing keeps the association, and at most how long this host waits for a silent target. Requests are then sent
+    /// again on another path; writes only after twice that time and a second, when the first target can no longer carry
+    /// them out (docs/failover.md).
     pub path_timeout: Duration,
-    /// Whether a thread does that, so that it happens whatever the program does. Otherwise the program calls
-    /// [`Controller::keep_alive`](crate::Controller::keep_alive): an association then ends at the target when
-    /// what the program does beside that has come to a halt.
+    /// Whether a thread sends the Keep Alives, whatever the program does. Otherwise the program must call
+    /// [`Controller::keep_alive`](crate::Controller::keep_alive), and the target ends the association if the program
+    /// hangs.
     pub keep_alive_thread: bool,
-    /// Make a restricted association: its lanes take chains over mapped files and nothing else, so that
-    /// they can be [handed over](crate::Lane::hand_over) to processes that may do no more, and the target
-    /// completes a change of a file map only when no chain reads by the old one any more. Whatever lanes
-    /// do, it ends when this process has sent nothing for `keep_alive`, which must be 1 to 10 s
-    /// (docs/protocol.md, Queue Restriction).
+    /// Make a restricted association: its lanes accept chains over mapped files and nothing else, so that they can be
+    /// [handed over](crate::Lane::hand_over) to processes with no further rights, and the target completes a change of
+    /// a file map only when no chain uses the old map any more. It ends when its admin queue has sent nothing for
+    /// `keep_alive`, which must be 1 to 10 s, whatever its lanes send (docs/protocol.md, Queue Restriction).
     pub pushdown_only: bool,
-    /// Never sleep while waiting. For threads that own a core.
+    /// Never sleep while waiting. For threads that have a core of their own.
     pub poll: bool,
-    /// How long to spin before sleeping, in µs, where spinning has paid so far.
+    /// How long to spin before sleeping, in µs, if spinning has paid off so far.
     pub spin_us: u32,
-    /// How this host proves who it is. Those that a [`TargetUrl`](crate::TargetUrl) names come first.
+    /// The credentials of this host. Those that a [`TargetUrl`](crate::TargetUrl) names take precedence.
     pub credentials: Credentials,
-    /// Connects to a target of this process, instead of by TCP; of the address only the subsystem
-    /// counts then. Digests have no meaning there.
+    /// Connects to a target in this process instead of over TCP. Then only the subsystem of the address counts, and
+    /// digests have no effect.
     pub connector: Option<Connector>,
 }
 
-/// Default for requests in flight: what a Linux host uses.
+/// Default for requests in flight: as on a Linux host.
 const QUEUE_DEPTH: u16 = 128;
-/// Default for keep-alive: a process that is stopped for a minute is still there, and an idle one
-/// wakes up once a minute.
+/// Default for keep-alive: the association survives if the process is stopped for a minute, and an idle process wakes
+/// up once a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(120);
-/// Default for paths: what a Linux host uses for its keep-alive timeout.
+/// Default for paths: the keep-alive timeout of a Linux host.
 const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Default for Options {
@@ -88,8 +86,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults for the host with this identifier, and with the NQN that is made from it: what
-    /// several processes give that are one host, for instance to look at each other's function maps
+    /// The defaults for the host with this identifier and the NQN made from it. Several processes that act as one host
+    /// use the same identifier, for instance to access each other's function maps
     /// ([`Controller::host_maps`](crate::Controller::host_maps)).
     #[must_use]
     pub fn for_host(host_id: [u8; 16]) -> Self {
@@ -97,13 +95,13 @@ impl Options {
     }
 }
 
-/// A UUID of this process: random (version 4) and drawn once, with the process id in it, so that a process that was
-/// forked has another one. Without a source of randomness the process id is all the uniqueness there is.
+/// A UUID of this process: random (version 4) and drawn once, with the process id in it, so that a forked process has
+/// another one. Without a source of randomness, only the process id makes it unique.
 fn process_host_id() -> [u8; 16] {
     static DRAWN: OnceLock<[u8; 16]> = OnceLock::new();
     let drawn = DRAWN.get_or_init(|| {
         let mut drawn = [0; 16];
-        // It stays 0.
+        // On failure it stays 0.
         let _ = getrandom::fill(&mut drawn);
         drawn
     });

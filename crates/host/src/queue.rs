@@ -1,4 +1,4 @@
-//! One queue pair on its connection: when it sends, receives, waits and gives up.
+//! One queue pair and its connection: when it sends, receives, waits and gives up.
 
 use crate::authentication;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
@@ -12,24 +12,24 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Part of the command timeout after which slots are looked through again, so that a timeout is
-/// late by at most this part and costs nothing per request.
+/// Slots are checked for timeouts this many times per command timeout. A timeout is detected late by at most this part
+/// of it, and costs nothing per request.
 const EXPIRY_CHECKS: u64 = 8;
-/// Records that a connection's key seals before another connection takes its place. The rest is for the
-/// requests that are in flight.
+/// Records that a connection's key seals before the connection is replaced. The remaining ones are reserved for the
+/// requests in flight.
 pub(crate) const KEY_LASTS_RECORDS: u64 =
     if cfg!(test) { 1000 } else { KEY_RECORDS_MAX - (1 << 16) };
-/// Tags of the command that a call waits for, and of Keep Alives and Asynchronous Event Requests, for
-/// which nobody waits.
+/// Tags of the command that a call waits for, and of Keep Alives and Asynchronous Event Requests, for which no call
+/// waits.
 const CALL_TAG: u64 = 0;
 const KEEP_ALIVE_TAG: u64 = 1;
 const EVENT_TAG: u64 = 2;
-/// Longest sleep of a call before it looks around again. Its end is the command timeout.
+/// Longest sleep of a call before it checks the queue again. The command timeout ends the call.
 const CALL_WAIT: Duration = Duration::from_secs(1);
-/// The same of one that does something meanwhile.
+/// The same for a call with a [`Meanwhile`].
 const MEANWHILE_WAIT: Duration = Duration::from_millis(10);
-/// With so many commands without an answer no Keep Alive is added: a target that does not answer
-/// these would not answer that either, and calls need room.
+/// With this many unanswered commands no further Keep Alive is sent: a target that does not answer these would not
+/// answer it either, and calls need slots.
 const UNANSWERED_MAX: usize = 4;
 
 /// A queue pair and its connection.
@@ -38,37 +38,37 @@ pub(crate) struct Queue {
     port: Port,
     clock: Instant,
     next_check_us: u64,
-    /// They were passed over the last time.
+    /// The last check of timeouts was skipped because the thread had been away.
     is_late: bool,
     timeout_us: u64,
     spin: Duration,
-    /// Whether others may need the processor that spinning would take.
+    /// Whether other threads may need the processor that spinning would use.
     is_crowded: bool,
     never_sleep: bool,
     /// Whether the last wait was short enough for spinning.
     spin_pays: bool,
     sent_bytes: u64,
     received_bytes: u64,
-    /// Why nothing more can be sent. The connection stays open until what the target said before
-    /// has been read: it may give the reason.
+    /// Why nothing more can be sent. The connection stays open until all data that the target sent before has been
+    /// received: it may contain the reason.
     send_error: Option<LostReason>,
-    /// Of an admin queue whose target has a keep-alive timer.
+    /// Only for an admin queue whose target has a keep-alive timer.
     heartbeat: Option<Heartbeat>,
-    /// What an Asynchronous Event Request has come to that nobody has asked for yet.
+    /// The outcome of an Asynchronous Event Request that [`poll_event`](Queue::poll_event) has not returned yet.
     event: Option<Event>,
 }
 
-/// What an Asynchronous Event Request has come to.
+/// The outcome of an Asynchronous Event Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Something has happened.
+    /// The target reports an event.
     Came,
-    /// The target takes no such requests.
+    /// The target does not support such requests.
     Refused,
 }
 
 impl Event {
-    /// What the end of a request says, if it is such a one.
+    /// The outcome, if the completion is that of an Asynchronous Event Request.
     fn of(completion: &Completion<'_>) -> Option<Self> {
         (completion.tag == EVENT_TAG).then_some(match completion.result {
             Ok(_) => Self::Came,
@@ -82,9 +82,9 @@ impl Event {
 struct Heartbeat {
     interval: Duration,
     next: Instant,
-    /// How long the target may say nothing after one, if that is less than the command timeout.
+    /// How long the target may be silent after a Keep Alive, if that is less than the command timeout.
     patience: Option<Duration>,
-    /// When one was sent after which nothing has come yet, and how much had come before.
+    /// When the first Keep Alive was sent after which nothing has been received, and the bytes received until then.
     unanswered: Option<(Instant, u64)>,
 }
 
@@ -96,21 +96,21 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) qid: u16,
     pub(crate) cattr: u8,
     pub(crate) cntlid: u16,
-    /// Where the admin queue is connected; `None` for that.
+    /// Where the admin queue is connected; `None` for the admin queue itself.
     pub(crate) peer: Option<SocketAddr>,
-    /// Keep-alive timeout to ask for, in ms; 0 is none. Of the admin queue only.
+    /// Keep-alive timeout to ask for, in ms; 0 is none. For the admin queue only.
     pub(crate) kato_ms: u32,
-    /// Hears of the connection before anything is sent on it. An error ends it.
+    /// Called with the connection before anything is sent on it. An error closes the connection.
     pub(crate) on_open: &'a OnOpen<'a>,
 }
 
-/// What is done now and then while a command is waited for, if anything.
+/// A function that is called repeatedly while a call waits for its command.
 pub(crate) type Meanwhile<'a> = Option<&'a mut dyn FnMut()>;
 
-/// What hears of a connection.
+/// A function that is called with a new connection.
 pub(crate) type OnOpen<'a> = dyn Fn(&Queue) -> Result<(), Error> + 'a;
 
-/// An error before ICResp.
+/// Converts an error that occurred before ICResp.
 fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
     let Error::Lost(reason @ (LostReason::Closed | LostReason::Io(_))) = error else {
         return error;
@@ -118,7 +118,8 @@ fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
     let hint = match options.credentials.tls_psk {
         Some(_) => "",
         None => {
-            "; if it wants TLS, add tls-psk=FILE to the address, or to this target's entry in hosts.toml"
+            "; if it requires TLS, add tls-psk=FILE to the address, or to this target's entry in \
+             hosts.toml"
         }
     };
     let address = url.portals().next().map_or_else(String::new, |portal| portal.to_string());
@@ -167,7 +168,7 @@ impl Queue {
         Ok((queue, answer.dw0 as u16))
     }
 
-    /// The queue that a connection carries.
+    /// A queue over an open connection.
     pub(crate) fn over(port: Port, options: &Options, timeout: Duration) -> Self {
         Self {
             port,
@@ -187,10 +188,10 @@ impl Queue {
         }
     }
 
-    /// Takes the connection out, with what another process needs to go on with it.
+    /// Takes the connection out, with the state that another process needs to take it over.
     ///
     /// # Errors
-    /// [`Error::HandOver`] if something is under way, [`Error::Lost`].
+    /// [`Error::HandOver`] if requests or data are in flight, [`Error::Lost`].
     pub(crate) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
         self.port.take_connection()
     }
@@ -209,7 +210,7 @@ impl Queue {
         self.port.queued_bytes()
     }
 
-    /// Whether something is to be sent now.
+    /// Whether there is data to send now.
     pub(crate) fn is_urgent(&self) -> bool {
         self.port.is_urgent()
     }
@@ -218,12 +219,12 @@ impl Queue {
         self.port.is_connected()
     }
 
-    /// Whether something has come, or the end of the connection, which nobody has looked at yet.
+    /// Whether the connection has unread data, or its end, to report.
     pub(crate) fn has_completions(&self) -> bool {
         self.port.wait_ready(false, Duration::ZERO) != Ok(false)
     }
 
-    /// Whether a key of the connection has sealed as many records as it should.
+    /// Whether a key of the connection is worn: it has sealed [`KEY_LASTS_RECORDS`].
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
         self.port.records_left().is_some_and(|left| left <= KEY_RECORDS_MAX - KEY_LASTS_RECORDS)
@@ -242,7 +243,7 @@ impl Queue {
         self.port.submit(tag, request)
     }
 
-    /// Sends what waits, as far as the kernel takes it now; the rest goes with the next poll.
+    /// Sends the queued data, as far as the kernel accepts it now; the next poll sends the rest.
     pub(crate) fn ring(&mut self) -> Result<(), Error> {
         let now_us = self.now_us();
         self.port.ring();
@@ -253,7 +254,7 @@ impl Queue {
         }
     }
 
-    /// Receives once, hands out what ended, and returns how many requests that were.
+    /// Receives once, reports the requests that ended, and returns their number.
     pub(crate) fn poll(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<usize, Error> {
         let before = self.requests().completed();
         if let Err(reason) = self.exchange(on_completion) {
@@ -286,7 +287,7 @@ impl Queue {
             let ended = self.poll(on_completion)?;
             let waited = started.elapsed();
             if ended != 0 || ready != self.requests().is_ready() {
-                // A sleep that was hardly longer than a spin would have been better spun through.
+                // Spinning would have been better than a sleep that was hardly longer than a spin.
                 self.spin_pays = waited <= self.spin * (1 + u32::from(slept));
                 return Ok(ended);
             }
@@ -311,9 +312,9 @@ impl Queue {
         }
     }
 
-    /// Looks whether the socket has something until that is so, timeouts must be looked at, or
-    /// `length` has passed since `started`; then it returns false. Looking takes no lock of the
-    /// socket, which the kernel holds while it delivers; a receive would get in its way.
+    /// Polls the socket until it is ready or timeouts must be checked, and returns true; or returns false once `length`
+    /// has passed since `started`. A poll does not take the socket's lock, which the kernel holds while it delivers
+    /// data; a receive would contend for it.
     fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, LostReason> {
         while started.elapsed() < length {
             if self.port.wait_ready(self.port.is_urgent(), Duration::ZERO)? {
@@ -327,7 +328,7 @@ impl Queue {
         Ok(false)
     }
 
-    /// Time until timeouts must be looked at.
+    /// Time until timeouts must be checked.
     pub(crate) fn until_check(&self) -> Duration {
         Duration::from_micros(self.next_check_us.saturating_sub(self.now_us()).max(1000))
     }
@@ -337,17 +338,18 @@ impl Queue {
         self.port.descriptor()
     }
 
-    /// Waits sleep at once from now on, if others may need the processor, or spin where that pays.
+    /// Sets whether other threads may need the processor: then waits sleep at once; otherwise they spin first if that
+    /// pays off.
     pub(crate) const fn set_crowded(&mut self, is_crowded: bool) {
         self.is_crowded = is_crowded;
     }
 
-    /// How long to spin where that pays, and whether never to sleep.
+    /// How long to spin where that pays off, and whether waits never sleep.
     pub(crate) const fn waiting(&self) -> (Duration, bool) {
         (self.spin, self.never_sleep)
     }
 
-    /// Sleeps until the socket has something, at most until timeouts must be looked at.
+    /// Sleeps until the socket is ready, at most until timeouts must be checked.
     fn sleep(&self, at_most: Duration) -> Result<(), LostReason> {
         let at_most = at_most.min(self.until_check());
         self.port.wait_ready(self.port.is_urgent(), at_most).map(drop)
@@ -366,8 +368,8 @@ impl Queue {
         }
         if now_us >= self.next_check_us {
             let interval_us = self.timeout_us / EXPIRY_CHECKS;
-            // When nobody has looked for long, answers may lie in the socket, or wait for room in it: they come now,
-            // and are in time.
+            // If the thread was away for long, answers may lie in the socket, or at the target waiting for room in it.
+            // They are received now, and are not late: skip this check.
             let was_away = now_us - self.next_check_us > interval_us;
             self.is_late = was_away && !self.is_late;
             self.next_check_us = now_us + interval_us;
@@ -383,7 +385,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sends what waits, as far as the kernel takes it.
+    /// Sends the queued data, as far as the kernel accepts it.
     fn send(&mut self, now_us: u64) {
         if self.send_error.is_none() {
             match self.port.send(now_us) {
@@ -393,7 +395,7 @@ impl Queue {
         }
     }
 
-    /// Ends the connection; a report to the target is sent if it can be at once.
+    /// Closes the connection. A report to the target is sent only if that works without waiting.
     pub(crate) fn close(&mut self, reason: LostReason) {
         self.port.close(reason);
     }
@@ -402,21 +404,21 @@ impl Queue {
         micros(self.clock.elapsed())
     }
 
-    /// Sends a Keep Alive every `interval` from now on, as often as [`beat`](Self::beat) is called. A
-    /// target that then says nothing at all for `patience` is lost.
+    /// From now on [`beat`](Self::beat) sends a Keep Alive every `interval`. A target that sends nothing at all for
+    /// `patience` after one is lost.
     pub(crate) fn keep_alive(&mut self, interval: Duration, patience: Option<Duration>) {
         let next = Instant::now() + interval;
         self.heartbeat = Some(Heartbeat { interval, next, patience, unanswered: None });
     }
 
-    /// Queues a Keep Alive if one is due. How long until the next one, or until the target must have
-    /// answered; `None` if the target wants none. A target that has not answered in time ends the
-    /// connection, which the next poll reports.
+    /// Queues a Keep Alive if one is due. Returns the time until the next one, or until the target must have answered;
+    /// `None` if the target wants none. If the target has not answered in time, closes the connection, which the next
+    /// poll reports.
     pub(crate) fn beat(&mut self) -> Option<Duration> {
         let received_bytes = self.received_bytes;
         let Heartbeat { interval, next, patience, unanswered } = self.heartbeat.as_mut()?;
         let now = Instant::now();
-        // Whatever comes says that the target is there.
+        // Any received data shows that the target is alive.
         unanswered.take_if(|(_, before)| *before != received_bytes);
         let mut left = next.saturating_duration_since(now);
         let is_due = left.is_zero();
@@ -434,27 +436,27 @@ impl Queue {
             let waited_ms = micros(waited) / 1000;
             self.close(LostReason::Timeout { command: "Keep Alive", waited_ms });
         } else if is_due && self.requests().in_flight() < UNANSWERED_MAX {
-            // It is refused only when the connection is over, which the next poll reports.
+            // It fails only if the connection is lost, which the next poll reports.
             let _ = self.submit(KEEP_ALIVE_TAG, &raw(AdminCommand::keep_alive()));
         }
         Some(left)
     }
 
-    /// Leaves a request with the target that it answers when something has happened.
+    /// Sends an Asynchronous Event Request, which the target answers when it has an event to report.
     pub(crate) fn ask_for_event(&mut self) -> Result<(), SubmitError> {
         self.submit(EVENT_TAG, &raw(AdminCommand::async_event_request()))
     }
 
-    /// Receives once, without a call. What [`ask_for_event`](Self::ask_for_event) has come to, if that
-    /// has come since this was asked last.
+    /// Receives once, outside of a call. Returns the outcome of [`ask_for_event`](Self::ask_for_event), if it has
+    /// arrived since the last poll.
     pub(crate) fn poll_event(&mut self) -> Result<Option<Event>, Error> {
         let mut event = None;
         self.poll(&mut |completion| event = event.or(Event::of(&completion)))?;
         Ok(self.event.take().or(event))
     }
 
-    /// Sends one command and waits for its end. No other request may be in flight, but Keep Alives, of
-    /// which it sends those that become due meanwhile, and Asynchronous Event Requests.
+    /// Sends one command and waits for its end. Sends Keep Alives that become due meanwhile. No requests but Keep
+    /// Alives and Asynchronous Event Requests may be in flight.
     pub(crate) fn call(
         &mut self,
         name: &'static str,
@@ -479,7 +481,7 @@ impl Queue {
             let at_most = self.beat().map_or(longest, |left| left.min(longest));
             let mut event = None;
             let waited = self.wait(at_most, &mut |completion| {
-                // That a Keep Alive has an answer is enough, whatever it says.
+                // The status of a Keep Alive does not matter: any answer shows that the target is alive.
                 if completion.tag != CALL_TAG {
                     event = event.or(Event::of(&completion));
                     return;

@@ -1,4 +1,4 @@
-//! What a lane is asked for, and what it answers.
+//! Requests to a lane, and their completions.
 
 use crate::RequestError;
 use bpfof_nvme::Sqe;
@@ -25,7 +25,7 @@ pub enum Request<'a> {
         nsid: u32,
         /// Offset in the namespace.
         offset_bytes: u64,
-        /// What to write, not empty; copied before `submit` returns.
+        /// Data to write, not empty; copied before `submit` returns.
         data: &'a [u8],
         /// Complete only when the data is on stable storage.
         fua: bool,
@@ -48,7 +48,7 @@ pub enum Request<'a> {
     },
     /// Run a storage function on a chain of reads at the target.
     Pushdown(PushdownCall<'a>),
-    /// Run it on many chains. The data of the completion is read by
+    /// Run a storage function on many chains. Parse the data of the completion with
     /// [`VectorAnswer::parse`](crate::VectorAnswer::parse), unless the command as a whole is refused.
     PushdownVector(&'a PushdownVectorCall<'a>),
     /// Any command. Its identifier, flags and data pointer are filled in.
@@ -97,16 +97,15 @@ pub struct PushdownCall<'a> {
     /// The argument: the first bytes of scratch. The rest is zero. It travels in the command's
     /// capsule, which limits its length.
     pub scratch: &'a [u8],
-    /// Size of scratch in bytes: at least the argument, and at most what
-    /// [`PushdownLimits`](crate::PushdownLimits) says. The target clears so much for each chain,
-    /// and no answer is longer. 0 is the default, 4096.
+    /// Size of scratch in bytes: at least the argument, and at most what [`PushdownLimits`](crate::PushdownLimits)
+    /// says. The target clears this many bytes for each chain, and no answer is longer. 0 is the default, 4096.
     pub scratch_size_bytes: u32,
     /// Longest answer to accept.
     pub answer_max_bytes: u32,
 }
 
 impl<'a> PushdownCall<'a> {
-    /// The request as it is encoded.
+    /// The request in its form for encoding.
     pub(crate) const fn parts(&self) -> PushdownParts<'a> {
         PushdownParts {
             function: self.function,
@@ -121,8 +120,9 @@ impl<'a> PushdownCall<'a> {
     }
 }
 
-/// Many chains of one storage function over one list of files (docs/protocol.md, Pushdown Vector). A target
-/// knows the command if its [`PushdownLimits`](crate::PushdownLimits) has `vector_chains`, and takes so many.
+/// Many chains of one storage function over one list of files (docs/protocol.md, Pushdown Vector). A target supports
+/// the command if `vector_chains` of its [`PushdownLimits`](crate::PushdownLimits) is not 0, and accepts that many
+/// chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushdownVectorCall<'a> {
     /// Namespace of the files.
@@ -133,21 +133,21 @@ pub struct PushdownVectorCall<'a> {
     pub files: &'a [FileVersion],
     /// The first reads.
     pub first: FirstReads<'a>,
-    /// The arguments, and with them the number of chains. They travel in the command's capsule with all else,
-    /// which limits their length ([`encoded_bytes`](Self::encoded_bytes)).
+    /// The arguments, and with them the number of chains. They travel in the command's capsule with the rest of the
+    /// request, which limits their length ([`encoded_bytes`](Self::encoded_bytes)).
     pub arguments: VectorArguments<'a>,
     /// Size of each chain's scratch, as in [`PushdownCall`]. 0 is the default, 4096.
     pub scratch_size_bytes: u32,
     /// Longest answer of one chain to accept.
     pub answer_max_bytes: u32,
     /// Longest answer of the command to accept, up to `vector_bytes` of the limits.
-    /// [`VectorAnswer::room_bytes`](crate::VectorAnswer::room_bytes) is enough for any answers; with less a
-    /// chain may end with [`VECTOR_FULL`](crate::Status::VECTOR_FULL), and is to be asked for again.
+    /// [`VectorAnswer::room_bytes`](crate::VectorAnswer::room_bytes) is enough for any answers; with less, a chain may
+    /// end with [`VECTOR_FULL`](crate::Status::VECTOR_FULL) and must be sent again.
     pub room_bytes: u32,
 }
 
 impl<'a> PushdownVectorCall<'a> {
-    /// The request as it is encoded.
+    /// The request in its form for encoding.
     pub(crate) const fn parts(&self) -> PushdownVectorParts<'a> {
         PushdownVectorParts {
             function: self.function,
@@ -160,7 +160,7 @@ impl<'a> PushdownVectorCall<'a> {
         }
     }
 
-    /// Length of the request in the capsule, in bytes; a lane takes
+    /// Length of the request in the capsule, in bytes; a lane accepts up to
     /// [`in_capsule_bytes`](crate::Lane::in_capsule_bytes).
     #[must_use]
     pub const fn encoded_bytes(&self) -> usize {
@@ -173,14 +173,14 @@ impl<'a> PushdownVectorCall<'a> {
 pub struct Completion<'a> {
     /// The tag that was given to `submit`.
     pub tag: u64,
-    /// How it ended.
+    /// Its result.
     pub result: Result<Done<'a>, RequestError>,
 }
 
 /// A request that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done<'a> {
-    /// What was read, or the answer of a chain. Valid during the call only.
+    /// The data read, or the answer of a chain. Valid during the call only.
     pub data: &'a [u8],
     /// Dword 0 of the completion; of a chain, the number of hops.
     pub dw0: u32,

@@ -1,4 +1,4 @@
-//! What a controller asks of its paths, where it has several: [`paths`](crate::paths) does it.
+//! What a controller with several paths asks of them; [`paths`](crate::paths) implements it.
 
 use crate::installed::Installed;
 use crate::paths::PathInfo;
@@ -7,13 +7,13 @@ use bpfof_nvme::{Cqe, Installation, Sqe};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The paths of a controller, which end when this is dropped. Functions are called by their ids.
+/// The paths of a controller. Dropping this ends them. Functions are identified by their ids.
 pub(crate) trait Several: Debug + Send + Sync {
-    /// What the program is told of them.
+    /// The state of each path, for the program.
     fn info(&self) -> Vec<PathInfo>;
 
-    /// Carries out an admin command by the best path; again by another if that is lost and the command
-    /// changes nothing.
+    /// Sends an admin command over the best path. If that path is lost and the command changes nothing, sends it again
+    /// over another.
     fn call(
         &self,
         sqe: Sqe,
@@ -24,7 +24,7 @@ pub(crate) trait Several: Debug + Send + Sync {
     /// Most data of one command in bytes, by any path.
     fn max_transfer_bytes(&self) -> u32;
 
-    /// Opens a lane that goes on by another path.
+    /// Opens a lane that continues on another path when its own is lost.
     fn open_lane(&self, namespaces: &Arc<[NamespaceInfo]>) -> Result<Lane, Error>;
 
     /// Loads a function on all associations.
@@ -33,8 +33,8 @@ pub(crate) trait Several: Debug + Send + Sync {
     /// Installs a function at all targets.
     fn install(&self, object: &[u8], installation: Installation) -> Result<u32, Error>;
 
-    /// From now on requests may use the installed function of this id, which is this one at the target of each
-    /// path.
+    /// Lets requests use the installed function with this id, and requires the target of each path to have that
+    /// function installed.
     fn require(&self, function: u32, installed: &Installed) -> Result<(), Error>;
 
     /// Unloads a function everywhere.
@@ -43,7 +43,7 @@ pub(crate) trait Several: Debug + Send + Sync {
     /// Sets the map of a file on all associations.
     fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error>;
 
-    /// Changes an entry of a function map on all associations. False as for
+    /// Changes an entry of a function map on all associations. Returns false as
     /// [`Controller::map_change`](crate::Controller::map_change).
     fn change_map(
         &self,

@@ -1,5 +1,5 @@
-//! The address of a target: `nvme-tcp://HOST[:PORT][,HOST[:PORT]…]/NQN[?ns=N]`, and with `&` who the host
-//! is. `nvme-rdma://` is the same by RDMA, with one portal.
+//! The address of a target: `nvme-tcp://HOST[:PORT][,HOST[:PORT]…]/NQN[?ns=N]`, and, separated by `&`, the identity of
+//! the host. `nvme-rdma://` is the same over RDMA, with one portal.
 
 use crate::credentials::KeyFiles;
 use bpfof_nvme::fabrics::NQN_MAX_BYTES;
@@ -19,13 +19,13 @@ pub const DEFAULT_NSID: u32 = 1;
 const SCHEME: &str = "nvme-tcp://";
 const RDMA_SCHEME: &str = "nvme-rdma://";
 
-/// Portals of one address, at most.
+/// Most portals of one address.
 pub const PORTALS_MAX: usize = 8;
 
-/// What `path-timeout-ms` may be.
+/// Allowed values of `path-timeout-ms`.
 const PATH_TIMEOUT_MS: RangeInclusive<u64> = 100..=600_000;
 
-/// What carries queues.
+/// The transport of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// NVMe/TCP, `nvme-tcp://`.
@@ -44,7 +44,7 @@ impl Transport {
     }
 }
 
-/// Where a target listens.
+/// An address on which a target listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
     /// Host name or address; an IPv6 address without its brackets.
@@ -60,10 +60,10 @@ impl fmt::Display for Portal {
     }
 }
 
-/// Where a subsystem is, and which of its namespaces is meant.
+/// The address of a subsystem, and one of its namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetUrl {
-    /// What carries its queues.
+    /// The transport of its queues.
     pub transport: Transport,
     /// Host name or address; an IPv6 address without its brackets.
     pub host: String,
@@ -75,31 +75,30 @@ pub struct TargetUrl {
     pub nqn: String,
     /// Namespace id.
     pub nsid: u32,
-    /// Address that this host connects from, by TCP; else the kernel chooses.
+    /// Local address of this host's TCP connections; without one the kernel chooses.
     pub host_traddr: Option<IpAddr>,
-    /// NQN that this host calls itself by, if it is to be a certain one.
+    /// NQN of this host, if the URL names one.
     pub host_nqn: Option<String>,
-    /// Files with the keys by which it proves that.
+    /// Files with the keys that authenticate this host.
     pub keys: KeyFiles,
-    /// Of several portals: [`Options::path_timeout`](crate::Options::path_timeout), if it is to be another
-    /// than the program's.
+    /// With several portals: overrides [`Options::path_timeout`](crate::Options::path_timeout).
     pub path_timeout: Option<Duration>,
 }
 
-/// A URL that cannot be used, and what to write instead.
+/// An invalid URL. The message says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UrlError {
     /// Another scheme, or none.
     #[error("the address must start with {SCHEME} (or {RDMA_SCHEME}), as in {EXAMPLE}")]
     Scheme,
-    /// More than one portal of RDMA.
-    #[error("{RDMA_SCHEME} has one portal; name one, or several with {SCHEME}")]
+    /// More than one portal with RDMA.
+    #[error("{RDMA_SCHEME} supports only one portal; name one, or use {SCHEME} for several")]
     RdmaPortals,
     /// An address of this host, which RDMA takes from its card.
-    #[error("by {RDMA_SCHEME} the card's own address is used: leave host-traddr out")]
+    #[error("with {RDMA_SCHEME} the card's own address is used: omit host-traddr")]
     RdmaHostTraddr,
     /// A key for TLS, which RDMA does not have.
-    #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or leave tls-psk and tls-compat out")]
+    #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or omit tls-psk and tls-compat")]
     RdmaTls,
     /// No host.
     #[error("the address names no host; write {EXAMPLE}")]
@@ -107,8 +106,8 @@ pub enum UrlError {
     /// An IPv6 address without brackets, or with only one.
     #[error("write an IPv6 address in brackets, as in nvme-tcp://[::1]:4420/NQN")]
     Brackets,
-    /// The port is no number from 1 to 65535.
-    #[error("\"{0}\" is no port; write a number from 1 to 65535 after the host")]
+    /// The port is not a number from 1 to 65535.
+    #[error("\"{0}\" is not a port; write a number from 1 to 65535 after the host")]
     Port(String),
     /// A portal that is named twice.
     #[error("{0} is named twice; name each portal once")]
@@ -122,28 +121,31 @@ pub enum UrlError {
     /// The NQN is too long.
     #[error("the NQN has {0} bytes; at most {NQN_MAX_BYTES} are allowed")]
     NqnLength(usize),
-    /// The namespace is no number from 1 to FFFFFFFEh.
-    #[error("\"{0}\" is no namespace id; write a number from 1 on, as in ?ns=1")]
+    /// The namespace is not a number from 1 to FFFFFFFEh.
+    #[error("\"{0}\" is not a namespace id; write a number of at least 1, as in ?ns=1")]
     Namespace(String),
-    /// The address of this host is none.
-    #[error("\"{0}\" is no address of this host; write one as in host-traddr=192.0.2.1")]
+    /// The address of this host is not an IP address.
+    #[error(
+        "\"{0}\" is not an IP address; write an address of this host, as in host-traddr=192.0.2.1"
+    )]
     HostTraddr(String),
     /// The name of this host does not start as NQNs do, or is too long.
-    #[error("\"{0}\" is no NQN of a host; write one as in hostnqn=nqn.2026-01.org.example:host")]
+    #[error(
+        "\"{0}\" is not the NQN of a host; write one as in hostnqn=nqn.2026-01.org.example:host"
+    )]
     HostNqn(String),
-    /// The timeout of a path is no such number.
-    #[error("\"{0}\" is no timeout of a path; write {start} to {end} ms, as in path-timeout-ms=1000",
+    /// The timeout of a path is not a number in the allowed range.
+    #[error("\"{0}\" is not a path timeout; write {start} to {end} ms, as in path-timeout-ms=1000",
         start = PATH_TIMEOUT_MS.start(), end = PATH_TIMEOUT_MS.end())]
     PathTimeout(String),
-    /// The timeout of a path, of an address with one portal.
-    #[error(
-        "path-timeout-ms has a meaning for several portals only; name them as in HOST:PORT,HOST:PORT"
-    )]
+    /// A timeout of a path in an address with one portal.
+    #[error("path-timeout-ms needs several portals; name them as in HOST:PORT,HOST:PORT")]
     OnePath,
     /// An unknown parameter, or one without a value.
     #[error(
-        "parameter \"{0}\" is unknown or empty; there are ns=N, hostnqn=NQN, host-traddr=ADDRESS, tls-psk=FILE, \
-         tls-compat, dhchap-key=FILE, dhchap-ctrl-key=FILE and path-timeout-ms=N, with & between them"
+        "parameter \"{0}\" is unknown or empty; parameters are ns=N, hostnqn=NQN, \
+         host-traddr=ADDRESS, tls-psk=FILE, tls-compat, dhchap-key=FILE, dhchap-ctrl-key=FILE and \
+         path-timeout-ms=N, separated by &"
     )]
     Parameter(String),
 }
@@ -197,7 +199,7 @@ impl FromStr for TargetUrl {
     }
 }
 
-/// What stands behind the question mark.
+/// The parameters after the question mark.
 struct Parameters {
     nsid: u32,
     host_traddr: Option<IpAddr>,
@@ -247,13 +249,13 @@ impl Parameters {
 }
 
 impl TargetUrl {
-    /// All portals, in the order in which they are preferred.
+    /// All portals, in order of preference.
     pub fn portals(&self) -> impl Iterator<Item = Portal> + '_ {
         let first = Portal { host: self.host.clone(), port: self.port };
         iter::once(first).chain(self.further_portals.iter().cloned())
     }
 
-    /// The same subsystem by one portal alone.
+    /// The same subsystem through one portal alone.
     #[must_use]
     pub fn by(&self, portal: Portal) -> Self {
         let Portal { host, port } = portal;
@@ -261,7 +263,7 @@ impl TargetUrl {
     }
 }
 
-/// The portals of `HOST[:PORT],…`, of which there is at least one.
+/// The portals of `HOST[:PORT],…`, at least one.
 fn portals(authority: &str) -> Result<Vec<Portal>, UrlError> {
     let mut portals = Vec::new();
     for part in authority.split(',') {
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_the_host_is() {
+    fn hostnqn_and_keys() {
         let text = "nvme-tcp://a:1/nqn.a?ns=2&hostnqn=nqn.b&tls-psk=/k&dhchap-key=c&\
                     dhchap-ctrl-key=d&tls-compat";
         let url = parse(text).unwrap();
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_host_connects_from() {
+    fn host_traddr_is_parsed() {
         for text in [
             "nvme-tcp://a:1/nqn.a?ns=2&host-traddr=192.0.2.1",
             "nvme-tcp://a:1,b:2/nqn.a?ns=2&hostnqn=nqn.b&host-traddr=fd00::2&path-timeout-ms=1000",

@@ -1,4 +1,4 @@
-//! Vectors of chains: what goes into one Pushdown Vector command, and whose each of its answers is.
+//! Vectors of chains: which chains one Pushdown Vector command carries, and which chain each of its answers belongs to.
 
 use crate::{
     CommandError, Completion, FileVersion, FirstRead, FirstReads, InitiatorConfig, PushdownCall,
@@ -9,28 +9,28 @@ use bpfof_nvme::vendor_specific::PushdownVectorRequest;
 use std::iter;
 use std::mem;
 
-/// Longest answer of one vector that is asked for: buffers of a lane grow to it. Chains whose answers have
-/// no room are asked for again.
+/// Longest answer of one vector to accept, in bytes: buffers of a lane grow to it. Chains whose answers have no room
+/// are sent again.
 const ANSWER_MAX_BYTES: u32 = 128 << 10;
-/// Bytes of a request, beside files and arguments, at most: header; and, of each chain, its first read and
-/// the size of its argument.
+/// Most bytes of a request without its arguments: the header, each file, and for each chain its first read and the size
+/// of its argument.
 const HEADER_BYTES: usize = 48;
 const FILE_BYTES: usize = 16;
 const CHAIN_BYTES: usize = 18;
 /// Offset of the number of chains in a request.
 const CHAINS_AT: u32 = 6;
 
-/// What a target takes in one vector.
+/// A target's limits for one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VectorLimits {
-    /// Chains; none if it does not know the command.
+    /// Most chains; 0 if the target does not support the command.
     pub(crate) chains: u32,
-    /// Bytes of the answer.
+    /// Longest answer, in bytes.
     pub(crate) bytes: u32,
 }
 
 impl VectorLimits {
-    /// Those of a target that nobody can ask. If it takes less it says so, and then gets chains one by one.
+    /// The limits to assume for a target that cannot be asked. If it refuses such a vector, it gets chains one by one.
     pub(crate) const UNKNOWN: Self = Self { chains: 256, bytes: 64 << 10 };
 
     pub(crate) const fn of(limits: &PushdownLimits) -> Self {
@@ -38,7 +38,7 @@ impl VectorLimits {
     }
 }
 
-/// What chains that leave together have in common.
+/// The parameters that all chains of one vector share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Common<'a> {
     pub(crate) nsid: u32,
@@ -67,19 +67,19 @@ impl Command<'_> {
 /// Why a chain has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// As one that was sent alone.
+    /// The chain failed, as it could if sent alone.
     Request(RequestError),
-    /// The answer to its vector had no room, the target takes no such vector, or another path is to be
-    /// taken: it may be sent again.
+    /// The answer to its vector had no room, the target does not accept such a vector, or another path must be used:
+    /// the chain may be sent again.
     LeftOut,
-    /// The target's answer to its vector is none.
+    /// The target's answer to its vector is invalid.
     BadAnswer,
 }
 
-/// How a chain of a vector ended: its answer and hops.
+/// The end of a chain of a vector: its answer and hops.
 pub(crate) type ChainEnd<'a> = Result<(&'a [u8], u32), Unanswered>;
 
-/// The chains of one command, by the names that the caller gave them.
+/// The chains of one command, as the caller identifies them.
 #[derive(Debug)]
 struct Sent<T> {
     members: Vec<T>,
@@ -90,27 +90,27 @@ struct Sent<T> {
 /// have grown.
 #[derive(Debug)]
 pub(crate) struct Vectors<T> {
-    /// Chains of one command; at most 1 if the target takes no vectors.
+    /// Most chains of one command; at most 1 if the target does not support vectors.
     chains_max: usize,
     /// Longest answer of one command, in bytes.
     answer_max_bytes: u32,
     /// Longest request, in bytes.
     request_max_bytes: usize,
-    /// The longest answers of chains lately, in bytes; as long as none are known, and after one had no room,
-    /// as long as they may be. Those of a vector may be twice as long.
+    /// A decaying maximum of recent answer lengths, in bytes; `u32::MAX` before the first answer and after an answer
+    /// had no room. A vector has room for twice as much per answer.
     lately_bytes: u32,
-    /// Whether there is room for the longest answer of each chain, however long they were lately.
+    /// Whether vectors have room for the longest allowed answer of each chain, whatever `lately_bytes` is.
     whole_answers: bool,
     sent: Vec<Sent<T>>,
     free: Vec<usize>,
-    // Of the command that is being made.
+    // Parts of the command that is being made.
     first_reads: Vec<FirstRead>,
     sizes: Vec<u16>,
     arguments: Vec<u8>,
 }
 
 impl<T: Copy> Vectors<T> {
-    /// On a queue of this configuration, to a target with these limits.
+    /// For a queue with this configuration, to a target with these limits.
     pub(crate) fn new(limits: VectorLimits, config: &InitiatorConfig) -> Self {
         Self {
             chains_max: limits.chains as usize,
@@ -126,7 +126,8 @@ impl<T: Copy> Vectors<T> {
         }
     }
 
-    /// Leaves room for the longest answer of each chain: none has to run again because others took the room.
+    /// Reserves room for the longest answer of each chain, so that none must run again because other answers took the
+    /// room.
     pub(crate) fn with_whole_answers(self) -> Self {
         Self { whole_answers: true, ..self }
     }
@@ -136,9 +137,8 @@ impl<T: Copy> Vectors<T> {
         if self.chains_max > 1 { self.chains_max } else { 1 }
     }
 
-    /// Makes a command of the first of these chains, at least one, and as many of the others as it takes.
-    /// Its tag, how many chains it has, and the command. [`complete`](Self::complete) or
-    /// [`not_sent`](Self::not_sent) must follow.
+    /// Makes a command of the first chain and as many of the others as it has room for, in order. Returns its tag, the
+    /// number of its chains, and the command. [`complete`](Self::complete) or [`not_sent`](Self::not_sent) must follow.
     pub(crate) fn make<'a>(
         &'a mut self,
         common: &Common<'a>,
@@ -180,7 +180,7 @@ impl<T: Copy> Vectors<T> {
         (tag, count, command)
     }
 
-    /// What was put together, without tables where all chains are alike.
+    /// The vector of the collected chains, without tables where all chains are alike.
     fn vector<'a>(&'a self, common: &Common<'a>) -> PushdownVectorCall<'a> {
         let Self { first_reads, sizes, arguments: bytes, .. } = self;
         let count = first_reads.len() as u16;
@@ -209,7 +209,7 @@ impl<T: Copy> Vectors<T> {
         }
     }
 
-    /// The queue has not taken the command with this tag.
+    /// Forgets the command with this tag, which the queue has not accepted.
     pub(crate) fn not_sent(&mut self, tag: u64) {
         let slot = (tag >> 1) as usize;
         if let Some(sent) = self.sent.get_mut(slot) {
@@ -218,7 +218,7 @@ impl<T: Copy> Vectors<T> {
         }
     }
 
-    /// A command has ended: how each of its chains did.
+    /// Handles the end of a command: reports the end of each of its chains.
     pub(crate) fn complete(
         &mut self,
         completion: &Completion<'_>,
@@ -250,7 +250,7 @@ impl<T: Copy> Vectors<T> {
                 }
                 Err(_) => all(Err(Unanswered::BadAnswer)),
             },
-            // Alone each chain is told what is wrong with itself.
+            // Sent alone, each chain gets an error of its own.
             Err(RequestError::Command(error)) if is_refused(error.status) => {
                 all(Err(Unanswered::LeftOut));
                 if takes_less(&error) {
@@ -279,12 +279,12 @@ const fn single<'a>(common: &Common<'a>, chain: VectorChain<'a>) -> PushdownCall
     }
 }
 
-/// Whether no chain of a vector was begun because of what the vector is.
+/// Whether the target refused the vector as such, and began none of its chains.
 fn is_refused(status: Status) -> bool {
     [Status::INVALID_OPCODE, Status::MALFORMED_REQUEST].iter().any(|known| status.same_code(*known))
 }
 
-/// Whether that is because the target knows no vectors, or takes shorter ones.
+/// Whether it was refused because the target does not support vectors, or only shorter ones.
 fn takes_less(error: &CommandError) -> bool {
     let limits = [CHAINS_AT, PushdownVectorRequest::ROOM_AT];
     error.status.same_code(Status::INVALID_OPCODE) || limits.contains(&error.dw0)
@@ -296,7 +296,7 @@ fn chain_end<'a>(record: &VectorRecord, answer: &'a [u8], most_bytes: u32) -> Ch
     match status {
         _ if status.is_success() && dw1 > most_bytes => Err(Unanswered::BadAnswer),
         _ if status.is_success() => Ok((answer, dw0)),
-        // Alone it takes another path.
+        // Sent alone, it can use another path.
         _ if status.same_code(Status::VECTOR_FULL) || error.is_of_path() => {
             Err(Unanswered::LeftOut)
         }
@@ -331,8 +331,8 @@ mod tests {
         Common { nsid, function, files: FILES, scratch_size_bytes, answer_max_bytes }
     }
 
-    /// Makes a command of the first of so many chains with arguments of so many bytes: its tag and its
-    /// chains. What it is asked with must be as the target wants it.
+    /// Makes a command of the first of `chains` chains with arguments of `bytes` bytes, and checks that its request is
+    /// valid. Returns its tag and the number of its chains.
     fn make(vectors: &mut Vectors<usize>, chains: usize, bytes: usize, most: u32) -> (u64, usize) {
         let argument = vec![7; bytes];
         let chain = |number| (number, VectorChain { first: FIRST, argument: &argument });
@@ -349,7 +349,7 @@ mod tests {
         (tag, count)
     }
 
-    /// The answer to a vector: of each chain its status and the length of its answer.
+    /// The answer to a vector, given each chain's status and length of its answer.
     fn answer(ends: &[(Status, usize)]) -> Vec<u8> {
         let (mut records, mut answers) = (Vec::new(), Vec::new());
         for (status, length) in ends {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_is_as_long_as_the_target_takes_and_its_answer_may_be() {
+    fn vectors_respect_the_limits_on_chains_and_answers() {
         assert_eq!(make(&mut vectors(256, 8192), 9, 8, 72).1, 9);
         assert_eq!(make(&mut vectors(7, 8192), 9, 8, 72).1, 7);
         // The request, and the answer.
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_longer_as_long_as_answers_are_short() {
+    fn vectors_are_longer_while_answers_are_short() {
         let mut vectors = vectors(256, 8192);
         let good = |lengths: &[usize]| -> Vec<_> {
             lengths.iter().map(|length| (Status::SUCCESS, *length)).collect()
@@ -406,12 +406,12 @@ mod tests {
         ends[3] = (Status::VECTOR_FULL, 0);
         let ends = complete(&mut vectors, tag, Ok(&answer(&ends)));
         assert_eq!((ends[2], ends[3]), ((2, Ok(100)), (3, Err(Unanswered::LeftOut))));
-        // One had no room, so that it begins again.
+        // One answer had no room, so that the estimate starts again.
         assert_eq!(make(&mut vectors, 99, 4, 4000).1, 2);
     }
 
     #[test]
-    fn an_answer_that_is_none_answers_nobody() {
+    fn a_malformed_answer_completes_no_chain() {
         let good = answer(&[(Status::SUCCESS, 8), (Status::SUCCESS, 8)]);
         let bad = [&good[..40], &good[..31], &[], &answer(&[(Status::SUCCESS, 8)])];
         for bad in bad {
@@ -421,7 +421,7 @@ mod tests {
             let none = Err(Unanswered::BadAnswer);
             assert_eq!(ends, [(0, none), (1, none)]);
         }
-        // Longer than was asked for.
+        // An answer longer than allowed.
         let mut vectors = vectors(256, 8192);
         let (tag, _) = make(&mut vectors, 2, 8, 72);
         let long = answer(&[(Status::SUCCESS, 73), (Status::SUCCESS, 72)]);
@@ -442,11 +442,11 @@ mod tests {
             let ends = complete(&mut vectors, tag, Err(error));
             let again = Err(Unanswered::LeftOut);
             assert_eq!(ends, [(0, again), (1, again)]);
-            // Others are no fault of vectors.
+            // Other refusals are not the vector's fault.
             let (tag, count) = make(&mut vectors, if dw0 == 20 { 1 } else { 2 }, 8, 72);
             assert_eq!(count, 1);
             assert_eq!(vectors.together_max() > 1, dw0 == 20);
-            // What it says of a single chain is said of that.
+            // An error of a single chain is reported as such.
             let ends = complete(&mut vectors, tag, Err(error));
             assert_eq!(ends, [(0, Err(Unanswered::Request(error)))]);
         }

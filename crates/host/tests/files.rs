@@ -22,7 +22,7 @@ fn is_just_changed(file: &PushdownFile) -> bool {
     file.refusal().is_some_and(|why| matches!(*why, MapRefusal::JustChanged))
 }
 
-/// Two changes within a second leave the same change time there.
+/// On such inodes, two changes within a second leave the same change time.
 #[test]
 fn on_inodes_of_128_bytes_a_file_is_mapped_when_its_second_is_over() {
     if cannot_mount() {
@@ -30,7 +30,7 @@ fn on_inodes_of_128_bytes_a_file_is_mapped_when_its_second_is_over() {
     }
     let world = World::new(&["-I", "128"]);
     let path = world.mount().join("db");
-    // Without a lease, because somebody has it open for writing.
+    // Without a lease, because the file is open for writing.
     let writer = world.write(&path, 0);
     let file = world.maps.open(&path).expect("opened");
     let mut get = world.reader(Policy::default());
@@ -59,13 +59,13 @@ fn on_inodes_of_128_bytes_a_file_is_mapped_when_its_second_is_over() {
     assert!(refused > 0, "each second was over at once");
 }
 
-/// The kernel tells that once; afterwards the file looks as if all were well.
+/// The kernel reports the error once; afterwards the file looks fine.
 #[test]
 fn a_file_that_could_not_be_written_is_read_plainly_for_good() {
     if cannot_mount() {
         return;
     }
-    // The image has no room for what is written to the file system on it.
+    // The disk has no room for the blocks that the image's file system writes.
     let mut world = World::on_full_disk();
     let path = world.mount().join("db");
     world.fill();
@@ -95,7 +95,7 @@ fn leased(world: &World, name: &str) -> PushdownFile {
     file
 }
 
-/// Opens it for writing, which waits for the lease. How long.
+/// Opens the file for writing, which waits for the lease to end. Returns the time that took.
 fn open_to_write(file: &PushdownFile) -> Duration {
     let begun = Instant::now();
     drop(OpenOptions::new().write(true).open(file.path()).expect("opened"));
@@ -103,7 +103,7 @@ fn open_to_write(file: &PushdownFile) -> Duration {
 }
 
 #[test]
-fn writers_do_not_wait_for_who_uses_the_association() {
+fn writers_do_not_wait_for_users_of_the_association() {
     if cannot_mount() {
         return;
     }
@@ -115,12 +115,12 @@ fn writers_do_not_wait_for_who_uses_the_association() {
         let maps = &world.maps;
         scope.spawn(move || {
             maps.with_controller(|_| {
-                begun.send(()).expect("somebody waits");
+                begun.send(()).expect("the test waits");
                 let _ = ends.recv_timeout(6 * PATIENCE);
             });
         });
         has_begun.recv().expect("it has begun");
-        // The keeper wants the association for this.
+        // The keeper needs the association for this.
         drop(other);
         let third = world.mount().join("third");
         drop(world.write(&third, 1));
@@ -145,7 +145,7 @@ fn writers_do_not_wait_for_a_silent_target() {
     drop(world.write(&path, 1));
     let other = world.maps.open(&path).expect("opened");
     std::thread::sleep(Duration::from_millis(100));
-    // The one whose map is being sent, too.
+    // The file whose map is being sent, too.
     for (which, file) in [("the first", &file), ("the other", &other)] {
         let waited = open_to_write(file);
         assert!(waited < PATIENCE, "{which}: {waited:?}");
@@ -154,7 +154,7 @@ fn writers_do_not_wait_for_a_silent_target() {
     assert!(world.maps.wait_mapped(&other, PATIENCE), "{:?}", other.refusal());
 }
 
-/// How all of several chains ended together.
+/// Runs one chain for each key together; returns where each ran.
 fn many(reader: &mut PushdownReader, world: &World, file: &PushdownFile) -> Vec<Executor> {
     let keys: Vec<[u8; 8]> = (0..KEYS).map(u64::to_le_bytes).collect();
     let first_read = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
@@ -186,7 +186,7 @@ fn refusal(error: &GetError) -> Option<Status> {
 }
 
 #[test]
-fn what_a_target_does_not_run_any_more_runs_here() {
+fn chains_that_the_target_no_longer_runs_fall_back() {
     if cannot_mount() {
         return;
     }
@@ -209,7 +209,7 @@ fn what_a_target_does_not_run_any_more_runs_here() {
     assert!(refusal(&error).is_some_and(|status| status.same_code(Status::UNKNOWN_FUNCTION)));
     assert_eq!(many(&mut vectors, &world, &file), [Executor::FallBack; KEYS as usize]);
 
-    // Nor does it have the namespace.
+    // Now the target lacks the namespace, too.
     world.load();
     let mut get = world.reader(Policy::default());
     assert_eq!(get.get(&file, 7).expect("it ends").1.executor, Executor::Target);
@@ -219,7 +219,7 @@ fn what_a_target_does_not_run_any_more_runs_here() {
     assert_eq!(many(&mut vectors, &world, &file), [Executor::FallBack; KEYS as usize]);
 }
 
-/// One of the connections is lost, and not the association.
+/// One of the connections is lost, but not the association.
 #[test]
 fn a_reader_takes_another_shared_lane() {
     if cannot_mount() {
@@ -251,7 +251,7 @@ fn a_reader_takes_another_shared_lane() {
     }
 }
 
-/// The chains of a reader without a target, whose files have other lengths now and then.
+/// Chains of a reader without a target, over files that differ in length.
 #[test]
 fn the_fall_back_knows_how_long_files_are() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! What one process tells another of a lane: each byte means something, and what does not is refused.
+//! The state of a lane that one process hands to another: each byte has a meaning, and invalid bytes are refused.
 
 use bpfof_host::{Error, Lane, STATE_MAX_BYTES, fuzz};
 use proptest::collection::vec;
@@ -13,7 +13,7 @@ fn plain() -> Vec<u8> {
     state
 }
 
-/// The same by TLS_AES_128_GCM_SHA256, with header digests.
+/// The same with TLS_AES_128_GCM_SHA256 and header digests.
 fn secured() -> Vec<u8> {
     let mut state = plain();
     state[1] = 1;
@@ -26,7 +26,7 @@ fn secured() -> Vec<u8> {
     state
 }
 
-/// A connection to somebody who says nothing.
+/// A connection to a silent peer.
 fn connection() -> (TcpStream, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -43,7 +43,7 @@ fn refusal(state: &[u8]) -> Option<&'static str> {
 }
 
 #[test]
-fn a_state_is_read_as_it_is_described() {
+fn states_are_decoded_as_documented() {
     for state in [plain(), secured()] {
         fuzz::handed_lane(&state);
         let (socket, _peer) = connection();
@@ -55,7 +55,7 @@ fn a_state_is_read_as_it_is_described() {
 }
 
 #[test]
-fn a_state_that_makes_no_sense_is_refused() {
+fn invalid_states_are_refused() {
     let nonsense: [(&str, &[u8], usize); 14] = [
         ("the layout", &[2], 0),
         ("digests", &[4], 1),
@@ -80,7 +80,7 @@ fn a_state_that_makes_no_sense_is_refused() {
     // A key that has sealed 2^24 records.
     let mut state = secured();
     state[24 + 44 + 3] = 1;
-    assert_eq!(refusal(&state), Some("its key is worn"));
+    assert_eq!(refusal(&state), Some("its TLS key has reached its usage limit"));
     // Keys without a cipher.
     for at in 24..128 {
         let mut state = plain();
@@ -96,7 +96,7 @@ fn a_state_that_makes_no_sense_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_refused_or_the_only_ones_that_say_so(
+    fn any_bytes_are_refused_or_canonical(
         random in vec(any::<u8>(), 0..600),
         is_secured in any::<bool>(),
         changes in vec((0..128usize, any::<u8>()), 0..4),

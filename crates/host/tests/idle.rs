@@ -1,14 +1,14 @@
-//! Programs that do nothing, at a real target, which gives up hosts that it does not hear of.
+//! Idle programs at a real target, which gives up silent hosts.
 
 use bpfof_controller::{HostLimits, NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{Controller, Options, TargetUrl};
 use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2026-01.io.bpf-of:idle";
-/// Longest wait for something that must happen.
+/// Longest wait for an event that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A target that gives up hosts without a keep-alive timer after `idle_timeout_s`.
+/// A target that gives up silent hosts without a keep-alive timer after `idle_timeout_s`.
 fn start(idle_timeout_s: u32) -> (Server, TargetUrl) {
     let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
     let namespace = NamespaceConfig::new(source, 512);
@@ -40,13 +40,13 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn keepers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("there are threads");
     let name = |task: std::io::Result<std::fs::DirEntry>| {
-        // A thread may end meanwhile.
+        // A thread may have ended meanwhile.
         std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
     };
     tasks.filter_map(name).filter(|name| name.trim() == "bpfof-alive").count()
 }
 
-/// One test, because the threads that are counted are the whole process's.
+/// A single test, because it counts the threads of the whole process.
 #[test]
 fn an_idle_host_keeps_its_association() {
     let (_server, url) = start(1);
@@ -60,8 +60,8 @@ fn an_idle_host_keeps_its_association() {
     let lanes = [kept.open_lane(), by_default.open_lane()];
     until("two threads", || keepers() == 2);
     until("the end of a host without a timer", || !silent.check_connected());
-    // The target looks once a second: by then it would have given up a host that says nothing for
-    // 1.5 s.
+    // The target checks once a second: by then it would have given up a host that is silent for 1.5
+    // s.
     std::thread::sleep(Duration::from_secs(3).saturating_sub(begun.elapsed()));
     for (mut controller, lane) in [kept, by_default].into_iter().zip(lanes) {
         assert!(controller.check_connected());

@@ -45,14 +45,14 @@ fn good(tag: u64, data: &[u8], dw0: u32, dw1: u32) -> End {
     End { tag, result: Ok((data.to_vec(), dw0, dw1)) }
 }
 
-/// An initiator that got its ICResp, and what it sent.
+/// An initiator after its ICResp, and the decoder of its output.
 struct Host {
     initiator: Initiator,
     sent: PduReceiver,
     digests: Digests,
 }
 
-/// What a target sees of the host.
+/// The host's PDUs as the target sees them.
 #[derive(Clone, Debug)]
 enum Seen {
     Command(Box<Sqe>, Vec<u8>),
@@ -83,7 +83,7 @@ impl Host {
         host
     }
 
-    /// Takes what the host sends.
+    /// Takes and decodes the host's output.
     fn take(&mut self) -> Vec<Seen> {
         let bytes = self.initiator.outgoing().to_vec();
         self.initiator.sent(bytes.len(), 0);
@@ -154,13 +154,13 @@ impl Host {
         out
     }
 
-    /// What happens when `bytes` come in at once, and that each split gives the same.
+    /// The error when `bytes` come in at once; checks that each split gives the same.
     fn refuses(&mut self, bytes: &[u8]) -> Fes {
         let Err(LostReason::Protocol(error)) = self.receive(bytes) else {
             panic!("accepted");
         };
         let taken = self.take();
-        let [Seen::Term(fes)] = taken[..] else { panic!("the target is not told") };
+        let [Seen::Term(fes)] = taken[..] else { panic!("the host sent no TermReq") };
         assert_eq!(fes.name(), error.kind);
         let flush = self.initiator.submit(99, &Request::Flush { nsid: 1 });
         assert_eq!(flush, Err(SubmitError::NotConnected));
@@ -329,14 +329,14 @@ fn long_writes_go_by_r2t() {
 }
 
 #[test]
-fn what_breaks_the_protocol_ends_the_connection() {
+fn protocol_violations_end_the_connection() {
     let submitted = |request: Request<'_>| {
         let mut host = Host::open(NONE);
         host.initiator.submit(1, &request).unwrap();
         let (sqe, _) = host.command();
         (host, sqe.cid)
     };
-    // An identifier that is not in flight: never, no more, or of an earlier use.
+    // An identifier that is not in flight: never used, already completed, or of an earlier use.
     let (mut host, cid) = submitted(READ);
     let stream = host.response(cid ^ 1, Status::SUCCESS, 0, 0);
     assert_eq!(host.refuses(&stream), Fes::PduSequenceError);
@@ -346,7 +346,7 @@ fn what_breaks_the_protocol_ends_the_connection() {
     host.initiator.submit(2, &Request::Flush { nsid: 1 }).unwrap();
     assert_ne!(host.command().0.cid, cid);
     assert_eq!(host.refuses(&stream), Fes::PduSequenceError);
-    // Short data, too much data, data out of order, data behind the last.
+    // Short data, too much data, data out of order, data after the last piece.
     let (mut host, cid) = submitted(READ);
     let stream = host.data(cid, 0, &[0; 512], true, true);
     assert_eq!(host.refuses(&stream), Fes::PduSequenceError);
@@ -397,7 +397,7 @@ fn a_command_that_has_not_left_cannot_be_answered() {
                 r2t,
             ]
         };
-        // The last byte of the capsule is still here.
+        // The last byte of the capsule was not sent yet.
         for (which, left) in [(0, 1), (1, 1), (2, 1), (0, 72)] {
             let mut host = Host::open(NONE);
             host.initiator.submit(1, &request).unwrap();
@@ -413,9 +413,9 @@ fn a_command_that_has_not_left_cannot_be_answered() {
     }
 }
 
-/// A target that reads nothing any more after the first commands.
+/// A target that stops reading after the first commands.
 #[test]
-fn data_that_does_not_leave_does_not_pile_up() {
+fn unsent_data_does_not_accumulate() {
     let mut host = Host::open(NONE);
     let data = [9; 8192];
     let write = Request::Write { nsid: 1, offset_bytes: 0, data: &data, fua: false };
@@ -424,7 +424,7 @@ fn data_that_does_not_leave_does_not_pile_up() {
     let mut stream = Vec::new();
     let (offset_bytes, length_bytes) = (0, data.len() as u32);
     R2t { cccid, ttag: 0, offset_bytes, length_bytes }.encode_into(&mut stream, NONE);
-    // It need not want the data that it has asked for.
+    // The target may complete the command before it reads the data that it asked for.
     stream.extend(host.response(cccid, Status::INVALID_FIELD, 0, 0));
     assert_eq!(host.receive(&stream).unwrap().len(), 1);
     assert!(host.initiator.outgoing().len() > data.len());
@@ -499,8 +499,8 @@ fn timeouts_count_from_sending_and_name_the_command() {
     assert_eq!(reason.to_string(), "Read was not answered within 2 ms");
 }
 
-/// PDUs that are well formed and make little sense: identifiers that may be in flight, ranges that
-/// may be right.
+/// Well-formed PDUs with random contents: identifiers that may be in flight, ranges that may be
+/// right.
 fn controller_pdu(digests: Digests) -> impl Strategy<Value = Vec<u8>> {
     let cid = || (0..4_u16, 0..8_u16).prop_map(|(uses, index)| uses << 12 | index);
     let status = prop_oneof![3 => Just(0_u16), 1 => 1..0x8000_u16];
@@ -567,7 +567,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_does_no_harm(settings in 0..16_u8, data in vec(any::<u8>(), 0..400)) {
+    fn random_bytes_do_no_harm(settings in 0..16_u8, data in vec(any::<u8>(), 0..400)) {
         fuzz::initiator(&[&[settings | 4, 3], &data[..]].concat());
         fuzz::initiator(&data);
     }

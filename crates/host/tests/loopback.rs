@@ -63,7 +63,10 @@ fn reads_and_writes_of_all_sizes() {
         assert_eq!(block, data[1024..1536]);
         lane.read(1, 0, &mut []).unwrap();
         let error = lane.read(1, fake_target::BLOCKS * 512, &mut block).unwrap_err();
-        assert!(error.to_string().contains("the range ends behind the namespace"), "{error}");
+        assert!(
+            error.to_string().contains("the range ends beyond the end of the namespace"),
+            "{error}"
+        );
         assert!(lane.is_connected());
         drop(lane);
         controller.disconnect().unwrap();
@@ -92,13 +95,13 @@ fn an_interrupted_chain_is_sent_again_by_a_blocking_call() {
     shared.interruptions.store(3, Ordering::SeqCst);
     assert_eq!(lane.pushdown(&CALL, &mut answer).unwrap().hops, 3);
     assert_eq!((&answer[..], shared.interruptions.load(Ordering::SeqCst)), (&b"desserts"[..], 0));
-    // Not for ever.
+    // It gives up after some retries.
     shared.interruptions.store(100, Ordering::SeqCst);
     let error = lane.pushdown(&CALL, &mut answer).unwrap_err();
     assert!(matches!(error, Error::Command { source, .. } if source.is_interrupted()), "{error}");
     assert!(error.to_string().starts_with("Pushdown: Command Interrupted"), "{error}");
     assert_eq!(shared.interruptions.load(Ordering::SeqCst), 100 - 9);
-    // Who submits decides.
+    // A submitted chain is not retried: the caller decides.
     lane.submit(7, Request::Pushdown(CALL)).unwrap();
     let mut ends = Vec::new();
     while ends.is_empty() {
@@ -162,7 +165,7 @@ fn functions_and_file_maps() {
     }));
     let error = controller.load_function(&object, 0).unwrap_err();
     assert!(matches!(&error, Error::FunctionRejected(why) if why.trim() == "because"), "{error}");
-    // Who has to look after something else between two commands can rely on it.
+    // Exactly one command: callers that must do other work between two commands rely on this.
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 
     let map = FileMapObject { file: 3, nsid: 1, version: 1, length_bytes: 5, extents: vec![] };
@@ -178,7 +181,7 @@ fn functions_and_file_maps() {
 }
 
 #[test]
-fn an_ordinary_target_is_told_apart() {
+fn an_ordinary_target_is_recognised() {
     let (mut controller, _lane, shared) = connect(Options::default());
     shared.no_pushdown.store(true, Ordering::SeqCst);
     let error = controller.load_function(b"x", 0).unwrap_err();
@@ -186,7 +189,7 @@ fn an_ordinary_target_is_told_apart() {
 }
 
 #[test]
-fn connecting_fails_in_words() {
+fn connection_errors_are_explained() {
     let (address, _shared) = fake_target::start();
     let wrong = TargetUrl { nqn: "nqn.2026-01.org.example:other".into(), ..url(address) };
     let error = Controller::connect(&wrong, Options::default()).unwrap_err().to_string();
@@ -194,7 +197,7 @@ fn connecting_fails_in_words() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = Controller::connect(&url(unused), Options::default()).unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error}");
-    // Something that listens and says nothing.
+    // A silent listener.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let options = Options { connect_timeout: Duration::from_millis(50), ..Options::default() };
     let error = Controller::connect(&url(mute.local_addr().unwrap()), options).unwrap_err();
@@ -234,7 +237,7 @@ fn queues_are_granted_taken_and_given_back() {
     assert_eq!(controller.open_lane().unwrap().qid(), 1);
 }
 
-/// The ends of all requests in flight, which are lost.
+/// Waits for the ends of all requests in flight, which are lost. Returns their tags and the reason.
 fn losses(lane: &mut Lane) -> (Vec<u64>, LostReason) {
     let mut tags = Vec::new();
     let started = Instant::now();
@@ -268,7 +271,7 @@ fn a_lost_connection_ends_each_request_once_and_can_be_replaced() {
     assert_eq!(lane.submit(1, Request::Flush { nsid: 1 }), Err(SubmitError::NotConnected));
     assert_eq!(losses(&mut lane), (vec![], reason));
     shared.hang_up.store(false, Ordering::SeqCst);
-    // All that the target grants are in use, but for the one that is over.
+    // All queues that the target grants are in use, except the lost one.
     lane.reconnect(&controller).unwrap();
     assert_ne!(lane.qid(), other.qid());
     lane.flush(1).unwrap();
@@ -292,7 +295,7 @@ fn a_silent_target_is_given_up() {
     until("the end", || shared.connections.load(Ordering::SeqCst) <= 1);
 }
 
-/// Waits until `done`, at most twenty seconds.
+/// Waits until `done` returns true, at most twenty seconds.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -301,7 +304,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A controller of a target that may have a keep-alive timer, at which nothing happens otherwise.
+/// A controller at an idle target that may have a keep-alive timer.
 fn idle(has_timer: bool, options: Options) -> (Controller, Arc<Shared>) {
     let (address, shared) = fake_target::start();
     shared.has_timer.store(has_timer, Ordering::SeqCst);
@@ -315,7 +318,7 @@ fn an_idle_controller_sends_keep_alives() {
     let count = || shared.keep_alives.load(Ordering::SeqCst);
     assert_eq!(shared.kato_ms.load(Ordering::SeqCst), 60);
     until("Keep Alives", || count() >= 4);
-    // Their answers are in nobody's way, and nothing is in theirs.
+    // Keep Alives and other commands do not disturb each other.
     let end = Instant::now() + Duration::from_millis(300);
     while Instant::now() < end {
         assert_eq!(controller.active_namespaces().unwrap(), [1]);
@@ -335,7 +338,7 @@ fn an_idle_controller_sends_keep_alives() {
     assert_eq!(count(), before);
 }
 
-/// Nobody else can use the queue meanwhile: the call sends them itself.
+/// The call holds the queue, and so sends the Keep Alives itself.
 #[test]
 fn keep_alives_are_sent_during_a_long_call() {
     let keep_alive = Duration::from_millis(1200);
@@ -344,17 +347,17 @@ fn keep_alives_are_sent_during_a_long_call() {
     controller.unload_function(FunctionId(42)).unwrap();
     let ended = Instant::now();
     until("Keep Alives", || shared.keep_alives.load(Ordering::SeqCst) >= 3);
-    // Sent from now on, they would take two times 600 ms.
+    // If they were sent only from now on, they would take two times 600 ms.
     assert!(ended.elapsed() < Duration::from_millis(1100), "{:?}", ended.elapsed());
 }
 
 #[test]
-fn where_there_is_no_timer_no_keep_alives_are_sent() {
+fn without_a_timer_no_keep_alives_are_sent() {
     let keep_alive = Duration::from_millis(20);
-    // The target has none.
+    // The target has no timer.
     let (mut controller, shared) = idle(false, Options { keep_alive, ..Options::default() });
     assert_eq!(shared.kato_ms.load(Ordering::SeqCst), 20);
-    // None was asked for.
+    // The host asks for no timer.
     let no_timer = Options { keep_alive: Duration::ZERO, ..Options::default() };
     let (mut without, other) = idle(true, no_timer);
     assert_eq!(other.kato_ms.load(Ordering::SeqCst), 0);
@@ -374,9 +377,10 @@ fn a_target_may_refuse_the_timer() {
     assert_eq!(controller.active_namespaces().unwrap(), [1]);
 }
 
-/// Nobody looks for longer than commands may take: what has come meanwhile is in time.
+/// The thread does not poll for longer than the command timeout: answers that have arrived
+/// meanwhile are in time.
 #[test]
-fn answers_that_have_waited_are_in_time() {
+fn answers_that_arrived_before_a_late_poll_are_in_time() {
     const READS: u64 = 60;
     let command_timeout = Duration::from_millis(200);
     let (_controller, mut lane, _) = connect(Options { command_timeout, ..Options::default() });

@@ -14,17 +14,17 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// Those of a database of two levels; others are not found.
+/// Keys of a database of two levels; other keys are not found.
 const KEYS: u64 = 961;
 
-/// How a chain ended: answer and hops, or the status.
+/// The end of a chain: answer and hops, or the status.
 type End = Result<(Vec<u8>, u32), CommandError>;
 
 /// A target with a database, some blocks of which are damaged.
 struct World {
     lane: Lane,
     shared: SharedLane,
-    /// Of chains that many threads send.
+    /// A lane that gathers the chains of many threads.
     gathered: SharedLane,
     limits: PushdownLimits,
     functions: [FunctionId; 2],
@@ -46,7 +46,7 @@ fn target() -> (Server, Controller) {
     let server = Server::start(&config).expect("the target starts");
     let url: TargetUrl =
         format!("nvme-tcp://{}/{}?ns=1", server.address(), config.nqn).parse().expect("a URL");
-    // Fewer than threads, so that some wait for room.
+    // Fewer slots than threads, so that some threads wait for room.
     let options = Options { queue_depth: 8, ..Options::default() };
     (server, Controller::connect(&url, options).expect("connected"))
 }
@@ -85,7 +85,8 @@ impl World {
         call.chains.iter().map(run).collect()
     }
 
-    /// By threads that each send some of the chains of one of the calls, one by one, on a lane that gathers them.
+    /// Runs the calls by threads that each send some of the chains of one call, one by one, on a lane that gathers
+    /// them.
     fn gathered(&mut self, calls: &[PushdownMany<'_>; 2]) -> [Vec<End>; 2] {
         self.gathered.gather(calls[0].limits);
         let lane = &self.gathered;
@@ -96,7 +97,7 @@ impl World {
         };
         let part = &part;
         std::thread::scope(|scope| {
-            // Reads take room as well, several at a time.
+            // Reads take slots as well, several at a time.
             for thread in 0..2 {
                 scope.spawn(move || {
                     let mut block = Vec::new();
@@ -148,7 +149,7 @@ const fn single<'a>(call: &PushdownMany<'a>, chain: &VectorChain<'a>) -> Pushdow
     }
 }
 
-/// How a chain that was sent alone ended, with this answer.
+/// The end of a chain that was sent alone, with this answer.
 fn end(end: Result<ChainInfo, Error>, answer: &[u8]) -> End {
     match end {
         Ok(info) => Ok((answer.to_vec(), info.hops)),
@@ -157,7 +158,7 @@ fn end(end: Result<ChainInfo, Error>, answer: &[u8]) -> End {
     }
 }
 
-/// What chains are asked for.
+/// The parameters of generated chains.
 #[derive(Clone, Debug)]
 struct Asked {
     is_range: bool,
@@ -220,7 +221,7 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 impl Asked {
-    /// Of lookups 8 bytes, and for some keys more than that; of ranges 24.
+    /// The argument of a lookup, 8 bytes and for some keys more, or of a range, 24 bytes.
     fn argument(&self, key: u64, keys: u64) -> Vec<u8> {
         let mut argument = key.to_le_bytes().to_vec();
         if self.is_range {
@@ -257,7 +258,7 @@ impl Asked {
             limits: &believed,
         };
         let singly = world.singly(&call);
-        // At the same time, chains that are asked otherwise.
+        // At the same time, chains of another function with other limits.
         let other = PushdownMany {
             function: world.functions[usize::from(!self.is_range)].0,
             answer_max_bytes: 72,
@@ -282,7 +283,7 @@ impl Asked {
 }
 
 #[test]
-fn together_they_end_as_one_by_one() {
+fn chains_sent_together_end_as_if_sent_one_by_one() {
     let state = RefCell::new((World::new(), [0; 2]));
     let config = Config { cases: 24, max_shrink_time: 30_000, ..Config::with_source_file(file!()) };
     let outcome = TestRunner::new(config).run(&asked(), |asked| {
@@ -313,7 +314,7 @@ fn a_cut_connection_ends_the_call() {
         answer_max_bytes: 72,
         limits: &limits,
     };
-    // With chains in flight, and some that have not left.
+    // The connection ends while chains are in flight and others have not left yet.
     gathered.gather(&limits);
     let sends = || {
         let mut answer = Vec::new();
@@ -340,7 +341,7 @@ fn a_cut_connection_ends_the_call() {
     let urgency = Urgency::Normal;
     assert!(shared.pushdown_many(&call, urgency, &mut |_, _| answers += 1).is_err());
     assert!(answers < 2 * chains.len());
-    // And later ones, at once.
+    // Later calls fail at once.
     assert!(lane.pushdown_many(&call, &mut |_, _| ()).is_err());
     let none = PushdownMany { chains: &[], ..call };
     assert!(shared.pushdown_many(&none, urgency, &mut |_, _| ()).is_ok());

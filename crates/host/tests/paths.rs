@@ -1,4 +1,4 @@
-//! Two paths to small targets that misbehave.
+//! Two paths, each to a small target that can misbehave.
 
 mod fake_target;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What does not happen within this does not happen, however busy the machine is.
+/// A test gives up waiting after this time; long enough for any busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn set(flag: &AtomicBool, value: bool) {
@@ -28,7 +28,7 @@ fn start() -> (TargetUrl, [Arc<Shared>; 2]) {
     (format!("nvme-tcp://{a},{b}/{NQN}").parse().unwrap(), [first, second])
 }
 
-/// Two ordinary targets, which say that they have the same namespace, and a lane by the first.
+/// Two ordinary targets, which report the same namespace, and a lane to the first.
 fn connect(options: Options) -> (Controller, Lane, [Arc<Shared>; 2]) {
     connect_with_ana(options, 0)
 }
@@ -48,7 +48,7 @@ fn connect_with_ana(options: Options, state: u8) -> (Controller, Lane, [Arc<Shar
     (controller, lane, targets)
 }
 
-/// Waits until a path is in a state.
+/// Waits until a path is in the given state.
 fn is_in(controller: &Controller, path: usize, state: PathState) {
     let end = Instant::now() + PATIENCE;
     while controller.paths()[path].state != state {
@@ -67,7 +67,7 @@ fn a_path_that_refuses_is_left_and_used_again_later() {
     lane.write(1, 0, &[1; 512]).unwrap();
     assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (1, 0));
     set(&targets[0].inaccessible, true);
-    // It was not carried out, so that a write may be sent again at once.
+    // The target did not carry the write out, so that it may be sent again at once.
     lane.write(1, 0, &[2; 512]).unwrap();
     assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (1, 2));
     let mut data = [0; 512];
@@ -93,7 +93,7 @@ fn events_tell_which_path_to_use() {
         assert_eq!(first_byte(&targets[target]), written, "it goes by path {target}");
     };
     expect_at(&mut lane, 0);
-    // No request has met it yet.
+    // No request has failed with this state yet.
     targets[0].change_ana(3);
     is_in(&controller, 0, PathState::Inaccessible);
     expect_at(&mut lane, 1);
@@ -129,7 +129,7 @@ fn a_target_that_takes_no_requests_for_events_is_asked() {
 }
 
 #[test]
-fn a_target_that_tells_of_events_all_the_time_is_not_asked_as_often() {
+fn constant_events_cause_limited_event_requests() {
     let (_controller, mut lane, targets) = connect_with_ana(Options::default(), 1);
     set(&targets[0].tells_always, true);
     targets[0].change_ana(1);
@@ -142,8 +142,8 @@ fn a_target_that_tells_of_events_all_the_time_is_not_asked_as_often() {
 }
 
 #[test]
-fn what_all_paths_refuse_ends_with_their_status() {
-    // So long it waits for a path; and no target is silent for as long.
+fn a_request_that_all_paths_refuse_ends_with_their_status() {
+    // A request waits this long for a path, and no target is silent this long.
     let command_timeout = Duration::from_secs(3);
     let (_controller, mut lane, targets) =
         connect(Options { command_timeout, ..Options::default() });
@@ -189,7 +189,7 @@ fn a_write_that_a_target_may_carry_out_for_ever_ends_as_unknown() {
     assert_eq!(first_byte(&targets[1]), 0, "it was not sent again");
 }
 
-/// Their admin queues work, so that each is the best path again soon after it was lost.
+/// The targets' admin queues work, so that each path is soon the best again after it was lost.
 #[test]
 fn requests_end_although_there_is_always_a_path_that_cannot_be_used() {
     let (connect_timeout, command_timeout) = (Duration::from_secs(1), Duration::from_millis(100));
@@ -230,7 +230,7 @@ fn commands_end_although_there_is_always_a_path_that_does_not_answer_them() {
         } else {
             controller.last_fault(FunctionId(1)).unwrap_err()
         };
-        // Each path was tried.
+        // The command was tried on each path.
         let is_timeout = matches!(error, Error::Lost(LostReason::Timeout { .. }));
         assert!(is_timeout, "{error}");
         let waited = begun.elapsed();
@@ -271,7 +271,7 @@ fn a_lane_uses_a_path_that_does_not_refuse_it() {
     lane.write(1, 0, &[2; 512]).unwrap();
     assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 2));
     assert!(controller.paths()[0].is_preferred);
-    // It asks again.
+    // The lane asks the first path again.
     *targets[0].refuses_lanes.lock().unwrap() = None;
     let end = Instant::now() + PATIENCE;
     while first_byte(&targets[0]) != 3 {
@@ -281,7 +281,7 @@ fn a_lane_uses_a_path_that_does_not_refuse_it() {
 }
 
 #[test]
-fn a_target_that_closes_new_connections_keeps_what_it_has() {
+fn a_target_that_closes_new_connections_keeps_existing_ones() {
     let (controller, mut lane, targets) = connect(Options::default());
     set(&targets[0].full, true);
     let error = controller.open_lane().unwrap_err();
@@ -306,7 +306,7 @@ fn a_lane_keeps_its_connection_until_a_better_one_is_there() {
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
 }
 
-/// As without a usable path: the first request has waited, so that the next need not.
+/// As without a usable path: after the first request has waited in vain, later ones fail at once.
 #[test]
 fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
     let command_timeout = Duration::from_secs(3);
@@ -324,7 +324,7 @@ fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
         assert!(matches!(error, Error::Lost(_)), "{error}");
         assert!((least..most).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     }
-    // It goes on when there is room.
+    // The lane continues once the targets have room.
     for target in &targets {
         *target.refuses_lanes.lock().unwrap() = None;
         set(&target.hang_up, false);
@@ -335,7 +335,7 @@ fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
     }
 }
 
-/// Connect Invalid Parameters: CNTLID. Another process has taken the target's place.
+/// The target answers Connect Invalid Parameters, CNTLID, as after its process was replaced by another.
 #[test]
 fn a_path_whose_controller_is_gone_is_lost() {
     let (controller, _lane, targets) = connect(Options::default());
@@ -347,13 +347,13 @@ fn a_path_whose_controller_is_gone_is_lost() {
 }
 
 #[test]
-fn what_may_not_be_done_twice_is_not_sent_again() {
+fn commands_that_must_not_run_twice_are_not_resent() {
     let (url, targets) = start();
     for target in &targets {
         set(&target.no_pushdown, true);
         set(&target.has_timer, true);
     }
-    // A write would be sent again after that and a second.
+    // A write would be sent again after this time and a second.
     let path_timeout = PATIENCE;
     let controller =
         Controller::connect(&url, Options { path_timeout, ..Options::default() }).unwrap();
@@ -371,8 +371,8 @@ fn what_may_not_be_done_twice_is_not_sent_again() {
     assert!(matches!(end, Some(Some(RequestError::Unknown(_)))), "{end:?}");
 }
 
-/// What is sent on a connection that is just being made restarts the target's keep-alive timer: that connection
-/// ends with the others.
+/// Commands on a connection that is being set up restart the target's keep-alive timer. So that connection ends with
+/// the others.
 #[test]
 fn a_write_does_not_wait_for_a_connection_that_is_being_made() {
     let (url, targets) = start();
@@ -392,21 +392,21 @@ fn a_write_does_not_wait_for_a_connection_that_is_being_made() {
         while targets[0].connections.load(Ordering::SeqCst) == before {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Nor does the path come back.
+        // The path does not come back, either.
         set(&targets[0].deaf, true);
         set(&targets[0].hang_up, true);
         let begun = Instant::now();
         lane.write(1, 0, &[1; 512]).unwrap();
-        // Not before the first target must have given up this host, and a second more.
+        // Not before the first target must have given up this host, plus a second.
         let waited = begun.elapsed();
         assert!((path_timeout + Duration::from_secs(1)..PATIENCE).contains(&waited), "{waited:?}");
         assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (0, 1));
-        // It goes on by the other path.
+        // The new lane continues on the other path.
         opened.join().unwrap().unwrap().flush(1).unwrap();
     });
 }
 
-/// Two targets, of which the first does not answer at first, and a controller that knows only the second.
+/// Two targets, of which the first answers only later, and a controller that has connected to the second one only.
 fn connect_to_second(prepare: impl FnOnce(&[Arc<Shared>; 2])) -> (Controller, [Arc<Shared>; 2]) {
     let (url, targets) = start();
     for target in &targets {
@@ -449,7 +449,7 @@ fn lanes_send_no_more_data_than_any_path_takes() {
     lane.read(1, 0, &mut [0; 64 << 10]).unwrap();
 }
 
-/// The installed functions that a target reports: names, some with a colon and which program it is.
+/// Sets the installed functions that a target reports: their names, some followed by a colon and the program.
 fn has_installed(target: &Shared, programs: &'static [&'static str]) {
     let all = || (1 << 31..).zip(programs);
     let report: Vec<u8> = all()
@@ -474,7 +474,7 @@ fn has_installed(target: &Shared, programs: &'static [&'static str]) {
     }));
 }
 
-/// Ends the association by a path, which is connected again; whether it is used then.
+/// Ends the association on a path, which then reconnects; returns whether it is used again.
 fn is_used_again(controller: &Controller, targets: &[Arc<Shared>; 2], path: usize) -> bool {
     set(&targets[path].deaf, true);
     is_in(controller, path, PathState::Lost);
@@ -533,9 +533,9 @@ fn installed_functions_that_a_program_uses_must_be_there() {
     }
 }
 
-/// The program can install it again.
+/// The program can install the function again.
 #[test]
-fn an_installed_function_that_no_path_has_any_more_bars_none() {
+fn an_installed_function_that_is_gone_everywhere_excludes_no_path() {
     let (mut controller, targets) = connect_to_installed(&["f", "g"]);
     controller.installed_function("g").unwrap();
     targets.iter().for_each(|target| set(&target.deaf, true));
@@ -572,11 +572,11 @@ fn a_path_without_the_installed_function_that_is_looked_up_is_not_used() {
     assert_eq!(controller.installed_function("f").unwrap(), FunctionId(1 << 31));
     is_in(&controller, 1, PathState::Lost);
     let why = controller.paths()[1].reason.clone().unwrap();
-    assert!(why.contains("is \"h\" there and \"f\" on another path"), "{why}");
+    assert!(why.contains("is \"h\" there, but \"f\" on another path"), "{why}");
     assert_eq!(controller.paths()[0].state, PathState::Optimized);
 }
 
-/// Unloading a function takes long at the second target, and the first is connected meanwhile.
+/// The second target takes long to unload a function, while the first is being connected.
 #[test]
 fn a_path_that_waits_for_another_is_kept_alive() {
     let (url, targets) = start();
@@ -585,7 +585,7 @@ fn a_path_that_waits_for_another_is_kept_alive() {
     let (path_timeout, connect_timeout) = (Duration::from_secs(16), Duration::from_millis(500));
     let options = Options { path_timeout, connect_timeout, ..Options::default() };
     let mut controller = Controller::connect(&url, options).unwrap();
-    // Half of the timeout, and a target is given up. Keep Alives leave after a quarter.
+    // A target is given up after half of the timeout; Keep Alives are sent every quarter.
     targets[1].slow_ms.store(6300, Ordering::SeqCst);
     let (begun, ends_after) = (Instant::now(), Duration::from_millis(6300));
     std::thread::scope(|scope| {
@@ -605,7 +605,7 @@ fn map(file: u32, version: u64) -> FileMapObject {
     FileMapObject { file, nsid: 1, version, length_bytes: 512, extents: vec![extent] }
 }
 
-/// The maps that a target has been given, by their files: what they say last.
+/// The current version of each file's map at a target.
 fn maps_at(target: &Shared) -> BTreeMap<u32, u64> {
     let mut maps = BTreeMap::new();
     for object in &*target.uploads.lock().unwrap() {
@@ -618,9 +618,9 @@ fn maps_at(target: &Shared) -> BTreeMap<u32, u64> {
     maps
 }
 
-/// Who keeps maps of files has other things to do than to wait for a path with each.
+/// The thread that keeps maps of files must not wait for a path with each map.
 #[test]
-fn maps_of_files_wait_for_no_path() {
+fn setting_file_maps_does_not_wait_for_paths() {
     let (url, targets) = start();
     targets.iter().for_each(|target| set(&target.has_timer, true));
     let (path_timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(1));
@@ -634,7 +634,7 @@ fn maps_of_files_wait_for_no_path() {
     (1..=30).for_each(|file| controller.remove_file_map(1, file).unwrap());
     let error = controller.set_file_map(&map(40, 2)).unwrap_err();
     assert!(matches!(error, Error::NoPath { .. }), "{error}");
-    // To wait for a path with each would take longer.
+    // Waiting for a path with each map would take longer.
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     for (path, target) in targets.iter().enumerate() {
         target.uploads.lock().unwrap().clear();
@@ -677,7 +677,7 @@ fn maps_are_set_while_a_path_gets_those_that_there_are() {
         controller.remove_file_map(1, file).unwrap();
         expected.remove(&file);
     }
-    // The path has not got all of them yet.
+    // The path has not received all maps yet.
     assert!(sent.load(Ordering::SeqCst) < files as usize);
     is_in(&controller, 0, PathState::Optimized);
     for target in &targets {

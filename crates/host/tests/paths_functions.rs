@@ -1,8 +1,8 @@
-//! Functions and their maps by two paths to a real target, of which one is cut and comes back.
+//! Functions and their maps over two paths to a real target, of which one is cut and comes back.
 
 #[path = "../../controller/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code)] // A part of it.
+#[allow(dead_code)] // Only a part is used here.
 #[path = "../../controller/tests/failover/relay.rs"]
 mod relay;
 
@@ -12,7 +12,7 @@ use common::{NQN, call, compile_text, config, load, memory, run, until};
 use relay::Relay;
 use std::time::{Duration, Instant};
 
-/// Work for a function, which takes what it has done away. The key is its argument.
+/// A function that removes an entry from a map of work. The key is its argument.
 const QUEUE: &str = r#"
 #include <bpfof.h>
 
@@ -73,7 +73,7 @@ impl Two {
     }
 }
 
-/// Takes what there is for a key out of the map; 0 if nothing is.
+/// Removes a key's value from the map and returns it; 0 if there is none.
 fn take(lane: &mut Lane, function: FunctionId, key: u64) -> u64 {
     let (answer, _) = run(lane, &call(function, &key.to_le_bytes())).expect("it runs");
     let value = u64::from_le_bytes(answer.try_into().expect("a number"));
@@ -142,12 +142,12 @@ fn a_path_comes_back_while_functions_are_loaded() {
 }
 
 #[test]
-fn a_map_that_functions_empty_bars_no_path() {
+fn a_map_emptied_by_functions_excludes_no_path() {
     let mut two = Two::new(HostLimits::default());
     let function = load(&mut two.controller, &compile_text(QUEUE), "take");
     let map = two.controller.map("work").expect("it is there");
     let mut lane = two.controller.open_lane().expect("a lane");
-    // Three are always there, and what has been taken goes by an irregular order.
+    // Three entries always stay, and entries are removed in an irregular order.
     let mut open = Vec::new();
     for key in 100..130_u64 {
         two.controller.map_set(&map, &key.to_le_bytes(), &(key + 7).to_le_bytes()).expect("set");
@@ -160,7 +160,7 @@ fn a_map_that_functions_empty_bars_no_path() {
         assert!(two.controller.paths().iter().all(|path| path.state == PathState::Optimized));
     }
     two.cut(0);
-    // By the other path, and by the first again.
+    // On the other path, and on the first again.
     let key = open.remove(0);
     assert_eq!(take(&mut lane, function, key), key + 7);
     two.open(0);
@@ -185,7 +185,7 @@ fn an_entry_that_is_deleted_is_deleted_on_each_path() {
 
 /// Two admin queues and three lanes.
 #[test]
-fn a_target_that_is_full_keeps_what_it_has() {
+fn a_path_to_a_full_target_keeps_its_lanes() {
     let two = Two::new(HostLimits { connections_per_host: 5, ..HostLimits::default() });
     let mut lanes = [(); 3].map(|()| two.controller.open_lane().expect("a lane"));
     let error = two.controller.open_lane().map(drop).expect_err("it is full");

@@ -1,4 +1,4 @@
-//! What a lane does when it cannot wait for its connection. Alone in its process, whose limits it changes.
+//! A lane that cannot wait for its connection. The only test in its process, because it changes the process's limits.
 
 mod fake_target;
 
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
-fn requests_end_although_nobody_can_wait_for_them() {
+fn requests_end_although_poll_fails() {
     let (address, target) = fake_target::start();
     let url = format!("nvme-tcp://{address}/{NQN}").parse().unwrap();
     for spin_us in [0, 1000] {
@@ -19,7 +19,7 @@ fn requests_end_although_nobody_can_wait_for_them() {
         let mut lane = controller.open_lane().unwrap();
         target.silent.store(true, Ordering::SeqCst);
         lane.submit(7, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 }).unwrap();
-        // poll() takes no more descriptors than a process may have.
+        // poll() fails if it gets more descriptors than the process may have.
         let limit = getrlimit(Resource::Nofile);
         let mut none = limit;
         none.current = Some(0);

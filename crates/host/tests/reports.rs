@@ -1,4 +1,4 @@
-//! What a small target says of functions and their maps, when it lies.
+//! Reports about functions and their maps from a small target that lies.
 
 mod fake_target;
 
@@ -9,7 +9,7 @@ use fake_target::{Answer, NQN, Shared};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A connection to a target that answers some admin commands like this.
+/// A connection to a target that answers some admin commands by `says`.
 fn connect_to(
     says: impl Fn(AdminCommand) -> Option<Answer> + Send + 'static,
 ) -> (Controller, Arc<Shared>) {
@@ -20,7 +20,7 @@ fn connect_to(
     (controller, shared)
 }
 
-/// An answer that says its length, as far as there is room.
+/// An answer that reports its full length, cut to the room there is.
 fn report(mut data: Vec<u8>, room_bytes: u32) -> Answer {
     let length = data.len() as u32;
     data.truncate(room_bytes as usize);
@@ -33,7 +33,7 @@ fn map_report(kind: u8, key_bytes: u32, value_bytes: u32, max_entries: u32) -> M
 }
 
 #[test]
-fn maps_that_cannot_be_are_refused() {
+fn impossible_maps_are_refused() {
     let cannot_be = [
         (2, 8, 4, 1),
         (2, 4, 4096, 4097),
@@ -64,8 +64,8 @@ fn maps_that_cannot_be_are_refused() {
     }
 }
 
-/// Reads a map of 8 bytes an entry and room for 40,000: `page` gives for a slot the one to go on from,
-/// and how many entries there are before it.
+/// Reads a map with 8 bytes per entry and room for 40,000: for a first slot, `page` gives the slot to continue from and
+/// the number of entries before it.
 fn read_map(page: fn(u32) -> (u32, u32)) -> Result<usize, Error> {
     read_map_of(40_000, page)
 }
@@ -88,7 +88,7 @@ fn read_map_of(max_entries: u32, page: fn(u32) -> (u32, u32)) -> Result<usize, E
 
 #[test]
 fn maps_are_read_to_their_end_and_not_further() {
-    // All entries of its first slots were removed.
+    // All entries in the first slots were removed.
     let entries = read_map(|first_slot| match first_slot {
         0 => (16_384, 0),
         16_384 => (16_390, 6),
@@ -105,13 +105,12 @@ fn maps_are_read_to_their_end_and_not_further() {
         let error = read_map(page).unwrap_err();
         assert!(matches!(error, Error::BadAnswer(_)), "{error}");
     }
-    // All that it has is asked for one by one.
+    // All entries are requested one by one.
     let error = read_map_of(1 << 20, |first_slot| (first_slot + 1, 0)).unwrap_err();
     assert!(error.to_string().contains("without entries"), "{error}");
 }
 
-/// A target that answers Function Report like this: the name of what is asked for, a function, and a
-/// controller in; an answer out.
+/// A target that answers Function Report by a closure, from the kind of the report, a function and a controller.
 fn report_on_functions(
     says: impl Fn(ReportContent, u32, u16) -> Vec<u8> + Send + 'static,
 ) -> (Controller, Arc<Shared>) {
@@ -169,7 +168,7 @@ fn a_trace_has_no_more_lines_than_targets_keep() {
 }
 
 #[test]
-fn what_a_target_says_is_text_and_nothing_else() {
+fn texts_of_a_target_lose_control_characters() {
     let (mut controller, shared) = report_on_functions(|content, _, _| match content {
         ReportContent::Entries => b"\x1b[2J\nok: \xe2\x80\xaeno\0padding".to_vec(),
         _ => b"\x1b]0;x\x07\n".to_vec(),

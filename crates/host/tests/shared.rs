@@ -19,7 +19,7 @@ fn connect(options: Options, caravan: Caravan) -> (Controller, SharedLane, Arc<S
     (controller, lane, shared)
 }
 
-/// Each thread has blocks of its own, writes them, and must read what it wrote last.
+/// Each thread has blocks of its own, writes them, and must read back its last writes.
 fn write_and_read(lane: &SharedLane, threads: u64, rounds: u64) {
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -58,7 +58,7 @@ fn threads_get_their_own_answers() {
     }
 }
 
-/// More threads than the queue has room for.
+/// More threads than the queue has slots.
 #[test]
 fn a_crowd_waits_for_room() {
     let options = Options { queue_depth: 4, ..Options::default() };
@@ -66,7 +66,7 @@ fn a_crowd_waits_for_room() {
     write_and_read(&lane, 40, 10);
 }
 
-/// Many threads that come at the same time leave together; however slow the machine is.
+/// Requests that many threads submit at the same time leave together, however slow the machine is.
 #[test]
 fn requests_of_threads_share_sends() {
     let options = Options { spin_us: 0, ..Options::default() };
@@ -77,7 +77,7 @@ fn requests_of_threads_share_sends() {
     assert!(counters.caravans < counters.requests, "{counters:?}");
 }
 
-/// What the small target turns around.
+/// The argument that the small target reverses.
 const CHAIN: PushdownCall<'_> = PushdownCall {
     nsid: 1,
     function: 42,
@@ -112,7 +112,8 @@ fn chains_and_refusals() {
     lane.call(flush, Urgency::NoDelay, &mut answer).unwrap();
 }
 
-/// All calls in flight end, later ones are refused, and after a new connection it works again.
+/// When the connection is lost, all calls in flight end and later ones are refused; after
+/// reconnecting the lane works again.
 #[test]
 fn a_lost_connection_ends_every_call() {
     let (controller, lane, shared) = connect(Options::default(), Caravan::default());
@@ -157,16 +158,16 @@ fn a_silent_target_is_given_up() {
         }
     });
     assert!(begun.elapsed() < Duration::from_secs(20));
-    // The connection ends although the lane is still there; that of the controller stays.
+    // The lane's connection ends although the lane still exists; the controller's connection stays.
     while shared.connections.load(Ordering::SeqCst) > 1 {
         assert!(begun.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A request that is held leaves when nobody else comes, however long the delay.
+/// A held request leaves when no other request comes, however long the delay.
 #[test]
-fn nobody_waits_for_ever() {
+fn held_requests_are_sent_after_the_delay() {
     let an_hour = 3_600_000_000;
     let caravan = Caravan { max_requests: 1000, max_bytes: 1 << 30, max_delay_us: an_hour };
     let options = Options { spin_us: 0, ..Options::default() };
@@ -174,7 +175,8 @@ fn nobody_waits_for_ever() {
     write_and_read(&lane, 7, 200);
 }
 
-/// As if it took them; it refuses the first, and gets chains one by one from then on.
+/// Pretend that the target supports vectors: it refuses the first one, and gets chains one by one
+/// from then on.
 #[test]
 fn a_target_without_vectors_gets_chains_one_by_one() {
     let options = Options { spin_us: 0, queue_depth: 12, ..Options::default() };

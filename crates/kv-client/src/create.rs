@@ -12,14 +12,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Writes a database to a file that does not exist yet. Until it is whole, and if this process ends before,
-/// it is PATH.partial, which another attempt replaces; after an error there is no file.
+/// Writes a database to a file that does not exist yet. It is called PATH.partial until it is complete; if this process
+/// ends before that, another attempt replaces the partial file. After an error there is no file.
 ///
 /// # Errors
 /// [`WriteError`].
 pub fn create_file(path: &Path, extent: &Extent, progress: Progress<'_>) -> Result<(), WriteError> {
     let named = |source| WriteError::File { path: path.to_owned(), source };
-    // Also a link that leads nowhere: the file gets its name once it is whole, and replaces nothing.
+    // A dangling symbolic link counts as well: the complete file gets its name by a rename that replaces nothing.
     if path.symlink_metadata().is_ok() {
         return Err(named(ErrorKind::AlreadyExists.into()));
     }
@@ -35,11 +35,11 @@ pub fn create_file(path: &Path, extent: &Extent, progress: Progress<'_>) -> Resu
     whole
 }
 
-/// Opens an empty file under the name of one that is not whole, and locks it. What it finds there is replaced
-/// unless somebody is writing it, and is never written: it may be whole already, under another name.
+/// Creates and locks an empty file under the partial name. An existing file of that name is replaced, unless another
+/// process is writing it. It is never overwritten in place: it may be a complete database with another name as well.
 fn open_partial(partial: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // Of something that is no file it is told at once.
+    // The open must not block on a FIFO, nor follow a symbolic link.
     options.write(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     loop {
         let left = match options.open(partial) {
@@ -69,7 +69,7 @@ fn open_partial(partial: &Path) -> io::Result<File> {
     }
 }
 
-/// Held by nobody if the file is of a creation that was killed.
+/// Locks a partial file. The lock is free if the creation that wrote the file was killed.
 fn lock(file: &File, partial: &Path) -> io::Result<()> {
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => {
@@ -80,7 +80,7 @@ fn lock(file: &File, partial: &Path) -> io::Result<()> {
     })
 }
 
-/// Whether the file has this name.
+/// Whether `path` names this file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let ours = file.metadata()?;
     match std::fs::symlink_metadata(path) {
@@ -90,11 +90,11 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Gives a whole file its name, but not that of a file that somebody has made meanwhile.
+/// Gives a complete file its name. Fails if a file of that name has been created meanwhile.
 fn publish(partial: &Path, path: &Path) -> io::Result<()> {
     match renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE) {
         Ok(()) => {}
-        // Not every file system knows it.
+        // Not every file system supports this flag.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             std::fs::hard_link(partial, path)?;
             std::fs::remove_file(partial)?;
@@ -106,7 +106,7 @@ fn publish(partial: &Path, path: &Path) -> io::Result<()> {
         _ => Path::new("."),
     };
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // A folder that only takes files, or of a file system that does not sync folders.
+        // The directory is not readable, or its file system does not sync directories.
         Err(error)
             if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) =>
         {
@@ -124,12 +124,12 @@ fn write_file(
 ) -> Result<(), WriteError> {
     file.set_len(extent.layout().file_bytes()).map_err(named)?;
     write_database(extent, &mut |offset, bytes| file.write_all_at(bytes, offset), progress)
-        .map_err(|error| WriteError::of(error, || "there is no database".to_owned()))?;
+        .map_err(|error| WriteError::of(error, || "no database was created".to_owned()))?;
     file.sync_all().map_err(named)
 }
 
-/// Writes a database over a target's namespace. Its root is written last: what a creation leaves that ends
-/// before is no database.
+/// Writes a database over a target's namespace. The root is written last, so that an unfinished creation leaves no
+/// database.
 ///
 /// # Errors
 /// [`WriteError`].
@@ -154,7 +154,7 @@ pub fn create_on_target(
             is_erased.set(true);
             let (first, rest) = bytes.split_at(info.block_bytes as usize);
             root = first.to_vec();
-            // What a former database has below its root is overwritten only when that is gone for good.
+            // Erase the root of a former database durably before overwriting its other nodes.
             lane.write(nsid, 0, &vec![0; root.len()])
                 .and_then(|()| lane.flush(nsid))
                 .and_then(|()| match rest {
@@ -168,8 +168,8 @@ pub fn create_on_target(
     write_database(extent, &mut |offset, bytes| blocks.write(offset, bytes, &mut send), progress)
         .map_err(|error| {
         WriteError::of(error, || match is_erased.get() {
-            true => format!("namespace {nsid} has no database now: create one again"),
-            false => format!("namespace {nsid} is as it was"),
+            true => format!("namespace {nsid} has no usable database now; create it again"),
+            false => format!("namespace {nsid} is unchanged"),
         })
     })?;
     blocks.finish(&mut send).map_err(WriteError::End)?;
@@ -180,11 +180,11 @@ pub fn create_on_target(
     Ok(())
 }
 
-/// Makes writes of whole logical blocks out of writes of 512-byte blocks at ascending offsets.
-/// What lies between them becomes zero, in so far as it shares a logical block with them.
+/// Makes writes of whole logical blocks out of writes of 512-byte blocks at ascending offsets. Gaps
+/// between the writes become zero, as far as they share a logical block with a write.
 struct WholeBlocks {
     block: usize,
-    /// Where `data` goes: a multiple of the block.
+    /// Offset of `data` in the namespace: a multiple of the block.
     offset: u64,
     data: Vec<u8>,
 }
@@ -226,7 +226,7 @@ mod tests {
     use std::fs;
     use std::ops::ControlFlow;
 
-    /// In a folder of its own, of which the name of the database that is not whole is the second part.
+    /// A directory of its own, with the paths of a database and of its partial file.
     fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let [path, partial] = ["db", "db.partial"].map(|name| folder.path().join(name));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_under_the_partial_name_is_never_written() {
+    fn a_file_left_under_the_partial_name_is_not_written() {
         let (folder, path, partial) = place();
         let published = folder.path().join("published");
         fs::write(&published, "whole").expect("written");
@@ -274,21 +274,21 @@ mod tests {
         let stopped = create_file(&path, &extent, &mut |_, _| ControlFlow::Break(()));
         let stopped = stopped.expect_err("it was stopped");
         assert!(matches!(stopped, WriteError::Interrupted(_)));
-        assert_eq!(stopped.to_string(), "interrupted: there is no database");
+        assert_eq!(stopped.to_string(), "interrupted: no database was created");
         assert!(!path.exists() && !partial.exists());
     }
 
     #[test]
-    fn a_creation_that_runs_is_told_as_such() {
+    fn a_concurrent_creation_is_reported() {
         let (_folder, path, partial) = place();
         let running = File::create(&partial).expect("made");
-        running.lock().expect("nobody has it");
+        running.lock().expect("it is not locked");
         let refused = create(&path).expect_err("it is being written").to_string();
         assert!(refused.contains("another process is writing"), "{refused}");
         assert!(!path.exists() && partial.exists());
     }
 
-    /// A file that somebody makes meanwhile is kept.
+    /// A file that another process creates meanwhile is kept.
     #[test]
     fn no_file_is_replaced() {
         let (_folder, path, partial) = place();

@@ -1,4 +1,4 @@
-//! What can go wrong with a database over the network or in a file.
+//! Errors of databases at a target or in a file.
 
 use bpfkv::create::CreateError;
 use bpfkv::pushdown::{BadAnswer, describe_abort};
@@ -25,7 +25,7 @@ pub enum SessionError {
     /// The target's answer is not one of BPF-KV's storage functions.
     #[error(transparent)]
     Answer(#[from] BadAnswer),
-    /// The storage function ended the chain, for this reason.
+    /// The storage function aborted the chain, for this reason.
     #[error("{0}")]
     Aborted(String),
     /// A plain read failed.
@@ -41,7 +41,7 @@ pub enum WriteError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The namespace has no room for the database.
@@ -74,7 +74,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Of a creation that leaves this if it is stopped.
+    /// The error of a creation; `left` says what a stopped creation leaves behind.
     pub(crate) fn of(error: CreateError, left: impl FnOnce() -> String) -> Self {
         match error {
             CreateError::Stopped => Self::Interrupted(left()),
@@ -83,7 +83,7 @@ impl WriteError {
     }
 }
 
-/// A failed chain in BPF-KV's words where the function itself complained.
+/// The error of a failed chain, in BPF-KV's terms if the function aborted it.
 pub(crate) fn explain(error: Error) -> SessionError {
     if let Error::Command { source, .. } = &error
         && let Some(text) = abort_text(source)
@@ -93,12 +93,12 @@ pub(crate) fn explain(error: Error) -> SessionError {
     SessionError::Host(error)
 }
 
-/// The same of a chain of many.
+/// The same for one chain of many.
 pub(crate) fn explain_chain(source: CommandError) -> SessionError {
     explain(Error::Command { command: "Pushdown", source })
 }
 
-/// The error of a lane's request, in BPF-KV's words where the storage function itself complained.
+/// The text of a request's error, in BPF-KV's terms if the storage function aborted the chain.
 pub fn explain_request(error: RequestError) -> String {
     match &error {
         RequestError::Command(command) => abort_text(command).unwrap_or_else(|| error.to_string()),
@@ -106,7 +106,7 @@ pub fn explain_request(error: RequestError) -> String {
     }
 }
 
-/// The same of a command, or of a chain of a vector.
+/// The same for a command, or for a chain of a vector.
 pub fn explain_command(error: &CommandError) -> String {
     abort_text(error).unwrap_or_else(|| error.to_string())
 }

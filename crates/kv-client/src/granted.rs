@@ -1,4 +1,4 @@
-//! Lookups in a database file by the grant daemon, for processes that may not read whole namespaces.
+//! Lookups in a database file with a grant from the grant daemon, for processes that may not read whole namespaces.
 
 use crate::error::{SessionError, explain_command};
 use crate::queries::Looked;
@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the daemon may take for the file before lookups run here.
+/// How long to wait for the daemon's grant before lookups run on this machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A database in a file, which this process can read.
@@ -27,12 +27,12 @@ pub struct GrantedFile {
     function: StorageFunction,
     file: [PushdownFile; 1],
     at_target: bool,
-    // Last: what is above belongs to it.
+    // Last field, because the fields above belong to it and must be dropped first.
     _maps: FileMaps,
 }
 
 impl GrantedFile {
-    /// Opens the database in the file `path`, and asks the daemon at `socket` for a grant. Without one lookups
+    /// Opens the database in the file `path`, and requests a grant from the daemon at `socket`. Without a grant lookups
     /// run on this machine.
     ///
     /// # Errors
@@ -45,17 +45,17 @@ impl GrantedFile {
         let maps = FileMaps::granted(client.map_err(bpfof_host::Error::from)?)?;
         let function = maps.load_function(bpfkv::GET_OBJECT, 0)?;
         let file = [maps.add(file, path.to_owned())];
-        // Why there is none is told by refusal().
+        // refusal() says why there is no grant.
         let _ = maps.wait_mapped(&file[0], PATIENCE);
         let reader = PushdownReader::new(&maps, Policy::default())?;
         Ok(Self { reader, function, file, at_target: false, _maps: maps })
     }
 
-    /// Why the target cannot read the file, if it cannot.
+    /// Why the target cannot run lookups in the file, if it cannot.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         match (self.function.id(), self.file[0].refusal()) {
-            (None, _) => Some("the daemon does not allow the function".to_owned()),
+            (None, _) => Some("the grant daemon does not allow the function".to_owned()),
             (_, refusal) => refusal.map(|refusal| refusal.to_string()),
         }
     }
@@ -77,7 +77,7 @@ impl GrantedFile {
     /// The value of each key, or why it cannot be looked up, in their order.
     ///
     /// # Errors
-    /// [`SessionError`], if that is not of one key.
+    /// [`SessionError`] for an error that does not belong to a single key.
     pub fn get_each(&mut self, keys: &[u64]) -> Result<Vec<Looked>, SessionError> {
         let wanted = (0..).zip(keys).filter_map(|(at, key)| Some((at, get_argument(*key)?)));
         let (places, arguments): (Vec<usize>, Vec<_>) = wanted.unzip();
@@ -106,7 +106,7 @@ impl GrantedFile {
     }
 }
 
-/// A failed lookup in BPF-KV's words where the function itself complained.
+/// The error of a failed lookup, in BPF-KV's terms if the function aborted it.
 fn explain_read(error: ReadError) -> SessionError {
     match error {
         ReadError::Command(command) => SessionError::Aborted(explain_command(&command)),

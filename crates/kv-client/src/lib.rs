@@ -1,9 +1,9 @@
-//! A client of BPF-KV databases: it writes a database to a file or to a target's namespace, and looks
-//! up keys, ranges and aggregates at a target, by pushdown or by plain reads; in a file also by the grant
-//! daemon.
+//! A client of BPF-KV databases: it writes a database to a file or to a target's namespace, and looks up keys, ranges
+//! and aggregates at a target, by pushdown or by plain reads. Keys in a file can also be looked up with a grant from
+//! the grant daemon.
 //!
-//! [`bpfkv`] has the format and the storage functions, and reads nothing itself. Here [`bpfof_host`]
-//! carries its requests.
+//! [`bpfkv`] defines the format and the storage functions, and does no I/O. This crate carries out its reads through
+//! [`bpfof_host`].
 
 mod create;
 mod error;

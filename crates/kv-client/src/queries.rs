@@ -10,7 +10,7 @@ use bpfkv::{
 };
 use bpfof_host::{PushdownMany, VectorChain};
 
-/// What a lookup of one key of many ends with.
+/// The result of looking up one key of many.
 pub type Looked = Result<Option<Value>, SessionError>;
 
 impl Session {
@@ -42,7 +42,7 @@ impl Session {
     /// The values of keys, in their order.
     ///
     /// # Errors
-    /// [`SessionError`], of the first key that cannot be looked up.
+    /// The [`SessionError`] of the first key that cannot be looked up.
     pub fn get_many(
         &mut self,
         keys: &[u64],
@@ -51,11 +51,11 @@ impl Session {
         self.get_each(keys, plain)?.into_iter().collect()
     }
 
-    /// The value of each key, or why it cannot be looked up, in their order. With `plain` nothing is looked up behind a
-    /// key for which the host cannot read.
+    /// The value of each key, or why it cannot be looked up, in their order. With `plain`, the lookups stop after the
+    /// first key for which a read fails.
     ///
     /// # Errors
-    /// [`SessionError`], if that is not of one key.
+    /// [`SessionError`] for an error that does not belong to a single key.
     pub fn get_each(&mut self, keys: &[u64], plain: bool) -> Result<Vec<Looked>, SessionError> {
         if plain {
             let mut each = Vec::with_capacity(keys.len());
@@ -69,7 +69,7 @@ impl Session {
             }
             return Ok(each);
         }
-        // Keys that the host does not know to be missing.
+        // The keys that the cache does not show to be missing.
         let (mut places, mut starts, mut arguments) = (Vec::new(), Vec::new(), Vec::new());
         let mut values: Vec<Looked> = Vec::with_capacity(keys.len());
         for (place, key) in keys.iter().enumerate() {
@@ -102,10 +102,10 @@ impl Session {
         Ok(values)
     }
 
-    /// Hands the pairs of a range to `take`, in order.
+    /// Passes the pairs of a range to `take`, in order.
     ///
     /// # Errors
-    /// [`SessionError`], or what `take` returns.
+    /// [`SessionError`], or the error that `take` returns.
     pub fn range<E: From<SessionError>>(
         &mut self,
         range: &KeyRange,
@@ -175,7 +175,7 @@ impl Session {
         Ok(*pushdown.summary())
     }
 
-    /// Reads what a cursor asks for, plainly, and feeds it.
+    /// Does a cursor's reads as plain reads, and feeds it the data.
     fn feed(
         &mut self,
         reads: &[ReadRequest],

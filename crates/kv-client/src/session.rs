@@ -9,14 +9,14 @@ use bpfof_host::{
 };
 use std::io;
 
-/// The namespace as one file, which every target knows.
+/// The whole namespace as one file: every target has this file map.
 pub(crate) const WHOLE_NAMESPACE: [FileVersion; 1] = [FileVersion { id: 0, version: 1 }];
 
 /// A connection to a target, with a database on its namespace.
 pub struct Session {
     /// The association with the target.
     pub controller: Controller,
-    /// The queue that requests take.
+    /// The I/O queue for requests.
     pub lane: Lane,
     /// The namespace with the database.
     pub nsid: u32,
@@ -24,7 +24,7 @@ pub struct Session {
     pub get: FunctionId,
     /// The loaded function [`bpfkv::RANGE_OBJECT`].
     pub range: FunctionId,
-    /// What this target takes.
+    /// The target's limits.
     pub limits: PushdownLimits,
     /// The top levels of the tree.
     pub cache: Cache,
@@ -32,10 +32,10 @@ pub struct Session {
     pub levels: u32,
 }
 
-/// Connects without looking at what is on the namespace.
+/// Connects without checking for a database on the namespace.
 ///
 /// # Errors
-/// The target cannot be reached, or refuses.
+/// The target cannot be reached, or refuses the connection.
 pub fn connect(url: &TargetUrl, options: Options) -> Result<(Controller, Lane), Error> {
     let controller = Controller::connect(url, options)?;
     let lane = controller.open_lane()?;
@@ -67,7 +67,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Holds the top levels of the tree on the host.
+    /// Caches the top levels of the tree on the host.
     ///
     /// # Errors
     /// [`SessionError::Cache`].
@@ -83,7 +83,7 @@ impl Session {
         FirstRead { file: 0, offset_bytes, size_bytes: FIRST_READ_BYTES }
     }
 
-    /// Gets of many keys, with these first reads, by one command.
+    /// One command that gets many keys, with these first reads.
     pub fn get_vector<'a>(
         &self,
         first: FirstReads<'a>,
@@ -102,8 +102,8 @@ impl Session {
         }
     }
 
-    /// A call of one of the functions on the database, with the longest answer and the scratch that
-    /// it needs, in bytes.
+    /// A call of one of the functions on the database; the pair is the longest answer and the size
+    /// of scratch, in bytes.
     pub fn call<'a>(
         &self,
         function: FunctionId,
@@ -127,7 +127,7 @@ impl Session {
 
 /// Reads any range of a namespace: rounds it out to whole blocks.
 pub(crate) fn read(lane: &mut Lane, nsid: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
-    // Every block size we serve divides this.
+    // A multiple of every logical block size that targets of this project have.
     const BLOCK: u64 = 4096;
     let start = offset / BLOCK * BLOCK;
     let end = (offset + data.len() as u64).next_multiple_of(BLOCK);
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use bpfof_host::CommandError;
 
-    /// Any other error is told as it came.
+    /// Any other error is returned unchanged.
     #[test]
     fn only_a_read_behind_the_end_is_tried_again() {
         let failed = |status| {

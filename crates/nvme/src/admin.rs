@@ -5,7 +5,7 @@ use crate::opcode::{FABRICS, admin};
 use crate::vendor_specific::MapCommand;
 use crate::{Sgl, Sqe, Status};
 
-/// The place of a chunk in an upload (protocol.md, "Uploads").
+/// The position of a chunk in an upload (protocol.md, "Uploads").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upload {
     /// Length of the whole object in bytes (CDW10).
@@ -15,7 +15,7 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// The commands that an object of less than 4 GiB takes, each with its data, of at most `chunk_bytes` (not 0).
+    /// The commands that upload an object of less than 4 GiB, each with its data of at most `chunk_bytes` (not 0).
     pub fn chunks(object: &[u8], chunk_bytes: u32) -> impl Iterator<Item = (Upload, &[u8])> {
         let total_bytes = object.len() as u32;
         let offsets = (0..total_bytes).step_by(chunk_bytes as usize);
@@ -29,16 +29,15 @@ impl Upload {
 pub struct Installation {
     /// The entry point: which `bpfof/…` section of the object, in file order (CDW13).
     pub entry: u32,
-    /// Installed for all associations with the subsystem until it is unloaded, not for this one (CDW12
-    /// bit 0).
+    /// Installed for all associations with the subsystem until it is unloaded, not only for this one (CDW12 bit 0).
     pub kept: bool,
-    /// The upload begins with the function's name, [`NAME_BYTES`](Self::NAME_BYTES) long; otherwise it has
-    /// that of its section (CDW12 bit 1).
+    /// The upload begins with the function's name, [`NAME_BYTES`](Self::NAME_BYTES) long; otherwise the function is
+    /// named after its section (CDW12 bit 1).
     pub named: bool,
 }
 
 impl Installation {
-    /// Bytes of a name before the object: UTF-8, zero-padded.
+    /// Bytes of the name in front of the object: UTF-8, zero-padded.
     pub const NAME_BYTES: usize = 64;
     /// Bit 0 of CDW12.
     const KEPT: u32 = 1;
@@ -124,9 +123,9 @@ pub enum AdminCommand {
         function: u32,
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
-        /// What is asked for (CDW12).
+        /// The kind of report (CDW12).
         content: ReportContent,
-        /// Whose functions: a controller id, or 0 for those of the association (CDW13 bits 15:0).
+        /// Association that has the functions: its controller id, or 0 for the command's own (CDW13 bits 15:0).
         controller: u16,
     },
     /// Pushdown Identify (protocol.md).
@@ -142,16 +141,16 @@ pub enum AdminCommand {
     Unknown(u8),
 }
 
-/// What Function Report asks for (protocol.md, Function Report).
+/// The kinds of report of Function Report (protocol.md, Function Report).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportContent {
     /// An entry for each function.
     Entries,
-    /// The last fault of one function in words.
+    /// A description of one function's last fault.
     LastFault,
-    /// What one function has traced, as text.
+    /// The trace lines of one function, as text.
     Trace,
-    /// The ids of the associations whose functions the host may ask for, its own first.
+    /// The ids of the associations whose functions the host may report on, its own first.
     Associations,
     /// The digest of each function.
     Digests,
@@ -387,7 +386,7 @@ mod tests {
     use super::Upload;
 
     #[test]
-    fn an_object_is_in_its_chunks() {
+    fn the_chunks_of_an_object_cover_it() {
         let object: Vec<u8> = (0..10).collect();
         for (chunk_bytes, lengths) in
             [(3, &[3, 3, 3, 1][..]), (5, &[5, 5]), (10, &[10]), (1 << 20, &[10])]

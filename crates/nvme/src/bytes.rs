@@ -61,8 +61,8 @@ pub(crate) const fn fits<T: Field>(at: usize, size: usize) -> bool {
     at + T::BYTES <= size
 }
 
-/// Defines a structure together with its layout: `offset => field: type`, one line per field.
-/// `BYTES`, `from_bytes` and `to_bytes` follow from the table; bytes not named are written as zero.
+/// Defines a structure and its layout: `offset => field: type`, one line per field. `BYTES`,
+/// `from_bytes` and `to_bytes` follow from the table; bytes without a field are written as zero.
 macro_rules! wire_struct {
     (
         $(#[$meta:meta])*

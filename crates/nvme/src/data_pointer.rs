@@ -1,11 +1,11 @@
-//! Where a command's data is: its SGL descriptor, read once (NVMe Base 2.0 §4.1.2).
+//! The location of a command's data: its SGL descriptor, read once (NVMe Base 2.0 §4.1.2).
 
 use crate::sqe::Sgl;
 
-/// Where the data of a command comes from, or goes to. Lengths are in bytes.
+/// Location of the data that a command sends or receives. Lengths are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataPointer {
-    /// There is no data: a descriptor of a kind for data elsewhere, of length 0.
+    /// There is no data: a transport or keyed descriptor of length 0.
     #[default]
     None,
     /// In the capsule, behind the command (NVMe Base 2.0 §4.1.2: data block with an offset).
@@ -15,24 +15,24 @@ pub enum DataPointer {
         /// Its length.
         length_bytes: u32,
     },
-    /// The transport moves it, by PDUs of its own (NVMe/TCP 1.0 §3.6.2.6: transport data block).
+    /// The transport moves it, in PDUs of its own (NVMe/TCP 1.0 §3.6.2.6: transport data block).
     Transport {
-        /// What the host has or has room for.
+        /// Length of the host's data or buffer.
         length_bytes: u32,
     },
     /// In memory of the host that the controller reads and writes itself (NVMe Base 2.0 §4.1.2: keyed
     /// data block).
     Keyed {
-        /// Where it begins.
+        /// Start address.
         address: u64,
-        /// What the host has or has room for.
+        /// Length of the host's data or buffer.
         length_bytes: u32,
-        /// Names the memory.
+        /// Key of the memory.
         key: u32,
         /// The key is to be invalidated with the response.
         invalidate: bool,
     },
-    /// A kind of descriptor that is none of these.
+    /// Any other kind of descriptor.
     Unknown(u8),
 }
 
@@ -52,7 +52,7 @@ impl DataPointer {
         }
     }
 
-    /// How much data there is, or is room for.
+    /// Length of the data, or of the buffer for it.
     #[must_use]
     #[inline]
     pub fn length_bytes(self) -> u32 {
@@ -64,7 +64,7 @@ impl DataPointer {
         }
     }
 
-    /// Whether the data is, or is to be, at the host, outside the capsule.
+    /// Whether the data is sent from or to the host outside the capsule.
     #[must_use]
     #[inline]
     pub fn is_remote(self) -> bool {
@@ -72,7 +72,7 @@ impl DataPointer {
     }
 }
 
-/// The length of a keyed descriptor has three bytes, and the key is where others have the fourth.
+/// The length of a keyed descriptor has three bytes; its key begins where the length of others has its fourth.
 fn keyed(sgl: &Sgl) -> DataPointer {
     let [a, b, c, key] = sgl.length_bytes.to_le_bytes();
     let length_bytes = u32::from_le_bytes([a, b, c, 0]);

@@ -22,10 +22,11 @@ pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
 pub const HOST_BEHAVIOR_SUPPORT: u8 = 0x16;
 /// Host Identifier (§5.27.1.25).
 pub const HOST_IDENTIFIER: u8 = 0x81;
-/// Queue Restriction: what the I/O queues of the association take (docs/protocol.md).
+/// Queue Restriction: the commands that the I/O queues of the association accept
+/// (docs/protocol.md).
 pub const QUEUE_RESTRICTION: u8 = 0xC0;
 
-/// Queue Restriction: chains over mapped files and nothing else.
+/// Queue Restriction: only chains over mapped files.
 pub const PUSHDOWN_ONLY: u32 = 1;
 
 /// Get Features selector: the current value (§5.15).
@@ -34,7 +35,7 @@ pub const SELECT_CURRENT: u8 = 0;
 pub const SELECT_DEFAULT: u8 = 1;
 /// Get Features selector: the saved value (§5.15).
 pub const SELECT_SAVED: u8 = 2;
-/// Get Features selector: what the feature supports (§5.15).
+/// Get Features selector: the capabilities of the feature (§5.15).
 pub const SELECT_SUPPORTED: u8 = 3;
 
 /// CDW11 of Set Features, Number of Queues, asking for `queues` I/O queue pairs (1 to 65,535); also

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: they assert what must hold for any bytes. Unit tests call them too.
+//! Entry points for fuzzing: they assert properties that hold for any bytes. Unit tests call them too.
 
 use crate::fabrics::{Cap, ConnectData, ControllerConfig, Csts};
 use crate::identify::{IDENTIFY_BYTES, IdentifyController, IdentifyNamespace};
@@ -15,7 +15,7 @@ use crate::vendor_specific::{
 };
 use crate::{AdminCommand, Cqe, DataPointer, FabricsCommand, NvmCommand, Sgl, Sqe};
 
-/// Capsule limit of the fuzzed target, small enough to be reached.
+/// Capsule limit of the fuzzed target, small enough for inputs to reach it.
 const CAPSULE_MAX_BYTES: u32 = 512;
 
 /// An event in a form that does not depend on how the input was split.
@@ -59,7 +59,7 @@ fn record(log: &mut Vec<Record>, event: PduEvent<'_>, digests: Digests) {
     log.push(Record::Pdu(pdu));
 }
 
-/// Feeds `stream` in pieces whose lengths repeat `pieces`.
+/// Feeds `stream` to a receiver in pieces whose lengths repeat `pieces`.
 fn receive(host_side: bool, digests: Digests, stream: &[u8], pieces: &[usize]) -> Vec<Record> {
     let mut receiver = if host_side {
         PduReceiver::for_host()
@@ -102,8 +102,8 @@ fn receive(host_side: bool, digests: Digests, stream: &[u8], pieces: &[usize]) -
     log
 }
 
-/// A stream of PDUs: the receiver of either side gives the same events however the stream is
-/// split, and never holds back more than its buffer.
+/// A stream of PDUs: the receiver of either side gives the same events however the stream is split, and never leaves
+/// more unconsumed than its buffer holds.
 ///
 /// Byte 0: bit 0 host side, bits 1 and 2 digests, bit 3 start with a good ICReq or ICResp. Bytes 1
 /// and 2: lengths of the pieces.
@@ -133,7 +133,7 @@ pub fn pdu_stream(data: &[u8]) {
     }
 }
 
-/// Takes the next `N` bytes of `data`, zeroes behind its end.
+/// Takes the next `N` bytes of `data`, padded with zeroes.
 fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let length = data.len().min(N);
@@ -142,7 +142,7 @@ fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Commands, completions and data structures: what is read is written back the same.
+/// Commands, completions and data structures: a parsed value is written back as the same bytes.
 pub fn commands(mut data: &[u8]) {
     let entry = take::<64>(&mut data);
     let sqe = Sqe::from_bytes(&entry);
@@ -193,7 +193,7 @@ pub fn commands(mut data: &[u8]) {
     }
 }
 
-/// Structures of the vendor commands: what is accepted is written back the same.
+/// Structures of the vendor commands: an accepted value is written back as the same bytes.
 pub fn vendor(data: &[u8]) {
     if let Ok(request) = PushdownRequest::parse(data, 64) {
         let files: Vec<FileVersion> = request.files().collect();
@@ -230,7 +230,7 @@ pub fn vendor(data: &[u8]) {
     for entry in MapReportEntry::list(data) {
         assert_eq!(MapReportEntry::from_bytes(&entry.to_bytes()), entry);
     }
-    // Commands about maps in which only what has a meaning is set.
+    // Map commands in which only fields with a meaning are set.
     let given = Sqe::from_bytes(&take(&mut &*data));
     let sqe = Sqe {
         opcode: [0xC2, 0xC3, 0xC9, 0xCE][usize::from(given.opcode & 3)],
@@ -249,8 +249,7 @@ pub fn vendor(data: &[u8]) {
     assert_eq!(PushdownLimits::from_bytes(&limits.to_bytes()), limits);
 }
 
-/// Private data of connection managers, and descriptors of data elsewhere: what is accepted is written as it
-/// was read.
+/// Private data of connection managers, and keyed SGL descriptors: an accepted value is written back as the same bytes.
 pub fn rdma(data: &[u8]) {
     if let Ok(request) = ConnectRequest::from_private_data(data) {
         let bytes = request.to_bytes();
@@ -272,8 +271,8 @@ pub fn rdma(data: &[u8]) {
     }
 }
 
-/// A Pushdown Vector request: what is accepted has chains within its bytes, and is written back the same
-/// but for which tables it has.
+/// A Pushdown Vector request: the chains of an accepted request are within its bytes, and it is written back as the
+/// same bytes, with the same tables.
 fn vector_request(data: &[u8]) {
     let Ok(request) = PushdownVectorRequest::parse(data, 64, 256) else { return };
     let files: Vec<FileVersion> = request.files().collect();
@@ -314,7 +313,7 @@ fn vector_request(data: &[u8]) {
     assert_eq!(encoded.len(), parts.encoded_bytes());
 }
 
-/// The answer of a Pushdown Vector: what is accepted has answers within its bytes.
+/// The answer of a Pushdown Vector: the chains' answers in an accepted one are within its bytes.
 fn vector_answer(data: &[u8]) {
     let Some((count, data)) = data.split_first() else { return };
     let Ok(answer) = VectorAnswer::parse(data, u16::from(*count)) else { return };

@@ -201,7 +201,7 @@ pub const EFFECT_SUPPORTED: u32 = 1 << 0;
 /// Effects of a command (NVMe Base 2.0 §5.16.1.6): changes the contents of logical blocks.
 pub const EFFECT_BLOCKS_CHANGE: u32 = 1 << 1;
 
-/// Commands Supported and Effects (NVMe Base 2.0 §5.16.1.6) of these commands of the two kinds of queues.
+/// Commands Supported and Effects (NVMe Base 2.0 §5.16.1.6) with these admin and I/O commands.
 #[must_use]
 pub fn command_effects(admin: &[CommandEntry], io: &[CommandEntry]) -> [u8; 4096] {
     let mut bytes = [0; 4096];

@@ -4,26 +4,26 @@
 /// One command of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandEntry {
-    /// Its opcode; of a fabrics command its type.
+    /// Its opcode, or its type if it is a fabrics command.
     pub opcode: u8,
     /// Its name in the specification.
     pub name: &'static str,
-    /// What carrying it out changes.
+    /// The effect of executing it.
     pub effect: Effect,
 }
 
-/// What the Commands Supported and Effects log says of a command (NVMe Base 2.0 §5.16.1.6).
+/// The effect that the Commands Supported and Effects log reports (NVMe Base 2.0 §5.16.1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// No logical block.
+    /// Changes no logical block.
     None,
-    /// Logical blocks.
+    /// Changes logical blocks.
     ChangesBlocks,
-    /// It is not in the log: fabrics commands, and those that controllers over fabrics do not have.
+    /// Not in the log: fabrics commands, and commands that controllers over fabrics do not have.
     Unlisted,
 }
 
-/// Makes constants of opcodes, and their table.
+/// Defines opcode constants and their table.
 macro_rules! commands {
     ($(#[$about:meta])* $module:ident {
         $($(#[$doc:meta])* $constant:ident = $opcode:literal, $name:literal, $effect:ident;)*
@@ -129,8 +129,7 @@ commands! {
 /// Opcode of every fabrics command, on any queue (NVMe Base 2.0 §6).
 pub const FABRICS: u8 = 0x7F;
 
-/// The name of a command on an admin queue or an I/O queue, if it is known; `fctype` tells fabrics
-/// commands apart.
+/// The name of a command on an admin queue or an I/O queue, if it is known; `fctype` selects among fabrics commands.
 #[must_use]
 pub fn command_name(is_admin_queue: bool, opcode: u8, fctype: u8) -> Option<&'static str> {
     let (table, opcode) = match (opcode, is_admin_queue) {

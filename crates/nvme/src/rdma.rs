@@ -1,9 +1,9 @@
-//! What the two ends of an NVMe over RDMA queue tell each other while they connect: private data of the
-//! connection manager's messages (NVMe RDMA Transport 1.0 §3.2).
+//! Parameters that the two ends of an NVMe over RDMA queue exchange while they connect: private data of the connection
+//! manager's messages (NVMe RDMA Transport 1.0 §3.2).
 //!
-//! A message has room for more than the structure: connection managers hand out all of it, padded with
-//! zeroes. Commands, completions and data need nothing of their own: a capsule is a message, and
-//! [`DataPointer::Keyed`](crate::DataPointer::Keyed) says where data is.
+//! Connection managers deliver the whole private data area of a message, which is larger than the structure and padded
+//! with zeroes. Commands, completions and data need no structures of their own: a capsule is a message, and
+//! [`DataPointer::Keyed`](crate::DataPointer::Keyed) locates the data.
 
 use crate::bytes::{get, put};
 use std::fmt;
@@ -11,16 +11,16 @@ use std::fmt;
 /// The only record format (NVMe RDMA Transport 1.0 §3.2: RECFMT).
 const RECFMT: u16 = 0;
 
-/// Asks for a queue (NVMe RDMA Transport 1.0 §3.2: RDMA_CM_REQUEST private data).
+/// Requests a queue (NVMe RDMA Transport 1.0 §3.2: RDMA_CM_REQUEST private data).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// QID: 0 for the admin queue (bytes 3:2).
     pub qid: u16,
-    /// HRQSIZE: how many responses the host has posted receives for (bytes 5:4).
+    /// HRQSIZE: number of receives that the host has posted for responses (bytes 5:4).
     pub host_receives: u16,
-    /// HSQSIZE: how many commands the host has outstanding at most, sent as one less (bytes 7:6).
+    /// HSQSIZE: maximum number of commands that the host has outstanding, sent minus one (bytes 7:6).
     pub host_sends: u32,
-    /// CNTLID: of an I/O queue the controller; hosts of older versions leave it 0 (bytes 9:8).
+    /// CNTLID: the controller of an I/O queue; hosts of older versions leave it 0 (bytes 9:8).
     pub cntlid: u16,
 }
 
@@ -31,7 +31,7 @@ impl ConnectRequest {
     /// Reads a request.
     ///
     /// # Errors
-    /// What is wrong with it, for [`ConnectReject`].
+    /// The reason to refuse it, for [`ConnectReject`].
     pub fn from_private_data(bytes: &[u8]) -> Result<ConnectRequest, RejectStatus> {
         if bytes.len() < ConnectRequest::BYTES {
             return Err(RejectStatus::INVALID_LENGTH);
@@ -50,7 +50,7 @@ impl ConnectRequest {
     /// Writes a request. `host_sends` is from 1 to 65536.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ConnectRequest::BYTES] {
-        debug_assert!((1..=1 << 16).contains(&self.host_sends), "it is sent as one less");
+        debug_assert!((1..=1 << 16).contains(&self.host_sends), "the field holds the value less 1");
         let mut bytes = [0; ConnectRequest::BYTES];
         put(&mut bytes, 0, RECFMT);
         put(&mut bytes, 2, self.qid);
@@ -64,7 +64,7 @@ impl ConnectRequest {
 /// Grants a queue (NVMe RDMA Transport 1.0 §3.2: RDMA_CM_ACCEPT private data).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectAccept {
-    /// CRQSIZE: how many commands the controller has posted receives for (bytes 3:2).
+    /// CRQSIZE: number of receives that the controller has posted for commands (bytes 3:2).
     pub controller_receives: u16,
 }
 
@@ -72,7 +72,7 @@ impl ConnectAccept {
     /// Size on the wire, in bytes.
     pub const BYTES: usize = 32;
 
-    /// Reads an answer; none if it is too short or of another format.
+    /// Reads an answer; `None` if it is too short or of another format.
     #[must_use]
     pub fn from_private_data(bytes: &[u8]) -> Option<ConnectAccept> {
         let is_known = bytes.len() >= ConnectAccept::BYTES && get::<u16>(bytes, 0) == RECFMT;
@@ -92,7 +92,7 @@ impl ConnectAccept {
 /// Refuses a queue (NVMe RDMA Transport 1.0 §3.2: RDMA_CM_REJECT private data).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectReject {
-    /// STS: why (bytes 3:2).
+    /// STS: the reason (bytes 3:2).
     pub status: RejectStatus,
 }
 
@@ -100,7 +100,7 @@ impl ConnectReject {
     /// Size on the wire, in bytes.
     pub const BYTES: usize = 4;
 
-    /// Reads a refusal; none if it is too short or of another format.
+    /// Reads a refusal; `None` if it is too short or of another format.
     #[must_use]
     pub fn from_private_data(bytes: &[u8]) -> Option<ConnectReject> {
         let is_known = bytes.len() >= ConnectReject::BYTES && get::<u16>(bytes, 0) == RECFMT;
@@ -117,7 +117,7 @@ impl ConnectReject {
     }
 }
 
-/// Why a queue is refused (NVMe RDMA Transport 1.0 §3.2: error statuses). It is displayed in words.
+/// Why a queue is refused (NVMe RDMA Transport 1.0 §3.2: error statuses). Its `Display` is a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectStatus(pub u16);
 
@@ -126,17 +126,17 @@ impl RejectStatus {
     pub const INVALID_LENGTH: RejectStatus = RejectStatus(1);
     /// Its format is unknown.
     pub const INVALID_RECFMT: RejectStatus = RejectStatus(2);
-    /// QID is not that of a queue.
+    /// QID is not a valid queue identifier.
     pub const INVALID_QID: RejectStatus = RejectStatus(3);
-    /// HSQSIZE is more than there can be.
+    /// HSQSIZE is above the controller's limit.
     pub const INVALID_HSQSIZE: RejectStatus = RejectStatus(4);
-    /// HRQSIZE is too few.
+    /// HRQSIZE is too small.
     pub const INVALID_HRQSIZE: RejectStatus = RejectStatus(5);
-    /// There is no memory or no room for one more.
+    /// No memory or no room for another queue.
     pub const NO_RESOURCES: RejectStatus = RejectStatus(6);
-    /// The peer takes no RDMA Reads.
+    /// The peer accepts no RDMA Reads.
     pub const INVALID_IRD: RejectStatus = RejectStatus(7);
-    /// The peer asks for more RDMA Reads than there can be.
+    /// The peer requests more RDMA Reads than are possible.
     pub const INVALID_ORD: RejectStatus = RejectStatus(8);
 }
 
@@ -145,7 +145,7 @@ impl fmt::Display for RejectStatus {
         let words = match *self {
             RejectStatus::INVALID_LENGTH => "the private data has a wrong length",
             RejectStatus::INVALID_RECFMT => "the private data has an unknown format (RECFMT)",
-            RejectStatus::INVALID_QID => "there is no such queue (QID)",
+            RejectStatus::INVALID_QID => "the queue does not exist (QID)",
             RejectStatus::INVALID_HSQSIZE => "the queue has too many entries (HSQSIZE)",
             RejectStatus::INVALID_HRQSIZE => "the host posts too few receives (HRQSIZE)",
             RejectStatus::NO_RESOURCES => "there are no resources for one more queue",
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_its_status() {
+    fn each_error_has_its_status() {
         let good = ConnectRequest { qid: 1, host_receives: 1, host_sends: 1, cntlid: 0 }.to_bytes();
         let status = |bytes: &[u8]| ConnectRequest::from_private_data(bytes).expect_err("bad");
         assert_eq!(status(&good[..31]), RejectStatus::INVALID_LENGTH);
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_come_back(
+        fn all_messages_round_trip(
             qid: u16, host_receives in 1u16.., host_sends in 1u32..=65536, cntlid: u16, number: u16,
             padding in 0usize..200,
         ) {
@@ -220,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_too_strange(bytes: Vec<u8>) {
+        fn any_bytes_are_parsed_without_panic(bytes: Vec<u8>) {
             if let Ok(request) = ConnectRequest::from_private_data(&bytes) {
                 prop_assert_eq!(&request.to_bytes()[..10], &bytes[..10]);
             }

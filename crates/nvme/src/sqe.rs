@@ -2,8 +2,7 @@
 
 use crate::bytes::{get, put};
 
-/// A submission queue entry, all 64 bytes of it (NVMe Base 2.0 §3.3.3.1). Reading and writing lose
-/// nothing.
+/// A submission queue entry, all 64 bytes of it (NVMe Base 2.0 §3.3.3.1). Reading and writing preserve every bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sqe {
     /// CDW0 bits 7:0: opcode (§3.3.3.1).
@@ -139,10 +138,10 @@ impl Sgl {
         Self { address: 0, length_bytes, reserved: [0; 3], kind: Self::TRANSPORT }
     }
 
-    /// `length_bytes` (below 2^24) of data at `address` of the memory that `key` names.
+    /// `length_bytes` (below 2^24) of data at `address` of the memory with this `key`.
     #[must_use]
     pub const fn keyed(address: u64, length_bytes: u32, key: u32) -> Self {
-        debug_assert!(length_bytes < 1 << 24, "the length has three bytes");
+        debug_assert!(length_bytes < 1 << 24, "the length field has three bytes");
         let [first, second, third, fourth] = key.to_le_bytes();
         let [a, b, c, _] = length_bytes.to_le_bytes();
         let length_bytes = u32::from_le_bytes([a, b, c, first]);

@@ -6,7 +6,7 @@ use std::fmt;
 /// (12:11), More (13) and Do Not Retry (14) (NVMe Base 2.0 §3.3.3.2.1).
 ///
 /// The generic constants carry no Do Not Retry: the controller decides. Those of `docs/protocol.md`
-/// carry it where it says so. Compare codes with [`Status::same_code`].
+/// carry it where that document says so. Compare codes with [`Status::same_code`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
@@ -164,7 +164,7 @@ codes! {
     NAMESPACE_WRITE_PROTECTED = new(GENERIC, 0x20), "Namespace is Write Protected";
     /// Generic 21h (NVMe Base 2.0 §3.3.3.2.1.2).
     COMMAND_INTERRUPTED = new(GENERIC, 0x21), "Command Interrupted";
-    /// Generic 22h: also what a data digest error of a command is answered with (NVMe Base 2.0
+    /// Generic 22h: also the answer to a command with a data digest error (NVMe Base 2.0
     /// §3.3.3.2.1.2, NVMe/TCP 1.0 §3.6.2.1).
     TRANSIENT_TRANSPORT_ERROR = new(GENERIC, 0x22), "Transient Transport Error";
     /// Generic 80h (NVM Command Set 1.0 §2.1).
@@ -207,7 +207,7 @@ codes! {
 
     /// Media 80h (NVMe Base 2.0 §3.3.3.2.1.4).
     WRITE_FAULT = new(MEDIA, 0x80), "Write Fault";
-    /// Media 81h: also how a chain ends whose device read failed (NVMe Base 2.0 §3.3.3.2.1.4).
+    /// Media 81h: also the status of a chain whose device read failed (NVMe Base 2.0 §3.3.3.2.1.4).
     UNRECOVERED_READ_ERROR = new(MEDIA, 0x81), "Unrecovered Read Error";
     /// Media 85h (NVMe Base 2.0 §3.3.3.2.1.4).
     COMPARE_FAILURE = new(MEDIA, 0x85), "Compare Failure";
@@ -257,7 +257,7 @@ codes! {
     ENTRY_EXISTS = vendor(0x11), "Entry Exists";
     /// Vendor 12h (protocol.md, "Statuses").
     MAP_FULL = vendor(0x12), "Map Full";
-    /// Vendor 13h (protocol.md, "Statuses"): the chain may be asked for again.
+    /// Vendor 13h (protocol.md, "Statuses"): the host may request the chain again.
     VECTOR_FULL = new(VENDOR, 0x13), "Vector Full";
 }
 

@@ -68,15 +68,14 @@ macro_rules! text_field {
 }
 
 text_field! {
-    /// ASCII text padded with spaces (NVMe Base 2.0 §5.17.2.1, SN). `to_string` gives the
-    /// text without its padding; bytes that are no UTF-8 are shown as U+FFFD, and so are characters that
-    /// [must not reach a terminal](is_unprintable).
+    /// ASCII text padded with spaces (NVMe Base 2.0 §5.17.2.1, SN). `to_string` gives the text without its padding.
+    /// Bytes that are not UTF-8, and characters that [must not reach a terminal](is_unprintable), are shown as U+FFFD.
     SpacePadded, b' '
 }
 text_field! {
-    /// UTF-8 text padded with zeroes, such as an NQN (NVMe Base 2.0 §4.5). `to_string` gives the
-    /// text before the first zero; bytes that are no UTF-8 are shown as U+FFFD, and so are characters that
-    /// [must not reach a terminal](is_unprintable).
+    /// UTF-8 text padded with zeroes, such as an NQN (NVMe Base 2.0 §4.5). `to_string` gives the text before the first
+    /// zero. Bytes that are not UTF-8, and characters that [must not reach a terminal](is_unprintable), are shown as
+    /// U+FFFD.
     NulPadded, 0
 }
 
@@ -101,7 +100,7 @@ fn write_printable(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_str(text)
 }
 
-/// Whether a character of a peer's text must not reach a log or a terminal: it is a control character, ends a
+/// Whether a character of a peer's text must not reach a log or a terminal: a control character, or one that ends a
 /// line, changes the direction of writing, or has no width.
 #[must_use]
 pub fn is_unprintable(c: char) -> bool {
@@ -115,7 +114,7 @@ mod tests {
     use super::{NulPadded, SpacePadded, is_unprintable};
 
     #[test]
-    fn fields_are_shown_without_what_a_terminal_obeys() {
+    fn fields_are_shown_without_control_characters() {
         let text = "a\u{1b}]0;b\u{202e}ä";
         let shown = "a\u{fffd}]0;b\u{fffd}ä";
         assert_eq!(NulPadded::<32>::new(text).to_string(), shown);
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_lies_is_told_from_text_of_any_language() {
+    fn misleading_characters_are_told_from_text_of_any_language() {
         for lies in
             ["\u{202e}gpj", "a\u{2028}b", "\u{feff}", "a\tb", "a\u{200b}b", "\u{7f}", "\u{85}"]
         {

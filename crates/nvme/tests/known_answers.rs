@@ -428,7 +428,7 @@ fn pushdown_vector_rules() {
     }
     assert_eq!(refused(&plain, &|b| b[36..40].copy_from_slice(&[31, 0, 0, 0])), 36);
     assert_eq!(refused(&tables, &|b| b[64 + 16 + 14] = 1), 64 + 16 + 14);
-    // Sizes that lie: beyond the arguments, beyond scratch, less than there is.
+    // Wrong sizes: beyond the arguments, beyond scratch, less than the arguments have.
     assert_eq!(refused(&tables, &|b| b[98] = 2), 98);
     assert_eq!(refused(&tables, &|b| b[96] = 5), 96);
     assert_eq!(refused(&tables, &|b| b[28..32].copy_from_slice(&[2, 0, 0, 0])), 96);
@@ -594,7 +594,7 @@ fn function_map_layouts() {
     assert_eq!((get.opcode, get.cdw10, get.cdw11, get.cdw12), (0xC3, 3, 8, 0x102));
     let report = MapCommand::Report { controller: 0xFFFF, length_bytes: 64 }.to_sqe();
     assert_eq!((report.opcode, report.cdw11, report.cdw12), (0xC2, 64, 0xFFFF));
-    // The upper half of dword 12 has a meaning for Map Change only, and there two bits.
+    // The upper half of dword 12 has a meaning only for Map Change, and there only two bits.
     let refused = Err(Status::INVALID_FIELD.with_dnr());
     for (sqe, bit) in [(sqe, 16), (get, 16), (report, 16), (get, 31)] {
         let sqe = Sqe { cdw12: sqe.cdw12 | 1 << bit, ..sqe };

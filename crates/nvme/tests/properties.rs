@@ -1,5 +1,5 @@
-//! Any bytes give a value or a typed error, what is written is read back, and the receiver does
-//! not mind how its input is split.
+//! Any bytes give a value or a typed error, written values are read back unchanged, and the
+//! receiver's events do not depend on how its input is split.
 
 use bpfof_nvme::fuzz;
 use bpfof_nvme::tcp::{
@@ -309,7 +309,7 @@ fn capsule_is_handed_out_whole_at_every_split() {
 }
 
 #[test]
-fn data_comes_in_pieces_and_its_digest_may_come_alone() {
+fn data_may_arrive_in_pieces_and_its_digest_alone() {
     let digests = Digests { header: false, data: true };
     let mut receiver = PduReceiver::for_target(8192);
     opened(&mut receiver, digests);
@@ -355,7 +355,7 @@ fn impossible_headers_are_refused_before_their_data_arrives() {
     let field = |at| (Fes::InvalidHeaderField, at);
     assert_eq!(refused(&|pdu| pdu[0] = 0x0B), field(0));
     assert_eq!(refused(&|pdu| pdu[0] = 0x05), field(0), "a response from a host");
-    assert_eq!(refused(&|pdu| pdu[1] = 1), field(1), "a digest nobody agreed on");
+    assert_eq!(refused(&|pdu| pdu[1] = 1), field(1), "a digest that was not negotiated");
     assert_eq!(refused(&|pdu| pdu[2] = 71), field(2));
     assert_eq!(refused(&|pdu| pdu[3] = 68), field(3), "data inside the header");
     assert_eq!(refused(&|pdu| pdu[4..8].fill(0)), field(4));

@@ -8,18 +8,18 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the unit for systemd has the socket.
+/// The path of the socket in the unit for systemd.
 pub const USUAL_SOCKET: &str = "/run/bpfof-target/control.sock";
-/// How long the target may take to answer: as long as it takes to read a configuration.
+/// How long the target may take to answer: reloading a configuration takes longest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no such socket, nobody serves it, or it is not for this user.
+    /// There is no such socket, no process serves it, or this user may not use it.
     #[error(
-        "{}: {source}; a target answers there that is started with --control, and only to root and its \
-         own user", path.display()
+        "{}: {source}; only a target with --control has this socket, and only root and the \
+         target's own user may use it", path.display()
     )]
     Connect {
         /// The socket.
@@ -30,10 +30,10 @@ pub enum ClientError {
     /// The connection was lost.
     #[error("the target does not answer: {0}")]
     Lost(#[from] io::Error),
-    /// What came is no answer.
-    #[error("the target answers nonsense: {0}")]
+    /// The target sent something that is not an answer.
+    #[error("the target's answer is invalid: {0}")]
     Nonsense(#[from] serde_json::Error),
-    /// The target's words.
+    /// The target has refused the request; its message.
     #[error("{0}")]
     Refused(String),
 }
@@ -64,12 +64,12 @@ impl Client {
     /// Waits until the target has closed the connection: it has ended.
     ///
     /// # Errors
-    /// It has not within the time that an answer may take.
+    /// It has not ended within the time that an answer may take.
     pub fn wait_end(mut self) -> Result<(), ClientError> {
         let mut rest = String::new();
         match self.reader.read_line(&mut rest) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(io::Error::other("it says more than it was asked for").into()),
+            Ok(_) => Err(io::Error::other("it sent data without a request").into()),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// What can be told that it is enough, from another thread: [`notified`](Self::notified) has nothing more then.
+    /// A function that ends the notifications from another thread: [`notified`](Self::notified) then returns none.
     ///
     /// # Errors
     /// There is no descriptor left.
@@ -113,13 +113,13 @@ impl Client {
         Ok(move || _ = stream.shutdown(Shutdown::Both))
     }
 
-    /// The parameters of the next notification, after a request that leads to some; none if there will be no
-    /// more.
+    /// Waits for the next notification, after a request that leads to some, and returns its parameters; none if no more
+    /// will come.
     ///
     /// # Errors
     /// [`ClientError::Lost`], [`ClientError::Nonsense`].
     pub fn notified(&mut self) -> Result<Option<Value>, ClientError> {
-        // They may take as long as they like.
+        // Notifications may take any time to come.
         self.reader.get_ref().set_read_timeout(None)?;
         let mut line = String::new();
         match self.reader.read_line(&mut line) {

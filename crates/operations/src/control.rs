@@ -8,17 +8,17 @@
 //! | `report` | | [`TargetReport`](bpfof_controller::TargetReport) |
 //! | `slow` | | a list of [`CommandRecord`](bpfof_controller::CommandRecord), the slowest first |
 //! | `trace` | a [`TraceRequest`] | nothing; then [`Traced`](bpfof_controller::Traced) as parameters of notifications `chain`, until the client goes |
-//! | `kick` | `host`: its NQN; `address`: where it is, none for all | `ended`: how many associations |
+//! | `kick` | `host`: its NQN; `address`: its address, none for all | `ended`: number of associations that end |
 //! | `reload` | | nothing; the configuration is read again |
 //! | `namespace.add` | `spec`, `save` | `subsystem`, `nsid` |
 //! | `namespace.remove` | `subsystem`, `nsid`, `save` | the same |
 //! | `namespace.resize` | `subsystem`, `nsid`, `size`, `save` | the same |
-//! | `keys.reload` | | nothing; rules and keys are read again, and nothing else |
+//! | `keys.reload` | | nothing; only rules and keys are read again |
 //! | `drain`, `undrain` | `listeners`: numbers or addresses, none for all | the listeners, as in `report` |
 //! | `ana` | `listeners`, `state`, `group`: none for all | the same |
 //! | `close` | `listeners` | the same; their connections end |
-//! | `hand-over` | | `sockets`: what each is; the sockets come along (SCM_RIGHTS) |
-//! | `retire` | | nothing; who has the sockets accepts alone |
+//! | `hand-over` | | `sockets`: the role of each; the sockets come with the answer (SCM_RIGHTS) |
+//! | `retire` | | nothing; from then on only the process that got the sockets accepts connections |
 //! | `stop` | | nothing; the target stops, as on SIGTERM |
 //! | `log` | `level`: error, warn, info, debug | nothing |
 //! | `version` | | text |
@@ -43,52 +43,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Requests at a time.
+/// Most connections at a time.
 const MAX_CONNECTIONS: usize = 16;
 /// Levels of the log that operators may set: it is the audit trail, which cannot be turned off.
 const LEVELS: [LevelFilter; 4] =
     [LevelFilter::Error, LevelFilter::Warn, LevelFilter::Info, LevelFilter::Debug];
-/// How long an operator may be silent, or take nothing.
+/// How long an operator may send nothing, or receive nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Ends associations: of a host's name, and of an address if one is given.
+/// Ends associations of the host with this name, only those from the address if one is given. Returns their number.
 type Kick = Box<dyn Fn(&str, Option<IpAddr>) -> usize + Send + Sync>;
 
-/// What a target does for operators.
+/// The functions of a target that operators can call.
 pub struct Operations {
-    /// Tells everything.
+    /// Returns the target's report.
     pub report: Reporter,
-    /// Tells which commands were slowest.
+    /// Returns the slowest commands.
     pub slowest: Slowest,
-    /// Begins to tell of chains as they end.
+    /// Begins a trace, which reports chains as they end.
     pub trace: Box<dyn Fn(TraceRequest) -> Result<Tracing, TraceError> + Send + Sync>,
-    /// Ends the associations of the hosts of a name, or of the one at an address, and tells how many there were.
+    /// Ends the associations of all hosts with a name, or only of the one at an address.
     pub kick: Kick,
-    /// Changes ways to namespaces.
+    /// Changes paths to namespaces.
     pub paths: Paths,
-    /// What another process needs to go on in this one's place.
+    /// Returns the sockets that another process needs to replace this one.
     pub hand_over: Box<dyn Fn() -> Result<Sockets, String> + Send + Sync>,
-    /// Undoes what that has changed here: who asked for it is gone.
+    /// Undoes the changes that the hand-over made in this process: the process that asked for the sockets is gone.
     pub take_back: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
-    /// Who has asked for that.
+    /// Whether a process has claimed the sockets.
     pub claims: Claims,
-    /// Lets no more hosts in: another process does.
+    /// Stops accepting connections: the other process accepts them from then on.
     pub retire: Box<dyn Fn() + Send + Sync>,
     /// Stops the target.
     pub stop: Box<dyn Fn() + Send + Sync>,
-    /// Changes what is served; the error says what is as it was, and why.
+    /// Changes the configuration; the error says what has not changed, and why.
     pub change: Box<dyn Fn(Change) -> Result<Option<Place>, String> + Send + Sync>,
 }
 
-/// What is to change.
+/// A change that operators can request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The configuration file is read again.
     Reload,
     /// Rules and keys alone are read again.
     Keys,
-    /// Namespaces come, go, or get another size: until the file is read again, or, with `true`, in the file as
-    /// well.
+    /// A namespace is added, removed or resized: until the file is read again, or, with `true`, in the file as well.
     Namespaces(Edit, bool),
 }
 
@@ -100,12 +99,12 @@ pub struct ControlError {
     source: io::Error,
 }
 
-/// A socket that is about to answer at its path, where another process may answer until then.
+/// A control socket that does not answer yet; another process may answer at its path until then.
 pub struct Bound {
     path: PathBuf,
-    /// Where it is until then.
+    /// Its path until then.
     aside: PathBuf,
-    /// Told when it is to answer; without that the thread ends.
+    /// Starts the thread that answers; if this is dropped first, the thread ends.
     begin: SyncSender<()>,
 }
 
@@ -113,7 +112,7 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    /// Of the file at `path`: another process may put its own there.
+    /// Of the file at `path`, which another process may replace by its own.
     identity: (u64, u64),
 }
 
@@ -125,16 +124,16 @@ impl Drop for Control {
     }
 }
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
-/// Prepares to answer requests on a socket at `path`. A socket that another process has left there is going
-/// to be replaced; one that is served is not, unless this one `takes_over`.
+/// Prepares to answer requests on a socket at `path`. A socket that a dead process has left there will be replaced; one
+/// that a process serves is refused, unless this one `takes_over`.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn bind(path: &Path, operations: Operations, takes_over: bool) -> Result<Bound, ControlError> {
     let failed = |source| ControlError { path: path.to_owned(), source };
     if !takes_over && UnixStream::connect(path).is_ok() {
@@ -168,22 +167,22 @@ impl Bound {
     /// Answers at the path from now on, on threads of its own.
     ///
     /// # Errors
-    /// It cannot be renamed to its path.
+    /// The socket cannot be renamed to its path.
     pub fn serve(self) -> Result<Control, ControlError> {
         let failed = |source| ControlError { path: self.path.clone(), source };
-        // At its place from one moment to the next: there is always one that answers.
+        // An atomic rename: at any time one of the sockets answers at the path.
         let placed = std::fs::rename(&self.aside, &self.path).and_then(|()| identity(&self.path));
         let control = Control { path: self.path.clone(), identity: placed.map_err(failed)? };
-        // The thread waits for nothing else.
+        // This cannot fail: the thread lives until it receives this.
         let _ = self.begin.send(());
-        log::info!("bpfof ctl --socket {} reaches it", self.path.display());
+        log::info!("bpfof ctl --socket {} reaches this target", self.path.display());
         Ok(control)
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Nothing is there if it has been served.
+        // After `serve` the file is no longer there.
         let _ = std::fs::remove_file(&self.aside);
     }
 }
@@ -195,7 +194,7 @@ fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 log::warn!("control socket: {error}");
-                // As when no descriptor is left.
+                // For example, no descriptor is left.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -219,18 +218,21 @@ fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
     }
 }
 
-/// Answers lines until the other end has no more.
+/// Answers requests, a line each, until the client closes its end.
 fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     let peer = socket_peercred(stream)?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        log::warn!("control socket: refused: user {} is neither root nor mine", peer.uid.as_raw());
-        let refusal = "only root and the target's own user are answered";
+        log::warn!(
+            "control socket: refused: user {} is neither root nor the target's own",
+            peer.uid.as_raw()
+        );
+        let refusal = "only root and the target's own user may use this socket";
         return writeln!(&mut &*stream, "{}", json!({ "error": { "message": refusal } }));
     }
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     let mut reader = BufReader::new(stream);
-    // Nobody else takes over before all is as it was.
+    // Declared before `successor`, and so dropped after it: no other process can take over before everything is undone.
     let mut claim = None;
     let mut successor = Successor { operations, has_sockets: false, has_retired: false };
     loop {
@@ -239,7 +241,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
         match length {
             0 => return Ok(()),
             _ if !line.ends_with('\n') && length as u64 >= MAX_REQUEST_BYTES => {
-                return Err(io::Error::other("a request that is too long"));
+                return Err(io::Error::other("the request is too long"));
             }
             _ => {}
         }
@@ -250,7 +252,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
                 Ok(Value::Null)
             }
             "hand-over" => {
-                let taken = "another process takes over, or has";
+                let taken = "another process is taking over, or has taken over";
                 let taken = || Failure::new(Failure::FAILED, taken);
                 claim = Some(operations.claims.claim().ok_or_else(taken)?);
                 successor.has_sockets = true;
@@ -266,7 +268,8 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
         match sockets {
             Some(sockets) => {
                 hand_over::send(stream, &text, &sockets)?;
-                // It may take long to start, and says nothing meanwhile. Its end closes the connection.
+                // The other process may take long to start, and sends nothing meanwhile. If it ends, the connection
+                // closes.
                 stream.set_read_timeout(None)?;
             }
             None => (&mut &*stream).write_all(text.as_bytes())?,
@@ -277,12 +280,12 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     }
 }
 
-/// Another process, which goes on in this one's place.
+/// Another process, which may replace this one.
 struct Successor<'a> {
     operations: &'a Operations,
-    /// It has been given the sockets.
+    /// It has received the sockets.
     has_sockets: bool,
-    /// This one accepts nobody any more, and waits for the word that it may stop.
+    /// This process no longer accepts connections, and waits for the request to stop.
     has_retired: bool,
 }
 
@@ -296,9 +299,11 @@ impl Successor<'_> {
     }
 
     fn take_back(&self) {
-        log::warn!("the process that was to go on in this one's place has given up");
+        log::warn!("the process that was taking over has given up: this target goes on");
         if let Err(error) = (self.operations.take_back)() {
-            log::error!("files of namespaces stay open to other targets: {error}");
+            log::error!(
+                "cannot lock the files of namespaces again, so other targets can open them: {error}"
+            );
         }
     }
 }
@@ -306,8 +311,9 @@ impl Successor<'_> {
 impl Drop for Successor<'_> {
     fn drop(&mut self) {
         if self.has_retired {
-            // Nobody reaches this process any more, and no other may listen while it holds the sockets.
-            log::error!("the process that was to go on in this one's place is gone: stopping");
+            // No new host can connect to this process, and no other process can listen while this one holds the
+            // sockets.
+            log::error!("the process that was taking over has ended: stopping");
             (self.operations.stop)();
         } else if self.has_sockets && !self.operations.claims.are_retired() {
             self.take_back();
@@ -315,7 +321,7 @@ impl Drop for Successor<'_> {
     }
 }
 
-/// The namespace that parameters name.
+/// The namespace that the parameters name.
 fn place(params: &Value) -> Result<Place, Failure> {
     let nsid = params["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok());
     let missing = || Failure::new(Failure::BAD_PARAMS, "it needs a number \"nsid\"");
@@ -335,7 +341,7 @@ fn begin_trace(operations: &Operations, params: &Value) -> Result<Tracing, Failu
 fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Value, Failure> {
     let text = |name: &str| {
         let missing =
-            || Failure::new(Failure::BAD_PARAMS, format!("{method} needs a text {name:?}"));
+            || Failure::new(Failure::BAD_PARAMS, format!("{method} needs a string {name:?}"));
         params[name].as_str().ok_or_else(missing)
     };
     let failed = |error: String| Failure::new(Failure::FAILED, error);
@@ -380,10 +386,10 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
             let level = text("level")?;
             let known = LEVELS.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(level));
             let known = known.ok_or_else(|| {
-                let message = format!("no level {level:?}: error, warn, info or debug");
+                let message = format!("unknown level {level:?}: use error, warn, info or debug");
                 Failure::new(Failure::BAD_PARAMS, message)
             })?;
-            // At the more talkative of both levels, so that the log says when it ends to tell things.
+            // Log this at the more verbose of the two levels, so that it appears whatever the new level is.
             log::set_max_level(known.max(log::max_level()));
             log::warn!("the level of the log is now {level}");
             log::set_max_level(known);
@@ -394,9 +400,9 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
     }
 }
 
-/// The listeners that parameters name.
+/// The listeners that the parameters name.
 fn listeners(params: &Value) -> Result<Vec<String>, Failure> {
-    let bad = || Failure::new(Failure::BAD_PARAMS, "\"listeners\" is a list of texts");
+    let bad = || Failure::new(Failure::BAD_PARAMS, "\"listeners\" must be a list of strings");
     match &params["listeners"] {
         Value::Null => Ok(Vec::new()),
         Value::Array(all) => {
@@ -409,7 +415,7 @@ fn listeners(params: &Value) -> Result<Vec<String>, Failure> {
 /// Ends the associations of a host.
 fn kick(operations: &Operations, host: &str, address: &Value) -> Result<Value, Failure> {
     let no_address =
-        || Failure::new(Failure::BAD_PARAMS, "\"address\" is no IP address".to_owned());
+        || Failure::new(Failure::BAD_PARAMS, "\"address\" is not an IP address".to_owned());
     let address: Option<IpAddr> = match address {
         Value::Null => None,
         address => {
@@ -420,7 +426,7 @@ fn kick(operations: &Operations, host: &str, address: &Value) -> Result<Value, F
     let why = match ((operations.kick)(host, address), address) {
         (0, None) => "no host of this name is connected".to_owned(),
         (0, Some(address)) => format!(
-            "no host of this name is connected from {address}; for one that TLS has identified \
+            "no host of this name is connected from {address}; for a host that TLS has identified \
              give no address"
         ),
         (ended, _) => return Ok(json!({ "ended": ended })),
@@ -428,7 +434,7 @@ fn kick(operations: &Operations, host: &str, address: &Value) -> Result<Value, F
     Err(Failure::new(Failure::FAILED, why))
 }
 
-/// Changes ways to namespaces, and tells how they are then.
+/// Changes paths to namespaces, and returns the listeners as they are then.
 fn change_paths(operations: &Operations, method: &str, params: &Value) -> Result<Value, Failure> {
     let bad = |why: String| Failure::new(Failure::BAD_PARAMS, why);
     let (paths, listeners) = (&operations.paths, listeners(params)?);
@@ -443,7 +449,7 @@ fn change_paths(operations: &Operations, method: &str, params: &Value) -> Result
                 Value::Null => None,
                 group => {
                     let number = group.as_u64().and_then(|group| u32::try_from(group).ok());
-                    Some(number.ok_or_else(|| bad("\"group\" is a number".to_owned()))?)
+                    Some(number.ok_or_else(|| bad("\"group\" must be a number".to_owned()))?)
                 }
             };
             paths.set_state(&listeners, group, state)
@@ -464,7 +470,7 @@ mod tests {
     use crate::client::Client;
     use bpfof_controller::{Server, TargetConfig};
 
-    /// Who is to take a path over, and gives up before, leaves it to the one who answers there.
+    /// A process that was to take over a path and gives up leaves it to the process that answers there.
     #[test]
     fn a_path_is_its_old_owners_until_the_new_one_serves() {
         let config = "listen = \"127.0.0.1:0\"\nnamespaces = [\"mem:size=1MiB\"]";

@@ -1,22 +1,22 @@
-//! Changes of the namespaces in a target's configuration file, which leave everything else of its text.
+//! Changes the namespaces in a target's configuration file, and nothing else of its text.
 
 use bpfof_controller::{MAX_NSID, NamespaceConfig, TargetConfig, parse_size};
 use std::path::PathBuf;
 use toml_edit::{Array, DocumentMut, Item, Value};
 
-/// What is to become of the namespaces.
+/// A change of the namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// One more, as `--namespace` writes it. It gets the next free id if it names none.
+    /// Adds a namespace, written as for `--namespace`. It gets the next free id if it names none.
     Add(String),
-    /// The one with this id goes.
+    /// Removes the namespace with this id.
     Remove(Place),
-    /// The one with this id gets this size, written as in `size=`.
+    /// Gives the namespace with this id this size, written as in `size=`.
     Resize(Place, String),
 }
 
 impl Edit {
-    /// The same for another text, in which a namespace that is added gets the id that it has got already.
+    /// The same change for another text: an added namespace gets the id of `place`, which it has already.
     #[must_use]
     pub fn at(&self, place: &Place) -> Edit {
         match self {
@@ -26,16 +26,16 @@ impl Edit {
     }
 }
 
-/// Which namespace.
+/// The subsystem and id of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its subsystem; none is that of the target.
+    /// Its subsystem; none for the target's own.
     pub subsystem: Option<String>,
     /// Its id there.
     pub nsid: u32,
 }
 
-/// Why nothing has changed.
+/// Why a change was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EditError(String);
@@ -44,10 +44,10 @@ fn refused<T>(why: impl ToString) -> Result<T, EditError> {
     Err(EditError(why.to_string()))
 }
 
-/// What a namespace of a configuration is, but for its size and how hosts see it; none if there is no such namespace.
+/// The files behind a namespace of a configuration; none if there is no such namespace.
 ///
 /// # Errors
-/// The text is no configuration.
+/// The text is not a configuration.
 pub fn storage_of(text: &str, place: &Place) -> Result<Option<Vec<PathBuf>>, EditError> {
     let config = TargetConfig::from_toml(text).map_err(EditError)?;
     let found = find(&config, place).ok();
@@ -57,18 +57,18 @@ pub fn storage_of(text: &str, place: &Place) -> Result<Option<Vec<PathBuf>>, Edi
 /// Whether two configurations have the same namespaces.
 ///
 /// # Errors
-/// One of them is none.
+/// One of the texts is not a configuration.
 pub fn have_same_namespaces(one: &str, other: &str) -> Result<bool, EditError> {
     let namespaces = |text| TargetConfig::from_toml(text).map(|config| config.namespaces);
     Ok(namespaces(one).map_err(EditError)? == namespaces(other).map_err(EditError)?)
 }
 
-/// The text of a configuration file with its namespaces changed, and where the change is.
+/// Returns the text of a configuration file with its namespaces changed, and the namespace that has changed.
 ///
-/// Ids of the others stay: those that were positions are written into the text where they must be.
+/// The other namespaces keep their ids: an id that was a position is written into the text if the position changes.
 ///
 /// # Errors
-/// The text is no configuration, there is no such namespace, or the new one makes no sense.
+/// The text is not a configuration, there is no such namespace, or the new one is invalid.
 pub fn apply(text: &str, edit: &Edit) -> Result<(String, Place), EditError> {
     let config = TargetConfig::from_toml(text).map_err(EditError)?;
     let mut document: DocumentMut = text.parse().map_err(|error| EditError(format!("{error}")))?;
@@ -78,7 +78,7 @@ pub fn apply(text: &str, edit: &Edit) -> Result<(String, Place), EditError> {
         Edit::Add(spec) => add(list, &config, spec)?,
         Edit::Remove(place) => {
             let at = find(&config, place)?;
-            // Those behind it are about to lose their positions.
+            // The later namespaces are about to change their positions.
             for (later, (_, nsid)) in ids(&config).into_iter().enumerate().skip(at + 1) {
                 if config.namespaces[later].nsid.is_none() {
                     replace(list, later, |spec| with_id(spec, nsid))?;
@@ -108,7 +108,7 @@ fn add(list: &mut Array, config: &TargetConfig, spec: &str) -> Result<Place, Edi
         Some(nsid) if taken.contains(&nsid) => return refused(format!("nsid={nsid} is taken")),
         Some(nsid) => (spec.to_owned(), nsid),
         None => {
-            // An id that nobody has had, as long as there are some.
+            // An id above all others, as long as there is one.
             let next = taken.iter().max().map_or(1, |last| last + 1);
             let mut free = [next].into_iter().chain(1..=MAX_NSID);
             let free = free.find(|nsid| *nsid <= MAX_NSID && !taken.contains(nsid));
@@ -128,7 +128,7 @@ fn with_id(spec: &str, nsid: u32) -> String {
     format!("{spec},nsid={nsid}")
 }
 
-/// Of each namespace its subsystem, none for that of the target, and its id.
+/// The subsystem (none for the target's own) and the id of each namespace.
 fn ids(config: &TargetConfig) -> Vec<(Option<String>, u32)> {
     let mut ids: Vec<(Option<String>, u32)> = Vec::new();
     for namespace in &config.namespaces {
@@ -148,14 +148,16 @@ fn find(config: &TargetConfig, place: &Place) -> Result<usize, EditError> {
     })
 }
 
-/// Changes an entry, whose comments stay.
+/// Changes an entry of the list, and keeps its comments.
 fn replace(
     list: &mut Array,
     at: usize,
     change: impl FnOnce(&str) -> String,
 ) -> Result<(), EditError> {
     let entry = list.get_mut(at).filter(|entry| entry.is_str());
-    let Some(Value::String(entry)) = entry else { return refused("an entry is no text") };
+    let Some(Value::String(entry)) = entry else {
+        return refused("an entry of namespaces is not a string");
+    };
     let decor = entry.decor().clone();
     *entry = toml_edit::Formatted::new(change(entry.value()));
     *entry.decor_mut() = decor;
@@ -239,7 +241,7 @@ namespaces = [
     }
 
     #[test]
-    fn what_makes_no_sense_changes_nothing() {
+    fn invalid_edits_change_nothing() {
         let why = |edit| apply(FILE, &edit).expect_err("refused").to_string();
         assert!(why(Edit::Remove(place(7))).contains("has no namespace 7"));
         assert!(why(Edit::Add("mem:size=1MiB,nsid=2".into())).contains("nsid=2 is taken"));

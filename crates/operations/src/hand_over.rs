@@ -1,8 +1,7 @@
-//! A process goes on in a target's place: it gets copies of the sockets that listen, so that no host is ever
-//! refused.
+//! Another process replaces a target: it gets copies of the listening sockets, so that no host is ever refused.
 //!
-//! The request `hand-over` on the control socket is answered with a line, and the sockets come along
-//! (SCM_RIGHTS, unix(7)) in the order in which the line names them.
+//! The request `hand-over` on the control socket is answered with a line and the sockets (SCM_RIGHTS, unix(7)), in the
+//! order in which the line names them.
 
 use crate::client::ClientError;
 use crate::rpc::{Answer, Failure, Request};
@@ -29,8 +28,8 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// How long a target may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who may have the sockets: one process at a time, as long as the connection lives on which it has asked, and
-/// nobody once another has them for good.
+/// Who may get the sockets: one process at a time, as long as the connection of its request lives, and none any more
+/// once this target has retired.
 #[derive(Debug, Default)]
 pub struct Claims(AtomicU8);
 
@@ -39,13 +38,14 @@ const CLAIMED: u8 = 1;
 const RETIRED: u8 = 2;
 
 impl Claims {
-    /// Somebody asks. The claim ends with what is returned.
+    /// Claims the sockets for a process; none if another has a claim. The claim ends when the returned value is
+    /// dropped.
     pub(crate) fn claim(&self) -> Option<Claim<'_>> {
         let claimed = self.0.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Acquire);
         claimed.is_ok().then_some(Claim(self))
     }
 
-    /// Another process has the sockets for good.
+    /// Records that another process has the sockets for good.
     pub(crate) fn retire(&self) {
         self.0.store(RETIRED, Ordering::Release);
     }
@@ -55,7 +55,7 @@ impl Claims {
     }
 }
 
-/// A process has been given the sockets.
+/// The claim of a process that has been given the sockets.
 #[derive(Debug)]
 pub(crate) struct Claim<'a>(&'a Claims);
 
@@ -68,18 +68,18 @@ impl Drop for Claim<'_> {
 /// The sockets of a target.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Those of hosts.
+    /// The sockets for hosts.
     pub of_hosts: HandOver,
-    /// The one for metrics.
+    /// The socket for metrics.
     pub metrics: Option<TcpListener>,
-    /// The connection on which they came: as long as it is open nobody else gets them.
+    /// The connection on which they came: as long as it is open, no other process gets them.
     pub claim: Option<UnixStream>,
 }
 
-/// What the answer says of them.
+/// The description of the sockets in the answer.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Words {
-    /// In the order of the sockets.
+    /// The role of each socket, in their order.
     sockets: Vec<Role>,
     last_controller: u16,
 }
@@ -119,7 +119,8 @@ impl Sockets {
     }
 }
 
-/// The result of the request, and the sockets that are to come along, which `hand_over` gives.
+/// Calls `hand_over` for the sockets, and puts them into `sockets`. Returns the result of the request, which describes
+/// them.
 pub(crate) fn offer(
     hand_over: &(dyn Fn() -> Result<Sockets, String> + Send + Sync),
     sockets: &mut Option<Sockets>,
@@ -146,10 +147,10 @@ pub(crate) fn send(stream: &UnixStream, text: &str, sockets: &Sockets) -> io::Re
     (&mut &*stream).write_all(&text[sent..])
 }
 
-/// Asks the target at a control socket for its sockets. It accepts on until it is told to `retire`.
+/// Asks the target at a control socket for its sockets. That target goes on accepting until it is told to `retire`.
 ///
 /// # Errors
-/// Nobody answers there, or the target refuses.
+/// No target answers there, or it refuses.
 pub fn receive(path: &Path) -> Result<Sockets, ClientError> {
     let connected = UnixStream::connect(path).and_then(|stream| {
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -165,7 +166,7 @@ pub fn receive(path: &Path) -> Result<Sockets, ClientError> {
     };
     stream.write_all((serde_json::to_string(&request)? + "\n").as_bytes())?;
     let (line, descriptors) = receive_line(&stream)?;
-    let nonsense = || ClientError::Lost(io::Error::other("its answer is none"));
+    let nonsense = || ClientError::Lost(io::Error::other("its answer is invalid"));
     let Ok(answer) = serde_json::from_slice::<Answer>(&line) else {
         let refusal: Value = serde_json::from_slice(&line)?;
         let words = refusal["error"]["message"].as_str().ok_or_else(nonsense)?;

@@ -1,8 +1,8 @@
-//! Metrics over HTTP: GET /metrics for Prometheus, GET /report and /slow for what the page shows, GET / for the page.
+//! Metrics over HTTP: GET /metrics for Prometheus, GET / for a live page, GET /report and /slow for its data.
 //!
-//! A connection for each request, and a thread for each connection, of which there are a few. Whoever is slower than
-//! two seconds is given up. When others come and there is no room, so is one of the address that has most connections:
-//! that which has been here longest. One more thread asks the reactors (`questions`).
+//! Each request has a connection, and each connection a thread; their number is limited. A client that takes longer
+//! than two seconds is disconnected. When the limit is reached, a new connection replaces one of the address that has
+//! the most: its oldest. One more thread asks the reactors (`questions`).
 
 use crate::names::Names;
 use crate::questions::{Answer, Question, Questions};
@@ -19,27 +19,28 @@ use std::time::{Duration, Instant};
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// The most headers of a request.
 const MAX_HEADERS: usize = 64;
-/// How long a request may take to come, and its answer to go.
+/// How long a request may take to arrive, and its answer to be sent.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long the other end may take to close.
+/// How long the client may take to close the connection.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Connections at a time.
+/// Most connections at a time.
 const MAX_CONNECTIONS: usize = 32;
 
-/// The live page, and what belongs to it.
+/// The live page, its style sheet and its script.
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
-/// What the page may do: nothing from elsewhere, and nothing that is written into it.
+/// The page's security policy: it loads nothing from other servers, and runs no inline scripts or styles.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Who asks for a name that may be somebody else's.
-const NO_NAME: &str = "this target is not known by that name: ask for its address, or write the name into metrics-names";
+/// The answer to a request whose `Host` may be the name of a foreign web page.
+const NO_NAME: &str =
+    "the target does not know this host name: use its address, or add the name to metrics-names";
 
-/// What a request is answered.
+/// The answer to a request.
 struct Response {
     status: &'static str,
     content_type: &'static str,
@@ -66,7 +67,7 @@ impl From<Answer> for Response {
     }
 }
 
-/// How a request is answered: at once, or when the reactors have been asked.
+/// How a request is answered: at once, or after asking the reactors.
 enum Reply {
     Response(Response),
     Question(Question),
@@ -77,11 +78,11 @@ struct Entry {
     number: u64,
     peer: IpAddr,
     stream: TcpStream,
-    /// To its thread, which ends when this goes before there is an answer.
+    /// Passes the answer to its thread. The thread ends if this is dropped first.
     to: Sender<Answer>,
 }
 
-/// Connections that are being answered, the longest first, and the number of the last.
+/// Connections that are being answered, the oldest first, and the number of the last one.
 #[derive(Default)]
 struct Answering(Mutex<(u64, VecDeque<Entry>)>);
 
@@ -90,7 +91,7 @@ impl Answering {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, and gives up another one if there are too many. Returns its number, and where it gets the
+    /// Adds a connection, and closes another one if there are too many. Returns its number, and the receiver for the
     /// answer of the reactors.
     fn begin(&self, stream: &TcpStream, peer: IpAddr) -> io::Result<(u64, Receiver<Answer>)> {
         let stream = stream.try_clone()?;
@@ -111,7 +112,7 @@ impl Answering {
         Ok((number, from))
     }
 
-    /// Gives a connection its answer, if it is still there.
+    /// Passes an answer to a connection, if it is still there.
     fn tell(&self, number: u64, answer: &Answer) {
         if let Some(entry) = self.lock().1.iter().find(|entry| entry.number == number) {
             let _ = entry.to.send(answer.clone());
@@ -123,11 +124,11 @@ impl Answering {
     }
 }
 
-/// Answers who comes to a socket that listens and asks for one of these names, on threads of its own. Each of them
-/// calls `aside` first, which is to keep it out of the way of the threads that serve hosts.
+/// Answers HTTP requests for one of these names on a listening socket, on threads of its own. Each thread first calls
+/// `aside`, which must keep it out of the way of the threads that serve hosts.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn serve(
     listener: TcpListener,
     sources: (Reporter, Slowest),
@@ -142,12 +143,12 @@ pub fn serve(
     let tell = move |number, answer: &Answer| all.tell(number, answer);
     let questions = Questions::start(sources, move || begin(), tell)?;
     let serve = move || {
-        // The threads that it starts inherit it.
+        // The threads that this one starts inherit the effect.
         aside();
         loop {
             if let Err(error) = accept(&listener, &names, &questions, &answering) {
                 log::warn!("metrics: {error}");
-                // As when no descriptor is left.
+                // For example, no descriptor is left.
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -230,10 +231,11 @@ fn answer(
         response.content_type,
         response.body.len()
     );
-    // Many may be sent the same body, which is large.
+    // The body is not copied: it is large, and many connections may send the same one.
     let body = if has_body { &*response.body } else { "" };
     write_until(stream, [text.as_bytes(), body.as_bytes()], deadline + PATIENCE)?;
-    // What is not read of the request would make the kernel take the answer back.
+    // If a part of the request is unread at the close, the kernel resets the connection, and the client loses the
+    // answer.
     stream.shutdown(Shutdown::Write)?;
     let end = Instant::now() + LINGER;
     loop {
@@ -251,7 +253,7 @@ fn answer(
 fn write_until(mut stream: &TcpStream, parts: [&[u8]; 2], deadline: Instant) -> io::Result<()> {
     let mut parts = parts.map(IoSlice::new);
     let mut left = &mut parts[..];
-    // Takes out what is empty.
+    // Skips empty parts at the front.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         let time = deadline.saturating_duration_since(Instant::now());
@@ -267,7 +269,7 @@ fn write_until(mut stream: &TcpStream, parts: [&[u8]; 2], deadline: Instant) -> 
     Ok(())
 }
 
-/// The answer to a request, and whether its body is sent; none while more of its head is to come.
+/// The answer to a request, and whether to send its body; none while the head of the request is incomplete.
 fn respond(head: &[u8], names: &Names) -> Option<(Reply, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -311,7 +313,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As if no reactor answered.
+    /// The status line of the answer, if no reactor answered.
     fn status(head: &[u8]) -> Option<&'static str> {
         respond(head, &Names::default()).map(|(reply, _)| match reply {
             Reply::Response(response) => response.status,
@@ -343,7 +345,7 @@ mod tests {
         ) {
             let head = if is_begun { [&b"GET "[..], &line].concat() } else { line };
             let answered = status(&head).is_some();
-            // Not for ever.
+            // A request that never ends is refused.
             let padded = [&head[..], &vec![b'x'; MAX_HEAD_BYTES]].concat();
             prop_assert!(answered || status(&padded).is_some());
         }

@@ -1,9 +1,9 @@
-//! What a target counts, as OpenMetrics text.
+//! A target's counters, as OpenMetrics text.
 //!
-//! Counters are of the time since the target, the namespace or the host came; one that begins again is what
-//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are
-//! as many series as there are namespaces, kept functions, reactors, and hosts up to 256. Of all other hosts
-//! together only what is now is told: a sum over hosts that come and go counts down as well.
+//! Counters begin when the target starts, a namespace is added or a host connects; Prometheus' `rate()` allows for
+//! counters that begin again. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are as many series
+//! as there are namespaces, kept functions, reactors, and hosts up to 256. All other hosts together have gauges only,
+//! no counters: a sum over hosts that come and go could also decrease.
 
 use bpfof_controller::{
     Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,
@@ -18,24 +18,24 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 
-/// The media type of what [`text`] gives.
+/// The media type of the output of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The buckets of a latency that are put together to one: those of two powers of two less one are told.
+/// Buckets of a latency that are merged into one: one bucket for each power of two.
 const BUCKETS_OF_OCTAVE: usize = 4;
 /// The first bucket's end: 1.024 µs.
 const FIRST_END: usize = 3;
 
-/// Hosts with series of their own: whoever may connect invents names. All others are told together, as
+/// Most hosts with series of their own, because clients may invent names. All others are reported together, as
 /// [`OTHERS`].
 const MAX_HOSTS: usize = 256;
-/// What they are called.
+/// The name of all other hosts together.
 const OTHERS: &str = "(others)";
 
 /// A report as OpenMetrics text.
 ///
 /// # Errors
-/// None that formatting into memory does not have.
+/// Only those of formatting into memory.
 pub fn text(report: TargetReport) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("bpfof");
     let hosts = hosts(report.hosts.clone());
@@ -45,12 +45,12 @@ pub fn text(report: TargetReport) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// Whether what is counted of a host never becomes less: not of several that come and go.
+/// Whether a host's counts never decrease: those of several hosts that come and go do.
 fn has_counters(host: &HostReport) -> bool {
     host.nqn != OTHERS
 }
 
-/// Who a host is. One with a key may be there beside one of the same name, at the same address, without.
+/// The labels of a host. A host with a key may have the same name and address as one without.
 fn host_labels(host: &HostReport) -> Vec<(&'static str, String)> {
     let address = host.address.clone().unwrap_or_default();
     let mut labels = vec![("host", host.nqn.clone()), ("address", address)];
@@ -62,7 +62,7 @@ fn host_labels(host: &HostReport) -> Vec<(&'static str, String)> {
 
 /// The hosts that have series: those beyond [`MAX_HOSTS`] as one.
 fn hosts(mut hosts: Vec<HostReport>) -> Vec<HostReport> {
-    // Those that have been here longest stay whoever comes.
+    // The hosts that have been connected longest keep their series when others come.
     hosts.sort_by_key(|host| host.serial);
     let rest = hosts.split_off(hosts.len().min(MAX_HOSTS));
     let others = rest.into_iter().reduce(|mut all, host| {
@@ -136,7 +136,7 @@ impl EncodeMetric for Latency<'_> {
     }
 }
 
-/// The same of buckets that are coarse already.
+/// Latencies whose buckets are coarse already.
 struct CoarseLatency<'a>(&'a Octaves);
 
 impl EncodeMetric for CoarseLatency<'_> {
@@ -155,7 +155,7 @@ impl EncodeMetric for CoarseLatency<'_> {
     }
 }
 
-/// What a family of metrics is called, and what it counts.
+/// The name, help text and unit of a family of metrics.
 #[derive(Clone, Copy)]
 struct Family {
     name: &'static str,
@@ -229,7 +229,7 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    /// By namespace and class.
+    /// Metrics by namespace and class.
     fn commands(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = || {
             self.report.namespaces.iter().flat_map(|namespace| {
@@ -248,13 +248,13 @@ impl Metrics {
         };
         Family::counter("commands", "I/O commands that were carried out")
             .encode(encoder, of(|metrics| metrics.latency.count()))?;
-        Family::counter("command_errors", "Those of them that ended with an error")
+        Family::counter("command_errors", "I/O commands that ended with an error")
             .encode(encoder, of(|metrics| metrics.errors))?;
-        Family::counter("command", "Bytes that they read or wrote; of chains what they read")
+        Family::counter("command", "Bytes that I/O commands read or wrote; chains only read")
             .of(Unit_::Bytes)
             .encode(encoder, of(|metrics| metrics.bytes))?;
         let latencies = all().map(|(labels, metrics)| (labels, Latency(&metrics.latency)));
-        let duration = "From when a command came to when it was answered";
+        let duration = "Time from the arrival of a command to its answer";
         Family::latency("command_duration", duration).encode(encoder, latencies)?;
         let hops = self.report.namespaces.iter().map(|namespace| {
             let labels =
@@ -275,17 +275,23 @@ impl Metrics {
             .encode(encoder, sizes)
     }
 
-    /// By function that is kept for all hosts.
+    /// Metrics by function that is installed for all hosts.
     fn functions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Count = fn(&FunctionReport) -> u64;
         let families: [(Family, Count); 4] = [
             (Family::counter("function_chains", "Chains of an installed function"), |of| of.chains),
-            (Family::counter("function_hops", "Their hops"), |of| of.hops),
+            (Family::counter("function_hops", "Hops of an installed function"), |of| of.hops),
             (
-                Family::counter("function_faults", "Those that ended in a fault or out of budget"),
+                Family::counter(
+                    "function_faults",
+                    "Chains of an installed function that ended in a fault or out of budget",
+                ),
                 |of| of.faults,
             ),
-            (Family::counter("function_aborts", "Those that the function aborted"), |of| of.aborts),
+            (
+                Family::counter("function_aborts", "Chains that an installed function aborted"),
+                |of| of.aborts,
+            ),
         ];
         for (family, value) in families {
             let members = self.report.functions.iter().map(|function| {
@@ -315,18 +321,18 @@ impl Metrics {
             ];
             (labels, CoarseLatency(latency))
         });
-        let duration = "From when a chain of an installed function came to when it was answered";
+        let duration = "Time from the arrival of a chain of an installed function to its answer";
         Family::latency("function_chain_duration", duration).encode(encoder, kept.chain(others))
     }
 
-    /// By host that is connected.
+    /// Metrics by connected host.
     fn hosts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Count = fn(&HostReport) -> u64;
         let families: [(Family, Count); 7] = [
             (Family::gauge("connections", "Connections of a host"), |of| of.connections),
             (Family::gauge("associations", "Associations of a host"), |of| of.associations),
             (
-                Family::gauge("host_memory", "What a host takes of the target's memory")
+                Family::gauge("host_memory", "Memory of the target that a host uses")
                     .of(Unit_::Bytes),
                 |of| of.memory_bytes as u64,
             ),
@@ -349,7 +355,7 @@ impl Metrics {
                 (labels, CoarseLatency(host.latencies.class(class)))
             })
         });
-        let duration = "From when a command of a host came to when it was answered";
+        let duration = "Time from the arrival of a command of a host to its answer";
         Family::latency("host_command_duration", duration).encode(encoder, latencies)
     }
 
@@ -357,15 +363,18 @@ impl Metrics {
         let label = |index: usize| [("reactor", index.to_string())];
         let reactors = &self.report.reactors;
         let seconds = |ns: u64| Seconds(ns as f64 / 1e9);
-        Family::counter("reactor_busy", "Time in which a reactor had something to do")
+        Family::counter("reactor_busy", "Time in which a reactor had work")
             .of(Unit_::Seconds)
             .encode(
                 encoder,
                 reactors.iter().map(|of| (label(of.index), seconds(of.time_ns - of.idle_ns))),
             )?;
-        Family::counter("reactor_time", "Time since the target started, as its reactor counts it")
-            .of(Unit_::Seconds)
-            .encode(encoder, reactors.iter().map(|of| (label(of.index), seconds(of.time_ns))))?;
+        Family::counter(
+            "reactor_time",
+            "Time since the target started, by the clock of the reactor",
+        )
+        .of(Unit_::Seconds)
+        .encode(encoder, reactors.iter().map(|of| (label(of.index), seconds(of.time_ns))))?;
         Family::gauge("reactor_connections", "Connections that a reactor serves").encode(
             encoder,
             reactors.iter().map(|of| (label(of.index), gauge(of.connections as u64))),
@@ -386,17 +395,17 @@ impl Metrics {
                 (labels, CoarseLatency(of.latencies.class(class)))
             })
         });
-        let duration = "From when a command came to when its reactor answered it";
+        let duration = "Time from the arrival of a command at a reactor to its answer";
         Family::latency("reactor_command_duration", duration).encode(encoder, latencies)
     }
 
-    /// By address that the target listens on.
+    /// Metrics by address that the target listens on.
     fn listeners(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = &self.report.listeners;
         let label = |of: &ListenerReport| {
             [("listener", of.address.to_string()), ("transport", of.transport.name().to_owned())]
         };
-        Family::gauge("listener_connections", "Connections of hosts that came to a listener")
+        Family::gauge("listener_connections", "Connections of hosts at a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.connections))))?;
         Family::gauge("listener_commands_in_flight", "Commands in flight at a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.in_flight))))?;
@@ -410,7 +419,8 @@ impl Metrics {
                 ([listener, transport, ("group", group.to_string())], gauge(*state as u64))
             })
         });
-        let help = "How an ANA group is reached: 1 optimized, 2 non-optimized, 3 inaccessible";
+        let help =
+            "State of an ANA group at a listener: 1 optimized, 2 non-optimized, 3 inaccessible";
         Family::gauge("ana_state", help).encode(encoder, states)
     }
 
@@ -418,34 +428,33 @@ impl Metrics {
         let report = &self.report;
         let denials =
             report.denials.iter().map(|(reason, count)| ([("reason", *reason)], counter(*count)));
-        Family::counter("denials", "How often hosts were refused something, by reason")
-            .encode(encoder, denials)?;
+        Family::counter("denials", "Refusals of hosts, by reason").encode(encoder, denials)?;
         let handshakes = report
             .handshakes
             .iter()
             .map(|(result, count)| ([("result", *result)], counter(*count)));
-        Family::counter("tls_handshakes", "Handshakes of TLS, by result")
+        Family::counter("tls_handshakes", "TLS handshakes, by result")
             .encode(encoder, handshakes)?;
         let memory = [
             (
                 "memory_pending",
-                "What connections take of it that have not said whose they are",
+                "Memory of connections that have not identified their host",
                 report.memory_pending_bytes,
             ),
             (
                 "memory_namespaces",
-                "What namespaces in memory take beside that",
+                "Memory of memory namespaces, which the limit does not include",
                 report.memory_namespaces_bytes as usize,
             ),
             (
                 "memory_limit",
-                "What the target may take of memory for hosts",
+                "Limit of the memory that the target takes for hosts",
                 report.memory_limit_bytes,
             ),
-            ("memory_used", "What it has taken", report.memory_used_bytes),
+            ("memory_used", "Memory that the target has taken for hosts", report.memory_used_bytes),
             (
                 "memory_own",
-                "What of that is its own: arenas, spare buffers",
+                "Part of the taken memory that is the target's own: arenas, spare buffers",
                 report.memory_own_bytes,
             ),
         ];
@@ -456,7 +465,7 @@ impl Metrics {
                 .encode(encoder, [(none, gauge(bytes as u64))])?;
         }
         let build = [([("version", env!("CARGO_PKG_VERSION"))], gauge(1))];
-        Family::gauge("build", "1; the label tells the version").encode(encoder, build)
+        Family::gauge("build", "1; the label has the version").encode(encoder, build)
     }
 }
 

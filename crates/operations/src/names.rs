@@ -1,30 +1,29 @@
-//! By which names a page may be asked for.
+//! The names by which clients may request the page.
 //!
-//! A web page of somebody else's can give its own name the address of a target, and then ask for what the
-//! target tells, by the browser of an operator who reaches it (DNS rebinding). The request has the page's
-//! name in its `Host`, so only names are answered that are nobody else's: without a dot, or this machine's in one of
-//! the domains in which it looks for others. A name that begins with the machine's may be anybody's, because many
-//! machines have names that can be guessed.
+//! A foreign web page can make its own name resolve to the address of a target, and then read the target's data through
+//! the browser of an operator (DNS rebinding). Such a request has the page's name in its `Host`. So only names are
+//! answered that no foreign page can have: names without a dot, and this machine's name in its own search domains. A
+//! name that only begins with the machine's name is refused: many machines have names that can be guessed.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where the kernel tells this machine's name.
+/// File with this machine's name.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
-/// Where the domains are in which names are looked for.
+/// File with the search domains of the resolver.
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// Names that are answered beside addresses and names without a dot, which nobody can have in public.
+/// Names that are answered besides addresses and names without a dot, which do not exist in public DNS.
 #[derive(Clone, Debug, Default)]
 pub struct Names(Vec<String>);
 
 impl Names {
-    /// The machine's name, also in the domains of its resolver, and these.
+    /// The machine's name, the same in the search domains of its resolver, and the names in `more`.
     pub fn of_machine(more: &[String]) -> Names {
         let text = |path| std::fs::read_to_string(path).unwrap_or_default();
         Names(more.iter().cloned().chain(own(text(HOSTNAME).trim(), &text(RESOLVER))).collect())
     }
 
-    /// Whether who asks for `host`, with or without a port, means this target.
+    /// Whether a request for `host`, with or without a port, means this target.
     pub(crate) fn are_asked_for(&self, host: &str) -> bool {
         if let Some((address, port)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']'))
         {
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_others_are_none_of_ours() {
+    fn host_names_of_other_machines_are_refused() {
         let resolver =
             "# search evil.example\nnameserver 10.0.0.1\nsearch example.com lab.example.com.\n";
         let mut known = own("machine7.inside.example.com", resolver);

@@ -1,7 +1,8 @@
-//! What requests ask of the reactors, one question after the other, whose answer is for all that wait for it.
+//! Questions of HTTP requests to the reactors: one at a time, and one answer for all requests that wait for it.
 //!
-//! Whoever asks while a question is under way gets the answer to the next, so that it tells of all that was before. An
-//! answer takes reactors time that hosts wait for: however many ask, there are ten questions a second of each kind.
+//! A request that arrives while a question is under way gets the answer to the next one, so that the answer covers
+//! everything before the request. Each answer takes time of the reactors from the hosts: however many requests there
+//! are, each kind of question is asked at most ten times a second.
 
 use crate::{PATIENCE, Reporter, Slowest, metrics};
 use std::io;
@@ -10,15 +11,15 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between the ends of questions and the next ones.
+/// Time between the end of a round of questions and the next round.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What can be asked.
+/// A kind of question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// All that is counted, as OpenMetrics text.
+    /// All counters, as OpenMetrics text.
     Metrics,
-    /// The same for the page.
+    /// The same as JSON, for the page.
     Report,
     /// The slowest commands.
     Slow,
@@ -28,19 +29,19 @@ impl Question {
     const ALL: [Question; 3] = [Question::Metrics, Question::Report, Question::Slow];
 }
 
-/// The type of its content and the content, or why there is none.
+/// The content type and the content, or why there is none.
 pub(crate) type Answer = Result<(&'static str, Arc<str>), String>;
 
-/// Asks for a thread that has a number.
+/// Puts questions to the thread that asks the reactors. The number says which connection gets the answer.
 #[derive(Clone)]
 pub(crate) struct Questions(Sender<(Question, u64)>);
 
 impl Questions {
-    /// Starts the thread that asks, and calls `begin` first. `tell` is given the answers, by the numbers of those who
-    /// wait.
+    /// Starts the thread that asks, which first calls `begin`. It calls `tell` with each answer, for the number of each
+    /// connection that waits.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub(crate) fn start(
         sources: (Reporter, Slowest),
         begin: impl FnOnce() + Send + 'static,
@@ -57,7 +58,7 @@ impl Questions {
 
     /// Asks; the answer goes to `number`.
     pub(crate) fn ask(&self, question: Question, number: u64) {
-        // The thread lives as long as somebody can ask.
+        // The thread lives as long as a sender exists.
         let _ = self.0.send((question, number));
     }
 }
@@ -108,7 +109,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn one_answer_is_for_all_that_asked_before() {
+    fn one_answer_serves_all_earlier_requests() {
         let (begun, begins) = mpsc::channel();
         let (go, goes) = mpsc::channel::<()>();
         let (goes, questions_asked) = (std::sync::Mutex::new(goes), Arc::new(AtomicU32::new(0)));
@@ -127,7 +128,7 @@ mod tests {
         let questions = Questions::start((report, slowest), || {}, tell).expect("a thread");
         questions.ask(Question::Slow, 0);
         begins.recv().expect("it is asked");
-        // Too late for that answer.
+        // These come too late for the first answer.
         (1..=100).for_each(|number| questions.ask(Question::Slow, number));
         questions.ask(Question::Metrics, 101);
         go.send(()).expect("it waits");

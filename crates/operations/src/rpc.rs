@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Longest line of a request, in bytes.
 pub(crate) const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) jsonrpc: String,
@@ -16,7 +16,7 @@ pub(crate) struct Request {
     pub(crate) params: Value,
 }
 
-/// What is answered: a result or an error.
+/// An answer: a result or an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) jsonrpc: String,
@@ -27,7 +27,7 @@ pub(crate) struct Answer {
     pub(crate) error: Option<Failure>,
 }
 
-/// What is told without being asked for each time (JSON-RPC 2.0 §4.1).
+/// A message without a request of its own (JSON-RPC 2.0 §4.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Notification {
     pub(crate) jsonrpc: String,
@@ -36,7 +36,7 @@ pub(crate) struct Notification {
 }
 
 impl Notification {
-    /// With these parameters.
+    /// A notification with these parameters.
     pub(crate) fn of(method: &str, params: &impl Serialize) -> serde_json::Result<Notification> {
         let params = serde_json::to_value(params)?;
         Ok(Notification { jsonrpc: "2.0".to_owned(), method: method.to_owned(), params })
@@ -54,7 +54,7 @@ impl Failure {
     pub(crate) const NO_REQUEST: i32 = -32600;
     pub(crate) const NO_METHOD: i32 = -32601;
     pub(crate) const BAD_PARAMS: i32 = -32602;
-    /// The request is good, and cannot be carried out.
+    /// The request is valid, but cannot be carried out.
     pub(crate) const FAILED: i32 = -32000;
 
     pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
@@ -62,7 +62,7 @@ impl Failure {
     }
 }
 
-/// The answer to a line.
+/// Answers a line, which should be a request.
 pub(crate) fn answer(
     line: &str,
     carry_out: impl FnOnce(&str, &Value) -> Result<Value, Failure>,

@@ -7,19 +7,19 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How soon it is noticed that the client has gone, if no chain ends meanwhile.
+/// How soon the loss of the client is noticed, if no chain ends meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the client may take nothing.
+/// How long the client may receive nothing.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// Tells of chains until the client goes, or takes nothing any more.
+/// Sends chains to the client as they end, until it closes its end or receives nothing any more.
 pub(crate) fn tell(trace: &Tracing, stream: &UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(SLOW))?;
     while !has_gone(stream)? {
         let Some(chain) = trace.next(LOOK).map_err(io::Error::other)? else { continue };
         let line = serde_json::to_string(&Notification::of("chain", &chain)?)? + "\n";
         match (&mut &*stream).write_all(line.as_bytes()) {
-            // It goes when it likes.
+            // The client may leave at any time.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             written => written?,
         }
@@ -27,7 +27,7 @@ pub(crate) fn tell(trace: &Tracing, stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the client has closed its end. It has nothing else to say.
+/// Whether the client has closed its end. It sends nothing during a trace.
 fn has_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut wanted = [PollFd::new(stream, PollFlags::IN | PollFlags::RDHUP)];
     Ok(poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)

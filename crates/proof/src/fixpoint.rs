@@ -1,10 +1,9 @@
-//! What is true at each instruction, found by iteration and then checked.
+//! Invariants at each instruction, found by iteration and then checked.
 //!
-//! The verifier's own driver narrows for up to two million rounds, and looks at assertions while a
-//! loop's state is still too wide. This one narrows a few rounds, and looks at what could be proved
-//! only once the states are final. How they were found does not matter for the result: in the end
-//! each instruction is applied once more to the state before it, and what comes out must be contained
-//! in the state before each that follows (`is_inductive`).
+//! The verifier's own driver narrows for up to two million rounds, and checks assertions while a loop's state is still
+//! too wide. This one narrows for a few rounds, and checks assertions only once the states are final. How they were
+//! found does not matter for the result: in the end each instruction is applied once more to the state before it, and
+//! the result must be contained in the state before each of its successors (`is_inductive`).
 
 use crate::model;
 use crate::obstacle::{GaveUp, Obstacle};
@@ -21,22 +20,22 @@ use prevail::spec::config::EbpfRuntimeConfig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Rounds of a loop that are joined before its state is widened.
+/// Rounds of a loop in which states are joined, before the state is widened.
 const JOINED_ROUNDS: u32 = 2;
-/// Rounds of a loop in all: a state of finitely many ranges is stable long before.
+/// Maximum rounds of a loop: a state of finitely many ranges becomes stable long before.
 const MAX_ROUNDS: u32 = 100;
-/// Rounds in which a loop's state is made tighter again. The second finds what the first makes
-/// possible in the loop's body; more have found nothing.
+/// Maximum rounds in which a loop's state is narrowed again. The second round uses what the first has made possible in
+/// the loop's body; more rounds have never improved a state.
 const NARROWING_ROUNDS: u32 = 4;
 
 /// The states of a program.
 pub(crate) struct Analysis<'a> {
     context: &'a DomainContext<'a>,
-    /// The same, with more room for pointers that are compared.
+    /// The same context, with a wider range for pointers that are compared.
     checks: DomainContext<'a>,
     registry: VariableRegistry,
     states: BTreeMap<Label, State>,
-    /// Whether the program has constants, which lie beside its variables.
+    /// Whether the program has constants, which the verifier does not distinguish from its variables.
     has_constants: bool,
     deadline: Instant,
 }
@@ -44,13 +43,13 @@ pub(crate) struct Analysis<'a> {
 struct State {
     before: EbpfDomain,
     after: EbpfDomain,
-    /// What cannot be so in any further round: something is not what it must be to go on.
+    /// A reason why the instruction could not be applied, which no further round can remove.
     error: Option<Missing>,
 }
 
 impl<'a> Analysis<'a> {
-    /// Finds the states of the program of this context, which begins in `entry`. `checks` has the
-    /// runtime configuration for assertions (see `model::checks`).
+    /// Finds the states of the context's program, beginning with the state `entry`. `checks` is the runtime
+    /// configuration for assertions (see `model::checks`).
     pub(crate) fn run(
         context: &'a DomainContext<'a>,
         checks: &'a EbpfRuntimeConfig,
@@ -91,7 +90,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// What comes from all that go before.
+    /// The join of the states after all predecessors.
     fn arriving(&mut self, label: &Label) -> EbpfDomain {
         if *label == Label::entry() {
             return self.state(label).before.clone();
@@ -105,7 +104,7 @@ impl<'a> Analysis<'a> {
         joined
     }
 
-    /// The state after an instruction, from the one before.
+    /// Computes the state after an instruction from the state before it.
     fn apply(&mut self, label: &Label, before: EbpfDomain) -> Result<(), GaveUp> {
         if Instant::now() >= self.deadline {
             return Err(GaveUp::Time);
@@ -128,7 +127,7 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    /// The first of some assertions that is not known to hold.
+    /// The first of the selected assertions that may not hold.
     fn failing(
         &mut self,
         label: &Label,
@@ -143,7 +142,7 @@ impl<'a> Analysis<'a> {
     }
 
     fn visit_loop(&mut self, inner: &Loop) -> Result<(), GaveUp> {
-        // What an outer loop's last round has left here must not come back.
+        // States left by the previous round of an outer loop must not be used again.
         for label in inner.labels() {
             self.state(&label).after = EbpfDomain::bottom(self.context.runtime);
         }
@@ -173,7 +172,7 @@ impl<'a> Analysis<'a> {
         self.round(inner, &state).map(drop)
     }
 
-    /// Once through a loop; what arrives at its head then.
+    /// One round of a loop; returns the state that arrives at its head afterwards.
     fn round(&mut self, inner: &Loop, state: &EbpfDomain) -> Result<EbpfDomain, GaveUp> {
         self.apply(&inner.head, state.clone())?;
         for component in &inner.body {
@@ -182,8 +181,8 @@ impl<'a> Analysis<'a> {
         Ok(self.arriving(&inner.head))
     }
 
-    /// Whether the states are true of every run in which nothing faults: the first holds when a call
-    /// begins, and each instruction leads from the state before it into those before its successors.
+    /// Whether the states hold in every run without a fault: the first state holds when a call begins, and each
+    /// instruction leads from the state before it into the states before its successors.
     pub(crate) fn is_inductive(&mut self) -> Result<bool, GaveUp> {
         let program = self.context.program;
         for label in program.labels() {
@@ -208,7 +207,7 @@ impl<'a> Analysis<'a> {
         Ok(true)
     }
 
-    /// What is not known to hold, by instruction.
+    /// The assertions that may not hold, by instruction.
     pub(crate) fn obstacles(&mut self) -> Vec<Obstacle> {
         let labels: Vec<Label> = self.states.keys().cloned().collect();
         let mut found = Vec::new();
@@ -229,7 +228,8 @@ impl<'a> Analysis<'a> {
         found
     }
 
-    /// The verifier does not tell constants from variables once a pointer is made.
+    /// Finds writes that may go to constants: the verifier does not distinguish pointers to constants from pointers to
+    /// variables.
     fn written_constants(&self, label: &Label, known: &BTreeSet<String>) -> Option<Missing> {
         if !self.has_constants {
             return None;
@@ -240,7 +240,7 @@ impl<'a> Analysis<'a> {
             Instruction::Call(call) => model::written(call).collect(),
             _ => return None,
         };
-        // Anything else may be static data: no fact, several types, that of another register.
+        // Anything else may be static data: unknown type, several types, or the type of another register.
         let elsewhere = ["ctx", "packet", "stack"];
         let may_be_static = |reg: &Reg| {
             !elsewhere.iter().any(|kind| known.contains(&format!("r{}.type={kind}", reg.v)))
@@ -249,9 +249,9 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// What must hold before an instruction so that it cannot fault. The verifier also asks that no
-/// pointer gets out, to where Linux would be attacked; here pointers are offsets into a private
-/// arena, and may be stored and returned.
+/// The assertions that must hold before an instruction so that it cannot fault. The verifier also requires that no
+/// pointer leaks, because pointers would help an attack on Linux. Here pointers are offsets into a private arena, and
+/// may be stored and returned.
 fn needed<'a>(context: &DomainContext<'a>, label: &Label) -> impl Iterator<Item = &'a Assertion> {
     let returns = matches!(context.program.instruction_at(label), Instruction::Exit(_));
     let assertions = context.program.assertions_at(label).iter();

@@ -2,27 +2,26 @@
 //!
 //! ```text
 //! Program ──model──▶ the verifier's program and entry state
-//!                       │ fixpoint: what is true at each instruction
+//!                       │ fixpoint: invariants at each instruction
 //!                       ▼
 //!          proved  /  not proved, with the first obstacle  /  gave up
 //! ```
 //!
-//! The work is done by PREVAIL, an abstract interpreter (Gershuni et al., "Simple and precise static
-//! analysis of untrusted Linux kernel extensions", PLDI 2019): for each instruction it finds ranges
-//! and differences of registers that hold in every run. `model` tells it what a call of ours may
-//! access; `fixpoint` drives it and checks, in the end, that what it found holds step by step.
+//! The work is done by PREVAIL, an abstract interpreter (Gershuni et al., "Simple and precise static analysis of
+//! untrusted Linux kernel extensions", PLDI 2019). For each instruction it finds ranges and differences of registers
+//! that hold in every run. `model` describes the memory that a call may access; `fixpoint` drives PREVAIL, and in the
+//! end checks its result step by step.
 //!
 //! # What this crate does not do
 //!
-//! Nothing depends on a proof. Targets do not ask for one, and check every access of every function
-//! as it runs; a function that is not proved is no less confined. A proof tells the author of a
-//! function that it cannot fault, and a function that faults in spite of one shows a mistake of the
-//! verifier, or of ours. Only accesses are proved: not that loops end, for which there is the
-//! instruction budget, and not what a function computes.
+//! Nothing depends on a proof. Targets do not ask for one, and check every access of every function at run time; a
+//! function without a proof is confined as well. A proof tells the author of a function that it cannot fault. If a
+//! function with a proof faults, there is a bug in the verifier or in this crate. Only accesses are proved: not that
+//! loops end, for which there is the budget, and not the results of a function.
 //!
-//! The verifier may need much time and memory for a small function. The deadline of [`prove`] is
-//! looked at between instructions, so a caller that must get an answer runs it in a process of its
-//! own with limits, as `bpfof function check` does.
+//! The verifier may need much time and memory for a small function. It checks the deadline of [`prove`] only between
+//! instructions, so a caller that must get an answer runs it in a process of its own with limits, as `bpfof function
+//! check` does.
 
 mod fixpoint;
 mod model;
@@ -42,19 +41,19 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No access can fault, whatever the blocks and scratch hold.
+    /// No access can fault, whatever the contents of blocks and scratch.
     Proved,
-    /// Something may fault as far as the verifier can see.
+    /// An access may fault as far as the verifier can tell.
     NotProved(Obstacle),
-    /// No answer.
+    /// No result.
     GaveUp(GaveUp),
 }
 
-/// Tries to prove that no access of `program` faults when each block it is called on has at least
-/// `data_min_bytes` bytes. Gives up soon after `deadline`.
+/// Tries to prove that no access of `program` faults when each block that it is called on has at least `data_min_bytes`
+/// bytes. Gives up soon after `deadline`.
 pub fn prove(program: &Program, data_min_bytes: usize, deadline: Instant) -> Outcome {
     let used = match used_functions(program) {
         Ok(used) => used,
@@ -63,7 +62,7 @@ pub fn prove(program: &Program, data_min_bytes: usize, deadline: Instant) -> Out
     if let Some(helper) = model::unknown_helper(program, &used) {
         return Outcome::GaveUp(GaveUp::Helper(helper.name()));
     }
-    // The verifier panics where it finds its own states contradictory.
+    // The verifier panics if it finds its own states contradictory.
     let attempt = || attempt(program, &used, data_min_bytes, deadline);
     match catch_unwind(AssertUnwindSafe(attempt)) {
         Ok(Ok(outcome)) => outcome,
@@ -98,7 +97,7 @@ fn attempt(
         &context,
         &mut registry,
     );
-    // Nothing would be reachable, and everything proved.
+    // With an unsatisfiable entry state nothing would be reachable, and everything proved.
     if entry.is_bottom() {
         return Err(GaveUp::Unstable);
     }
@@ -112,16 +111,16 @@ fn attempt(
     if analysis.is_inductive()? { Ok(Outcome::Proved) } else { Err(GaveUp::Unstable) }
 }
 
-/// The functions that the entry calls, itself included, by their first instruction. Refuses what
-/// would be too large once each call has its own copy.
+/// The functions that the entry calls, and the entry itself, by their first instruction. Refuses a program that would
+/// be too large with a copy of a function for each call.
 fn used_functions(program: &Program) -> Result<BTreeSet<u32>, GaveUp> {
     let mut sizes = HashMap::new();
     let size = expanded(program, 0, &mut sizes)?;
     if size > MAX_INSTRUCTIONS { Err(GaveUp::Size(size)) } else { Ok(sizes.into_keys().collect()) }
 }
 
-/// Instructions of the function that begins at `start`, with those it calls. `sizes` holds what is
-/// known, and nothing for functions that are being counted.
+/// Instructions of the function that begins at `start`, including the functions that it calls. `sizes` has the known
+/// sizes, and None for functions that are being counted.
 fn expanded(
     program: &Program,
     start: u32,
@@ -170,7 +169,7 @@ mod tests {
         assert_eq!(outcome(&[&CALL, &by_r1]), Outcome::Proved);
         let Outcome::NotProved(obstacle) = outcome(&[&CALL, &by_r6]) else { panic!("proved") };
         assert_eq!(obstacle.pc, 3);
-        // The caller has its own again: r0 = *(u32 *)(r6 + 36).
+        // The caller has its own registers again: r0 = *(u32 *)(r6 + 36).
         let after = [CALL[0], CALL[1], by_r6[0], EXIT];
         let zero = [[0xb7, 6, 0, 0, 0, 0, 0, 0], EXIT];
         let nested = [[0x85, 0x10, 0, 0, 2, 0, 0, 0]];
@@ -178,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_not_begun() {
-        // Each calls the next one twice: 2^10 copies.
+    fn programs_beyond_the_limits_are_not_tried() {
+        // Each function calls the next one twice: 2^10 copies.
         let mut slots = Vec::new();
         for _ in 0..10 {
             slots.extend([[0x85, 0x10, 0, 0, 2, 0, 0, 0], [0x85, 0x10, 0, 0, 1, 0, 0, 0], EXIT]);

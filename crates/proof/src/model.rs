@@ -1,18 +1,17 @@
-//! A storage function in the verifier's terms.
+//! The model of a storage function for the verifier.
 //!
-//! The verifier knows the programs that Linux attaches to network packets, and has a region for
-//! "packet and metadata": one pointer to the start of the data, one to its end, and one to
-//! metadata that lies right before it. What a call may access from scratch on is just such a
-//! region, because scratch and the data area follow each other in the arena:
+//! The verifier knows the programs that Linux attaches to network packets, and has a region for "packet and metadata":
+//! a pointer to the start of the data, one to its end, and one to metadata right before the data. The memory of a call
+//! from scratch on is such a region, because scratch and the data area are adjacent in the arena:
 //!
 //! ```text
 //! ctx->scratch           ctx->data        ctx->data_end
 //! │ 16 KiB of scratch, blocks of the hop before this one │ the block │
 //! ```
 //!
-//! so the distance from data back to scratch is a number between known bounds, and all between
-//! scratch and the end of the block is accessible, whatever size of scratch the request declares.
-//! Static data is two "maps", of constants and of variables.
+//! So the distance from data back to scratch is between known bounds, and everything between scratch and the end of the
+//! block is accessible, whatever size of scratch the request declares. Static data is modelled as two "maps", of
+//! constants and of variables.
 
 use bpfof_function::abi::{self, context};
 use bpfof_function::helper::Helper;
@@ -46,7 +45,7 @@ static CONTEXT: EbpfCtxDescriptor = EbpfCtxDescriptor {
     meta: context::SCRATCH as i32,
 };
 
-/// What the verifier asks about the place where programs run.
+/// Answers the verifier's questions about the platform on which programs run.
 pub(crate) struct Platform {
     maps: [EbpfMapDescriptor; 2],
 }
@@ -64,7 +63,7 @@ impl Platform {
     }
 }
 
-/// Only the maps are asked for: the program is handed over translated, with its helpers resolved.
+/// Only the maps are used: the program is passed already translated, with its helpers resolved.
 impl EbpfPlatform for Platform {
     fn get_program_type(&self, _section: &str, _path: &str) -> EbpfProgramType {
         program_type()
@@ -138,9 +137,9 @@ pub(crate) fn options() -> EbpfVerifierOptions {
         runtime: EbpfRuntimeConfig {
             subprogram_stack_size: abi::FRAME_BYTES as i32,
             max_call_stack_frames: abi::MAX_FRAMES as i32,
-            // A packet is smaller than this.
+            // The verifier requires packets to be smaller than this.
             max_packet_size: abi::MAX_HOP_BYTES as i32 + 1,
-            // All of it is said by `entry_state`.
+            // `entry_state` has all constraints.
             setup_constraints: false,
             ..EbpfRuntimeConfig::default()
         },
@@ -148,15 +147,15 @@ pub(crate) fn options() -> EbpfVerifierOptions {
     }
 }
 
-/// The configuration for assertions. The verifier lets pointers be compared only as far as the
-/// largest packet, so that no sum wraps around. A loop over records may come to a pointer that is
-/// almost a record beyond; addresses are small here, so a megabyte more is as far from wrapping.
+/// The configuration for assertions. The verifier permits comparisons of pointers only up to the largest packet, so
+/// that no sum wraps around. A loop over records may compute a pointer that is almost a record beyond the end.
+/// Addresses here are small, so a megabyte more cannot wrap either.
 pub(crate) fn checks(runtime: &EbpfRuntimeConfig) -> EbpfRuntimeConfig {
     EbpfRuntimeConfig { max_packet_size: 1 << 20, ..*runtime }
 }
 
-/// What holds when a call begins: r1 and r10, the distance from the data back to scratch, and the
-/// length of the block, which is at least `data_min_bytes`.
+/// Constraints at the start of a call: r1 and r10, the distance from the data back to scratch, and the length of the
+/// block, which is at least `data_min_bytes`.
 pub(crate) fn entry_state(data_min_bytes: usize) -> BTreeSet<String> {
     let nearest = abi::DATA - abi::SCRATCH;
     let farthest = nearest + abi::MAX_HOP_BYTES as u64;
@@ -182,9 +181,9 @@ pub(crate) fn function(program: &Program, start: u32) -> &[Instruction] {
     range.map_or(&[], |range| &program.instructions()[range.start as usize..range.end as usize])
 }
 
-/// Registers that are zero when a local function begins. On Linux it finds what its caller left.
+/// Registers that are zero when a local function begins. On Linux they have the caller's values.
 const CLEARED: [u8; 5] = [0, 6, 7, 8, 9];
-/// Labels from one instruction to the next: room for what clears registers.
+/// Distance of the labels of adjacent instructions: room for the instructions that clear registers.
 const LABELS: u32 = 8;
 
 /// The instructions of some functions, labelled.
@@ -218,17 +217,17 @@ fn label(pc: u32) -> Label {
     Label::new((pc * LABELS) as i32)
 }
 
-/// Where a local function begins, its registers not cleared yet.
+/// Label of the start of a local function, before its registers are cleared.
 fn begin(start: u32) -> Label {
     Label::new((start * LABELS) as i32 - CLEARED.len() as i32)
 }
 
-/// The instruction that a label, or one of an edge from it, belongs to.
+/// The instruction that a label, or a label of an edge from it, belongs to.
 pub(crate) fn instruction(label: &Label) -> u32 {
     u32::try_from(label.from).unwrap_or_default() / LABELS
 }
 
-/// A helper that the verifier is not told about.
+/// A called helper without a contract for the verifier.
 pub(crate) fn unknown_helper(program: &Program, used: &BTreeSet<u32>) -> Option<Helper> {
     let code = used.iter().flat_map(|start| function(program, *start));
     code.filter_map(|instruction| match instruction {
@@ -259,7 +258,7 @@ fn access(width: Width, base: Register, offset: i16) -> syntax::Deref {
     syntax::Deref { width, basereg: register(base), offset: offset.into() }
 }
 
-/// None for what is never executed.
+/// None for instructions that are never executed.
 fn translate(instruction: &Instruction, statics: &Statics) -> Option<syntax::Instruction> {
     Some(match *instruction {
         Instruction::Alu { wide, op, dst, src } => arithmetic(alu(op), wide, dst, operand(src)),
@@ -388,8 +387,8 @@ fn endian(swap: bool, width: Width) -> syntax::UnOp {
     }
 }
 
-/// A constant of 64 bits, or the address of static data. A mere number that happens to be such an
-/// address is taken for one, too; that is no less true of it.
+/// A 64-bit constant, or the address of static data. A number that happens to equal such an address is treated as the
+/// address as well; that is equally valid.
 fn constant(dst: Register, value: u64, statics: &Statics) -> syntax::Instruction {
     for (mapfd, range) in [(CONSTANTS, statics.constants()), (VARIABLES, statics.variables())] {
         if range.contains(&value) {
@@ -409,15 +408,15 @@ fn constant(dst: Register, value: u64, statics: &Statics) -> syntax::Instruction
     })
 }
 
-/// How many bytes a helper touches at a pointer.
+/// The number of bytes that a helper accesses at a pointer.
 enum Length {
-    /// As many as this register says.
+    /// The value of this register.
     Register(u8),
     /// 8.
     Word,
 }
 
-/// A register that a helper takes for a pointer.
+/// A register that a helper uses as a pointer.
 struct Pointer {
     register: u8,
     length: Length,
@@ -432,7 +431,7 @@ const fn writes(register: u8, length: Length) -> Pointer {
     Pointer { register, length, writes: true }
 }
 
-/// The helpers that the verifier is told about.
+/// The helpers with a contract for the verifier.
 const HELPERS: &[(Helper, &[Pointer])] = &[
     (Helper::Memcmp, &[reads(1, Length::Register(3)), reads(2, Length::Register(3))]),
     (Helper::Memmove, &[writes(1, Length::Register(3)), reads(2, Length::Register(3))]),
@@ -440,8 +439,8 @@ const HELPERS: &[(Helper, &[Pointer])] = &[
     (Helper::Crc32c, &[reads(1, Length::Register(3))]),
     (Helper::Find, &[reads(1, Length::Register(3))]),
     (Helper::FindAny, &[reads(1, Length::Register(3))]),
-    // Each place takes two bytes of the list, which the verifier has no words for: functions that call
-    // find_all are not proved.
+    // Each position takes two bytes of the list, which the verifier cannot express: functions that call find_all are
+    // not proved.
     (Helper::TailCall, &[]),
     (Helper::ParseInt, &[reads(1, Length::Register(2)), writes(4, Length::Word)]),
     (Helper::Xxh3, &[reads(1, Length::Register(3))]),
@@ -449,7 +448,7 @@ const HELPERS: &[(Helper, &[Pointer])] = &[
     (Helper::Double, &[]),
     (Helper::Decompress, &[writes(2, Length::Register(3)), reads(4, Length::Register(5))]),
     (Helper::Trace, &[reads(1, Length::Register(2))]),
-    // Its result is a number for the verifier, and nothing is proved of what it points to.
+    // For the verifier its result is a number, and accesses through it are not proved.
     (Helper::Workspace, &[]),
 ];
 
@@ -469,7 +468,7 @@ fn contract(helper: Helper) -> Option<syntax::CallContract> {
                 size: syntax::Reg { v: *size },
                 can_be_zero: true,
             }),
-            // The verifier has no words for one that is only read; a write needs no less.
+            // The verifier cannot express a single word that is only read; the requirement for a write is no weaker.
             Length::Word => contract.singles.push(syntax::ArgSingle {
                 kind: syntax::ArgSingleKind::PtrToWritableLong,
                 or_null: false,
@@ -480,7 +479,7 @@ fn contract(helper: Helper) -> Option<syntax::CallContract> {
     Some(contract)
 }
 
-/// A call; one without a contract would be refused (see `unknown_helper`).
+/// A call. Calls of helpers without a contract have been refused (see `unknown_helper`).
 fn call(helper: Helper) -> syntax::Call {
     let contract = contract(helper);
     syntax::Call {
@@ -495,7 +494,7 @@ fn call(helper: Helper) -> syntax::Call {
     }
 }
 
-/// The registers that point to what a helper writes.
+/// The registers that point to memory that a helper writes.
 pub(crate) fn written(call: &syntax::Call) -> impl Iterator<Item = syntax::Reg> {
     let pairs = call.contract.pairs.iter();
     let pairs = pairs.filter(|pair| pair.kind == syntax::ArgPairKind::PtrToWritableMem);

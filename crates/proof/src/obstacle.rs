@@ -1,10 +1,10 @@
-//! Why there is no proof.
+//! Reasons for the absence of a proof.
 
 use std::fmt;
 
-/// Instructions of a function with those it calls, each counted as often as it is called: the
-/// verifier copies a function to each call. Its time grows with the square of this; a thousand
-/// take seconds.
+/// Maximum instructions of a function and the functions that it calls, each counted for each call,
+/// because the verifier copies a function to each call. Its time grows with the square of this; a
+/// thousand instructions take seconds.
 pub const MAX_INSTRUCTIONS: u64 = 1024;
 
 /// The first thing that could not be proved.
@@ -12,22 +12,22 @@ pub const MAX_INSTRUCTIONS: u64 = 1024;
 pub struct Obstacle {
     /// The instruction, in 8-byte slots of the program.
     pub pc: u32,
-    /// What is missing, in words.
+    /// A description of what is missing.
     pub reason: String,
 }
 
-/// Why there is no answer.
+/// Reasons for giving up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GaveUp {
     /// The deadline passed.
     Time,
-    /// More than [`MAX_INSTRUCTIONS`]: this many.
+    /// There are more than [`MAX_INSTRUCTIONS`]: this many.
     Size(u64),
-    /// Functions that call themselves.
+    /// The program has recursive functions.
     Recursion,
-    /// A call of this helper, which the verifier knows nothing of.
+    /// The program calls this helper, which the verifier does not know.
     Helper(&'static str),
-    /// The states did not become stable, or were not what they claimed to be.
+    /// The states did not become stable, or failed the final check.
     Unstable,
     /// The verifier itself failed, with this message.
     Verifier(String),
@@ -39,14 +39,12 @@ impl fmt::Display for GaveUp {
             GaveUp::Time => f.write_str("it took too long"),
             GaveUp::Size(found) => write!(
                 f,
-                "{found} instructions, with called functions once for each call, are more than \
-                 the {MAX_INSTRUCTIONS} that are tried"
+                "{found} instructions, counting called functions once for each call, exceed the \
+                 verifier's limit of {MAX_INSTRUCTIONS}"
             ),
-            GaveUp::Recursion => f.write_str("functions that call themselves cannot be proved"),
-            GaveUp::Helper(name) => write!(f, "it does not know what {name} does"),
-            GaveUp::Unstable => {
-                f.write_str("nothing was found that holds in every round of a loop")
-            }
+            GaveUp::Recursion => f.write_str("recursive functions cannot be proved"),
+            GaveUp::Helper(name) => write!(f, "the verifier does not know the helper {name}"),
+            GaveUp::Unstable => f.write_str("no invariant of a loop was found"),
             GaveUp::Verifier(message) => write!(f, "the verifier failed: {message}"),
         }
     }

@@ -1,4 +1,4 @@
-//! The order in which instructions are looked at: a weak topological order (Bourdoncle, "Efficient
+//! The order in which instructions are visited: a weak topological order (Bourdoncle, "Efficient
 //! chaotic iteration strategies with widenings", 1993), in which each loop is one component.
 
 use prevail::cfg::graph::Cfg;
@@ -12,7 +12,7 @@ pub(crate) enum Component {
     Loop(Loop),
 }
 
-/// A loop: where its state is widened, and the rest in order.
+/// A loop: the label at which its state is widened, and the other components in order.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Loop {
     pub(crate) head: Label,
@@ -20,7 +20,7 @@ pub(crate) struct Loop {
 }
 
 impl Loop {
-    /// All labels, those of inner loops included.
+    /// All labels, including those of inner loops.
     pub(crate) fn labels(&self) -> Vec<Label> {
         let mut labels = vec![self.head.clone()];
         for component in &self.body {
@@ -33,7 +33,7 @@ impl Loop {
     }
 }
 
-/// The order of all that is reachable from the entry.
+/// The order of all labels reachable from the entry.
 pub(crate) fn order(graph: &Cfg) -> Vec<Component> {
     let mut search = Search { graph, numbers: HashMap::new(), count: 0, stack: Vec::new() };
     let mut order = Vec::new();
@@ -42,20 +42,20 @@ pub(crate) fn order(graph: &Cfg) -> Vec<Component> {
     order
 }
 
-/// Numbers of labels that are in their place already.
+/// The number of labels that have been placed.
 const PLACED: usize = usize::MAX;
 
 struct Search<'a> {
     graph: &'a Cfg,
-    /// In the order of discovery, from 1.
+    /// By label: its number in the order of discovery, from 1.
     numbers: HashMap<Label, usize>,
     count: usize,
     stack: Vec<Label>,
 }
 
 impl Search<'_> {
-    /// Appends what is reachable from `label` to `order`, last first. Returns the lowest number
-    /// that is reached.
+    /// Appends the labels reachable from `label` to `order`, last first. Returns the lowest number
+    /// reached.
     fn visit(&mut self, label: &Label, order: &mut Vec<Component>) -> usize {
         self.stack.push(label.clone());
         self.count += 1;
@@ -73,7 +73,7 @@ impl Search<'_> {
         }
         if lowest == number {
             self.numbers.insert(label.clone(), PLACED);
-            // All that is above the label on the stack is in a loop with it, and placed there.
+            // All labels above this one on the stack are in a loop with it, and are placed there.
             while let Some(above) = self.stack.pop().filter(|above| above != label) {
                 self.numbers.remove(&above);
             }

@@ -1,4 +1,4 @@
-//! What the verifier could not prove, in the words of C: neither its registers nor its facts.
+//! Describes in terms of C what the verifier could not prove, without its registers and facts.
 
 use crate::model;
 use crate::obstacle::Obstacle;
@@ -6,30 +6,30 @@ use prevail::cfg::label::Label;
 use prevail::ir::syntax::{AccessType, Assertion, Reg, ValidAccess, Value};
 use std::collections::BTreeSet;
 
-/// A place in memory that is farther from the data than this, in bytes, is not told.
+/// The place of an access that is farther from the data than this, in bytes, is not reported.
 const FAR_BYTES: i64 = 1 << 20;
 
-/// What is missing for a proof.
+/// The missing part of a proof.
 #[derive(Clone, Debug)]
 pub(crate) enum Missing {
-    /// This, with what the verifier says about it.
+    /// This assertion, with the verifier's message.
     Assertion(Assertion, String),
-    /// Something is written through a pointer that may be one to constants.
+    /// A write through a pointer that may point to constants.
     MayBeConstant,
     /// The verifier cannot go on.
     Other,
 }
 
-/// `known` is what holds before the instruction: facts like `r1.packet_offset=[0, 512]`.
+/// `known` has the facts that hold before the instruction, such as `r1.packet_offset=[0, 512]`.
 pub(crate) fn obstacle(label: &Label, missing: &Missing, known: &BTreeSet<String>) -> Obstacle {
     let reason = match missing {
         Missing::Assertion(assertion, message) => assertion_reason(assertion, message, known),
         Missing::MayBeConstant => {
-            "writes to static data, where variables are not told from constants, which must not be \
-             written"
+            "writes to static data, and the verifier cannot tell variables from constants, \
+             which are read-only"
                 .to_owned()
         }
-        Missing::Other => "the verifier cannot follow what is computed here".to_owned(),
+        Missing::Other => "the verifier cannot follow this computation".to_owned(),
     };
     Obstacle { pc: model::instruction(label), reason }
 }
@@ -38,8 +38,8 @@ fn assertion_reason(assertion: &Assertion, message: &str, known: &BTreeSet<Strin
     match assertion {
         Assertion::ValidAccess(access) => access_reason(access, message, known),
         Assertion::TypeConstraint(_) => {
-            "uses a pointer of which it is not known what it points to: \
-             it was loaded from memory, computed, or differs from way to way"
+            "uses a pointer to unknown memory: it was loaded from memory, \
+             computed, or differs between paths"
                 .to_owned()
         }
         Assertion::Addable(_) => "adds two numbers that may both be pointers".to_owned(),
@@ -47,15 +47,15 @@ fn assertion_reason(assertion: &Assertion, message: &str, known: &BTreeSet<Strin
             "compares or subtracts pointers that may point to different kinds of memory".to_owned()
         }
         Assertion::ValidSize(one) => format!(
-            "the length in argument {} of the helper may be beyond all memory{}",
+            "the length in argument {} of the helper may exceed all memory{}",
             one.reg.v,
             range(known, one.reg, "svalue").map(in_brackets).unwrap_or_default()
         ),
-        _ => "the verifier cannot follow what is done here".to_owned(),
+        _ => "the verifier cannot follow this operation".to_owned(),
     }
 }
 
-/// What an access does, and how it may go wrong.
+/// Describes an access, and how it may fail.
 fn access_reason(access: &ValidAccess, message: &str, known: &BTreeSet<String>) -> String {
     let what = what(access, known);
     let has = |kind: &str| {
@@ -63,7 +63,7 @@ fn access_reason(access: &ValidAccess, message: &str, known: &BTreeSet<String>) 
         known.iter().any(|line| line.starts_with(&fact))
     };
     if message.contains("packet_size") || message.contains("65537") {
-        format!("{what}, which may be past ctx->data_end: compare it with that first")
+        format!("{what}, which may be past ctx->data_end: compare with ctx->data_end first")
     } else if message.contains("meta_offset") {
         format!("{what}, which may be before ctx->scratch")
     } else if message.contains("stack_size") || message.contains("stack_offset") {
@@ -75,13 +75,13 @@ fn access_reason(access: &ValidAccess, message: &str, known: &BTreeSet<String>) 
     } else if message.contains("shared_region_size") || has("shared_offset") {
         format!("{what}, which may be outside of the static data: compare the index first")
     } else if message.contains("numeric") {
-        format!("{what} on the stack, where nothing may have been written, or a pointer")
+        format!("{what} on the stack, which may be uninitialized or hold a pointer")
     } else {
-        format!("{what}, and it is not known where that is")
+        format!("{what}, at an unknown address")
     }
 }
 
-/// What an access does, and where, if that is known: "reads 8 bytes at ctx->data + 56".
+/// Describes an access and its place, if that is known: "reads 8 bytes at ctx->data + 56".
 fn what(access: &ValidAccess, known: &BTreeSet<String>) -> String {
     let bytes = match (access.access_type, access.width) {
         (AccessType::Compare, _) => return "compares or subtracts a pointer".to_owned(),
@@ -114,7 +114,7 @@ fn what(access: &ValidAccess, known: &BTreeSet<String>) -> String {
     }
 }
 
-/// The numbers that a register's property is among, first and last, if the verifier knows both.
+/// The first and last possible value of a register's property, if the verifier knows both.
 fn range(known: &BTreeSet<String>, reg: Reg, property: &str) -> Option<(i64, i64)> {
     let start = format!("r{}.{property}=", reg.v);
     let fact = known.iter().find_map(|line| line.strip_prefix(&start))?;

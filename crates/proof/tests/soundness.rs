@@ -1,16 +1,16 @@
-//! What is proved does not fault: random programs that the verifier accepts, run on random data.
+//! Proved programs do not fault: runs random programs that the verifier accepts on random data.
 //!
-//! `PROOF_PROGRAMS=20000 cargo test -p bpfof-proof --test soundness` tries more of them.
+//! `PROOF_PROGRAMS=20000 cargo test -p bpfof-proof --test soundness` tries more programs.
 
 use bpfof_function::fuzz::with_statics;
 use bpfof_function::{Alone, Arena, FaultKind, Program, abi, interpret};
 use bpfof_proof::{Outcome, prove};
 use std::time::{Duration, Instant};
 
-/// Programs that are tried unless `PROOF_PROGRAMS` says otherwise. About a third is proved.
+/// Number of programs, unless `PROOF_PROGRAMS` is set. About a third of them is proved.
 const PROGRAMS: u64 = 400;
 
-/// A generator of numbers (splitmix64); each program has one of its own.
+/// A random number generator (splitmix64); each program has its own.
 struct Random(u64);
 
 impl Random {
@@ -39,12 +39,12 @@ fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
 
 const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// Static data of every other program: so many bytes of constants, then as many variables.
+/// Static data of every other program: this many bytes of constants, then as many of variables.
 const CONSTANT_BYTES: u64 = 40;
 
-/// r6 is the context, r7 the data, r8 its end, r9 scratch; numbers that depend on data in r0, r2
-/// and r3, or static data in one of them; some of it is missing. Then anything, with more of what gets
-/// through: small numbers, bounds, short loops.
+/// A random program. r6 is the context, r7 the data, r8 its end, r9 scratch; r0, r2 and r3 have numbers that depend on
+/// data, or one of them static data; some of these are missing. Then random instructions, biased towards those that the
+/// verifier accepts: small numbers, bounds, short loops.
 fn program(random: &mut Random, has_statics: bool) -> Vec<[u8; 8]> {
     let mut code = vec![
         slot(0xbf, 6, 1, 0, 0),
@@ -71,7 +71,7 @@ fn program(random: &mut Random, has_statics: bool) -> Vec<[u8; 8]> {
     for _ in 0..1 + random.below(10) {
         let at = code.len() - body;
         if random.below(10) == 0 {
-            // Something that the helper which follows may be able to use.
+            // Arguments that the helper which follows may be able to use.
             for argument in 1..=3 {
                 let from = random.of(&[0u8, 2, 3, 4, 5, 6, 7, 9, 10]);
                 code.push(slot(0xbf, argument, from, 0, 0));
@@ -91,7 +91,7 @@ fn helper(random: &mut Random) -> [u8; 8] {
     slot(0x85, 0, 0, 0, random.of(&[1, 2, 3, 4, 5, 7]))
 }
 
-/// An instruction that has `before` others before it, and at least two after it.
+/// A random instruction with `before` instructions before it, and at least two behind it.
 fn instruction(random: &mut Random, before: usize) -> [u8; 8] {
     let (number, pointer) = ([0u8, 2, 3, 4, 5], [6u8, 7, 8, 9, 10]);
     let register = if random.below(3) == 0 { random.of(&pointer) } else { random.of(&number) };
@@ -105,10 +105,10 @@ fn instruction(random: &mut Random, before: usize) -> [u8; 8] {
         }
         // add, sub or mov with a register.
         3 => slot(random.of(&[0x0fu8, 0x1f, 0xbf, 0xbc]), random.of(&number), register, 0, 0),
-        // A pointer that is moved.
+        // Moves a pointer.
         4 => slot(0x0f, random.of(&pointer[..4]), random.of(&number), 0, 0),
         5 => slot(0x07, random.of(&pointer[..4]), 0, 0, small),
-        // Static data, and whatever else is in r0 and r3.
+        // Accesses through r0 and r3, which may be static data or anything else.
         6 => match random.below(2) {
             0 => slot(0x7a, random.of(&[0, 3]), 0, small as i16, 1),
             _ => slot(0x79, random.of(&number), random.of(&[0, 3]), small as i16, 0),
@@ -123,7 +123,7 @@ fn instruction(random: &mut Random, before: usize) -> [u8; 8] {
                 _ => slot(0x61 | width, random.of(&number), base, offset, 0),
             }
         }
-        // Branches forward over one, to the exit, or back.
+        // Branches: forward over one instruction, to the exit, or back.
         9 | 10 => {
             let op = random.of(&[0x10u8, 0x20, 0x30, 0x50, 0x60, 0x70, 0xa0, 0xb0, 0xc0, 0xd0]);
             let back = -1 - random.below(before as u64 + 1).min(4) as i16;
@@ -135,12 +135,12 @@ fn instruction(random: &mut Random, before: usize) -> [u8; 8] {
                 _ => slot(0x0d | op, random.of(&[7, 9, 8]), random.of(&[8, 7]), offset, 0),
             }
         }
-        // r1 and r2 are what they are, so this is mostly refused.
+        // r1 and r2 have arbitrary values, so this is mostly refused.
         _ => helper(random),
     }
 }
 
-/// A fault of an access, and whether it is a write to a constant, in runs on random data of at least `block_min` bytes.
+/// A memory fault in runs on random data of at least `block_min` bytes, and whether it is a write to a constant.
 fn fault(program: &Program, block_min: usize, random: &mut Random) -> Option<(bool, String)> {
     let mut arena = Arena::new();
     for _ in 0..20 {
@@ -169,7 +169,7 @@ fn fault(program: &Program, block_min: usize, random: &mut Random) -> Option<(bo
 }
 
 #[test]
-fn what_is_proved_does_not_fault() {
+fn proved_programs_do_not_fault() {
     let programs = std::env::var("PROOF_PROGRAMS").ok().and_then(|text| text.parse().ok());
     let (mut proved, mut with_static, mut faulting, mut constants) = (0, 0, 0, 0);
     let programs = programs.unwrap_or(PROGRAMS);

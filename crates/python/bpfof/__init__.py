@@ -9,8 +9,8 @@
     trips.filter(pc.field("fare") > 20).group_by("zone").aggregate([("fare", "sum")])
     trips.sql("SELECT zone, avg(fare) FROM t GROUP BY zone")
 
-Files are filtered, and rows or totals come, where files lie on a namespace that a bpf-of target serves. Without a
-target the same functions run on this machine, and the answers are the same. docs/python.md tells all of it.
+Files on a namespace that a bpf-of target serves are filtered there, and only rows or totals are sent. Without a
+target the same functions run on this machine, and the answers are the same. docs/python.md describes everything.
 """
 
 from bpfof import errors

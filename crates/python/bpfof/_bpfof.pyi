@@ -1,4 +1,4 @@
-"""The native part. It is no interface of its own: the package's modules are."""
+"""The native part. It is internal: the package's modules are the interface."""
 
 from typing import Any
 

@@ -19,13 +19,13 @@ from bpfof._expressions import ARROW_TEXTS_MAX, COLUMNS_MAX, Condition, texts_of
 from bpfof._plan import Plan, Reach, finished, session_of, together
 from bpfof.errors import DataError, QuestionError
 
-#: Names in a message.
+#: Maximum number of names in a message.
 _LISTED_MAX = 20
-#: Columns that cannot be read, in a message.
+#: Maximum number of unreadable columns listed in a message.
 _REASONS_MAX = 5
 #: Aggregates that stages, or this package, compute.
 _MEASURES = ("count", "count_all", "max", "mean", "min", "stddev", "sum", "variance")
-#: Those that are refused of dates and times, as pyarrow does.
+#: Aggregates that are refused for dates and times, as in pyarrow.
 _OF_NUMBERS = ("mean", "stddev", "sum", "variance")
 
 
@@ -42,26 +42,27 @@ def dataset(
     fallback: bool = True,
     chains: int = 32,
 ) -> Dataset:
-    """Files as a dataset: filtered and reduced where they lie.
+    """Files as a dataset: filtered and reduced where they are stored.
 
-    ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns, and a file that is
-    named twice is there twice. The dataset keeps absolute paths. ``format`` is
-    ``"csv"``, ``"npy"``, ``"arrow"`` (IPC, uncompressed) or ``"records"``; names tell otherwise, and a ``schema`` alone means records. ``schema`` has
-    the fields of records, as in ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a
-    :class:`pyarrow.Schema`; of CSV the kinds of columns that are not to be inferred.
+    ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns; the rows of a file that
+    is named twice occur twice. The dataset keeps absolute paths. ``format`` is ``"csv"``, ``"npy"``,
+    ``"arrow"`` (IPC, uncompressed) or ``"records"``; by default it follows from the names, and ``schema`` without
+    ``format`` means records. ``schema`` has the fields of records, as in
+    ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a :class:`pyarrow.Schema`; for CSV the kinds of
+    columns whose kinds are not to be inferred.
 
-    The target of each file is found from its mount: ``BPFOF_TARGETS`` (``MOUNT=URL DEVICE; …``), then the kernel's
-    NVMe/TCP host tell it. ``target`` and ``device`` name it for all files: the address, and what its namespace is on
-    this machine. ``here=True`` uses none. With ``fallback=False`` what cannot run at a target raises
-    :class:`TargetError`; otherwise it runs here, and :attr:`Dataset.last_stats` tells. ``chains`` is how many run at
-    a time, 1 to 256.
+    The target of each file is found from its mount: in ``BPFOF_TARGETS`` (``MOUNT=URL DEVICE; …``), or else by asking
+    the kernel's NVMe/TCP host. ``target`` and ``device`` name it for all files: the address, and the device of its
+    namespace on this machine. ``here=True`` uses no target. With ``fallback=False``, chains that cannot run at a
+    target raise :class:`TargetError`; otherwise they run here, and :attr:`Dataset.last_stats` reports it. ``chains``
+    is the maximum number of chains at a time, 1 to 256.
     """
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if isinstance(schema, pa.Schema):
         schema = _fields_of(schema)
     device = None if device is None else os.fspath(device)
     if not 1 <= chains <= 256:
-        raise QuestionError("chains is 1 to 256")
+        raise QuestionError("chains must be 1 to 256")
     source = _bpfof.Source([os.fspath(path) for path in paths], schema, format, delimiter, header)
     reach = Reach(target, device, here, fallback, chains)
     session_of(reach)  # Tells what is wrong with the arguments.
@@ -90,7 +91,7 @@ def _fields_of(schema: pa.Schema) -> str:
         if pa.types.is_fixed_size_binary(field.type):
             kind = f"char({field.type.byte_width})"
         if kind is None:
-            raise QuestionError(f"column {field.name} has the type {field.type}, which stages do not know")
+            raise QuestionError(f"column {field.name} has the type {field.type}, which stages do not support")
         fields.append(f"{field.name} {kind}")
     return ", ".join(fields)
 
@@ -99,23 +100,23 @@ def _own_stages(stages: Mapping[str, str] | None) -> tuple[str | None, str | Non
     given = dict(stages or {})
     own = given.pop("filter", None), given.pop("reduce", None)
     if given:
-        raise QuestionError(f"{', '.join(given)}: stages of your own are a filter and a reduce")
+        raise QuestionError(f"{', '.join(given)}: stages of your own can only be 'filter' and 'reduce'")
     return own
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What would be done where, and why. Its text is for people."""
+    """Which steps would be done where, and why. Its text is meant for people."""
 
-    #: Columns that stages look at.
+    #: Columns that stages use.
     looks_at: list[str]
-    #: Where stages run.
+    #: The places where stages run.
     places: list[str]
-    #: What is done, whether it is done by stages, and why it is not.
+    #: Each step: its description, whether stages do it, and if not, why.
     steps: list[tuple[str, bool, str | None]]
-    #: Bytes of all files.
+    #: Total size of the files in bytes.
     bytes: int
-    #: How many files there are.
+    #: Number of files.
     files: int
 
     def __str__(self) -> str:
@@ -130,15 +131,15 @@ class Explanation:
 
 
 def _unreadable(schema: pa.Schema) -> ds.Dataset:
-    """What pyarrow's C++ finds where it looks for the rows itself, which it cannot: a file that does not exist, whose
-    name tells in the error what to do."""
+    """A stand-in for pyarrow's C++ code, which cannot read the rows itself: a file that does not exist, whose name in
+    the error message says what to do."""
     name = "bpfof.dataset(): give pyarrow its to_table() or scanner().to_reader()"
     file_format, local = ds.IpcFileFormat(), fs.LocalFileSystem()
     return ds.FileSystemDataset([file_format.make_fragment(name, local)], schema, file_format, local)
 
 
-# It is no union, but one can be made. Behind an object of pyarrow's Dataset there is nothing, and pyarrow's functions
-# that look there end the process.
+# Not a union, but UnionDataset can be instantiated. A plain Dataset object has no C++ dataset behind it, and pyarrow
+# functions that access that end the process.
 class Dataset(ds.UnionDataset):
     """Files with rows. Made by :func:`bpfof.dataset`.
 
@@ -159,7 +160,7 @@ class Dataset(ds.UnionDataset):
         self._conditions = conditions
         self._schema = pa.record_batch(source.empty()).schema
         super().__init__(self._schema, [_unreadable(self._schema)])
-        # What the last query has cost, of this dataset and those that were made of it.
+        # The cost of the last query over this dataset and those derived from it.
         self._told: list[dict] = [] if told is None else told
 
     def __reduce__(self):
@@ -169,7 +170,7 @@ class Dataset(ds.UnionDataset):
     def __repr__(self) -> str:
         return f"<bpfof.Dataset of {len(self.files)} files: {', '.join(self.schema.names)}>"
 
-    # What pyarrow's datasets have.
+    # The interface of pyarrow's datasets.
 
     @property
     def schema(self) -> pa.Schema:
@@ -183,7 +184,7 @@ class Dataset(ds.UnionDataset):
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """True of all rows: paths tell nothing of them."""
+        """True for all rows: paths contain no information about them."""
         return pc.scalar(True)
 
     @property
@@ -192,13 +193,13 @@ class Dataset(ds.UnionDataset):
         return self._schema
 
     def filter(self, expression: pc.Expression) -> Dataset:
-        """The rows that meet a condition as well. What of it stages cannot apply, pyarrow applies here."""
+        """The rows that also meet this condition. Pyarrow applies here the parts that stages cannot apply."""
         condition = Condition(self._source, self._schema, expression)
         return self._with((*self._conditions, condition))
 
     def _with(self, conditions: tuple[Condition, ...], spare: int = 0) -> Dataset:
-        """The rows that meet these. Stages apply those for which they look at no more columns than they can besides so
-        many spare ones."""
+        """The rows that meet these conditions. Stages apply as many of them as their limit of columns allows, with
+        ``spare`` columns left over."""
         taken: list[str] = []
         fitting = []
         for condition in conditions:
@@ -219,7 +220,7 @@ class Dataset(ds.UnionDataset):
         batch_size: int = 131_072,
         **kwargs,
     ) -> Scanner:
-        """A scan of these columns of the rows that meet ``filter``. Other options of pyarrow's have no effect."""
+        """A scan of these columns of the rows that meet ``filter``. Other options of pyarrow have no effect."""
         rows = self if filter is None else self.filter(filter)
         return Scanner(rows, columns, batch_size, self)
 
@@ -228,7 +229,7 @@ class Dataset(ds.UnionDataset):
         return self.scanner(columns=columns, filter=filter, **kwargs).to_table()
 
     def to_batches(self, columns=None, filter: pc.Expression | None = None, **kwargs) -> Iterator[pa.RecordBatch]:
-        """The rows bit by bit, in the order of the files."""
+        """The rows in batches, in the order of the files."""
         return self.scanner(columns=columns, filter=filter, **kwargs).to_batches()
 
     def head(self, num_rows: int, columns=None, filter: pc.Expression | None = None, **kwargs) -> pa.Table:
@@ -240,7 +241,7 @@ class Dataset(ds.UnionDataset):
         return self.scanner(columns=columns, filter=filter, **kwargs).take(indices)
 
     def count_rows(self, filter: pc.Expression | None = None, **kwargs) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         rows = self if filter is None else self.filter(filter)
         return rows._count()
 
@@ -258,13 +259,12 @@ class Dataset(ds.UnionDataset):
 
     def replace_schema(self, schema: pa.Schema) -> Dataset:
         """Refused: give ``schema`` to :func:`bpfof.dataset`."""
-        raise QuestionError("the types of columns are what the files have; give schema to bpfof.dataset()")
+        raise QuestionError("the column types come from the files; give schema to bpfof.dataset()")
 
-    # What they do not have.
+    # Methods that pyarrow's datasets do not have.
 
     def group_by(self, keys: str | Sequence[str], use_threads: bool = True) -> Grouped:
-        """Rows with the same values of ``keys`` together, for :meth:`Grouped.aggregate`, as pyarrow's tables have
-        it."""
+        """Groups of rows with the same values of ``keys``, for :meth:`Grouped.aggregate`, as in pyarrow's tables."""
         return Grouped(self, [keys] if isinstance(keys, str) else list(keys))
 
     def aggregate(self, aggregations: Sequence[tuple]) -> pa.Table:
@@ -279,7 +279,7 @@ class Dataset(ds.UnionDataset):
         in the files. Missing values and NaN come last."""
         names = self._names(columns)
         if n < 1 or n >= 2**32:
-            raise QuestionError("top_k is of one row at least")
+            raise QuestionError("top_k needs at least one row")
         self._names([by])
         plan = _bpfof.Plan.top(self._source, self._pushed(), by, descending, n, names)
         schema = pa.schema([self._schema.field(name) for name in names])
@@ -287,17 +287,17 @@ class Dataset(ds.UnionDataset):
 
     def histogram(self, column: str, low: float, high: float, bins: int) -> pa.Table:
         """How many values lie in each of ``bins`` intervals of equal width from ``low`` to ``high``: columns low,
-        high, count. Intervals are half-open but the last one, as numpy's; values outside, NaN and missing ones are
-        left out."""
+        high, count. Intervals are half-open except the last one, as in numpy; values outside, NaN and missing
+        values are left out."""
         self._names([column])
         if not 1 <= bins < 2**32:
-            raise QuestionError("a histogram has 1 interval at least")
+            raise QuestionError("a histogram needs at least 1 interval")
         plan = _bpfof.Plan.histogram(self._source, self._pushed(), column, float(low), float(high), bins)
         return self._reduced(plan, _HISTOGRAM, [column])
 
     def sql(self, statement: str, *, stages: Mapping[str, str] | None = None) -> pa.Table:
         """The answer of one SELECT over the rows, under any name: ``trips.sql("SELECT zone, sum(fare) FROM t GROUP BY
-        zone")``. docs/query.md has what there is; the rest of SQL is DuckDB's: ``duckdb.sql("… FROM trips")``.
+        zone")``. docs/query.md describes the supported SQL; for other SQL use DuckDB: ``duckdb.sql("… FROM trips")``.
 
         ``stages`` are your own, compiled from C: ``{"filter": "near.bpf.o(lat, lon)", "reduce":
         "powers.bpf.o(n) -> bits u64, rows u64"}``, either or both."""
@@ -308,7 +308,7 @@ class Dataset(ds.UnionDataset):
         return pa.Table.from_batches([pa.record_batch(batch)])
 
     def plan(self, columns: Sequence[str] | None = None) -> Plan:
-        """Rows as a plan that other processes run; :meth:`Grouped.plan` is of aggregates."""
+        """Rows as a plan that other processes run; :meth:`Grouped.plan` is for aggregates."""
         self._refuse_residual("a plan")
         names = self._names(columns)
         plan = _bpfof.Plan.rows(self._source, self._pushed(), names)
@@ -318,14 +318,14 @@ class Dataset(ds.UnionDataset):
     def explain(
         self, statement: str | None = None, *, stages: Mapping[str, str] | None = None
     ) -> Explanation:
-        """What would be done where to scan the rows, or to answer an SQL statement, with stages of your own as of
-        :meth:`sql`."""
+        """Which steps would be done where to scan the rows, or to answer an SQL statement, with stages of your own as
+        in :meth:`sql`."""
         own = _own_stages(stages)
         if statement is not None:
             self._refuse_residual("sql")
             return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement, own))
         if any(own):
-            raise QuestionError("stages of your own need a statement")
+            raise QuestionError("stages of your own need an SQL statement")
         plan = _bpfof.Plan.rows(self._source, self._pushed(), self._one_of(self.schema.names))
         steps = [step for step in plan.steps() if not step[0].startswith("rows")]
         looked_at = [*dict.fromkeys(name for condition in self._conditions for name in condition.columns)]
@@ -333,31 +333,31 @@ class Dataset(ds.UnionDataset):
 
     @property
     def last_stats(self) -> dict | None:
-        """What the last query over this dataset, filtered or not, has cost: bytes and rows scanned, rows that passed, bytes sent to
-        targets and received, chains, hops; ``places`` where stages ran; ``lost``, which says what did not run at its
-        target as it should have, and why. None before the first one, and while the rows of the last have not all been
-        taken."""
+        """The cost of the last query over this dataset, filtered or not: bytes and rows scanned, rows that passed,
+        bytes sent to targets and received, chains, hops; ``places``, where stages ran; ``lost``, which lists the parts
+        that did not run at their target as they should have, with the reason. None before the first query, and until
+        all rows of the last query have been taken."""
         # Another thread may begin a query.
         return next(iter(self._told), None)
 
-    # How they are made.
+    # Internals.
 
     def _names(self, columns: Sequence[str] | None) -> list[str]:
         known = self._schema.names
         if columns is None:
             if unread := self._unread():
-                raise QuestionError(f"not all columns can be read, so name those that you want ({unread})")
+                raise QuestionError(f"some columns cannot be read, so name the columns that you need ({unread})")
             return known
         names, there, refused = list(columns), set(known), dict(self._source.others)
         for name in names:
             if name in refused:
                 raise QuestionError(f"column {name}: {refused[name]}")
             if name not in there:
-                raise QuestionError(f"there is no column {name}; there are {_listed(known)}")
+                raise QuestionError(f"there is no column {name}; the columns are {_listed(known)}")
         return names
 
     def _unread(self) -> str:
-        """Which columns cannot be read, and why; nothing if all can."""
+        """Which columns cannot be read, and why; empty if all can."""
         others = self._source.others
         reasons = [f"{name}: {why}" for name, why in others[:_REASONS_MAX]]
         if len(others) > _REASONS_MAX:
@@ -373,8 +373,8 @@ class Dataset(ds.UnionDataset):
     def _refuse_residual(self, what: str) -> None:
         for condition in self._residual():
             raise QuestionError(
-                f"{what} needs a filter that stages can apply, and {condition.expression} is none "
-                f"({condition.why[0]}); take the rows by to_table(), or ask an engine over the dataset"
+                f"{what} needs a filter that stages can apply, but {condition.expression} is not "
+                f"({condition.why[0]}); use to_table(), or an engine over the dataset"
             )
 
     def _steps_behind(self) -> list[tuple[str, bool, str | None]]:
@@ -394,7 +394,7 @@ class Dataset(ds.UnionDataset):
         return finished(pa.record_batch(batch), schema, list(order))
 
     def _why_rows(self, needed: Sequence[str]) -> str | None:
-        """Why rows must come before they are reduced."""
+        """Why rows must be fetched to be reduced here, or None."""
         for condition in self._residual():
             return f"the filter is applied by pyarrow: {condition.why[0]}"
         return _too_many({*needed, *self._filtered()}, self._texts())
@@ -402,11 +402,11 @@ class Dataset(ds.UnionDataset):
     def _reduced(
         self, plan: _bpfof.Plan, schema: pa.Schema, needed: list[str], order: Sequence[str] = ()
     ) -> pa.Table:
-        """The answer of a plan, by stages, or of the rows here."""
+        """The answer of a plan, computed by stages, or here from the rows."""
         if self._why_rows(needed) is None:
             return self._run(plan, schema, order)
         whole = plan.merge([])
-        # Something must say how many rows there are.
+        # At least one column is needed to count the rows.
         for batch in self._rows(needed or self._schema.names[:1]):
             with pa.BufferOutputStream() as stream:
                 with pa.ipc.new_stream(stream, batch.schema) as writer:
@@ -415,17 +415,17 @@ class Dataset(ds.UnionDataset):
         return finished(pa.record_batch(plan.finish(whole)), schema, list(order))
 
     def _fetched(self, names: list[str]) -> list[str]:
-        """Columns that stages answer for these of the rows."""
+        """Columns that stages must answer for these columns of the rows."""
         residual = self._residual()
         wanted = {*names, *(name for condition in residual for name in condition.needed)}
         if residual and not wanted:
-            # Something must say how many rows there are.
+            # At least one column is needed to count the rows.
             wanted = {self._schema.names[0]}
-        # In the order of the schema, in which positions count.
+        # In schema order, because positions refer to it.
         return [name for name in self._schema.names if name in wanted]
 
     def _with_room(self, names: list[str]) -> Dataset:
-        """The same rows, with so few columns for stages to filter by that they can look at each of these as well."""
+        """The same rows, with few enough filter columns in stages that each of these columns fits besides them."""
         filtered, texts = self._filtered(), self._texts()
         if all(_too_many({*filtered, name}, texts) is None for name in self._fetched(names)):
             return self
@@ -442,7 +442,7 @@ class Dataset(ds.UnionDataset):
             yield _without_columns(self._count() if limit is None else min(limit, self._count()))
             return
         session, pushed, source = session_of(self._reach), self._pushed(), self._source.now()
-        # Whoever stops early is told nothing, and not what an earlier query has cost.
+        # A caller that stops early gets no cost, rather than that of an earlier query.
         self._told.clear()
         streams = []
         for some in _in_groups(fetched, self._filtered(), self._texts()):
@@ -465,15 +465,15 @@ class Dataset(ds.UnionDataset):
         return _bpfof.Plan.groups(self._source, self._pushed(), [], [("count_all", 0, None)], ["count"])
 
     def _filtered(self) -> set[str]:
-        """Columns that stages look at to filter."""
+        """Columns that the filters of stages use."""
         return set(self._counting().looks_at())
 
     def _one_of(self, names: list[str]) -> list[str]:
-        """A column that stages can look at besides those that they filter by: one of these, or the first of the names."""
+        """One column that stages can use besides those of their filter: one of these, or the first of the names."""
         return [*self._counting().looks_at(), *names][:1]
 
     def _texts(self) -> set[str]:
-        """Columns of text, if there is a limit of their own to them."""
+        """Columns of text, if they have a separate limit."""
         return set(texts_of(self._source, self._schema))
 
 
@@ -506,16 +506,16 @@ def _in_memory(dataset):
 
 
 def _too_many(looked_at: set[str], texts: set[str]) -> str | None:
-    """Why one query of stages cannot look at these columns."""
+    """Why stages cannot use these columns in one query, or None."""
     if len(looked_at) > COLUMNS_MAX:
-        return f"stages look at {COLUMNS_MAX} columns at most, and not at {len(looked_at)}"
+        return f"stages look at {COLUMNS_MAX} columns at most, not {len(looked_at)}"
     if (count := len(looked_at & texts)) > ARROW_TEXTS_MAX:
-        return f"stages look at {ARROW_TEXTS_MAX} columns of text at most in Arrow files, and not at {count}"
+        return f"stages look at {ARROW_TEXTS_MAX} columns of text at most in Arrow files, not {count}"
     return None
 
 
 def _in_groups(names: list[str], filtered: set[str], texts: set[str]) -> Iterator[list[str]]:
-    """Columns for one scan each: with those of the filter not more than stages can look at."""
+    """Groups of columns for one scan each: with the columns of the filter, at most as many as stages can use."""
     some: list[str] = []
     for name in names:
         if some and _too_many({*filtered, *some, name}, texts) is not None:
@@ -532,11 +532,11 @@ def _listed(names: list[str]) -> str:
 
 
 def _beside(batches: list[pa.RecordBatch | None], files: list[str]) -> pa.RecordBatch:
-    """Columns of the same rows; None of those that have ended."""
+    """Columns of the same rows as one batch; a stream that has ended gives None."""
     if len(batches) == 1:
         return batches[0]
     if len({None if batch is None else batch.num_rows for batch in batches}) > 1:
-        raise DataError(f"a file changed while it was read, of {', '.join(files[:3])}: make the dataset anew")
+        raise DataError(f"one of the files {', '.join(files[:3])} changed while it was read: create the dataset again")
     arrays = [array for batch in batches for array in batch.columns]
     names = [name for batch in batches for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -557,26 +557,26 @@ class Scanner:
             self._computed = dict(columns)
             wanted = [Condition(rows._source, rows.schema, one) for one in columns.values()]
             needed = {name for one in wanted for name in one.needed}
-            # In the order of the schema, in which positions count.
+            # In schema order, because positions refer to it.
             self._names = [name for name in rows.schema.names if name in needed]
             empty = pa.schema([rows.schema.field(name) for name in self._names]).empty_table()
             self._schema = ds.dataset(empty).to_table(columns=self._computed).schema
         else:
             if columns is None and (unread := rows._unread()):
-                # Engines ask for all columns of the schema in this way too, so it is no error.
-                warnings.warn(f"columns that cannot be read are left out: {unread}", stacklevel=4)
+                # Engines also request all columns in this way, so this is not an error.
+                warnings.warn(f"some columns cannot be read and are left out: {unread}", stacklevel=4)
             self._names = rows._names(rows.schema.names if columns is None else columns)
             self._schema = pa.schema([rows.schema.field(name) for name in self._names])
         self._rows = rows._with_room(self._names)
 
     @property
     def dataset_schema(self) -> pa.Schema:
-        """Of the dataset."""
+        """The schema of the dataset."""
         return self._rows.schema
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """Of the rows that come."""
+        """The schema of the rows that the scan returns."""
         return self._schema
 
     def _batches(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -588,7 +588,7 @@ class Scanner:
                 yield batch
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows bit by bit."""
+        """The rows in batches."""
         for batch in self._batches():
             for start in range(0, batch.num_rows, self._batch_size):
                 yield batch.slice(start, self._batch_size)
@@ -598,7 +598,7 @@ class Scanner:
         return pa.RecordBatchReader.from_batches(self._schema, self.to_batches())
 
     def scan_batches(self) -> Iterator[ds.TaggedRecordBatch]:
-        """The same, each with the dataset in place of a fragment."""
+        """The same, each with the dataset instead of a fragment."""
         for batch in self.to_batches():
             yield ds.TaggedRecordBatch(batch, self._dataset)
 
@@ -614,7 +614,7 @@ class Scanner:
             for batch in self._batches(num_rows):
                 batches.append(batch.slice(0, left))
                 left -= batches[-1].num_rows
-                # Otherwise the rows end by themselves, and what they have cost is known.
+                # Otherwise the rows end by themselves, and their cost is known.
                 if left == 0 and self._rows._residual():
                     break
         return pa.Table.from_batches(batches, schema=self._schema)
@@ -624,7 +624,7 @@ class Scanner:
         return self.to_table().take(indices)
 
     def count_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._rows._count()
 
 
@@ -637,11 +637,11 @@ class Grouped:
 
     def aggregate(self, aggregations: Sequence[tuple]) -> pa.Table:
         """A row for each group, ordered by its keys: first the keys, then the aggregates, each a tuple of column,
-        function and, if one likes, pyarrow's options.
+        function and, optionally, pyarrow's options.
 
         Stages compute ``count``, ``count_all``, ``max``, ``mean``, ``min``, ``stddev``, ``sum`` and ``variance``;
-        sums are exact. If there are others among them, or pyarrow must apply a filter, the rows come with the
-        columns that are needed, and are aggregated here: others by pyarrow, with its sums.
+        sums are exact. If there are other functions among them, or pyarrow must apply a filter, the
+        needed columns of the rows are fetched and aggregated here: other functions by pyarrow, with its sums.
         """
         rows, needed = self._rows, self._needed(aggregations)
         if self._unknown(aggregations) is None:
@@ -659,12 +659,12 @@ class Grouped:
         """The same as a plan that other processes run."""
         why = self._unknown(aggregations) or self._rows._why_rows(self._needed(aggregations))
         if why is not None:
-            raise QuestionError(f"stages cannot compute this ({why}); plan() rows, and aggregate them afterwards")
+            raise QuestionError(f"stages cannot compute this ({why}); use Dataset.plan(), and aggregate afterwards")
         plan, schema = self._planned(aggregations)
         return Plan(self._rows._source, plan, self._rows._reach, schema, self._keys)
 
     def explain(self, aggregations: Sequence[tuple]) -> Explanation:
-        """What would be done where."""
+        """Which steps would be done where."""
         rows, needed = self._rows, self._needed(aggregations)
         unknown, why = self._unknown(aggregations), rows._why_rows(needed)
         if unknown is None and why is None:
@@ -679,7 +679,7 @@ class Grouped:
         return [*dict.fromkeys([*self._keys, *of])]
 
     def _unknown(self, aggregations: Sequence[tuple]) -> str | None:
-        """Which aggregate is none of ours."""
+        """Which aggregate is not ours, or None."""
         self._rows._names(self._needed(aggregations))
         for aggregation in aggregations:
             try:
@@ -691,7 +691,7 @@ class Grouped:
             for of in _columns_of(aggregation):
                 kind = self._rows.schema.field(of).type
                 if name in _OF_NUMBERS and pa.types.is_temporal(kind):
-                    raise QuestionError(f"{name} is of numbers, and column {of} is a {kind}")
+                    raise QuestionError(f"{name} needs numbers, but column {of} is a {kind}")
         return None
 
     def _planned(self, aggregations: Sequence[tuple]) -> tuple[_bpfof.Plan, pa.Schema]:
@@ -724,12 +724,12 @@ def _type_of(name: str, of: list[str], schema: pa.Schema) -> pa.DataType:
 
 
 def _measure(aggregation: tuple) -> tuple[str, int]:
-    """The name of an aggregate and its degrees of freedom. Raises ValueError if it is none of ours."""
+    """The name of an aggregate and its degrees of freedom. Raises ValueError if it is not ours."""
     if len(aggregation) not in (2, 3):
-        raise QuestionError(f"an aggregate is a tuple of column and function, and not {aggregation!r}")
+        raise QuestionError(f"an aggregate must be a tuple of column and function, not {aggregation!r}")
     name, options = aggregation[1].removeprefix("hash_"), aggregation[2] if len(aggregation) == 3 else None
     if name not in _MEASURES or (name != "count_all") != (len(_columns_of(aggregation)) == 1):
-        raise ValueError(f"stages do not know {name} of {len(_columns_of(aggregation))} columns")
+        raise ValueError(f"stages do not support {name} of {len(_columns_of(aggregation))} columns")
     given = dict(re.findall(r"(\w+)=(\w+)", str(options))) if options is not None else {}
     ddof = int(given.pop("ddof", 0))
     usual = {
@@ -739,7 +739,7 @@ def _measure(aggregation: tuple) -> tuple[str, int]:
     }
     for option, value in given.items():
         if value not in usual.get(option, ()):
-            raise ValueError(f"stages do not know {name} with {option}={value}")
+            raise ValueError(f"stages do not support {name} with {option}={value}")
     if not 0 <= ddof <= 255:
-        raise ValueError(f"stages do not know {name} with ddof={ddof}")
+        raise ValueError(f"stages do not support {name} with ddof={ddof}")
     return name, ddof

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from bpfof import _bpfof
 from bpfof.errors import QuestionError
 
-#: Columns that one query of stages can look at.
+#: Maximum number of columns that one query can use in stages.
 COLUMNS_MAX = 16
-#: Of these columns of text in Arrow files.
+#: Maximum number of text columns among them in Arrow files.
 ARROW_TEXTS_MAX = 7
 
-#: A type that can be written, and that pyarrow compares with nothing.
+#: A type that Substrait can represent, and that pyarrow cannot compare with anything.
 _NOT_COMPARED = pa.list_(pa.bool_())
 
 
@@ -32,7 +32,8 @@ def _can_be_written(kind: pa.DataType) -> bool:
 
 
 def _writable(schema: pa.Schema) -> pa.Schema:
-    """The same columns. One that cannot be written, such as a duration, does not keep the others from it."""
+    """The same columns, with stand-ins for types that Substrait lacks, such as durations, so that the others can be
+    written."""
     kinds = [field.type if _can_be_written(field.type) else _NOT_COMPARED for field in schema]
     return pa.schema(list(zip(schema.names, kinds, strict=True)))
 
@@ -49,7 +50,7 @@ def _widened(schema: pa.Schema, integers: pa.DataType) -> pa.Schema:
 
 
 def texts_of(source: _bpfof.Source, schema: pa.Schema) -> list[str]:
-    """Columns of text, if there is a limit of their own to them."""
+    """Columns of text, if they have a separate limit."""
     texts = (field.name for field in schema if field.type in (pa.string(), pa.large_string()))
     return list(texts) if source.is_arrow else []
 
@@ -59,7 +60,7 @@ class Condition:
 
     def __init__(self, source: _bpfof.Source, schema: pa.Schema, expression: pc.Expression) -> None:
         if not isinstance(expression, pc.Expression):
-            raise TypeError(f"a filter is a pyarrow expression, as pc.field('x') > 1, and not {expression!r}")
+            raise TypeError(f"a filter must be a pyarrow expression such as pc.field('x') > 1, not {expression!r}")
         self.expression = expression
         substrait, self._unwritten = _to_substrait(expression, schema)
         for name, why in source.others:
@@ -71,8 +72,8 @@ class Condition:
         self._texts = texts_of(source, schema)
 
     def within(self, taken: list[str], spare: int = 0) -> tuple[Condition, list[str]]:
-        """The same, of which stages apply what needs no more columns, with those that are taken, than they can look at
-        besides so many spare ones; and the columns that are then taken."""
+        """The same condition, of which stages apply the parts that fit their limit of columns together with the columns
+        already taken and ``spare`` more; and the columns that are then taken."""
         most = COLUMNS_MAX - spare, ARROW_TEXTS_MAX - spare
         condition = copy.copy(self)
         condition.pushed, taken = self.pushed.within(self._source, taken, self._texts, most)
@@ -80,31 +81,31 @@ class Condition:
 
     @property
     def residual(self) -> pc.Expression | None:
-        """What pyarrow must apply to the rows that stages let pass: all of it, or nothing."""
+        """The expression that pyarrow must apply to the rows that stages let pass, or None."""
         return self.expression if self.pushed.left else None
 
     @property
     def why(self) -> list[str]:
-        """Why pyarrow must."""
+        """Why pyarrow must apply it."""
         return [self._unwritten] if self._unwritten else self.pushed.left
 
     @property
     def columns(self) -> list[str]:
-        """What it looks at."""
+        """The columns that its pushed part uses."""
         return self.pushed.columns
 
     @property
     def needed(self) -> list[str]:
-        """What pyarrow needs to apply it. Positions, as in pc.field(0), are those among all columns."""
+        """The columns that pyarrow needs to apply it. Positions, as in pc.field(0), count all columns."""
         return self._all if "FieldPath(" in str(self.expression) else self.pushed.columns
 
 
-#: What pyarrow writes doubles with each level that conditions are nested.
+#: Maximum nesting of conditions: the size of pyarrow's Substrait doubles with each level.
 _DEPTH_MAX = 12
 
 
 def _depth(expression: pc.Expression) -> int:
-    """How deep it is nested at most; parentheses in texts count as well."""
+    """The maximum nesting; parentheses in texts count as well."""
     depth = deepest = 0
     for character in str(expression):
         depth += (character == "(") - (character == ")")
@@ -112,28 +113,28 @@ def _depth(expression: pc.Expression) -> int:
     return deepest
 
 
-#: How pyarrow shows `and` and `or` that are not Kleene's: those stand between their operands.
+#: pyarrow's notation of `and` and `or` without Kleene logic; the Kleene ones stand between their operands.
 _NOT_KLEENE = re.compile(r"(?<![A-Za-z0-9_])(and|or)\(")
 
 
 def _unlike(expression: pc.Expression) -> str | None:
-    """Why stages would take it for another one, which has the same name in Substrait. Texts and names in it may look
-    like that as well, and pyarrow then applies the expression."""
+    """Why stages would mistake it for another expression with the same name in Substrait, or None. Texts and names in
+    it may look alike, too; then pyarrow applies the expression."""
     text = str(expression)
     if found := _NOT_KLEENE.search(text):
-        return f"stages know {found[1]}_kleene, and not {found[1]}"
+        return f"stages support {found[1]}_kleene, but not {found[1]}"
     if "starts_with(" in text and "ignore_case=true" in text:
-        return "stages do not ignore case"
+        return "stages cannot ignore case"
     return None
 
 
 def _to_substrait(expression: pc.Expression, schema: pa.Schema) -> tuple[bytes, str | None]:
-    """The expression, or nothing and why not."""
-    # Substrait refuses what Arrow's implicit casts make of a comparison of two types. Stages compare all numbers
-    # with each other, exactly, so they may be given as columns of wider types. Bytes that nobody can read make
-    # pyarrow apply the expression, and tell what is wrong with it.
+    """The expression in Substrait, or nothing and the reason."""
+    # Substrait cannot represent Arrow's implicit casts in a comparison of two types. Stages compare all numbers with
+    # each other exactly, so columns may be declared with wider types. If the bytes cannot be parsed, pyarrow applies
+    # the expression, and reports its errors.
     if _depth(expression) > _DEPTH_MAX:
-        return b"", "it is nested too deep: give its conditions by several calls of filter()"
+        return b"", "it is nested too deeply: pass its conditions in several calls of filter()"
     if why := _unlike(expression):
         return b"", why
     schema = _writable(schema)

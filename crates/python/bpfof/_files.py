@@ -12,13 +12,13 @@ from bpfof import _bpfof
 from bpfof._fork import Native
 from bpfof.errors import Error, QuestionError
 
-#: Bytes of scratch, unless a call says otherwise.
+#: Default size of scratch in bytes.
 SCRATCH_BYTES = 4096
 
 
 @contextlib.contextmanager
 def _in_range() -> Iterator[None]:
-    """A number that the native part has no room for is a mistake of who asks."""
+    """Turns an integer overflow in the native part into an error of the question."""
     try:
         yield
     except Error:
@@ -43,9 +43,9 @@ class Chain(NamedTuple):
 
     #: File offset of the first read in bytes.
     offset: int
-    #: Its size in bytes.
+    #: Size of the first read in bytes.
     size: int
-    #: What the function gets: the first bytes of scratch.
+    #: The function's argument: the first bytes of scratch.
     argument: bytes = b""
     #: Index of the file in the list that was opened.
     file: int = 0
@@ -54,13 +54,13 @@ class Chain(NamedTuple):
 class Answer(NamedTuple):
     """How a chain ended."""
 
-    #: What the function answered.
+    #: The function's answer.
     data: bytes
     #: Whether the chain ran at the target, and not on this machine.
     at_target: bool
     #: Rounds of reads and calls of the function.
     hops: int
-    #: How often it was thrown away because a file had changed or had no map.
+    #: How often the chain was discarded because a file had changed or had no map.
     stale: int
 
 
@@ -107,14 +107,14 @@ class File:
     def read_pushdown_many(
         self, function: Function, chains: Sequence[Chain | tuple], *, scratch: int = SCRATCH_BYTES
     ) -> list[Answer]:
-        """Runs many chains at a time: few round trips for all of them. Raises the error of the first that failed."""
+        """Runs many chains at a time, with few round trips for all of them. Raises the error of the first failure."""
         wanted = [tuple(Chain(*chain)) for chain in chains]
         with _in_range():
             ends = self._native.read_pushdown(function._native, wanted, scratch)
         return [Answer(*end) for end in ends]
 
     def wait_mapped(self, timeout: float = 5.0) -> bool:
-        """Waits until the target knows where the files lie; whether it does. Need not be called."""
+        """Waits until the target has maps of the files, and returns whether it has. Calling this is optional."""
         return self._native.wait_mapped(timeout)
 
     @property
@@ -129,7 +129,7 @@ class File:
 
     @property
     def lost(self) -> str | None:
-        """Why the target could not be reached, if there should be one."""
+        """Why the target could not be reached, if one was requested."""
         return self._native.lost
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def open(
 ) -> File:
     """Opens a file, or up to 16 of one namespace, for chains of dependent reads over them.
 
-    ``target``, ``device``, ``here`` and ``fallback`` are as of :func:`bpfof.dataset`.
+    ``target``, ``device``, ``here`` and ``fallback`` are as in :func:`bpfof.dataset`.
     """
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     device = None if device is None else os.fspath(device)
@@ -171,7 +171,7 @@ class KeyValueStore:
         return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[int]) -> list[bytes | None]:
-        """The values of keys, in their order; None for those that are not there."""
+        """The values of keys, in their order; None for keys that do not exist."""
         with _in_range():
             return self._opened.get().get_many(list(keys))
 
@@ -181,6 +181,6 @@ def open_kv(place: str | os.PathLike[str], **how) -> KeyValueStore:
     in a file, with the options of :func:`bpfof.open`."""
     if isinstance(place, str) and "://" in place:
         if how:
-            raise TypeError(f"{', '.join(how)}: options are of files, and {place} is the address of a target")
+            raise TypeError(f"{', '.join(how)}: these options are for files, but {place} is the address of a target")
         return KeyValueStore(_bpfof.KeyValue.on_target(place))
     return KeyValueStore(_bpfof.KeyValue.in_file(open(place, **how)._native))

@@ -1,4 +1,4 @@
-"""What a child after fork() has of its parent's: connections that it can neither use nor close."""
+"""Objects of the parent after fork(): the child can neither use nor close their connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bpfof.errors import QuestionError
 
 
 class Native:
-    """A native object, for the process that has made it."""
+    """A native object, usable only in the process that created it."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -21,7 +21,7 @@ class Native:
     def get(self) -> Any:
         """The object."""
         if os.getpid() != self._process:
-            raise QuestionError("this was opened before fork(): a child opens its own")
+            raise QuestionError("this was opened before fork(): open it again in the child")
         return self._native
 
 
@@ -29,8 +29,8 @@ _all: weakref.WeakSet[Native] = weakref.WeakSet()
 
 
 def _keep_all() -> None:
-    """Keeps the parent's objects for as long as the child lives. Their ends would say goodbye on the parent's
-    connections, and wait for threads that only the parent has."""
+    """Keeps the parent's objects for as long as the child lives. Destroying them would end the parent's connections,
+    and wait for threads that only the parent has."""
     for one in list(_all):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one._native))
     _all.clear()

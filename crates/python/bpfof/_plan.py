@@ -14,12 +14,12 @@ from bpfof import _bpfof
 from bpfof._fork import Native
 from bpfof.errors import QuestionError
 
-#: Bytes of a part, unless :meth:`Plan.parts` is told otherwise.
+#: Default size of a part in bytes, see :meth:`Plan.parts`.
 PART_BYTES = 256 << 20
 
 
 class Reach(NamedTuple):
-    """How files are reached: what makes a session."""
+    """How files are reached: the parameters of a session."""
 
     target: str | None
     device: str | None
@@ -41,15 +41,15 @@ def session_of(reach: Reach) -> _bpfof.Session:
 
 
 class Part(NamedTuple):
-    """Rows of a file that begin in a range of it: the work of one call of :meth:`Plan.run`."""
+    """The rows that begin in a range of a file: the work of one call of :meth:`Plan.run`."""
 
     #: The file.
     path: str
     #: Its size in bytes when the part was made.
     file_bytes: int
-    #: Where the range begins, in bytes.
+    #: Start of the range in bytes.
     start_bytes: int
-    #: Where it ends.
+    #: End of the range in bytes.
     end_bytes: int
     #: The file's inode number when the part was made: another file at this path is refused.
     inode: int
@@ -57,16 +57,16 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What some parts come to. It can be pickled, and merged with others by :meth:`Plan.merge`."""
+    """The result of some parts. It can be pickled, and merged with others by :meth:`Plan.merge`."""
 
     #: For :meth:`Plan.merge` and :meth:`Plan.finish`.
     partial: bytes
-    #: What it has cost: a dict for each part, as :attr:`Dataset.last_stats`, with its ``part``.
+    #: The cost: a dict for each part, as :attr:`Dataset.last_stats`, with its ``part``.
     costs: tuple[dict, ...] = field(default=())
 
     @property
     def stats(self) -> dict:
-        """The costs together."""
+        """The sum of the costs."""
         return together(self.costs)
 
     @property
@@ -130,9 +130,9 @@ class Plan:
         return _restore, (self._source.to_bytes(), self._plan, self._reach, self._schema, self._order)
 
     def parts(self, part_bytes: int = PART_BYTES) -> list[Part]:
-        """Cuts the files into parts of about so many bytes, in order. One should take a second at least."""
+        """Cuts the files into parts of about ``part_bytes``, in order. A part should take at least a second."""
         if part_bytes < 1:
-            raise QuestionError("a part has 1 byte at least")
+            raise QuestionError("a part must have at least 1 byte")
         parts = self._plan.parts(self._source.now(), part_bytes)
         return [Part(os.fsdecode(path), *rest) for path, *rest in parts]
 
@@ -146,13 +146,13 @@ class Plan:
         return Result(partial, ({**cost, "part": part},))
 
     def merge(self, results: Iterable[Result]) -> Result:
-        """One result of several, which come in the order of :meth:`parts`. Merged ones can be merged again."""
+        """Merges several results, in the order of :meth:`parts`, into one. Merged results can be merged again."""
         results = list(results)
         partial = self._plan.merge([result.partial for result in results])
         return Result(partial, tuple(cost for result in results for cost in result.costs))
 
     def finish(self, result: Result) -> pa.Table:
-        """The answer, of a result of all parts."""
+        """The answer, from a result of all parts."""
         return finished(pa.record_batch(self._plan.finish(result.partial)), self._schema, self._order)
 
     def __repr__(self) -> str:
@@ -171,13 +171,13 @@ def finished(batch: pa.RecordBatch, schema: pa.Schema, order: list[str]) -> pa.T
         try:
             columns.append(column.cast(wanted.type))
         except pa.ArrowInvalid:
-            # A sum without room in 64 bits, which is a decimal number.
+            # A sum that does not fit into 64 bits is a decimal number.
             columns.append(column)
     names = schema.names
     table = pa.Table.from_arrays(columns, names=names)
     if not order:
         return table
-    # Names may be there twice, as in group_by("a").aggregate([("a", "count"), ("a", "count")]).
+    # Names may occur twice, as in group_by("a").aggregate([("a", "count"), ("a", "count")]).
     keys = pa.table({str(at): table.column(at) for at in range(len(order))})
     indices = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
     return table.take(indices)

@@ -1,4 +1,4 @@
-"""What goes wrong. All are :class:`Error`; each message says what to do."""
+"""The errors of this package. All are :class:`Error`; each message says what to do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 
 class Error(Exception):
-    """Of this package.
+    """An error of this package.
 
-    ``path`` is the file that it is about, or None; ``offset`` is where in it, in bytes, or None.
+    ``path`` is the file concerned, or None; ``offset`` is the place in it, in bytes, or None.
     """
 
     path: str | None
@@ -22,7 +22,7 @@ class Error(Exception):
     def __reduce__(self):
         details = self.__dict__.copy()
         if isinstance(self, OSError):
-            # It is none of the dict's.
+            # Not in the object's __dict__.
             details["errno"] = self.errno
         return _restore, (type(self), str(self), details)
 
@@ -38,7 +38,7 @@ def _restore(cls: type[Error], message: str, details: dict) -> Error:
 
 
 class QuestionError(Error, ValueError):
-    """What is asked makes no sense: columns, SQL, schema, arguments."""
+    """The question is invalid: columns, SQL, schema, arguments."""
 
 
 class FileError(Error, OSError):
@@ -50,16 +50,16 @@ class FileError(Error, OSError):
 
 
 class DataError(Error, ValueError):
-    """What is in a file is not what its schema says: ``path`` and ``offset`` tell where the row begins."""
+    """The contents of a file do not match its schema: ``path`` and ``offset`` tell where the row begins."""
 
 
 class TargetError(Error, ConnectionError):
-    """A target cannot be reached, refuses or is lost, and ``fallback=False`` forbids to go on here."""
+    """A target cannot be reached, refuses or is lost, and ``fallback=False`` forbids running here."""
 
 
 class FunctionError(Error, RuntimeError):
-    """A storage function ended a chain. ``status`` is the protocol's (type << 8 | code), ``value`` what that says
-    more, such as the number that the function returned."""
+    """A storage function ended a chain. ``status`` is the status of the protocol (type << 8 | code), ``value``
+    its additional value, such as the number that the function returned."""
 
     status: int | None
     value: int | None
@@ -73,4 +73,4 @@ class FunctionError(Error, RuntimeError):
 
 
 class TooLargeError(Error, OverflowError):
-    """A number has no room in its Arrow type. Sums are never cut."""
+    """A number does not fit its Arrow type. Sums are never truncated."""

@@ -1,10 +1,10 @@
-//! What queries have cost, for Python.
+//! The cost of queries, for Python.
 
 use bpfof_query::ask::Cost;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// What was spent, for Python.
+/// Converts a cost for Python.
 pub(crate) fn cost_of(py: Python<'_>, cost: Cost) -> PyResult<Bound<'_, PyDict>> {
     let Cost { stats, places, lost } = cost;
     let cost = PyDict::new(py);

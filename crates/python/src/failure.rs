@@ -14,7 +14,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An exception that is still to be raised.
+/// An exception to be raised.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// Its class in `bpfof.errors`.
@@ -23,7 +23,7 @@ pub(crate) struct Failure {
     path: Option<PathBuf>,
     offset_bytes: Option<u64>,
     errno: Option<i32>,
-    /// The status that ended a chain, and what it says more.
+    /// The status that ended a chain, and dword 0 of its completion.
     status: Option<(u32, u32)>,
 }
 
@@ -33,15 +33,15 @@ impl Failure {
         Self { class, message, path: None, offset_bytes: None, errno: None, status: None }
     }
 
-    /// What was asked makes no sense.
+    /// An invalid question.
     pub(crate) fn question(message: impl Display) -> Self {
         Self::new("QuestionError", message)
     }
 
-    /// Bytes from elsewhere are not what they should be.
+    /// Bytes from another process are damaged, or of another version.
     pub(crate) fn damaged(what: &str) -> Self {
         Self::question(format!(
-            "this is no {what} of this version of bpfof: use the same version in all processes"
+            "this is not a {what} of this version of bpfof: use the same version in all processes"
         ))
     }
 
@@ -62,16 +62,16 @@ impl Failure {
         Self { status: Some((status, error.dw0)), ..Self::new("FunctionError", message) }
     }
 
-    /// Why a chain has no answer that was asked for as it should be.
+    /// The reason why a chain of a valid request has no answer.
     pub(crate) fn of_end(error: &ReadError, has_target: bool) -> Self {
         match error {
-            // There is nobody to run it: the target is lost.
+            // No executor is left to run it: the target is lost.
             ReadError::Request(_) if has_target => Self::target(error),
             other => Self::of_read(other, other),
         }
     }
 
-    /// Why a chain has no answer.
+    /// The reason why a chain has no answer.
     pub(crate) fn of_read(error: &ReadError, message: impl Display) -> Self {
         match error {
             ReadError::Command(command) => Self::of_command(command, message),

@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest file that `read` answers at once, in bytes.
+/// Maximum size of what one call of `read` returns, in bytes.
 const READ_MAX_BYTES: usize = 1 << 30;
-/// Chains of one call between two looks for Ctrl-C.
+/// Number of chains of one call between two checks for Ctrl-C.
 pub(crate) const CHAINS_UNWATCHED: usize = 4096;
 
 /// Files on one namespace, and a connection to its target or none.
@@ -31,19 +31,19 @@ pub(crate) struct Files {
     /// Where chains run.
     #[pyo3(get)]
     place: String,
-    /// Why there is no target, if one was looked for.
+    /// The reason why there is no target, if one was looked for.
     #[pyo3(get)]
     lost: Option<String>,
 }
 
-/// What functions belong to as well.
+/// The part that loaded functions share.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) maps: Arc<FileMaps>,
     pub(crate) files: Vec<PushdownFile>,
 }
 
-/// A storage function, loaded at the target and here.
+/// A storage function, loaded at the target and on this machine.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Debug)]
 pub(crate) struct Function(Unlocked<Loaded>);
@@ -57,17 +57,17 @@ struct Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         if let Some(id) = self.function.id() {
-            // A target that is gone has forgotten it as well.
+            // A lost target has dropped the function as well.
             self.maps.with_controller(|target| target.unload_function(id));
         }
     }
 }
 
-/// A chain: where it begins, bytes of the first read, the argument, the file.
+/// A chain: offset and size of the first read in bytes, the argument, the index of the file.
 type ChainTuple<'py> = (u64, u32, Bound<'py, PyBytes>, u16);
-/// The same with memory of its own.
+/// The end of a chain, with memory of its own: see [`EndTuple`].
 type End = (Vec<u8>, bool, u32, u32);
-/// How one ended: answer, whether it ran at the target, hops, how often it was thrown away.
+/// The end of a chain: answer, whether it ran at the target, hops, how often it was discarded.
 type EndTuple<'py> = (Bound<'py, PyBytes>, bool, u32, u32);
 
 impl Files {
@@ -148,7 +148,7 @@ impl Files {
                 places.push(reach.place(path)?);
             }
             if places.iter().any(|place| *place != places[0]) {
-                return Err(Failure::question("the files are not all on one namespace"));
+                return Err(Failure::question("the files must all be on the same namespace"));
             }
             if let (Where::Here(why), false) = (&places[0], fallback || here) {
                 return Err(Failure::question(format!("{}: {why}", paths[0].display())));
@@ -176,15 +176,16 @@ impl Files {
         let maps = &self.opened.maps;
         match self.reader.try_lock() {
             Ok(reader) => maps.has_target() && reader.is_connected(),
-            // Somebody reads by it.
+            // Another thread is using the reader.
             Err(_) => maps.is_connected(),
         }
     }
 
-    /// Waits until the target knows where the files lie; whether it does.
+    /// Waits until the target has the maps of the files; returns whether it does.
     fn wait_mapped(&self, py: Python<'_>, timeout_seconds: f64) -> PyResult<bool> {
         let timeout = Duration::try_from_secs_f64(timeout_seconds);
-        let timeout = timeout.map_err(|_| Failure::question("a timeout is 0 seconds or more"))?;
+        let timeout =
+            timeout.map_err(|_| Failure::question("timeout must be 0 seconds or more"))?;
         let Opened { maps, files } = self.opened.clone();
         watched(py, move |_| {
             let begun = Instant::now();
@@ -203,7 +204,7 @@ impl Files {
         let index = match entry {
             None if entries.len() == 1 => 0,
             None => {
-                let what = format!("give entry: one of {}", names());
+                let what = format!("give one of these entries: {}", names());
                 return Err(Failure::question(what).into());
             }
             Some(wanted) => {
@@ -221,7 +222,7 @@ impl Files {
         Ok(Function(Unlocked::new(work?)))
     }
 
-    /// Reads a file as it is; less than `size` bytes only at its end.
+    /// Reads a file directly; less than `size` bytes only at its end.
     #[pyo3(signature = (offset, size, file=0))]
     fn read<'py>(
         &self,
@@ -231,7 +232,7 @@ impl Files {
         file: usize,
     ) -> Result<Bound<'py, PyBytes>, Failure> {
         let Some(file) = self.opened.files.get(file) else {
-            return Err(Failure::question("there is no such file"));
+            return Err(Failure::question("there is no file with this index"));
         };
         let data = py.detach(|| {
             let failed = |error| Failure::file(&error, file.path(), &error);
@@ -254,7 +255,7 @@ impl Files {
         Ok(PyBytes::new(py, &data))
     }
 
-    /// Runs chains, many at a time, and waits for all of them: answers in their order.
+    /// Runs chains, many at a time, and waits for all of them; returns the answers in order.
     fn read_pushdown<'py>(
         &self,
         py: Python<'py>,
@@ -263,7 +264,7 @@ impl Files {
         scratch_bytes: u32,
     ) -> PyResult<Vec<EndTuple<'py>>> {
         if !Arc::ptr_eq(&function.0.maps, &self.opened.maps) {
-            let what = "the function was loaded by another bpfof.open(): load it by this one";
+            let what = "the function was loaded by another bpfof.open(): load it with this one";
             return Err(Failure::question(what).into());
         }
         let chains: Vec<_> = chains
@@ -275,7 +276,7 @@ impl Files {
             if argument.len() > scratch_bytes as usize || scratch_bytes as usize > MAX_SCRATCH_BYTES
             {
                 let what = format!(
-                    "the argument has room in scratch, which has at most {MAX_SCRATCH_BYTES} bytes"
+                    "the argument must fit into scratch, which has at most {MAX_SCRATCH_BYTES} bytes"
                 );
                 return Err(Failure::question(what).into());
             }

@@ -6,7 +6,7 @@ use bpfof_query::{Compare, Kind, Predicate, Scalar, Schema, Value};
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
 
-/// A condition that stages can apply, and the columns that it looks at.
+/// A condition that stages can apply, and the columns that it uses.
 #[derive(Clone, Debug)]
 struct Conjunct {
     predicate: Predicate,
@@ -18,7 +18,7 @@ struct Conjunct {
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     conjuncts: Vec<Conjunct>,
-    /// Why others are not among them.
+    /// The reasons why other conditions are not included.
     #[pyo3(get)]
     left: Vec<String>,
     /// Columns of all conditions.
@@ -28,8 +28,8 @@ pub(crate) struct Filter {
 
 #[pymethods]
 impl Filter {
-    /// Reads an expression that pyarrow has written as Substrait. What has no equal here is left out, and
-    /// `left` says why: pyarrow must then apply all of it once more.
+    /// Parses an expression that pyarrow has written as Substrait. Parts without an equivalent here are omitted, and
+    /// `left` has the reasons: pyarrow must then apply the whole expression again.
     #[staticmethod]
     fn of_substrait(source: &Source, bytes: &[u8]) -> Self {
         let schema = &source.0.schema;
@@ -50,8 +50,8 @@ impl Filter {
         filter
     }
 
-    /// The same without conditions for which stages would look at more columns together with those that are taken, or
-    /// at more of the texts: `left` says so. The columns that are then taken come with it.
+    /// The filter without the conditions for which stages would use too many columns or text columns, together with
+    /// those already taken: `left` has the reasons. Also returns the columns that are then taken.
     fn within(
         &self,
         source: &Source,
@@ -123,7 +123,7 @@ fn predicate(expression: &Expression, schema: &Schema) -> Result<Predicate, Unkn
         Expression::In(value, options) => return among(value, options, schema),
         Expression::Call(name, arguments) => (&**name, &arguments[..]),
         Expression::Literal(_) | Expression::Column(_) => {
-            return Err("this is no condition".to_owned());
+            return Err("this is not a condition".to_owned());
         }
     };
     let each = || arguments.iter().map(|one| predicate(one, schema)).collect::<Result<_, _>>();
@@ -156,7 +156,7 @@ fn predicate(expression: &Expression, schema: &Schema) -> Result<Predicate, Unkn
 }
 
 fn unknown(name: &str) -> Unknown {
-    format!("stages do not know {name}")
+    format!("stages do not support {name}")
 }
 
 fn scalar(expression: &Expression, schema: &Schema) -> Result<Scalar, Unknown> {
@@ -164,14 +164,14 @@ fn scalar(expression: &Expression, schema: &Schema) -> Result<Scalar, Unknown> {
         Expression::Column(at) if *at < schema.columns.len() => Ok(Scalar::Column(*at)),
         Expression::Literal(literal) => value(literal).map(Scalar::Literal),
         Expression::Call(name, _) => Err(unknown(name)),
-        _ => Err("this is no column and no literal".to_owned()),
+        _ => Err("this is neither a column nor a literal".to_owned()),
     }
 }
 
 fn value(literal: &Literal) -> Result<Value, Unknown> {
     match literal {
         Literal::Null => Ok(Value::Null),
-        Literal::Boolean(_) => Err("there are no columns of truth values".to_owned()),
+        Literal::Boolean(_) => Err("there are no boolean columns".to_owned()),
         Literal::Integer(number) => Ok(Value::Int(*number)),
         Literal::Single(number) => Ok(Value::Float(f64::from(*number))),
         Literal::Double(number) => Ok(Value::Float(*number)),
@@ -179,11 +179,11 @@ fn value(literal: &Literal) -> Result<Value, Unknown> {
     }
 }
 
-/// pyarrow's `is_in` is never unknown: what is missing is among no values. It converts the values to the
-/// type of the column, and takes zeroes and NaN by their bits; such lists are left to it.
+/// pyarrow's `is_in` is never unknown: a missing value is in no list. It converts the values to the type of the column,
+/// and compares zeroes and NaN by their bits; such lists are left to pyarrow.
 fn among(of: &Expression, options: &[Literal], schema: &Schema) -> Result<Predicate, Unknown> {
     let Scalar::Column(at) = scalar(of, schema)? else {
-        return Err("this is no column that could be among values".to_owned());
+        return Err("only a column can be compared with a list of values".to_owned());
     };
     let kind = schema.columns[at].kind;
     let mut values = Vec::new();

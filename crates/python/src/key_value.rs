@@ -73,7 +73,7 @@ impl KeyValue {
         Ok(Self(Place::File(files, function)))
     }
 
-    /// The values of keys, in their order; None for those that are not there.
+    /// The values of keys, in order; None for missing keys.
     fn get_many<'py>(
         &self,
         py: Python<'py>,

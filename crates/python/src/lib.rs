@@ -1,20 +1,20 @@
 //! The native part of `import bpfof`, as the module `bpfof._bpfof`.
 //!
-//! The Python package (`bpfof/*.py`) has what users see: datasets, plans, files, errors. Here are the steps
-//! that they are made of:
+//! The Python package (`bpfof/*.py`) has the public interface: datasets, plans, files, errors. This module has their
+//! building blocks:
 //!
-//! - `source`: files and what they hold ([`bpfof_query::infer`]).
+//! - `source`: files, their format and columns ([`bpfof_query::infer`]).
 //! - `substrait`, `filter`: pyarrow's expressions as predicates.
-//! - `plan`: what is asked, as bytes too, so that it can go to other processes.
+//! - `plan`: queries, also as bytes for other processes.
 //! - `session`: associations with targets, on which plans and their parts are run.
-//! - `cost`: what they have cost.
-//! - `rows`: rows that come bit by bit, made by a thread.
+//! - `cost`: the cost of queries.
+//! - `rows`: streams of rows, made by a thread.
 //! - `batch`: answers, by Arrow's C data interface.
 //! - `files`, `key_value`: pushdown reads, and BPF-KV.
 //! - `failure`: errors as exceptions; `watch`: Python's signals.
 //!
-//! All work is done without Python's lock. It is taken every 50 ms, but between chains of one call every 4096 of them,
-//! to see whether Ctrl-C was pressed. A single read of a file is waited for, at most for the timeout of commands.
+//! All work is done without Python's lock. The lock is taken to check for Ctrl-C: every 50 ms, or every 4096 chains of
+//! a call. A single read of a file cannot be interrupted; it takes at most the timeout of commands.
 
 mod batch;
 mod cost;
@@ -51,7 +51,7 @@ mod _bpfof {
     #[pymodule_export]
     use crate::source::Source;
 
-    /// `bpfof-query` with these arguments, of which the first is its name. Returns its exit status.
+    /// Runs `bpfof-query` with these arguments, the first of which is its name. Returns its exit status.
     #[pyfunction]
     fn query_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
         py.detach(|| bpfof_query_command::main(arguments))

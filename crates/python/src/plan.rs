@@ -1,4 +1,4 @@
-//! What is asked, with the names of the answer's columns.
+//! Queries, with the names of the answer's columns.
 
 use crate::batch::Batch;
 use crate::failure::Failure;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 
-/// How bytes of plans begin; it changes with what follows.
+/// Magic of serialised plans; changes with their format.
 const PLAN_MAGIC: &[u8; 8] = b"bpfofPL2";
-/// How bytes of partial results begin.
+/// Magic of serialised partial results.
 const PARTIAL_MAGIC: &[u8; 8] = b"bpfofPR1";
-/// Bytes of a hash of a plan.
+/// Size of the hash of a plan in bytes.
 const HASH_BYTES: usize = 16;
 
-/// A query over files that are alike.
+/// A query over files of the same format and columns.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
@@ -28,14 +28,14 @@ pub(crate) struct Plan {
     pub(crate) names: Vec<String>,
 }
 
-/// A part of a file: path, size of the file, where the part begins, where it ends, the file's inode number.
+/// A part of a file: path, size of the file, start and end of the part, the file's inode number.
 pub(crate) type PartTuple = (PathBuf, u64, u64, u64, u64);
 
 pub(crate) fn part(
     (path, file_bytes, start_bytes, end_bytes, inode): PartTuple,
 ) -> Result<Part, Failure> {
     if start_bytes > end_bytes || end_bytes > file_bytes {
-        return Err(Failure::question("a part ends behind its beginning, and within its file"));
+        return Err(Failure::question("a part must end after its start, and inside its file"));
     }
     Ok(Part { path, file_bytes, inode, start_bytes, end_bytes })
 }
@@ -48,7 +48,7 @@ impl Plan {
         names: Vec<String>,
     ) -> Result<Self, Failure> {
         if names.is_empty() {
-            return Err(Failure::question("nothing is asked for: name a column or an aggregate"));
+            return Err(Failure::question("the query is empty: name a column or an aggregate"));
         }
         let plan = query::Plan {
             schema: source.0.schema.clone(),
@@ -69,7 +69,7 @@ impl Plan {
         postcard::to_stdvec(self).map_err(Failure::question)
     }
 
-    /// By which partial results are told from those of other plans.
+    /// Distinguishes partial results of this plan from those of other plans.
     fn hash(&self) -> Result<[u8; HASH_BYTES], Failure> {
         Ok(hash_of(&self.body()?))
     }
@@ -150,7 +150,7 @@ impl Plan {
         Self::new(source, &filters, Reduction::Groups { keys, aggregates }, names)
     }
 
-    /// The first rows by a column.
+    /// The first rows in the order of a column.
     #[staticmethod]
     fn top(
         source: &Source,
@@ -165,7 +165,7 @@ impl Plan {
         Self::new(source, &filters, Reduction::Top { by, descending, count, columns }, names)
     }
 
-    /// How many values lie in each interval.
+    /// The number of values in each interval.
     #[staticmethod]
     fn histogram(
         source: &Source,
@@ -180,7 +180,7 @@ impl Plan {
         Self::new(source, &filters, Reduction::Histogram { of, low, high, bins }, names)
     }
 
-    /// What `to_bytes` gave.
+    /// Restores a plan from `to_bytes`.
     #[staticmethod]
     fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
         let damaged = || Failure::damaged("plan");
@@ -194,7 +194,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// All of it, for another process.
+    /// Serialises the plan for another process.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         let body = self.body()?;
         Ok(PyBytes::new(py, &[&PLAN_MAGIC[..], &hash_of(&body), &body].concat()))
@@ -207,7 +207,7 @@ impl Plan {
         Ok((py.get_type::<Self>().getattr("from_bytes")?, (self.to_bytes(py)?,)))
     }
 
-    /// Cuts the files of a source into parts of about so many bytes.
+    /// Cuts the files of a source into parts of about this many bytes.
     fn parts(&self, source: &Source, part_max_bytes: u64) -> Vec<PartTuple> {
         let parts = query::parts(&self.plan, &source.0.files, part_max_bytes.max(1));
         let tuple =
@@ -215,7 +215,7 @@ impl Plan {
         parts.into_iter().map(tuple).collect()
     }
 
-    /// Partial results together, in the order of the files.
+    /// Merges partial results, in the order of the files.
     fn merge<'py>(
         &self,
         py: Python<'py>,
@@ -232,13 +232,13 @@ impl Plan {
         Ok(PyBytes::new(py, &merged))
     }
 
-    /// What rows come to that stages need not have filtered: an Arrow IPC stream of columns by their names.
+    /// Reduces rows that stages need not have filtered: an Arrow IPC stream, with columns by name.
     fn reduce<'py>(&self, py: Python<'py>, stream: &[u8]) -> Result<Bound<'py, PyBytes>, Failure> {
         let partial = py.detach(|| self.write_partial(&Partial::of_rows(&self.plan, stream)?))?;
         Ok(PyBytes::new(py, &partial))
     }
 
-    /// The answer, of a partial result of all parts.
+    /// Computes the answer from the merged partial results of all parts.
     fn finish(&self, py: Python<'_>, partial: &[u8]) -> Result<Batch, Failure> {
         py.detach(|| {
             let table = self.read_partial(partial)?.finish(&self.plan)?;
@@ -246,13 +246,13 @@ impl Plan {
         })
     }
 
-    /// The steps: what is done, whether by stages, and if not, why.
+    /// The steps: description, whether stages do it, and if not, why.
     fn steps(&self) -> Result<Vec<(String, bool, Option<String>)>, Failure> {
         let steps = query::split(&self.plan)?.steps.into_iter();
         Ok(steps.map(|step| (step.what, step.place == Place::Stages, step.why_here)).collect())
     }
 
-    /// Names of the columns that stages look at.
+    /// Names of the columns that stages use.
     fn looks_at(&self) -> Result<Vec<String>, Failure> {
         let columns = query::split(&self.plan)?.columns.into_iter();
         Ok(columns.map(|at| self.plan.schema.columns[at].name.clone()).collect())

@@ -1,4 +1,4 @@
-//! Rows bit by bit: a thread makes them, a little ahead of who takes them.
+//! Streams of rows: a thread makes batches, a few ahead of the consumer.
 
 use crate::batch::Batch;
 use crate::cost::cost_of;
@@ -16,19 +16,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Batches that are made ahead.
+/// Number of batches that are made ahead.
 const AHEAD: usize = 2;
 
-/// An iterator of batches. It stops the work when it is dropped.
+/// An iterator of batches. Dropping it stops the work.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Debug)]
 pub(crate) struct Rows {
     batches: Mutex<Receiver<Message>>,
-    /// Who makes them; None when it has ended.
+    /// The thread that makes the batches; None once it has ended.
     maker: Mutex<Option<JoinHandle<()>>>,
     stop: Arc<AtomicBool>,
     cost: Mutex<Option<Cost>>,
-    /// That of the thread, which a child after fork() does not have.
+    /// Process id of the thread's process: a child after fork() does not have the thread.
     process: u32,
 }
 
@@ -39,10 +39,10 @@ enum Message {
     Done(Cost),
 }
 
-/// Why the work ends before its end.
+/// The reason why the work ends early.
 enum Ended {
     Failed(Failure),
-    /// Nobody takes rows any more.
+    /// The consumer is gone.
     Left,
 }
 
@@ -111,7 +111,7 @@ impl Rows {
                 Err(Ended::Failed(failure)) => Message::Failed(failure),
                 Err(Ended::Left) => return,
             };
-            // Nobody may wait for it any more.
+            // The consumer may be gone.
             let _ = maker.to.send(last);
         });
         let maker = Mutex::new(Some(worker));
@@ -134,7 +134,7 @@ impl Rows {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         if std::process::id() != self.process {
-            let what = "these rows were asked for before fork(): a child asks for its own";
+            let what = "these rows were queried before fork(): run the query again in the child";
             return Err(Failure::question(what).into());
         }
         loop {
@@ -161,7 +161,7 @@ impl Rows {
         }
     }
 
-    /// What they have cost; None before all have been taken.
+    /// The cost; None before all rows have been taken.
     #[getter]
     fn cost<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner).clone();

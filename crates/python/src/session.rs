@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How files are reached, and the connections that this has made so far.
+/// How files are accessed, and the connections made so far.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
@@ -28,7 +28,7 @@ pub(crate) struct Session {
     shared: Arc<Mutex<ask::Session>>,
 }
 
-/// An address, with what the user's file says of it.
+/// Parses an address, and adds the settings of the user's file.
 pub(crate) fn address(text: &str) -> Result<TargetUrl, String> {
     let mut url: TargetUrl = text.parse().map_err(|error| format!("{text}: {error}"))?;
     if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
@@ -37,7 +37,7 @@ pub(crate) fn address(text: &str) -> Result<TargetUrl, String> {
     Ok(url)
 }
 
-/// How files are reached, as the user says.
+/// How files are accessed, from the user's arguments.
 pub(crate) fn reach(
     target: Option<&str>,
     device: Option<PathBuf>,
@@ -50,16 +50,16 @@ pub(crate) fn reach(
             let url = Box::new(address(url).map_err(Failure::question)?);
             Ok(Reach::Target { url, device })
         }
-        (_, _, true) => Err(Failure::question("with here=True there is no target and no device")),
+        (_, _, true) => Err(Failure::question("here=True cannot be used with target and device")),
         _ => Err(Failure::question(
-            "target and device belong together: the address of a target, and what its namespace is on this \
-             machine",
+            "give target and device together: the address of a target, and the device of its namespace on \
+             this machine",
         )),
     }
 }
 
 impl Session {
-    /// A session with these files.
+    /// Adds these files to the session, and returns a copy.
     fn with<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<ask::Session, Failure> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for path in paths {
@@ -73,10 +73,10 @@ impl Session {
     }
 }
 
-/// A step: what is done, whether by stages, and why here.
+/// A step: description, whether stages do it, and if not, why.
 type StepTuple = (String, bool, Option<String>);
 
-/// A statement over a source, whose rows meet the filters as well.
+/// Binds a statement to a source, restricted to rows that also meet the filters.
 fn question(
     source: &infer::Source,
     filters: &[Filter],
@@ -99,7 +99,7 @@ fn question(
 
 #[pymethods]
 impl Session {
-    /// Connects to nothing yet.
+    /// Does not connect to anything yet.
     #[new]
     #[pyo3(signature = (target=None, device=None, here=false, fallback=true, chains=32))]
     fn new(
@@ -110,7 +110,7 @@ impl Session {
         chains: usize,
     ) -> Result<Self, Failure> {
         if !(1..=256).contains(&chains) {
-            return Err(Failure::question("chains is 1 to 256"));
+            return Err(Failure::question("chains must be 1 to 256"));
         }
         let reach = reach(target, device, here)?;
         // Without a target there is nothing to fall back from.
@@ -119,7 +119,7 @@ impl Session {
         Ok(Self { reach, settings, shared: Arc::default() })
     }
 
-    /// Runs all parts of a plan: the answer, and what it has cost.
+    /// Runs all parts of a plan; returns the answer and its cost.
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -147,7 +147,7 @@ impl Session {
         Ok((batch, cost_of(py, cost)?))
     }
 
-    /// Runs one part of a plan: its partial result as bytes, and what it has cost.
+    /// Runs one part of a plan; returns its partial result as bytes, and its cost.
     fn run_part<'py>(
         &self,
         py: Python<'py>,
@@ -167,15 +167,15 @@ impl Session {
         Ok((PyBytes::new(py, &bytes), cost_of(py, cost)?))
     }
 
-    /// The rows of a plan, bit by bit.
+    /// Streams the rows of a plan.
     fn rows(&self, py: Python<'_>, source: &Source, plan: &Plan) -> PyResult<Rows> {
         let (this, files) = (self.clone(), source.0.clone());
         let session = watched(py, move |_| this.over(&files))?;
         Ok(Rows::start(session, source.0.clone(), plan, self.settings))
     }
 
-    /// The answer of a statement over the files of a source: `SELECT … FROM t`. Stages of the user's own are as in
-    /// the shell.
+    /// The answer of a statement over the files of a source: `SELECT … FROM t`. The user's own stages are specified as
+    /// in the shell.
     #[pyo3(signature = (source, filters, text, own=(None, None)))]
     fn sql<'py>(
         &self,
@@ -209,7 +209,7 @@ impl Session {
         Ok((batch, cost_of(py, cost)?))
     }
 
-    /// The steps of a statement, and the columns that stages look at.
+    /// The steps of a statement, and the columns that stages use.
     #[staticmethod]
     #[pyo3(signature = (source, filters, text, own=(None, None)))]
     fn sql_steps(
@@ -232,7 +232,7 @@ impl Session {
         })
     }
 
-    /// Where the stages would run over the files, each place once; nothing is connected to.
+    /// The places where the stages would run over the files, each once. Does not connect to them.
     fn places(&self, py: Python<'_>, source: &Source) -> PyResult<Vec<String>> {
         let (reach, files) = (self.reach.clone(), source.0.files.clone());
         watched(py, move |_| {

@@ -1,4 +1,4 @@
-//! Files, and what they hold.
+//! Files, their format and columns.
 
 use crate::batch::Batch;
 use crate::failure::Failure;
@@ -11,12 +11,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
 
-/// Files that are alike, and their columns.
+/// Files with the same format and columns.
 #[pyclass(frozen, module = "bpfof._bpfof")]
 #[derive(Debug)]
 pub(crate) struct Source(pub(crate) infer::Source);
 
-/// What goes to other processes.
+/// The parts that are sent to other processes.
 type Parts = (Vec<SourceFile>, Schema, Format);
 
 impl Source {
@@ -25,14 +25,17 @@ impl Source {
         let columns = &self.0.schema.columns;
         columns.iter().position(|column| column.name == name).ok_or_else(|| {
             let names: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
-            Failure::question(format!("there is no column {name}; there are {}", listed(&names)))
+            Failure::question(format!(
+                "there is no column {name}; the columns are {}",
+                listed(&names)
+            ))
         })
     }
 }
 
 #[pymethods]
 impl Source {
-    /// Finds files by paths and patterns, and what they hold.
+    /// Finds files by paths and patterns, and their format and columns.
     #[new]
     #[pyo3(signature = (patterns, schema=None, format=None, delimiter=None, header=true))]
     fn find(
@@ -51,7 +54,7 @@ impl Source {
             Some("arrow") => Some(FormatName::Arrow),
             Some(other) => {
                 let what =
-                    format!("format {other:?} is none of \"records\", \"npy\", \"csv\", \"arrow\"");
+                    format!("format {other:?} is not \"records\", \"npy\", \"csv\" or \"arrow\"");
                 return Err(Failure::question(what).into());
             }
         };
@@ -63,7 +66,7 @@ impl Source {
         let hints = Hints { schema, format, delimiter, no_header: !header };
         let find = move |_: &_| infer::Source::find(&patterns, &hints).map_err(Failure::from);
         let mut source = watched(py, find)?;
-        // Whoever asks later may have another working directory.
+        // A later query may run in another working directory.
         for file in &mut source.files {
             let absolute = std::path::absolute(&file.path);
             file.path = absolute.map_err(|error| Failure::file(&error, &file.path, &error))?;
@@ -77,7 +80,7 @@ impl Source {
         watched(py, move |_| source.now().map_err(Failure::from)).map(Self)
     }
 
-    /// What `to_bytes` gave.
+    /// Restores a source from `to_bytes`.
     #[staticmethod]
     fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
         let parts: Result<Parts, _> = postcard::from_bytes(bytes);
@@ -85,7 +88,7 @@ impl Source {
         Ok(Self(infer::Source { files, schema, format }))
     }
 
-    /// All of it, for another process.
+    /// Serialises the source for another process.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         let infer::Source { files, schema, format } = &self.0;
         let bytes = postcard::to_stdvec(&(files, schema, format)).map_err(Failure::question)?;
@@ -98,7 +101,7 @@ impl Source {
         self.0.files.iter().map(|file| (file.path.clone(), file.bytes)).collect()
     }
 
-    /// Columns that cannot be asked for, each with why not.
+    /// Columns that cannot be queried, each with the reason.
     #[getter]
     fn others(&self) -> Vec<(String, String)> {
         match &self.0.format {
@@ -115,7 +118,7 @@ impl Source {
         matches!(self.0.format, Format::Columns { .. })
     }
 
-    /// A part of the files, each once for each path, though they may be named twice here.
+    /// Selects files by path, each once for each path, even if this source has it twice.
     fn only(&self, paths: Vec<PathBuf>) -> Self {
         let infer::Source { files, schema, format } = &self.0;
         let file = |path: &PathBuf| files.iter().find(|file| file.path == *path).cloned();
@@ -123,7 +126,7 @@ impl Source {
         Self(infer::Source { files, schema: schema.clone(), format: format.clone() })
     }
 
-    /// No rows, with all columns.
+    /// A batch without rows, with all columns.
     fn empty(&self) -> Result<Batch, Failure> {
         let infer::Source { schema, format, .. } = &self.0;
         let names: Vec<&str> = schema.columns.iter().map(|column| &*column.name).collect();

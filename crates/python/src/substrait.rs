@@ -1,10 +1,10 @@
 //! A reader of Substrait's extended expressions, as far as predicates need it: the messages of
 //! `substrait/extended_expression.proto` and `algebra.proto` that pyarrow writes. Field numbers are theirs.
-//! What is unknown is an error in words, and the condition is then applied by pyarrow.
+//! An unknown message is an error with a description, and pyarrow then applies the condition.
 
 use std::collections::HashMap;
 
-/// Expressions in expressions. A deeper one is left to pyarrow.
+/// Maximum nesting of expressions. Deeper ones are left to pyarrow.
 const DEPTH_MAX: usize = 200;
 
 /// An expression.
@@ -15,7 +15,7 @@ pub(crate) enum Expression {
     Literal(Literal),
     /// A function by its name.
     Call(String, Vec<Expression>),
-    /// Whether a value is among others.
+    /// Whether a value is in a list.
     In(Box<Expression>, Vec<Literal>),
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Literal {
     Text(String),
 }
 
-/// Why a message cannot be read.
+/// The reason why a message cannot be read.
 pub(crate) type Unknown = String;
 
 /// A field of a message of Protocol Buffers.
@@ -62,7 +62,7 @@ fn damaged() -> Unknown {
     "the expression cannot be read".to_owned()
 }
 
-/// The fields of a message, one by one.
+/// Reads the fields of a message one by one.
 #[derive(Clone, Copy, Debug)]
 struct Message<'a>(&'a [u8]);
 
@@ -107,7 +107,7 @@ impl<'a> Message<'a> {
         Err(damaged())
     }
 
-    /// All messages and texts of one field.
+    /// All values of one length-delimited field.
     fn all(mut self, wanted: u64) -> Result<Vec<&'a [u8]>, Unknown> {
         let mut found = Vec::new();
         while let Some((number, field)) = self.next()? {
@@ -118,12 +118,12 @@ impl<'a> Message<'a> {
         Ok(found)
     }
 
-    /// The one of them, or an empty one.
+    /// The last value of a field, or an empty one.
     fn one(self, wanted: u64) -> Result<&'a [u8], Unknown> {
         Ok(self.all(wanted)?.last().copied().unwrap_or(&[]))
     }
 
-    /// The number of a field, which is 0 if it is not there.
+    /// The number of a field; 0 if it is missing.
     fn number(mut self, wanted: u64) -> Result<u64, Unknown> {
         let mut found = 0;
         while let Some((number, field)) = self.next()? {
@@ -139,7 +139,7 @@ fn text(bytes: &[u8]) -> Result<String, Unknown> {
     str::from_utf8(bytes).map(str::to_owned).map_err(|_| damaged())
 }
 
-/// The only expression of an `ExtendedExpression`.
+/// Parses the only expression of an `ExtendedExpression`.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Expression, Unknown> {
     let message = Message(bytes);
     let mut functions = HashMap::new();
@@ -148,7 +148,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Expression, Unknown> {
         for function in Message(declaration).all(3)? {
             let function = Message(function);
             let name = text(function.one(3)?)?;
-            // What is behind a colon are types of arguments.
+            // The types of arguments follow a colon.
             let name = name.split(':').next().unwrap_or_default().to_owned();
             functions.insert(function.number(2)?, name);
         }
@@ -166,7 +166,7 @@ fn expression(
     depth: usize,
 ) -> Result<Expression, Unknown> {
     if depth > DEPTH_MAX {
-        return Err("the expression is nested too deep".to_owned());
+        return Err("the expression is nested too deeply".to_owned());
     }
     let mut message = Message(bytes);
     let Some((number, field)) = message.next()? else { return Err(damaged()) };
@@ -190,14 +190,14 @@ fn expression(
             for option in inner.all(2)? {
                 match expression(option, functions, depth + 1)? {
                     Expression::Literal(literal) => options.push(literal),
-                    _ => return Err("a list of values that are no literals".to_owned()),
+                    _ => return Err("a list with values that are not literals".to_owned()),
                 }
             }
             Ok(Expression::In(Box::new(value), options))
         }
-        6 => Err("if_else is not pushed".to_owned()),
-        11 => Err("casts are not pushed".to_owned()),
-        _ => Err("stages do not know this kind of expression".to_owned()),
+        6 => Err("if_else is not pushed down".to_owned()),
+        11 => Err("casts are not pushed down".to_owned()),
+        _ => Err("stages do not support this kind of expression".to_owned()),
     }
 }
 
@@ -205,9 +205,9 @@ fn expression(
 fn column(reference: Message<'_>) -> Result<Expression, Unknown> {
     let segment = Message(reference.one(1)?);
     let field = segment.all(2)?;
-    let [field] = field[..] else { return Err("no plain column".to_owned()) };
+    let [field] = field[..] else { return Err("not a plain column".to_owned()) };
     if !Message(field).one(2)?.is_empty() {
-        return Err("a column in a column".to_owned());
+        return Err("a nested column".to_owned());
     }
     let index = Message(field).number(1)?;
     Ok(Expression::Column(usize::try_from(index).map_err(|_| damaged())?))
@@ -227,14 +227,14 @@ fn literal(mut message: Message<'_>) -> Result<Literal, Unknown> {
             (33, Field::Bytes(bytes)) => unsigned(Message(bytes))?,
             // nullable, type_variation_reference
             (50 | 51, _) => continue,
-            _ => return Err("a literal of a type that stages do not know".to_owned()),
+            _ => return Err("a literal of a type that stages do not support".to_owned()),
         };
         found = Some(value);
     }
     found.ok_or_else(damaged)
 }
 
-/// Substrait has no unsigned integers. Arrow writes them as messages of a type of its own.
+/// Substrait has no unsigned integers. Arrow writes them as messages of its own type.
 fn unsigned(message: Message<'_>) -> Result<Literal, Unknown> {
     // UserDefined.value is an Any: type_url, value.
     let any = Message(message.one(2)?);
@@ -242,7 +242,7 @@ fn unsigned(message: Message<'_>) -> Result<Literal, Unknown> {
     if !url.ends_with(b"/google.protobuf.UInt64Value")
         && !url.ends_with(b"/google.protobuf.UInt32Value")
     {
-        return Err("a literal of a type that stages do not know".to_owned());
+        return Err("a literal of a type that stages do not support".to_owned());
     }
     Ok(Literal::Integer(Message(any.one(2)?).number(1)?.into()))
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C while the work is done, and ends without Python's lock.
+//! Interruption by Ctrl-C during work, and destructors that run without Python's lock.
 
 use pyo3::{PyErr, PyResult, Python};
 use std::ops::Deref;
@@ -7,10 +7,10 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often to look for signals.
+/// How often to check for signals.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Whether the work is no longer wanted.
+/// Whether the work has been cancelled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -20,9 +20,9 @@ impl Stop {
     }
 }
 
-/// Lets a thread do the work, and looks for Python's signals meanwhile: one ends the wait, whatever the work waits
-/// for itself. The thread is told to stop, and ends by itself. Python handles signals on its main thread only; on
-/// others there is never one.
+/// Runs the work on a thread, and checks for Python's signals meanwhile. A signal ends the wait, even if the work
+/// itself is blocked; the thread is told to stop, and ends by itself. Python handles signals only on its main thread;
+/// on other threads none arrives.
 pub(crate) fn watched<T, E>(
     py: Python<'_>,
     work: impl FnOnce(&Stop) -> Result<T, E> + Send + 'static,
@@ -35,7 +35,7 @@ where
     let (to, done) = sync_channel(1);
     let stops = stop.clone();
     let worker = std::thread::spawn(move || {
-        // Nobody may wait for it any more.
+        // The receiver may have stopped waiting.
         let _ = to.send(work(&stops));
     });
     let done = Mutex::new(done);
@@ -60,8 +60,8 @@ where
     }
 }
 
-/// What an object of Python's holds and whose end takes its time: it says goodbye to a target, or waits for a thread.
-/// Objects are dropped with Python's lock, and this is then dropped without it.
+/// A value held by a Python object whose destructor takes time: it disconnects from a target, or waits for a thread.
+/// Python objects are dropped with Python's lock held; this drops the value without it.
 #[derive(Debug)]
 pub(crate) struct Unlocked<T: Send>(Option<T>);
 

@@ -11,7 +11,7 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, **options)
 
 
-def test_it_answers_and_tells_what_is_wrong(tmp_path):
+def test_answers_and_errors(tmp_path):
     (tmp_path / "rows.csv").write_text("zone,fare\n1,2.5\n2,4\n1,1\n")
     question = "SELECT zone, sum(fare) FROM 'rows.csv' GROUP BY zone ORDER BY zone"
     answer = run("--csv", question, cwd=tmp_path)

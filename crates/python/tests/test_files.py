@@ -69,7 +69,7 @@ def in_a_child(what) -> int:
 
 
 def check_child(file: bpfof.File, function: bpfof.Function) -> None:
-    """A child opens its own, and what it does to its parent's has no effect."""
+    """A child opens its own files; its actions on its parent's files have no effect."""
 
     def use():
         nonlocal function
@@ -107,13 +107,13 @@ def test_at_a_target(disk, find):
         check(file, find, True)
         function = file.load(find)
         check_child(file, function)
-        # The connection is there, and the function at the target.
+        # The connection is intact, and the function is still loaded at the target.
         key = struct.pack("<Q", 3)
         assert file.read_pushdown(function, 3 * 64, 64, key, scratch=56).at_target
         check(file, find, True)
 
 
-def test_rows_stay_with_who_asked(tmp_path):
+def test_rows_cannot_be_used_after_fork(tmp_path):
     data = bpfof.dataset(write(tmp_path / "n.bin", bytes(8 << 20)), schema="n i64", here=True)
     batches = data.to_batches()
     next(batches)

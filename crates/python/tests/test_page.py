@@ -15,7 +15,7 @@ from conftest import BPFOF, REPOSITORY
 PAGE = REPOSITORY / "docs/python.md"
 IMAGES = REPOSITORY / "docs/images"
 BLOCK = re.compile(r"^```(\w+)( notest)?\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
-# Somebody's machine, not a test's.
+# Commands for the user's machine, which the test does not run.
 INSTALLS = ("pip install ", "cargo install ")
 
 

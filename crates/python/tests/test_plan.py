@@ -64,7 +64,7 @@ def test_dask_when_a_target_dies(disks, trips, monkeypatch):
     results.sort(key=lambda result: parts.index(result.costs[0]["part"]))
     result = plan.merge(results)
     assert same(plan.finish(result), expected)
-    assert result.lost, "nobody tells what was lost"
+    assert result.lost, "the result reports no lost part"
     assert all(one.startswith(files[2]) and "here" in one for one in result.lost), result.lost
     elsewhere = [cost for cost in result.costs if cost["part"].path != files[2]]
     assert all(cost["chains"] == cost["chains_at_target"] > 0 for cost in elsewhere)
@@ -119,7 +119,7 @@ def test_each_dataset_tells_of_its_own_places(disks, trips, monkeypatch):
 
 
 def test_chains_without_a_map_are_lost(disk, trips):
-    # Not on the target's namespace.
+    # The file is not on the target's namespace.
     data = bpfof.dataset(trips, **disk.how)
     for count in (data.count_rows, lambda: data.to_table(["id"]).num_rows):
         assert count() == 20_000
@@ -149,7 +149,7 @@ def test_bytes_from_elsewhere(trips):
     plan = data.group_by("zone").plan([("fare", "sum")])
     result = plan.run(plan.parts()[0])
     other = data.group_by("vendor").plan([("fare", "sum")])
-    with pytest.raises(bpfof.QuestionError, match="no partial result of this plan"):
+    with pytest.raises(bpfof.QuestionError, match="not a partial result of this plan"):
         other.finish(result)
     for at in range(0, len(result.partial), 97):
         for changed in (0, 255):

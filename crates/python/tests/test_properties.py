@@ -60,7 +60,7 @@ def fsum(values: list) -> float | None:
     try:
         return math.fsum(values) + 0.0
     except OverflowError:
-        # Only steps of it have no room, or the sum has none.
+        # Either only intermediate sums overflow, or the sum does.
         total = sum(map(Fraction, values))
         try:
             return float(total)
@@ -76,7 +76,7 @@ def check_groups(dice: Random, data: bpfof.Dataset, table: pa.Table) -> None:
     asked = [([], "count_all"), (dice.choice(table.column_names), "count")]
     for name in dice.sample(numbers, min(2, len(numbers))):
         asked += [(name, "sum"), (name, "min"), (name, "max"), (name, "mean")]
-    # A key more, so that there is one: pyarrow has lists of groups only.
+    # One more key, so that there is at least one: pyarrow computes lists only for groups.
     keyed, by = rows.append_column("all", pa.nulls(rows.num_rows, pa.int8())), ["all"]
     for key in keys:
         keyed = keyed.append_column(f"key {key}", one_key(keyed.column(key)))
@@ -108,10 +108,10 @@ def check_measure(function: str, values: list, kind: pa.DataType, found) -> None
         assert found is None, where
     elif function in ("sum", "mean"):
         total = fsum(values) if is_float else sum(values)
-        # pyarrow's mean of integers is that of their sum as a double.
+        # pyarrow computes the mean of integers from their sum as a double.
         wanted = total if function == "sum" else float(total) / len(values)
         if function == "mean" and math.isinf(wanted) and all(map(math.isfinite, values)):
-            # Only the sum has no room.
+            # Only the sum overflows.
             wanted = float(sum(map(Fraction, values)) / 2**128) / len(values) * 2.0**128
         assert found == wanted or (found != found and wanted != wanted), f"{where} but {wanted}"
     else:
@@ -131,7 +131,7 @@ def check_top(dice: Random, data: bpfof.Dataset, table: pa.Table) -> None:
     last = lambda value: 2 if value is None else 1 if value != value else 0
     rank = lambda pair: (last(pair[1]), 0 if last(pair[1]) else -pair[1] if descending else pair[1], pair[0])
     order = [at for at, _ in sorted(enumerate(table.column(by).to_pylist()), key=rank)][:n]
-    # Stages tell -0.0 from 0.0 in their order.
+    # Stages distinguish -0.0 from 0.0 in their order.
     assert [one if one != 0 else 0.0 for one in nan_as_text(found.column(by))] == [
         one if one != 0 else 0.0 for one in nan_as_text(table.take(order).column(by))
     ]

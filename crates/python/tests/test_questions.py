@@ -64,11 +64,11 @@ def test_aggregates_have_pyarrows_names_and_types(data):
     assert grouped.column("vendor").to_pylist() == ["CMT", "DDS", "VTS"]
 
 
-def test_what_stages_cannot_pyarrow_does(data):
+def test_pyarrow_does_what_stages_cannot(data):
     asked = [("vendor", "count_distinct"), ("fare", "sum")]
     found = data.group_by("zone").aggregate(asked)
     assert same(found, data.to_table().group_by("zone", use_threads=False).aggregate(asked).sort_by("zone"))
-    assert "stages do not know count_distinct" in str(data.group_by("zone").explain(asked))
+    assert "stages do not support count_distinct" in str(data.group_by("zone").explain(asked))
     like = (F("fare") > 99) & pc.match_like(F("vendor"), "%T%")
     length = (F("fare") > 99) & (pc.utf8_length(F("vendor")) == 3)
     for expression in (like, length):
@@ -76,7 +76,7 @@ def test_what_stages_cannot_pyarrow_does(data):
         found = data.filter(expression).group_by("zone").aggregate([("id", "count")])
         table = data.to_table().filter(expression)
         assert same(found, table.group_by("zone").aggregate([("id", "count")]).sort_by("zone"))
-    # One condition that stages do not know does not stop the other one.
+    # A condition that stages cannot apply does not prevent the other one.
     assert data.to_table(filter=length).num_rows and data.last_stats["passed"] < 500
     text = str(data.filter(length).explain())
     assert "stages  filter: fare > 99" in text and "here    filter by pyarrow" in text
@@ -127,7 +127,7 @@ def test_scans_by_pyarrow_itself(data, tmp_path):
 
 def test_explain(data):
     text = str(data.filter(F("fare") > 99).group_by("zone").explain([("fare", "sum")]))
-    assert "looks at: zone, fare" in text and "stages run on this machine (as asked for)" in text
+    assert "looks at: zone, fare" in text and "stages run on this machine (as requested)" in text
     assert "stages  filter: fare > 99" in text
     assert "ORDER BY" in str(data.explain("SELECT zone, sum(fare) FROM t GROUP BY zone ORDER BY 2"))
 
@@ -170,7 +170,7 @@ def test_columns_that_cannot_be_read(tmp_path):
         with pytest.raises(bpfof.QuestionError, match="column kind: dictionaries"):
             ask()
     for ask in (data.plan, lambda: data.top_k(1, "n")):
-        with pytest.raises(bpfof.QuestionError, match=r"name those that you want \(kind: dictionaries"):
+        with pytest.raises(bpfof.QuestionError, match=r"name the columns that you need \(kind: dictionaries"):
             ask()
     with pytest.warns(UserWarning, match="are left out: kind: dictionaries") as warned:
         assert same(data.to_table(), table.select(["n"]))
@@ -213,7 +213,7 @@ def test_aggregates_of_times_and_booleans(tmp_path):
     for name in ("at", "day", "length"):
         for function in ("sum", "mean", "variance", "stddev"):
             for ask in (data.aggregate, data.group_by("ok").plan, data.group_by("ok").explain):
-                with pytest.raises(bpfof.QuestionError, match=f"{function} is of numbers, and column {name}"):
+                with pytest.raises(bpfof.QuestionError, match=f"{function} needs numbers, but column {name}"):
                     ask([(name, function)])
 
 
@@ -238,14 +238,14 @@ def test_many_columns(tmp_path):
     expression = (F("c49") > 1000) & (F("c1") != 50)
     assert same(data.to_table(filter=expression), expected.filter(expression))
     assert data.aggregate([(name, "sum") for name in names]).num_columns == 50
-    # What pyarrow looks at to filter does not keep columns apart: there are four scans.
+    # Columns that only pyarrow's filter uses are not needed in every scan: there are four scans.
     expression = (F("c49") > 1000) & (pc.max_element_wise(*map(F, names)) > 1500)
     assert same(data.to_table(filter=expression), expected.filter(expression))
     assert data.last_stats["rows"] == 4 * 100
 
 
 def balanced(connected, conditions: list[pc.Expression]) -> pc.Expression:
-    """All of them, nested as little as may be."""
+    """All of them, nested as little as possible."""
     if len(conditions) == 1:
         return conditions[0]
     middle = len(conditions) // 2
@@ -346,13 +346,13 @@ def test_errors(data, tmp_path):
     assert isinstance(raised.value, OSError) and isinstance(raised.value, bpfof.Error)
     copy = pickle.loads(pickle.dumps(raised.value))
     assert (type(copy), str(copy), copy.errno) == (bpfof.FileError, str(raised.value), 2)
-    with pytest.raises(bpfof.QuestionError, match="there is no column fee; there are id, zone"):
+    with pytest.raises(bpfof.QuestionError, match="there is no column fee; the columns are id, zone"):
         data.to_table(columns=["fee"])
     with pytest.raises(bpfof.QuestionError, match="there is no column"):
         data.group_by("zone").aggregate([("fee", "sum")])
     with pytest.raises(bpfof.QuestionError, match="JOIN"):
         data.sql("SELECT * FROM t JOIN u ON 1 = 1")
-    with pytest.raises(bpfof.QuestionError, match="belong together"):
+    with pytest.raises(bpfof.QuestionError, match="target and device together"):
         bpfof.dataset(data.files, target="nvme-tcp://127.0.0.1/nqn.x")
     with pytest.raises(bpfof.QuestionError, match="needs a filter that stages can apply"):
         data.filter(pc.utf8_length(F("vendor")) > 1).sql("SELECT * FROM t")
@@ -362,14 +362,14 @@ def test_errors(data, tmp_path):
             bpfof.dataset(paths)
     asks = [lambda: data.aggregate([]), lambda: data.plan([]), lambda: data.top_k(1, "fare", columns=[])]
     for ask in asks:
-        with pytest.raises(bpfof.QuestionError, match="nothing is asked for"):
+        with pytest.raises(bpfof.QuestionError, match="the query is empty"):
             ask()
     with pytest.raises(pa.ArrowInvalid):
         data.to_table(filter=F("nothing") > 1)
     with pytest.raises(TypeError):
         data.filter("zone > 1")
     for chains in (-1, 0, 257):
-        with pytest.raises(bpfof.QuestionError, match="chains is 1 to 256"):
+        with pytest.raises(bpfof.QuestionError, match="chains must be 1 to 256"):
             bpfof.dataset(data.files, chains=chains)
     for bins in (-1, 0, 2**32):
         with pytest.raises(bpfof.QuestionError, match="interval"):
@@ -411,7 +411,7 @@ def test_ctrl_c(tmp_path):
     path = tmp_path / "many.bin"
     numpy.zeros(20_000_000, dtype="<i8").tofile(path)
     data = bpfof.dataset(path, schema="n i64", chains=1)
-    # Until it has been interrupted: a query may be over sooner.
+    # Repeats until a query has been interrupted: a query may end sooner.
     for delay in (0.2, 0.1, 0.05):
         timer = threading.Timer(delay, _thread.interrupt_main)
         timer.start()
@@ -438,7 +438,7 @@ def stage(folder, name):
     return folder / f"{name}.bpf.o"
 
 
-def test_stages_of_ones_own(tmp_path):
+def test_own_stages(tmp_path):
     path = tmp_path / "seconds.bin"
     seconds = numpy.arange(-5_000, 100_000, dtype="<i8")
     seconds.tofile(path)
@@ -549,7 +549,7 @@ def test_rows_may_be_left(data):
     batches = data.to_batches(columns=["id"])
     assert next(batches).num_rows > 0
     del batches
-    # What was there is of another query.
+    # The earlier value belonged to another query.
     assert data.last_stats is None
     assert data.head(10, columns=["id"]).num_rows == 10 and data.last_stats["chains"] > 0
     assert data.count_rows() == 20_000

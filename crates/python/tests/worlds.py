@@ -62,7 +62,7 @@ def world(dice: Random, folder: Path, name: str) -> World:
     is_csv = dice.random() < 0.5
     kinds = [dice.choice(["i64", "f64", "utf8"] if is_csv else [*KINDS]) for _ in range(dice.randint(1, 6))]
     names = [f"c{at}" for at in range(len(kinds))]
-    # One row at least, from which the kinds of CSV are known.
+    # At least one row, from which the types of CSV columns are inferred.
     counts = [dice.choice([0, 1, dice.randint(2, 300)]) for _ in range(dice.randint(1, 3))]
     counts[0] = max(counts[0], 1)
     columns: list[list] = [[] for _ in kinds]
@@ -76,7 +76,7 @@ def world(dice: Random, folder: Path, name: str) -> World:
                 one = value(dice, KINDS[kind])
                 if is_csv and kind != "utf8" and (dice.random() < 0.1 or one != one):
                     column.append(None)
-                    # A line without anything is no row.
+                    # An empty line is not a row.
                     fields.append(dice.choice(["", "NA", "null", "NaN"] if len(kinds) > 1 else ["NA"]))
                     continue
                 column.append(one)

@@ -1,9 +1,9 @@
-//! The host's side of `bpfof bench query`, as a process of its own: what it costs is the processor time of
-//! this process. `bpfof-query` is the process; `bpfof` asks it, and knows [`Ask`] and [`Told`] for that.
+//! The host's side of `bpfof bench query`, as a process of its own: its cost is the processor time of this process. The
+//! process is `bpfof-query`; `bpfof` sends it [`Ask`]s and receives [`Told`]s.
 //!
-//! - `protocol`: what is asked and told, a line of JSON each.
-//! - `queries`: queries at a target, whose stages may be put together in one function for comparison.
-//! - `plain`: the same file over the same target by plain reads, and what becomes of what they bring.
+//! - `protocol`: requests and results, a line of JSON each.
+//! - `queries`: queries at a target, whose stages may be combined in one function for comparison.
+//! - `plain`: the same file at the same target by plain reads, and the processing of their data.
 
 mod plain;
 mod protocol;
@@ -19,10 +19,10 @@ pub use protocol::{Ask, Cost, Form, Plain, Query, Told};
 
 type Failure = Box<dyn Error>;
 
-/// Answers what is asked on standard input, until it ends. Its files are on a device that the target serves.
+/// Handles the requests on standard input until it ends. The files are on a device that the target serves.
 ///
 /// # Errors
-/// The target cannot be reached, or nobody reads the answers any more. What fails of a question is told.
+/// The target cannot be reached, or the results are no longer read. Failures of a request are its result.
 pub fn serve(url: &TargetUrl, device: &Path) -> Result<(), Failure> {
     let maps = queries::connect(url, device)?;
     let mut queries = queries::Queries::new(&maps);
@@ -51,7 +51,7 @@ pub fn serve(url: &TargetUrl, device: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the work of this process costs.
+/// Measures the cost of work of this process.
 fn measure(work: impl FnOnce() -> Result<Cost, Failure>) -> Result<Told, Failure> {
     let (begun, before_ns) = (Instant::now(), cpu_ns());
     let cost = work()?;

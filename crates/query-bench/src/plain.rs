@@ -14,27 +14,27 @@ use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Bytes of a read.
+/// Size of a read in bytes.
 pub(crate) const PIECE_BYTES: u64 = 128 << 10;
-/// A lane that brings nothing for so long is lost.
+/// A lane without a completion for this long is lost.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of the records that [`Plain::Filter`] knows, and where their fields are.
+/// Size of the records that [`Plain::Filter`] processes, and the offsets of their fields.
 const RECORD_BYTES: usize = 32;
 const ZONE_AT: usize = 8;
 const AMOUNT_AT: usize = 12;
-/// Where rows that passed are in an answer of stages.
+/// Offset of the number of rows that passed in an answer of stages.
 const PASSED_AT: usize = 24;
 
-/// A lane of its own to the target.
+/// A separate lane to the target.
 pub(crate) struct PlainReads {
     lane: Lane,
     info: NamespaceInfo,
     device: NamespaceDevice,
-    /// Keeps the association.
+    /// Keeps the association alive.
     _controller: Controller,
 }
 
-/// A stretch of the file: where it is in the namespace, and how many bytes of it are the file's.
+/// A piece of the file: its place in the namespace, and how many of its bytes belong to the file.
 struct Piece {
     device_offset: u64,
     length: usize,
@@ -49,7 +49,7 @@ impl PlainReads {
         Ok(Self { lane, info, device, _controller: controller })
     }
 
-    /// Reads a file from its beginning to its end.
+    /// Reads a whole file.
     pub(crate) fn run(
         &mut self,
         path: &Path,
@@ -102,7 +102,7 @@ impl PlainReads {
         Ok(pieces)
     }
 
-    /// Reads pieces, `depth` at a time, and gives them on in their order.
+    /// Reads pieces, `depth` at a time, and calls `on_piece` with each in order.
     fn read(
         &mut self,
         pieces: &[Piece],
@@ -153,7 +153,7 @@ impl PlainReads {
     }
 }
 
-/// What records come to.
+/// The result of filtering and folding records.
 struct Folded {
     count: u64,
     sum: i64,
@@ -171,7 +171,7 @@ impl Folded {
     fn add(&mut self, records: &[u8], below: i32) -> Result<(), Failure> {
         let (records, rest) = records.as_chunks::<RECORD_BYTES>();
         if !rest.is_empty() {
-            return Err("a piece ends within a record".into());
+            return Err("a piece ends inside a record".into());
         }
         let field = |record: &[u8; RECORD_BYTES], at: usize| {
             i32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]])
@@ -213,7 +213,7 @@ impl<'a> Here<'a> {
         if data.len() as u64 == PIECE_BYTES && self.waiting.is_empty() {
             return self.go_through(data);
         }
-        // What the argument says of the length must be so: a shorter piece waits for more.
+        // The length in the argument must be correct: a shorter piece waits for more data.
         self.waiting.extend(data);
         while self.waiting.len() as u64 >= PIECE_BYTES {
             let piece: Vec<u8> = self.waiting.drain(..PIECE_BYTES as usize).collect();
@@ -222,10 +222,10 @@ impl<'a> Here<'a> {
         Ok(())
     }
 
-    /// Rows that passed.
+    /// Returns the number of rows that passed.
     fn finish(self) -> Result<u64, Failure> {
         if !self.waiting.is_empty() {
-            return Err(format!("the file is no multiple of {PIECE_BYTES} bytes").into());
+            return Err(format!("the file is not a multiple of {PIECE_BYTES} bytes").into());
         }
         Ok(self.passed)
     }
@@ -242,7 +242,7 @@ impl<'a> Here<'a> {
         };
         let read = |read: bpfof_host::files::PlainRead, to: &mut [u8]| {
             let from = data.get(read.offset_bytes as usize..).and_then(|data| data.get(..to.len()));
-            to.copy_from_slice(from.ok_or("a read behind the piece")?);
+            to.copy_from_slice(from.ok_or("a read past the piece")?);
             Ok::<_, &'static str>(())
         };
         match self.chains.run(&call, &[data.len() as u64], read, &mut self.answer) {

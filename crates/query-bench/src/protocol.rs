@@ -1,22 +1,22 @@
-//! What is asked and told.
+//! Requests and results.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What is to be done.
+/// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// A query at the target.
     Query(Query),
-    /// Load the stages of records, a filter and a fold, as if the target kept none.
+    /// Load the stages for records, a filter and a fold, even if the target keeps them.
     Load,
     /// Read a file plainly, in pieces of 128 KiB.
     Plain {
         /// The file.
         path: PathBuf,
-        /// Reads in flight.
+        /// Number of reads in flight.
         depth: usize,
-        /// What becomes of what was read.
+        /// How to process the data.
         plain: Plain,
     },
 }
@@ -28,11 +28,11 @@ pub struct Query {
     pub sql: String,
     /// The fields of records.
     pub schema: Option<String>,
-    /// What its stages are.
+    /// The form of its stages.
     pub form: Form,
-    /// Chains at a time.
+    /// Number of chains at a time.
     pub chains: usize,
-    /// Bytes of a read at most; None: what the query takes by itself.
+    /// Maximum size of a read in bytes; None: the query's own choice.
     pub block_max_bytes: Option<u32>,
 }
 
@@ -40,55 +40,55 @@ pub struct Query {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// The stages that ship, which go on in each other by tail calls.
+    /// The shipped stages, which continue in each other by tail calls.
     Stages,
-    /// Source and filter as one function, which goes on in the fold.
+    /// Source and filter as one function, which continues in the fold.
     Selected,
     /// One function.
     Fused,
-    /// A function that reads as the others do, and looks at nothing.
+    /// A function that reads as the others do, but processes no data.
     Read,
 }
 
-/// What becomes of what was read plainly.
+/// The processing of data that was read by plain reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Plain {
-    /// Nothing.
+    /// None.
     Discard,
-    /// Records with `zone i32` at 8 and `amount i32` at 12 are filtered and folded, by compiled code:
-    /// `zone >= 10 AND amount < below`.
+    /// Filters and folds records with `zone i32` at 8 and `amount i32` at 12, by compiled code: `zone >= 10 AND amount
+    /// < below`.
     Filter {
-        /// What amounts must be below.
+        /// The upper bound of amounts, exclusive.
         below: i32,
     },
-    /// The fused stages of this query go through it, as checked machine code, as they would at the target.
+    /// Runs the fused stages of this query over the data, as checked machine code, as a target would.
     Stages(Query),
-    /// It goes to this pipe, in order.
+    /// Writes the data to this pipe, in order.
     Pipe(PathBuf),
 }
 
-/// What became of it.
+/// A result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Told {
-    /// The worker is connected, and the target has the stages: it is told once, before all else.
+    /// The worker is connected, and the target has the stages. This is sent once, before all other results.
     Ready,
-    /// It is done.
+    /// The request has succeeded.
     Done {
-        /// How long it took, in ns.
+        /// Wall time in ns.
         wall_ns: u64,
         /// Processor time of the process, in ns.
         cpu_ns: u64,
-        /// What else it came to.
+        /// All other costs.
         cost: Cost,
     },
-    /// It failed, in words.
+    /// The request has failed, with this message.
     Failed(String),
 }
 
-/// What work came to.
+/// The cost of a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// Bytes of the file that were gone through.
+    /// Bytes of the file that were processed.
     pub scanned_bytes: u64,
     /// Bytes sent to the target and received from it, without headers of TCP and IP.
     pub network_bytes: u64,
@@ -96,6 +96,6 @@ pub struct Cost {
     pub passed: u64,
     /// Hops of all chains.
     pub hops: u64,
-    /// The answer as JSON, an array of objects; of answers that stream nothing.
+    /// The answer as JSON, an array of objects; empty for answers that stream.
     pub answer: String,
 }

@@ -26,10 +26,11 @@ macro_rules! stage {
 const FUSED: Stage = stage!("fused");
 const SELECTED: Stage = stage!("selected");
 const READ: Stage = stage!("read");
-/// Bytes of a part of a query that answers rows.
+/// Size of a part of a query that answers rows, in bytes.
 const ROWS_PART_BYTES: u64 = 64 << 20;
 
-/// Files on a device that the target serves. The target gets the stages that it does not keep yet.
+/// Connects to files on a device that the target serves. Installs the stages that the target does
+/// not keep yet.
 pub(crate) fn connect(url: &TargetUrl, device: &Path) -> Result<FileMaps, Failure> {
     let controller = Controller::connect(url, Options::default())?;
     let maps = FileMaps::new(controller, url.nsid, NamespaceDevice::new(device)?)?;
@@ -37,7 +38,7 @@ pub(crate) fn connect(url: &TargetUrl, device: &Path) -> Result<FileMaps, Failur
     Ok(maps)
 }
 
-/// Queries of one association, which keeps the functions of earlier ones.
+/// Queries of one association, which keeps the functions of earlier queries.
 pub(crate) struct Queries<'a> {
     maps: &'a FileMaps,
     shipped: Stages<'a>,
@@ -46,7 +47,7 @@ pub(crate) struct Queries<'a> {
     read: Stages<'a>,
 }
 
-/// A query, with what its files are.
+/// A query bound to its files.
 struct Bound {
     question: Question,
     source: Source,
@@ -74,7 +75,7 @@ impl<'a> Queries<'a> {
         }
     }
 
-    /// Runs a query from its words to the last byte of its answer.
+    /// Runs a query, from its text to the last byte of its answer.
     pub(crate) fn run(&mut self, query: &Query) -> Result<Cost, Failure> {
         let Bound { question, source, settings } = bind(query)?;
         let plan = question.plan();
@@ -100,7 +101,7 @@ impl<'a> Queries<'a> {
         }
         let stats = runner.stats();
         if stats.chains_at_target < stats.chains {
-            return Err("chains of the query ran on this machine and not at the target".into());
+            return Err("some chains of the query ran on this machine instead of the target".into());
         }
         Ok(Cost {
             scanned_bytes: stats.scanned_bytes,
@@ -111,7 +112,7 @@ impl<'a> Queries<'a> {
         })
     }
 
-    /// Loads source, filter and fold of records at the target.
+    /// Loads source, filter and fold for records at the target.
     pub(crate) fn load(&mut self) -> Result<Cost, Failure> {
         for name in ["query_fixed", "query_filter", "query_fold"] {
             let stage = STAGES.iter().find(|stage| stage.name == name);
@@ -124,7 +125,7 @@ impl<'a> Queries<'a> {
         Ok(Cost::default())
     }
 
-    /// The fused function, and what it is told of a file of `bytes` bytes like the query's.
+    /// The fused function, and its argument for a file of `bytes` bytes like the query's.
     pub(crate) fn argument(
         &self,
         query: &Query,

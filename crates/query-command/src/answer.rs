@@ -1,4 +1,4 @@
-//! The answer, from the parts of the files to where it is written.
+//! The answer: merges the parts of the files and writes the result.
 
 use crate::Failure;
 use crate::arrow_file::{ArrowFile, wait_until};
@@ -17,10 +17,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long to wait for a reader before a signal is looked for.
+/// How long to wait for a reader before checking for a signal.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// What is asked of which files.
+/// A question, and the files that it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) question: &'a Question,
@@ -28,11 +28,11 @@ pub(crate) struct Asked<'a> {
     pub(crate) session: &'a Session,
 }
 
-/// Where an answer goes.
+/// The destination of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Destination<'a> {
     Print(Style),
-    /// A file, which is there only once it is whole; or a pipe or a device.
+    /// A file, which appears only once it is complete; or a pipe or a device.
     Arrow(&'a Path),
 }
 
@@ -60,13 +60,13 @@ pub(crate) fn answer(
     Ok(cost)
 }
 
-/// What a pipe takes at once as soon as it takes anything (PIPE_BUF), in bytes.
+/// A pipe that accepts any data accepts this many bytes at once (PIPE_BUF).
 const PIPE_BYTES: usize = 4096;
 
-/// Writes no more once `stop` is set, and waits no longer for who reads.
+/// A writer that stops writing, and stops waiting for the reader, once `stop` is set.
 struct Stoppable<'a> {
     out: &'a File,
-    /// Bytes of one write.
+    /// Maximum bytes of one write.
     most: usize,
     stop: &'a AtomicBool,
 }
@@ -89,7 +89,7 @@ impl Write for Stoppable<'_> {
     }
 }
 
-/// Whether a write would not wait; it waits for that a little.
+/// Whether a write would not block; waits a short time for that.
 fn is_writable(out: &File) -> io::Result<bool> {
     let mut polled = [PollFd::new(out, PollFlags::OUT)];
     match poll(&mut polled, Some(&LOOK_AGAIN)) {
@@ -109,7 +109,7 @@ fn write(
     let is_shown = out.is_terminal();
     let out = (BufWriter::new(Stoppable::new(out, stop)?), is_shown);
     write_all(asked, settings, style, out, stop).map_err(|failure| match failure {
-        // Whatever the writer makes of it.
+        // The writer may report a signal as any kind of failure.
         Failure::Other(_) if stop.load(Ordering::Relaxed) => Failure::Interrupted,
         other => other,
     })
@@ -151,13 +151,13 @@ fn write_all(
             },
         )
     };
-    // A bar would stand among the rows.
+    // A progress bar would appear among the rows.
     let cost = if question.streams() && is_shown {
         ask(&mut |_, _| progress::unless_stopped(stop))?
     } else {
         progress::bytes("query", total_bytes, stop, ask)?
     };
-    // Of streams this is empty, and tells the columns where there are no parts.
+    // If the answer streams, this is empty, and writes the columns even if there are no parts.
     output.write(&answers.next(whole.finish(plan)?)?)?;
     output.finish()?;
     Ok(cost)

@@ -11,24 +11,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::{Builder, NamedTempFile};
 
-/// Symbolic links that are followed, as many as the kernel follows.
+/// Maximum symbolic links to follow, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// How often to look whether somebody reads a pipe.
+/// How often to check whether a pipe has a reader.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Where an answer is written.
+/// The destination of an Arrow answer.
 #[derive(Debug)]
 pub(crate) enum ArrowFile {
-    /// In a file beside that of this path, whose place it takes in the end.
+    /// A temporary file in the folder of this path, which replaces the path in the end.
     Beside(NamedTempFile, PathBuf),
-    /// A pipe or a device, which gets it byte by byte.
+    /// A pipe or a device, which is written to directly.
     Direct(File),
 }
 
 impl ArrowFile {
-    /// Opens the file for this path, behind symbolic links. A regular file keeps its contents until
-    /// [`finish`](Self::finish), and its mode; its owner, if root writes it. A pipe is waited for until somebody reads it, or `stop` is set.
+    /// Opens the file of this path, following symbolic links. A regular file keeps its contents until
+    /// [`finish`](Self::finish). It keeps its mode, and its owner if root writes it. For a pipe, waits until it has a
+    /// reader or `stop` is set.
     pub(crate) fn open(path: &Path, stop: &AtomicBool) -> io::Result<Self> {
         let (path, known) = match fs::metadata(path) {
             Ok(known) if known.is_file() => (fs::canonicalize(path)?, Some(known)),
@@ -40,13 +41,13 @@ impl ArrowFile {
             Err(error) => return Err(error),
         };
         let folder = folder_of(&path);
-        // Never more than the file had, not even for a moment. The kernel takes off what the umask forbids.
+        // Never more rights than the file had, not even for a moment. The kernel applies the umask.
         let first = known.as_ref().map_or(0o666, |known| mode(known) & 0o600);
         let file = Builder::new().permissions(Permissions::from_mode(first)).tempfile_in(folder)?;
         if let Some(known) = known {
-            // Only root can give files away.
+            // Only root can change the owner.
             let _ = fchown(&file, Some(known.uid()), Some(known.gid()));
-            // Another group gets none of its rights.
+            // A different group gets no rights.
             let of_group =
                 if file.as_file().metadata()?.gid() == known.gid() { 0o777 } else { 0o707 };
             let kept = Permissions::from_mode(mode(&known) & of_group);
@@ -62,11 +63,11 @@ impl ArrowFile {
         }
     }
 
-    /// All of the answer is there. A file is in its place for good then, whatever becomes of this machine.
+    /// Completes the answer. A file is then in place durably, even after a power failure.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Self::Beside(file, path) => {
-                // Else the name may be there before the contents are.
+                // Otherwise the name may be durable before the contents.
                 file.as_file().sync_all()?;
                 file.persist(&path).map_err(|failed| failed.error)?;
                 sync_folder(&path)
@@ -76,7 +77,7 @@ impl ArrowFile {
     }
 }
 
-/// Opens a pipe once somebody reads it.
+/// Opens a pipe once it has a reader.
 fn pipe(path: &Path, stop: &AtomicBool) -> io::Result<File> {
     let mut how = File::options();
     how.write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -98,11 +99,11 @@ fn pipe(path: &Path, stop: &AtomicBool) -> io::Result<File> {
 }
 
 fn interrupted() -> io::Error {
-    // Not of the kind `Interrupted`, after which writing goes on.
+    // Not the kind `Interrupted`, after which writers retry.
     io::Error::other("interrupted")
 }
 
-/// Asks again and again until it is so, or `stop` is set, which is an error.
+/// Checks repeatedly until the condition holds, or `stop` is set, which is an error.
 pub(crate) fn wait_until(
     stop: &AtomicBool,
     mut is_so: impl FnMut() -> io::Result<bool>,
@@ -117,12 +118,12 @@ pub(crate) fn wait_until(
     }
 }
 
-/// Without the bits that give a file's rights to who executes it.
+/// The mode without the set-user-id, set-group-id and sticky bits.
 fn mode(of: &Metadata) -> u32 {
     of.permissions().mode() & 0o777
 }
 
-/// The path that a path names behind symbolic links; nothing needs to be there.
+/// The path that a path leads to through symbolic links; it need not exist.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {

@@ -1,4 +1,4 @@
-//! What would be done where, and what was done.
+//! Explanations: what a query would do and where, and what it has cost.
 
 use crate::Failure;
 use bpfof_query::ask::{Reach, Session, Where};
@@ -9,7 +9,7 @@ use bpfof_query::{Place, SourceFile, Stats, split};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// Where stages would run over the files, each place once; nothing is connected to.
+/// The places where stages would run over the files, each once. Does not connect to them.
 pub(crate) fn places(source: &Source, reach: &Reach) -> Result<Vec<String>, Failure> {
     let mut places: Vec<String> = Vec::new();
     for SourceFile { path, .. } in &source.files {
@@ -21,7 +21,7 @@ pub(crate) fn places(source: &Source, reach: &Reach) -> Result<Vec<String>, Fail
     Ok(places)
 }
 
-/// Tells the steps of a query.
+/// Prints the steps of a query.
 pub(crate) fn explain(
     question: &Question,
     source: &Source,
@@ -88,7 +88,7 @@ const fn where_of(place: Place) -> &'static str {
     }
 }
 
-/// Tells on standard error what a query has cost.
+/// Prints the cost of a query on standard error.
 pub(crate) fn tell_stats(stats: Stats, session: &Session, as_json: bool) -> Result<(), Failure> {
     let mut err = io::stderr().lock();
     if as_json {

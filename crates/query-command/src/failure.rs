@@ -1,20 +1,20 @@
-//! Why there is no answer.
+//! The reasons why there is no answer.
 
 use bpfof_query::infer::SourceError;
 use bpfof_query::output::OutputError;
 use bpfof_query::{FinishError, Overflow, RunError};
 use std::io;
 
-/// Why there is no answer, with the exit status that tells it to scripts.
+/// The reason why there is no answer, with an exit status for scripts.
 #[derive(Debug)]
 pub enum Failure {
     /// The question is wrong: SQL, schema, files.
     Question(String),
-    /// It could not be answered.
+    /// The question could not be answered.
     Other(String),
-    /// By Ctrl-C or SIGTERM.
+    /// Interrupted by Ctrl-C or SIGTERM.
     Interrupted,
-    /// Nobody reads the answer any more, as behind `head`: no failure.
+    /// The answer is no longer read, as with `head`: not a failure.
     NoReader,
 }
 
@@ -27,7 +27,7 @@ impl Failure {
         Self::Other(error.to_string())
     }
 
-    /// What to tell the user; None if there is nothing to tell.
+    /// The message for the user, if any.
     #[must_use]
     pub fn message(&self) -> Option<&str> {
         match self {

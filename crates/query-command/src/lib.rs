@@ -1,8 +1,8 @@
-//! `bpfof query`: SQL over files, filtered and reduced at the storage target, the answer on standard output.
+//! `bpfof query`: SQL over files, filtered and reduced at the storage target, with the answer on standard output.
 //!
-//! It is an executable of its own, `bpfof-query`, which `bpfof query` starts: SQL and Arrow stay out of the
-//! program of storage servers. [`Options`] are here, so that help and completions of `bpfof` know
-//! them, and [`main`], so that the Python package has the command too; the work is in `bpfof-query`, the library.
+//! It is a separate executable, `bpfof-query`, which `bpfof query` starts, so that the program of storage servers does
+//! not contain SQL and Arrow. [`Options`] are here, so that help and completions of `bpfof` know them, and [`main`], so
+//! that the Python package has the command too. The work is done by the library `bpfof-query`.
 
 mod answer;
 mod arrow_file;
@@ -27,10 +27,10 @@ use std::time::Duration;
 
 pub use failure::Failure;
 
-/// How often to look for a signal.
+/// How often to check for a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What is asked, of which files, and where the answer goes.
+/// A question, its files, and the destination of the answer.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Exit status: 0 with an answer, 1 if it failed, 2 if the question is wrong, 130 if interrupted."
@@ -39,57 +39,58 @@ pub struct Options {
     /// One SELECT over files: "SELECT zone, sum(fare) FROM '/mnt/d/*.csv' GROUP BY zone".
     #[arg(value_name = "SQL")]
     sql: String,
-    /// The fields of records, as in 'id u64, zone i32, name char(16), pad pad(4), fare f64'; of CSV the kinds
-    /// of columns that are not to be inferred, as in 'zip utf8'.
+    /// The fields of records, as in 'id u64, zone i32, name char(16), pad pad(4), fare f64'; for CSV the types of
+    /// columns whose types are not to be inferred, as in 'zip utf8'.
     #[arg(long, value_name = "FIELDS")]
     schema: Option<String>,
-    /// What the files are; their names tell otherwise, and --schema means records.
+    /// The format of the files; by default it follows from their names, and --schema means records.
     #[arg(long)]
     format: Option<FormatOption>,
-    /// Between the fields of CSV [default: a comma, in files named .tsv a tab].
+    /// The delimiter of CSV fields [default: a comma, in files named .tsv a tab].
     #[arg(long, value_name = "CHARACTER", value_parser = delimiter)]
     delimiter: Option<u8>,
-    /// The first line of CSV is a row; columns are called f0, f1, and so on.
+    /// The first line of CSV is a row, not a header; columns are called f0, f1, and so on.
     #[arg(long)]
     no_header: bool,
-    /// A filter of your own, an object by the contract of bpfof/batch.h, and the columns that it looks at:
+    /// Your own filter, an object that follows the contract of bpfof/batch.h, and the columns that it uses:
     /// 'near.bpf.o(lat, lon)'. It selects among the rows that meet WHERE.
     #[arg(long, value_name = "FILE(COLUMNS)", value_parser = OwnStageName::filter)]
     filter: Option<OwnStageName>,
-    /// A reduction of your own, and the numbers that it answers: 'powers.bpf.o(n) -> power u64, rows u64'. SELECT is
-    /// then of these, and WHERE of the columns of files.
+    /// Your own reduction, and the numbers that it answers: 'powers.bpf.o(n) -> power u64, rows u64'. SELECT then
+    /// refers to these, and WHERE to the columns of the files.
     #[arg(long, value_name = "FILE(COLUMNS) -> FIELDS", value_parser = OwnStageName::reduction)]
     reduce: Option<OwnStageName>,
-    /// The target that serves the files' namespace: nvme-tcp://HOST:PORT/NQN?ns=1. By default it is found
-    /// from their mount: BPFOF_TARGETS, and then the kernel's NVMe host tell it.
+    /// The target that serves the files' namespace: nvme-tcp://HOST:PORT/NQN?ns=1. By default it is found from the
+    /// files' mount: in BPFOF_TARGETS, or else by asking the kernel's NVMe host.
     #[arg(long, value_parser = target_url, requires = "device")]
     target: Option<TargetUrl>,
-    /// What the namespace is on this machine: the block device of the kernel's NVMe/TCP host, or
-    /// the disk or image that a target on this machine serves.
+    /// The namespace's device on this machine: the block device of the kernel's NVMe/TCP host, or the disk or image
+    /// that a target on this machine serves.
     #[arg(long, value_name = "PATH", requires = "target")]
     device: Option<PathBuf>,
     /// Run the stages on this machine, without a target.
     #[arg(long, conflicts_with_all = ["target", "no_fallback"])]
     here: bool,
-    /// Fail where the stages cannot run at a target, in place of running them here over plain reads.
+    /// Fail if the stages cannot run at a target, instead of running them here over plain reads.
     #[arg(long)]
     no_fallback: bool,
-    /// Chains at a time, 1 to 256.
+    /// Maximum number of chains at a time, 1 to 256.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     chains: u16,
     /// Print CSV.
     #[arg(long, group = "style")]
     csv: bool,
-    /// Print JSON: an array of objects; with --explain or --stats theirs as well.
+    /// Print JSON: an array of objects; with --explain or --stats these as JSON, too.
     #[arg(long, group = "style")]
     json: bool,
-    /// Write an Arrow file (IPC), once all of the answer is there; - prints it. Pipes and devices get it at once.
+    /// Write an Arrow file (IPC), which appears once the answer is complete; - prints it. Pipes and devices are written
+    /// to at once.
     #[arg(long, value_name = "FILE", group = "style")]
     arrow: Option<PathBuf>,
-    /// Tell what would be done where, and why, and do not do it.
+    /// Explain which steps would be done where, and why, without running the query.
     #[arg(long, conflicts_with_all = ["csv", "arrow", "stats"])]
     explain: bool,
-    /// Tell on standard error what the query has cost.
+    /// Print the cost of the query on standard error.
     #[arg(long)]
     stats: bool,
 }
@@ -152,7 +153,7 @@ impl Options {
     }
 }
 
-/// Ask files in SQL: filtered and reduced at the storage target.
+/// Query files with SQL: filters and reductions run at the storage target.
 #[derive(Parser)]
 #[command(name = "bpfof-query", version)]
 struct Cli {
@@ -160,13 +161,13 @@ struct Cli {
     options: Options,
 }
 
-/// The command with these arguments, of which the first is its name. What it says goes to standard output and
-/// standard error, warnings of libraries too. Returns its exit status.
+/// Runs the command with these arguments, the first of which is its name. Prints to standard output and standard error,
+/// including warnings of libraries. Returns the exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(refused) => {
-            // Help is none. If nobody reads it, there is nobody to tell.
+            // A request for help is not an error. If printing fails, there is no reader to report that to.
             let _ = refused.print();
             return refused.exit_code() as u8;
         }
@@ -174,7 +175,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let mut logger = env_logger::Builder::new();
     logger.filter_level(log::LevelFilter::Warn);
     logger.format(|out, record| writeln!(out, "bpfof: {}", told(&record.args().to_string())));
-    // Whoever calls it may have one.
+    // The caller may have installed a logger.
     let _ = logger.try_init();
     match run(&cli.options) {
         Ok(()) => 0,
@@ -187,17 +188,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// A message without what could change a terminal: names of files and of columns are in it.
+/// A message without characters that could control a terminal: it contains names of files and of columns.
 fn told(message: &str) -> String {
     let lines: Vec<_> = message.split('\n').map(harmless).collect();
     lines.join("\n")
 }
 
-/// What is known before an answer.
+/// The state before an answer.
 struct Ready {
     question: Question,
     source: Source,
-    /// What the user should know of the files.
+    /// Warnings about the files for the user.
     warnings: Vec<String>,
     then: Then,
 }
@@ -208,7 +209,7 @@ enum Then {
     Ask(Session),
 }
 
-/// Looks at what is asked and at the files, and connects to their targets.
+/// Examines the question and the files, and connects to their targets.
 fn ready(options: &Options) -> Result<Ready, Failure> {
     let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
     let found = Found::look(statement.files(), &options.hints())?;
@@ -224,11 +225,11 @@ fn ready(options: &Options) -> Result<Ready, Failure> {
             let source = found.for_plan(question.plan())?;
             (question, source)
         }
-        // Columns are not those that were meant if the header is none.
+        // If the header is wrong, the columns are not those that the user meant.
         Err(failure) => {
             let Some(row) = found.bad_row() else { return Err(failure) };
             let question = failure.message().unwrap_or_default();
-            return Err(Failure::other(format!("{row}; besides: {question}")));
+            return Err(Failure::other(format!("{row}; also: {question}")));
         }
     };
     let reach = options.reach();
@@ -241,12 +242,12 @@ fn ready(options: &Options) -> Result<Ready, Failure> {
     Ok(Ready { question, source, warnings, then })
 }
 
-/// The same on a thread of its own, which is left behind if `stop` is set: files and targets may never answer.
+/// Calls `ready` on a thread of its own, which is abandoned if `stop` is set: files and targets may never answer.
 fn ready_unless_stopped(options: &Options, stop: &AtomicBool) -> Result<Ready, Failure> {
     let options = options.clone();
     let (to, done) = sync_channel(1);
     let worker = std::thread::spawn(move || {
-        // Nobody may wait for it any more.
+        // The receiver may have stopped waiting.
         let _ = to.send(ready(&options));
     });
     loop {
@@ -264,10 +265,10 @@ fn ready_unless_stopped(options: &Options, stop: &AtomicBool) -> Result<Ready, F
     }
 }
 
-/// Asks, and writes the answer.
+/// Asks the question, and writes the answer.
 ///
 /// # Errors
-/// [`Failure`] says why there is none, and what to do.
+/// [`Failure`] tells why there is no answer, and what to do.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let stop = stop_or_end_on_signal()?;
     let Ready { question, source, warnings, then } = ready_unless_stopped(options, &stop)?;

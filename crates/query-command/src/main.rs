@@ -1,17 +1,17 @@
-//! `bpfof-query`, which `bpfof query` starts.
+//! The executable `bpfof-query`, which `bpfof query` starts.
 
 use bpfof_host::TargetUrl;
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What `bpfof bench query` starts in place of a query: it is first of all arguments.
+/// The first argument with which `bpfof bench query` starts a worker instead of a query.
 const BENCH_WORKER: &str = "--bench-worker";
 
 /// The host's side of a benchmark.
 #[derive(Parser)]
 struct Worker {
-    /// Standard input has what is to be done, in lines of JSON.
+    /// Read requests from standard input, in lines of JSON.
     #[arg(long)]
     bench_worker: bool,
     #[arg(long, value_parser = bpfof_terminal::target_url)]
@@ -25,7 +25,7 @@ fn serve_benchmark() -> ExitCode {
     match bpfof_query_bench::serve(&worker.target, &worker.device) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bpfof: the worker of the benchmark: {error}");
+            eprintln!("bpfof: benchmark worker: {error}");
             ExitCode::FAILURE
         }
     }

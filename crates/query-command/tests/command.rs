@@ -1,4 +1,4 @@
-//! The command, as shells see it.
+//! The command as shells use it.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const FIELDS: &str = "id u64, zone i32, fare f64, name char(8)";
 const ROWS: u64 = 20_000;
 
-/// A file of records, of which each field follows from its number.
+/// A file of records whose fields follow from the record's number.
 fn records() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut bytes = Vec::new();
@@ -105,7 +105,7 @@ fn several_csv_files_are_one_table() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_the_exit_status() {
+fn errors_are_reported_with_the_exit_status() {
     let folder = records();
     fs::write(
         folder.path().join("bad.csv"),
@@ -132,7 +132,7 @@ fn what_is_wrong_is_told_with_the_exit_status() {
         (&["SELECT a FROM 'short.npy'"], 1, "short.npy: it has no header"),
         (&["SELECT a FROM 'folder.csv'"], 1, "cannot read folder.csv"),
         (&["SELECT a FROM 'a.parquet'"], 2, "a.parquet: Parquet is compressed"),
-        (&["SELECT a FROM '***'"], 2, "is no pattern"),
+        (&["SELECT a FROM '***'"], 2, "is not a pattern"),
         (&["--format", "records", "SELECT a FROM 'bad.csv'"], 2, "give the fields of its records"),
         (&["--schema", "id", "SELECT * FROM 'rows.bin'"], 2, "the schema: "),
         (&["--schema", "id u64", "SELECT a FROM 'a.npy'"], 2, "there is no file a.npy"),
@@ -163,7 +163,7 @@ fn arrow_files_appear_whole_or_not_at_all() {
 }
 
 #[test]
-fn explain_tells_the_steps_and_stats_the_cost() {
+fn explain_prints_the_steps_and_stats_prints_the_cost() {
     let folder = records();
     let both = output(folder.path(), &["--explain", "--stats", "SELECT 1"]);
     assert!(String::from_utf8_lossy(&both.stderr).contains("cannot be used with"), "{both:?}");
@@ -182,7 +182,7 @@ fn explain_tells_the_steps_and_stats_the_cost() {
     assert_eq!((&stats["scanned_bytes"], &stats["rows"]), (&(ROWS * 28).into(), &ROWS.into()));
 }
 
-/// Asks two files for more than a pipe takes, and reads the first line.
+/// Queries two files with an answer larger than a pipe buffer, and reads the first line.
 fn begun(folder: &Path, sql: &str) -> (Child, BufReader<ChildStdout>) {
     for name in ["a.csv", "b.csv"] {
         fs::write(folder.join(name), "a\n".to_owned() + &"12345\n".repeat(200_000))
@@ -201,7 +201,7 @@ fn begun(folder: &Path, sql: &str) -> (Child, BufReader<ChildStdout>) {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let folder = tempfile::tempdir().expect("a folder");
     let (child, answer) = begun(folder.path(), "SELECT a FROM '*.csv'");
     drop(answer);
@@ -210,7 +210,7 @@ fn a_reader_that_leaves_is_no_failure() {
 }
 
 #[test]
-fn a_signal_ends_it() {
+fn a_signal_ends_the_query() {
     let folder = tempfile::tempdir().expect("a folder");
     let (child, mut answer) = begun(folder.path(), "SELECT a FROM '*.csv'");
     let pid = rustix::process::Pid::from_child(&child);
@@ -221,9 +221,9 @@ fn a_signal_ends_it() {
     assert_eq!((output.status.code(), &*errors), (Some(130), "bpfof: interrupted\n"));
 }
 
-/// The same schema, but a name with a comma that has no quotes.
+/// The same schema, but one name has a comma and no quotes.
 #[test]
-fn rows_of_further_files_that_do_not_fit_are_told() {
+fn bad_rows_of_later_files_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.csv"), "id,name,zip\n1,Ann,a\n").expect("written");
     fs::write(folder.path().join("b.csv"), "id,name,zip\n2,Smith, John,b\n").expect("written");
@@ -236,35 +236,32 @@ fn rows_of_further_files_that_do_not_fit_are_told() {
             let output = output(folder.path(), &[&format!("SELECT {what} FROM '{files}'")]);
             let errors = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{what}: {errors}");
-            let why = format!("{place}: the row has 4 fields in place of 3");
+            let why = format!("{place}: the row has 4 fields instead of 3");
             assert!(errors.contains(&why), "{what}: {errors}");
         }
     }
 }
 
-/// In the first MiB as behind it.
+/// In the first MiB and behind it.
 #[test]
-fn rows_that_do_not_fit_count_where_no_column_is_looked_at() {
+fn bad_rows_are_counted_if_no_column_is_used() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.csv"), "id,name\n1,Ann\n2,Smith, John\n3\n").expect("written");
     assert_eq!(
         answer(folder.path(), &["--here", "--csv", "SELECT count(*) FROM 'a.csv'"]),
         "count(*)\n3\n"
     );
-    // The row explains more than that there is no such column.
+    // The bad row explains more than a missing column.
     for what in ["id", "nope"] {
         let output = output(folder.path(), &["--here", &format!("SELECT {what} FROM 'a.csv'")]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{what}: {errors}");
-        assert!(
-            errors.contains("a.csv: the row at byte 14 has 3 fields in place of 2"),
-            "{errors}"
-        );
+        assert!(errors.contains("a.csv: the row at byte 14 has 3 fields instead of 2"), "{errors}");
     }
 }
 
 #[test]
-fn numbers_that_only_further_files_have_are_numbers() {
+fn columns_with_numbers_only_in_later_files_are_numbers() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.csv"), "id\n").expect("written");
     fs::write(folder.path().join("b.csv"), "id\n9\n+10\n").expect("written");
@@ -290,7 +287,7 @@ fn numbers_that_only_further_files_have_are_numbers() {
     assert_eq!(asked(&["--schema", "n f64"]), ("max(n)\n10.0\n".to_owned(), String::new()));
 }
 
-/// Only rows of the last file do not fit into 64 bits.
+/// Only rows of the last file exceed 64 bits.
 #[test]
 fn arrow_has_room_for_integers_that_come_late() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -300,13 +297,13 @@ fn arrow_has_room_for_integers_that_come_late() {
     answer(folder.path(), &["--here", "--arrow", "o.arrow", sql]);
     let bytes = fs::read(folder.path().join("o.arrow")).expect("a file");
     assert!(bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1"));
-    // A type that only integers beyond 64 bits get.
+    // Only integers beyond 64 bits get this type.
     let refused = output(folder.path(), &["--here", "SELECT p FROM 'o.arrow'"]);
     let errors = String::from_utf8_lossy(&refused.stderr);
     assert!(errors.to_lowercase().contains("decimal"), "{errors}");
 }
 
-/// The last has no line end.
+/// The last row has no line end.
 #[test]
 fn wide_rows_are_gone_through() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -338,7 +335,7 @@ fn arrow_files_keep_what_is_there() {
     let path = |name: &str| folder.path().join(name);
     let is_arrow = |bytes: &[u8]| bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1");
     let write = |name: &str| {
-        // The mode of new files is not that of this process.
+        // The shell's umask differs from that of this process.
         let command = arrow_to(folder.path(), name);
         let mut shell = Command::new("sh");
         shell.args(["-c", "umask 027; exec \"$0\" \"$@\""]).arg(command.get_program());
@@ -376,7 +373,7 @@ fn arrow_files_keep_what_is_there() {
     assert!(reader.join().expect("it ends") == fs::read(path("new")).expect("a file"));
 }
 
-/// An answer that is not told bit by bit.
+/// An answer that is not printed in parts.
 #[test]
 fn a_signal_ends_the_writing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -398,7 +395,8 @@ fn catches_interrupts(child: &Child) -> bool {
     caught >> (rustix::process::Signal::INT.as_raw() - 1) & 1 == 1
 }
 
-/// Sends a signal when the command waits, and says how it ends, or None after 20 seconds.
+/// Sends a signal once the command handles signals, and returns its exit status, or None after 20
+/// seconds.
 fn ends_by_a_signal(child: &mut Child) -> Option<i32> {
     let is_ready = (0..2000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -413,7 +411,7 @@ fn ends_by_a_signal(child: &mut Child) -> Option<i32> {
         std::thread::sleep(Duration::from_millis(10));
         child.try_wait().expect("known")
     });
-    // One that has ended is no more.
+    // Fails if it has ended already.
     let _ = child.kill();
     ended.and_then(|status| status.code())
 }
@@ -443,18 +441,18 @@ fn a_signal_ends_the_wait_for_a_reader() {
     let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status().expect("it starts");
     assert!(made.success());
     let mut child = arrow_to(folder.path(), "pipe").spawn().expect("it starts");
-    assert_eq!(ends_by_a_signal(&mut child), Some(130), "nobody has opened it");
+    assert_eq!(ends_by_a_signal(&mut child), Some(130), "no reader has opened the pipe");
     let pipe = fs::File::options().read(true).write(true).open(folder.path().join("pipe"));
     let mut child = arrow_to(folder.path(), "pipe").spawn().expect("it starts");
-    assert_eq!(ends_by_a_signal(&mut child), Some(130), "nobody reads");
+    assert_eq!(ends_by_a_signal(&mut child), Some(130), "the reader does not read");
     drop(pipe);
     let (mut child, answer) = begun(folder.path(), "SELECT a FROM '*.csv'");
-    assert_eq!(ends_by_a_signal(&mut child), Some(130), "nobody reads on");
+    assert_eq!(ends_by_a_signal(&mut child), Some(130), "the reader stops reading");
     drop(answer);
 }
 
 #[test]
-fn stages_in_pipes_are_refused_and_not_waited_for() {
+fn stages_in_pipes_are_refused_without_waiting() {
     let folder = records();
     let made =
         Command::new("mkfifo").arg(folder.path().join("pipe.o")).status().expect("it starts");
@@ -463,7 +461,7 @@ fn stages_in_pipes_are_refused_and_not_waited_for() {
     let output = output(folder.path(), &asked);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("pipe.o: it is no regular file"), "{errors}");
+    assert!(errors.contains("pipe.o: it is not a regular file"), "{errors}");
 }
 
 #[test]

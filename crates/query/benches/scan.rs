@@ -1,5 +1,5 @@
-//! What stages cost: gigabytes that one second of processor time goes through, on this machine, reading
-//! included. `cargo bench -p bpfof-query [-- MEGABYTES]`.
+//! The cost of stages: gigabytes that one second of processor time processes, on this machine, including reads. `cargo
+//! bench -p bpfof-query [-- MEGABYTES]`.
 
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, UInt64Array};
 use arrow_ipc::writer::FileWriter;
@@ -62,7 +62,7 @@ fn lines(rows: u64) -> (Format, Vec<u8>) {
     (Format::Csv { delimiter: b',', header_bytes: 0, nulls }, text.into_bytes())
 }
 
-/// Batches of 65,536 rows, as Feather's.
+/// Batches of 65,536 rows, as in Feather files.
 fn columns(rows: u64) -> (Format, Vec<u8>) {
     let batch = |from: u64| {
         let all = || (from..rows.min(from + (1 << 16))).map(row);
@@ -138,7 +138,7 @@ fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan) {
     let (cpu, wall) = (cpu_s() - cpu, start.elapsed().as_secs_f64());
     let rows = partial.finish(plan).expect("of this plan").rows.len();
     let stats = runner.stats();
-    // Of columns those that are looked at.
+    // For Arrow, counts only the columns that are read.
     let gigabytes = stats.scanned_bytes as f64 * 1e-9;
     println!(
         "  {:6.2} GB/CPU-s  {:6.2} GB/s  {:7.0} bytes/hop  {rows:4} rows  {} chains, {} again",
@@ -153,7 +153,7 @@ fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan) {
 fn main() {
     let megabytes = std::env::args().filter_map(|argument| argument.parse().ok()).next();
     let megabytes: u64 = megabytes.unwrap_or(256);
-    // Direct reads, where the file system has them.
+    // Direct reads, if the file system supports them.
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let maps = FileMaps::local();
     let stages = Stages::new(&maps);
@@ -166,7 +166,7 @@ fn main() {
         std::fs::write(&path, &bytes).expect("room");
         std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("written");
         for (query, filter, reduction) in queries() {
-            // No column is read.
+            // A query that reads no column.
             let is_nothing = query == "count" && name == "Arrow";
             if is_nothing {
                 continue;

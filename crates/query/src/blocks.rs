@@ -1,12 +1,12 @@
-//! How much is read at a time: less once that was too much for the budget of a call, and more again after chains
-//! that ended well.
+//! Adapts the size of reads: halves it when a call exceeds its budget, and doubles it again after chains that ended
+//! successfully.
 
-/// Chains that must end before a block is tried again that was too large.
+/// Number of chains that must end before a larger block is tried again.
 const FIRST_PATIENCE: u32 = 2;
-/// How many times as many after that has failed. A chain that fails begins anew.
+/// Factor for that number after a larger block has failed again: a chain that fails must be run again.
 const MORE_PATIENCE: u32 = 4;
 
-/// The size of a block: in bytes, of columns in rows.
+/// The size of a block: in bytes; for column files in rows.
 #[derive(Debug)]
 pub(crate) struct BlockSize {
     now: u32,
@@ -14,14 +14,14 @@ pub(crate) struct BlockSize {
     most: u32,
     /// Sizes are multiples of this.
     unit: u32,
-    /// Chains that have ended with this size.
+    /// Chains that have ended with the current size.
     ended: u32,
     patience: u32,
     has_grown: bool,
 }
 
 impl BlockSize {
-    /// Begins with `most`.
+    /// Begins with the size `most`.
     pub(crate) const fn new(least: u32, most: u32, unit: u32) -> Self {
         let patience = FIRST_PATIENCE;
         Self { now: most, least, most, unit, ended: 0, patience, has_grown: false }
@@ -31,9 +31,9 @@ impl BlockSize {
         self.now
     }
 
-    /// A chain with blocks of this size was out of its budget. Whether to try again, with a smaller one.
+    /// A chain with blocks of this size exceeded its budget. Returns whether to try again, with a smaller block.
     pub(crate) const fn halve(&mut self, failed: u32) -> bool {
-        // Others were smaller already.
+        // The size has been reduced since that chain began.
         if self.now < failed {
             return true;
         }
@@ -48,7 +48,7 @@ impl BlockSize {
         true
     }
 
-    /// A chain with blocks of this size has ended.
+    /// A chain with blocks of this size has ended successfully.
     pub(crate) fn ended(&mut self, size: u32) {
         if size != self.now || size == self.most {
             return;
@@ -70,7 +70,7 @@ mod tests {
         let mut block = BlockSize::new(256, 16 << 10, 1);
         for size in [16 << 10, 8 << 10, 4 << 10, 2 << 10, 1 << 10, 512] {
             assert_eq!((block.now(), block.halve(size)), (size, true));
-            // What began before is tried again as it is now.
+            // Chains that began with the old size are tried again with the current one.
             assert!(block.halve(size) && block.now() == size / 2);
         }
         assert!(!block.halve(256));
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(block.now(), 16 << 10);
     }
 
-    /// Of a file that takes small blocks only, ever fewer chains fail.
+    /// With a file that permits only small blocks, fewer and fewer chains fail.
     #[test]
     fn a_block_that_is_too_large_is_tried_ever_less_often() {
         let mut block = BlockSize::new(256, 16 << 10, 1);

@@ -19,21 +19,22 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use std::{io, mem};
 
-/// How often to tell of progress.
+/// How often to report progress.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
-/// Text costs more of a call's budget for a byte than records do, so begin with less.
+/// Initial block of text: a byte of text costs more of a call's budget than a byte of records.
 const CSV_BLOCK_BYTES: u32 = 16 << 10;
-/// Smallest block of text. Lines may be longer: the stage reads more at a time if it must.
+/// Smallest block of text. Lines may be longer: the stage reads more at a time if necessary.
 const CSV_BLOCK_MIN_BYTES: u32 = 256;
-/// Chains at a time.
+/// Maximum number of chains at a time.
 const CHAINS_MAX: usize = 256;
-/// Of a line that is out of budget with the least block.
-const DEAR_LINE: &str = "a line from here on takes more than a call may cost, as one of more than some 2,500 fields in \
-     quotes does, or of 30 numbers of more than 19 digits: leave quotes out, or ask for fewer columns";
-/// Of a row for which scratch, with what the chain is told, has no room. Of text it is read here, unless a stage of
-/// the user's own answers.
-const LONG_ROW: &str = "the row is too long for an answer: of a row some 10 KiB can be answered; leave out long \
-     columns, which may stand in WHERE";
+/// Message for a line that exceeds the budget even with the smallest block.
+const DEAR_LINE: &str = "a line at or after this byte exceeds the instruction budget of a call, for \
+     instance by more than some 2,500 fields in quotes, or 30 numbers of more than 19 digits: leave quotes out, or ask \
+     for fewer columns";
+/// Message for a row that does not fit into scratch beside the argument. A row of text is read here instead, unless the
+/// user's own stage answers.
+const LONG_ROW: &str = "the row is too long for an answer, which has some 10 KiB for a row; do not select long \
+     columns (they may be used in WHERE)";
 
 /// A program with its functions.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Bytes of a read; rows of columns that are read together.
+    /// Size of a read in bytes; for column files, rows that are read together.
     pub(crate) const fn block(&self) -> u32 {
         self.block.now()
     }
@@ -55,28 +56,28 @@ impl Loaded {
     }
 }
 
-/// What becomes of a range after an answer.
+/// How to continue with a range after an answer.
 pub(crate) enum Next {
-    /// It has ended, or its next chain begins where the answer says.
+    /// The range has ended, or its next chain begins where the answer says.
     AsAnswered,
-    /// Its rest is left.
+    /// The rest of the range is left over.
     Leave,
-    /// No more of any range is wanted.
+    /// No more rows of any range are wanted.
     Enough,
 }
 
-/// A file, and where its columns are if each has buffers of its own.
+/// A file, and for column files the places of its columns.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: PushdownFile,
     pub(crate) batches: Batches,
 }
 
-/// Gets each answer, with the index of its range, and what of the range the chain was for.
+/// Called with each answer, the index of its range, and the rest of the range that the chain was for.
 type OnAnswer<'a> =
     &'a mut dyn FnMut(&Program, usize, &Range, &Answer<'_>) -> Result<Next, RunError>;
 
-/// Runs chains that begin with one source.
+/// Runs chains that begin with one source stage.
 #[derive(Debug)]
 pub(crate) struct Chains {
     reader: PushdownReader,
@@ -90,12 +91,12 @@ struct Run<'a> {
     loaded: &'a mut Loaded,
     plan: &'a Plan,
     opened: &'a Opened,
-    /// With the indices of the ranges, and the chains' blocks.
+    /// With the index of each range; in flight also with the chain's block size.
     waiting: VecDeque<(usize, Range)>,
     in_flight: HashMap<u64, (usize, Range, u32)>,
     left: Vec<Range>,
     done_bytes: u64,
-    /// Chains at a time.
+    /// Number of chains at a time, at present.
     window: usize,
     next_tag: u64,
     /// Whether no more chains start.
@@ -119,7 +120,7 @@ impl Chains {
         Stats { sent_bytes, received_bytes, ..self.stats }
     }
 
-    /// Loads the stages of a program that are not yet loaded.
+    /// Loads those stages of a program that are not loaded yet.
     pub(crate) fn load(
         &mut self,
         stages: &Stages<'_>,
@@ -155,7 +156,7 @@ impl Chains {
         Ok(Loaded { program, numbers, block })
     }
 
-    /// Runs chains until all ranges have ended. What was left of some is the result.
+    /// Runs chains until all ranges have ended. Returns the rests that are left over.
     pub(crate) fn run(
         &mut self,
         (plan, loaded): (&Plan, &mut Loaded),
@@ -187,7 +188,7 @@ impl Chains {
             }
             let Self { reader, stats, .. } = self;
             reader.wait(TELL_AGAIN, &mut |completion| {
-                // Of several failures the first one is told.
+                // If several chains fail, the first failure is reported.
                 if let Err(error) = run.ended(completion.tag, completion.result, stats, on_answer) {
                     run.is_over = true;
                     result = mem::replace(&mut result, Ok(())).and(Err(error));
@@ -202,7 +203,7 @@ impl Chains {
         result.map(|()| run.left)
     }
 
-    /// Starts chains until as many run as may.
+    /// Starts chains until the window is full.
     fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
@@ -213,7 +214,7 @@ impl Chains {
             let (offset_bytes, size) = match run.plan.format {
                 Format::Fixed { .. } => (range.start, size(range.end)),
                 Format::Csv { .. } => (range.start, size(range.file_end)),
-                // The source then asks for what it needs.
+                // The source stage then requests the reads that it needs.
                 Format::Columns { .. } => (run.opened.batches.first_byte(&range), 1),
             };
             let call = ReadPushdown {
@@ -237,7 +238,7 @@ impl Run<'_> {
     fn failed(&self, range: &Range, source: ReadError) -> RunError {
         let path = self.opened.file.path().to_owned();
         let offset_bytes = self.offset(range.start);
-        // Those of the user's own may cost anything.
+        // Own stages may exceed the budget for any reason.
         let is_shipped = self.plan.own == OwnStages::default();
         let is_text = matches!(self.plan.format, Format::Csv { .. });
         if is_out_of_budget(&source) && is_shipped && is_text {
@@ -246,7 +247,7 @@ impl Run<'_> {
         RunError::Chain { path, offset_bytes, source }
     }
 
-    /// A chain has ended.
+    /// Handles the end of a chain.
     fn ended(
         &mut self,
         tag: u64,
@@ -282,7 +283,7 @@ impl Run<'_> {
         self.take((index, range), &answer, stats, on_answer)
     }
 
-    /// Takes an answer for a range, and lets it go on.
+    /// Processes an answer for a range, and continues the range.
     fn take(
         &mut self,
         (index, range): (usize, Range),
@@ -316,7 +317,7 @@ impl Run<'_> {
         match next {
             Next::Enough => self.is_over = true,
             Next::Leave if has_more => self.left.push(rest),
-            // Nothing is gained by trying again.
+            // A further chain would not make progress either.
             _ if has_more && answer.next == range.start => {
                 return self.take_long_row((index, range), stats, on_answer);
             }
@@ -326,7 +327,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes the row that a range begins with, and for which an answer has no room.
+    /// Processes the first row of a range, which does not fit into an answer.
     fn take_long_row(
         &mut self,
         (index, range): (usize, Range),
@@ -345,7 +346,7 @@ impl Run<'_> {
         self.take((index, range), &answer, stats, on_answer)
     }
 
-    /// The line that a range begins with, with its end.
+    /// The first line of a range, including its end.
     fn read_line(&self, range: &Range) -> io::Result<Vec<u8>> {
         let left = range.file_end.saturating_sub(range.start);
         let mut line = vec![0; left.min(READ_MAX_BYTES.into()) as usize];
@@ -353,14 +354,14 @@ impl Run<'_> {
         match line.iter().position(|byte| *byte == b'\n') {
             Some(end) => line.truncate(end + 1),
             None if left > line.len() as u64 => {
-                return Err(io::Error::other("it has become longer: ask again"));
+                return Err(io::Error::other("the file has become longer: run the query again"));
             }
             None => {}
         }
         Ok(line)
     }
 
-    /// About where a row is in the file.
+    /// The approximate file offset of a row.
     fn offset(&self, row: u64) -> u64 {
         match self.plan.format {
             Format::Columns { .. } => self.opened.batches.offset_of(row),
@@ -379,21 +380,21 @@ impl Run<'_> {
         let kind = column.map_or_else(String::new, |column| column.kind.to_string());
         let what = match what {
             BadRow::Number => format!(
-                "column {name} is no {kind}: give it another type, utf8 for example, or name what \
-                 stands for missing numbers"
+                "column {name} is not a valid {kind}: give the column another type, utf8 for example, or name \
+                 the texts that mean a missing number"
             ),
             BadRow::Short => format!("the row has no column {name}"),
             BadRow::Long if matches!(self.plan.format, Format::Columns { .. }) => {
-                "the texts of a row are too long to be read at once: 48 KiB is the most of one column, and less \
-                 of several"
+                "the texts of a row are too long to be read at once: the limit is 48 KiB for one column, and \
+                 less for several"
                     .to_owned()
             }
             BadRow::Fields(found) => format!(
-                "the row has {found} fields in place of {}: a value with a delimiter in it needs quotes",
+                "the row has {found} fields instead of {}: a value with a delimiter in it needs quotes",
                 self.plan.file_columns()
             ),
             BadRow::Text => {
-                format!("the texts of column {name} are not where its offsets say: it is damaged")
+                format!("the offsets of column {name} point outside its texts: the file is damaged")
             }
             BadRow::Long => format!(
                 "a row of more than {READ_MAX_BYTES} bytes: is it text with this delimiter?"

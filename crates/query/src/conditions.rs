@@ -1,20 +1,20 @@
-//! Predicates as the filter stage takes them (`functions/query/filter.h`).
+//! Compiles predicates for the filter stage (`functions/query/filter.h`).
 
 use crate::order_form;
 use crate::plan::{Compare, Kind, Predicate, Scalar, Schema, Value};
 
-/// Masks at a time.
+/// Maximum number of masks at a time.
 const MASKS_MAX: usize = 4;
-/// Numbers of an in-set: they are compared one by one.
+/// Maximum numbers in an in-set: they are compared one by one.
 const SET_MAX: usize = 64;
 
-/// What a condition does.
+/// The operation of a condition.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operation {
     RangeKeep,
     Range,
     In(Vec<u64>),
-    /// Bit 0 of the outcome: met if less, bit 1: if equal, bit 2: if greater.
+    /// Bit 0 of the outcome accepts less, bit 1 equal, bit 2 greater.
     Text(String),
     Prefix(String),
     Null,
@@ -62,20 +62,20 @@ impl Condition {
         Self { operation: Operation::Range, column, low, high, outcome: outside as u8 }
     }
 
-    /// Whether it is on one of these columns, or on none.
+    /// Whether it refers to one of these columns, or to none.
     pub(crate) fn is_of(&self, columns: &[usize]) -> bool {
         use Operation::{And, Keep, Not, Or};
         matches!(self.operation, And | Or | Not | Keep) || columns.contains(&self.column)
     }
 
-    /// Met by no value, or by each, that is there.
+    /// Met by each value that is present, or by none.
     const fn constant(column: usize, is_met: bool) -> Self {
         Self::range(column, 0, u64::MAX, !is_met)
     }
 }
 
-/// The conditions of one conjunct of the filter, with those that keep what meets it; or why there are
-/// none.
+/// The conditions of one conjunct of the filter, including those that keep the rows that meet it; or the reason why
+/// stages cannot evaluate it.
 pub(crate) fn conjunct(predicate: &Predicate, schema: &Schema) -> Result<Vec<Condition>, String> {
     let mut conditions = Vec::new();
     let masks = push(predicate, schema, &mut conditions)?;
@@ -89,7 +89,7 @@ pub(crate) fn conjunct(predicate: &Predicate, schema: &Schema) -> Result<Vec<Con
     Ok(conditions)
 }
 
-/// How many masks a filter has at a time.
+/// Maximum number of masks that a filter has at a time.
 pub(crate) fn masks(conditions: &[Condition]) -> usize {
     let (mut depth, mut most) = (0_usize, 0);
     for condition in conditions {
@@ -103,7 +103,7 @@ pub(crate) fn masks(conditions: &[Condition]) -> usize {
     most
 }
 
-/// Appends conditions that make one mask; how many masks that takes.
+/// Appends conditions that make one mask; returns how many masks that takes.
 fn push(predicate: &Predicate, schema: &Schema, to: &mut Vec<Condition>) -> Result<usize, String> {
     match predicate {
         Predicate::Constant(_) => Err("a condition that does not depend on the row".to_owned()),
@@ -183,7 +183,7 @@ fn push_in(
     let mut set = Vec::new();
     for value in values {
         let equal = comparison(Compare::Equal, column, value, schema)?;
-        // Otherwise no value of the column equals it.
+        // Otherwise no value of the column can equal it.
         if equal.outcome == 0 && equal.high - equal.low <= 1 {
             set.extend(equal.low..=equal.high);
         }
@@ -221,7 +221,7 @@ fn comparison(
 ) -> Result<Condition, String> {
     let kind = kind(schema, column);
     match value {
-        Value::Null => Err("a comparison with a missing value, which nothing meets".to_owned()),
+        Value::Null => Err("a comparison with NULL, which is never true".to_owned()),
         Value::Text(text) => Ok(text_comparison(compare, column, text)),
         Value::Float(number) if number.is_nan() => {
             Ok(Condition::constant(column, compare == Compare::NotEqual))
@@ -231,12 +231,12 @@ fn comparison(
             let float = *number as f64;
             match value.compare(&Value::Float(float)) {
                 Some(std::cmp::Ordering::Equal) => Ok(float_comparison(compare, column, float)),
-                _ => Err("no floating point number is this integer".to_owned()),
+                _ => Err("this integer has no exact floating point number".to_owned()),
             }
         }
         Value::Int(number) => Ok(int_comparison(compare, column, kind, *number)),
         Value::Float(number) => {
-            // Beyond all integers of 64 bits it makes no difference how far.
+            // Beyond all 64-bit integers the distance makes no difference.
             let number = number.clamp(-1e30, 1e30);
             let (floor, is_whole) = (number.floor() as i128, number.floor() == number);
             Ok(match compare {

@@ -6,7 +6,7 @@ use crate::plan::{Compare, Conversion, Predicate, Scalar, TimePart, Value};
 const DAY_NS: i128 = 86_400_000_000_000;
 
 impl Conversion {
-    /// What a value becomes.
+    /// Converts a value.
     pub(crate) fn of(self, value: &Value) -> Result<Value, Overflow> {
         Ok(match (self, value) {
             (Self::Double, value) => value.as_float().map_or(Value::Null, Value::Float),
@@ -31,7 +31,7 @@ impl Conversion {
         })
     }
 
-    /// In SQL, around what it is of.
+    /// Describes it in SQL, applied to `of`.
     pub(crate) fn describe(self, of: &str) -> String {
         match self {
             Self::Double => format!("CAST({of} AS DOUBLE)"),
@@ -74,7 +74,7 @@ impl TimePart {
         Self::ALL.into_iter().find(|part| part.name().eq_ignore_ascii_case(name))
     }
 
-    /// Whether it is a part of a day.
+    /// Whether it is a part of the time of day.
     pub(crate) const fn is_of_day(self) -> bool {
         matches!(self, Self::Hour | Self::Minute | Self::Second)
     }
@@ -103,10 +103,10 @@ impl TimePart {
         }
     }
 
-    /// Where the part begins that a time is in, or one that is so many behind it.
+    /// The beginning of the part that contains a time, or of the part `later` parts after it.
     fn begin(self, count: i128, unit_ns: i128, later: i128) -> i128 {
         if unit_ns > self.ns() {
-            // Each time is the beginning of one.
+            // Each time is the beginning of such a part.
             return count + later;
         }
         let ns = count.saturating_mul(unit_ns);
@@ -130,8 +130,8 @@ impl TimePart {
     }
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar. Years begin in March here, so that a leap day
-/// is the last of one.
+/// Year, month and day of a day since 1970, in the Gregorian calendar. Internally years begin in March, so that a leap
+/// day is the last day of a year.
 fn civil(days: i128) -> (i128, i128, i128) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -143,7 +143,7 @@ fn civil(days: i128) -> (i128, i128, i128) {
     (era * 400 + year + i128::from(month <= 2), month, day)
 }
 
-/// The day on which a month begins.
+/// The first day of a month, counted from 1970.
 fn days_of(year: i128, month: i128) -> i128 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -151,17 +151,17 @@ fn days_of(year: i128, month: i128) -> i128 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// Years in which a part can be compared: beyond them is no time of 64 bits that this is called with.
+/// The years that can be compared: 64-bit times with which this is called are not beyond them.
 const YEARS: std::ops::RangeInclusive<i128> = -1_000_000..=1_000_000;
 
-/// The comparison of a year or a beginning with a constant as one of the time itself, which stages do; None if it is
-/// none.
+/// Rewrites a comparison of a year or a beginning with a constant as a comparison of the time itself, which stages can
+/// evaluate. None if that is not possible.
 pub(crate) fn of_time(compare: Compare, left: &Scalar, right: &Scalar) -> Option<Predicate> {
     let (Scalar::Convert(conversion, of), Scalar::Literal(Value::Int(constant))) = (left, right)
     else {
         return None;
     };
-    // The first times with the constant or more, and with more.
+    // The first time whose value is at least the constant, and the first whose value is greater.
     let (at_least, more) = match *conversion {
         Conversion::Part(TimePart::Year, unit_ns) if YEARS.contains(constant) => {
             let begin = |year| days_of(year, 1) * DAY_NS / i128::from(unit_ns);

@@ -1,4 +1,4 @@
-//! Parts of plans in words.
+//! Descriptions of parts of plans.
 
 use crate::plan::{Arithmetic, Compare, Measure, Plan, Predicate, Reduction, Scalar, Value};
 

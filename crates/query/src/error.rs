@@ -1,4 +1,4 @@
-//! Why a query has no answer.
+//! The reasons why a query has no answer.
 
 use crate::eval::Overflow;
 use crate::split::PlanError;
@@ -6,13 +6,13 @@ use crate::wire::Damaged;
 use bpfof_host::files::ReadError;
 use std::path::PathBuf;
 
-/// Why a part has no result.
+/// The reason why a part has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The plan has no meaning.
+    /// The plan is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The target refuses a stage, or is lost.
+    /// The target refuses a stage, or the connection is lost.
     #[error(transparent)]
     Host(#[from] bpfof_host::Error),
     /// A file cannot be opened.
@@ -28,53 +28,53 @@ pub enum RunError {
     Chain {
         /// The file.
         path: PathBuf,
-        /// Where the chain began.
+        /// File offset of the beginning of the chain's range.
         offset_bytes: u64,
-        /// Why.
+        /// The reason.
         source: ReadError,
     },
-    /// What is in the file is not what the schema says.
+    /// The contents of the file do not match the schema.
     #[error("{path}, at byte {offset_bytes}: {what}")]
     Data {
         /// The file.
         path: PathBuf,
-        /// Where the row begins.
+        /// File offset of the row.
         offset_bytes: u64,
-        /// What is wrong, and what to do.
+        /// The defect, with advice.
         what: String,
     },
-    /// A number of several parts together has no room.
+    /// A number does not fit when parts are merged.
     #[error(transparent)]
     Overflow(#[from] Overflow),
-    /// A number has no room.
+    /// A number does not fit.
     #[error("{path}, from byte {offset_bytes} on: {source}")]
     OverflowIn {
         /// The file.
         path: PathBuf,
-        /// Behind which byte.
+        /// The number is from a row behind this byte.
         offset_bytes: u64,
-        /// Which number.
+        /// The number.
         source: Overflow,
     },
-    /// A stage has answered what no stage answers.
-    #[error("an answer that makes no sense: is another version of a stage installed?")]
+    /// An answer that no stage gives.
+    #[error("an answer of a stage is invalid: is another version of the stage installed?")]
     Damaged,
-    /// A reduction of the user's own has answered something else than it says.
+    /// The user's own reduction has answered something other than declared.
     #[error(
-        "{name}: it answered {bytes} bytes for {rows} rows of {row_bytes} each: the count and the size that it ends with \
-         (bpfof_go_on) do not fit to the columns that it is said to answer"
+        "{name}: the stage answered {bytes} bytes for {rows} rows of {row_bytes} each: the count and the size that \
+         it ends with (bpfof_go_on) do not match the columns that it is declared to answer"
     )]
     OwnAnswer {
         /// The stage.
         name: String,
         /// Bytes of rows in the answer.
         bytes: usize,
-        /// How many rows it says there are.
+        /// The number of rows that it declares.
         rows: u32,
-        /// Bytes of a row: 8 for each column.
+        /// Size of a row in bytes: 8 for each column.
         row_bytes: usize,
     },
-    /// It was asked to stop.
+    /// The caller has asked to stop.
     #[error("interrupted")]
     Stopped,
 }

@@ -1,24 +1,24 @@
-//! Values of rows, computed here.
+//! Evaluates values of rows on the host.
 
 use crate::plan::{Arithmetic, Compare, Predicate, Scalar, Value};
 use std::cmp::Ordering;
 
-/// A number that has no room in what it becomes.
+/// A number that does not fit into the type of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overflow {
-    /// Arithmetic of integers that leaves 128 bits.
-    #[error("an integer beyond 128 bits: compute with floating point numbers")]
+    /// Integer arithmetic beyond 128 bits.
+    #[error("an integer exceeds 128 bits: compute with floating point numbers")]
     Arithmetic,
-    /// A cast of what is no integer of 64 bits.
+    /// A cast of a number that is not a 64-bit integer.
     #[error(
-        "CAST AS BIGINT of a number with a fraction, or beyond 64 bits: leave it a floating point number, or leave \
-         such rows out by WHERE"
+        "CAST AS BIGINT of a number with a fraction, or beyond 64 bits: keep the floating point number, or exclude \
+         such rows by WHERE"
     )]
     Cast,
 }
 
 impl Scalar {
-    /// Its value in a row, which has a value for each column of the schema. Text in arithmetic is
+    /// Its value in a row, which has a value for each column of the schema. Arithmetic with text has the result
     /// missing.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ fn compute(operation: Arithmetic, left: &Value, right: &Value) -> Result<Value, 
 }
 
 impl Value {
-    /// A number as a double, the nearest there is; None for text and what is missing.
+    /// A number as the nearest double; None for text and missing values.
     #[must_use]
     pub const fn as_float(&self) -> Option<f64> {
         match self {
@@ -67,8 +67,7 @@ impl Value {
         }
     }
 
-    /// How it compares, exactly: an integer with a double as well. None if one is missing or NaN, or
-    /// if only one is text.
+    /// Compares exactly, even an integer with a double. None if one is missing or NaN, or if only one is text.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
@@ -91,12 +90,12 @@ impl Value {
 }
 
 impl Value {
-    /// Bytes as text that compares, and begins, as they do: each is a character.
+    /// Bytes as a text that compares as the bytes do, and has the same prefixes: each byte is a character.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         Self::Text(bytes.iter().copied().map(char::from).collect())
     }
 
-    /// Text by its bytes; the same value if it is none.
+    /// Text in the form of [`of_bytes`](Self::of_bytes); other values unchanged.
     pub(crate) fn by_bytes(&self) -> Self {
         match self {
             Self::Text(text) => Self::of_bytes(text.as_bytes()),
@@ -106,7 +105,7 @@ impl Value {
 }
 
 impl Scalar {
-    /// Whether it is the same thing. By `==` 0.0 would be −0.0, whose quotients differ.
+    /// Whether it is identical. With `==`, 0.0 would equal −0.0, but quotients by them differ.
     pub(crate) fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Literal(Value::Float(one)), Self::Literal(Value::Float(other))) => {
@@ -125,7 +124,7 @@ impl Scalar {
     fn by_bytes(&self) -> Self {
         match self {
             Self::Literal(value) => Self::Literal(value.by_bytes()),
-            // Of numbers.
+            // Other scalars have numbers.
             other => other.clone(),
         }
     }
@@ -154,7 +153,7 @@ impl Predicate {
     }
 }
 
-/// 2^127, which no integer here reaches.
+/// 2^127, beyond all integers here.
 const BEYOND: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
 
 fn compare_mixed(integer: i128, float: f64) -> Option<Ordering> {
@@ -167,7 +166,7 @@ fn compare_mixed(integer: i128, float: f64) -> Option<Ordering> {
     if float < -BEYOND {
         return Some(Ordering::Greater);
     }
-    // The floor is exact; a fraction above it decides between equal ones.
+    // The floor is exact; if it is equal, a fraction above it decides.
     let floor = float.floor();
     Some(integer.cmp(&(floor as i128)).then(if float > floor {
         Ordering::Less
@@ -177,7 +176,7 @@ fn compare_mixed(integer: i128, float: f64) -> Option<Ordering> {
 }
 
 impl Compare {
-    /// Whether values that compare so, or not at all because one is NaN, meet it.
+    /// Whether values with this order, or None because one is NaN, meet the comparison.
     const fn is_met(self, order: Option<Ordering>) -> bool {
         match (self, order) {
             (Self::NotEqual, None) => true,
@@ -193,7 +192,7 @@ impl Compare {
 }
 
 impl Predicate {
-    /// Whether a row meets it; None if nobody knows.
+    /// Whether a row meets it; None for unknown.
     ///
     /// # Errors
     /// [`Overflow`].
@@ -227,7 +226,7 @@ impl Predicate {
     }
 }
 
-/// `decisive` if one is so, else unknown if one is, else the contrary.
+/// `decisive` if one predicate is, else unknown if one is, else the opposite of `decisive`.
 fn fold(all: &[Predicate], row: &[Value], decisive: bool) -> Result<Option<bool>, Overflow> {
     let mut result = Some(!decisive);
     for one in all {

@@ -2,23 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Words of 64 bits: all doubles from the least on, and 2^70 of the greatest.
+/// Words of 64 bits: enough for doubles of all exponents, and for 2^70 of the largest.
 const LIMBS: usize = 34;
 const SIGN: u64 = 1 << 63;
 const IMPLICIT: u64 = 1 << 52;
-/// A sum divided by 2 to this power always has room in a double.
+/// A sum divided by 2 to this power always fits into a double.
 const BEYOND_BITS: usize = 128;
 
-/// What was added besides numbers (`functions/query/measures.h`).
+/// Special values that were added (`functions/query/measures.h`).
 const NAN: u64 = 1;
 const PLUS_INFINITY: u64 = 2;
 const MINUS_INFINITY: u64 = 4;
 
-/// The exact sum of any doubles: a number of two's complement whose lowest bit is worth 2^-1074, the
-/// least double. The same bits whatever the order.
+/// The exact sum of any doubles: a two's complement number whose lowest bit is worth 2^-1074, the smallest double. Its
+/// bits do not depend on the order of additions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExactSum {
-    /// [`LIMBS`] of them.
+    /// [`LIMBS`] words.
     limbs: Box<[u64]>,
     special: u64,
 }
@@ -30,7 +30,7 @@ impl Default for ExactSum {
 }
 
 impl ExactSum {
-    /// Whether it has as many limbs as it should: others come from elsewhere.
+    /// Whether it has the right number of limbs: a sum from outside may not.
     pub(crate) fn is_whole(&self) -> bool {
         self.limbs.len() == LIMBS
     }
@@ -49,7 +49,7 @@ impl ExactSum {
         let exponent = bits >> 52 & 2047;
         let implicit = if exponent == 0 { 0 } else { IMPLICIT };
         let fraction = u128::from(bits & (IMPLICIT - 1) | implicit);
-        // How many bits above the lowest one.
+        // Position of its lowest bit above the lowest bit of the sum.
         let above = exponent.saturating_sub(1) as usize;
         let wide = fraction << (above % 64);
         let wide = if bits & SIGN == 0 { wide as i128 } else { -(wide as i128) };
@@ -57,8 +57,8 @@ impl ExactSum {
         self.add_words(above / 64, [wide as u64, (wide >> 64) as u64].into_iter(), high);
     }
 
-    /// Adds a number of two's complement whose lowest bit is worth 2^(base - 1075), and what was
-    /// added to it that is no number.
+    /// Adds a two's complement number whose lowest bit is worth 2^(base - 1075), and the special values that were added
+    /// to it.
     pub(crate) fn add_limbs(&mut self, base: u32, special: u64, limbs: &[u64]) {
         self.special |= special;
         let above = base.saturating_sub(1) as usize;
@@ -83,7 +83,7 @@ impl ExactSum {
         let mut carry = false;
         for limb in self.limbs.iter_mut().skip(first) {
             let word = words.next();
-            // Nothing but the sign is left, and no carry or the same as the sign.
+            // Only the sign is left, and the carry does not change the result.
             if word.is_none() && carry == (high != 0) {
                 break;
             }
@@ -94,7 +94,7 @@ impl ExactSum {
         }
     }
 
-    /// The sum, rounded once, to the nearest double and among two to the even one.
+    /// The sum, rounded once, to the nearest double and in a tie to the even one.
     pub(crate) fn value(&self) -> f64 {
         match self.special {
             0 => self.finite(0),
@@ -104,7 +104,8 @@ impl ExactSum {
         }
     }
 
-    /// The mean of `count` numbers: the rounded sum by the count. A sum without room in a double has one, too.
+    /// The mean of `count` numbers: the rounded sum divided by the count. Works for a sum that does not fit into a
+    /// double.
     pub(crate) fn mean(&self, count: f64) -> f64 {
         match self.value() {
             sum if sum.is_infinite() && self.special == 0 => {
@@ -114,7 +115,7 @@ impl ExactSum {
         }
     }
 
-    /// Rounded once, and divided by 2^`less`: other than 0 only if it is without room in a double.
+    /// The sum rounded once, divided by 2^`less`, which is not 0 only if the sum does not fit into a double.
     fn finite(&self, less: usize) -> f64 {
         let mut limbs = self.limbs.clone();
         let is_negative = limbs.last().is_some_and(|limb| limb & SIGN != 0);
@@ -139,7 +140,7 @@ impl ExactSum {
             let is_exact_half = limbs[..half / 64].iter().all(|limb| *limb == 0)
                 && limbs[half / 64] & ((1 << (half % 64)) - 1) == 0;
             let up = bit(half) == 1 && (!is_exact_half || fraction & 1 == 1);
-            // A carry out of the fraction raises the exponent, as it should.
+            // A carry out of the fraction correctly raises the exponent.
             let bits = ((shift.saturating_sub(less) as u64) << 52) + fraction + u64::from(up);
             bits.min(f64::INFINITY.to_bits())
         };
@@ -188,17 +189,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_value_is_itself_and_its_opposite_takes_it_away(bits in any::<u64>(), other in any::<u64>()) {
+        fn sums_of_one_value_and_of_opposites_are_exact(bits in any::<u64>(), other in any::<u64>()) {
             let (value, other) = (f64::from_bits(bits), f64::from_bits(other));
             prop_assume!(value.is_finite() && other.is_finite());
             prop_assert_eq!(sum(&[value]), value);
             prop_assert_eq!(sum(&[other, value, -other]), value);
-            // One addition of the processor's is rounded once, too.
+            // A single addition of the processor rounds once, too.
             prop_assert_eq!(sum(&[value, other]), value + other);
         }
 
         #[test]
-        fn parts_come_to_the_same(values in proptest::collection::vec(any::<f64>(), 0..20), cut in 0_usize..20) {
+        fn merged_parts_equal_one_sum(values in proptest::collection::vec(any::<f64>(), 0..20), cut in 0_usize..20) {
             let cut = cut.min(values.len());
             let (mut one, mut two, mut all) = (ExactSum::default(), ExactSum::default(), ExactSum::default());
             values[..cut].iter().for_each(|value| one.add(*value));

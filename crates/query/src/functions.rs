@@ -1,4 +1,4 @@
-//! The stages as functions of some files.
+//! The stages as functions at the places of some files.
 
 use crate::plan::OwnStage;
 use crate::stages::{STAGES, Stage};
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl Stage {
-    /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
-    /// stages of several versions have different names.
+    /// Its name at a target that keeps it: the stage's name and the beginning of the object's hash, so that versions of
+    /// a stage have different names.
     fn installed_name(&self) -> String {
         let hash = Sha256::digest(self.object);
         let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -18,11 +18,11 @@ impl Stage {
     }
 }
 
-/// Installs all stages at a target that it does not have yet, for all hosts of the subsystem; how many. Several
-/// hosts may do so at once: what was installed first stays.
+/// Installs all stages that a target does not have yet, for all hosts of the subsystem; returns how many. Several hosts
+/// may do so at once: the first installation stays.
 ///
 /// # Errors
-/// What the target answers.
+/// The target's error.
 pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
     let mut installed = 0;
     for stage in STAGES {
@@ -30,7 +30,7 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
             continue;
         }
         let id = controller.install_function_as(&stage.installed_name(), stage.object, 0)?;
-        // Whoever looks finds the first one, so that nobody uses this one if it is another.
+        // Lookups find the first installation, so a later one can be unloaded.
         match controller.installed_program(stage.object, 0)? {
             Some(first) if first != id => controller.unload_function(id)?,
             _ => installed += 1,
@@ -39,39 +39,39 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
     Ok(installed)
 }
 
-/// The stages where the files of some [`FileMaps`] are: at their target, or on this machine. One that the
-/// target keeps ([`install_stages`]) is used as it is; others are loaded when the first plan needs them, and
-/// stay as long as this does.
+/// The stages at the place of the files of some [`FileMaps`]: at their target, or on this machine. A stage that the
+/// target keeps ([`install_stages`]) is used; others are loaded when the first plan needs them, and stay loaded as long
+/// as this lives.
 #[derive(Debug)]
 pub struct Stages<'a> {
     maps: &'a FileMaps,
     loaded: LoadedStages,
     here: OnceLock<Box<Here>>,
-    /// Names of stages, and what is there in their place.
+    /// Names of stages, and the stages that replace them.
     replaced: Vec<(&'static str, Stage)>,
 }
 
-/// The same without a target.
+/// The stages without a target.
 #[derive(Debug)]
 struct Here {
     maps: FileMaps,
     loaded: LoadedStages,
 }
 
-/// A stage of the user's own, by its object.
+/// The user's own stage, by its object.
 #[derive(Debug)]
 struct OwnFunction {
     object: Vec<u8>,
     function: StorageFunction,
 }
 
-/// Stages that are loaded where some files are. Chains name them by their numbers.
+/// Stages that are loaded at the place of some files. Chains refer to them by their numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedStages {
     functions: Arc<Mutex<Vec<(Stage, StorageFunction)>>>,
-    /// Those of the user's own, by their objects.
+    /// The user's own stages.
     own: Arc<Mutex<Vec<OwnFunction>>>,
-    /// Whether their target was lost in the middle of the work.
+    /// Whether their target was lost during a query.
     is_given_up: Arc<AtomicBool>,
 }
 
@@ -82,18 +82,18 @@ impl LoadedStages {
 }
 
 impl<'a> Stages<'a> {
-    /// Loads nothing yet.
+    /// Does not load anything yet.
     #[must_use]
     pub fn new(maps: &'a FileMaps) -> Self {
         Self::kept(maps, &LoadedStages::default())
     }
 
-    /// Loads only what is not loaded yet, and leaves it there.
+    /// Uses stages that are already loaded, and keeps further ones there.
     pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
         Self { maps, loaded: loaded.clone(), here: OnceLock::new(), replaced: Vec::new() }
     }
 
-    /// With a stage of one's own in the place of the one of this name. It is told and answers the same
+    /// Replaces the stage of this name by another one, which must have the same argument and answers
     /// (`functions/include/bpfof/batch.h`).
     #[must_use]
     pub fn replacing(mut self, name: &'static str, by: Stage) -> Self {
@@ -101,12 +101,12 @@ impl<'a> Stages<'a> {
         self
     }
 
-    /// The same stages, for one more user.
+    /// The same stages for another user of them.
     pub(crate) fn share(&self) -> Self {
         Self { replaced: self.replaced.clone(), ..Self::kept(self.maps, &self.loaded) }
     }
 
-    /// Stages on this machine: the target is lost, which is remembered.
+    /// The stages on this machine. Records that the target is lost.
     pub(crate) fn here(&self) -> Stages<'_> {
         self.loaded.is_given_up.store(true, Ordering::Relaxed);
         let none = || Box::new(Here { maps: FileMaps::local(), loaded: LoadedStages::default() });
@@ -114,13 +114,13 @@ impl<'a> Stages<'a> {
         Stages { replaced: self.replaced.clone(), ..Stages::kept(&here.maps, &here.loaded) }
     }
 
-    /// Where the files are.
+    /// The maps of the files.
     #[must_use]
     pub const fn maps(&self) -> &'a FileMaps {
         self.maps
     }
 
-    /// A stage, loaded.
+    /// Loads a stage, if it is not loaded.
     pub(crate) fn function(&self, stage: Stage) -> Result<StorageFunction, Error> {
         let own = self.replaced.iter().find(|(name, _)| *name == stage.name);
         let stage = own.map_or(stage, |(_, own)| *own);
@@ -137,7 +137,7 @@ impl<'a> Stages<'a> {
         Ok(function)
     }
 
-    /// A stage of the user's own, loaded.
+    /// Loads the user's own stage, if it is not loaded.
     pub(crate) fn own_function(&self, stage: &OwnStage) -> Result<StorageFunction, Error> {
         let mut own = self.loaded.own.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = own.iter().find(|known| known.object == stage.object) {

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: what a target answers. Unit tests call them too.
+//! Entry points for fuzzing the parsing of a target's answers. Unit tests call them too.
 
 use crate::partial::Partial;
 use crate::parts::Range;
@@ -11,7 +11,7 @@ use crate::split::split;
 use crate::stages::Program;
 use std::sync::OnceLock;
 
-/// Bytes of the range that answers are of.
+/// Size of the range that answers belong to.
 const RANGE_BYTES: u64 = 1 << 20;
 
 fn plans() -> Vec<Plan> {
@@ -58,7 +58,8 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// One answer, of a plan of each kind. It is read and merged as that of a chain is, twice.
+/// Parses any bytes as an answer, for a plan of each kind, and merges the result twice, as for a
+/// chain.
 pub fn answer(bytes: &[u8]) {
     static PROGRAMS: OnceLock<Vec<(Plan, Program)>> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Rows from elsewhere, reduced here: those that a filter of somebody else's has let pass.
+//! Reduces rows from elsewhere on the host: rows that another program's filter has let pass.
 
 use crate::eval::Overflow;
 use crate::partial::{Partial, Reducer};
@@ -15,28 +15,28 @@ use arrow_array::{Array, OffsetSizeTrait, RecordBatch};
 use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, DataType, TimeUnit};
 
-/// Why rows cannot be reduced.
+/// The reason why rows cannot be reduced.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
-    /// They are no Arrow stream.
+    /// The bytes are not an Arrow stream.
     #[error(transparent)]
     Arrow(#[from] ArrowError),
-    /// A column is none of the plan's schema, or of another type.
-    #[error("column {name} of type {kind} is no column of the plan")]
+    /// A column is not in the plan's schema, or has another type.
+    #[error("column {name} of type {kind} is not a column of the plan")]
     Column {
         /// Its name.
         name: String,
         /// Its type.
         kind: DataType,
     },
-    /// A number has no room.
+    /// A number does not fit.
     #[error(transparent)]
     Overflow(#[from] Overflow),
 }
 
 impl Partial {
-    /// What rows come to that an Arrow IPC stream has, with columns of the plan's schema by their names. All
-    /// rows count: the plan's filter is not applied.
+    /// Reduces the rows of an Arrow IPC stream, whose columns are matched with the plan's schema by name. All rows
+    /// count: the plan's filter is not applied.
     ///
     /// # Errors
     /// [`RowsError`].
@@ -58,10 +58,10 @@ impl Partial {
     }
 }
 
-/// The value of a row.
+/// Returns the value of a row.
 type Values<'a> = Box<dyn Fn(usize) -> Value + 'a>;
 
-/// For each column of the batch, which one of the schema it is.
+/// For each column of the batch, its index in the schema and its values.
 fn columns<'a>(plan: &Plan, batch: &'a RecordBatch) -> Result<Vec<(usize, Values<'a>)>, RowsError> {
     let schema = batch.schema_ref();
     let column = |(field, array): (&std::sync::Arc<arrow_schema::Field>, &'a dyn Array)| {
@@ -71,7 +71,7 @@ fn columns<'a>(plan: &Plan, batch: &'a RecordBatch) -> Result<Vec<(usize, Values
         let index = index.ok_or_else(other)?;
         let is_float = plan.schema.columns[index].kind.is_float();
         let is_text = !is_float && !plan.schema.columns[index].kind.is_integer();
-        // Times have the unit of the plan's.
+        // Times must have the same unit as in the plan.
         let known = plan.format.column_kind(&plan.schema, index);
         let is_alike =
             |kind: &DataType| kind.is_integer() || known == AnswerKind::Arrow(kind.clone());
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Least and greatest values of one column, of rows that have two and a missing one.
+    /// Minimum and maximum of one column, of rows with two values and a missing one.
     fn range(kind: Kind, data_type: &DataType, array: ArrayRef) -> Result<Vec<Value>, String> {
         let aggregate = |measure| Aggregate { measure, of: Scalar::Column(0) };
         let buffers =
@@ -248,7 +248,7 @@ mod tests {
         let text = |text: &str| Value::Text(text.to_owned());
         let expected = [text("a"), text("b"), Value::Int(2)].to_vec();
         assert_eq!(range(Kind::Utf8, &DataType::LargeUtf8, texts), Ok(expected));
-        // Of another unit.
+        // A date in another unit.
         let days: ArrayRef = Arc::new(Date32Array::from(vec![1]));
         let error = range(Kind::I64, &DataType::Date64, days).expect_err("another type");
         assert!(error.contains("Date32"), "{error}");

@@ -1,27 +1,27 @@
 //! Filters and reductions over large files, run near the data by storage functions.
 //!
 //! # How data flows
-//! A [`Plan`] says what is asked. [`split()`] decides what of it the stages at the target do and
-//! what is done here, and why; [`parts()`] cuts files into parts. [`Runner::run`] runs one: many
-//! chains, whose answers are one [`Partial`]. Partials are [`merge`](Partial::merge)d, and the last
-//! one is [`finish`](Partial::finish)ed into a [`Table`].
+//! A [`Plan`] is a query. [`split()`] decides which parts of it the stages at the target do and which are done on the
+//! host, and why; [`parts()`] cuts files into parts. [`Runner::run`] runs one part: many chains, whose answers become
+//! one [`Partial`]. Partials are [`merge`](Partial::merge)d, and the final one is [`finish`](Partial::finish)ed into a
+//! [`Table`].
 //!
-//! - `plan`: what is asked, and what is answered.
-//! - `split`, `conditions`: what stages can do.
-//! - `stages`, `wire`, `order_form`: their argument and their answers.
-//! - `columns`: where the buffers of Arrow files are.
+//! - `plan`: queries and answers.
+//! - `split`, `conditions`: the work that stages can do.
+//! - `stages`, `wire`, `order_form`: the stages' argument and their answers.
+//! - `columns`: the places of the buffers of Arrow files.
 //! - `convert`: casts, and parts of dates and times.
-//! - `own`: stages of the user's own; `names`: columns in messages.
-//! - `parts`, `run`, `chains`, `blocks`, `functions`: files, ranges, chains, how much they read at a time, and the
-//!   stages as functions there.
-//! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
-//!   `ask`: files with their targets, and all parts of a plan run over them.
-//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer; `here`: to rows
-//!   from elsewhere.
+//! - `own`: the user's own stages; `names`: names of columns in messages.
+//! - `parts`, `run`, `chains`, `blocks`, `functions`: files, ranges, chains, the size of their reads, and the
+//!   stages as functions at the target.
+//! - `sql`: compiles statements to plans; `infer`: formats and columns of files; `output`: answers as text and
+//!   Arrow; `ask`: files with their targets, and running all parts of a plan over them.
+//! - `eval`, `partial`, `measures`, `exact`: the work on the host, over rows that stages answer; `here`: over
+//!   rows from elsewhere.
 //!
 //! # What this crate does not do
-//! No joins, no windows, no queries in queries: a statement that needs them is refused with what to do. It
-//! draws no progress and reads no keys: commands and bindings do.
+//! No joins, no windows, no nested queries: a statement that needs them is refused with advice. It does not draw
+//! progress or read keys: commands and bindings do.
 
 pub mod ask;
 #[cfg(any(test, feature = "fuzz"))]

@@ -1,5 +1,5 @@
-//! Arithmetic as the map stage does it (`functions/query/map.h`): each operation becomes a column behind
-//! those of the schema, and the plan asks for that.
+//! Arithmetic for the map stage (`functions/query/map.h`): each operation becomes a column behind those of the schema,
+//! and the plan refers to that column.
 
 use crate::measures;
 use crate::order_form;
@@ -8,17 +8,17 @@ use crate::plan::{
     Aggregate, Arithmetic, Column, Kind, Measure, Plan, Predicate, Reduction, Scalar, Schema, Value,
 };
 
-/// How much arithmetic stages do.
+/// The arithmetic that stages do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All. Rows with integers that do not fit into 64 bits end a chain.
+    /// All. A row with integers that do not fit into 64 bits ends a chain.
     All,
-    /// What cannot leave 64 bits.
+    /// Arithmetic whose results always fit into 64 bits.
     Fitting,
     Nothing,
 }
 
-/// A plan without arithmetic that stages could do, with the columns that they make in its place.
+/// A plan in which arithmetic that stages can do is replaced by the columns that they make.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(crate) plan: Plan,
@@ -26,27 +26,27 @@ pub(crate) struct Mapped {
     extent: Extent,
 }
 
-/// One column that is made.
+/// A column that the map stage makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) operation: Arithmetic,
     pub(crate) operands: [Operand; 2],
-    /// What it is in the question.
+    /// The scalar of the original plan that it computes.
     pub(crate) scalar: Scalar,
-    /// The integers that it can be; None for doubles.
+    /// The range of its values if they are integers; None for doubles.
     domain: Option<(i128, i128)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Operand {
-    /// Index in the schema with what is made.
+    /// Index in the schema, including the columns that are made.
     Column(usize),
     Int(i64),
     Float(f64),
 }
 
 impl Operand {
-    /// The literal in order form, and its kind; a column's kind is its own.
+    /// The literal in order form, and its kind; None for a column.
     pub(crate) fn literal(self) -> Option<(u64, Kind)> {
         match self {
             Self::Column(_) => None,
@@ -57,7 +57,7 @@ impl Operand {
 }
 
 impl Mapped {
-    /// `filter` and the reduction of a plan.
+    /// Maps `filter` and the reduction of a plan.
     pub(crate) fn new(plan: &Plan, filter: &Predicate, extent: Extent) -> Self {
         let mut mapped = Self {
             plan: Plan { filter: Predicate::Constant(true), ..plan.clone() },
@@ -69,7 +69,7 @@ impl Mapped {
         mapped
     }
 
-    /// The same of a filter alone: rows are answered as they are.
+    /// Maps only a filter: rows are answered unchanged.
     pub(crate) fn of_filter(plan: &Plan, filter: &Predicate) -> Self {
         let rows = Reduction::Rows { columns: Vec::new(), limit: None };
         let plan = Plan { reduction: rows, ..plan.clone() };
@@ -78,14 +78,14 @@ impl Mapped {
 
     fn reduction(&mut self, reduction: &Reduction) -> Reduction {
         match reduction {
-            // The columns are computed here.
+            // The columns are computed on the host.
             Reduction::Rows { .. } => reduction.clone(),
             Reduction::Groups { keys, aggregates } => Reduction::Groups {
                 keys: keys.iter().map(|key| self.scalar(key)).collect(),
                 aggregates: aggregates
                     .iter()
                     .map(|one| match one.measure {
-                        // It looks at no column.
+                        // It does not use a column.
                         Measure::CountAll => one.clone(),
                         measure => Aggregate { measure, of: self.scalar(&one.of) },
                     })
@@ -122,7 +122,7 @@ impl Mapped {
         }
     }
 
-    /// The column that a scalar becomes, or the scalar, if stages cannot compute it.
+    /// The column that replaces a scalar, or the scalar, if stages cannot compute it.
     fn scalar(&mut self, scalar: &Scalar) -> Scalar {
         let (Scalar::Arithmetic(..) | Scalar::Convert(..)) = scalar else { return scalar.clone() };
         let made = self.steps.len();
@@ -167,7 +167,7 @@ impl Mapped {
         }
     }
 
-    /// A cast of what is already that, or of an integer to a double, which the product with 1.0 is.
+    /// A cast that changes nothing; or a cast of an integer to a double, as the product with 1.0.
     fn converted(
         &mut self,
         conversion: Conversion,
@@ -192,7 +192,8 @@ impl Mapped {
         }
     }
 
-    /// Whether its domain is what arithmetic can give, and not what stages let pass of it.
+    /// Whether the operand can have all values of its domain. The domain of a column that is made has been cut to the
+    /// values that stages let pass.
     fn is_certain(&self, operand: Operand) -> bool {
         !matches!(operand, Operand::Column(column) if column >= self.first())
     }
@@ -238,7 +239,7 @@ impl Mapped {
         Some(Operand::Column(self.plan.schema.columns.len() - 1))
     }
 
-    /// The integers that an operand can be; None for doubles.
+    /// The range of an operand that is an integer; None for doubles.
     fn domain(&self, operand: Operand) -> Option<(i128, i128)> {
         match operand {
             Operand::Float(_) => None,
@@ -251,7 +252,7 @@ impl Mapped {
     }
 }
 
-/// Arithmetic without columns.
+/// Evaluates arithmetic without columns.
 fn literal(scalar: &Scalar) -> Option<Operand> {
     match scalar.value(&[]).ok()? {
         Value::Int(number) => i64::try_from(number).ok().map(Operand::Int),
@@ -267,7 +268,7 @@ fn as_float(operand: Operand) -> Operand {
     }
 }
 
-/// What the results of an operation on integers can be; None if they may leave 128 bits.
+/// The range of the results of an operation on integers; None if they may exceed 128 bits.
 fn result(
     operation: Arithmetic,
     (low, high): (i128, i128),
@@ -289,20 +290,20 @@ fn result(
     })
 }
 
-/// Whether values are integers that may leave 64 bits.
+/// Whether values are integers that may exceed 64 bits.
 pub(crate) fn is_wide(of: &Scalar, schema: &Schema) -> bool {
     !measures::is_float(of, schema)
         && domain(of, schema)
             .is_none_or(|(low, high)| low < i64::MIN.into() || high > i64::MAX.into())
 }
 
-/// The integers that a scalar can be; None if they may leave 128 bits.
+/// The range of a scalar's integers; None if they may exceed 128 bits.
 fn domain(of: &Scalar, schema: &Schema) -> Option<(i128, i128)> {
     match of {
         Scalar::Column(index) => schema.columns.get(*index)?.kind.domain(),
         Scalar::Literal(Value::Int(number)) => Some((*number, *number)),
         Scalar::Literal(_) => None,
-        // A beginning is not after what it is of.
+        // The beginning of a part is not after the time itself.
         Scalar::Convert(..) => Kind::I64.domain(),
         Scalar::Arithmetic(operation, left, right) => {
             result(*operation, domain(left, schema)?, domain(right, schema)?)
@@ -310,7 +311,7 @@ fn domain(of: &Scalar, schema: &Schema) -> Option<(i128, i128)> {
     }
 }
 
-/// Whether a predicate computes anything.
+/// Whether a predicate contains arithmetic or conversions.
 pub(crate) fn computes(predicate: &Predicate) -> bool {
     let is_arithmetic = |of: &Scalar| matches!(of, Scalar::Arithmetic(..) | Scalar::Convert(..));
     match predicate {

@@ -1,4 +1,4 @@
-//! What is computed of the values of a group.
+//! Measures of the values of a group.
 
 use crate::eval::Overflow;
 use crate::exact::ExactSum;
@@ -7,7 +7,7 @@ use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Va
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-/// What must be known of a scalar, for all aggregates of it.
+/// The values that must be collected for a scalar, for all aggregates of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) of: Scalar,
@@ -17,7 +17,7 @@ pub(crate) struct Wanted {
     pub(crate) variance: bool,
 }
 
-/// A scalar without the casts that change no value: stages leave them out as well.
+/// A scalar without casts that change no value: stages omit them as well.
 fn plain<'a>(of: &'a Scalar, schema: &Schema) -> &'a Scalar {
     let Scalar::Convert(conversion, inner) = of else { return of };
     let inner = plain(inner, schema);
@@ -32,7 +32,7 @@ fn plain<'a>(of: &'a Scalar, schema: &Schema) -> &'a Scalar {
     if is_same { inner } else { of }
 }
 
-/// The different scalars of the aggregates, and for each aggregate which one it is of; None for rows.
+/// The distinct scalars of the aggregates, and for each aggregate the index of its scalar; None for a count of rows.
 pub(crate) fn wanted(
     aggregates: &[Aggregate],
     schema: &Schema,
@@ -69,7 +69,7 @@ pub(crate) fn is_narrow(of: &Scalar, schema: &Schema) -> bool {
     kind.is_some_and(|kind| kind.is_integer() && kind.width_bytes() <= Some(4))
 }
 
-/// Numbers of values by their sum, and the squared differences from their mean (Chan).
+/// Mean and sum of squared differences from the mean, which can be merged (Chan).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Moments {
     count: f64,
@@ -78,7 +78,7 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Of one value. That of an infinity or of NaN has no distances.
+    /// The moments of one value. An infinity or NaN has no differences.
     fn of(mean: f64) -> Self {
         let squares = if mean.is_finite() { 0.0 } else { f64::NAN };
         Self { count: 1.0, mean, squares }
@@ -88,7 +88,7 @@ impl Moments {
         if other.count == 0.0 {
             return;
         }
-        // From no mean there is no distance.
+        // Without a mean there is no distance to it.
         if self.count == 0.0 {
             *self = *other;
             return;
@@ -97,7 +97,7 @@ impl Moments {
         let share = other.count / count;
         let distance = other.mean - self.mean;
         if distance.is_infinite() {
-            // It may be so of two finite numbers, between which the mean is.
+            // The distance of two finite means can be infinite; the merged mean lies between them.
             self.mean = self.mean * (self.count / count) + other.mean * share;
         } else {
             self.mean += distance * share;
@@ -107,24 +107,24 @@ impl Moments {
     }
 }
 
-/// What is known of the values of a scalar.
+/// A summary of the values of a scalar.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// Values that are not missing.
     pub(crate) count: u64,
-    /// Least and greatest, without NaN.
+    /// Minimum and maximum, without NaN.
     pub(crate) range: Option<(Value, Value)>,
-    /// Of integers.
+    /// Sum of integers.
     pub(crate) sum: i128,
-    /// Of floating point numbers.
+    /// Sum of floating point numbers.
     pub(crate) float_sum: Option<ExactSum>,
     /// The sum of the squares of narrow integers.
     pub(crate) squares: i128,
-    /// Of all other numbers whose variance is wanted.
+    /// Moments of all other numbers whose variance is wanted.
     pub(crate) moments: Moments,
 }
 
-/// The order of values of one kind: −0.0 is less than 0.0. NaN has none.
+/// The order of values of one kind: −0.0 is less than 0.0. NaN must not occur.
 pub(crate) fn order(one: &Value, other: &Value) -> Ordering {
     match (one, other) {
         (Value::Float(one), Value::Float(other)) => one.total_cmp(other),
@@ -169,7 +169,7 @@ impl Summary {
         Ok(())
     }
 
-    /// Takes a least and a greatest value in.
+    /// Extends the range to include a minimum and a maximum.
     pub(crate) fn widen(&mut self, least: &Value, greatest: &Value) {
         let Some((known_least, known_greatest)) = &mut self.range else {
             self.range = Some((least.clone(), greatest.clone()));
@@ -183,7 +183,7 @@ impl Summary {
         }
     }
 
-    /// Adds what is known of other values.
+    /// Adds a summary of other values.
     pub(crate) fn merge(&mut self, other: &Self) -> Result<(), Overflow> {
         self.count = self.count.saturating_add(other.count);
         if let Some((least, greatest)) = &other.range {
@@ -193,7 +193,7 @@ impl Summary {
         if let Some(sum) = &other.float_sum {
             self.float_sum.get_or_insert_default().merge(sum);
         }
-        // Of integers of at most 32 bits: only a target that lies makes it wrap.
+        // Sums of integers of at most 32 bits: only a malicious target can make them wrap.
         self.squares = self.squares.wrapping_add(other.squares);
         self.moments.merge(&other.moments);
         Ok(())
@@ -234,12 +234,12 @@ impl Summary {
         Value::Float(squares / (self.count - u64::from(ddof)) as f64)
     }
 
-    /// The squared differences from the mean, of narrow integers: around the whole part of the mean, so
-    /// that nothing is lost.
+    /// The sum of squared differences from the mean, for narrow integers: computed around the integer part of the mean,
+    /// so that no precision is lost.
     fn exact_squares(&self) -> f64 {
         let count = i128::from(self.count);
         let (whole, rest) = (self.sum.div_euclid(count), self.sum.rem_euclid(count));
-        // Numbers that no rows have wrap.
+        // Only numbers that no rows can have wrap.
         let wrapped = whole.wrapping_mul(self.sum).wrapping_add(whole.wrapping_mul(rest));
         let around = self.squares.wrapping_sub(wrapped);
         let less = rest.wrapping_mul(rest);
@@ -264,7 +264,7 @@ pub(crate) fn answer_kind(aggregate: &Aggregate, plan: &Plan) -> AnswerKind {
     }
 }
 
-/// What the values of a scalar are, in an answer.
+/// The kind of a scalar's values in an answer.
 pub(crate) fn scalar_kind(of: &Scalar, plan: &Plan) -> AnswerKind {
     match of {
         Scalar::Column(index) => plan.format.column_kind(&plan.schema, *index),
@@ -304,7 +304,7 @@ pub(crate) fn is_text(of: &Scalar, schema: &Schema) -> bool {
     }
 }
 
-/// Which values of a plan's group are narrow integers.
+/// For each scalar, whether its values are narrow integers.
 pub(crate) fn narrow(plan: &Plan, wanted: &[Wanted]) -> Vec<bool> {
     wanted.iter().map(|wanted| is_narrow(&wanted.of, &plan.schema)).collect()
 }
@@ -318,7 +318,7 @@ mod tests {
         Wanted { of: Scalar::Column(0), count: true, range: false, sum: false, variance: true }
     }
 
-    /// Of each of the parts, merged in their order.
+    /// The variance of several parts, merged in their order.
     fn variance(parts: &[&[f64]]) -> f64 {
         let mut all = Summary::default();
         for part in parts {
@@ -342,7 +342,7 @@ mod tests {
         let near = 1e150;
         let found = variance(&[&[GREAT, GREAT + near], &[GREAT + 2.0 * near]]);
         assert!((found / (near * near * 2.0 / 3.0) - 1.0).abs() < 1e-3, "{found}");
-        // What is beyond the greatest number, also where distances are.
+        // Values and distances beyond the largest double.
         assert_eq!(variance(&[&[1e200, 3e200], &[2e200]]), f64::INFINITY);
         let ends = [f64::MAX, -f64::MAX, f64::MAX, f64::MAX, -f64::MAX, 0.0];
         assert_eq!(variance(&[&ends]), f64::INFINITY);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn variances_of_what_is_not_finite_are_none() {
+    fn variances_of_infinities_and_nan_are_nan() {
         for numbers in [&[f64::INFINITY][..], &[f64::NAN], &[1.0, f64::NEG_INFINITY, 2.0]] {
             assert!(variance(&[numbers]).is_nan(), "{numbers:?}");
             assert!(variance(&[&[1.0], numbers, &[1e200]]).is_nan(), "{numbers:?}");
@@ -358,9 +358,10 @@ mod tests {
     }
 
     proptest! {
-        /// Numbers of about one size, whose squares may have no room, against the sum of the squared distances.
+        /// Numbers of about the same magnitude, whose squares may overflow, compared with the sum of the squared
+        /// distances.
         #[test]
-        fn variances_are_those_of_their_definition(
+        fn variances_follow_their_definition(
             units in proptest::collection::vec(-1000_i32..1000, 1..40), exponent in -200_i32..307, cut in 0_usize..40,
         ) {
             let unit = 10_f64.powi(exponent - 3);
@@ -371,7 +372,7 @@ mod tests {
             let (first, second) = numbers.split_at(cut.min(numbers.len()));
             let found = variance(&[first, second]);
             let is_near = (found - expected).abs() <= expected * 1e-9 || found == expected;
-            // Where the last numbers below the greatest one are, either may be.
+            // Close to the largest double, either may be.
             prop_assert!(is_near || expected.max(found) > 1e307 || expected < 1e-300, "{found} {expected}");
             prop_assert!(!found.is_nan());
         }

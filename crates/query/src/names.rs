@@ -1,11 +1,11 @@
 //! Names in messages, which may be long and many.
 
-/// Longest name or part of a statement that a message repeats, in characters.
+/// Maximum length of a name or part of a statement in a message, in characters.
 const NAME_MAX_CHARS: usize = 80;
-/// Names that a message lists.
+/// Maximum number of names that a message lists.
 const LISTED_MAX: usize = 20;
 
-/// A name, cut if it is long.
+/// A name, truncated if it is long.
 pub(crate) fn shortened(name: &str) -> String {
     match name.char_indices().nth(NAME_MAX_CHARS) {
         Some((end, _)) => format!("{}…", &name[..end]),
@@ -13,7 +13,7 @@ pub(crate) fn shortened(name: &str) -> String {
     }
 }
 
-/// Names, the first of them if there are many.
+/// Lists names; only the first ones if there are many.
 #[must_use]
 pub fn listed(names: &[&str]) -> String {
     let first: Vec<String> = names.iter().take(LISTED_MAX).map(|name| shortened(name)).collect();

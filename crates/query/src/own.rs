@@ -1,4 +1,4 @@
-//! Stages of the user's own, by the contract of `functions/include/bpfof/batch.h`.
+//! The user's own stages, which follow the contract of `functions/include/bpfof/batch.h`.
 
 use crate::infer::number_fields;
 use crate::names::listed;
@@ -8,19 +8,20 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Of the contract (`BPFOF_OWN_VERSION`).
+/// Version of the contract (`BPFOF_OWN_VERSION`).
 const VERSION: &str = "1";
-/// Of an object. What is longer is refused as such.
+/// Maximum size of an object. A longer object is refused.
 const OBJECT_MAX_BYTES: u64 = 1 << 20;
-/// How a stage is given.
+/// The syntax of a stage.
 const HOW: &str = "write FILE.o(COLUMN, …), and of a reduction FILE.o(COLUMN, …) -> NAME KIND, …";
 
-/// Why there is no such stage.
+/// The reason why a stage is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct OwnStageError(String);
 
-/// A stage as the user gives it: `near.bpf.o(lat, lon)`, and of a reduction `powers.bpf.o(n) -> power u64, rows u64`.
+/// The user's specification of a stage: `near.bpf.o(lat, lon)`, or of a reduction `powers.bpf.o(n) -> power u64, rows
+/// u64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnStageName {
     path: PathBuf,
@@ -29,18 +30,18 @@ pub struct OwnStageName {
 }
 
 impl OwnStageName {
-    /// Reads a filter.
+    /// Parses the specification of a filter.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The specification is invalid.
     pub fn filter(text: &str) -> Result<Self, OwnStageError> {
         Self::parse(text, false)
     }
 
-    /// Reads a reduction.
+    /// Parses the specification of a reduction.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The specification is invalid.
     pub fn reduction(text: &str) -> Result<Self, OwnStageError> {
         Self::parse(text, true)
     }
@@ -60,7 +61,7 @@ impl OwnStageName {
         let columns: Vec<String> = names.filter(|name| !name.is_empty()).collect();
         let answers = match (answers, fields) {
             (true, Some(fields)) => number_fields(fields).map_err(OwnStageError)?,
-            (true, None) => return Err(wrong("it does not say which numbers it answers")),
+            (true, None) => return Err(wrong("the numbers that it answers are missing")),
             (false, Some(_)) => return Err(wrong("a filter answers nothing")),
             (false, None) => Vec::new(),
         };
@@ -71,10 +72,10 @@ impl OwnStageName {
         let name = self.path.display().to_string();
         let wrong = |why: String| OwnStageError(format!("{name}: {why}"));
         let mut object = Vec::new();
-        // Before it is opened: to open a pipe is to wait for who writes into it.
+        // Check the file type before opening: opening a FIFO blocks until a writer opens it.
         let is_file = fs::metadata(&self.path).map_err(|error| wrong(error.to_string()))?.is_file();
         if !is_file {
-            return Err(wrong("it is no regular file".to_owned()));
+            return Err(wrong("it is not a regular file".to_owned()));
         }
         File::open(&self.path)
             .and_then(|file| file.take(OBJECT_MAX_BYTES + 1).read_to_end(&mut object))
@@ -83,7 +84,7 @@ impl OwnStageName {
         let index = |wanted: &String| {
             columns.iter().position(|column| column.name == *wanted).ok_or_else(|| {
                 let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
-                wrong(format!("there is no column {wanted}; there are {}", listed(&known)))
+                wrong(format!("there is no column {wanted}; the columns are {}", listed(&known)))
             })
         };
         let columns = self.columns.iter().map(index).collect::<Result<_, _>>()?;
@@ -92,7 +93,7 @@ impl OwnStageName {
     }
 }
 
-/// Whether an object is a stage for this place. It is verified here, before anything is sent to a target.
+/// Checks that an object is a stage for this place. It is verified here, before it is sent to a target.
 fn check_object(place: &str, object: &[u8]) -> Result<(), String> {
     let function = FileMaps::local().load_function(object, 0).map_err(|error| match error {
         bpfof_host::Error::FunctionRejected(why) => why,
@@ -104,21 +105,21 @@ fn check_object(place: &str, object: &[u8]) -> Result<(), String> {
         Some((found, VERSION)) if found == place => Ok(()),
         Some((found, VERSION)) => Err(format!("it is a {found} and not a {place}")),
         Some((_, version)) => Err(format!(
-            "it is of version {version} of the contract between stages, and this is version {VERSION}: compile it \
-             with the bpfof/batch.h of this version"
+            "it implements version {version} of the contract between stages, but version {VERSION} is needed: \
+             compile it with the bpfof/batch.h of this version"
         )),
         None => Err(format!(
-            "{name} is no stage of a query: mark its function with BPFOF_OWN_{} of bpfof/batch.h",
+            "{name} is not a stage of a query: mark its function with BPFOF_OWN_{} of bpfof/batch.h",
             place.to_uppercase()
         )),
     }
 }
 
 impl OwnStages {
-    /// Reads stages from their files, and adds the columns that a reduction answers behind those of the files.
+    /// Reads stages from their files, and appends the columns that a reduction answers to the schema.
     ///
     /// # Errors
-    /// A file is no stage, or a column is not there.
+    /// A file is not a stage, or a column does not exist.
     pub fn read(
         filter: Option<&OwnStageName>,
         reduction: Option<&OwnStageName>,
@@ -144,8 +145,8 @@ impl OwnStages {
 }
 
 impl Plan {
-    /// How many of the schema's columns are those of the files: behind them are those that a reduction of the
-    /// user's own answers.
+    /// Number of the schema's columns that are columns of the files; behind them are those that the user's own
+    /// reduction answers.
     pub(crate) fn file_columns(&self) -> usize {
         let answers = self.own.reduction.as_ref().map_or(0, |reduction| reduction.answers);
         self.schema.columns.len().saturating_sub(answers)
@@ -153,7 +154,7 @@ impl Plan {
 }
 
 impl OwnStage {
-    /// Its name, and what it looks at.
+    /// Describes it: its name, and the columns that it uses.
     pub(crate) fn describe(&self, plan: &Plan) -> String {
         let names: Vec<&str> =
             self.columns.iter().map(|index| &*plan.schema.columns[*index].name).collect();

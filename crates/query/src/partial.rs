@@ -1,4 +1,4 @@
-//! What part of the rows comes to: merged in the order of the files, and finished into a table.
+//! Partial results: merged in the order of the files, and finished into a table.
 
 use crate::eval::Overflow;
 use crate::measures::{self, Summary, Wanted};
@@ -8,22 +8,22 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What the rows of some parts come to.
+/// The result of the rows of some parts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Partial(pub(crate) State);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum State {
-    /// Answered columns of each row.
+    /// The answered columns of each row.
     Rows(Vec<Vec<Value>>),
     Groups(#[serde(with = "as_list")] HashMap<Vec<Key>, Group>),
-    /// What is compared, and answered columns, in order.
+    /// The value that is compared and the answered columns, in order.
     Top(Vec<(Value, Vec<Value>)>),
     /// Counts.
     Histogram(Vec<u64>),
 }
 
-/// Formats have maps of text only.
+/// Serialises the map as a list: some formats only have maps with text keys.
 mod as_list {
     use crate::partial::{Group, Key};
     use serde::{Deserialize, Deserializer, Serializer};
@@ -48,7 +48,7 @@ mod as_list {
 pub(crate) enum Key {
     Null,
     Int(i128),
-    /// The bits; 0.0 and NaN have one form each.
+    /// The bits; all zeroes have one form, and so have all NaN.
     Float(u64),
     Text(String),
 }
@@ -59,7 +59,7 @@ impl Key {
             Value::Null => Self::Null,
             Value::Int(number) => Self::Int(number),
             Value::Float(number) if number.is_nan() => Self::Float(f64::NAN.to_bits()),
-            // Of both zeroes the sum with 0.0 is 0.0.
+            // Adding 0.0 turns −0.0 into 0.0.
             Value::Float(number) => Self::Float((number + 0.0).to_bits()),
             Value::Text(text) => Self::Text(text),
         }
@@ -75,11 +75,11 @@ impl Key {
     }
 }
 
-/// What is known of a group.
+/// The state of a group.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) rows: u64,
-    /// Of each different scalar.
+    /// By scalar.
     pub(crate) summaries: Vec<Summary>,
 }
 
@@ -91,7 +91,7 @@ impl Group {
     }
 }
 
-/// Adds a group. Its rows join those of the same keys.
+/// Adds a group, merging it with the group of the same keys.
 pub(crate) fn add_group(
     groups: &mut HashMap<Vec<Key>, Group>,
     keys: Vec<Key>,
@@ -106,19 +106,19 @@ pub(crate) fn add_group(
     Ok(())
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FinishError {
-    /// The partials are of another plan.
+    /// The partials belong to another plan.
     #[error("partial results of another query")]
     OfAnother,
-    /// A number has no room.
+    /// A number does not fit.
     #[error(transparent)]
     Overflow(#[from] Overflow),
 }
 
 impl Partial {
-    /// That of no rows.
+    /// The result of no rows.
     #[must_use]
     pub fn empty(plan: &Plan) -> Self {
         Self(match &plan.reduction {
@@ -129,7 +129,7 @@ impl Partial {
         })
     }
 
-    /// Whether it can be of this plan: one that comes from elsewhere may not be.
+    /// Whether it can belong to this plan: a partial from outside may not.
     #[must_use]
     pub fn fits(&self, plan: &Plan) -> bool {
         match (&self.0, &plan.reduction) {
@@ -159,10 +159,10 @@ impl Partial {
         }
     }
 
-    /// Adds what comes behind, in the order of the files.
+    /// Adds the result of later rows, in the order of the files.
     ///
     /// # Errors
-    /// It is of another plan; a number has no room.
+    /// It belongs to another plan, or a number does not fit.
     pub fn merge(&mut self, plan: &Plan, behind: Self) -> Result<(), FinishError> {
         match (&mut self.0, behind.0) {
             (State::Rows(rows), State::Rows(mut behind)) => {
@@ -192,10 +192,10 @@ impl Partial {
         Ok(())
     }
 
-    /// The answer.
+    /// Computes the answer.
     ///
     /// # Errors
-    /// It is of another plan.
+    /// It belongs to another plan.
     pub fn finish(self, plan: &Plan) -> Result<Table, FinishError> {
         let kind = |of: &Scalar| measures::scalar_kind(of, plan);
         match (self.0, &plan.reduction) {
@@ -226,7 +226,7 @@ impl Partial {
     }
 }
 
-/// Ends of the intervals of a histogram, ascending: one more than intervals.
+/// The ends of the intervals of a histogram, ascending: one more than there are intervals.
 pub(crate) fn edges(low: f64, high: f64, bins: u32) -> Vec<f64> {
     let at = |index: u32| {
         let share = f64::from(index) / f64::from(bins);
@@ -235,14 +235,14 @@ pub(crate) fn edges(low: f64, high: f64, bins: u32) -> Vec<f64> {
     (0..=bins).map(at).collect()
 }
 
-/// Rows in the order of a top, only as many as are wanted.
+/// Sorts the rows of a top, and keeps only as many as are wanted.
 fn cut(plan: &Plan, rows: &mut Vec<(Value, Vec<Value>)>) {
     let Reduction::Top { descending, count, .. } = plan.reduction else { return };
     rows.sort_by(|(one, _), (other, _)| top_order(one, other, descending));
     rows.truncate(count as usize);
 }
 
-/// Both zeroes are equal, NaN comes behind all numbers, and what is missing last.
+/// Both zeroes are equal, NaN comes behind all numbers, and missing values come last.
 pub(crate) fn top_order(one: &Value, other: &Value, descending: bool) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Null => 2,
@@ -285,7 +285,7 @@ fn group_rows(
     rows.collect()
 }
 
-/// Reduces rows here, one by one, in the order of the files.
+/// Reduces rows on the host, one by one, in the order of the files.
 #[derive(Debug)]
 pub(crate) struct Reducer<'a> {
     plan: &'a Plan,
@@ -307,11 +307,11 @@ impl<'a> Reducer<'a> {
         Self { plan, narrow: measures::narrow(plan, &wanted), wanted, edges }
     }
 
-    /// Whether rows come to the same in any order.
+    /// Whether the result does not depend on the order of rows.
     pub(crate) fn takes_any_order(&self) -> bool {
         match self.plan.reduction {
             Reduction::Rows { .. } | Reduction::Top { .. } => false,
-            // A variance of floating point numbers is rounded as they come.
+            // The rounding of a variance of floating point numbers depends on the order.
             Reduction::Groups { .. } => {
                 let mut all = self.wanted.iter().zip(&self.narrow);
                 all.all(|(wanted, narrow)| *narrow || !wanted.variance)
@@ -358,7 +358,7 @@ impl<'a> Reducer<'a> {
         Ok(())
     }
 
-    /// In which interval a number lies.
+    /// The interval that contains a number.
     fn interval(&self, value: &Value) -> Option<usize> {
         let not_above =
             |edge: &f64| value.compare(&Value::Float(*edge)).is_some_and(Ordering::is_ge);
@@ -370,7 +370,7 @@ impl<'a> Reducer<'a> {
         at.checked_sub(1).map(|at| at.min(self.edges.len().saturating_sub(2)))
     }
 
-    /// Ends a run of rows.
+    /// Completes a sequence of rows.
     pub(crate) fn settle(&self, partial: &mut Partial) {
         if let State::Top(rows) = &mut partial.0 {
             cut(self.plan, rows);
@@ -378,7 +378,7 @@ impl<'a> Reducer<'a> {
     }
 }
 
-/// Whether a measure of a plan has one of these.
+/// Whether a measure is a variance or a deviation.
 pub(crate) fn has_variance(measure: Measure) -> bool {
     matches!(measure, Measure::Variance { .. } | Measure::Deviation { .. })
 }

@@ -1,4 +1,4 @@
-//! Files are cut into parts, and parts into the ranges of chains.
+//! Cuts files into parts, and parts into the ranges of chains.
 
 use crate::plan::{Format, Plan};
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What one call of [`Runner::run`](crate::Runner::run) works on: the rows of a file that begin in a
-/// range of it.
+/// The work of one call of [`Runner::run`](crate::Runner::run): the rows of a file that begin in a range of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The file.
@@ -19,14 +18,14 @@ pub struct Part {
     pub inode: u64,
     /// File offset of the range in bytes.
     pub start_bytes: u64,
-    /// Where it ends.
+    /// The end of the range.
     pub end_bytes: u64,
 }
 
-/// A file whose rows are asked.
+/// A file to query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
@@ -35,10 +34,10 @@ pub struct SourceFile {
 }
 
 impl SourceFile {
-    /// The file that is at a path now.
+    /// The file at a path, as it is now.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::of(path.to_owned(), &path.metadata()?))
     }
@@ -48,20 +47,20 @@ impl SourceFile {
     }
 }
 
-/// A range of rows of a file, as a chain goes through it.
+/// A range of rows of a file, for a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
-    /// File offset in bytes, of a row if not `skips`, else anywhere behind the first row; of columns a row's
-    /// number.
+    /// File offset in bytes: of a row, or, if `skips`, anywhere behind the first row; in Arrow files the number of a
+    /// row.
     pub(crate) start: u64,
-    /// Rows that begin before it.
+    /// The end: only rows that begin before it belong to the range.
     pub(crate) end: u64,
     pub(crate) file_end: u64,
-    /// Whether rows begin behind the next end of a line.
+    /// Whether the first row begins behind the next end of a line.
     pub(crate) skips: bool,
 }
 
-/// Cuts files into parts of about `part_max_bytes`, in order. A file without rows has none.
+/// Cuts files into parts of about `part_max_bytes`, in order. A file without rows has no parts.
 #[must_use]
 pub fn parts(plan: &Plan, files: &[SourceFile], part_max_bytes: u64) -> Vec<Part> {
     let mut parts = Vec::new();
@@ -75,20 +74,20 @@ pub fn parts(plan: &Plan, files: &[SourceFile], part_max_bytes: u64) -> Vec<Part
     parts
 }
 
-/// Where rows begin in a file, and of which size records are.
+/// The offset of the first row in a file, and the size of records.
 fn units(format: &Format) -> (u64, u64) {
     match format {
         Format::Fixed { header_bytes, record_bytes, .. } => {
             (*header_bytes, u64::from(*record_bytes).max(1))
         }
         Format::Csv { header_bytes, .. } => (*header_bytes, 1),
-        // Their batches have rows in proportion.
+        // Rows of their batches are assigned to parts in proportion to bytes.
         Format::Columns { .. } => (0, 1),
     }
 }
 
-/// Cuts what is from `start` to `end` into pieces of at most `piece` bytes, or one unit; they begin whole
-/// units behind `header`.
+/// Cuts the range from `start` to `end` into pieces of at most `piece` bytes, or of one unit. Pieces begin whole units
+/// behind `header`.
 fn cut(header: u64, start: u64, end: u64, piece: u64, unit: u64) -> Vec<(u64, u64)> {
     let piece = (piece / unit).max(1) * unit;
     let start = header + (start.max(header) - header).next_multiple_of(unit);
@@ -110,7 +109,7 @@ pub(crate) fn ranges(plan: &Plan, part: &Part, range_max_bytes: u64) -> Vec<Rang
     let end = part.end_bytes.min(file_end);
     let pieces = cut(header, part.start_bytes, end, range_max_bytes, unit);
     let range = |(start, end)| {
-        // Whether a line ends just before the range is known from the byte there.
+        // Begins one byte earlier: that byte tells whether a line ends just before the range.
         let skips = is_csv && start > header;
         Range { start: start - u64::from(skips), end, file_end, skips }
     };

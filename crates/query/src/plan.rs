@@ -1,10 +1,10 @@
-//! What a query asks: a source, a filter, and a reduction of the rows that pass.
+//! Queries: a source, a filter, and a reduction of the rows that pass.
 
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the values of a column are.
+/// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// Signed integer of 8 bits.
@@ -27,12 +27,12 @@ pub enum Kind {
     F32,
     /// IEEE 754 binary64.
     F64,
-    /// Text. In fixed records: so many bytes, padded with NUL.
+    /// Text. In fixed records: padded with NUL to the field's width.
     Utf8,
 }
 
 impl Kind {
-    /// Bytes of a value in fixed records; None for text, whose field says it.
+    /// Size of a value in fixed records, in bytes; None for text, whose size is in the field.
     #[must_use]
     pub const fn width_bytes(self) -> Option<u32> {
         match self {
@@ -56,7 +56,7 @@ impl Kind {
         matches!(self, Self::F32 | Self::F64)
     }
 
-    /// Least and greatest value of an integer kind; None for others.
+    /// Smallest and largest value of an integer kind; None for others.
     #[must_use]
     pub const fn domain(self) -> Option<(i128, i128)> {
         match self {
@@ -97,55 +97,55 @@ impl fmt::Display for Kind {
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// What its values are.
+    /// The type of its values.
     pub kind: Kind,
-    /// Whether some may be missing. Fixed records have no missing values.
+    /// Whether values may be missing. Fixed records have no missing values.
     pub nullable: bool,
 }
 
-/// All columns of the files, in their order there. A column is named by its index in this list.
+/// All columns of the files, in their order there. Columns are identified by their index in this list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
     /// The columns.
     pub columns: Vec<Column>,
 }
 
-/// Where a column is in a fixed record.
+/// The position of a column in a fixed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Field {
-    /// From the beginning of the record, in bytes.
+    /// Offset from the beginning of the record, in bytes.
     pub offset_bytes: u32,
-    /// Bytes of the value.
+    /// Size of the value in bytes.
     pub width_bytes: u32,
 }
 
-/// How files hold rows.
+/// The format of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
-    /// Records of one size, little-endian: also `.npy` of one dimension, and of structured arrays.
+    /// Records of one size, little-endian; also one-dimensional `.npy` files, including structured arrays.
     Fixed {
         /// Bytes before the first record.
         header_bytes: u64,
-        /// Size of a record in bytes. A file is a header and whole records.
+        /// Size of a record in bytes. A file consists of a header and whole records.
         record_bytes: u32,
-        /// Of each column of the schema.
+        /// The field of each column of the schema.
         fields: Vec<Field>,
     },
-    /// Text, a row a line (LF or CR LF). Fields may be quoted by `"`, which is doubled inside; a
-    /// line ends in quotes as well.
+    /// Text, one row a line (LF or CR LF). Fields may be quoted by `"`, which is doubled inside; a newline within
+    /// quotes ends the line as well.
     Csv {
-        /// Between fields, for example `,`.
+        /// The separator of fields, for example `,`.
         delimiter: u8,
         /// Bytes of each file before the first row: its header line.
         header_bytes: u64,
-        /// What stands for a missing number, each at most 8 bytes. Text is never missing.
+        /// Texts that stand for a missing number, each at most 8 bytes. Text is never missing.
         nulls: Vec<String>,
     },
-    /// Arrow IPC files (Feather version 2), uncompressed: each column of a batch in buffers of its own.
+    /// Arrow IPC files (Feather version 2), uncompressed: each column of a batch has its own buffers.
     Columns {
-        /// Of each column of the schema.
+        /// The buffers of each column of the schema.
         columns: Vec<ColumnBuffers>,
-        /// Those that the files have besides.
+        /// Other columns of the files.
         others: Vec<OtherColumn>,
     },
 }
@@ -155,13 +155,13 @@ impl Format {
     pub(crate) const fn may_be_missing(&self, column: &Column) -> bool {
         match self {
             Self::Fixed { .. } => false,
-            // Empty text is text.
+            // Empty text is a text.
             Self::Csv { .. } => column.nullable && !matches!(column.kind, Kind::Utf8),
             Self::Columns { .. } => column.nullable,
         }
     }
 
-    /// What an answer says a column of the files is.
+    /// The kind of a column of the files in an answer.
     pub(crate) fn column_kind(&self, schema: &Schema, index: usize) -> AnswerKind {
         match self {
             Self::Columns { columns, .. } if columns.get(index).is_some_and(says_more) => {
@@ -175,35 +175,35 @@ impl Format {
     }
 }
 
-/// A column of an Arrow file: what its values are there, and which of a batch's buffers it has.
+/// A column of an Arrow file: its type, and its indices among the buffers of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnBuffers {
     /// The type in Arrow. In the [`Schema`] a timestamp, for example, is an integer.
     pub data_type: DataType,
-    /// Which of a batch's nodes.
+    /// Index of its node in a batch.
     pub node: u32,
-    /// The first of its buffers, if columns of views before it have two each.
+    /// Index of its first buffer, if columns of views before it have two buffers each.
     pub buffer: u32,
-    /// How many columns of views there are before it: these may have more.
+    /// Number of columns of views before it, which may have more buffers.
     pub views_before: u32,
 }
 
-/// Whether its type says more than its kind.
+/// Whether the Arrow type has more information than the kind.
 fn says_more(column: &ColumnBuffers) -> bool {
     let is_plain = column.data_type.is_integer() || column.data_type.is_floating();
     !is_plain && column.data_type != DataType::Utf8
 }
 
-/// A column that cannot be asked for.
+/// A column that cannot be queried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherColumn {
     /// Its name.
     pub name: String,
-    /// Why not, and what to do.
+    /// The reason, with advice.
     pub why: String,
 }
 
-/// What pyarrow takes for a missing number in CSV.
+/// Texts that pyarrow treats as missing numbers in CSV.
 pub const CSV_NULLS: [&str; 17] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
     "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null",
@@ -214,7 +214,7 @@ pub const CSV_NULLS: [&str; 17] = [
 pub enum Value {
     /// Missing.
     Null,
-    /// An integer; those of columns have 64 bits, sums up to 128.
+    /// An integer: of columns 64 bits, of sums up to 128.
     Int(i128),
     /// A floating point number.
     Float(f64),
@@ -222,8 +222,8 @@ pub enum Value {
     Text(String),
 }
 
-/// How two values compare. Missing ones give "unknown"; NaN is different from all, and neither less
-/// nor greater.
+/// A comparison of two values. With a missing value the result is unknown. NaN is not equal to any value, and neither
+/// less nor greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Compare {
     /// =
@@ -240,7 +240,7 @@ pub enum Compare {
     AtLeast,
 }
 
-/// An operation of arithmetic. Of two integers the result is an integer, but of a division.
+/// An arithmetic operation. The result of two integers is an integer, except for a division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Arithmetic {
     /// +
@@ -253,16 +253,16 @@ pub enum Arithmetic {
     Divide,
 }
 
-/// What is made of a value. What is missing stays missing.
+/// A conversion of a value. A missing value stays missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Conversion {
     /// A floating point number: the nearest one.
     Double,
-    /// An integer of 64 bits. Numbers that are none are an error.
+    /// A 64-bit integer. Numbers that do not fit or have a fraction are an error.
     Integer,
-    /// A part of a time that counts units of so many nanoseconds, since 1970 or of the day.
+    /// A part of a time, which counts units of this many nanoseconds, since 1970 or since midnight.
     Part(TimePart, i64),
-    /// The beginning of the part that such a time is in, in the same units.
+    /// The beginning of the part that contains such a time, in the same units.
     Begin(TimePart, i64),
 }
 
@@ -275,7 +275,7 @@ pub enum TimePart {
     Quarter,
     /// 1 to 12.
     Month,
-    /// Only as a beginning: Monday.
+    /// Only for [`Conversion::Begin`]: weeks begin on Monday.
     Week,
     /// Of the month, 1 to 31.
     Day,
@@ -287,12 +287,12 @@ pub enum TimePart {
     Second,
 }
 
-/// What a row gives a value for.
+/// An expression that has a value for each row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Scalar {
     /// The column with this index in the schema.
     Column(usize),
-    /// The same for all rows.
+    /// The same value for all rows.
     Literal(Value),
     /// Arithmetic of numbers. A missing operand makes the result missing.
     Arithmetic(Arithmetic, Box<Scalar>, Box<Scalar>),
@@ -300,120 +300,118 @@ pub enum Scalar {
     Convert(Conversion, Box<Scalar>),
 }
 
-/// What a row meets, does not meet, or nobody knows (SQL's three-valued logic).
+/// A condition in three-valued logic, as in SQL: a row meets it, does not meet it, or the result is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Predicate {
-    /// Met by each row, or by none.
+    /// Met by every row, or by none.
     Constant(bool),
     /// A comparison.
     Compare(Compare, Scalar, Scalar),
-    /// The value is one of these, of which none is missing.
+    /// The value is one of these; none of these is missing.
     In(Scalar, Vec<Value>),
-    /// The text begins with this.
+    /// The text begins with this prefix.
     StartsWith(Scalar, String),
     /// The value is missing. Never unknown.
     IsNull(Scalar),
     /// The number is NaN; unknown if it is missing.
     IsNan(Scalar),
-    /// All are met.
+    /// All of them are met.
     And(Vec<Predicate>),
-    /// One of them is met.
+    /// At least one of them is met.
     Or(Vec<Predicate>),
-    /// It is not met; unknown stays unknown.
+    /// The condition is not met; unknown stays unknown.
     Not(Box<Predicate>),
 }
 
-/// What is made of the values of a group. All but [`Measure::CountAll`] leave out missing values.
-/// NaN makes a sum, a mean and a variance NaN; minimum and maximum leave it out, unless there is
-/// nothing else.
+/// A measure of the values of a group. All except [`Measure::CountAll`] ignore missing values. NaN makes a sum, a mean
+/// and a variance NaN; minimum and maximum ignore NaN, unless there is no other value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measure {
-    /// How many rows there are. What it is of does not matter.
+    /// Number of rows. The scalar does not matter.
     CountAll,
-    /// How many values there are.
+    /// Number of values.
     Count,
     /// Their sum: of integers exact; of floating point numbers exact and rounded once.
     Sum,
-    /// The least.
+    /// The minimum.
     Min,
-    /// The greatest.
+    /// The maximum.
     Max,
-    /// The sum by the count.
+    /// The sum divided by the count.
     Mean,
-    /// The squared differences from the mean, by the count less `ddof`.
+    /// The sum of squared differences from the mean, divided by the count less `ddof`.
     Variance {
-        /// Delta degrees of freedom: 0 of all that there is, 1 of a sample.
+        /// Delta degrees of freedom: 0 for a population, 1 for a sample.
         ddof: u8,
     },
-    /// The root of the variance.
+    /// The square root of the variance.
     Deviation {
-        /// As of [`Measure::Variance`].
+        /// As for [`Measure::Variance`].
         ddof: u8,
     },
 }
 
-/// A measure of something.
+/// A measure of a scalar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Aggregate {
-    /// What is computed.
+    /// The measure.
     pub measure: Measure,
-    /// Of what.
+    /// The scalar.
     pub of: Scalar,
 }
 
-/// What becomes of the rows that pass.
+/// The reduction of the rows that pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reduction {
     /// The rows themselves, in the order of the files.
     Rows {
-        /// What is answered of each.
+        /// The answered columns.
         columns: Vec<Scalar>,
-        /// So many at the most, the first ones.
+        /// Maximum number of rows: the first ones.
         limit: Option<u64>,
     },
-    /// One row for each different combination of keys, with keys and aggregates; without keys one
-    /// row, also if no row passes. 0.0 and −0.0 are one key, and so are all NaN; missing is a key.
+    /// One row for each distinct combination of keys, with keys and aggregates; without keys one row, even if no row
+    /// passes. 0.0 and −0.0 are one key, and so are all NaN; a missing value is a key.
     Groups {
-        /// What rows of a group have in common.
+        /// The keys of a group.
         keys: Vec<Scalar>,
-        /// What is computed of each group.
+        /// The aggregates of each group.
         aggregates: Vec<Aggregate>,
     },
-    /// The rows with the least or the greatest values, in this order, among equal ones those that
-    /// come first in the files. NaN comes behind all numbers, and missing values last.
+    /// The rows with the smallest or largest values, in this order; among equal values the rows that come first in the
+    /// files. NaN comes behind all numbers, and missing values come last.
     Top {
-        /// What is compared.
+        /// The value to compare.
         by: Scalar,
-        /// Whether the greatest come first.
+        /// Whether the largest values come first.
         descending: bool,
-        /// How many rows.
+        /// Number of rows.
         count: u32,
-        /// What is answered of each.
+        /// The answered columns.
         columns: Vec<Scalar>,
     },
-    /// How many values of a number lie in each of so many intervals of equal width, half-open but the
-    /// last one. Values outside, NaN and missing ones are left out. Answers rows of: lower end, upper
-    /// end, count.
+    /// The number of values in each of several intervals of equal width, half-open except for the last one. Ignores
+    /// values outside, NaN and missing values. Answers rows of: lower end, upper end, count.
     Histogram {
-        /// The number.
+        /// The values.
         of: Scalar,
         /// Lower end of the first interval.
         low: f64,
-        /// Upper end of the last.
+        /// Upper end of the last interval.
         high: f64,
-        /// How many intervals.
+        /// Number of intervals.
         bins: u32,
     },
 }
 
-/// A stage of the user's own.
+/// The user's own stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnStage {
-    /// The file that it is from, for people.
+    /// The file that it comes from, for messages.
     pub name: String,
     /// The ELF object.
     pub object: Vec<u8>,
-    /// The columns of the schema that it looks at, in its order.
+    /// The columns of the schema that it uses, in the stage's order.
     pub columns: Vec<usize>,
 }
 
@@ -422,43 +420,43 @@ pub struct OwnStage {
 pub struct OwnStages {
     /// Selects rows among those that meet the plan's filter.
     pub filter: Option<OwnStage>,
-    /// Takes the place of all other reductions at the target. What it answers are rows, and the plan's reduction is
-    /// of these: their columns are the last ones of the schema.
+    /// Replaces all other reductions at the target. It answers rows, to which the plan's reduction applies: their
+    /// columns are the last ones of the schema.
     pub reduction: Option<OwnReduction>,
 }
 
-/// A reduction of the user's own.
+/// The user's own reduction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnReduction {
     /// The stage.
     pub stage: OwnStage,
-    /// How many columns the rows have that it answers.
+    /// Number of columns of the rows that it answers.
     pub answers: usize,
 }
 
-/// A query over files that are alike.
+/// A query over files of the same format and columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Their columns.
+    /// The columns of the files.
     pub schema: Schema,
-    /// How they hold rows.
+    /// The format of the files.
     pub format: Format,
-    /// Which rows count.
+    /// The condition on rows.
     pub filter: Predicate,
-    /// What becomes of them.
+    /// The reduction of the rows that pass.
     pub reduction: Reduction,
-    /// Stages of the user's own.
+    /// The user's own stages.
     pub own: OwnStages,
 }
 
 /// The kind of a column of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnswerKind {
-    /// As in the files.
+    /// The kind of a column of the files.
     Same(Kind),
-    /// As in Arrow files, of a type that [`Kind`] does not tell: times, dates, booleans, large text.
+    /// A type of Arrow files that [`Kind`] cannot express: times, dates, booleans, large text.
     Arrow(DataType),
-    /// An integer of 64 bits, or of 128 if it does not fit: the sum of integers.
+    /// A 64-bit integer, or a 128-bit one if it does not fit: the sum of integers.
     Sum,
     /// A count.
     Count,
@@ -466,11 +464,11 @@ pub enum AnswerKind {
     Float,
 }
 
-/// An answer: columns without names, which whoever made the plan knows.
+/// An answer: columns without names, which the maker of the plan knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// What each column is.
+    /// The kind of each column.
     pub kinds: Vec<AnswerKind>,
-    /// The rows. Groups come in no order.
+    /// The rows. Groups are not ordered.
     pub rows: Vec<Vec<Value>>,
 }

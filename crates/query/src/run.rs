@@ -1,4 +1,4 @@
-//! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
+//! Runs parts: chains over the ranges of a file, on the executors of `bpfof_host::files`.
 
 use crate::chains::{Chains, Loaded, Next, Opened};
 use crate::columns::{Batches, FileError};
@@ -17,15 +17,16 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// How long to wait for a file's map.
+/// How long to wait for a file map.
 const MAP_PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a range, one chain's work: an interrupted query waits for so much of each chain.
+/// Maximum size of a range, the work of one chain, in bytes: an interrupted query waits for the current range of each
+/// chain.
 const RANGE_MAX_BYTES: u64 = 32 << 20;
 const RANGE_MIN_BYTES: u64 = 256 << 10;
-/// The same if only the first rows are wanted.
+/// The same, if only the first rows are wanted.
 const LIMITED_RANGE_BYTES: u64 = 1 << 20;
 
-/// What a chain is told, and what it begins with.
+/// The argument of a chain, and the size of its first read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// The first bytes of scratch.
@@ -36,13 +37,13 @@ pub struct Argument {
     pub block_bytes: u32,
 }
 
-/// Runs the parts of a plan, for one thread at a time.
+/// Runs the parts of a plan, on one thread at a time.
 #[derive(Debug)]
 pub struct Runner<'a> {
     given: &'a Stages<'a>,
-    /// Those, or such on this machine.
+    /// The given stages, or stages on this machine.
     stages: Stages<'a>,
-    /// Why it is on this machine, and what had been spent before.
+    /// The reason for running on this machine, and the cost before that.
     lost: Option<(String, Stats)>,
     plan: Plan,
     split: Split,
@@ -52,8 +53,8 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// With these stages, which may serve many plans. If their target is lost and the settings allow it, parts
-    /// are run on this machine from then on, over plain reads.
+    /// Makes a runner with these stages, which may serve many plans. If their target is lost and the settings permit
+    /// it, parts are run on this machine from then on, over plain reads.
     ///
     /// # Errors
     /// [`RunError::Plan`], [`RunError::Host`].
@@ -81,26 +82,26 @@ impl<'a> Runner<'a> {
         Ok(Self { given, stages, lost: None, plan, split, settings, chains, main })
     }
 
-    /// Why the target was given up, if it was.
+    /// The reason why the target was given up, if it was.
     #[must_use]
     pub fn lost(&self) -> Option<&str> {
         self.lost.as_ref().map(|(why, _)| &**why)
     }
 
-    /// How the work is divided.
+    /// How the work is divided between stages and host.
     #[must_use]
     pub const fn split(&self) -> &Split {
         &self.split
     }
 
-    /// What it cost so far.
+    /// The cost so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let before = self.lost.as_ref().map_or(Stats::default(), |(_, before)| *before);
         before.plus(self.chains.stats())
     }
 
-    /// What one chain over a whole part, of records or text, is told: for who runs the stages without a
+    /// The argument of one chain over a whole part, of records or text: for callers that run the stages without a
     /// `FileMaps`.
     #[must_use]
     pub fn argument(&self, part: &Part) -> Argument {
@@ -111,8 +112,8 @@ impl<'a> Runner<'a> {
         Argument { bytes, scratch_bytes, block_bytes: self.main.block() }
     }
 
-    /// Runs a part. `on_progress` is told now and then how many bytes of the part are done, and says
-    /// whether to go on.
+    /// Runs a part. `on_progress` is called regularly with the number of bytes of the part that are processed, and
+    /// returns whether to continue.
     ///
     /// # Errors
     /// [`RunError`].
@@ -176,15 +177,15 @@ impl<'a> Runner<'a> {
             Err(RunError::Data { path: part.path.clone(), offset_bytes, what })
         };
         if metadata.ino() != part.inode {
-            return bad(0, "the file has been replaced by another: ask again".to_owned());
+            return bad(0, "the file has been replaced by another: run the query again".to_owned());
         }
         if file_bytes < part.file_bytes {
-            return bad(file_bytes, "the file has become shorter: ask again".to_owned());
+            return bad(file_bytes, "the file has become shorter: run the query again".to_owned());
         }
         if let Format::Fixed { header_bytes, record_bytes, .. } = self.plan.format {
             let rest = part.file_bytes.saturating_sub(header_bytes) % u64::from(record_bytes);
             let what =
-                || format!("{rest} bytes, no record of {record_bytes}: is the schema another?");
+                || format!("{rest} bytes, not a record of {record_bytes}: is the schema wrong?");
             if rest != 0 {
                 return bad(part.file_bytes - rest, what());
             }
@@ -206,7 +207,7 @@ impl<'a> Runner<'a> {
         };
         let maps = self.stages.maps();
         if maps.is_connected() {
-            // Without a map its chains run here, if they may.
+            // Without a map the chains run on this machine, if that is permitted.
             let _ = maps.wait_mapped(&file, MAP_PATIENCE);
         }
         Ok(Opened { file, batches })
@@ -228,7 +229,7 @@ impl<'a> Runner<'a> {
         matches!(self.plan.reduction, Reduction::Rows { limit: Some(_), .. })
     }
 
-    /// Stages answer rows; they are filtered and reduced here, in the order of the file.
+    /// Stages answer rows, which are filtered and reduced here, in the order of the file.
     fn rows(
         &mut self,
         file: &Opened,
@@ -249,7 +250,7 @@ impl<'a> Runner<'a> {
         collected.finish()
     }
 
-    /// Stages reduce. What they have no room for is reduced here, from rows.
+    /// Stages reduce. Ranges for which they have no room are reduced here, from rows.
     fn reduced(
         &mut self,
         file: &Opened,
@@ -264,7 +265,7 @@ impl<'a> Runner<'a> {
             (file, ranges, false),
             &mut |program, _, range, answer| {
                 merge(&mut all, plan, program.partial(answer)?)?;
-                // With so many groups most of the work is to send them.
+                // With very many groups most of the work is sending them.
                 let is_slow = answer.next - range.start < u64::from(block);
                 let gives_up = answer.status == Status::More && is_slow;
                 Ok(if gives_up { Next::Leave } else { Next::AsAnswered })
@@ -274,7 +275,7 @@ impl<'a> Runner<'a> {
         if left.is_empty() {
             return Ok(all);
         }
-        // Arithmetic is done here, where integers have room.
+        // Arithmetic is done here, where integers do not overflow 64 bits.
         let conjuncts = match &self.split.pushed {
             Predicate::And(all) => all.clone(),
             other => vec![other.clone()],
@@ -299,7 +300,7 @@ impl<'a> Runner<'a> {
         Ok(all)
     }
 
-    /// Stages tell where the rows are; then these are read.
+    /// Stages find the places of the rows; then the rows are read.
     fn top(
         &mut self,
         file: &Opened,
@@ -324,13 +325,13 @@ impl<'a> Runner<'a> {
                 on_progress(bytes)
             },
         )?;
-        // What follows looks at the same bytes.
+        // The following chains read bytes that have been counted already.
         let on_progress = &mut |_| on_progress(done_bytes);
         found.sort_by(|(one, at), (other, other_at)| {
             top_order(one, other, *descending).then(at.cmp(other_at))
         });
         found.truncate(*count as usize);
-        // Those without a number to compare come last: NaN, and then what is missing.
+        // Rows without a number to compare come last: NaN, and then missing values.
         let mut left = passed.min(u64::from(*count)) - found.len() as u64;
         let is_float = measures::is_float(by, &plan.schema);
         let nan = is_float.then(|| Predicate::IsNan(by.clone()));
@@ -350,7 +351,7 @@ impl<'a> Runner<'a> {
         Ok(all)
     }
 
-    /// The rows at these file offsets.
+    /// Reads the rows at these file offsets.
     fn rows_at(
         &mut self,
         file: &Opened,
@@ -362,7 +363,7 @@ impl<'a> Runner<'a> {
         let plan = &self.plan;
         let row_bytes = match plan.format {
             Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
-            // The one row that begins there, or has this number.
+            // Only the row that begins at this offset, or has this number.
             Format::Csv { .. } | Format::Columns { .. } => 1,
         };
         let file_end = ranges.first().map_or(0, |range| range.file_end);
@@ -372,7 +373,7 @@ impl<'a> Runner<'a> {
         };
         let columns = wanted.iter().copied().collect();
         let program = Program::rows(plan, (&Predicate::And(Vec::new()), &ALWAYS), columns, 1);
-        // They have passed it.
+        // The rows have already passed the own filter.
         let mut program = program.map_err(PlanError::Invalid)?;
         program.own_filter = None;
         let mut loaded = self.chains.load(&self.stages, plan, program)?;
@@ -389,7 +390,7 @@ impl<'a> Runner<'a> {
         collected.finish()
     }
 
-    /// The first rows that meet `absent` as well, and how many have been found: all, or at least `rows`.
+    /// The first rows that also meet `absent`, and the number found: all, or at least `rows`.
     fn rows_without(
         &mut self,
         file: &Opened,
@@ -421,10 +422,10 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What each row meets.
+/// A condition that every row meets.
 static ALWAYS: Predicate = Predicate::Constant(true);
 
-/// One conjunction of conjunctions.
+/// Flattens nested conjunctions.
 fn flat(predicate: Predicate) -> Predicate {
     let Predicate::And(all) = predicate else { return predicate };
     let each = all.into_iter().flat_map(|one| match one {
@@ -434,7 +435,7 @@ fn flat(predicate: Predicate) -> Predicate {
     Predicate::And(each.collect())
 }
 
-/// Adds what a part comes to.
+/// Adds the result of a part.
 pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
     match all.merge(plan, partial) {
         Ok(()) => Ok(()),
@@ -443,7 +444,7 @@ pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<
     }
 }
 
-/// A row as [`Predicate::by_bytes`] looks at it.
+/// A row in the form that [`Predicate::by_bytes`] expects.
 fn row_by_bytes(row: &[Value], raw: &[RawText<'_>]) -> Vec<Value> {
     let mut row: Vec<Value> = row.iter().map(Value::by_bytes).collect();
     for RawText { column, bytes } in raw {
@@ -452,17 +453,18 @@ fn row_by_bytes(row: &[Value], raw: &[RawText<'_>]) -> Vec<Value> {
     row
 }
 
-/// What rows come to, range by range.
+/// Collects the results of rows, by range.
 pub(crate) struct Collected<'a> {
     plan: &'a Plan,
-    /// What rows must meet that the stages have not tested.
+    /// The condition on rows that the stages have not applied.
     rest: &'a Predicate,
-    /// The same for rows with texts that are no UTF-8, once there are some.
+    /// The same for rows with texts that are not UTF-8; made when the first one occurs.
     by_bytes: Option<Predicate>,
     reducer: Reducer<'a>,
-    /// What each comes to; or all of them, if their order does not matter: groups of each are many.
+    /// The result of each range; or one result of all, if their order does not matter, because groups of each range
+    /// would take too much memory.
     ranges: Vec<Partial>,
-    /// Rows of each, and whether all of it is there.
+    /// By range: number of rows, and whether the range is complete.
     rows: Vec<(u64, bool)>,
 }
 
@@ -489,7 +491,7 @@ impl<'a> Collected<'a> {
     ) -> Result<(), RunError> {
         let Self { plan, rest, by_bytes, reducer, ranges, rows } = self;
         program.check_own(answer)?;
-        // Each row has a byte at least, if only the end of its line.
+        // Each row has at least a byte, if only the end of its line.
         if plan.own.reduction.is_none() && u64::from(answer.count) > range.end - range.start {
             return Err(RunError::Damaged);
         }
@@ -519,7 +521,7 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// How many rows there are before the first one that is not yet there.
+    /// Number of rows before the first row that has not arrived yet.
     fn first_rows(&self) -> u64 {
         let mut rows = 0;
         for (more, is_whole) in &self.rows {
@@ -531,7 +533,7 @@ impl<'a> Collected<'a> {
         rows
     }
 
-    /// Whether what is still to come does not matter.
+    /// Whether further rows do not matter.
     fn is_enough(&self) -> bool {
         match self.plan.reduction {
             Reduction::Rows { limit: Some(limit), .. } => self.first_rows() >= limit,

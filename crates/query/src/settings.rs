@@ -1,15 +1,15 @@
-//! How parts are run, and what that costs.
+//! Settings for running parts, and their cost.
 
 use serde::{Deserialize, Serialize};
 
-/// What queries cost so far.
+/// The cost of queries so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Bytes of files that the stages have gone through.
+    /// Bytes of files that the stages have processed.
     pub scanned_bytes: u64,
-    /// Rows they have looked at.
+    /// Rows that they have processed.
     pub rows: u64,
-    /// Rows that have passed the filter that was pushed.
+    /// Rows that have passed the pushed filter.
     pub passed: u64,
     /// Bytes sent to the target, without headers of TCP and IP.
     pub sent_bytes: u64,
@@ -17,7 +17,7 @@ pub struct Stats {
     pub received_bytes: u64,
     /// Chains that have ended with an answer.
     pub chains: u64,
-    /// Of these, at the target.
+    /// Chains of these that ran at the target.
     pub chains_at_target: u64,
     /// Hops of all chains.
     pub hops: u64,
@@ -25,16 +25,16 @@ pub struct Stats {
     pub again: u64,
 }
 
-/// How parts are run.
+/// Settings for running parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Chains at a time, 1 to 256.
+    /// Maximum number of chains at a time, 1 to 256.
     pub chains: usize,
-    /// Whether chains may run here by plain reads if the target cannot run them.
+    /// Whether chains may run on this machine by plain reads if the target cannot run them.
     pub falls_back: bool,
-    /// Bytes of a chain's range at most; None: as the part's size suggests.
+    /// Maximum size of a chain's range in bytes; None: chosen from the part's size.
     pub range_max_bytes: Option<u64>,
-    /// Bytes of a read at most; None: as much as a hop can read and its budget allows.
+    /// Maximum size of a read in bytes; None: as much as a hop can read within its budget.
     pub block_max_bytes: Option<u32>,
 }
 

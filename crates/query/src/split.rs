@@ -1,4 +1,4 @@
-//! What of a plan the stages at the target do, and what is done here.
+//! Divides a plan into the work of the stages at the target and the work on the host.
 
 use crate::conditions;
 use crate::describe::{describe, describe_reduction, describe_scalar};
@@ -14,67 +14,67 @@ use crate::plan::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Columns that one query can look at by stages.
+/// Maximum number of columns that one query can use in stages.
 pub(crate) const COLUMNS_MAX: usize = 16;
-/// Of these columns of text that have buffers of their own: one hop reads what all of them have in a row, each in
-/// two logical blocks at least.
+/// Maximum number of text columns among them in Arrow files: one hop reads the texts of all of them for a row, each of
+/// which takes at least two logical blocks.
 const BUFFERED_TEXTS_MAX: usize = 7;
-/// Conditions of a filter, in postfix order.
+/// Maximum number of conditions of a filter, in postfix order.
 const CONDITIONS_MAX: usize = 64;
-/// Bytes of constants of a filter.
+/// Maximum bytes of constants of a filter.
 const CONSTANTS_MAX_BYTES: usize = 2048;
-/// Keys of a group.
+/// Maximum keys of a group.
 pub(crate) const KEYS_MAX: usize = 4;
-/// Rows of a top.
+/// Maximum rows of a top.
 const TOP_MAX: u32 = 512;
-/// Intervals of a histogram.
+/// Maximum intervals of a histogram in stages.
 const BINS_MAX: u32 = 512;
-/// Intervals of a histogram anywhere.
+/// Maximum intervals of a histogram in any plan.
 const BINS_LIMIT: u32 = 1 << 20;
-/// How the words of a step begin that filters.
+/// Prefix of the description of a filter step.
 const FILTER: &str = "filter: ";
-/// Bytes that one read can have wherever it begins (`BPFOF_READ_MAX`).
+/// Maximum size of a read at any offset (`BPFOF_READ_MAX`).
 pub(crate) const READ_MAX_BYTES: u32 = 65_536 - 2 * 4096;
 
-/// Where a step of a query is done.
+/// The place where a step of a query is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// By stages: at the target, or on this machine if there is none.
+    /// In stages: at the target, or on this machine if there is no target.
     Stages,
-    /// By this crate, over the rows that the stages answer.
+    /// In this crate, over the rows that the stages answer.
     Here,
 }
 
 /// A step of a query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What is done, in a few words.
+    /// A short description.
     pub what: String,
-    /// Where.
+    /// The place.
     pub place: Place,
-    /// Why it cannot be done by the stages; None if it is.
+    /// The reason why stages cannot do it; None if they do.
     pub why_here: Option<String>,
 }
 
-/// How the work on a plan is divided.
+/// The division of the work on a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Split {
     /// The conditions that stages apply.
     pub pushed: Predicate,
-    /// Those that are applied here, to the rows that the stages let pass.
+    /// The conditions that are applied here, to the rows that the stages let pass.
     pub rest: Predicate,
     /// Whether stages reduce; otherwise they answer rows, and all further work is done here.
     pub reduces: bool,
-    /// The columns that the stages look at or answer, ascending.
+    /// The columns that the stages use or answer, ascending.
     pub columns: Vec<usize>,
     /// The steps in order.
     pub steps: Vec<Step>,
 }
 
-/// A plan that has no meaning.
+/// A plan that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// With what is wrong.
+    /// With a description of the defect.
     #[error("{0}")]
     Invalid(String),
 }
@@ -82,10 +82,10 @@ pub enum PlanError {
 /// Divides the work on `plan`.
 ///
 /// # Errors
-/// The plan has no meaning, or looks at more columns than a chain can.
+/// The plan is invalid, or uses more columns than a chain can.
 pub fn split(plan: &Plan) -> Result<Split, PlanError> {
     check(plan)?;
-    // What rows have no room for ends a chain, and only groups and histograms can go on here.
+    // A row whose arithmetic overflows ends a chain. Only groups and histograms can continue here.
     let all = attempt(plan, Extent::All);
     if all.0.reduces
         && matches!(plan.reduction, Reduction::Groups { .. } | Reduction::Histogram { .. })
@@ -109,15 +109,15 @@ fn checked(plan: &Plan, split: Split) -> Result<Split, PlanError> {
     if let (Some(step), Some(own)) = (here, &plan.own.reduction) {
         let (what, why) = (&step.what, step.why_here.as_deref().unwrap_or_default());
         return invalid(format!(
-            "{what}: stages cannot apply it ({why}), and must before {} reduces",
+            "{what}: stages cannot apply this filter ({why}), but they must before {} reduces",
             own.stage.name
         ));
     }
     Ok(split)
 }
 
-/// Divides the work, with so much of its arithmetic done by stages; and how many columns they look at and
-/// make.
+/// Divides the work, with this extent of arithmetic done by stages. Also returns the number of columns that stages use
+/// and make.
 fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
     let mut steps = vec![source_step(&plan.format)];
     let mut conjuncts = Vec::new();
@@ -155,7 +155,7 @@ fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
     let pushed = Predicate::And(pushed);
     let mut mapped = Mapped::new(plan, &pushed, extent);
     let reduction = match (rest.is_empty(), &plan.own.reduction) {
-        (_, Some(_)) => Err("of what the stage answers".to_owned()),
+        (_, Some(_)) => Err("computed from the answers of your own stage".to_owned()),
         (true, None) => reduction_by_stages(&mapped.plan),
         (false, None) => Err("rows are filtered here first".to_owned()),
     };
@@ -179,14 +179,14 @@ fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
     (Split { pushed, rest, reduces, columns, steps }, count)
 }
 
-/// These columns, and those that are answered of rows that stages find: one chain may look at all of them.
+/// These columns, and those that are answered of the rows that stages find: one chain may use all of them.
 fn looked_at(plan: &Plan, columns: &[usize]) -> BTreeSet<usize> {
     let mut all: BTreeSet<usize> = columns.iter().copied().collect();
     columns_of_answers(plan, &mut all);
     all
 }
 
-/// Whether stages can look at these columns, and at those that are answered of rows that they find.
+/// Checks that stages can use these columns, and those that are answered of the rows that they find.
 fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
     let all = looked_at(plan, columns);
     let texts = all.iter().filter(|index| plan.schema.columns[**index].kind == Kind::Utf8).count();
@@ -194,13 +194,13 @@ fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
     if all.len() > COLUMNS_MAX {
         let count = all.len();
         return invalid(format!(
-            "the query looks at {count} columns, more than the {COLUMNS_MAX} that stages can: ask for fewer"
+            "the query uses {count} columns, but stages can use at most {COLUMNS_MAX}: ask for fewer"
         ));
     }
     if is_in_buffers && texts > BUFFERED_TEXTS_MAX {
         return invalid(format!(
-            "the query looks at {texts} columns of text, more than the {BUFFERED_TEXTS_MAX} that stages can in \
-             Arrow files: ask for fewer"
+            "the query uses {texts} columns of text, but stages can use at most {BUFFERED_TEXTS_MAX} in Arrow files: \
+             ask for fewer"
         ));
     }
     Ok(())
@@ -226,7 +226,7 @@ fn source_step(format: &Format) -> Step {
     Step { what, place: Place::Stages, why_here: None }
 }
 
-/// Conjuncts, without those that are always met.
+/// Splits a filter into conjuncts, without those that are always met.
 fn flatten<'a>(predicate: &'a Predicate, to: &mut Vec<&'a Predicate>) {
     match predicate {
         Predicate::Constant(true) => {}
@@ -243,7 +243,7 @@ fn constant_bytes(condition: &conditions::Condition) -> usize {
     }
 }
 
-/// Why stages cannot reduce.
+/// Checks whether stages can reduce; if not, returns the reason.
 fn reduction_by_stages(plan: &Plan) -> Result<(), String> {
     match &plan.reduction {
         Reduction::Rows { .. } => Ok(()),
@@ -272,7 +272,7 @@ fn reduction_by_stages(plan: &Plan) -> Result<(), String> {
             let fits =
                 |edge: f64| kind.is_float() || (edge >= least as f64 && edge < greatest as f64);
             if !fits(*low) || !fits(*high) {
-                return Err("an end is beyond the integers of the column".to_owned());
+                return Err("an end is outside the range of the integer column".to_owned());
             }
             Ok(())
         }
@@ -306,21 +306,21 @@ fn measurable(aggregate: &Aggregate, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Which columns stages look at or answer.
+/// The columns that stages use or answer.
 fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> Vec<usize> {
     let mut columns = BTreeSet::new();
     columns_of_predicate(pushed, &mut columns);
     columns_of_predicate(rest, &mut columns);
     columns.extend(plan.own.columns());
     match &plan.reduction {
-        // Stages find the rows; what is answered of them is read afterwards.
+        // Stages find the rows; their answered columns are read afterwards.
         Reduction::Top { by, .. } if reduces => columns_of(by, &mut columns),
         _ => columns_of_answers(plan, &mut columns),
     }
     columns.into_iter().collect()
 }
 
-/// All columns of the files that a plan looks at.
+/// All columns of the files that a plan uses.
 pub(crate) fn columns_of_plan(plan: &Plan) -> BTreeSet<usize> {
     let mut columns: BTreeSet<usize> = plan.own.columns().collect();
     columns_of_predicate(&plan.filter, &mut columns);
@@ -328,7 +328,7 @@ pub(crate) fn columns_of_plan(plan: &Plan) -> BTreeSet<usize> {
     columns
 }
 
-/// The columns of the files that the answer is made of.
+/// The columns of the files that the answer is computed from.
 pub(crate) fn columns_of_answers(plan: &Plan, to: &mut BTreeSet<usize>) {
     match &plan.own.reduction {
         Some(own) => to.extend(&own.stage.columns),
@@ -336,7 +336,7 @@ pub(crate) fn columns_of_answers(plan: &Plan, to: &mut BTreeSet<usize>) {
     }
 }
 
-/// The columns that a reduction needs in the end.
+/// The columns that a reduction uses.
 fn columns_of_reduction(of: &Reduction, to: &mut BTreeSet<usize>) {
     let mut add = |of: &Scalar| columns_of(of, to);
     match of {
@@ -390,10 +390,10 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, PlanError> {
     Err(PlanError::Invalid(why.into()))
 }
 
-/// Whether the plan has a meaning.
+/// Checks that a plan is valid.
 ///
 /// # Errors
-/// It has none.
+/// The plan is invalid.
 pub fn check(plan: &Plan) -> Result<(), PlanError> {
     check_format(plan)?;
     check_predicate(&plan.filter, plan)?;
@@ -408,7 +408,7 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
         Reduction::Top { by, columns, count, .. } => {
             check_scalar(by, plan)?;
             if *count == 0 {
-                return invalid("the first 0 rows are asked for: ask for one at least");
+                return invalid("the query asks for the first 0 rows: ask for at least one");
             }
             numbers(columns)
         }
@@ -430,11 +430,11 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
     }
 }
 
-/// Whether stages of the user's own look at columns of the files, and everything else at what is there then.
+/// Checks that own stages use columns of the files, and everything else the columns that exist after them.
 fn check_own(plan: &Plan) -> Result<(), PlanError> {
     let answered = plan.own.reduction.as_ref().map_or(0, |own| own.answers);
     if plan.own.reduction.is_some() && (answered == 0 || answered >= plan.schema.columns.len()) {
-        return invalid("a reduction answers a column at least, and no more than there are");
+        return invalid("the number of columns that the reduction answers is invalid");
     }
     let first = plan.file_columns();
     let is_number = |column: &Column| matches!(column.kind, Kind::U64 | Kind::I64 | Kind::F64);
@@ -446,10 +446,10 @@ fn check_own(plan: &Plan) -> Result<(), PlanError> {
     columns_of_predicate(&plan.filter, &mut before);
     columns_of_reduction(&plan.reduction, &mut behind);
     if before.iter().any(|column| *column >= first) {
-        return invalid("conditions and stages look at columns of the files");
+        return invalid("conditions and stages can only use columns of the files");
     }
     if plan.own.reduction.is_some() && behind.iter().any(|column| *column < first) {
-        return invalid("only what the reduction answers is there behind it");
+        return invalid("after a reduction of your own, only the columns that it answers exist");
     }
     Ok(())
 }
@@ -462,7 +462,7 @@ fn check_format(plan: &Plan) -> Result<(), PlanError> {
                 return invalid(format!("a record has 1 to {READ_MAX_BYTES} bytes"));
             }
             if fields.len() != columns.len() {
-                return invalid("there are not as many fields as columns");
+                return invalid("the numbers of fields and columns differ");
             }
             let misplaced = fields.iter().zip(columns).find(|(field, column)| {
                 let end = field.offset_bytes.checked_add(field.width_bytes);
@@ -471,25 +471,25 @@ fn check_format(plan: &Plan) -> Result<(), PlanError> {
             });
             match misplaced {
                 Some((_, column)) => {
-                    invalid(format!("column {} has no room in a record", column.name))
+                    invalid(format!("column {} does not fit into a record", column.name))
                 }
                 None => Ok(()),
             }
         }
         Format::Columns { columns: known, .. } => match known.len() == columns.len() {
             true => Ok(()),
-            false => invalid("there are not as many places of buffers as columns"),
+            false => invalid("the numbers of column buffers and columns differ"),
         },
         Format::Csv { delimiter, nulls, .. } => {
             if matches!(delimiter, b'"' | b'\n' | b'\r') {
-                return invalid("fields are not separated by quotes or ends of lines");
+                return invalid("quotes and line ends cannot be delimiters");
             }
             if nulls.len() > 64 || nulls.iter().any(|null| null.len() > 8 || null.contains('\0')) {
-                return invalid("a missing number is one of 64 texts of at most 8 bytes");
+                return invalid("missing numbers have at most 64 texts of at most 8 bytes");
             }
             match columns.iter().find(|column| column.kind == Kind::F32) {
                 Some(Column { name, .. }) => {
-                    invalid(format!("column {name}: floating point numbers in text are f64"))
+                    invalid(format!("column {name}: floating point numbers in CSV must be f64"))
                 }
                 None => Ok(()),
             }
@@ -532,7 +532,7 @@ fn check_predicate(predicate: &Predicate, plan: &Plan) -> Result<(), PlanError> 
     let mismatch = |left: &Scalar, right: &Scalar| {
         let (left, right) = (describe_scalar(left, plan), describe_scalar(right, plan));
         invalid(format!(
-            "{left} and {right}: text compares with text only, and numbers with numbers"
+            "{left} and {right}: compare text only with text, and numbers only with numbers"
         ))
     };
     match predicate {
@@ -557,7 +557,7 @@ fn check_predicate(predicate: &Predicate, plan: &Plan) -> Result<(), PlanError> 
             if is_text(of) {
                 return Ok(());
             }
-            invalid(format!("{} is no text, which could begin so", describe_scalar(of, plan)))
+            invalid(format!("{} is not text", describe_scalar(of, plan)))
         }
         Predicate::IsNull(of) => check_scalar(of, plan),
         Predicate::IsNan(of) => check_number(of, plan),

@@ -23,7 +23,7 @@ macro_rules! object {
 /// A storage function: its name, and the ELF object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// The section's after `bpfof/`.
+    /// The name of its section after `bpfof/`.
     pub name: &'static str,
     /// The object.
     pub object: &'static [u8],
@@ -45,7 +45,7 @@ pub const STAGES: [Stage; 10] =
     [FIXED, COLUMNS, CSV, MAP, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
 
 const QUERY_BYTES: usize = 96 + COLUMNS_MAX * 16;
-/// In place of a column.
+/// Stands for a literal in place of a column.
 const MAP_LITERAL: u8 = 255;
 const CONDITION_BYTES: usize = 24;
 const MEASURES_MAX: usize = 16;
@@ -55,15 +55,15 @@ const FOLD_LIMBS: usize = 34;
 const GROUP_LIMBS: usize = 4;
 const BATCH_BYTES: usize = 32;
 const WORKSPACE_BYTES: usize = 65_536;
-/// Scratch of reductions whose answers have no fixed size.
+/// Size of scratch for reductions whose answers have no fixed size.
 const SCRATCH_MAX_BYTES: u32 = 16_384;
-/// Rows of a line's least size.
+/// Maximum rows of a block, at the minimum size of a line.
 const CSV_ROWS_MAX: usize = 8192;
 const FLAG_SKIP: u32 = 1;
-/// Of a column of rows: answers tell whether the value is there.
+/// Flag of a column of rows: answers tell whether the value is present.
 const ROWS_MISSING: u16 = 0x8000;
 
-/// Where a measure has its words in an entry, in bytes; 0: nowhere.
+/// Offsets of a measure's words in an entry, in bytes; 0 if absent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Words {
     column: usize,
@@ -73,10 +73,10 @@ struct Words {
     squares: u16,
 }
 
-/// What the reduction is told, and what its answer is read by.
+/// The reduction's parameters, by which its answer is parsed as well.
 #[derive(Debug)]
 enum Told {
-    /// Of each row the columns at these places among the program's.
+    /// Rows with the columns at these indices in the program.
     Rows {
         limit: u32,
         answered: Vec<usize>,
@@ -99,7 +99,7 @@ enum Told {
         of: usize,
         edges: Vec<u64>,
     },
-    /// A reduction of the user's own looks at these columns, and answers these of the schema.
+    /// The user's own reduction uses these columns, and answers these columns of the schema.
     Own {
         columns: Vec<usize>,
         answered: ops::Range<usize>,
@@ -109,7 +109,7 @@ enum Told {
 impl Told {
     const fn stage(&self) -> Stage {
         match self {
-            // Another one takes the place of rows.
+            // An own reduction replaces that of rows.
             Self::Rows { .. } | Self::Own { .. } => ROWS,
             Self::Fold { .. } => FOLD,
             Self::Group { .. } => GROUP,
@@ -119,7 +119,7 @@ impl Told {
     }
 }
 
-/// The functions of a chain by their numbers; 0: there is none.
+/// The functions of a chain by their numbers; 0 if absent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     pub(crate) map: u32,
@@ -128,12 +128,12 @@ pub(crate) struct Numbers {
     pub(crate) reduce: u32,
 }
 
-/// A plan, or its part that stages do, as chains take it.
+/// A plan, or the part of it that stages do, in the form for chains.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// With the columns that the map makes.
+    /// Includes the columns that the map makes.
     schema: Schema,
-    /// Indices in the schema, ascending. The first so many are the source's, the others are made by steps.
+    /// Indices in the schema, ascending. The first `taken` columns come from the source, the others are made by steps.
     columns: Vec<usize>,
     taken: usize,
     steps: Vec<Step>,
@@ -145,11 +145,11 @@ pub(crate) struct Program {
     pub(crate) map: Option<Stage>,
     pub(crate) filter: Option<Stage>,
     pub(crate) reduce: Stage,
-    /// Behind the filter.
+    /// After the filter.
     pub(crate) own_filter: Option<OwnStage>,
-    /// In the place of `reduce`.
+    /// In place of `reduce`.
     pub(crate) own_reduction: Option<OwnStage>,
-    /// What is read of columns that have buffers of their own.
+    /// The pieces that are read of Arrow columns.
     pieces: Pieces,
     rows_max: usize,
     masks: usize,
@@ -170,7 +170,7 @@ impl Program {
             _ => None,
         };
         if limit.is_some() || !split.reduces {
-            // What only the pushed filter looks at stays there.
+            // Columns that only the pushed filter uses are not answered.
             let limit = limit.filter(|_| split.reduces).unwrap_or(u64::MAX);
             let limit = limit.clamp(1, u64::from(u32::MAX)) as u32;
             return Self::rows(plan, (&split.pushed, &split.rest), columns, limit);
@@ -184,8 +184,8 @@ impl Program {
         Self::with(mapped, columns, told)
     }
 
-    /// Answers rows that meet `filter`: of these columns, ascending, those that the reduction and `rest` look
-    /// at.
+    /// A program that answers rows that meet `filter`: of these columns, ascending, those that the reduction and `rest`
+    /// use.
     pub(crate) fn rows(
         plan: &Plan,
         (filter, rest): (&Predicate, &Predicate),
@@ -196,7 +196,7 @@ impl Program {
         Self::with(Mapped::of_filter(plan, filter), columns, told)
     }
 
-    /// `columns` are those of the schema that the source makes.
+    /// `columns` are the columns of the schema that the source makes.
     fn with(mapped: Mapped, mut columns: Vec<usize>, told: Told) -> Result<Self, String> {
         let first = mapped.first();
         let Mapped { plan, steps, .. } = mapped;
@@ -215,7 +215,7 @@ impl Program {
             conditions.append(&mut conditions::conjunct(conjunct, &plan.schema)?);
         }
         if !conditions.iter().all(|condition| condition.is_of(&columns)) {
-            return Err("a condition on a column that is not looked at".to_owned());
+            return Err("a condition on a column that the stages do not read".to_owned());
         }
         let is_csv = matches!(plan.format, Format::Csv { .. });
         let of = |index: &usize| &plan.schema.columns[*index];
@@ -225,7 +225,7 @@ impl Program {
         let mut masks = conditions::masks(&conditions);
         let reduce = told.stage();
         if reduce == GROUP {
-            // It writes down the place of each row's entry where masks are.
+            // It stores the place of each row's entry in the room for masks.
             masks = masks.max(2);
         }
         let row_bytes: usize =
@@ -268,7 +268,7 @@ impl Program {
         })
     }
 
-    /// The greatest useful size of a read; of columns in rows.
+    /// The maximum useful size of a read; for Arrow files in rows.
     pub(crate) fn block_max(&self, format: &Format) -> u32 {
         match format {
             Format::Fixed { record_bytes, .. } => {
@@ -280,7 +280,7 @@ impl Program {
         }
     }
 
-    /// Rows of columns that have so many bytes in the buffers that are read together.
+    /// Number of rows of Arrow columns that take this many bytes in the buffers that are read together.
     pub(crate) fn rows_of(&self, bytes: u32) -> u32 {
         self.pieces.rows_of(bytes.into()).min(self.rows_max as u64) as u32
     }
@@ -308,7 +308,7 @@ impl Program {
         to.u64(range.end).u64(range.file_end).u64(0).u64(0);
         to.u32(block).u32(if range.skips { FLAG_SKIP } else { 0 });
         let Numbers { map, filter, own_filter, reduce } = numbers;
-        // The one of these that comes first, and the other one.
+        // The first of these filters, and the second.
         let (first, second) = if filter == 0 { (own_filter, 0) } else { (filter, own_filter) };
         to.u32(first).u32(reduce);
         let head = to.len();
@@ -351,13 +351,13 @@ impl Program {
         let scratch = self.scratch_bytes(state_at);
         let mut argument = to.into_vec();
         if matches!(self.told, Told::Group { .. }) {
-            // Zero anyway.
+            // Scratch is zero there anyway.
             argument.truncate(state_at - GROUP_PLACES * 2);
         }
         (argument, scratch)
     }
 
-    /// Scratch of a chain whose state begins there.
+    /// Size of scratch of a chain whose state begins at this offset.
     fn scratch_bytes(&self, state_at: usize) -> u32 {
         let bytes = match &self.told {
             Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
@@ -367,7 +367,7 @@ impl Program {
         bytes.max(QUERY_BYTES as u32)
     }
 
-    /// Place of a column among those that stages look at.
+    /// Index of a column among those that stages use.
     fn place(&self, column: usize) -> usize {
         self.columns.iter().position(|known| *known == column).unwrap_or(0)
     }
@@ -466,7 +466,7 @@ impl Program {
         to.skip(MEASURES_BYTES - (to.len() - start));
     }
 
-    /// From the offsets in the workspace on: where everything is there, and the columns.
+    /// Writes the part of the query from the offsets in the workspace on: the layout of the workspace, and the columns.
     fn write_layout(
         &self,
         plan: &Plan,
@@ -492,7 +492,7 @@ impl Program {
             Format::Csv { delimiter, nulls, .. } => {
                 to.u16(0).u8(*delimiter).u8(nulls.len() as u8).u16(nulls_at as u16);
             }
-            // Rows have numbers.
+            // Rows are identified by numbers.
             Format::Columns { .. } => {
                 to.u16(1).u8(0).u8(0).u16(0);
             }
@@ -532,7 +532,7 @@ fn column(of: &Scalar) -> Result<usize, String> {
     }
 }
 
-/// Rows with the columns that a plan answers of them, and those that `rest` looks at.
+/// Rows with the columns that a plan answers, and those that `rest` uses.
 fn rows(plan: &Plan, columns: &[usize], rest: &Predicate, limit: u32) -> Told {
     let mut needed = BTreeSet::new();
     columns_of_answers(plan, &mut needed);
@@ -547,7 +547,7 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
         Reduction::Rows { .. } => return Err("rows are not reduced".to_owned()),
         Reduction::Groups { keys, aggregates } => {
             let keys = keys.iter().map(column).collect::<Result<Vec<_>, _>>()?;
-            // In an entry of a fold a word for nothing, in one of a group head, keys and rows.
+            // The head of an entry: an unused word of a fold; of a group the head word, keys and rows.
             let head = if keys.is_empty() { 8 } else { 16 + 8 * keys.len() };
             let limbs = if keys.is_empty() { FOLD_LIMBS } else { GROUP_LIMBS };
             let (wanted, _) = measures::wanted(aggregates, &plan.schema);
@@ -589,7 +589,7 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
     })
 }
 
-/// The first value of each interval, and the last one of the last, in order form.
+/// The first value of each interval, and the last value of the last interval, in order form.
 fn order_edges(kind: Kind, edges: &[f64]) -> Vec<u64> {
     let last = edges.len() - 1;
     let order = |(index, edge): (usize, &f64)| {

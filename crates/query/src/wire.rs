@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
 
-/// Puts numbers behind each other.
+/// Appends numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -42,29 +42,29 @@ impl Writer {
         self.bytes(&number.to_le_bytes())
     }
 
-    /// Zeroes.
+    /// Appends zeroes.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.0.resize(self.0.len() + bytes, 0);
     }
 
-    /// Zeroes up to a multiple of 8 bytes.
+    /// Appends zeroes up to a multiple of 8 bytes.
     pub(crate) fn align(&mut self) -> &mut Self {
         self.0.resize(self.0.len().next_multiple_of(8), 0);
         self
     }
 
-    /// Bytes, and zeroes up to a size.
+    /// Appends bytes, and zeroes up to a size.
     pub(crate) fn padded(&mut self, bytes: &[u8], size: usize) {
         self.bytes(bytes).skip(size.saturating_sub(bytes.len()));
     }
 
-    /// Writes over what is there.
+    /// Overwrites bytes.
     pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 }
 
-/// Takes numbers one by one.
+/// Reads numbers one by one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 

@@ -1,4 +1,4 @@
-//! What queries answer on this machine, compared with what the values say.
+//! Answers of queries on this machine, compared with the values.
 
 mod world;
 
@@ -13,11 +13,11 @@ use std::cmp::Ordering;
 use world::{Dice, World};
 
 thread_local! {
-    /// Stages of this machine, translated once.
+    /// Stages on this machine, translated once.
     static LOCAL: Stages<'static> = Stages::new(Box::leak(Box::new(FileMaps::local())));
 }
 
-/// Runs a world's plan; what is wrong with the answer.
+/// Runs a world's plan; returns the defect of the answer, if any.
 fn check(world: &World, settings: Settings, part_max_bytes: u64) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows");
@@ -53,9 +53,9 @@ proptest! {
         check(&world, Settings::default(), u64::MAX).map_err(TestCaseError::fail)?;
     }
 
-    /// Of texts that are no UTF-8 too, by stages and, with five keys, here.
+    /// Includes texts that are not UTF-8, grouped by stages and, with five keys, here.
     #[test]
-    fn texts_that_are_shown_alike_are_one_group(
+    fn texts_that_are_displayed_alike_are_one_group(
         texts in proptest::collection::vec(
             proptest::collection::vec(
                 prop_oneof![Just(b'a'), Just(0xc3_u8), Just(0xa9_u8), Just(0xfe_u8), Just(0xff_u8)],
@@ -74,7 +74,7 @@ proptest! {
     }
 }
 
-/// Lines of a text and a number, grouped so many times by the text.
+/// Lines of a text and a number, grouped this many times by the text.
 fn groups_of(texts: &[Vec<u8>], keys: usize) -> World {
     let (mut rows, mut bytes) = (Vec::new(), Vec::new());
     for (number, text) in texts.iter().enumerate() {
@@ -101,7 +101,7 @@ fn groups_of(texts: &[Vec<u8>], keys: usize) -> World {
     World { plan, rows, bytes }
 }
 
-/// A small file, and its plan's answer with all blocks and ranges that there are.
+/// A small file, and its plan's answer with all possible sizes of blocks and ranges.
 #[test]
 fn every_border_is_met() {
     for seed in 0..9 {
@@ -126,7 +126,7 @@ fn every_border_is_met() {
     }
 }
 
-/// Rows of a file, asked for as whole rows.
+/// All rows of a file, as whole rows.
 fn all_of(format: Format, kinds: &[Kind], bytes: &[u8]) -> Result<Vec<Vec<Value>>, String> {
     let column = |(index, kind): (usize, &Kind)| Column {
         name: format!("c{index}"),
@@ -156,35 +156,35 @@ fn csv() -> Format {
     Format::Csv { delimiter: b',', header_bytes: 0, nulls }
 }
 
-/// Which part of the message tells what is wrong.
+/// `why` is the part of the message that describes the defect.
 fn refuses(kinds: &[Kind], text: &str, why: &str) {
     let error = all_of(csv(), kinds, text.as_bytes()).expect_err(text);
     assert!(error.contains(why), "{text:?}: {error}");
 }
 
 #[test]
-fn rows_that_are_not_as_the_schema_says_are_told() {
-    refuses(&[Kind::I64, Kind::I64], "1,2\n3,x\n", "at byte 4: column c1 is no i64");
-    refuses(&[Kind::I8], "1\n128\n", "at byte 2: column c0 is no i8");
-    refuses(&[Kind::U8], "-1\n", "column c0 is no u8");
-    refuses(&[Kind::U64], "18446744073709551616\n", "column c0 is no u64");
-    refuses(&[Kind::F64], "1e999\n", "column c0 is no f64");
+fn rows_that_do_not_match_the_schema_are_reported() {
+    refuses(&[Kind::I64, Kind::I64], "1,2\n3,x\n", "at byte 4: column c1 is not a valid i64");
+    refuses(&[Kind::I8], "1\n128\n", "at byte 2: column c0 is not a valid i8");
+    refuses(&[Kind::U8], "-1\n", "column c0 is not a valid u8");
+    refuses(&[Kind::U64], "18446744073709551616\n", "column c0 is not a valid u64");
+    refuses(&[Kind::F64], "1e999\n", "column c0 is not a valid f64");
     for kind in [Kind::I64, Kind::F64] {
         for text in ["\0", "\0\0\0\0\0\0\0\0", "NA\0", "null\0\0\0\0"] {
-            refuses(&[kind], &format!("1\nNA\n{text}\n"), "at byte 5: column c0 is no");
+            refuses(&[kind], &format!("1\nNA\n{text}\n"), "at byte 5: column c0 is not");
         }
     }
     refuses(&[Kind::I64, Kind::I64], "1,2\n3\n", "at byte 4: the row has no column c1");
-    refuses(&[Kind::Utf8], "a\n\"b\nc\"\n", "at byte 2: a quote that does not end");
-    refuses(&[Kind::Utf8], "\"b\"c\n", "at byte 0: a quote that does not end");
+    refuses(&[Kind::Utf8], "a\n\"b\nc\"\n", "at byte 2: a quote that is not closed");
+    refuses(&[Kind::Utf8], "\"b\"c\n", "at byte 0: a quote that is not closed");
     let long = format!("1\n{}\n", "7".repeat(60_000));
     refuses(&[Kind::Utf8], &long, "at byte 2: a row of more than 57344 bytes");
-    // What fits into a block may be too long for an answer.
+    // A row that fits into a block may be too long for an answer.
     let field = Field { offset_bytes: 0, width_bytes: 16_384 };
     let records = Format::Fixed { header_bytes: 0, record_bytes: 16_384, fields: vec![field] };
     let error = all_of(records, &[Kind::Utf8], &[b'7'; 16_384]).expect_err("a long row");
     assert!(
-        error.contains("at byte 0: the row is too long for an answer: of a row some 10"),
+        error.contains("at byte 0: the row is too long for an answer, which has some 10"),
         "{error}"
     );
     let fixed = Format::Fixed {
@@ -193,10 +193,10 @@ fn rows_that_are_not_as_the_schema_says_are_told() {
         fields: vec![Field { offset_bytes: 0, width_bytes: 4 }],
     };
     let error = all_of(fixed, &[Kind::I32], b"h12345").expect_err("one byte too many");
-    assert!(error.contains("at byte 5: 1 bytes, no record of 4"), "{error}");
+    assert!(error.contains("at byte 5: 1 bytes, not a record of 4"), "{error}");
 }
 
-/// Asks lines of a number, a text and a number.
+/// Queries lines of a number, a text and a number.
 fn of_three(filter: Predicate, reduction: Reduction, text: &[u8]) -> Result<Table, String> {
     let plan = Plan {
         schema: Schema {
@@ -217,9 +217,9 @@ fn of_three(filter: Predicate, reduction: Reduction, text: &[u8]) -> Result<Tabl
     run.map(|(table, _)| table).map_err(|error| error.to_string())
 }
 
-/// Whichever columns are looked at, behind rows without quotes and with them.
+/// Regardless of the columns that are used, behind rows without quotes and with them.
 #[test]
-fn rows_with_another_number_of_fields_are_told() {
+fn rows_with_another_number_of_fields_are_reported() {
     let good = "1,\"a, b\",5\n2,x,\r\n\n3,\"y\",4\n4,,\n".repeat(3000);
     for column in 0..3 {
         let sum = |text: &str| {
@@ -249,7 +249,7 @@ fn rows_with_another_number_of_fields_are_told() {
                     let names = ["id", "name", "zip"];
                     let why = match names.get(found).filter(|_| column >= found) {
                         Some(_) => format!("the row has no column {}", names[column]),
-                        None => format!("the row has {found} fields in place of 3"),
+                        None => format!("the row has {found} fields instead of 3"),
                     };
                     let why = format!("at byte {}: {why}", before.len());
                     assert!(error.contains(&why), "{line:?} {behind:?}: {error}");
@@ -259,7 +259,7 @@ fn rows_with_another_number_of_fields_are_told() {
     }
 }
 
-/// Also those for which an answer has no room.
+/// Includes rows that do not fit into an answer.
 #[test]
 fn long_rows_are_answered() {
     let ids = [("7", Value::Int(7)), (" NA", Value::Null), ("+8", Value::Int(8))];
@@ -300,7 +300,7 @@ fn long_rows_are_answered() {
     }
 }
 
-/// A line of `fields` fields, of which field `at` is this one, and the other ones their numbers.
+/// A line of `fields` fields, of which field `at` is this one, and the others are their numbers.
 fn wide_line(fields: usize, at: usize, field: &str) -> String {
     let fields = (0..fields).map(|place| match place {
         place if place == at => field.to_owned(),
@@ -309,7 +309,7 @@ fn wide_line(fields: usize, at: usize, field: &str) -> String {
     fields.collect::<Vec<_>>().join(",")
 }
 
-/// Asks for these of 4,096 columns, which are texts.
+/// Reads these of 4,096 text columns.
 fn of_wide(columns: &[usize], text: &str) -> Result<Vec<Vec<Value>>, String> {
     let column = |index| Column { name: format!("c{index}"), kind: Kind::Utf8, nullable: false };
     let plan = Plan {
@@ -330,7 +330,8 @@ fn of_wide(columns: &[usize], text: &str) -> Result<Vec<Vec<Value>>, String> {
     run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
 }
 
-/// With 16 columns of text some 920 ends of fields have room at a time, with one all of these.
+/// With 16 columns of text, about 920 ends of fields fit at a time; with one column all of these
+/// do.
 #[test]
 fn wide_rows_are_read_whichever_columns_are_asked_for() {
     let first: Vec<usize> = (918..931).chain([2047, 4094, 4095]).collect();
@@ -340,7 +341,7 @@ fn wide_rows_are_read_whichever_columns_are_asked_for() {
             for (field, value) in [("x", "x"), ("", ""), ("\"a,\"\"b\"", "a,\"b"), ("y\"z", "y\"z")]
             {
                 let line = wide_line(4096, at, field);
-                // With an end and without, and twice.
+                // With a line end and without, and twice.
                 let text = format!("{line}\n{line}\r\n\n{line}");
                 let expected = columns.iter().map(|column| match *column {
                     column if column == at => Value::Text(value.to_owned()),
@@ -354,7 +355,7 @@ fn wide_rows_are_read_whichever_columns_are_asked_for() {
 }
 
 #[test]
-fn wide_rows_with_another_number_of_fields_are_told() {
+fn wide_rows_with_another_number_of_fields_are_reported() {
     let good = wide_line(4096, 7, "\"q\"");
     let many: Vec<usize> = (0..16).collect();
     for columns in [&[0][..], &[0, 4000], &many] {
@@ -365,7 +366,7 @@ fn wide_rows_with_another_number_of_fields_are_told() {
                     let error = of_wide(columns, &format!("{good}\n{line}{behind}"));
                     let error = error.expect_err("a bad row");
                     let why = format!(
-                        "at byte {}: the row has {fields} fields in place of 4096",
+                        "at byte {}: the row has {fields} fields instead of 4096",
                         good.len() + 1
                     );
                     assert!(error.contains(&why), "{field}, {fields}: {error}");
@@ -373,25 +374,25 @@ fn wide_rows_with_another_number_of_fields_are_told() {
             }
         }
         let error = of_wide(columns, &wide_line(4096, 4050, "\"5\"5")).expect_err("a bad quote");
-        assert!(error.contains("a quote that does not end"), "{error}");
+        assert!(error.contains("a quote that is not closed"), "{error}");
     }
     let last: Vec<usize> = (4080..4096).collect();
     let error = of_wide(&last, &wide_line(4095, 0, "5")).expect_err("a bad row");
     assert!(error.contains("the row has no column c4095"), "{error}");
 }
 
-/// The budget of a call does not last for them.
+/// They exceed the budget of a call.
 #[test]
-fn a_line_of_too_many_fields_in_quotes_is_told() {
+fn a_line_of_too_many_fields_in_quotes_is_reported() {
     let line = vec!["\"5\""; 4096].join(",");
     let columns: Vec<usize> = (4080..4096).collect();
     let error = of_wide(&columns, &line).expect_err("a dear line");
     assert!(error.contains("more than some 2,500 fields in quotes"), "{error}");
 }
 
-/// A row of more fields than are listed at a time, in a file of few.
+/// A row of more fields than are listed at a time, in a file with few columns.
 #[test]
-fn rows_of_very_many_fields_are_told() {
+fn rows_of_very_many_fields_are_reported() {
     for fields in [432, 433, 5000, 9000, 20_000] {
         for behind in ["\n", "\n1,x,2\n", ""] {
             let line = wide_line(fields, 0, "1");
@@ -400,7 +401,7 @@ fn rows_of_very_many_fields_are_told() {
             let text = format!("1,x,2\n{line}{behind}");
             let error = of_three(Predicate::Constant(true), reduction, text.as_bytes());
             let error = error.expect_err("a bad row");
-            let why = format!("at byte 6: the row has {fields} fields in place of 3");
+            let why = format!("at byte 6: the row has {fields} fields instead of 3");
             assert!(error.contains(&why), "{error}");
         }
     }
@@ -429,7 +430,7 @@ fn conditions_on_texts_that_are_no_utf8() {
         of_three(filter, reduction, &bytes).expect("good rows").rows
     };
     type Holds<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
-    // Stages compare no column with itself.
+    // Stages cannot compare a column with itself.
     let never = || Predicate::Compare(Compare::NotEqual, Scalar::Column(2), Scalar::Column(2));
     let here = |filter| numbers(Predicate::Or(vec![filter, never()]));
     for literal in
@@ -464,7 +465,7 @@ fn conditions_on_texts_that_are_no_utf8() {
     }
 }
 
-/// Also while the rows are read that come first.
+/// Also while the first rows are read.
 #[test]
 fn a_top_can_be_stopped_at_any_time() {
     let number = |row: usize| (row as f64, f64::NAN);
@@ -495,7 +496,7 @@ fn a_top_can_be_stopped_at_any_time() {
         LOCAL.with(|stages| {
             let mut runner = Runner::new(stages, &plan, settings).expect("a plan");
             let mut calls = 0;
-            // All 20 chains that look for them have then ended.
+            // By then all 20 chains that look for them have ended.
             let stopped = runner.run(part, &mut |_| {
                 calls += 1;
                 calls <= 20
@@ -505,7 +506,7 @@ fn a_top_can_be_stopped_at_any_time() {
     }
 }
 
-/// Whichever columns are looked at.
+/// Regardless of the columns that are used.
 #[test]
 fn lines_that_end_in_quotes_are_refused() {
     let answer = |measure, text: &str| {
@@ -535,7 +536,7 @@ fn lines_that_end_in_quotes_are_refused() {
         assert_eq!(answer(measure, good), Ok(vec![vec![Value::Int(expected)]]));
         for line in ["\"y", "\"y\"\"", "\"y\"z"] {
             let error = answer(measure, &format!("1,x\n2,{line}\n3,z\"\n4,w\n")).expect_err(line);
-            assert!(error.contains("at byte 4: a quote that does not end"), "{error}");
+            assert!(error.contains("at byte 4: a quote that is not closed"), "{error}");
         }
     }
 }
@@ -560,7 +561,7 @@ fn text_is_read_as_pyarrow_reads_it() {
     assert_eq!(rows, Ok(vec![vec![text("a"), Value::Null]]));
 }
 
-/// A long line is read whole, and leaves the others as they are.
+/// A long line is read whole, and does not affect the others.
 #[test]
 fn lines_of_all_lengths_are_rows() {
     let mut text = String::new();
@@ -628,7 +629,7 @@ fn doubles_of_17_digits_do_not_exhaust_the_budget() {
     for number in ["-1.2345678901234567e-300", "0.00012345678901234567"] {
         assert_eq!(again(number), 0, "{number}");
     }
-    // Of more than 19 digits they do, but few chains are lost by it.
+    // Doubles of more than 19 digits do, but only few chains are lost.
     let lost = again("2.4703282292062327208e-324");
     assert!((1..12).contains(&lost), "{lost}");
 }
@@ -650,7 +651,7 @@ fn pairs(columns: [(&str, Kind); 2]) -> (Schema, Format) {
     (Schema { columns: columns.map(column).to_vec() }, format)
 }
 
-/// An empty text is nowhere in a block, and has no bytes to compare.
+/// An empty text has no position in a block, and no bytes to compare.
 #[test]
 fn empty_texts_behind_many_others_are_a_group() {
     const RECORD_BYTES: usize = 64;
@@ -678,7 +679,7 @@ fn empty_texts_behind_many_others_are_a_group() {
     check(&world, Settings::default(), u64::MAX).expect("two groups");
 }
 
-/// More groups than stages have room for are all there, and so is each row once.
+/// Groups beyond the room of stages are complete, and each row is counted once.
 #[test]
 fn groups_are_not_limited() {
     let rows = 30_000_u32;

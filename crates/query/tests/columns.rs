@@ -1,4 +1,4 @@
-//! Arrow files: long texts, what is refused, and files that somebody has changed.
+//! Arrow files: long texts, refusals, and damaged files.
 
 use arrow_array::types::Int64Type;
 use arrow_array::{
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 thread_local! {
-    /// Stages of this machine, translated once.
+    /// Stages on this machine, translated once.
     static LOCAL: Stages<'static> = Stages::new(Box::leak(Box::new(FileMaps::local())));
 }
 
@@ -33,7 +33,7 @@ fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, batch_rows: usize) {
     writer.finish().expect("room");
 }
 
-/// Asks a file; `FROM` is left out.
+/// Queries a file; `FROM` is added.
 fn ask(path: &Path, select: &str, rest: &str, settings: Settings) -> Result<Table, String> {
     let sql = format!("SELECT {select} FROM '{}' {rest}", path.display());
     let statement = Statement::parse(&sql).map_err(|error| error.to_string())?;
@@ -61,11 +61,11 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Texts from nothing to as long as a block, in several columns.
+/// Texts from empty to as long as a block, in several columns.
 #[test]
 fn texts_of_all_lengths_are_read() {
     let length = |row: usize, column: usize| match (row * 7 + column * 3) % 11 {
-        // Many long ones together: of fewer rows at a time.
+        // Many long texts together: read for fewer rows at a time.
         _ if (300..340).contains(&row) => 1900,
         0 => 0,
         1 => (row * 91) % 1900,
@@ -110,7 +110,7 @@ fn texts_of_all_lengths_are_read() {
 }
 
 #[test]
-fn what_stages_cannot_read_is_refused_by_name() {
+fn unreadable_columns_are_refused_by_name() {
     let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1)]), None]);
     let (_folder, path) = folder();
     let columns: Vec<(&str, ArrayRef)> = vec![
@@ -149,7 +149,7 @@ fn columns_of_text_are_limited() {
     write(&path, names.iter().map(|name| (&**name, texts())).collect(), 4001);
     let names = names.join(", ");
     let error = ask(&path, &names, "LIMIT 3", Settings::default()).expect_err("too many");
-    assert!(error.contains("8 columns of text, more than the 7"), "{error}");
+    assert!(error.contains("8 columns of text, but stages can use at most 7"), "{error}");
     let seven = names.trim_end_matches(", t7");
     let table = ask(&path, seven, "", Settings::default()).expect("good rows");
     assert_eq!(table.rows.len(), 9000);
@@ -172,7 +172,7 @@ fn a_file_without_rows_has_none() {
     assert_eq!(table.rows, [[Value::Int(0), Value::Null]]);
 }
 
-/// Numbers, NaN and what is missing are in one order, whether or not all rows are asked for.
+/// Numbers, NaN and missing values are ordered consistently, whether or not all rows are wanted.
 #[test]
 fn the_first_rows_begin_the_order_of_all() {
     let rows = 60;
@@ -205,18 +205,18 @@ fn the_first_rows_begin_the_order_of_all() {
                 table.unwrap_or_else(|why| panic!("{rest}: {why}")).rows
             };
             let all = answer("");
-            // This machine keeps the first 600.
+            // The host keeps the first 600.
             for limit in [0, 1, 15, 18, 21, 24, 25, 36, 37, 42, 48, 49, 59, 600] {
                 let first = answer(&format!("LIMIT {limit}"));
                 let expected = &all[..limit.min(all.len())];
-                // As text, in which NaN is NaN.
+                // Compared as text, in which NaN equals NaN.
                 assert_eq!(format!("{first:?}"), format!("{expected:?}"), "{order}, {limit}");
             }
         }
     }
 }
 
-/// Rows without a number to order by are found by all columns that are answered, and by what is computed.
+/// Rows without a number to order by are found with all answered columns, and with computed ones.
 #[test]
 fn as_many_columns_as_stages_look_at_come_in_order() {
     let rows = 50;
@@ -240,7 +240,7 @@ fn as_many_columns_as_stages_look_at_come_in_order() {
     }
 }
 
-/// Aggregates of them and of their columns are of the same values.
+/// Aggregates of casts and of their columns have the same values.
 #[test]
 fn casts_that_change_nothing() {
     let columns: Vec<(&str, ArrayRef)> = vec![
@@ -282,7 +282,7 @@ fn sums_of_booleans_are_integers() {
 
 /// As pyarrow writes them.
 #[test]
-fn values_are_missing_whatever_the_schema_declares() {
+fn values_may_be_missing_in_non_nullable_columns() {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("n", Arc::new(Int64Array::from(vec![Some(1), None, Some(3), None]))),
         ("t", Arc::new(StringArray::from(vec![Some("a"), None, None, Some("b")]))),
@@ -316,7 +316,7 @@ fn values_are_missing_whatever_the_schema_declares() {
     }
 }
 
-/// Up to V4 of the format they have a buffer more.
+/// Up to V4 of the format, unions have one more buffer.
 #[test]
 fn columns_behind_unions_are_found() {
     let fields = UnionFields::from_fields([Field::new("i", DataType::Int64, true)]);
@@ -349,7 +349,7 @@ fn columns_behind_unions_are_found() {
 }
 
 #[test]
-fn a_batch_that_is_damaged_is_told() {
+fn damaged_batches_are_reported() {
     let (_folder, path) = folder();
     let mut bytes = good_file();
     let end = bytes.len() - 10;
@@ -363,7 +363,7 @@ fn a_batch_that_is_damaged_is_told() {
     assert!(error.contains(&format!("rows.arrow, at byte {at}: ")), "{error}");
 }
 
-/// A small file with all that is read.
+/// A small file with everything that is supported.
 fn good_file() -> Vec<u8> {
     let (_folder, path) = folder();
     let texts = ["", "abc", "München", "d"].map(Some);
@@ -377,7 +377,7 @@ fn good_file() -> Vec<u8> {
     std::fs::read(&path).expect("it is there")
 }
 
-/// Whatever is in a file, there is an answer or an error, soon.
+/// With any contents of a file there is an answer or an error, soon.
 fn asks_without_harm(bytes: &[u8]) {
     let (_folder, path) = folder();
     std::fs::write(&path, bytes).expect("room");
@@ -424,15 +424,15 @@ fn a_file_that_is_replaced_meanwhile_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Bytes, and words with numbers that matter, are changed, most of them where places are told.
+    /// Changes bytes, and words with significant numbers, mostly in metadata.
     #[test]
-    fn files_that_somebody_has_changed_do_no_harm(
+    fn files_changed_by_others_do_no_harm(
         changes in proptest::collection::vec((any::<u32>(), any::<u8>(), 0..4_u8), 1..6),
     ) {
         let mut bytes = good_file();
         let length = bytes.len();
         for (at, value, how) in changes {
-            // The footer and the messages in front of batches.
+            // The footer and the messages before batches.
             let at = at as usize % (length - 8);
             match how {
                 0 => bytes[at] = value,
@@ -445,7 +445,7 @@ proptest! {
     }
 }
 
-/// Times before and behind 1970, whose parts chrono tells.
+/// Times before and after 1970, whose parts chrono computes.
 #[test]
 fn parts_of_times_and_casts() {
     let millis = |row: i64| (row * 7_919_001_337) % 90_000_000_000_000 - 40_000_000_000_000;
@@ -490,7 +490,7 @@ fn parts_of_times_and_casts() {
 
     for condition in ["t > 2020", "n <= t", "t IN (20200914)", "t BETWEEN 20200901 AND 20200930"] {
         let error = ask(&path, "count(*)", &format!("WHERE {condition}"), Settings::default());
-        let error = error.expect_err("counts of time are no numbers");
+        let error = error.expect_err("counts of time are not numbers");
         assert!(error.contains("such as '2020-09-14'"), "{condition}: {error}");
     }
 

@@ -8,9 +8,9 @@ use std::sync::Once;
 /// First descriptor that systemd passes (SD_LISTEN_FDS_START).
 const FIRST: i32 = 3;
 
-/// What systemd has passed to this process, with the names: sockets of socket units, and what was stored
-/// ([`Manager::store`](crate::Manager::store)). The first call gets all of them, later ones none. Programs
-/// that this process starts do not get them.
+/// The descriptors that systemd has passed to this process, with their names: sockets of socket units, and stored
+/// descriptors ([`Manager::store`](crate::Manager::store)). The first call returns all of them, later ones none.
+/// Programs that this process starts do not inherit them.
 pub fn inherited() -> Vec<(String, OwnedFd)> {
     static ONCE: Once = Once::new();
     let mut found = Vec::new();
@@ -29,8 +29,7 @@ fn take() -> Vec<(String, OwnedFd)> {
     let mut found = Vec::new();
     for number in FIRST..FIRST.saturating_add(count) {
         let name = names.next().unwrap_or_default().to_owned();
-        // SAFETY: systemd has passed this descriptor to this process, and nobody else takes it: this runs
-        // once.
+        // SAFETY: systemd has passed this descriptor to this process, and nothing else owns it: this code runs once.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let _ = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
         found.push((name, descriptor));

@@ -1,7 +1,7 @@
-//! What systemd offers the services that it runs: notifications, a store for descriptors, sockets that are
-//! open before the service starts, a watchdog (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)).
+//! Features of systemd for its services: notifications, a store for descriptors, sockets that are open before the
+//! service starts, a watchdog (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)).
 //!
-//! Whoever else speaks the protocol will do: it is variables of the environment and datagrams on a socket.
+//! Any service manager with the same protocol works: environment variables, and datagrams on a socket.
 
 mod inherited;
 
@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-/// Longest wait for systemd to take what it is sent, and to look at a descriptor.
+/// Longest wait for systemd to accept a datagram, and to process a descriptor.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager that runs this process.
@@ -31,7 +31,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// The manager that the environment names (`NOTIFY_SOCKET`); none if there is none.
+    /// The manager that the environment names (`NOTIFY_SOCKET`); `None` if it names none.
     ///
     /// # Errors
     /// The socket cannot be reached.
@@ -47,15 +47,15 @@ impl Manager {
         Ok(Some(Self { socket }))
     }
 
-    /// Another way to the same manager.
+    /// Another connection to the same manager.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The process has no descriptors left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { socket: self.socket.try_clone()? })
     }
 
-    /// Sends a datagram, if there is room for it before `end`.
+    /// Sends a datagram; waits for room until `end`.
     fn send(&self, text: &str, descriptor: Option<BorrowedFd<'_>>, end: Instant) -> io::Result<()> {
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut room);
@@ -75,30 +75,30 @@ impl Manager {
         }
     }
 
-    /// Tells it a state, such as `READY=1`; several are apart by line ends.
+    /// Reports a state, such as `READY=1`; several are separated by newlines.
     ///
     /// # Errors
-    /// It does not listen, or takes nothing for a second.
+    /// The manager does not listen, or accepts nothing for a second.
     pub fn notify(&self, state: &str) -> io::Result<()> {
         self.send(state, None, Instant::now() + PATIENCE)
     }
 
-    /// Tells it that the service reads its configuration again: until `READY=1`.
+    /// Reports that the service reloads its configuration, until `READY=1`.
     ///
     /// # Errors
-    /// It does not listen, or takes nothing for a second.
+    /// The manager does not listen, or accepts nothing for a second.
     pub fn notify_reloading(&self) -> io::Result<()> {
         let now = clock_gettime(ClockId::Monotonic);
         let now_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"))
     }
 
-    /// Gives it a descriptor under a name, for the next process of the unit. Returns once it has looked at it:
-    /// what a process sends and then dies is not always taken. It drops without a word what it has no room for
-    /// ([`stored_max`]).
+    /// Stores a descriptor under a name with the manager, for the next process of the unit. Returns once the manager
+    /// has processed it, because datagrams of a process that has died are not always accepted. The manager silently
+    /// drops descriptors for which it has no room ([`stored_max`]).
     ///
     /// # Errors
-    /// It has not looked at it within a second.
+    /// The manager has not processed it within a second.
     pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), Some(descriptor), end)?;
@@ -108,16 +108,16 @@ impl Manager {
         wait(&read, PollFlags::HUP, end)
     }
 
-    /// Has it close what it stores under a name.
+    /// Removes the descriptors under a name from the manager's store, which closes them.
     ///
     /// # Errors
-    /// It does not listen, or takes nothing for a second.
+    /// The manager does not listen, or accepts nothing for a second.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"))
     }
 }
 
-/// Waits until something can be done with a descriptor, or `end` has come.
+/// Waits until a descriptor is ready, at most until `end`.
 fn wait(descriptor: impl AsFd, wanted: PollFlags, end: Instant) -> io::Result<()> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -131,24 +131,24 @@ fn wait(descriptor: impl AsFd, wanted: PollFlags, end: Instant) -> io::Result<()
     }
 }
 
-/// How many descriptors the manager stores for the unit of this process (`FDSTORE`), those included that it
-/// stores already; None if it does not tell: systemd before 254, a unit without a store, another manager, or a
-/// process that the manager has not started itself and may not listen to.
+/// How many descriptors the manager can store for this process's unit (`FDSTORE`), including those that it stores
+/// already. None if that is unknown: systemd before 254, a unit without a store, another manager, or a process that the
+/// manager has not started itself, whose messages it may ignore.
 pub fn stored_max() -> Option<usize> {
     let number = |name| env::var(name).ok()?.parse::<usize>().ok();
     let is_ours = number("SYSTEMD_EXEC_PID") == Some(std::process::id() as usize);
     number("FDSTORE").filter(|_| is_ours)
 }
 
-/// How often the manager wants `WATCHDOG=1`, or else ends this process; none if it does not.
+/// The interval within which the manager expects `WATCHDOG=1`, or ends this process; `None` without a watchdog.
 pub fn watchdog() -> Option<Duration> {
     let number = |name| env::var(name).ok()?.parse::<u64>().ok();
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
     number("WATCHDOG_USEC").filter(|us| *us > 0 && is_ours).map(Duration::from_micros)
 }
 
-/// Whether what this process writes to standard error goes to the journal (`JOURNAL_STREAM`), which takes
-/// the level of a line from `<N>` before it.
+/// Whether standard error of this process goes to the journal (`JOURNAL_STREAM`), which reads the level of a line from
+/// a prefix `<N>`.
 pub fn logs_to_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     let Ok(found) = rustix::fs::fstat(io::stderr()) else { return false };
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use rustix::net::{RecvFlags, bind, recv};
 
-    /// A manager that takes nothing until it is asked to, and the way to it.
+    /// The socket of a manager that reads nothing by itself, and a connection to it.
     fn silent() -> (OwnedFd, Manager) {
         let new = || {
             let flags = SocketFlags::CLOEXEC;
@@ -184,7 +184,7 @@ mod tests {
         let error = manager.store("name", read.as_fd()).expect_err("it is full");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 20 * PATIENCE);
-        // One that is late is sent what there was no room for.
+        // When a slow manager reads again, the waiting datagram is sent.
         let later = std::thread::spawn(move || {
             std::thread::sleep(PATIENCE / 10);
             let _ = recv(&listener, &mut [0_u8; 64], RecvFlags::empty()).expect("one is there");

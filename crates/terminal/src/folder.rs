@@ -1,4 +1,4 @@
-//! Names of files.
+//! Folders of files.
 
 use std::fs::File;
 use std::io;
@@ -9,13 +9,13 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes the name of a file last, so that it is there after a crash of the machine.
+/// Makes the name of a file durable, so that it survives a crash of the machine.
 ///
 /// # Errors
-/// The folder cannot be opened, or its device does not write.
+/// The folder cannot be opened, or its device fails to write.
 pub fn sync_folder(of: &Path) -> io::Result<()> {
     match File::open(folder_of(of)).and_then(|folder| folder.sync_all()) {
-        // A folder that only takes files, or of a file system that does not sync folders.
+        // A folder that may not be read, or whose file system cannot sync folders.
         Err(error)
             if matches!(
                 error.kind(),

@@ -1,6 +1,6 @@
-//! What the commands of `bpfof` share, the benchmarks included: how they end, what they tell beside their answers, bars that show progress,
-//! stopping by a signal, addresses of targets with the keys for them, names of files that last, and keeping keys out of
-//! core dumps.
+//! Common parts of the commands of `bpfof`, including the benchmarks: their outcome, messages to the user, progress
+//! bars, stopping on a signal, addresses of targets with their keys, durable file names, and keeping keys out of core
+//! dumps.
 
 pub mod folder;
 pub mod progress;
@@ -12,16 +12,17 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What a command ends with: an error in words for the user.
+/// The outcome of a command; errors are texts for the user.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Tells the user something on standard error. Nobody may read it any more: `eprintln!` would panic then.
+/// Prints a message for the user on standard error. Ignores errors: `eprintln!` would panic if standard error is
+/// closed.
 pub fn tell(what: impl Display) {
     let _ = writeln!(io::stderr(), "bpfof: {what}");
 }
 
 /// A flag that Ctrl-C, SIGTERM and the loss of the terminal (SIGHUP, unless [it is ignored](ignores_hang_up)) set, so
-/// that a command can undo what is half done.
+/// that a command can undo unfinished work.
 ///
 /// # Errors
 /// A signal handler cannot be installed.
@@ -29,11 +30,11 @@ pub fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
     flag_of_signals(false)
 }
 
-/// The same for a command that leaves a temporary file behind at most: one more signal ends it at once, whatever it
+/// The same for a command that leaves at most a temporary file behind: a second signal ends it at once, whatever it
 /// waits for.
 ///
 /// # Errors
-/// As of [`stop_on_signal`].
+/// Those of [`stop_on_signal`].
 pub fn stop_or_end_on_signal() -> io::Result<Arc<AtomicBool>> {
     flag_of_signals(true)
 }
@@ -42,7 +43,7 @@ fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP)) {
         if second_ends {
-            // Before the flag is set: the first signal is none that ends it.
+            // Registered before the handler that sets the flag, so that the first signal does not end the process.
             let status = 128 + signal;
             signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))?;
         }
@@ -51,7 +52,7 @@ fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Whether who has started this process wants it to outlive its terminal (nohup).
+/// Whether this process was started to outlive its terminal (nohup).
 #[must_use]
 pub fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -60,22 +61,21 @@ pub fn ignores_hang_up() -> bool {
     ignored.is_some_and(|set| set & 1 << (SIGHUP - 1) != 0)
 }
 
-/// Reads the address of a target from a command line. What it does not say of who this host is and which
-/// keys it has, the user's file says ([`HostsFile`]). With keys, [this process dumps no
-/// core](forbid_core_dumps) from here on.
+/// Reads the address of a target from a command line. If it names neither this host's NQN nor keys, they come from the
+/// user's file ([`HostsFile`]). With keys, [this process dumps no core](forbid_core_dumps) from now on.
 ///
 /// # Errors
-/// Words for the user: no address, or a file that cannot be used.
+/// A text for the user: an invalid address, or a file that cannot be used.
 pub fn target_url(text: &str) -> Result<TargetUrl, String> {
     let mut url: TargetUrl = text.parse().map_err(|error| format!("{error}"))?;
     complete_url(&mut url)?;
     Ok(url)
 }
 
-/// The same for an address that was read from elsewhere.
+/// The same for a parsed address.
 ///
 /// # Errors
-/// Words for the user: a file that cannot be used.
+/// A text for the user: a file that cannot be used.
 pub fn complete_url(url: &mut TargetUrl) -> Result<(), String> {
     if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
         file.complete(url).map_err(|error| error.to_string())?;
@@ -89,7 +89,7 @@ pub fn complete_url(url: &mut TargetUrl) -> Result<(), String> {
 /// The target that the environment names (`BPFOF_TARGET`), with the user's keys.
 ///
 /// # Errors
-/// What is wrong with the address, in words.
+/// A text that says what is wrong with the address.
 pub fn default_target() -> Result<Option<TargetUrl>, String> {
     match std::env::var("BPFOF_TARGET") {
         Ok(text) if !text.is_empty() => {
@@ -99,8 +99,8 @@ pub fn default_target() -> Result<Option<TargetUrl>, String> {
     }
 }
 
-/// Keeps keys that this process is about to read out of core dumps, and from debuggers of the same user.
-/// It cannot be traced any more but by administrators.
+/// Keeps keys that this process is about to read out of core dumps, and away from debuggers of the same user.
+/// Afterwards only administrators can trace it.
 ///
 /// # Errors
 /// The kernel refuses, which it never does.

@@ -11,16 +11,16 @@ pub fn steps(label: &str, total: u64) -> ProgressBar {
     bar(label, total, "{msg} {wide_bar} {pos}/{len} {elapsed}")
 }
 
-/// Told how many bytes of how many are done; answers whether to go on.
+/// Takes the completed bytes and the total; returns whether to continue.
 pub type Report<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// Whether to go on: not once `stop` is set.
+/// Continues until `stop` is set.
 pub fn unless_stopped(stop: &AtomicBool) -> ControlFlow<()> {
     if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Shows a bar over `total_bytes` during `work`, which reports how many bytes of how many are done, and
-/// is told to end once `stop` is set.
+/// Shows a bar over `total_bytes` during `work`, which reports its completed bytes and the total, and must end once
+/// `stop` is set.
 pub fn bytes<T>(
     label: &str,
     total_bytes: u64,

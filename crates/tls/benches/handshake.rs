@@ -1,5 +1,5 @@
-//! What a handshake costs: both sides over loopback, each in a thread of its own, until each has
-//! its keys; and what comes before that once: `init`, and the first handshake of a thread.
+//! Time of a handshake: both sides over loopback, each in a thread of its own, until each has its
+//! keys; and the one-time costs before it: `init`, and the first handshake of a thread.
 
 use bpfof_tls::{Psk, PskHash, PskStore, accept, connect, init};
 use criterion::{Criterion, criterion_group, criterion_main};

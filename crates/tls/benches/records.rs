@@ -1,15 +1,15 @@
-//! What a record costs: one of 64 B, 600 B, 4 KiB and 16 KiB, sealed and opened.
+//! Time to seal and to open a record of 64 B, 600 B, 4 KiB and 16 KiB.
 //!
-//! `seal` takes its plaintext from one place, and `gather` from two, which are put together in the
-//! send buffer first: a header of 24 bytes, and the rest. Opening needs sealed records anew each time, so
-//! they are copied into the receive buffer first: `copy` is what that costs, to be subtracted.
+//! `seal` takes its plaintext from one place; `gather` takes it from two, a header of 24 bytes and the rest, which are
+//! first put together in the send buffer. Opening needs fresh sealed records each time, so they are first copied into
+//! the receive buffer: subtract `copy`, the time of that.
 
 use bpfof_tls::{Opener, Sealer, Side, Suite, TrafficKey};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
 const SIZES: [usize; 4] = [64, 600, 4096, 16_384];
-/// Records that are opened with one key before it begins anew.
+/// Records that are opened with one key before starting afresh.
 const RECORDS: usize = 256;
 
 fn key(suite: Suite) -> TrafficKey {

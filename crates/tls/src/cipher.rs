@@ -3,7 +3,7 @@
 use crate::keys::TrafficKey;
 use aws_lc_rs::aead::{LessSafeKey, Nonce, UnboundKey};
 
-/// See the module.
+/// A cipher with its key, and the number of the next record.
 pub(crate) struct Cipher {
     key: LessSafeKey,
     traffic: TrafficKey,
@@ -34,12 +34,12 @@ impl Cipher {
         Nonce::assume_unique_for_key([i, j, k, l, a, b, c, d, e, f, g, h])
     }
 
-    /// Goes on to the next record; `None` behind the last.
+    /// Advances to the next record; `None` after the last.
     pub(crate) fn advance(&mut self) -> Option<()> {
         self.traffic.advance()
     }
 
-    /// The key, as it is for the next record.
+    /// The key, in the state for the next record.
     pub(crate) fn into_key(self) -> TrafficKey {
         self.traffic
     }

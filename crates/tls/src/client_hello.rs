@@ -3,8 +3,8 @@
 use crate::identity::PskHash;
 use thiserror::Error;
 
-/// Most keys that a client may offer. A Linux host offers one; this is room for rotation, and an
-/// end to the look-ups that a stranger can ask for.
+/// Most keys that a client may offer. A Linux host offers one. This leaves room for rotation, and
+/// limits the look-ups that an unauthenticated client can cause.
 pub const OFFERS_MAX: usize = 32;
 
 /// Extension type of pre_shared_key (RFC 8446 §4.2).
@@ -19,8 +19,8 @@ const TICKET_AGE_BYTES: usize = 4;
 pub struct OfferedPsk<'a> {
     /// Its identity, 1 to 65,535 bytes.
     pub identity: &'a [u8],
-    /// The hash that its binder was made with, from the binder's length; `None` if no hash of
-    /// TLS 1.3 has that length.
+    /// The hash of its binder, by the binder's length; `None` if no hash of TLS 1.3 has that
+    /// length.
     pub hash: Option<PskHash>,
 }
 
@@ -39,12 +39,12 @@ pub enum ClientHelloError {
     /// pre_shared_key is not the last extension (RFC 8446 §4.2.11).
     #[error("pre_shared_key is not the last extension of the ClientHello")]
     NotLast,
-    /// As many binders as identities are needed.
+    /// The numbers of identities and binders differ.
     #[error("the ClientHello has {identities} identities but {binders} binders")]
     Counts {
         /// Identities, at most [`OFFERS_MAX`].
         identities: usize,
-        /// Binders, of which no more than one too many is counted.
+        /// Binders; counting stops at one too many.
         binders: usize,
     },
     /// More keys than [`OFFERS_MAX`].
@@ -54,8 +54,8 @@ pub enum ClientHelloError {
 
 /// The keys that `message` offers, in the client's order: at least one, at most [`OFFERS_MAX`].
 ///
-/// `message` is a ClientHello without the header of handshake messages: legacy_version, random and
-/// so on.
+/// `message` is a ClientHello without the handshake header: it starts with legacy_version and
+/// random.
 ///
 /// # Errors
 /// A message that is malformed as far as this function reads it, offers no key, or too many. It
@@ -122,7 +122,8 @@ fn pre_shared_key(message: &[u8]) -> Result<&[u8], ClientHelloError> {
     Err(ClientHelloError::NoPsk)
 }
 
-/// What is left of a message. Each method takes from its front, or says that `part` is malformed.
+/// The rest of a message. Each method takes a field from its front, or reports that `part` is
+/// malformed.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -161,8 +162,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A ClientHello with these identities, and binders of these lengths, as [`offered_psks`] takes it.
-/// Lengths that do not fit their fields are cut.
+/// A ClientHello with these identities, and binders of these lengths, as [`offered_psks`] reads it.
+/// Lengths that do not fit their fields are truncated.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn encode(identities: &[&[u8]], binder_bytes: &[usize]) -> Vec<u8> {
     let vector16 = |content: &[u8]| [&(content.len() as u16).to_be_bytes(), content].concat();
@@ -208,7 +209,7 @@ mod tests {
         let message = encode(&[b"one"], &[32]);
         let without = &message[..2 + 32 + 5 + 4 + 2];
         assert_eq!(offered_psks(without), Err(ClientHelloError::NoPsk));
-        // supported_versions alone.
+        // Only supported_versions.
         let other = [without, &[0, 7, 0, 43, 0, 3, 2, 3, 4]].concat();
         assert_eq!(offered_psks(&other), Err(ClientHelloError::NoPsk));
     }
@@ -256,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_offered_is_read(
+        fn any_offers_are_parsed(
             offers in vec((vec(any::<u8>(), 1..600), 32..=255_usize), 1..=8),
         ) {
             let (identities, binders): (Vec<&[u8]>, Vec<usize>) =

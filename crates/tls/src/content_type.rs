@@ -5,5 +5,5 @@ pub(crate) const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const APPLICATION_DATA: u8 = 23;
 
-/// What a record of TLS may begin with.
+/// All content types with which a TLS record may begin.
 pub(crate) const ALL: [u8; 4] = [CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, APPLICATION_DATA];

@@ -8,20 +8,20 @@ use thiserror::Error;
 /// Most characters of a peer's identity that are reported.
 const IDENTITY_SHOWN_CHARACTERS: usize = 600;
 
-/// Why a handshake failed. The connection is over, but for [`NotTls`](Self::NotTls) at a server.
+/// Why a handshake failed. The connection is over, except after [`NotTls`](Self::NotTls) at a server.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// The peer does not speak TLS. A server has taken nothing from the socket, so that the
-    /// connection may go on without TLS, if that is allowed.
+    /// The peer does not speak TLS. A server has read nothing from the socket, so that the connection may continue
+    /// without TLS, if that is allowed.
     #[error(
         "the peer does not speak TLS: its first byte is {first_byte:02X}h{}",
-        if *first_byte == 0 { ", as of a host that connects without TLS" } else { "" }
+        if *first_byte == 0 { ", as from a host that connects without TLS" } else { "" }
     )]
     NotTls {
-        /// What came in place of a record's content type.
+        /// The byte in place of a record's content type.
         first_byte: u8,
     },
-    /// The client offers no key of which the server can judge one.
+    /// The ClientHello offers no key that the server can check.
     #[error(transparent)]
     ClientHello(#[from] ClientHelloError),
     /// No key of this identity is known here.
@@ -32,9 +32,8 @@ pub enum HandshakeError {
     },
     /// Both ends have a key of this identity, but not the same one.
     #[error(
-        "the peer has another key for the identity {identity:?}: one end was given a wrong key, or \
-         derived it in the other of the two ways that are in use, standard or compatible with \
-         libnvme before 1.16"
+        "the peer has another key for the identity {identity:?}: one side has a wrong key, or the \
+         sides derive it differently (standard, or compatible with libnvme before 1.16)"
     )]
     WrongKey {
         /// The identity.
@@ -52,51 +51,52 @@ pub enum HandshakeError {
          accept this key"
     )]
     Closed,
-    /// The peer closed the connection and had sent nothing: it has only looked whether somebody listens.
+    /// The peer closed the connection and had sent nothing: it only checked whether a server listens.
     #[error("the peer closed the connection before it sent anything")]
     NothingSent,
     /// The deadline passed.
     #[error("the handshake did not end in time")]
     TimedOut,
-    /// The peer sent more than any handshake takes.
+    /// The peer sent more than any handshake needs.
     #[error("the peer sent more than {limit_bytes} bytes without ending its handshake")]
     TooLong {
-        /// As much is taken.
+        /// Most bytes that are accepted.
         limit_bytes: usize,
     },
-    /// The server did not take the key that was offered. It sent a certificate, perhaps.
-    #[error("the peer did not use the pre-shared key: it may not know its identity")]
+    /// The server did not use the offered key. It may have sent a certificate.
+    #[error("the peer did not use the pre-shared key: it may not know the key's identity")]
     NoPsk,
     /// The socket failed.
     #[error("the socket failed during the handshake: {0}")]
     Io(#[from] io::Error),
-    /// The TLS library failed or refused what the peer sent.
+    /// The TLS library failed, or refused the peer's data.
     #[error("the TLS handshake failed: {message} ({name})")]
     Tls {
-        /// The library's name for it.
+        /// The library's name of the error.
         name: String,
-        /// What that means.
+        /// The library's description.
         message: String,
     },
 }
 
 impl HandshakeError {
-    /// Something that the peer may have sent, fit for a log: escaped and limited in length.
+    /// The error for an identity that the peer sent, fit for a log: limited in length, and escaped when it is
+    /// formatted.
     pub(crate) fn unknown_identity(identity: &[u8]) -> Self {
         let text = String::from_utf8_lossy(identity);
         let identity = text.chars().take(IDENTITY_SHOWN_CHARACTERS).collect();
         Self::UnknownIdentity { identity }
     }
 
-    /// What the library did that it never does.
+    /// The error for behaviour that the library should never show.
     pub(crate) fn unexpected(message: &str) -> Self {
         Self::Tls { name: "unexpected".to_owned(), message: message.to_owned() }
     }
 
     /// The alert that tells a client about this error; `None` if it needs none.
     ///
-    /// A client learns whether the identity that it offers is known. Who asks that must know the
-    /// identity already, and the administrator of a new host is told what is wrong.
+    /// A client learns whether the identity that it offers is known. That reveals little, since a client must know the
+    /// identity to ask, and it helps the administrator of a new host.
     pub(crate) fn alert(&self) -> Option<Alert> {
         match self {
             Self::UnknownIdentity { .. } => Some(Alert::UNKNOWN_PSK_IDENTITY),
@@ -114,7 +114,7 @@ impl From<&s2n_tls::error::Error> for HandshakeError {
     fn from(error: &s2n_tls::error::Error) -> Self {
         let (name, message) = (error.name().to_owned(), error.message().to_owned());
         match error.application_error() {
-            // What the callbacks of this crate said.
+            // An error of this crate's callbacks.
             Some(own) => Self::Tls { name, message: own.to_string() },
             None => Self::Tls { name, message },
         }
@@ -127,13 +127,13 @@ impl From<s2n_tls::error::Error> for HandshakeError {
     }
 }
 
-/// What an alert says of the key that was offered.
+/// What an alert implies about the offered key.
 const fn refusal(alert: Alert) -> &'static str {
     match alert {
-        Alert::UNKNOWN_PSK_IDENTITY => ", so it has no key of this identity",
-        // OpenSSL and GnuTLS, in place of decrypt_error.
-        Alert::ILLEGAL_PARAMETER => ", which some servers say of a wrong key",
-        Alert::DECRYPT_ERROR => ", so it has another key of this identity",
+        Alert::UNKNOWN_PSK_IDENTITY => ", so it has no key with this identity",
+        // OpenSSL and GnuTLS send this in place of decrypt_error.
+        Alert::ILLEGAL_PARAMETER => ", which some servers send for a wrong key",
+        Alert::DECRYPT_ERROR => ", so it has another key for this identity",
         _ => "",
     }
 }
@@ -154,10 +154,10 @@ impl Alert {
     pub const ILLEGAL_PARAMETER: Self = Self(47);
     /// A binder or Finished message that does not verify: the other end has another key.
     pub const DECRYPT_ERROR: Self = Self(51);
-    /// The server knows no identity that was offered.
+    /// The server knows none of the offered identities.
     pub const UNKNOWN_PSK_IDENTITY: Self = Self(115);
 
-    /// Its name in RFC 8446 §6; `None` of numbers without one.
+    /// Its name in RFC 8446 §6; `None` for numbers without one.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_of_strangers_are_fit_for_a_log() {
+    fn unknown_identities_are_escaped_for_the_log() {
         let error = HandshakeError::unknown_identity(b"evil\n\x1B[2J\xFF");
         let text = error.to_string();
         assert!(text.contains(r"evil\n\u{1b}[2J"), "{text}");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_say_what_to_look_at() {
+    fn error_texts_name_the_likely_cause() {
         let plain = HandshakeError::NotTls { first_byte: 0 }.to_string();
         assert!(plain.contains("00h") && plain.contains("without TLS"), "{plain}");
         let refused = HandshakeError::Refused { alert: Alert::DECRYPT_ERROR }.to_string();

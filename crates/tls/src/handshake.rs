@@ -1,10 +1,10 @@
 //! Handshakes of both sides (RFC 8446 §4), by s2n-tls over a blocking socket.
 //!
-//! s2n-tls does the handshake and nothing else: its secrets are taken from it, and it is gone
-//! before the first record. Among others because it sends a KeyUpdate by itself after 2^24.5
-//! records, which ends a queue of a Linux host.
+//! s2n-tls performs only the handshake: its secrets are extracted, and it is dropped before the
+//! first record. One reason is that it sends a KeyUpdate after 2^24.5 records on its own, which
+//! ends a queue of a Linux host.
 
-// s2n-tls calls functions of ours with a pointer to the socket.
+// s2n-tls calls our functions with a pointer to the socket.
 #![allow(unsafe_code)]
 
 use crate::client_hello::offered_psks;
@@ -32,35 +32,36 @@ use std::{ptr, slice};
 use zeroize::Zeroizing;
 
 /// TLS 1.3 and no other version; the three suites of [`Suite`](crate::Suite), AES-128 first;
-/// x25519, P-256 and P-384. s2n-tls does not change what a name means, unlike its defaults.
+/// x25519, P-256 and P-384. Unlike its defaults, s2n-tls never changes the meaning of a policy's
+/// name.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3";
 
 static SERVER: OnceLock<Config> = OnceLock::new();
 static CLIENT: OnceLock<Config> = OnceLock::new();
 
-/// Prepares the TLS library, which takes 0.1 to 0.2 s once in a process. Without it the first
-/// handshake takes so much longer.
+/// Initializes the TLS library, which takes 0.1 to 0.2 s once per process. Otherwise the first
+/// handshake takes that much longer.
 ///
 /// # Errors
 /// The library does not work on this machine.
 pub fn init() -> Result<(), HandshakeError> {
     let mut random = [0_u8; 32];
     aws_lc_rs::rand::fill(&mut random)
-        .map_err(|_| HandshakeError::unexpected("no random numbers"))?;
+        .map_err(|_| HandshakeError::unexpected("the system has no random numbers"))?;
     drop(new_connection(Side::Server)?);
     drop(new_connection(Side::Client)?);
     Ok(())
 }
 
-/// Shakes hands as server, with one of the keys in `store`. Returns when the client's Finished has
-/// arrived; what the client sends behind it is still unread in the socket.
+/// Performs a handshake as server, with one of the keys in `store`. Returns when the client's
+/// Finished has arrived; data that the client sends after it is still unread in the socket.
 ///
 /// Takes 60 µs of processor time, and as long as the client likes until `deadline`. Whether the
-/// socket is blocking does not matter. After an error the caller closes the socket, but for
-/// [`HandshakeError::NotTls`], with which it may go on.
+/// socket is blocking does not matter. After an error the caller closes the socket, except for
+/// [`HandshakeError::NotTls`], after which it may continue without TLS.
 ///
 /// # Errors
-/// Each of [`HandshakeError`].
+/// All of [`HandshakeError`].
 pub fn accept(
     socket: &TcpStream,
     store: &Arc<dyn PskStore>,
@@ -86,14 +87,14 @@ pub fn accept(
     result
 }
 
-/// Shakes hands as client, with `psk` and no other key. Returns when its Finished was sent. The
-/// server may send NewSessionTickets behind its own, which are still unread in the socket.
+/// Performs a handshake as client, with `psk` and no other key. Returns when its Finished has been
+/// sent. The server may send NewSessionTickets after its own, which are still unread in the socket.
 ///
 /// Takes 60 µs of processor time, and as long as the server likes until `deadline`. Whether the
 /// socket is blocking does not matter. After an error the caller closes the socket.
 ///
 /// # Errors
-/// Each of [`HandshakeError`], but for those about a ClientHello.
+/// All of [`HandshakeError`], except those about a ClientHello.
 pub fn connect(
     socket: &TcpStream,
     psk: &Psk,
@@ -109,17 +110,17 @@ pub fn connect(
     secured(&connection, Side::Client)
 }
 
-/// What the callback for ClientHellos works with, one for each connection.
+/// State of the callback for ClientHellos, one for each connection.
 struct Lookup {
     store: Arc<dyn PskStore>,
-    /// Identity of the key that the client's binder is checked with.
+    /// Identity of the key with which the client's binder is checked.
     found: Option<String>,
     /// Why the ClientHello was refused.
     refused: Option<HandshakeError>,
 }
 
-/// Gives each connection the one key that its client offers, and ends it if there is none.
-/// Without that, s2n-tls would look for a certificate and complain that it has none.
+/// Gives each connection the known key that its client offers, and ends the connection if there is
+/// none. Otherwise s2n-tls would look for a certificate and report that there is none.
 struct FindKey;
 
 impl ClientHelloCallback for FindKey {
@@ -187,14 +188,14 @@ fn new_connection(side: Side) -> Result<Connection, HandshakeError> {
     };
     let mut connection = Connection::new(mode);
     connection.set_config(config(side)?)?;
-    // Else a peer's mistake makes this thread sleep for 10 to 30 s.
+    // Otherwise a peer's mistake makes this thread sleep for 10 to 30 s.
     connection.set_blinding(Blinding::SelfService)?;
-    // Asked for by the callback for ClientHellos, although that never waits.
+    // The callback for ClientHellos requires it, although that never waits.
     connection.set_waker(Some(Waker::noop()))?;
     Ok(connection)
 }
 
-/// What all connections of a side have in common; made once.
+/// The configuration of all connections of a side; made once.
 fn config(side: Side) -> Result<Config, HandshakeError> {
     let cell = match side {
         Side::Server => &SERVER,
@@ -215,12 +216,12 @@ fn config(side: Side) -> Result<Config, HandshakeError> {
     Ok(cell.get_or_init(|| config).clone())
 }
 
-/// Does the handshake. The last of it may still be queued in `wire`.
+/// Performs the handshake. Its last bytes may still be queued in `wire`.
 fn negotiate(connection: &mut Connection, wire: &mut Wire<'_>) -> Result<(), Error> {
     connection.set_receive_callback(Some(receive))?.set_send_callback(Some(send))?;
     let context = ptr::from_mut(wire).cast::<c_void>();
     // SAFETY: the callbacks use the pointer while `poll_to_end` runs, and at no other time: it is
-    // taken back below. `wire` is borrowed for this function, which does not use it meanwhile.
+    // removed below. `wire` is borrowed for this function, which does not use it meanwhile.
     let ready = unsafe {
         connection
             .set_receive_context(context)
@@ -235,23 +236,23 @@ fn negotiate(connection: &mut Connection, wire: &mut Wire<'_>) -> Result<(), Err
     done
 }
 
-/// Lets s2n-tls work until it has succeeded or failed. The callbacks do the waiting.
+/// Polls s2n-tls until the handshake has succeeded or failed. The callbacks do the waiting.
 fn poll_to_end(connection: &mut Connection) -> Result<(), Error> {
-    // It is pending once, after its callback for ClientHellos.
+    // The handshake is pending once, after the callback for ClientHellos.
     const PENDING_MAX: usize = 16;
     for _ in 0..PENDING_MAX {
         if let Poll::Ready(done) = connection.poll_negotiate() {
             return done.map(|_| ());
         }
     }
-    Err(Error::application("the TLS library waits for nothing".into()))
+    Err(Error::application("the TLS library makes no progress".into()))
 }
 
-/// s2n-tls's way to the socket: reads at most `length` bytes into `buffer`. Gives their number, or
-/// -1 and EIO; the reason stays in the [`Wire`].
+/// Callback by which s2n-tls reads from the socket: at most `length` bytes into `buffer`. Returns
+/// their number, or -1 and EIO; the reason stays in the [`Wire`].
 ///
 /// # Safety
-/// `context` is null or a [`Wire`] that nobody else uses now. `buffer` has room for `length`
+/// `context` is null or a [`Wire`] that is not borrowed elsewhere. `buffer` has room for `length`
 /// bytes.
 unsafe extern "C" fn receive(context: *mut c_void, buffer: *mut u8, length: u32) -> c_int {
     // SAFETY: see this function's own conditions, which `negotiate` keeps.
@@ -259,12 +260,12 @@ unsafe extern "C" fn receive(context: *mut c_void, buffer: *mut u8, length: u32)
     if buffer.is_null() {
         return failed();
     }
-    // SAFETY: s2n-tls gives a pointer into a buffer of its own, which has that much room behind
-    // it. What is there need not be initialized.
+    // SAFETY: s2n-tls passes a pointer into a buffer of its own with room for `length` bytes, which
+    // need not be initialized.
     let into =
         unsafe { slice::from_raw_parts_mut(buffer.cast::<MaybeUninit<u8>>(), length as usize) };
     match wire.receive(into) {
-        // Less than HANDSHAKE_MAX_BYTES.
+        // At most HANDSHAKE_MAX_BYTES.
         Ok(received) => received as c_int,
         Err(error) => {
             wire.fail(error);
@@ -273,10 +274,10 @@ unsafe extern "C" fn receive(context: *mut c_void, buffer: *mut u8, length: u32)
     }
 }
 
-/// s2n-tls's way to the socket: takes the `length` bytes at `buffer`, all of them.
+/// Callback by which s2n-tls writes to the socket: takes all `length` bytes at `buffer`.
 ///
 /// # Safety
-/// `context` is null or a [`Wire`] that nobody else uses now. `buffer` has `length` bytes.
+/// `context` is null or a [`Wire`] that is not borrowed elsewhere. `buffer` has `length` bytes.
 unsafe extern "C" fn send(context: *mut c_void, buffer: *const u8, length: u32) -> c_int {
     // SAFETY: see this function's own conditions, which `negotiate` keeps.
     let Some(wire) = (unsafe { context.cast::<Wire<'_>>().as_mut() }) else { return failed() };
@@ -284,32 +285,34 @@ unsafe extern "C" fn send(context: *mut c_void, buffer: *const u8, length: u32) 
     if buffer.is_null() {
         return failed();
     }
-    // SAFETY: s2n-tls gives a pointer to as many bytes that it has written.
+    // SAFETY: s2n-tls passes a pointer to `length` initialized bytes.
     wire.queue(unsafe { slice::from_raw_parts(buffer, length as usize) });
     taken
 }
 
-/// What a callback returns that failed, other than for want of data.
+/// Return value of a callback that failed for another reason than lack of data.
 fn failed() -> c_int {
-    // SAFETY: errno of this thread, which is always there.
+    // SAFETY: the pointer to this thread's errno is always valid.
     unsafe { *libc::__errno_location() = libc::EIO };
     -1
 }
 
-/// The identity and the keys of a connection that has shaken hands. It cannot be used any more.
+/// The identity and the keys of a connection after its handshake. The connection cannot be used any
+/// more.
 fn secured(connection: &Connection, side: Side) -> Result<Secured, HandshakeError> {
     let mut identity = vec![0; connection.negotiated_psk_identity_length()?];
     if identity.is_empty() {
         return Err(HandshakeError::NoPsk);
     }
     connection.negotiated_psk_identity(&mut identity)?;
-    let identity = String::from_utf8(identity)
-        .map_err(|_| HandshakeError::unexpected("an identity that was not given to it"))?;
+    let identity = String::from_utf8(identity).map_err(|_| {
+        HandshakeError::unexpected("the TLS library returned an identity that is not UTF-8")
+    })?;
 
     let mut buffer = Zeroizing::new([0; SERIALIZED_MAX_BYTES]);
     let serialized = buffer
         .get_mut(..connection.serialization_length()?)
-        .ok_or_else(|| HandshakeError::unexpected("a serialized connection that is too long"))?;
+        .ok_or_else(|| HandshakeError::unexpected("the serialized connection is too long"))?;
     connection.serialize(serialized)?;
     let Traffic { suite, client, server } = Traffic::parse(serialized)
         .map_err(|error| HandshakeError::unexpected(&error.to_string()))?;
@@ -356,8 +359,7 @@ fn client_error(
     }
 }
 
-/// Why a handshake failed that either side can have: the peer's alert, the socket, or what the
-/// library says.
+/// Why a handshake of either side failed: the peer's alert, the socket's error, or the library's.
 fn peer_error(connection: &Connection, wire: &mut Wire<'_>, error: &Error) -> HandshakeError {
     if let Some(alert) = connection.alert() {
         return HandshakeError::Refused { alert: Alert(alert) };

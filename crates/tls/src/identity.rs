@@ -1,4 +1,4 @@
-//! Pre-shared keys, and where a server finds them (RFC 8446 §4.2.11, RFC 9257, NVMe/TCP 1.0 §3.6).
+//! Pre-shared keys, and the server's store of them (RFC 8446 §4.2.11, RFC 9257, NVMe/TCP 1.0 §3.6).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Longest identity of a [`Psk`], in bytes. The longest that NVMe/TCP knows has 521: two qualified
+/// Longest identity of a [`Psk`], in bytes. The longest one of NVMe/TCP has 521: two qualified
 /// names of 223 bytes, a digest of 64 characters and a prefix.
 pub const IDENTITY_MAX_BYTES: usize = 1024;
 /// Shortest secret, in bytes: 128 bits (RFC 9257 §6).
@@ -14,7 +14,7 @@ pub const SECRET_MIN_BYTES: usize = 16;
 /// Longest secret, in bytes: the output of SHA-512. NVMe/TCP has 32 and 48.
 pub const SECRET_MAX_BYTES: usize = 64;
 
-/// The hash that a binder is made with, and with it the handshake (RFC 8446 §4.2.11).
+/// The hash of a binder, and with it that of the handshake (RFC 8446 §4.2.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PskHash {
     /// SHA-256.
@@ -44,24 +44,24 @@ impl PskHash {
     }
 }
 
-/// Why an identity and a secret make no [`Psk`].
+/// Why an identity and a secret do not make a [`Psk`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PskError {
-    /// No identity has this length.
-    #[error("an identity of {length_bytes} bytes: it has 1 to {IDENTITY_MAX_BYTES}")]
+    /// The identity has an invalid length.
+    #[error("an identity has {length_bytes} bytes, not 1 to {IDENTITY_MAX_BYTES}")]
     Identity {
         /// Length of the identity.
         length_bytes: usize,
     },
-    /// No secret has this length.
-    #[error("a secret of {length_bytes} bytes: it has {SECRET_MIN_BYTES} to {SECRET_MAX_BYTES}")]
+    /// The secret has an invalid length.
+    #[error("a secret has {length_bytes} bytes, not {SECRET_MIN_BYTES} to {SECRET_MAX_BYTES}")]
     Secret {
         /// Length of the secret.
         length_bytes: usize,
     },
 }
 
-/// A pre-shared key. Its secret is overwritten when it is dropped, and `Debug` does not show it.
+/// A pre-shared key. Its secret is overwritten on drop, and `Debug` does not show it.
 #[derive(Clone)]
 pub struct Psk {
     identity: String,
@@ -70,11 +70,11 @@ pub struct Psk {
 }
 
 impl Psk {
-    /// A key. `secret` is copied: the caller's copy stays the caller's to overwrite. For NVMe/TCP
-    /// it is the TLS PSK, not the configured or retained key.
+    /// A key. `secret` is copied: the caller must overwrite its own copy. For NVMe/TCP it is the
+    /// TLS PSK, not the configured or retained key.
     ///
     /// # Errors
-    /// An identity or a secret of a length that no key has.
+    /// An identity or a secret of an invalid length.
     pub fn new(identity: &str, secret: &[u8], hash: PskHash) -> Result<Self, PskError> {
         if identity.is_empty() || identity.len() > IDENTITY_MAX_BYTES {
             return Err(PskError::Identity { length_bytes: identity.len() });
@@ -85,7 +85,7 @@ impl Psk {
         Ok(Self { identity: identity.to_owned(), secret: Zeroizing::new(secret.to_vec()), hash })
     }
 
-    /// What a client sends to name the key. It crosses the network in the clear.
+    /// The identity by which a client names the key. It crosses the network in the clear.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
@@ -97,7 +97,7 @@ impl Psk {
         &self.secret
     }
 
-    /// The hash that a client makes its binder with. A server follows the binder that it got.
+    /// The hash of a client's binder. A server uses the hash of the binder that it received.
     #[must_use]
     pub const fn hash(&self) -> PskHash {
         self.hash
@@ -114,17 +114,17 @@ impl fmt::Debug for Psk {
     }
 }
 
-/// Where a server finds the key that a client offers.
+/// Finds the key that a client offers to a server.
 ///
-/// It is asked once for each identity in a ClientHello, until it has one, from the thread that
-/// called [`accept`](crate::accept). It must not panic: C code is among its callers, so that a
-/// panic ends the process.
+/// It is called once for each identity in a ClientHello until it returns a key, on the thread that
+/// called [`accept`](crate::accept). It must not panic: its callers include C code, so that a panic
+/// ends the process.
 pub trait PskStore: Send + Sync {
     /// The key of `identity`, with that very identity, or `None`.
     ///
-    /// `binder` is the hash that the client made its binder with. It decides the hash of the
-    /// handshake, whatever [`Psk::hash`] says: some clients use SHA-256 with keys that are meant
-    /// for SHA-384. A store that wants the two to agree returns `None` if they do not.
+    /// `binder` is the hash of the client's binder. It determines the hash of the handshake,
+    /// whatever [`Psk::hash`] says: some clients use SHA-256 with keys for SHA-384. A store that
+    /// requires the two to agree returns `None` if they differ.
     fn find(&self, identity: &[u8], binder: PskHash) -> Option<Psk>;
 }
 

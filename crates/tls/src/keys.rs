@@ -26,7 +26,7 @@ impl Suite {
     pub const ALL: [Self; 3] =
         [Self::Aes128GcmSha256, Self::Aes256GcmSha384, Self::Chacha20Poly1305Sha256];
 
-    /// The suite of a number; `None` if it is not one of these.
+    /// The suite with this number; `None` if it is not one of these.
     #[must_use]
     pub const fn from_number(number: u16) -> Option<Self> {
         match number {
@@ -98,9 +98,9 @@ impl fmt::Display for Suite {
     }
 }
 
-/// A secret that no keys can be made of.
+/// A secret from which no keys can be derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a traffic secret of {length_bytes} bytes: {suite} has {}", suite.secret_bytes())]
+#[error("a traffic secret has {length_bytes} bytes, but {suite} needs {}", suite.secret_bytes())]
 pub struct KeyError {
     /// Length of the secret.
     pub length_bytes: usize,
@@ -111,16 +111,16 @@ pub struct KeyError {
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It sent the ClientHello: an NVMe host.
+    /// The end that sent the ClientHello: an NVMe host.
     Client,
-    /// It answered: an NVMe controller.
+    /// The end that answered: an NVMe controller.
     Server,
 }
 
-/// Keys of one direction: what the next record is sealed or opened with.
+/// The key, the initialization vector and the next record number of one direction.
 ///
-/// It cannot be copied, because two users of one key would repeat nonces, and that gives the key
-/// away. It is overwritten when it is dropped, and `Debug` does not show it.
+/// It cannot be copied, because two users of one key would repeat nonces, which reveals the key. It is overwritten on
+/// drop, and `Debug` does not show it.
 pub struct TrafficKey {
     suite: Suite,
     key: Zeroizing<[u8; KEY_MAX_BYTES]>,
@@ -129,8 +129,7 @@ pub struct TrafficKey {
 }
 
 impl TrafficKey {
-    /// The keys of a traffic secret (RFC 8446 §7.3). `sequence` is the number of the next record:
-    /// 0 behind a handshake.
+    /// The keys of a traffic secret (RFC 8446 §7.3). `sequence` is the number of the next record: 0 after a handshake.
     ///
     /// # Errors
     /// A secret that is not [`Suite::secret_bytes`] long.
@@ -147,9 +146,9 @@ impl TrafficKey {
         Ok(Self { suite, key, iv, sequence })
     }
 
-    /// Keys that were taken apart into [`suite`](Self::suite), [`key`](Self::key), [`iv`](Self::iv) and
-    /// [`sequence`](Self::sequence), perhaps in another process; there must be no other user of them.
-    /// `None` if `key` is not [`Suite::key_bytes`] long.
+    /// Rebuilds keys from their [`suite`](Self::suite), [`key`](Self::key), [`iv`](Self::iv) and
+    /// [`sequence`](Self::sequence), perhaps in another process; the keys must have no other user. `None` if `key` is
+    /// not [`Suite::key_bytes`] long.
     #[must_use]
     pub fn from_parts(
         suite: Suite,
@@ -165,7 +164,7 @@ impl TrafficKey {
         Some(Self { suite, key: padded, iv: Zeroizing::new(*iv), sequence })
     }
 
-    /// Goes on to the next record; `None` behind the last.
+    /// Advances to the next record; `None` after the last.
     pub(crate) fn advance(&mut self) -> Option<()> {
         self.sequence = self.sequence.checked_add(1)?;
         Some(())
@@ -223,18 +222,18 @@ fn expand_label(suite: Suite, secret: &[u8], label: &[u8], out: &mut [u8]) -> Op
     prk.expand(&info, Length(out.len())).ok()?.fill(out).ok()
 }
 
-/// A connection behind its handshake.
+/// A connection after its handshake.
 #[derive(Debug)]
 pub struct Secured {
-    /// Identity of the key that both ends have: who the peer is.
+    /// Identity of the key that both ends share, which identifies the peer.
     pub identity: String,
     /// The suite of both directions.
     pub suite: Suite,
     /// Which end this is.
     pub side: Side,
-    /// Seals what this end sends.
+    /// Seals records that this end sends.
     pub write: TrafficKey,
-    /// Opens what the peer sends.
+    /// Opens records that the peer sends.
     pub read: TrafficKey,
 }
 

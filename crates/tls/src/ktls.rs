@@ -1,14 +1,14 @@
 //! Records sealed by the kernel (Documentation/networking/tls.rst of Linux).
 //!
-//! The socket then takes what is to be sent as if it were plain, with these differences:
+//! The socket then takes plaintext to send as without TLS, with these differences:
 //!
 //! - A send with MSG_WAITALL fails with EOPNOTSUPP.
-//! - Whoever holds the descriptor holds the key.
+//! - Any process with the descriptor can use the key.
 //!
-//! Received records are not left to the kernel: one receive of its opens records without end as long as they
-//! are empty and come fast enough, and so the peer would decide how long a thread is away.
+//! Received records are not opened by the kernel: a single receive opens empty records as long as they arrive fast
+//! enough, so that the peer could keep a thread busy indefinitely.
 
-// The options of sockets are set by a call that reads memory.
+// setsockopt reads memory by a pointer.
 #![allow(unsafe_code)]
 
 use crate::keys::{IV_BYTES, Suite, TrafficKey};
@@ -24,8 +24,8 @@ const VERSION: u16 = 0x0304;
 /// The first bytes of an initialization vector, which the kernel calls salt for AES-GCM.
 const SALT_BYTES: usize = 4;
 
-/// Lets the kernel seal what `socket` sends, by the key of that direction. On success drop the key: the kernel
-/// counts the records from here on.
+/// Lets the kernel seal the data that `socket` sends, with the key of that direction. On success drop the key: the
+/// kernel counts the records from now on.
 ///
 /// The socket must be connected.
 ///
@@ -33,21 +33,21 @@ const SALT_BYTES: usize = 4;
 /// A kernel that lacks TLS (see [`is_available`]), or does not know this suite. The socket is as before.
 pub fn enable(socket: BorrowedFd<'_>, write: &TrafficKey) -> io::Result<()> {
     let write = CryptoInfo::new(write);
-    // By itself this option changes nothing of what is sent and received.
+    // This option alone does not change sending or receiving.
     set_option(socket, SOL_TCP, TCP_ULP, NAME.as_bytes())?;
     set_option(socket, SOL_TLS, TLS_TX, write.bytes())
 }
 
-/// Whether the kernel can be asked for TLS now. It loads the module if this process may have it do so
+/// Whether the kernel supports TLS now. The kernel loads its module if this process has the right to cause that
 /// (CAP_NET_ADMIN).
 ///
 /// # Errors
-/// What is missing, and what to do about it, in words.
+/// A text that says what is missing, and what to do about it.
 pub fn is_available() -> Result<(), String> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
-        .map_err(|error| format!("no socket: {error}"))?;
+        .map_err(|error| format!("cannot open a socket: {error}"))?;
     match set_option(socket.as_fd(), SOL_TCP, TCP_ULP, NAME.as_bytes()) {
-        // It is there, and takes connected sockets only.
+        // The module is there, and accepts connected sockets only.
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
         Ok(()) => Ok(()),
         Err(error) => Err(format!(
@@ -57,9 +57,8 @@ pub fn is_available() -> Result<(), String> {
     }
 }
 
-/// `struct tls12_crypto_info_*` of linux/tls.h: version (2) and cipher (2) in the machine's order,
-/// then initialization vector, key, salt and record number in network order. Overwritten when it
-/// is dropped.
+/// `struct tls12_crypto_info_*` of linux/tls.h: version (2) and cipher (2) in the machine's order, then initialization
+/// vector, key, salt and record number in network order. Overwritten on drop.
 struct CryptoInfo {
     bytes: Zeroizing<Vec<u8>>,
 }
@@ -80,7 +79,7 @@ impl CryptoInfo {
         };
         const { assert!(SALT_BYTES <= IV_BYTES) };
         let (salt, iv) = key.iv().split_at(salt_bytes);
-        // Of this capacity from the start, so that no part is left behind where it grew.
+        // The full capacity from the start, so that growing leaves no copy of the key behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(Self::MAX_BYTES));
         bytes.extend_from_slice(&VERSION.to_ne_bytes());
         bytes.extend_from_slice(&cipher.to_ne_bytes());
@@ -99,8 +98,8 @@ impl CryptoInfo {
 fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &[u8]) -> io::Result<()> {
     // At most CryptoInfo::MAX_BYTES.
     let length = value.len() as libc::socklen_t;
-    // SAFETY: the descriptor is open while it is borrowed; the kernel reads `length` bytes of
-    // `value`, which has so many.
+    // SAFETY: the descriptor is open while it is borrowed; the kernel reads `length` bytes of `value`, which is that
+    // long.
     let set = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, option, value.as_ptr().cast(), length)
     };
@@ -154,7 +153,7 @@ mod tests {
     );
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn a_missing_kernel_module_is_named() {
         if let Err(missing) = is_available() {
             assert!(missing.contains("modprobe tls"), "{missing}");
         }

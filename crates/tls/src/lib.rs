@@ -1,29 +1,29 @@
-//! TLS 1.3 with pre-shared keys for NVMe/TCP: handshakes of both sides, and the records behind
-//! them.
+//! TLS 1.3 with pre-shared keys for NVMe/TCP: handshakes of both sides, and the records after them.
 //!
 //! # What it is
-//! Each connection of an NVMe host, queue by queue, may be a TLS 1.3 connection whose two ends have
-//! one key in common, without certificates (NVMe/TCP 1.0 §3.6, RFC 8446). This crate shakes hands
-//! over a socket, and then gives the keys away: to the kernel, or to records of its own.
+//! Each connection of an NVMe host, one per queue, may be a TLS 1.3 connection whose two ends share
+//! a key, without certificates (NVMe/TCP 1.0 §3.6, RFC 8446). This crate performs the handshake
+//! over a socket, and then hands the keys over: to the kernel, or to its own record layer.
 //!
 //! # How data flows through it
 //! A blocking socket → [`accept`], which reads the ClientHello, asks a [`PskStore`] for the key
-//! that it offers and answers, or [`connect`] with a [`Psk`] → [`Secured`]: who the peer is, the
-//! cipher suite, and a [`TrafficKey`] for each direction, while the socket has not been read a byte
-//! too far. Then one of the two:
+//! that it offers, and answers, or [`connect`] with a [`Psk`] → [`Secured`]: the peer's identity,
+//! the cipher suite, and a [`TrafficKey`] for each direction. No byte after the handshake has been
+//! read from the socket. Then one of these:
 //!
-//! - [`ktls::enable`]: the kernel seals what is sent; what is received is for an [`Opener`].
+//! - [`ktls::enable`]: the kernel seals sent data; an [`Opener`] opens received records.
 //! - [`Sealer`]: plaintext → records at the end of a send buffer. [`Opener`]: records in a receive
-//!   buffer → plaintext in the same buffer. Both without I/O.
+//!   buffer → plaintext in the same buffer. Both do no I/O.
 //!
 //! # What it does not do
-//! It does not derive keys of NVMe/TCP from configured ones, and knows no host names or rights:
-//! what an identity may do is for the caller to say. It never changes the keys of a connection
-//! (KeyUpdate), and ends it when the peer does, because hosts of Linux cannot: after
-//! [`Sealer::records_left`] a new connection takes its place. No certificates, no resumption, no
-//! early data, no other version of TLS.
+//! It does not derive keys of NVMe/TCP from configured ones, and knows no host names or rights: the
+//! caller decides what an identity may do. It never changes the keys of a connection (KeyUpdate),
+//! and ends the connection if the peer does, because Linux hosts cannot: when
+//! [`Sealer::records_left`] reaches 0, a new connection should replace it. No certificates, no
+//! resumption, no early data, no other version of TLS.
 //!
-//! The handshake is s2n-tls's, the cryptography AWS-LC's. No bytes of a peer make it panic.
+//! The handshake is that of s2n-tls, the cryptography that of AWS-LC. No bytes of a peer make it
+//! panic.
 
 mod cipher;
 mod client_hello;

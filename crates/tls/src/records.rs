@@ -1,12 +1,12 @@
 //! Records of application data, sealed and opened in memory (RFC 8446 §5).
 //!
 //! ```text
-//! record      17h, 03h 03h, length (2, big-endian), then so many bytes:
+//! record      17h, 03h 03h, length (2, big-endian), then as many bytes:
 //!             sealed(content, content type (1), padding zeroes), tag (16)
 //! nonce       initialization vector XOR number of the record in its direction
 //! ```
 //!
-//! A record without its key is bytes; nothing in it is believed before its tag has been checked.
+//! Nothing in a record is trusted before its tag has been checked.
 
 use crate::cipher::Cipher;
 use crate::content_type;
@@ -19,13 +19,13 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 5;
 /// Most bytes of content that a record carries (RFC 8446 §5.1).
 pub const CONTENT_MAX_BYTES: usize = 1 << 14;
-/// Longest record that is taken, in bytes, header and all (RFC 8446 §5.2). A receive buffer of
-/// this size never waits in vain.
+/// Longest accepted record, in bytes, with its header (RFC 8446 §5.2). A receive buffer of this size can hold any
+/// record.
 pub const RECORD_MAX_BYTES: usize = HEADER_BYTES + SEALED_MAX_BYTES;
-/// What a record adds to its content, in bytes, if it has no padding: header, content type, tag.
+/// Overhead of a record without padding, in bytes: header, content type, tag.
 pub const RECORD_OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// Records after which a key should be replaced: by a new connection, since peers among which is
-/// Linux do not take new keys on a live one. For AES-GCM RFC 8446 §5.5 allows 2^24.5 of full size.
+/// Records after which a key should be replaced: by a new connection, since some peers, such as Linux, accept no new
+/// keys on a live one. For AES-GCM, RFC 8446 §5.5 allows 2^24.5 full-size records.
 pub const KEY_RECORDS_MAX: u64 = 1 << 24;
 
 const TAG_BYTES: usize = 16;
@@ -36,27 +36,27 @@ const INNER_MAX_BYTES: usize = CONTENT_MAX_BYTES + 1;
 /// legacy_record_version (RFC 8446 §5.2).
 const VERSION: [u8; 2] = [3, 3];
 
-/// A record that ends the connection, or that cannot be made.
+/// Why a record ends the connection, or cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// No record has this length.
-    #[error("record {record} has {length_bytes} bytes: it has 17 to {SEALED_MAX_BYTES}")]
+    /// The record has an invalid length.
+    #[error("record {record} has {length_bytes} bytes, not 17 to {SEALED_MAX_BYTES}")]
     Length {
         /// Number of the record in its direction.
         record: u64,
-        /// Its length field; of a record that was opened, without the tag.
+        /// Its length field; for an opened record, the length without the tag.
         length_bytes: u16,
     },
-    /// A record of a type that does not belong behind a handshake.
-    #[error("record {record} has content type {content_type}")]
+    /// A record of a type that is not allowed after a handshake.
+    #[error("record {record} has the unexpected content type {content_type}")]
     ContentType {
         /// Number of the record in its direction.
         record: u64,
-        /// Its type. 0: it has none.
+        /// Its type; 0 if it has none.
         content_type: u8,
     },
-    /// The tag is wrong: what arrived is not what the peer sealed.
-    #[error("record {record} is not as the peer sealed it: its tag is wrong")]
+    /// The tag is wrong: the record is not as the peer sealed it.
+    #[error("record {record} was changed in transit: its authentication tag is wrong")]
     Tag {
         /// Number of the record in its direction.
         record: u64,
@@ -64,9 +64,9 @@ pub enum RecordError {
     /// The peer reports an error.
     #[error("the peer ended the connection: {0}")]
     Alert(Alert),
-    /// A handshake message. Of those that may follow a handshake a client skips NewSessionTicket;
-    /// KeyUpdate (24) and the others are not supported.
-    #[error("handshake message {message_type} on a connection that has shaken hands")]
+    /// A handshake message. After a handshake, a client skips NewSessionTicket; KeyUpdate (24) and other messages are
+    /// not supported.
+    #[error("handshake message {message_type} after the handshake")]
     Handshake {
         /// HandshakeType (RFC 8446 §4).
         message_type: u8,
@@ -78,20 +78,20 @@ pub enum RecordError {
         record: u64,
     },
     /// All 2^64 records of a key have been used.
-    #[error("no record is left")]
+    #[error("the key has been used for all its records")]
     Exhausted,
     /// The cryptographic library refused a key or a record.
     #[error("the cryptographic library failed")]
     Library,
 }
 
-/// Seals what one end sends.
+/// Seals the records that one end sends.
 pub struct Sealer {
     cipher: Cipher,
 }
 
 impl Sealer {
-    /// Seals with `key`, which is used up: another user of it would repeat nonces.
+    /// Seals with `key`, and takes it over: a second user of it would repeat nonces.
     ///
     /// # Errors
     /// [`RecordError::Library`]: never, as far as we know.
@@ -99,27 +99,27 @@ impl Sealer {
         Ok(Self { cipher: Cipher::new(key).ok_or(RecordError::Library)? })
     }
 
-    /// The key with which somebody else goes on where this one has stopped.
+    /// The key, in the state for the next record, for another sealer to continue with.
     #[must_use]
     pub fn into_key(self) -> TrafficKey {
         self.cipher.into_key()
     }
 
-    /// Records that should still be sealed: [`KEY_RECORDS_MAX`] with a fresh key. At 0 the connection
-    /// ought to be replaced; until it is, sealing goes on.
+    /// How many more records should be sealed with the key: [`KEY_RECORDS_MAX`] for a fresh one. At 0 the connection
+    /// should be replaced; sealing still works until then.
     #[must_use]
     pub const fn records_left(&self) -> u64 {
         KEY_RECORDS_MAX.saturating_sub(self.cipher.sequence())
     }
 
-    /// Appends `pieces` to `out` as application data: one record if they have at most 16 KiB
-    /// together, otherwise as few as can be. No pieces or empty ones make no record.
+    /// Appends `pieces` to `out` as application data: one record if they have at most 16 KiB together, otherwise as few
+    /// records as possible. Without pieces, or with empty ones only, no record is made.
     ///
-    /// Sealing everything that leaves in one go at once costs a fixed part (some 100 ns) once.
+    /// Sealing everything that leaves together in one call pays the fixed cost (some 100 ns) only once.
     ///
     /// # Errors
-    /// [`RecordError::Exhausted`] or [`RecordError::Library`], neither of which anyone will see.
-    /// `out` is then as long as before.
+    /// [`RecordError::Exhausted`] or [`RecordError::Library`], neither of which occurs in practice. `out` is then as
+    /// long as before.
     pub fn seal<'a>(
         &mut self,
         pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -128,7 +128,7 @@ impl Sealer {
         let start = out.len();
         let sealed = self.seal_as(content_type::APPLICATION_DATA, pieces, out);
         if sealed.is_err() {
-            // What was not sealed must not be sent.
+            // Unsealed bytes must not be sent.
             out.truncate(start);
         }
         sealed
@@ -175,9 +175,9 @@ impl Sealer {
         }
     }
 
-    /// Appends a record with all of `content`, which is at most [`CONTENT_MAX_BYTES`] long. It is
-    /// sealed on its way and not copied before: a quarter faster than
-    /// [`seal_gathered`](Self::seal_gathered) for content of 4 KiB and more.
+    /// Appends a record with all of `content`, which is at most [`CONTENT_MAX_BYTES`] long. The content is sealed out
+    /// of place, without a copy before: a quarter faster than [`seal_gathered`](Self::seal_gathered) for content of 4
+    /// KiB and more.
     fn seal_one(
         &mut self,
         content_type: u8,
@@ -200,7 +200,7 @@ impl Sealer {
         self.cipher.advance().ok_or(RecordError::Exhausted)
     }
 
-    /// Seals the content that was put together behind room for a header, which is at `header_at`.
+    /// Seals the content that was gathered at the end of `out`, after room for a header at `header_at`.
     fn seal_gathered(
         &mut self,
         content_type: u8,
@@ -214,7 +214,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Writes the header at the front of `record`, and seals what is behind it.
+    /// Writes the header at the front of `record`, and seals the rest.
     pub(crate) fn seal_in_place(&mut self, record: &mut [u8]) -> Result<Tag, RecordError> {
         let (room, inner) =
             record.split_first_chunk_mut::<HEADER_BYTES>().ok_or(RecordError::Library)?;
@@ -237,7 +237,7 @@ fn header(inner_bytes: usize) -> Result<[u8; HEADER_BYTES], RecordError> {
     Ok([content_type::APPLICATION_DATA, VERSION[0], VERSION[1], high, low])
 }
 
-/// What [`Opener::open`] made of its buffer.
+/// The contents of a buffer after [`Opener::open`].
 ///
 /// ```text
 /// before   | record | record | begun record |
@@ -246,27 +246,24 @@ fn header(inner_bytes: usize) -> Result<[u8; HEADER_BYTES], RecordError> {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// Length of the plaintext, which stands at the front of the buffer.
+    /// Length of the plaintext at the front of the buffer.
     pub plaintext_bytes: usize,
-    /// Length of the records that were opened. What is behind them is a part of a record, which
-    /// waits for its rest.
+    /// Length of the opened records. After them follows an incomplete record, if anything.
     pub consumed_bytes: usize,
-    /// Whether the peer has said that it sends no more (close_notify). What it sent behind that is
-    /// not looked at.
+    /// Whether the peer has announced the end of its data (close_notify). Data after that is ignored.
     pub closed: bool,
-    /// Whether it stopped because it had opened as many as it may: there may be whole records behind
-    /// them.
+    /// Whether opening stopped at the limit of records: there may be further complete records.
     pub has_more: bool,
 }
 
-/// Opens what one end receives, where it stands. Allocates nothing.
+/// Opens the records that one end receives, in place. Allocates nothing.
 ///
-/// The caller keeps what it received in one buffer with room for [`RECORD_MAX_BYTES`] at least:
+/// The caller keeps received bytes in one buffer with room for [`RECORD_MAX_BYTES`] at least:
 ///
 /// ```
 /// # use bpfof_tls::{Opener, RecordError};
 /// /// Opens the records in `buffer`, from `plaintext` on; before that is plaintext of earlier
-/// /// calls. Gives where the plaintext ends now; what is behind it is a part of a record.
+/// /// calls. Returns the new end of the plaintext; an incomplete record may follow it.
 /// fn open(opener: &mut Opener, buffer: &mut Vec<u8>, plaintext: usize) -> Result<usize, RecordError> {
 ///     let opened = opener.open(&mut buffer[plaintext..])?;
 ///     let end = plaintext + opened.plaintext_bytes;
@@ -275,7 +272,7 @@ pub struct Opened {
 /// }
 /// ```
 ///
-/// After an error the connection is over, and the opener gives the same error again.
+/// After an error the connection is over, and each further call returns the same error.
 pub struct Opener {
     cipher: Cipher,
     side: Side,
@@ -285,8 +282,8 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Opens with `key`, which is used up, what the peer of `side` sends. A client skips
-    /// NewSessionTicket messages, which some servers send unasked; a server takes no message.
+    /// Opens the records of the peer of `side` with `key`, which it takes over. A client skips NewSessionTicket
+    /// messages, which some servers send unasked; a server accepts no message.
     ///
     /// # Errors
     /// [`RecordError::Library`]: never, as far as we know.
@@ -296,26 +293,25 @@ impl Opener {
         Ok(Self { cipher, side, messages, closed: false, failed: None })
     }
 
-    /// Records that the peer should still seal, as [`Sealer::records_left`].
+    /// How many more records the peer should seal with the key, as [`Sealer::records_left`].
     #[must_use]
     pub const fn records_left(&self) -> u64 {
         KEY_RECORDS_MAX.saturating_sub(self.cipher.sequence())
     }
 
-    /// Whether somebody else could go on here: behind a whole message that is not the last one.
+    /// Whether another opener could continue here: the connection is open, and no handshake message is incomplete.
     #[must_use]
     pub const fn goes_on(&self) -> bool {
         !self.closed && self.failed.is_none() && !self.messages.is_within()
     }
 
-    /// The key with which somebody else [goes on](Self::goes_on).
+    /// The key, in the state for the next record, for another opener to [continue](Self::goes_on) with.
     #[must_use]
     pub fn into_key(self) -> TrafficKey {
         self.cipher.into_key()
     }
 
-    /// Opens all records that are whole, from the front of `received`, and moves what was in them
-    /// together there.
+    /// Opens all complete records from the front of `received`, and moves their contents together to its front.
     ///
     /// # Errors
     /// A record that ends the connection. Plaintext that arrived together with it is lost.
@@ -323,8 +319,8 @@ impl Opener {
         self.open_some(received, usize::MAX)
     }
 
-    /// The same with so many records at most: one without content takes as long to open as a short
-    /// one, and a buffer has room for thousands.
+    /// The same with at most `most_records` records: opening an empty record takes as long as a short one, and a buffer
+    /// has room for thousands.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -375,15 +371,15 @@ impl Opener {
             return Err(RecordError::ContentType { record, content_type });
         }
         let length_bytes = u16::from_be_bytes([high, low]);
-        // A type and a tag are the least.
+        // A record has at least a type and a tag.
         if !(1 + TAG_BYTES..=SEALED_MAX_BYTES).contains(&usize::from(length_bytes)) {
             return Err(RecordError::Length { record, length_bytes });
         }
         Ok(HEADER_BYTES + usize::from(length_bytes))
     }
 
-    /// Opens what stands at `sealed_at` in `record`, to its end, and moves it to the front. Gives
-    /// the number of bytes of application data there.
+    /// Opens the sealed bytes of `record` from `sealed_at` to its end, and moves the result to its front. Returns the
+    /// number of bytes of application data there.
     fn open_record(
         &mut self,
         header: [u8; HEADER_BYTES],
@@ -422,7 +418,7 @@ impl Opener {
         Ok(0)
     }
 
-    /// An alert (RFC 8446 §6): its level, which has no meaning, and its description.
+    /// Handles an alert (RFC 8446 §6): its level, which is ignored, and its description.
     fn alert(&mut self, content: &[u8]) -> Result<(), RecordError> {
         let [_, description] = content else {
             let record = self.cipher.sequence().saturating_sub(1);
@@ -439,13 +435,14 @@ impl Opener {
     }
 }
 
-/// Handshake messages behind the handshake, of which several may be in a record, and each in
-/// several records (RFC 8446 §4.6, §5.1).
+/// Handshake messages after the handshake. A record may have several of them, and a message may span several records
+/// (RFC 8446 §4.6, §5.1).
 #[derive(Default)]
 struct Messages {
     /// Bytes of the current message's header that have arrived, 0 to 3.
     header_bytes: u8,
-    /// Its length so far; when the header is whole, what is left of the message.
+    /// The length field as far as it has arrived; after the complete header, the bytes of the message that are still
+    /// missing.
     left_bytes: u32,
 }
 
@@ -458,7 +455,7 @@ impl Messages {
         self.header_bytes != 0 || self.left_bytes != 0
     }
 
-    /// Skips all of `content`, if it is tickets for a client.
+    /// Skips `content` if it consists of tickets for a client.
     fn skip_tickets(&mut self, content: &[u8], side: Side) -> Result<(), RecordError> {
         let mut rest = content;
         while let [first, behind @ ..] = rest {

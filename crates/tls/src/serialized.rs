@@ -1,4 +1,5 @@
-//! What s2n-tls hands over of a finished handshake: its "serialized connection", version 1.
+//! The keys of a finished handshake as s2n-tls exports them: its "serialized connection", version
+//! 1.
 //!
 //! The layout is s2n-tls's own (`s2n_connection_serialize.c`), big-endian:
 //!
@@ -17,14 +18,14 @@
 use crate::keys::{Suite, TrafficKey};
 use thiserror::Error;
 
-/// Room that a serialized connection needs, in bytes: those of TLS 1.3 have 126 or 174.
+/// Room for a serialized connection, in bytes: with TLS 1.3 it has 126 or 174.
 pub(crate) const SERIALIZED_MAX_BYTES: usize = 256;
 
 const VERSION: [u8; 8] = 1_u64.to_be_bytes();
 const TLS_1_3: [u8; 2] = [3, 4];
 const SECRETS_AT: usize = 30;
 
-/// A serialized connection that is not what this crate knows.
+/// Why a serialized connection cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SerializedError {
     #[error("s2n-tls serialized the connection in a layout that is not known here")]
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(with(7, 2), SerializedError::Layout);
         assert_eq!(with(9, 3), SerializedError::Protocol);
         assert_eq!(with(11, 4), SerializedError::Suite(0x1304));
-        // The lengths of the secrets are not those of the suite.
+        // The secrets do not have the suite's length.
         assert_eq!(with(11, 2), SerializedError::Layout);
         let longer = [&good[..], &[0]].concat();
         assert_eq!(Traffic::parse(&longer).unwrap_err(), SerializedError::Layout);

@@ -1,4 +1,4 @@
-//! The socket under a handshake: blocking, with a deadline, and never read ahead.
+//! The socket during a handshake: waits up to a deadline, and never reads ahead.
 
 use crate::content_type;
 use crate::error::{Alert, HandshakeError};
@@ -10,16 +10,16 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// Most bytes that a peer may send in a handshake. A Linux host sends less than 1,000, and the
-/// longest handshake message that s2n-tls takes has 65,536.
+/// longest handshake message that s2n-tls accepts has 65,536.
 const HANDSHAKE_MAX_BYTES: usize = 1 << 15;
 
-/// Longest single wait for the socket. Another follows until the deadline has passed.
+/// Longest single wait for the socket. Waits repeat until the deadline has passed.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// A socket, until a deadline. Whether it is blocking does not matter, and stays as it is.
+/// A socket with a deadline. It may be blocking or not, and stays as it is.
 ///
-/// What is sent is kept until the peer is waited for, so that a flight of messages is one packet
-/// and does not meet delayed acknowledgements half-way.
+/// Sent data is kept until the next wait for the peer, so that a flight of messages is one packet,
+/// not delayed by the peer's delayed acknowledgements.
 pub(crate) struct Wire<'a> {
     socket: BorrowedFd<'a>,
     deadline: Instant,
@@ -35,7 +35,7 @@ impl<'a> Wire<'a> {
         Self { socket, deadline, outgoing, sent_bytes: 0, received_bytes: 0, failure: None }
     }
 
-    /// Waits for the peer's first byte, and leaves it where it is.
+    /// Waits for the peer's first byte, and leaves it in the socket.
     pub(crate) fn first_byte(&self) -> Result<u8, HandshakeError> {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -46,8 +46,8 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Sends what is queued, then waits for at least one byte and takes at most `into` has room
-    /// for. Never gives 0.
+    /// Sends the queued bytes, then waits for at least one byte and receives as many as fit in
+    /// `into`. Never returns 0.
     pub(crate) fn receive(
         &mut self,
         into: &mut [MaybeUninit<u8>],
@@ -75,7 +75,7 @@ impl<'a> Wire<'a> {
         self.outgoing.extend_from_slice(bytes);
     }
 
-    /// Sends what is queued.
+    /// Sends the queued bytes.
     pub(crate) fn flush(&mut self) -> Result<(), HandshakeError> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut rest = self.outgoing.as_slice();
@@ -88,8 +88,8 @@ impl<'a> Wire<'a> {
         Ok(())
     }
 
-    /// Tells the peer why its handshake is refused, if it still understands that: in the clear,
-    /// before anything was sent. If it cannot be told at once, it is not told.
+    /// Tells the peer why its handshake is refused, in the clear, unless data was already sent:
+    /// then the peer no longer understands that. Does not wait; the alert may be lost.
     pub(crate) fn alert(&self, alert: Alert) {
         const FATAL: u8 = 2;
         if self.sent_bytes == 0 {
@@ -98,17 +98,17 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Keeps the reason of a failure that the TLS library is told nothing about.
+    /// Keeps the reason of a failure, because the TLS library cannot carry it.
     pub(crate) fn fail(&mut self, error: HandshakeError) {
         self.failure.get_or_insert(error);
     }
 
-    /// The failure that was kept.
+    /// Takes the failure that was kept.
     pub(crate) fn take_failure(&mut self) -> Option<HandshakeError> {
         self.failure.take()
     }
 
-    /// Repeats `attempt` until it can be done without waiting, at most until the deadline.
+    /// Repeats `attempt` while it would block, at most until the deadline.
     fn retry<T>(
         &self,
         events: PollFlags,
@@ -127,7 +127,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Waits for one of `events`, or less.
+    /// Waits for one of `events`; may return early.
     fn wait(&self, events: PollFlags) -> Result<(), HandshakeError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,4 +1,4 @@
-//! Server and client of this crate with each other, and with peers that do everything wrong.
+//! Server and client of this crate with each other, and with misbehaving peers.
 
 mod common;
 #[path = "../../bpfof/tests/skip/mod.rs"]
@@ -49,7 +49,7 @@ fn both_hashes() {
     }
 }
 
-/// Some clients make their binder with SHA-256 though the key is meant for SHA-384.
+/// Some clients make their binder with SHA-256 although the key is for SHA-384.
 #[test]
 fn the_binder_decides_the_hash() {
     let secret = psk(PskHash::Sha384).secret().to_vec();
@@ -73,8 +73,8 @@ fn records_of_many_sizes_both_ways() {
     }
 }
 
-/// What a client sends right behind its Finished belongs to whoever takes over the keys, even if
-/// it arrives with it.
+/// Data that a client sends right after its Finished stays in the socket for the record layer, even if it arrives
+/// together with Finished.
 #[test]
 fn nothing_is_read_ahead() {
     let (port, serving) = serve(store([psk(PskHash::Sha256)]));
@@ -85,7 +85,7 @@ fn nothing_is_read_ahead() {
         channel.send(b"behind Finished");
         channel
     });
-    // This end of the connection passes on what it gets, and the last of it in one piece.
+    // A relay between the two passes on all data, and the client's last data in one piece.
     let onward = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut bytes = vec![0; 20_000];
     for (mut from, mut to) in [(&between, &onward), (&onward, &between)] {
@@ -110,7 +110,7 @@ fn nothing_is_read_ahead() {
     assert_eq!(server.receive(15), b"behind Finished");
 }
 
-/// Counts, and has no keys.
+/// A store without keys that counts its calls.
 struct Counting(AtomicUsize);
 
 impl PskStore for Counting {
@@ -159,7 +159,7 @@ fn wrong_key() {
     }
 }
 
-/// A host without TLS begins with an ICReq, which stays where it is.
+/// A host without TLS begins with an ICReq, which stays in the socket.
 #[test]
 fn plain_client() {
     let (server, mut client) = sockets();
@@ -188,7 +188,7 @@ fn plain_server() {
     assert!(matches!(error, HandshakeError::Closed), "{error:?}");
 }
 
-/// What this crate's client sends first.
+/// The first message of this crate's client.
 fn client_hello() -> Vec<u8> {
     let (mut server, client) = sockets();
     let client = thread::spawn(move || connect(&client, &psk(PskHash::Sha256), soon()).is_err());
@@ -217,7 +217,7 @@ fn client_hello_cut_at_every_byte() {
             _ => assert!(matches!(error, HandshakeError::Closed), "{length}: {error:?}"),
         }
     }
-    // And whole: the server answers, and then the client is gone.
+    // The whole message: the server answers, and then the client closes.
     let (server, mut client) = sockets();
     client.write_all(&hello).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -226,7 +226,7 @@ fn client_hello_cut_at_every_byte() {
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
-/// Each byte of the ClientHello turned around: no panic, no success, no waiting.
+/// With each byte of the ClientHello inverted in turn: no panic, no success, no waiting.
 #[test]
 fn client_hello_changed_at_every_byte() {
     let hello = client_hello();
@@ -259,7 +259,7 @@ fn a_client_without_a_key() {
     assert_eq!(alert, [21, 3, 3, 0, 2, 2, 40]);
 }
 
-/// Peers that say nothing, or one byte, or nothing after a ClientHello; and a server that is silent.
+/// Clients that send nothing, one byte, or nothing after a ClientHello; and a silent server.
 #[test]
 fn deadlines_are_kept() {
     let store = store([psk(PskHash::Sha256)]);
@@ -280,7 +280,7 @@ fn deadlines_are_kept() {
     assert!(begun.elapsed() >= limit && begun.elapsed() < limit * 10, "{:?}", begun.elapsed());
 }
 
-/// A byte now and then does not move the deadline.
+/// A byte now and then does not extend the deadline.
 #[test]
 fn a_slow_client_has_no_more_time() {
     let hello = client_hello();
@@ -301,7 +301,7 @@ fn a_slow_client_has_no_more_time() {
     slow.join().unwrap();
 }
 
-/// A peer that sends records without end which mean nothing.
+/// A peer that sends meaningless records without end.
 #[test]
 fn a_client_that_never_ends() {
     let hello = client_hello();
@@ -322,7 +322,7 @@ fn a_client_that_never_ends() {
     flood.join().unwrap();
 }
 
-/// A ClientHello in as many records as it has bytes is taken (RFC 8446 §5.1).
+/// A ClientHello with one byte per record is accepted (RFC 8446 §5.1).
 #[test]
 fn a_client_hello_in_many_records() {
     let (port, serving) = serve(store([psk(PskHash::Sha256)]));
@@ -335,7 +335,7 @@ fn a_client_hello_in_many_records() {
     let mut onward = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let records: Vec<u8> = message.iter().flat_map(|byte| [22, 3, 3, 0, 1, *byte]).collect();
     onward.write_all(&records).unwrap();
-    // The rest as it is.
+    // The rest is passed on unchanged.
     let (mut back, mut to_client) = (onward.try_clone().unwrap(), between.try_clone().unwrap());
     thread::spawn(move || std::io::copy(&mut back, &mut to_client));
     thread::spawn(move || std::io::copy(&mut between, &mut onward));
@@ -358,7 +358,7 @@ fn sockets_that_do_not_block() {
     serving.join().unwrap().unwrap();
 }
 
-/// With a kernel that has TLS, what is sent is sealed there; without, the sockets are as before.
+/// A kernel with TLS seals sent data; without TLS, the sockets stay as they were.
 #[test]
 fn the_kernel_takes_over_or_says_why_not() {
     let key = psk(PskHash::Sha256);

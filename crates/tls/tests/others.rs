@@ -1,5 +1,5 @@
-//! With other people's TLS: OpenSSL's and GnuTLS's programs, as client and as server, which
-//! `scripts/setup.sh tls` installs.
+//! With other TLS implementations: the programs of OpenSSL and GnuTLS as client and as server,
+//! which `scripts/setup.sh tls` installs.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// A program that is killed when the test ends, however it ends.
+/// A program that is killed at the end of the test, even if the test fails.
 struct Running(Child);
 
 impl Running {
@@ -34,7 +34,7 @@ impl Running {
         stdin.flush().unwrap();
     }
 
-    /// Waits for a line of its standard output that has `text` in it.
+    /// Waits for a line of its standard output that contains `text`.
     fn wait_for(&mut self, text: &str) {
         let mut lines = BufReader::new(self.0.stdout.as_mut().unwrap());
         let mut seen = String::new();
@@ -61,7 +61,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A port that was free a moment ago, for a program that must be told one.
+/// A port that was free a moment ago, for a program that needs a port number.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -74,7 +74,7 @@ fn connect_to(port: u16) -> TcpStream {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    panic!("nobody listens on port {port}");
+    panic!("no process listens on port {port}");
 }
 
 fn openssl_client(port: u16, key: &Psk, suites: &str, groups: &str) -> Running {
@@ -102,7 +102,7 @@ fn openssl_client(port: u16, key: &Psk, suites: &str, groups: &str) -> Running {
 #[test]
 fn openssl_as_client() {
     let key = psk(PskHash::Sha256);
-    // OpenSSL's program takes one of SHA-256 as the suite of its key.
+    // OpenSSL's program uses a suite with SHA-256 as its key's suite.
     for (suites, suite) in [
         ("TLS_AES_128_GCM_SHA256", Suite::Aes128GcmSha256),
         ("TLS_CHACHA20_POLY1305_SHA256", Suite::Chacha20Poly1305Sha256),
@@ -118,17 +118,17 @@ fn openssl_as_client() {
         assert_eq!(channel.receive(16), b"from the client\n");
         channel.send(b"from the server\n");
         client.wait_for("from the server");
-        // It says goodbye at the end of its input.
+        // The client sends close_notify at the end of its input.
         drop(client.0.stdin.take());
         assert_eq!(channel.receive(1), b"");
         assert!(channel.closed);
     }
 }
 
-/// A client that begins with a group that the server does not have is asked for another ClientHello
-/// (RFC 8446 §4.1.4), whose binder covers both.
+/// A client whose first group the server does not support is asked for another ClientHello (RFC
+/// 8446 §4.1.4), whose binder covers both.
 #[test]
-fn openssl_as_client_is_asked_again() {
+fn openssl_as_client_after_hello_retry_request() {
     let key = psk(PskHash::Sha256);
     let (port, serving) = serve(store([key.clone()]));
     let mut client = openssl_client(port, &key, "TLS_AES_128_GCM_SHA256", "X448:X25519");
@@ -164,7 +164,7 @@ fn openssl_with_the_wrong_key_or_name() {
     );
 }
 
-/// A client that knows no key at all, and one that is too old.
+/// A client without a key, and one that is too old.
 #[test]
 fn openssl_without_a_key() {
     for version in ["-tls1_3", "-tls1_2"] {
@@ -188,7 +188,7 @@ fn openssl_server(port: u16, key: &Psk, more: &[&str]) -> Running {
     Running::start("openssl", &[&arguments, more].concat())
 }
 
-/// It sends NewSessionTickets unasked.
+/// OpenSSL's server sends NewSessionTickets unasked.
 #[test]
 fn openssl_as_server() {
     let key = psk(PskHash::Sha256);
@@ -219,7 +219,7 @@ fn openssl_as_server_with_another_key() {
     );
 }
 
-/// A server that would rather be known by a certificate.
+/// A server that prefers to authenticate by a certificate.
 #[test]
 fn openssl_as_server_with_a_certificate() {
     let directory = tempfile::tempdir().unwrap();
@@ -271,8 +271,8 @@ fn gnutls_client(port: u16, key: &Psk, ciphers: &str) -> Running {
     )
 }
 
-/// The client of tlshd, and so of Linux hosts. Its binder is made with SHA-256 here, whatever the
-/// key's length.
+/// The client of tlshd, and so of Linux hosts. In this version its binder uses SHA-256, whatever
+/// the key's length.
 #[test]
 fn gnutls_as_client() {
     for (hash, ciphers, suite) in [
@@ -303,7 +303,7 @@ fn gnutls_as_client() {
 fn gnutls_as_server() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("psk.txt");
-    // The names in this file end at a colon, so those of NVMe do not fit.
+    // Identities in this file end at a colon, so that those of NVMe cannot be used.
     let key = Psk::new("someone", psk(PskHash::Sha256).secret(), PskHash::Sha256).unwrap();
     std::fs::write(&path, format!("someone:{}\n", hex(key.secret()))).unwrap();
     let port = free_port();
@@ -340,9 +340,9 @@ fn gnutls_as_server() {
     assert_eq!(channel.receive(15), b"there and back\n");
 }
 
-/// A port scanner: it speaks, but neither TLS nor NVMe.
+/// A port scanner, which sends neither TLS nor NVMe.
 #[test]
-fn something_else_altogether() {
+fn neither_tls_nor_nvme() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! Any bytes give a value or a typed error, and records do not mind how they are split.
+//! Any bytes give a value or a typed error, and records can be split in any way.
 
 use bpfof_tls::fuzz;
 use proptest::collection::vec;
@@ -23,7 +23,7 @@ proptest! {
     }
 
     #[test]
-    fn any_change_of_what_is_offered(
+    fn any_change_of_the_offers(
         data in vec(prop_oneof![any::<u8>(), 8..13_u8, 0..4_u8], 0..300),
     ) {
         fuzz::client_hello(&data);
@@ -62,13 +62,13 @@ fn inputs_worth_keeping() {
     for settings in 0..6 {
         for kind in 0..14 {
             for byte in [0, 1, 7, 63, 200, 255] {
-                // Data, then a step of each kind with the same byte for each of its choices, data again.
+                // Data, then a step of one kind with the same byte for each of its choices, then data again.
                 let steps = [0, 5, 0, 0, kind, byte, byte, byte, byte, byte, 0, 5, 0, 0];
                 fuzz::records(&[&[settings, 0, 3, 0, 255], &steps[..]].concat());
             }
         }
     }
-    // A byte of a binder that does not count is changed: the one that does covers nothing behind itself.
+    // A byte of an unused binder is changed: the checked binder covers nothing after itself.
     fuzz::handshake(&[
         212, 0, 0, 74, 46, 150, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 126, 46, 104, 30, 147, 106, 208, 112,
         188, 251, 14, 0, 145, 151,

@@ -1,4 +1,4 @@
-//! What is shown and how keys change it: no terminal, no socket.
+//! The state that is shown, and how keys change it: no terminal, no socket.
 
 use crate::figures::{Figures, IDENTIFIED, TABLES};
 use crate::report::Report;
@@ -7,14 +7,14 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Rates that the line at the top has room for.
+/// Most rates of the curve at the top.
 const HISTORY: usize = 512;
-/// Rows that a page key goes over.
+/// Rows that a page key moves the selection by.
 const PAGE: usize = 10;
 /// The table of hosts.
 const HOSTS: usize = 0;
 
-/// What is to be done outside.
+/// What the caller must do after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
@@ -23,7 +23,7 @@ pub(crate) enum Action {
     Kick(Host),
 }
 
-/// Who is kicked: a name at an address, or one that TLS has identified.
+/// The host to kick: a name at an address, or a host that TLS has identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) nqn: String,
@@ -39,35 +39,35 @@ impl fmt::Display for Host {
     }
 }
 
-/// How things are with the target.
+/// The state of the connection to the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Connecting,
     Live,
-    /// Why there is none.
+    /// Why there is no connection.
     Lost(String),
 }
 
-/// What stands before the tables.
+/// A window in front of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Dialog {
     Help,
-    /// Whether the associations of this host are to end.
+    /// Asks whether the associations of this host are to end.
     Kick(Host),
 }
 
-/// How a table is looked at.
+/// The order and selection of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Pane {
     pub(crate) order: Order,
-    /// The key of the row that is selected, which stays selected wherever it goes.
+    /// The key of the selected row, which stays selected when rows move.
     selected: Option<String>,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug)]
 pub(crate) struct App {
-    /// Where the target is.
+    /// The target's control socket.
     pub(crate) socket: String,
     pub(crate) interval_s: f64,
     pub(crate) link: Link,
@@ -78,7 +78,7 @@ pub(crate) struct App {
     pub(crate) panes: [Pane; TABLES],
     pub(crate) paused: bool,
     pub(crate) dialog: Option<Dialog>,
-    /// What has come of the last request.
+    /// The outcome of the last request.
     pub(crate) message: Option<String>,
     before: Option<Report>,
 }
@@ -94,7 +94,7 @@ impl App {
             figures: None,
             history: VecDeque::new(),
             tab: HOSTS,
-            // Who has most chains first; reactors as they are numbered.
+            // Most chains a second first; reactors by number.
             panes: [pane(2, true), pane(2, true), pane(2, true), pane(0, false)],
             paused: false,
             dialog: None,
@@ -103,7 +103,7 @@ impl App {
         }
     }
 
-    /// The target has told what it has counted.
+    /// Handles a report of the target.
     pub(crate) fn told(&mut self, report: Report) {
         self.link = Link::Live;
         if !self.paused {
@@ -122,13 +122,13 @@ impl App {
         self.before = Some(report);
     }
 
-    /// The target does not answer. What was known stays to be seen.
+    /// Handles the loss of the target. The last figures stay visible.
     pub(crate) fn lost(&mut self, why: String) {
         self.link = Link::Lost(why);
         self.before = None;
     }
 
-    /// How a request to kick has ended.
+    /// Handles the outcome of a kick.
     pub(crate) fn kicked(&mut self, outcome: Result<String, String>) {
         self.message = Some(outcome.unwrap_or_else(|why| format!("not kicked: {why}")));
     }
@@ -141,7 +141,7 @@ impl App {
         &self.panes[self.tab]
     }
 
-    /// The place of the selected row.
+    /// The index of the selected row.
     pub(crate) fn selected(&self) -> Option<usize> {
         let key = self.pane().selected.as_ref()?;
         self.table()?.rows.iter().position(|row| row.key() == *key)
@@ -156,7 +156,7 @@ impl App {
             Some(Dialog::Kick(host)) if key.code == KeyCode::Char('y') => {
                 return Action::Kick(host);
             }
-            Some(Dialog::Kick(_)) => self.message = Some("nobody was kicked".to_owned()),
+            Some(Dialog::Kick(_)) => self.message = Some("no host was kicked".to_owned()),
             Some(Dialog::Help) => {}
             None => return self.command(key.code),
         }
@@ -193,7 +193,7 @@ impl App {
         let Some(columns) = self.table().map(|table| table.columns) else { return };
         let order = &mut self.panes[self.tab].order;
         order.column = (order.column as isize + step).rem_euclid(columns.len() as isize) as usize;
-        // Names from A, figures from the most.
+        // Names ascending, figures descending.
         order.descending = columns[order.column].unit != crate::table::Unit::Text;
         self.sort();
     }
@@ -295,7 +295,7 @@ mod tests {
         press(&mut app, &[KeyCode::Down]);
         for refused in [KeyCode::Enter, KeyCode::Char('n'), KeyCode::Esc] {
             assert_eq!(press(&mut app, &[KeyCode::Char('k'), refused]), Action::Nothing);
-            assert_eq!(app.message.as_deref(), Some("nobody was kicked"));
+            assert_eq!(app.message.as_deref(), Some("no host was kicked"));
         }
         let kicked = press(&mut app, &[KeyCode::Char('k'), KeyCode::Char('y')]);
         assert_eq!(kicked, Action::Kick(Host { nqn: "a".to_owned(), address: None }));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_stays_when_the_target_goes() {
+    fn last_figures_stay_when_the_target_is_lost() {
         let mut app = app(&[("a", 1)]);
         app.lost("gone".into());
         assert_eq!((names(&app).as_str(), &app.link), ("a", &Link::Lost("gone".into())));

@@ -1,4 +1,4 @@
-//! From what a target has counted at two times to what it does a second.
+//! Computes rates from two reports of a target.
 
 use crate::report::{Class, Function, Host, Namespace, Reactor, Report, p99_us};
 use crate::table::{Cell, Column, Row, Table, Unit};
@@ -23,7 +23,7 @@ const HOSTS: [Column; 12] = [
     column("connections", "connections", Unit::Count),
     column("memory_bytes", "memory", Unit::Bytes),
 ];
-/// Where a host is that TLS has identified.
+/// The address shown for a host that TLS has identified.
 pub(crate) const IDENTIFIED: &str = "any (TLS)";
 const NAMESPACES: [Column; 13] = [
     column("namespace", "namespace", Unit::Text),
@@ -61,7 +61,7 @@ const REACTORS: [Column; 6] = [
     column("chains_waiting", "chains waiting", Unit::Count),
 ];
 
-/// How many tables there are.
+/// Number of tables.
 pub(crate) const TABLES: usize = 4;
 
 /// The target as a whole. Rates are none until there are two reports.
@@ -76,11 +76,11 @@ pub(crate) struct Summary {
     pub(crate) chains_per_s: Option<f64>,
     pub(crate) hops_per_s: Option<f64>,
     pub(crate) bytes_per_s: Option<f64>,
-    /// Part of the reactors' time with something to do.
+    /// The fraction of the reactors' time that was not idle.
     pub(crate) busy: Option<f64>,
 }
 
-/// All that is shown.
+/// All figures that are shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) summary: Summary,
@@ -96,7 +96,7 @@ struct Since<'a> {
 }
 
 impl Figures {
-    /// What is known from a report, and the one before it.
+    /// The figures from a report and the one before it.
     pub(crate) fn of(now: &Report, before: Option<&Report>) -> Figures {
         let since =
             before.and_then(|before| Some(Since { before, seconds: now.seconds_since(before)? }));
@@ -144,7 +144,7 @@ impl Figures {
     }
 }
 
-/// So many more a second; none without an earlier count.
+/// The increase a second; none without an earlier count.
 fn rate(now: u64, before: Option<u64>, since: Option<Since<'_>>) -> Option<f64> {
     Some(now.saturating_sub(before?) as f64 / since?.seconds)
 }
@@ -182,7 +182,7 @@ fn summary(now: &Report, since: Option<Since<'_>>) -> Summary {
     }
 }
 
-/// Part of the time between two readings of (time, idle) that was not idle.
+/// The fraction of the time between two readings of (time, idle) that was not idle.
 fn busy(now: (u64, u64), before: (u64, u64)) -> f64 {
     let (time, idle) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
     (1.0 - idle as f64 / time.max(1) as f64).clamp(0.0, 1.0)

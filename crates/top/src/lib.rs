@@ -1,13 +1,12 @@
-//! `bpfof top`: what a running target does, live, over its control socket.
+//! `bpfof top`: the activity of a running target, live, over its control socket.
 //!
-//! A thread asks the target for its report every interval; what has changed since the last one becomes rates and
-//! latencies, as tables of hosts, namespaces, functions and reactors. Keys, reports and signals come as events to
-//! one loop, which changes the state and draws it. The state knows no terminal and no socket, and is tested
-//! without them.
+//! A thread asks the target for its report every interval; changes since the last report become rates and latencies, as
+//! tables of hosts, namespaces, functions and reactors. Keys, reports and signals come as events to one loop, which
+//! changes the state and draws it. The state knows no terminal and no socket, and is tested without them.
 //!
 //! # What this crate does not do
 //!
-//! It counts nothing, and keeps no history but the curve at the top: metrics have that.
+//! It counts nothing, and keeps no history but the curve at the top: histories are for the metrics.
 
 mod app;
 mod figures;
@@ -32,16 +31,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
-/// How soon a signal is noticed between two reports that are printed.
+/// How soon a signal is noticed between two printed reports.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Options of `bpfof top`.
 #[derive(Args)]
 pub struct Options {
-    /// Socket of the target: what it was given by --control.
+    /// Control socket of the target, as in its --control.
     #[arg(long, value_name = "PATH", env = "BPFOF_CONTROL", default_value = USUAL_SOCKET)]
     socket: PathBuf,
-    /// Time between two looks, in s.
+    /// Time between two reports, in s.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// Print the tables once, after one interval, and end.
@@ -59,24 +58,24 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What happens.
+/// An event of the main loop.
 enum Event {
     Terminal(TerminalEvent),
     Target(News),
-    /// Somebody wants us to end, or the terminal is gone.
+    /// A signal asks the program to end, or the terminal is gone.
     End,
 }
 
-/// Shows a target until the user has seen enough.
+/// Shows a target until the user quits.
 ///
 /// # Errors
-/// Words for the user.
+/// A message for the user.
 pub fn run(options: &Options) -> Outcome {
     if options.once || options.json {
         return print(options);
     }
     if !io::stdout().is_terminal() {
-        return Err("standard output is no terminal; use --once or --json".into());
+        return Err("standard output is not a terminal; use --once or --json".into());
     }
     let terminal = ratatui::try_init()?;
     let outcome = show(options, terminal);
@@ -139,7 +138,7 @@ fn watch_signals(events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints tables or JSON, to be read elsewhere. A target that goes is an error then.
+/// Prints tables or JSON for other programs. Here the loss of the target is an error.
 fn print(options: &Options) -> Outcome {
     let stop = stop_on_signal()?;
     let mut link = Link::new(&options.socket);
@@ -164,7 +163,7 @@ fn print(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// False if a signal came first.
+/// Waits for the interval; false if a signal comes first.
 fn wait(interval: Duration, stop: &AtomicBool) -> bool {
     let begun = Instant::now();
     while !stop.load(Ordering::Relaxed) {

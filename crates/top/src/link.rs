@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) enum News {
     Report(Box<Report>),
-    /// There is no connection, or no more.
+    /// There is no connection, or it was lost.
     Lost(String),
-    /// What has come of a kick.
+    /// The outcome of a kick.
     Kicked(Result<String, String>),
 }
 
-/// A target that is looked for again whenever it is lost.
+/// A connection to a target that is made again after a loss.
 #[derive(Debug)]
 pub(crate) struct Link {
     path: PathBuf,
-    /// With when it was last used.
+    /// The connection, and when it was last used.
     client: Option<(Client, Instant)>,
 }
 
@@ -57,7 +57,7 @@ impl Link {
         Ok(format!("{} associations of {host} end", result["ended"]))
     }
 
-    /// Reports every interval until nobody listens any more. What comes by `kicks` is done at once.
+    /// Sends a report every interval until `tell` returns false. Requests from `kicks` are carried out at once.
     pub(crate) fn follow(
         mut self,
         interval: Duration,

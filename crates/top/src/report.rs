@@ -1,4 +1,4 @@
-//! What a target tells of itself, as far as it is shown. Fields that a target does not have are 0.
+//! The parts of a target's report that are shown. Fields that a target does not have are 0.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub(crate) struct Class {
 #[serde(default)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
-    /// Ends in ns, ascending, and how many took no longer.
+    /// The end of each bucket in ns, ascending, and its number of commands.
     pub(crate) buckets: Vec<(u64, u64)>,
 }
 
@@ -102,7 +102,8 @@ impl Report {
         self.reactors.iter().map(|reactor| reactor.time_ns).max().unwrap_or(0) as f64 / 1e9
     }
 
-    /// Time since an earlier report by the target's clock, in s; none if that is one of another target.
+    /// Time since an earlier report by the target's clock, in s; none if that report is from another target, or from an
+    /// earlier run.
     pub(crate) fn seconds_since(&self, before: &Report) -> Option<f64> {
         let seconds = self.up_s() - before.up_s();
         (seconds > 0.0 && self.reactors.len() == before.reactors.len()).then_some(seconds)
@@ -119,10 +120,10 @@ impl Namespace {
     }
 }
 
-/// The last bucket has no end; this is where it begins, or before.
+/// Upper limit for shown quantiles: the last bucket has no end, and begins below this time.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// The time in µs that all but a hundredth of the commands since `before` did not exceed, all classes together.
+/// The 99th percentile of the latencies since `before` in µs, all classes together.
 pub(crate) fn p99_us(now: &[Latency], before: &[Latency]) -> Option<f64> {
     let mut new: BTreeMap<u64, u64> = BTreeMap::new();
     for (class, latency) in now.iter().enumerate() {

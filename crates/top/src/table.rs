@@ -1,16 +1,16 @@
-//! Tables of figures: by columns with a unit each, sorted by one of them.
+//! Tables of figures: each column has a unit, and rows are sorted by one column.
 
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
 
-/// What the figures of a column are.
+/// The unit of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Words.
     Text,
-    /// A number of things.
+    /// A number.
     Count,
-    /// So many a second.
+    /// A number a second.
     Rate,
     /// Bytes.
     Bytes,
@@ -18,34 +18,34 @@ pub(crate) enum Unit {
     ByteRate,
     /// Microseconds.
     Time,
-    /// A part of 1.
+    /// A fraction of 1, shown in percent.
     Part,
-    /// A number with one digit behind the point.
+    /// A number with one decimal.
     Ratio,
 }
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    /// In JSON.
+    /// The name in JSON.
     pub(crate) key: &'static str,
     pub(crate) head: &'static str,
     pub(crate) unit: Unit,
 }
 
-/// What stands in a row and a column.
+/// The content of a row in one column.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
     Text(String),
     Figure(f64),
-    /// Not known yet, or of nothing.
+    /// Not known yet, or undefined.
     Nothing,
 }
 
 /// One host, namespace, function or reactor.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// As many as there are columns; the first two tell rows apart.
+    /// One for each column; the first two identify the row.
     pub(crate) cells: Vec<Cell>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Row>,
 }
 
-/// By which column rows are sorted.
+/// The column by which rows are sorted, and the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) column: usize,
@@ -78,7 +78,7 @@ impl From<u64> for Cell {
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Cell {
-        // What others are called must not move the cursor, nor look like something else.
+        // Names from hosts must not control the terminal, nor look like other names.
         Cell::Text(text.replace(bpfof_nvme::is_unprintable, "?"))
     }
 }
@@ -92,7 +92,7 @@ impl Cell {
         }
     }
 
-    /// Nothing is less than anything.
+    /// Cells without a value come before all others.
     const fn rank(&self) -> u8 {
         match self {
             Cell::Nothing => 0,
@@ -101,7 +101,7 @@ impl Cell {
         }
     }
 
-    /// As people read it.
+    /// The cell as people read it.
     pub(crate) fn text(&self, unit: Unit) -> String {
         match self {
             Cell::Text(text) => text.clone(),
@@ -120,7 +120,7 @@ impl Cell {
 }
 
 impl Row {
-    /// What tells it apart from others, also later.
+    /// Identifies the row, also in later reports.
     pub(crate) fn key(&self) -> String {
         self.cells.iter().take(2).map(|cell| cell.text(Unit::Count) + "\n").collect()
     }
@@ -146,7 +146,7 @@ impl Table {
         self.rows.iter().map(row).collect()
     }
 
-    /// In lines, columns as wide as what is in them.
+    /// The table as lines; each column is as wide as its widest cell.
     pub(crate) fn lines(&self) -> Vec<String> {
         let heads = self.columns.iter().map(|column| column.head.to_owned()).collect();
         let body = self.rows.iter().map(|row| {
@@ -187,7 +187,7 @@ pub(crate) fn written(figure: f64, unit: Unit) -> String {
     }
 }
 
-/// 1,234,567; small ones that are not whole with a digit behind the point.
+/// Groups digits as in 1,234,567; fractions below 10 have one decimal.
 fn grouped(figure: f64) -> String {
     if figure < 10.0 && figure.fract() != 0.0 {
         return format!("{figure:.1}");

@@ -1,4 +1,4 @@
-//! The screen.
+//! Draws the screen.
 
 use crate::app::{App, Dialog, Link};
 use crate::figures::{Figures, Summary};
@@ -12,24 +12,24 @@ use ratatui::widgets::{
     TableState, Wrap,
 };
 
-/// Lines of the curve.
+/// Height of the curve, in lines.
 const CURVE_LINES: u16 = 2;
-/// Screens with fewer lines have none.
+/// Screens with fewer lines have no curve.
 const CURVE_FROM_LINES: u16 = 14;
-/// What a column of words has at least, if it needs as much.
+/// Least width of a column of words that needs as much.
 const WORDS_MIN: u16 = 16;
-/// Between two columns.
+/// Width between two columns.
 const GAP: u16 = 2;
 
 const KEYS: &str = "q quit  1-4 tables  s sort  r reverse  p pause  k kick  ? help";
 const HELP: [&str; 13] = [
     "1 2 3 4, Tab, ← →   hosts, namespaces, functions, reactors",
     "↑ ↓ PgUp PgDn       choose a row",
-    "s S                 sort by the next column, the last one",
-    "r                   the other way round",
-    "p, Space            pause; the target works on",
+    "s S                 sort by the next column, the previous one",
+    "r                   reverse the order",
+    "p, Space            pause the display",
     "k                   end all associations of the chosen host",
-    "?                   this",
+    "?                   this help",
     "q, Esc, Ctrl-C      quit",
     "",
     "Rates are those of the last interval. p99: latency at the target that 99 of",
@@ -38,7 +38,7 @@ const HELP: [&str; 13] = [
     "written, by chains as well.",
 ];
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
     let curve = if frame.area().height >= CURVE_FROM_LINES { CURVE_LINES } else { 0 };
     let lines = Layout::vertical([
@@ -70,8 +70,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
             let lines = [
                 "End all associations of this host?".to_owned(),
                 host.to_string(),
-                "It may come again: to keep it out change its rule.".to_owned(),
-                "y: end them; any other key: leave it".to_owned(),
+                "It may connect again: to keep it out, change its rule.".to_owned(),
+                "y: end them; any other key: cancel".to_owned(),
             ];
             draw_dialog(frame, "Kick", &lines);
         }
@@ -138,7 +138,7 @@ fn waiting(app: &App) -> Paragraph<'static> {
     Paragraph::new(words).wrap(Wrap { trim: false })
 }
 
-/// As many columns, from the left, as there is room for: half a figure is a wrong one.
+/// Draws as many whole columns, from the left, as there is room for: a cut figure would be a wrong one.
 fn draw_table(frame: &mut Frame<'_>, app: &App, table: &Table, area: Rect) {
     let order = app.pane().order;
     let heads: Vec<String> = table
@@ -174,7 +174,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, table: &Table, area: Rect) {
     };
     let style = match app.link {
         Link::Live => Style::new(),
-        // What was known last.
+        // The figures of the last report, dimmed.
         Link::Connecting | Link::Lost(_) => Style::new().add_modifier(Modifier::DIM),
     };
     let drawn = DrawnTable::new(
@@ -189,7 +189,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, table: &Table, area: Rect) {
     frame.render_stateful_widget(drawn, area, &mut state);
 }
 
-/// Widths of the columns that have room. Words give way to figures, down to [`WORDS_MIN`].
+/// The widths of the columns that have room. Columns of words shrink in favour of figures, down to [`WORDS_MIN`].
 fn widths(table: &Table, heads: &[String], body: &[Vec<String>], room: u16) -> Vec<u16> {
     let width = |index: usize| {
         let cells = body.iter().map(|row| &row[index]).chain([&heads[index]]);
@@ -213,7 +213,7 @@ fn widths(table: &Table, heads: &[String], body: &[Vec<String>], room: u16) -> V
     widths
 }
 
-/// A text in so many columns: names differ at their ends, so the middle goes.
+/// Fits a text into a width. Names differ at their ends, so the middle is cut out.
 fn fit(text: &str, width: u16) -> String {
     let (length, width) = (text.chars().count(), usize::from(width));
     if length <= width {

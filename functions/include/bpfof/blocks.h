@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Building blocks of storage functions: numbers in blocks, a cursor that does not leave its block,
- * binary search, and what to do next. docs/writing-functions.md shows them at work.
+ * Building blocks of storage functions: numbers in blocks, a cursor that stays within its block,
+ * binary search, and ways to end a call. docs/writing-functions.md shows how to use them.
  *
- * Everything is inlined, so what a function does not use costs nothing. Nothing here is needed for
- * safety: an access outside of the arena ends the chain anyway. It is for telling a damaged block
- * by a code of one's own, and for never taking bytes of one field for another.
+ * Everything is inlined, so a function pays only for the parts that it uses. Nothing here is needed
+ * for safety: an access outside of the arena ends the chain anyway. These parts help a function to
+ * report a damaged block with an error code of its own, and never to read beyond a field.
  */
 #ifndef BPFOF_BLOCKS_H
 #define BPFOF_BLOCKS_H
@@ -13,12 +13,12 @@
 #include "../bpfof.h"
 
 /*
- * A read of so many bytes is within BPFOF_MAX_HOP_BYTES wherever it begins, on devices of up to
- * 4096 bytes a logical block.
+ * A read of up to this many bytes stays within BPFOF_MAX_HOP_BYTES at any offset, on devices with
+ * logical blocks of up to 4096 bytes.
  */
 #define BPFOF_READ_MAX (BPFOF_MAX_HOP_BYTES - 2 * 4096)
 
-/* ---- Numbers, at any address and in either byte order ---- */
+/* ---- Numbers, unaligned and in either byte order ---- */
 
 typedef __u16 __attribute__((may_alias)) bpfof_any16;
 typedef __u32 __attribute__((may_alias)) bpfof_any32;
@@ -56,13 +56,14 @@ static inline __u64 bpfof_be64(const void *at)
 
 /* ---- Bytes ---- */
 
-/* Bytes of the block in hand. */
+/* Size of the current block in bytes. */
 static inline __u64 bpfof_data_size(const struct bpfof_ctx *ctx)
 {
 	return ctx->data_end - ctx->data;
 }
 
-/* < 0, 0, > 0 as a comes before, is, or comes after b; what begins with the other comes after it. */
+/* Returns < 0, 0 or > 0 as a comes before, is, or comes after b. A prefix of a string comes before
+ * it. */
 static inline __s64 bpfof_compare(const void *a, __u64 a_size, const void *b, __u64 b_size)
 {
 	__s64 order = bpfof_memcmp(a, b, a_size < b_size ? a_size : b_size);
@@ -75,11 +76,11 @@ static inline int bpfof_equal(const void *a, __u64 a_size, const void *b, __u64 
 	return a_size == b_size && bpfof_memcmp(a, b, a_size) == 0;
 }
 
-/* ---- A cursor: takes one field after the other, up to an end ---- */
+/* ---- A cursor: takes fields one after the other, up to an end ---- */
 
 /*
- * Taking more than there is fails, and so does everything after that: a function may take all the
- * fields of an entry and ask once whether it failed. What failed is 0.
+ * Taking more bytes than there are fails, and so does every later take. So a function may take all
+ * fields of an entry and check for failure once. A failed take returns 0.
  */
 struct bpfof_cursor {
 	/* the next byte; 0 after a failure */
@@ -87,7 +88,7 @@ struct bpfof_cursor {
 	const __u8 *end;
 };
 
-/* Over the bytes from `from` to before `end`; failed if they are in the wrong order. */
+/* A cursor over the bytes from `from` up to `end`; it has failed if `from` is behind `end`. */
 static inline struct bpfof_cursor bpfof_cursor(const void *from, const void *end)
 {
 	struct bpfof_cursor cursor = { from, end };
@@ -107,7 +108,7 @@ static inline void bpfof_fail(struct bpfof_cursor *cursor)
 	cursor->at = cursor->end = 0;
 }
 
-/* Bytes that are left. */
+/* Number of bytes left. */
 static inline __u64 bpfof_left(const struct bpfof_cursor *cursor)
 {
 	return cursor->end - cursor->at;
@@ -148,8 +149,8 @@ static inline __u64 bpfof_take_le64(struct bpfof_cursor *cursor)
 }
 
 /*
- * A number of at most `bits` bits in groups of seven, the lowest first; all bytes but the last have
- * their top bit set. One that is longer, or has no end, fails.
+ * Takes a number of at most `bits` bits in groups of seven, the lowest first; all bytes but the
+ * last have their top bit set. A longer number, or one without an end, fails.
  */
 static inline __u64 bpfof_take_varint(struct bpfof_cursor *cursor, __u32 bits)
 {
@@ -171,7 +172,8 @@ static inline __u64 bpfof_take_varint(struct bpfof_cursor *cursor, __u32 bits)
 	return 0;
 }
 
-/* As LSM tables and protocol buffers write them; most are of one byte, which is fastest. */
+/* Takes a varint as in LSM tables and protocol buffers. Most have one byte, which is the fastest
+ * case. */
 static inline __u32 bpfof_take_varint32(struct bpfof_cursor *cursor)
 {
 	const __u8 *at = cursor->at;
@@ -191,7 +193,7 @@ static inline __u64 bpfof_take_varint64(struct bpfof_cursor *cursor)
 /* ---- Binary search ---- */
 
 /*
- * Over items of which the first ones are "below" and the others not:
+ * Search over items of which the first ones are "below" and the others are not:
  *
  *     struct bpfof_search search = { 0, count };
  *
@@ -201,7 +203,7 @@ static inline __u64 bpfof_take_varint64(struct bpfof_cursor *cursor)
  *         bpfof_narrow(&search, middle, item[middle] < wanted);
  *     }
  *
- * Then `low` is the number of those below.
+ * Afterwards `low` is the number of items below.
  */
 struct bpfof_search {
 	__u32 low;
@@ -221,7 +223,7 @@ static inline void bpfof_narrow(struct bpfof_search *search, __u32 middle, int i
 		search->high = middle;
 }
 
-/* How many of `count` ascending numbers, `stride` bytes apart, are below `key`. */
+/* Returns how many of `count` ascending numbers, `stride` bytes apart, are below `key`. */
 static inline __u32 bpfof_lower_bound(const void *first, __u64 stride, __u32 count, __u64 key)
 {
 	struct bpfof_search search = { 0, count };
@@ -234,7 +236,7 @@ static inline __u32 bpfof_lower_bound(const void *first, __u64 stride, __u32 cou
 	return search.low;
 }
 
-/* How many of them are not above `key`. */
+/* Returns how many of them are less than or equal to `key`. */
 static inline __u32 bpfof_upper_bound(const void *first, __u64 stride, __u32 count, __u64 key)
 {
 	struct bpfof_search search = { 0, count };
@@ -247,9 +249,9 @@ static inline __u32 bpfof_upper_bound(const void *first, __u64 stride, __u32 cou
 	return search.low;
 }
 
-/* ---- What is next; all return 0, so that a function can end with them ---- */
+/* ---- Ends of a call; all return 0, so that a function can return their result ---- */
 
-/* One read, as the whole next hop. */
+/* Makes this read the next hop. */
 static inline int bpfof_read(struct bpfof_ctx *ctx, __u32 file, __u64 offset, __u32 size)
 {
 	ctx->next_offset[0] = offset;
@@ -259,7 +261,7 @@ static inline int bpfof_read(struct bpfof_ctx *ctx, __u32 file, __u64 offset, __
 	return 0;
 }
 
-/* The first `size` bytes of scratch are the answer. */
+/* Ends the chain: the first `size` bytes of scratch are the answer. */
 static inline int bpfof_answer(struct bpfof_ctx *ctx, __u32 size)
 {
 	ctx->out_len = size;

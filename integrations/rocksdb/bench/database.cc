@@ -28,21 +28,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/* Levels that are to have tables. */
+/* Number of levels with tables. */
 constexpr size_t LEVELS = 5;
 constexpr double BLOOM_BITS_PER_KEY = 10;
 
-/* Memory for what is loaded, before it becomes a table. */
+/* Memory for keys being loaded, before they become a table. */
 constexpr size_t LOADING_BUFFER_BYTES = 64 << 20;
 
-/* Keys are loaded in steps of this prime, so that the hottest ones of Zipf's distributions, which are
- * the first indices, are in tables of all ages. */
+/* Keys are loaded in steps of this prime, so that the most frequent keys of Zipf's distributions, which
+ * have the first indices, are in tables of all ages. */
 constexpr uint64_t STRIDE = 1000000007;
 
-/* About so long is the place of a blob in a table. */
+/* Approximate size of a blob's place in a table. */
 constexpr uint32_t BLOB_PLACE_BYTES = 12;
 
-/* Of a key and its value in a table. */
+/* Bytes of a key and its value in a table. */
 uint64_t entry_bytes(const Shape &shape)
 {
 	return KEY_BYTES + (shape.values == Values::kBlob ? BLOB_PLACE_BYTES : shape.value_bytes);
@@ -53,7 +53,7 @@ uint64_t bytes_of(const Shape &shape)
 	return shape.keys * entry_bytes(shape);
 }
 
-/* What is merged onto the value of a key. */
+/* The operand that is merged onto the value of a key. */
 std::string operand_of(const Slice &key)
 {
 	return std::string(key.data(), 4);
@@ -106,7 +106,7 @@ Status put(rocksdb::DB *db, const Shape &shape, bool is_operand, uint64_t index)
 			  : db->Put(options, key, value_of(key, shape.value_bytes));
 }
 
-/* Moves all tables of level 0 to another level, and makes tables of the ordinary size of them. */
+/* Moves all tables of level 0 to another level, as tables of the ordinary size. */
 Status compact_into(rocksdb::DB *db, int level)
 {
 	rocksdb::CompactionOptions options;
@@ -124,9 +124,9 @@ Status compact_into(rocksdb::DB *db, int level)
 /*
  * Loads the oldest keys into the last level, newer ones into those above it, and the newest into level
  * 0: each level is filled to four fifths of its size, and has tables for the whole range of keys, as in
- * a database that has long been in use. Compactions by themselves would leave levels that have just
- * been drained: full of gaps, and not the same each time. With merges all keys are in the last level, and their
- * operands above it.
+ * a database that has long been in use. Normal compactions would leave freshly drained levels: full of
+ * gaps, and not the same each time. With merges all keys are in the last level, and their operands
+ * above it.
  */
 Status load(rocksdb::DB *db, const Shape &shape)
 {
@@ -161,7 +161,7 @@ Status load(rocksdb::DB *db, const Shape &shape)
 	return Status::OK();
 }
 
-/* Reads blocks of random keys as RocksDB does it without a cache; their average per Get. */
+/* Reads blocks of random keys as RocksDB does without a cache; returns their average per Get. */
 Status blocks_per_get(const Shape &shape, const std::string &path, double *blocks)
 {
 	constexpr int GETS = 2000;
@@ -229,8 +229,8 @@ rocksdb::Options options_of(
 	rocksdb::BlockBasedTableOptions table;
 
 	/*
-	 * Five levels at any number of keys: 0.4, 2.1, 12.4 % and the rest below level 0. Tables, and
-	 * what is flushed, are as large as the first level: 4 MB of the default.
+	 * Five levels at any number of keys: 0.4, 2.1, 12.4 % and the rest below level 0. Tables and
+	 * memtables are as large as the first level: 4 MB by default.
 	 */
 	options.max_bytes_for_level_base = bytes_of(shape) / 232;
 	options.max_bytes_for_level_multiplier = 6;
@@ -255,7 +255,7 @@ rocksdb::Options options_of(
 std::string key_of(uint64_t index)
 {
 	static const char DIGITS[] = "0123456789abcdef";
-	/* A bijection: no two indices have the same key. */
+	/* A bijection: different indices have different keys. */
 	uint64_t mixed = Random(index).next();
 	std::string key(KEY_BYTES, '0');
 
@@ -295,7 +295,7 @@ Status load_shape(const std::string &path, Shape *shape)
 	std::string word = name(Values::kPlain);
 
 	if (file >> shape->keys >> shape->value_bytes) {
-		/* Nothing is there in databases that had no other kind. */
+		/* Older databases, which had only one kind of values, lack this word. */
 		file >> word;
 		for (size_t values = 0; values < VALUES; values++) {
 			shape->values = static_cast<Values>(values);
@@ -304,14 +304,14 @@ Status load_shape(const std::string &path, Shape *shape)
 		}
 	}
 	return Status::NotFound(
-		path + " is not a whole database of this program", "make one by its command create");
+		path + " is not a complete database of this program", "make one with the command create");
 }
 
 Copy::Copy(const std::string &path, Status *status) : path_(path + ".run")
 {
 	std::error_code error;
 
-	/* What a run has left that was killed. */
+	/* Removes a copy that a killed run has left. */
 	fs::remove_all(path_, error);
 	fs::create_directory(path_, error);
 	for (const fs::directory_entry &entry : fs::directory_iterator(path, error)) {
@@ -350,11 +350,11 @@ Status create(const std::string &path, const Shape &shape)
 	}
 	if (fs::exists(path))
 		return Status::InvalidArgument(
-			path + " exists, and is not a whole database of this program",
+			path + " exists, and is not a complete database of this program",
 			"remove it, or give another folder");
 	Opening with_filters;
 
-	/* They are there for runs that ask them, and otherwise not read. */
+	/* Filters are present for runs that use them; other runs do not read them. */
 	with_filters.bloom = true;
 	rocksdb::Options options = options_of(shape, with_filters, nullptr);
 	Status status;
@@ -362,7 +362,7 @@ Status create(const std::string &path, const Shape &shape)
 	options.create_if_missing = true;
 	options.disable_auto_compactions = true;
 	options.write_buffer_size = LOADING_BUFFER_BYTES;
-	/* It gets its name when it is whole. */
+	/* Renamed when it is complete. */
 	const std::string part = path + ".part";
 	std::error_code error;
 

@@ -27,7 +27,8 @@ class Histogram {
 
 	uint64_t count() const { return count_; }
 
-	/* The value that so many of all, from 0 to 1, do not exceed, within 0.4 %; 0 of none. */
+	/* The value that this share of all values, from 0 to 1, does not exceed, within 0.4 %; 0 if
+	 * there are none. */
 	double quantile(double share) const
 	{
 		const double wanted = std::ceil(share * static_cast<double>(count_));
@@ -42,10 +43,10 @@ class Histogram {
 	}
 
     private:
-	/* Values below 2 * STEPS have a count each; from there on each power of two has STEPS. */
+	/* Values below 2 * STEPS have a counter each; above, each power of two has STEPS counters. */
 	static constexpr unsigned STEP_BITS = 7;
 	static constexpr size_t STEPS = size_t{1} << STEP_BITS;
-	/* 18 minutes in ns; what is longer counts as that. */
+	/* 18 minutes in ns; longer values count as that. */
 	static constexpr unsigned VALUE_BITS = 40;
 
 	static size_t index(uint64_t value)

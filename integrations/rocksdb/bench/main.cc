@@ -22,17 +22,17 @@ const char *const USAGE =
 	"       bpfof-rocksdb-bench run FOLDER --url URL --device DEVICE [OPTIONS]\n"
 	"\n"
 	"create makes a database of five levels without compression, and prints what it consists of;\n"
-	"one of the same size that is there already is left alone.\n"
+	"an existing one of the same size is left alone.\n"
 	"  --keys N              keys of 16 bytes, at least 100000 [default: 9000000]\n"
 	"  --value-bytes N       bytes of a value, 16 to 4096 [default: 100]\n"
 	"  --values KIND         plain: in tables; merge: with an operand for each in a level above\n"
-	"                        the last, wants 300 bytes or more; blob: in blob files [default: plain]\n"
+	"                        the last, needs 300 bytes or more; blob: in blob files [default: plain]\n"
 	"\n"
 	"run measures each workload in all modes in turn, and prints a JSON object for each\n"
 	"measurement. Every answer is checked; a wrong one ends the run.\n"
 	"  --url URL             the target: nvme-tcp://HOST:PORT/NQN?ns=N; not for mode local alone\n"
 	"  --device DEVICE       its namespace on this machine: block device or image\n"
-	"  --target-pid PID      the target's process, to tell its processor time\n"
+	"  --target-pid PID      the target's process, to report its processor time\n"
 	"  --workloads LIST      see below [default: uniform]\n"
 	"  --modes LIST          plain, chains, blocks, single, local [default: plain,chains,blocks]\n"
 	"  --threads LIST        clients [default: 24]\n"
@@ -40,8 +40,8 @@ const char *const USAGE =
 	"  --milliseconds N      length of each [default: 1000]\n"
 	"  --cache-bytes N       block cache [default: 0, none]\n"
 	"  --evictable-index     index blocks are in the block cache, which is then needed\n"
-	"  --bloom               Bloom filters are asked\n"
-	"  --sample-rate X       share of Gets that RocksDB does itself, for its cache, fixed\n"
+	"  --bloom               Bloom filters are used\n"
+	"  --sample-rate X       fixed share of Gets that RocksDB does itself, for its cache\n"
 	"                        [default: the library adapts it]\n"
 	"  --lanes-max N         connections that clients share, one for each processor; 0: each client has\n"
 	"                        its own [default: the library's]\n"
@@ -53,7 +53,7 @@ const char *const USAGE =
 
 [[noreturn]] void refuse(const std::string &why)
 {
-	std::fprintf(stderr, "bpfof-rocksdb-bench: %s; --help tells more\n", why.c_str());
+	std::fprintf(stderr, "bpfof-rocksdb-bench: %s; see --help\n", why.c_str());
 	std::exit(2);
 }
 
@@ -133,7 +133,7 @@ std::vector<bench::Mode> modes(const std::string &list)
 
 using Handler = std::function<void(const std::string &)>;
 
-/* Hands each option, without its dashes, and its value to its handler. Those named in `flags` have no
+/* Passes each option, without its dashes, and its value to its handler. Options in `flags` have no
  * value. */
 void parse(int argc, char **argv, const std::map<std::string, Handler> &handlers,
 	const std::vector<std::string> &flags)
@@ -155,7 +155,7 @@ void parse(int argc, char **argv, const std::map<std::string, Handler> &handlers
 		handlers.at(options[which].name)(optarg ? optarg : "");
 	}
 	if (optind < argc)
-		refuse(std::string("what is ") + argv[optind]);
+		refuse(std::string("unknown argument ") + argv[optind]);
 }
 
 rocksdb::Status create(const std::string &path, int argc, char **argv)
@@ -231,7 +231,7 @@ rocksdb::Status run(const std::string &path, int argc, char **argv)
 				}}},
 		{"evictable-index", "bloom", "check"});
 	if (options.workloads.empty() || options.modes.empty() || options.threads.empty())
-		refuse("--workloads, --modes and --threads want at least one each");
+		refuse("--workloads, --modes and --threads need at least one entry each");
 	const bool is_remote = std::any_of(options.modes.begin(), options.modes.end(),
 		[](bench::Mode mode) { return mode != bench::Mode::kLocal; });
 
@@ -255,17 +255,18 @@ int main(int argc, char **argv)
 	const std::string command = argc > 1 ? argv[1] : "";
 
 	if ((command != "create" && command != "run") || argc < 3 || argv[2][0] == '-')
-		refuse("usage: create or run, and the database's folder");
+		refuse("usage: create or run, then the database's folder");
 	const std::string path = argv[2];
 
 	/*
-	 * Clients share a processor. If one that is woken takes it from one that runs, as is usual, that one
-	 * waits for milliseconds, and high percentiles tell of nothing else. It would be usual if this failed.
+	 * Clients share a processor. If a thread that wakes preempts a running one, as is usual, that
+	 * one waits for milliseconds, and high percentiles show nothing else. If this call fails,
+	 * preemption stays as usual.
 	 */
 	const struct sched_param none = {};
 
 	sched_setscheduler(0, SCHED_BATCH, &none);
-	/* What is left of the arguments follows a name, as getopt_long() wants it. */
+	/* The remaining arguments follow a program name, as getopt_long() expects. */
 	argv[2] = argv[0];
 	const rocksdb::Status status =
 		command == "create" ? create(path, argc - 2, argv + 2) : run(path, argc - 2, argv + 2);

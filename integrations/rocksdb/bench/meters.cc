@@ -62,7 +62,7 @@ std::optional<double> energy_j()
 
 	for (const auto &zone : fs::directory_iterator("/sys/class/powercap", error)) {
 		const std::string name = zone.path().filename();
-		/* Packages are intel-rapl:N; what is below them has another colon. */
+		/* Packages are intel-rapl:N; names of their parts have another colon. */
 		const bool is_package =
 			name.rfind("intel-rapl:", 0) == 0 && name.find(':', 11) == std::string::npos;
 		const std::optional<double> used =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What is used up: processor time and energy. */
+/* Meters of resources: processor time and energy. */
 #ifndef BPFOF_ROCKSDB_BENCH_METERS_H
 #define BPFOF_ROCKSDB_BENCH_METERS_H
 
@@ -9,13 +9,13 @@ namespace bench {
 
 /* Processor time of this process so far, in s. */
 double own_cpu_s();
-/* That of another process, of threads that still run; nothing if it cannot be told. */
+/* Processor time of another process, of its live threads; nullopt if it cannot be read. */
 std::optional<double> cpu_s_of(int pid);
-/* Energy that the machine's processors have used, in J, from a start that is arbitrary; nothing if they
- * do not tell us. */
+/* Energy that the machine's processors have used, in J, since an arbitrary start; nullopt if the
+ * machine does not report it. */
 std::optional<double> energy_j();
-/* Processor time that the hypervisor has given to others while there was work here, of all processors,
- * in s; 0 where there is none. */
+/* Processor time, of all processors, that the hypervisor gave to other guests while this one had work,
+ * in s; 0 without a hypervisor. */
 double stolen_cpu_s();
 /* How many processors the machine has. */
 unsigned processors();

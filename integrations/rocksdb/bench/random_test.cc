@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What is drawn against what the distribution says; quantiles against sorted values. */
+/* Tests random draws against their distribution, and quantiles against sorted values. */
 #include "histogram.h"
 #include "zipf.h"
 
@@ -11,9 +11,9 @@ using bench::Zipf;
 namespace {
 
 /*
- * Chi-squared over ranks that are expected often enough to count, the others together. Its mean is the
+ * Chi-squared over the ranks that are expected often enough, with the others together. Its mean is the
  * number of bins, its standard deviation sqrt(2 * bins): five of these off is no accident, and the seed
- * is always the same.
+ * is fixed.
  */
 void check_frequencies(uint64_t ranks, double theta)
 {
@@ -58,7 +58,7 @@ void check_quantiles()
 
 	CHECK(histogram.quantile(0.5) == 0, "of nothing");
 	for (int i = 0; i < 100000; i++) {
-		/* Over all magnitudes. */
+		/* Values of all magnitudes. */
 		values.push_back(random.next() >> (24 + random.below(40)));
 		(i % 3 ? histogram : other).record(values.back());
 	}

@@ -25,26 +25,26 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/* Tables are known after a few milliseconds, if the target answers at all. */
+/* Tables are known after a few milliseconds if the target works. */
 constexpr unsigned READY_MS = 30000;
-/* A cache is full when it holds so much of its size: its shards do not fill evenly. */
+/* A cache counts as full at this share of its size: its shards do not fill evenly. */
 constexpr double FULL = 0.95;
-/* Filling goes on in rounds of this length, until one of them adds next to nothing, but not forever. */
+/* The cache is filled in rounds of this length, until a round adds next to nothing, but not forever. */
 constexpr unsigned FILL_MS = 200, FILL_ROUNDS_MAX = 150;
 constexpr double FILL_LEAST = 0.005;
-/* A measurement of which a hypervisor has taken more than this part of the processors' time is made
- * again, so often at most; what lost least is what counts. */
+/* A measurement that lost more than this share of the processors' time to the hypervisor is repeated,
+ * at most so often; the attempt that lost least counts. */
 constexpr double STOLEN_MOST = 0.02;
 constexpr unsigned ATTEMPTS = 3;
 
 struct Opened {
 	std::unique_ptr<rocksdb::DB> db;
-	/* The same, or null if it was opened without a target. */
+	/* The same database, or null if it was opened without a target. */
 	PushdownDB *pushdown = nullptr;
 	std::shared_ptr<rocksdb::Cache> cache;
 };
 
-/* All counters at a moment, or the difference of two. */
+/* All counters at one moment, or the difference of two moments. */
 struct Usage {
 	double host_cpu_s, stolen_cpu_s;
 	std::optional<double> target_cpu_s, energy_j;
@@ -64,7 +64,7 @@ struct Usage {
 	Usage since(const Usage &before) const
 	{
 		const auto less = [](const auto &later, const auto &earlier) {
-			/* Counters of energy start again from 0 now and then. */
+			/* Energy counters wrap around now and then. */
 			return later && earlier && *later >= *earlier
 				       ? std::optional<double>(*later - *earlier)
 				       : std::nullopt;
@@ -85,11 +85,11 @@ struct Usage {
 	}
 };
 
-/* What all clients together did. */
+/* The work of all clients together. */
 struct Work {
 	Histogram latencies_ns;
 	double seconds = 0;
-	/* Blocks that RocksDB itself has read from tables, from wherever. */
+	/* Blocks of tables that RocksDB itself has read, from any source. */
 	uint64_t rocksdb_blocks = 0;
 };
 
@@ -97,11 +97,11 @@ struct Measured {
 	Work done;
 	Usage used = {};
 
-	/* The part of the processors' time that others had. */
+	/* The share of the processors' time that the hypervisor took. */
 	double stolen() const { return used.stolen_cpu_s / (done.seconds * processors()); }
 };
 
-/* One line of output says which measurement it is of. */
+/* Identifies the measurement in its line of output. */
 struct Case {
 	const Workload &workload;
 	Mode mode;
@@ -137,7 +137,7 @@ Status open(const RunOptions &options, const Shape &shape, bool is_local, Opened
 	pushdown.speculate = options.speculate;
 	if (options.lanes_max)
 		pushdown.lanes_max = *options.lanes_max;
-	/* For each client, and for compactions. */
+	/* One for each client, and some for compactions. */
 	pushdown.readers_max = *std::max_element(options.threads.begin(), options.threads.end()) + 8;
 	const Status status = PushdownDB::Open(settings, pushdown, options.path, &opened->pushdown);
 
@@ -154,7 +154,7 @@ class Runner {
 
 	/* Waits until chains of reads go to the target. */
 	Status reach_target();
-	/* All repetitions of a workload in some modes, in turn. */
+	/* Measures all repetitions of a workload in these modes, in turn. */
 	Status measure(const Workload &workload, unsigned threads, const std::vector<Mode> &modes);
 
     private:
@@ -162,7 +162,7 @@ class Runner {
 	Status measure_well(const Case &which, const Zipf &zipf);
 	Status warm_up(const Case &which, const Zipf &zipf);
 	Status fill_cache(const Case &which, const Zipf &zipf);
-	/* Waits until what was written is in its place, and known. */
+	/* Waits until all writes are in tables, and these are known. */
 	Status quiet();
 	Status work(const Case &which, const Zipf &zipf, unsigned milliseconds, Work *done);
 	void set_mode(Mode mode);
@@ -233,7 +233,7 @@ Status Runner::reach_target()
 	Client client(world_, uniform, zipf, 0);
 	Status status = quiet();
 
-	/* Then there will be no chains. */
+	/* With only samples there are no chains. */
 	if (options_.sample_rate.value_or(0) >= 1)
 		return status;
 	set_mode(Mode::kChains);
@@ -259,7 +259,7 @@ Status Runner::quiet()
 	const Status status = settle(world_.db());
 
 	if (status.ok() && opened_.pushdown && !opened_.pushdown->wait_ready(READY_MS))
-		return Status::TimedOut("the tables did not become known to the target",
+		return Status::TimedOut("the target did not learn the tables in time",
 			opened_.pushdown->last_error());
 	return status;
 }
@@ -286,8 +286,8 @@ Status Runner::fill_cache(const Case &which, const Zipf &zipf)
 	return Status::OK();
 }
 
-/* A fifth of what is measured. A cache was filled by RocksDB's own reads before: chains alone would
- * take a hundred times as long to fill it by sampling, with the same blocks. */
+/* Runs a fifth of the measured time. RocksDB's own reads have filled the cache before: chains alone
+ * would take a hundred times as long to fill it by sampling, with the same blocks. */
 Status Runner::warm_up(const Case &which, const Zipf &zipf)
 {
 	Status status = opened_.cache ? fill_cache(which, zipf) : Status::OK();
@@ -346,7 +346,7 @@ Status Runner::measure_once(const Case &which, const Zipf &zipf, Measured *measu
 {
 	Status status = quiet();
 
-	/* Without a cache the first repetition's warm-up is good for all. */
+	/* Without a cache the warm-up of the first repetition suffices for all. */
 	if (status.ok() && (opened_.cache || which.repetition == 0))
 		status = warm_up(which, zipf);
 	if (status.ok() && which.workload.writes())
@@ -385,7 +385,7 @@ Status Runner::measure(const Workload &workload, unsigned threads, const std::ve
 	const Zipf zipf(world_.keys(), workload.theta);
 
 	for (unsigned repetition = 0; repetition < options_.repetitions; repetition++) {
-		/* Each is first as often as the others: what is written before is there for all that follow. */
+		/* Each mode comes first equally often: its writes affect all modes after it. */
 		for (size_t turn = 0; turn < modes.size(); turn++) {
 			const Mode mode = modes[(turn + repetition) % modes.size()];
 			const Status status = measure_well({workload, mode, threads, repetition}, zipf);
@@ -397,8 +397,8 @@ Status Runner::measure(const Workload &workload, unsigned threads, const std::ve
 	return Status::OK();
 }
 
-/* Measures in a copy, whose tables are the same files by another name, so that each run begins with the
- * same tables in the same levels, whatever others have written. */
+/* Measures in a copy, whose tables are hard links, so that each run begins with the same tables in the
+ * same levels, whatever earlier runs have written. */
 Status run_modes(const RunOptions &options, const std::vector<Mode> &modes)
 {
 	Shape shape;
@@ -428,7 +428,7 @@ Status run_modes(const RunOptions &options, const std::vector<Mode> &modes)
 	}
 	const Status closed = opened.db->Close();
 
-	/* Before the copy goes away. */
+	/* Closed before the copy is removed. */
 	opened.db.reset();
 	return status.ok() ? closed : status;
 }

@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/* Waits until no flush and no compaction is wanted or runs. TimedOut after ten minutes. */
+/* Waits until no flush and no compaction is pending or running. TimedOut after ten minutes. */
 inline rocksdb::Status settle(rocksdb::DB *db)
 {
 	static const char *const BUSY[] = {
@@ -33,7 +33,7 @@ inline rocksdb::Status settle(rocksdb::DB *db)
 			return rocksdb::Status::OK();
 		std::this_thread::sleep_for(std::chrono::milliseconds(5));
 	}
-	return rocksdb::Status::TimedOut("compactions have not ended for ten minutes");
+	return rocksdb::Status::TimedOut("compactions did not end within ten minutes");
 }
 
 } /* namespace bench */

@@ -23,7 +23,7 @@ Workload mix(Pick pick, double theta, unsigned updates)
 	return workload;
 }
 
-/* The core workloads of YCSB. Reads, where nothing else is said. */
+/* The core workloads of YCSB. Operations are reads unless set otherwise. */
 bool parse_ycsb(char letter, Workload *workload)
 {
 	const unsigned updates = letter == 'a' ? 50 : letter == 'b' ? 5 : 0;
@@ -43,7 +43,7 @@ bool parse_ycsb(char letter, Workload *workload)
 	return true;
 }
 
-/* Those with a number behind the colon. */
+/* Workloads with a number after the colon. */
 bool parse_numbered(const std::string &kind, const std::string &number, Workload *workload)
 {
 	char *end = nullptr;
@@ -216,7 +216,7 @@ Status Client::scan(const std::string &first)
 			return Status::Corruption("wrong entry in a scan after key " + before, key);
 		before.assign(key.data(), key.size());
 	}
-	/* The first key is there, so there is at least one. */
+	/* The first key exists, so there must be at least one. */
 	return before.empty() && iterator->status().ok()
 		       ? Status::Corruption("no value for key " + first + " in a scan")
 		       : iterator->status();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What clients do: the mixes of operations, and clients that do them and check the answers. */
+/* Workloads: mixes of operations, and clients that perform them and check the answers. */
 #ifndef BPFOF_ROCKSDB_BENCH_WORKLOAD_H
 #define BPFOF_ROCKSDB_BENCH_WORKLOAD_H
 
@@ -25,9 +25,9 @@ struct Workload {
 	std::string name;
 	Pick pick = Pick::kUniform;
 	double theta = 0;
-	/* Of a hundred operations; the rest are reads. */
+	/* Percentages of operations; the rest are reads. */
 	unsigned updates = 0, inserts = 0, read_modify_writes = 0, scans = 0;
-	/* Keys of a scan, or at most so many. */
+	/* Keys of a scan; the maximum if is_scan_random. */
 	uint32_t scan_length = 0;
 	bool is_scan_random = false;
 	/* Keys of a MultiGet(); 0 if reads are Get(). */
@@ -39,7 +39,7 @@ struct Workload {
 /* All names, for --help. */
 extern const char *const WORKLOADS;
 
-/* The workload of a name. False for a name that is none. */
+/* Finds a workload by its name. False if there is none. */
 bool parse_workload(const std::string &name, Workload *workload);
 
 /* The database as clients see it. */
@@ -51,7 +51,7 @@ class World {
 	}
 
 	rocksdb::DB *db() const { return db_; }
-	/* When it was made. */
+	/* The shape with which the database was created. */
 	const Shape &shape() const { return shape_; }
 	/* Keys that have been inserted. */
 	uint64_t keys() const { return keys_.load(std::memory_order_acquire); }
@@ -61,12 +61,12 @@ class World {
     private:
 	rocksdb::DB *db_;
 	const Shape shape_;
-	/* One after the other, so that all indices below keys_ are there. */
+	/* Serializes insertions, so that all indices below keys_ exist. */
 	std::mutex inserting_;
 	std::atomic<uint64_t> keys_;
 };
 
-/* One thread's operations. */
+/* Performs one thread's operations. */
 class Client {
     public:
 	Client(World &world, const Workload &workload, const Zipf &zipf, uint64_t seed)
@@ -74,7 +74,7 @@ class Client {
 	{
 	}
 
-	/* Does one operation. Corruption if an answer is wrong. */
+	/* Performs one operation. Corruption if an answer is wrong. */
 	rocksdb::Status operate();
 
     private:

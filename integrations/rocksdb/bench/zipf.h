@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/* A double from 0, and below 1. */
+/* A double in [0, 1). */
 inline double fraction(Random &random)
 {
 	return static_cast<double>(random.next() >> 11) * 0x1p-53;
@@ -19,8 +19,8 @@ inline double fraction(Random &random)
 /*
  * Exact for any theta above 0, also 1 and more, by rejection-inversion (W. Hörmann, G. Derflinger:
  * Rejection-inversion to generate variates from monotone discrete distributions, 1996): the area below
- * x^-theta is inverted, and what lies between the curve and the steps is drawn again. No tables, and a
- * draw takes little more than one attempt.
+ * x^-theta is inverted, and draws between the curve and the steps are repeated. No tables, and a draw
+ * takes little more than one attempt.
  */
 class Zipf {
     public:
@@ -30,7 +30,7 @@ class Zipf {
 	{
 	}
 
-	/* A rank from 0, the most frequent, and below `ranks`. */
+	/* A rank in [0, ranks); 0 is the most frequent. */
 	uint64_t next(Random &random) const
 	{
 		for (;;) {
@@ -54,20 +54,20 @@ class Zipf {
 		return std::fabs(scaled) < TINY ? log_x : std::expm1(scaled) / (1 - theta_);
 	}
 
-	/* Where the area is so large. */
+	/* The x at which the area has this size. */
 	double place(double area) const
 	{
-		/* Below -1 by rounding only. */
+		/* Below -1 only by rounding. */
 		const double scaled = std::max((1 - theta_) * area, -1.0);
 
 		return std::exp(std::fabs(scaled) < TINY ? area : std::log1p(scaled) / (1 - theta_));
 	}
 
-	/* Below this the limit is as good as the quotient. */
+	/* Below this the limit is as exact as the quotient. */
 	static constexpr double TINY = 1e-12;
 
 	double ranks_, theta_, low_, high_;
-	/* So near below a rank everything is that rank's. */
+	/* Values that are this close below a rank always belong to it. */
 	double near_;
 };
 

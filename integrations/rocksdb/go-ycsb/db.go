@@ -18,7 +18,7 @@ import (
 	"github.com/pingcap/go-ycsb/pkg/util"
 )
 
-// How reads are served, by the name that the command line gives.
+// How reads are served, by the name on the command line.
 var modes = map[string]C.enum_ycsb_mode{
 	"plain":  C.YCSB_PLAIN,
 	"chains": C.YCSB_CHAINS,
@@ -30,10 +30,10 @@ type settings struct {
 	path, url, device string
 	// One of the names in modes.
 	mode string
-	// The size that the database has when it is loaded.
+	// The size of the loaded database.
 	bytes   int64
 	threads int
-	// The database is made, and must not be there.
+	// The database is created, and must not exist.
 	create bool
 }
 
@@ -43,13 +43,13 @@ type database struct {
 	db    *C.struct_ycsb_db
 	codec *util.RowCodec
 
-	// go-ycsb counts failures, and does not tell what they were.
+	// go-ycsb counts failures, but does not report their reasons.
 	mutex    sync.Mutex
 	failures int
 	first    error
 }
 
-// taken makes an error of what a function of shim.h returned, or nil.
+// taken turns the message that a function of shim.h returned into an error, or nil.
 func taken(message *C.char) error {
 	if message == nil {
 		return nil
@@ -64,7 +64,7 @@ func takenBytes(from C.struct_ycsb_bytes) []byte {
 	return C.GoBytes(unsafe.Pointer(from.data), C.int(from.length))
 }
 
-// pointer is what a function of shim.h takes beside the length. Bytes may be none.
+// pointer returns the address and length that functions of shim.h take. Bytes may be empty.
 func pointer(bytes []byte) (unsafe.Pointer, C.size_t) {
 	if len(bytes) == 0 {
 		return nil, 0
@@ -94,7 +94,7 @@ func open(s settings, codec *util.RowCodec) (*database, error) {
 	return d, nil
 }
 
-// settle waits until what was written is in tables that are known to the target.
+// settle waits until all writes are in tables that are known to the target.
 func (d *database) settle() error {
 	if err := taken(C.ycsb_settle(d.db)); err != nil {
 		return fmt.Errorf("waiting until the database is at rest: %w", err)
@@ -102,7 +102,7 @@ func (d *database) settle() error {
 	return nil
 }
 
-// printStats tells which ways Gets went, and what they cost.
+// printStats prints how Gets were served, and what they cost.
 func (d *database) printStats(to io.Writer) {
 	var stats C.struct_ycsb_stats
 	C.ycsb_stats(d.db, &stats)
@@ -116,11 +116,11 @@ func (d *database) printStats(to io.Writer) {
 	message := C.ycsb_last_error(d.db)
 	defer C.free(unsafe.Pointer(message))
 	if text := C.GoString(message); text != "" {
-		fmt.Fprintf(to, "The last chain that failed, or table that was refused: %s\n", text)
+		fmt.Fprintf(to, "The last failed chain or refused table: %s\n", text)
 	}
 }
 
-// noted remembers an error, which comes from an operation on a key, and hands it on.
+// noted remembers the error of an operation on a key, and returns it.
 func (d *database) noted(operation, key string, err error) error {
 	if err == nil {
 		return nil
@@ -135,7 +135,7 @@ func (d *database) noted(operation, key string, err error) error {
 	return err
 }
 
-// failed tells whether operations have failed, how many, and why the first.
+// failed reports whether operations have failed, how many, and why the first did.
 func (d *database) failed() error {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -158,7 +158,7 @@ func (d *database) get(key string, fields []string) (map[string][]byte, error) {
 	return d.decoded(takenBytes(value), fields)
 }
 
-// decoded gives the fields of a record, all of which must be there.
+// decoded returns the fields of a record, all of which must be present.
 func (d *database) decoded(row []byte, fields []string) (map[string][]byte, error) {
 	values, err := d.codec.Decode(row, fields)
 	if err == nil && len(values) < len(fields) {
@@ -207,44 +207,44 @@ func (d *database) update(key string, values map[string][]byte) error {
 	return d.put(key, record)
 }
 
-// Close is ycsb.DB's.
+// Close implements ycsb.DB.
 func (d *database) Close() error {
 	return taken(C.ycsb_close(d.db))
 }
 
-// InitThread is ycsb.DB's. Threads need nothing of their own.
+// InitThread implements ycsb.DB. Threads have no state of their own.
 func (d *database) InitThread(ctx context.Context, _ int, _ int) context.Context {
 	return ctx
 }
 
-// CleanupThread is ycsb.DB's.
+// CleanupThread implements ycsb.DB.
 func (d *database) CleanupThread(context.Context) {
 }
 
-// Read is ycsb.DB's: one Get. A record that is not there, or lacks fields, is an error.
+// Read implements ycsb.DB: one Get. A missing record, or one that lacks fields, is an error.
 func (d *database) Read(_ context.Context, _ string, key string, fields []string) (map[string][]byte, error) {
 	values, err := d.get(key, fields)
 	return values, d.noted("reading", key, err)
 }
 
-// Scan is ycsb.DB's: an iterator's Seek, and Next until there are enough records or no more.
+// Scan implements ycsb.DB: an iterator's Seek, and Next until there are enough records or no more.
 func (d *database) Scan(_ context.Context, _ string, from string, count int, fields []string) ([]map[string][]byte, error) {
 	records, err := d.scan(from, count, fields)
 	return records, d.noted("scanning from", from, err)
 }
 
-// Update is ycsb.DB's: a Get and a Put, because a record is one value. Of two updates of one record at
-// the same moment one can be lost.
+// Update implements ycsb.DB: a Get and a Put, because a record is one value. Of two updates of one
+// record at the same time one may be lost.
 func (d *database) Update(_ context.Context, _ string, key string, values map[string][]byte) error {
 	return d.noted("updating", key, d.update(key, values))
 }
 
-// Insert is ycsb.DB's: one Put.
+// Insert implements ycsb.DB: one Put.
 func (d *database) Insert(_ context.Context, _ string, key string, values map[string][]byte) error {
 	return d.noted("inserting", key, d.put(key, values))
 }
 
-// Delete is ycsb.DB's. The workloads here delete nothing.
+// Delete implements ycsb.DB. The workloads here delete no records.
 func (d *database) Delete(_ context.Context, _ string, key string) error {
 	data, length := pointer([]byte(key))
 	return d.noted("deleting", key, taken(C.ycsb_delete(d.db, data, length)))

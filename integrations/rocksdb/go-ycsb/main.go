@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-// Command go-ycsb runs go-ycsb's workloads A to F on a RocksDB database whose reads are pushed down: a
-// driver, generators and measurements that others have written. docs/rocksdb.md says how to build it.
+// Command go-ycsb runs go-ycsb's workloads A to F on a RocksDB database whose reads are pushed down:
+// the driver, generators and measurements are third-party. docs/rocksdb.md says how to build it.
 package main
 
 import (
@@ -27,14 +27,14 @@ import (
 const (
 	fields     = 10
 	fieldBytes = 10
-	// What a record takes in a table: "user" and 19 digits; for each field a number, a length, and two
-	// bytes that say so.
+	// The size of a record in a table: "user" and 19 digits; for each field a number, a length, and
+	// two bytes that encode their types.
 	recordBytes = 23 + fields*(fieldBytes+4)
 	recordsMin  = 1000
 	threadsMax  = 1024
 )
 
-// What YCSB's workloads are, by its names of their properties.
+// The properties of YCSB's workloads, by YCSB's names.
 var workloads = map[string]map[string]string{
 	"a": {prop.ReadProportion: "0.5", prop.UpdateProportion: "0.5"},
 	"b": {prop.ReadProportion: "0.95", prop.UpdateProportion: "0.05"},
@@ -63,7 +63,7 @@ usage: go-ycsb --database FOLDER --load [OPTIONS]
   --threads N       clients, at most 1024 [default: 8]
 `
 
-// commandLine is what the user wants.
+// commandLine has the user's options.
 type commandLine struct {
 	settings
 	workload            string
@@ -74,7 +74,7 @@ type commandLine struct {
 func parse(arguments []string) (commandLine, error) {
 	var c commandLine
 	flags := flag.NewFlagSet("go-ycsb", flag.ContinueOnError)
-	// main prints errors and help.
+	// main prints errors and help itself.
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&c.path, "database", "", "")
 	flags.StringVar(&c.url, "url", "", "")
@@ -90,7 +90,7 @@ func parse(arguments []string) (commandLine, error) {
 		return c, err
 	}
 	if flags.NArg() > 0 {
-		return c, fmt.Errorf("what is %s", flags.Arg(0))
+		return c, fmt.Errorf("unknown argument %s", flags.Arg(0))
 	}
 	c.bytes = c.records * recordBytes
 	c.create = c.load
@@ -104,9 +104,9 @@ func (c *commandLine) check() error {
 	case c.path == "":
 		return errors.New("--database is missing: the folder of the database")
 	case !c.load && !c.run:
-		return errors.New("there is nothing to do: give --load or --run")
+		return errors.New("nothing to do: give --load or --run")
 	case (c.url == "") != (c.device == ""):
-		return errors.New("--url and --device need each other")
+		return errors.New("--url and --device must be given together")
 	case !hasMode:
 		return fmt.Errorf("--mode %s: plain, chains or blocks", c.mode)
 	case !hasWorkload:
@@ -121,12 +121,12 @@ func (c *commandLine) check() error {
 	return nil
 }
 
-// properties for a phase: loading, or the workload.
+// properties returns those of a phase: loading, or the workload.
 func (c *commandLine) properties(loading bool) *properties.Properties {
 	p := properties.NewProperties()
 	records := c.records
 	if loading {
-		// go-ycsb's zipfian requests go up to this record, including it.
+		// go-ycsb's zipfian requests include this record number.
 		records++
 	}
 	values := map[string]string{
@@ -167,9 +167,9 @@ func (c *commandLine) phase(db *database, loading bool) error {
 	return db.settle()
 }
 
-// checkDatabase tells what --load and --run alone need to find.
+// checkDatabase checks the preconditions of --load and --run alone.
 func (c *commandLine) checkDatabase() error {
-	// RocksDB's, in every database.
+	// Every database of RocksDB has this file.
 	_, err := os.Stat(filepath.Join(c.path, "CURRENT"))
 	switch {
 	case c.load && err == nil:
@@ -193,7 +193,7 @@ func (c *commandLine) work() (err error) {
 			err = fmt.Errorf("closing the database in %s: %w", c.path, closing)
 		}
 	}()
-	// Otherwise the first reads would find a set of tables that is not known yet.
+	// Otherwise the first reads would meet a set of tables that is not known yet.
 	if err := db.settle(); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func main() {
 		return
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "go-ycsb: %v; --help tells more\n", err)
+		fmt.Fprintf(os.Stderr, "go-ycsb: %v; see --help\n", err)
 		os.Exit(2)
 	}
 	if err := c.work(); err != nil {

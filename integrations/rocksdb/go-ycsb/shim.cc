@@ -27,15 +27,16 @@ namespace {
 
 constexpr int LEVELS = 5;
 constexpr int LEVEL_RATIO = 6;
-/* The whole, if the first level is 1: 1 + 6 + 36 + 216, the last level not quite full. */
+/* The size of the whole database in units of the first level: 1 + 6 + 36 + 216, the last level not
+ * quite full. */
 constexpr uint64_t WHOLE_TO_FIRST_LEVEL = 232;
 constexpr uint64_t FIRST_LEVEL_BYTES_MIN = 64 << 10;
-/* Connections beside those of clients: for compactions. */
+/* Connections in addition to those of clients: for compactions. */
 constexpr size_t SPARE_READERS = 8;
 
 constexpr unsigned READY_MS = 10000;
 
-/* A copy that C can free. Without memory for a few words nothing can be told at all. */
+/* A copy that C can free. If memory for it is missing, no error can be reported at all. */
 char *copied(const std::string &text)
 {
 	char *copy = strdup(text.c_str());
@@ -45,7 +46,7 @@ char *copied(const std::string &text)
 	return copy;
 }
 
-/* Runs what gives a Status. Exceptions must not reach C. */
+/* Runs a function that returns a Status. Exceptions must not reach C. */
 template <typename Work> char *guarded(const Work &work)
 {
 	try {
@@ -59,11 +60,11 @@ template <typename Work> char *guarded(const Work &work)
 
 Status give(const Slice &from, ycsb_bytes *to)
 {
-	/* An empty value has memory, too, so that NULL always means that there is none. */
+	/* An empty value has memory, too, so that NULL always means that there is no value. */
 	to->data = static_cast<char *>(std::malloc(std::max<size_t>(from.size(), 1)));
 	to->length = from.size();
 	if (!to->data)
-		return Status::MemoryLimit("no memory for what was read");
+		return Status::MemoryLimit("no memory for the value");
 	if (!from.empty())
 		std::memcpy(to->data, from.data(), from.size());
 	return Status::OK();
@@ -77,8 +78,8 @@ void append_with_length(const Slice &value, std::string *to)
 }
 
 /*
- * Five levels however small the database is, so that a Get has several tables to look into, as in a
- * large one. Without block cache, compression and filters all of them cost a read, as in the other
+ * Five levels however small the database is, so that a Get has several tables to search, as in a large
+ * one. Without block cache, compression and filters each of them costs a read, as in the other
  * benchmark of this integration.
  */
 rocksdb::Options settings_of(const ycsb_options &options)
@@ -121,7 +122,7 @@ Status open(const ycsb_options &options, ycsb_db **opened)
 
 	pushdown.url = options.url;
 	pushdown.device = options.device;
-	/* Plain reads take the same connections as chains, and so can be compared with them. */
+	/* Plain reads use the same connections as chains, so that both can be compared. */
 	pushdown.target_reads = !pushdown.url.empty();
 	pushdown.readers_max = options.threads + SPARE_READERS;
 	const Status status =
@@ -143,7 +144,7 @@ Status settle(ycsb_db *db)
 		status = bench::settle(db->db.get());
 	if (status.ok() && !db->db->wait_ready(READY_MS))
 		status = Status::TimedOut(
-			"the tables did not become known for ten seconds", db->db->last_error());
+			"the tables were not known within ten seconds", db->db->last_error());
 	return status;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * bpf_of::PushdownDB for Go, which calls C. Functions that can fail return what went wrong, to be given
- * to free(), or NULL. All may be called by many threads at once, but ycsb_open and ycsb_close.
+ * bpf_of::PushdownDB for Go, which calls C. Functions that can fail return an error message, which the
+ * caller frees with free(), or NULL. All functions but ycsb_open and ycsb_close may be called by many
+ * threads at once.
  */
 #ifndef BPFOF_GO_YCSB_SHIM_H
 #define BPFOF_GO_YCSB_SHIM_H
@@ -28,21 +29,21 @@ struct ycsb_options {
 	const char *url;
 	const char *device;
 	enum ycsb_mode mode;
-	/* The size that the database has when it is loaded: its levels are in proportion to it. */
+	/* The size of the loaded database: its levels are in proportion to it. */
 	uint64_t bytes;
 	/* Threads that will read at once. */
 	size_t threads;
-	/* Not 0: the database is made, and must not be there. */
+	/* If not 0, the database is created, and must not exist. */
 	int create;
 };
 
-/* Memory that the caller gives to free(). */
+/* Memory that the caller frees with free(). */
 struct ycsb_bytes {
 	char *data;
 	size_t length;
 };
 
-/* What bpf_of::PushdownStats counts, and names of ways in the same order; these are not freed. */
+/* The counters of bpf_of::PushdownStats, and names of ways in the same order; these are not freed. */
 #define YCSB_WAYS 16
 struct ycsb_stats {
 	uint64_t gets[YCSB_WAYS];
@@ -51,14 +52,14 @@ struct ycsb_stats {
 	uint64_t seeks;
 };
 
-/* Opens or makes the database. `*db` goes to ycsb_close(). */
+/* Opens or creates the database. Close `*db` with ycsb_close(). */
 char *ycsb_open(const struct ycsb_options *options, struct ycsb_db **db);
 
-/* Closes it; the memory is gone even if that fails. */
+/* Closes the database; its memory is freed even if that fails. */
 char *ycsb_close(struct ycsb_db *db);
 
-/* Brings what was written into tables, and waits until compactions have ended and all tables are known
- * to those who run chains. */
+/* Flushes all writes into tables, and waits until compactions have ended and all tables are known here
+ * and at the target. */
 char *ycsb_settle(struct ycsb_db *db);
 
 char *ycsb_put(
@@ -68,17 +69,18 @@ char *ycsb_put(
 char *ycsb_get(
 	struct ycsb_db *db, const void *key, size_t key_length, struct ycsb_bytes *value, int *found);
 
-/* The values of up to `count` keys from this one on, each after its length in 4 bytes, little-endian.
+/* Returns the values of up to `count` keys from this one on, each after its length in 4 bytes,
+ * little-endian.
  */
 char *ycsb_scan(struct ycsb_db *db, const void *from, size_t from_length, size_t count,
 	struct ycsb_bytes *values);
 
 char *ycsb_delete(struct ycsb_db *db, const void *key, size_t key_length);
 
-/* What happened since the database was opened. */
+/* Counts since the database was opened. */
 void ycsb_stats(struct ycsb_db *db, struct ycsb_stats *stats);
 
-/* Why the last chain failed, or "", to be given to free(). */
+/* Why the last chain failed, or ""; the caller frees it with free(). */
 char *ycsb_last_error(struct ycsb_db *db);
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ fn main() {
         .expect("the integration's sources")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|end| end == "cc"))
-        // What is loaded before a librocksdb that is a file of its own.
+        // The preloaded library is only for a RocksDB that is a shared library.
         .filter(|path| !path.ends_with("preload.cc"))
         .collect();
     sources.sort();

@@ -10,13 +10,13 @@ using rocksdb::Status;
 
 namespace {
 
-/* Of a record, and what of it the first checksum is of. */
+/* The header of a record, and the part of it that the first checksum covers. */
 constexpr size_t HEADER_BYTES = 32;
 constexpr size_t CHECKED_HEADER_BYTES = 24;
-/* Those of a file. */
+/* Header and footer of a blob file. */
 constexpr uint64_t FILE_HEADER_BYTES = 30;
 constexpr uint64_t FILE_FOOTER_BYTES = 32;
-/* In front of a place that has no expiration. */
+/* First byte of a blob's place without expiration. */
 constexpr char KIND_PLAIN = 1;
 
 template <typename Number> Number load(const char *bytes)
@@ -68,7 +68,7 @@ Status take_blob(const BlobPlace &place, const Slice &key, std::unique_ptr<char[
 		return damaged("the checksum of its header is wrong");
 	if (load<uint64_t>(bytes) != key.size() || load<uint64_t>(bytes + 8) != place.size ||
 		std::memcmp(bytes + HEADER_BYTES, key.data(), key.size()) != 0)
-		return damaged("it is that of another key");
+		return damaged("it belongs to another key");
 	if (sst::masked_crc32c(bytes + HEADER_BYTES, checked) != load<uint32_t>(bytes + CHECKED_HEADER_BYTES + 4))
 		return damaged("its checksum is wrong");
 	blob->contents = Slice(bytes + HEADER_BYTES + key.size(), place.size);

@@ -4,12 +4,12 @@
  *
  *     uint64     size of the key
  *     uint64     size of the value, as it is in the file
- *     uint64     0: expiration, which only another kind of database has
+ * 0: expiration, which only RocksDB's separate BlobDB uses
  *     uint32     masked CRC-32C of these
  *     uint32     masked CRC-32C of key and value
  *                key, value
  *
- * all little-endian, and a table has in place of the value where that is.
+ * all little-endian. In place of the value, the table has the value's place in the blob file.
  */
 #ifndef BPFOF_ROCKSDB_BLOB_H
 #define BPFOF_ROCKSDB_BLOB_H
@@ -19,11 +19,11 @@
 
 namespace bpf_of {
 
-/* Longer values are read by RocksDB: what takes time with them is no round trip. */
+/* RocksDB reads longer values itself: round trips are not what takes the time there. */
 constexpr uint64_t BLOB_BYTES_MAX = 1 << 20;
-/* Those of one call together. */
+/* All values of one call together. */
 constexpr uint64_t CALL_BLOB_BYTES_MAX = 16 << 20;
-/* What one may have when it is decompressed. */
+/* The limit for one value after decompression. */
 constexpr size_t BLOB_CONTENTS_MAX = 64 << 20;
 
 /* Blob files by number. */
@@ -32,40 +32,42 @@ using BlobFiles = std::unordered_map<uint64_t, std::shared_ptr<const TableFile>>
 /* Where a value is. */
 struct BlobPlace {
 	uint64_t file_number;
-	/* Of the value, behind header and key. */
+	/* Offset of the value itself, after header and key. */
 	uint64_t offset;
-	/* As it is in the file. */
+	/* Size in the file. */
 	uint64_t size;
-	/* As in the trailers of blocks. */
+	/* Kind of compression, as in the trailers of blocks. */
 	uint8_t compression;
 
-	/* Takes it from what a table has in place of the value. False if it is none without expiration. */
+	/* Parses the bytes that a table has in place of the value. False unless they are a place
+	 * without expiration. */
 	bool parse(rocksdb::Slice index);
-	/* The record of the value of a key. False if it cannot be in such a file, or is too long. */
+	/* The range of the record of a key's value. False if the file cannot hold it, or the value is
+	 * too long. */
 	bool record(const rocksdb::Slice &key, const std::shared_ptr<const TableFile> &file, FileRange *range) const;
 };
 
 /*
- * Takes the value from a record that was read, after the checks that RocksDB makes: both checksums, the key and
- * the size. Corruption says what is wrong, NotSupported if it is compressed by anything but Snappy, LZ4 or
- * Zstandard.
+ * Takes the value from a record that was read, after the checks that RocksDB makes: both checksums, the
+ * key and the size. Corruption names the failed check; NotSupported if the value is compressed by
+ * anything but Snappy, LZ4 or Zstandard.
  */
 rocksdb::Status take_blob(const BlobPlace &place, const rocksdb::Slice &key, std::unique_ptr<char[]> record,
 	sst::Block *blob);
 
-/* Reads of blobs that leave together. */
+/* Reads of blobs that are sent together. */
 class BlobReads {
     public:
-	/* Adds the read of the value of a key, whose place is `index`; `of` is a number of the caller's. False
-	 * if that leads to no blob of these files, or to one that is too long, or compressed by what take_blob() does
-	 * not know. */
+	/* Adds the read of a key's value, whose place is `index`; `of` is a number of the caller's
+	 * choice. False if the place is not in one of these files, or the value is too long or has a
+	 * compression unknown to take_blob(). */
 	bool add(const rocksdb::Slice &index, const rocksdb::Slice &key, const BlobFiles &files, size_t of);
-	/* Reads all, in one round trip, as TableFiles::read(). */
+	/* Reads all blobs in one round trip, as TableFiles::read(). */
 	Fetched fetch(const TableFiles &files, int64_t timeout_us);
 
 	size_t count() const { return reads_.size(); }
 	size_t of(size_t read) const { return reads_[read].of; }
-	/* What was read, once, as take_blob(). */
+	/* Takes the value of one read, as take_blob(); only once for each. */
 	rocksdb::Status take(size_t read, const rocksdb::Slice &key, sst::Block *blob)
 	{
 		return take_blob(reads_[read].place, key, std::move(reads_[read].record), blob);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The structs are those of RocksDB's own C API, which it defines nowhere but in its source: a pointer to the
- * database, or the options themselves, since it exists.
+ * These structs repeat those of RocksDB's own C API, which only its source file defines: a pointer to
+ * the database, or the options themselves. Their layout has never changed.
  */
 #include "bpfof/rocksdb_c.h"
 
@@ -24,7 +24,7 @@ struct rocksdb_options_t {
 struct rocksdb_column_family_handle_t {
 	rocksdb::ColumnFamilyHandle *rep;
 #if ROCKSDB_MAJOR >= 9
-	/* Whether RocksDB does not delete it with this. */
+	/* Whether rocksdb_column_family_handle_destroy() keeps `rep`. */
 	bool immortal;
 #endif
 };
@@ -37,14 +37,14 @@ namespace {
 
 using rocksdb::Status;
 
-/* Of a database without a merge operator: there is nothing to merge. */
+/* For a database without a merge operator: never called, because there is nothing to merge. */
 class NoMerges final : public rocksdb::MergeOperator {
     public:
 	bool FullMergeV2(const MergeOperationInput &, MergeOperationOutput *) const override { return false; }
 	const char *Name() const override { return "bpfof.NoMerges"; }
 };
 
-/* As rocksdb_open() does it. */
+/* Stores the error as rocksdb_open() does. */
 bool is_error(const Status &status, char **error)
 {
 	if (status.ok())
@@ -54,7 +54,7 @@ bool is_error(const Status &status, char **error)
 	return true;
 }
 
-/* A database that `open` opens, with PushdownOptions and where it goes. */
+/* Opens a database by `open`, which gets the parsed PushdownOptions and the place of the result. */
 template <typename Open> rocksdb_t *open_default(const char *pushdown, char **error, Open open)
 {
 	bpf_of::PushdownOptions ours;
@@ -65,7 +65,7 @@ template <typename Open> rocksdb_t *open_default(const char *pushdown, char **er
 	return new rocksdb_t{db};
 }
 
-/* The same with column families: `open` gets descriptors, and where handles go, as well. */
+/* The same with column families: `open` also gets their descriptors and the place of their handles. */
 template <typename Open>
 rocksdb_t *open_families(const char *pushdown, int count, const char *const *names,
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error,
@@ -180,7 +180,8 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, co
 		return nullptr;
 	opening->of->adapt(&options->rep);
 	options->rep.merge_operator = families[0].options.merge_operator;
-	/* RocksDB may open a database without one in a form whose Get() knows neither range deletions nor blobs. */
+	/* Without a merge operator RocksDB may open the database in a form whose Get() ignores range
+	 * deletions and blobs. */
 	if (opened_for == bpf_of::Access::kReadOnly && !options->rep.merge_operator)
 		options->rep.merge_operator = std::make_shared<NoMerges>();
 	return opening.release();

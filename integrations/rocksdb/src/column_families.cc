@@ -9,7 +9,7 @@ using rocksdb::ColumnFamilyHandle;
 using rocksdb::ColumnFamilyOptions;
 using rocksdb::Status;
 
-/* Not every RocksDB that is open for reading only refuses to change families. */
+/* Some versions of RocksDB allow changes of families in databases that are open for reading only. */
 static Status is_read_only()
 {
 	return Status::NotSupported("the database is open for reading only");
@@ -68,7 +68,7 @@ Status PushdownDB::CreateColumnFamilies(
 		trackers.push_back(state_->follow(&family));
 	const Status status = db_->CreateColumnFamilies(adapted, handles);
 
-	/* If it fails, there are those that were created before. */
+	/* Upon failure `handles` has the families that were created before it. */
 	for (size_t i = 0; i < handles->size(); i++)
 		state_->add(std::move(trackers[i]), db_, (*handles)[i]);
 	return status;
@@ -107,7 +107,7 @@ Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
 
 Status PushdownDB::DropColumnFamilies(const std::vector<ColumnFamilyHandle *> &families)
 {
-	/* As RocksDB does it: one after the other, until one cannot be dropped. */
+	/* As RocksDB does: one after the other, until one cannot be dropped. */
 	for (ColumnFamilyHandle *family : families) {
 		const Status status = DropColumnFamily(family);
 

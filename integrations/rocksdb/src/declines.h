@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* How often the chains of a family are in vain, because RocksDB has to do what they have declined. */
+/* How often chains of a family are wasted, because they decline and RocksDB has to read the key. */
 #ifndef BPFOF_ROCKSDB_DECLINES_H
 #define BPFOF_ROCKSDB_DECLINES_H
 
@@ -12,19 +12,20 @@ namespace bpf_of {
 
 class Declines {
     public:
-	/* A chain has ended. What another thread adds at the same time may get lost. */
+	/* A chain has ended. An update by another thread at the same time may be lost. */
 	void add(bool is_declined)
 	{
 		const uint32_t old = part_.load(std::memory_order_relaxed);
 		const uint32_t now = old - old / READS_OF_AVERAGE + (is_declined ? ONE / READS_OF_AVERAGE : 0);
 
-		/* Most families have none, and write nothing that others read. */
+		/* Most families have no declines, and then write nothing to memory that other threads
+		 * read. */
 		if (now != old)
 			part_.store(now, std::memory_order_relaxed);
 	}
 
-	/* Whether to leave a read to RocksDB without a chain: more than half of the last were in vain. One of TRIED_EVERY
-	 * is tried all the same. */
+	/* Whether to leave a read to RocksDB without a chain: more than half of the last chains were
+	 * declined. One of TRIED_EVERY reads tries a chain anyway. */
 	bool are_likely() const
 	{
 		return part_.load(std::memory_order_relaxed) > ONE / 2 && (thread_random() >> 32) % TRIED_EVERY != 0;

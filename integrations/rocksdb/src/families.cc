@@ -5,7 +5,7 @@
 
 namespace bpf_of {
 
-/* How many there is room for at first. */
+/* Initial number of slots. */
 constexpr uint32_t SLOTS_LEAST = 64;
 
 Families::Families(bool is_secondary) : is_secondary_(is_secondary)
@@ -73,7 +73,8 @@ void Families::stop()
 
 void Families::OnTableFileCreated(const rocksdb::TableFileCreationInfo &info)
 {
-	/* It knows by its name which is its own; one that was dropped may have had the same. */
+	/* A tracker recognizes its tables by the family's name, which a dropped family may have had,
+	 * too. */
 	std::lock_guard<std::mutex> lock(mutex_);
 
 	for (const Followed &family : followed_) {
@@ -108,11 +109,11 @@ void Families::OnColumnFamilyHandleDeletionStarted(rocksdb::ColumnFamilyHandle *
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		const auto found = std::find_if(followed_.begin(), followed_.end(), [&](const Followed &family) {
-			/* Of a secondary instance the program has one handle of each, and gets no other but for the default
-			 * family. */
+			/* In a secondary instance the program has one handle of each family, and can
+			 * get no other except for the default family. */
 			const bool is_last = family.is_dropped || (is_secondary_ && family.handle);
 
-			/* Its own it gives back itself. */
+			/* A tracker deletes its own handle itself. */
 			return family.number == number && (family.handle == handle ? !family.is_own : is_last);
 		});
 
@@ -122,7 +123,8 @@ void Families::OnColumnFamilyHandleDeletionStarted(rocksdb::ColumnFamilyHandle *
 		put(number, nullptr);
 		followed_.erase(found);
 	}
-	/* Not under the lock: it gives its own handle back, for which this is called again. */
+	/* Not under the lock: stop() deletes the tracker's own handle, which calls this function
+	 * again. */
 	last->stop();
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The column families that are followed, from the opening of the database on or later. */
+/* The column families that are followed, since the database was opened or since their creation. */
 #ifndef BPFOF_ROCKSDB_FAMILIES_H
 #define BPFOF_ROCKSDB_FAMILIES_H
 
@@ -7,32 +7,34 @@
 
 namespace bpf_of {
 
-/* Trackers by the numbers of their families, which RocksDB never uses twice; and RocksDB's events for them. */
+/* Trackers by the numbers of their families, which RocksDB never reuses; passes RocksDB's events to
+ * them. */
 class Families : public rocksdb::EventListener {
     public:
-	/* A secondary instance does not know when its primary drops a family. */
+	/* A secondary instance does not learn when its primary drops a family. */
 	explicit Families(bool is_secondary);
 
-	/* The tracker of a family, or null. Waits for nobody; good as long as the program has a handle. */
+	/* The tracker of a family, or null. Does not block; valid as long as the program has a handle
+	 * of the family. */
 	VersionTracker *find(uint32_t number) const
 	{
 		const Slots *slots = slots_.load(std::memory_order_acquire);
 
 		return number < slots->count ? slots->trackers[number].load(std::memory_order_acquire) : nullptr;
 	}
-	/* The same, to be kept. */
+	/* The same with shared ownership. */
 	std::shared_ptr<VersionTracker> share(uint32_t number) const;
 	std::vector<std::shared_ptr<VersionTracker>> all() const;
 
 	/*
-	 * Follows a family. `own` is a handle that the tracker gives back; null for the default family. Without
-	 * `is_own` it is the program's: until that is deleted.
+	 * Follows a family. `handle` is null for the default family. With `is_own` the tracker deletes
+	 * it; otherwise it is the program's, and the family is followed until the program deletes it.
 	 */
 	void follow(uint32_t number, std::shared_ptr<VersionTracker> tracker, rocksdb::DB *db,
 		rocksdb::ColumnFamilyHandle *handle, bool is_own);
-	/* It was dropped: it is followed until the program has deleted its handle. */
+	/* The family was dropped: it is followed until the program has deleted its handle. */
 	void drop(uint32_t number);
-	/* Follows none any more. */
+	/* Stops following all families. */
 	void stop();
 
 	void OnTableFileCreated(const rocksdb::TableFileCreationInfo &info) override;
@@ -58,7 +60,7 @@ class Families : public rocksdb::EventListener {
 	struct Followed {
 		uint32_t number;
 		std::shared_ptr<VersionTracker> tracker;
-		/* The handle by which it is followed; null for the default family. */
+		/* The handle through which the family is followed; null for the default family. */
 		const rocksdb::ColumnFamilyHandle *handle;
 		bool is_own;
 		bool is_dropped;
@@ -71,7 +73,7 @@ class Families : public rocksdb::EventListener {
 	std::atomic<const Slots *> slots_;
 	mutable std::mutex mutex_;
 	std::vector<Followed> followed_;
-	/* Of which the last is in use; readers may still look into the others. */
+	/* The last is in use; readers may still look into the others. */
 	std::vector<std::unique_ptr<Slots>> made_;
 };
 

@@ -16,12 +16,12 @@ using rocksdb::Status;
 
 namespace {
 
-/* Fetched when a scan goes on into a block that is not here, in bytes; doubles each time. */
+/* Bytes fetched when a scan reaches a block that was not fetched; doubles each time. */
 constexpr size_t AHEAD_BYTES_MIN = 8 << 10;
 constexpr size_t AHEAD_BYTES_MAX = 64 << 10;
-/* When more than that is staged it is dropped: a scan does not need again what it has passed. */
+/* The stage is emptied when it exceeds this: a scan does not need again what it has passed. */
 constexpr size_t STAGE_BYTES_MAX = 256 << 10;
-/* A new scan has this part in the average. */
+/* The weight of a new scan in the average is 1 / SCANS_OF_AVERAGE. */
 constexpr size_t SCANS_OF_AVERAGE = 16;
 
 class PushdownIterator final : public rocksdb::Iterator {
@@ -66,7 +66,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 
 		plain_->Next();
 	}
-	/* Who goes back reads block by block. */
+	/* Backward scans read block by block. */
 	void Prev() override { plain_->Prev(); }
 
 	bool Valid() const override { return plain_->Valid(); }
@@ -104,7 +104,8 @@ class PushdownIterator final : public rocksdb::Iterator {
 	}
 
     private:
-	/* Serves one call of RocksDB's iterator. `key`: where it seeks to, or null if it goes on. */
+	/* Serves one call of RocksDB's iterator. `key`: the key that it seeks, or null if it
+	 * advances. */
 	class Fetch final : public ReadScope {
 	    public:
 		Fetch(PushdownIterator &of, const Slice *key) : of_(of), key_(key), seeks_(key) {}
@@ -138,7 +139,8 @@ class PushdownIterator final : public rocksdb::Iterator {
 		const bool seeks_;
 	};
 
-	/* Where RocksDB looks that seeks to a key. Families that are followed have their keys in this order. */
+	/* The key from which RocksDB searches when it seeks `key`. Followed families use bytewise
+	 * order. */
 	const Slice &not_before_bound(const Slice &key) const
 	{
 		return lower_bound_ && key.compare(*lower_bound_) < 0 ? *lower_bound_ : key;
@@ -152,7 +154,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 		return key;
 	}
 
-	/* What a scan has read after its seek tells what the next one may need. */
+	/* The bytes that a scan reads after its seek predict what the next scan needs. */
 	void end_scan()
 	{
 		stage_.clear();
@@ -165,7 +167,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 		average(&scans_->deviation_bytes, passed > usual ? passed - usual : usual - passed);
 	}
 
-	/* What another thread adds at the same time may get lost. */
+	/* An update by another thread at the same time may be lost. */
 	static void average(std::atomic<size_t> *of, size_t added)
 	{
 		const size_t old = of->load(std::memory_order_relaxed);
@@ -174,14 +176,14 @@ class PushdownIterator final : public rocksdb::Iterator {
 			std::memory_order_relaxed);
 	}
 
-	/* Fetches the blocks of all tables that the seek needs, from the one that is missing on. */
+	/* Fetches the blocks of all tables that the seek needs, starting with the missing one. */
 	Fetched fetch_seek(const Slice &key, const TableFile &file, int64_t timeout_us)
 	{
 		const std::shared_ptr<const View> view = view_ ? view_ : live_->view();
 
 		if (!view)
 			return Fetched::kNot;
-		/* Bytes too many cost less than another round trip. */
+		/* Fetching too many bytes costs less than another round trip. */
 		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
 				     2 * scans_->deviation_bytes.load(std::memory_order_relaxed);
 		std::vector<FileRange> blocks =
@@ -207,7 +209,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 		return stage_.fetch(*files_, {range}, timeout_us);
 	}
 
-	/* Makes a range at least so long, if the file has so much. */
+	/* Extends a range to at least `size` bytes, as far as the file goes. */
 	static void extend(FileRange *range, size_t size)
 	{
 		const uint64_t length = range->file->size_bytes();
@@ -221,7 +223,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 	const std::unique_ptr<rocksdb::Iterator> plain_;
 	const Slice *const lower_bound_;
 	const Slice *const upper_bound_;
-	/* That of the iterator's own version, or null. */
+	/* The view of the iterator's own version, or null. */
 	std::shared_ptr<const View> view_;
 	const std::shared_ptr<VersionTracker> live_;
 	const std::shared_ptr<TableFiles> files_;
@@ -241,7 +243,8 @@ rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
 {
 	std::string version;
 
-	/* Tables of another version would be of use as long as most of them are the same. */
+	/* A view of another version is not kept: seeks then use the newest view, whose tables are
+	 * mostly the same. */
 	if (!plain->GetProperty("rocksdb.iterator.super-version-number", &version).ok() || !view ||
 		version != std::to_string(view->version))
 		view = nullptr;

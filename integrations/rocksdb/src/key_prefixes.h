@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The first bytes of sorted keys, one behind the other: a search of them touches few lines of memory. */
+/* The first bytes of sorted keys in one array, so that a search touches few cache lines. */
 #ifndef BPFOF_ROCKSDB_KEY_PREFIXES_H
 #define BPFOF_ROCKSDB_KEY_PREFIXES_H
 
@@ -17,7 +17,8 @@ namespace bpf_of {
 
 class KeyPrefixes {
     public:
-	/* Of `count` keys in bytewise ascending order; `key_of` gives them by number. */
+	/* Builds the prefixes of `count` keys in ascending bytewise order; `key_of` returns a key by
+	 * its number. */
 	template <typename KeyOf> void build(size_t count, KeyOf key_of)
 	{
 		static_assert(std::is_same_v<decltype(key_of(count)), rocksdb::Slice>, "not of a copy");
@@ -33,7 +34,7 @@ class KeyPrefixes {
 			prefixes_.push_back(prefix_of(key_of(i)));
 	}
 
-	/* The first key that is not before `key` is in this range, or is the one behind it. */
+	/* The first key that is not before `key` is in this range, or directly after it. */
 	std::pair<size_t, size_t> narrow(const rocksdb::Slice &key) const
 	{
 		const size_t shared = std::min(key.size(), common_.size());
@@ -56,7 +57,7 @@ class KeyPrefixes {
 	static constexpr size_t BYTES = sizeof(uint64_t);
 
     private:
-	/* The eight bytes behind what is common, as a number that compares as they do. */
+	/* The eight bytes after the common prefix, as a number that compares as they do. */
 	uint64_t prefix_of(const rocksdb::Slice &key) const
 	{
 		const size_t size = std::min(key.size() - common_.size(), BYTES);
@@ -66,7 +67,7 @@ class KeyPrefixes {
 		return __builtin_bswap64(bytes);
 	}
 
-	/* What all keys begin with. */
+	/* The common prefix of all keys. */
 	std::string common_;
 	std::vector<uint64_t> prefixes_;
 };

@@ -15,10 +15,10 @@ struct Known {
 	uint64_t family, version, acquisitions;
 };
 
-/* Families of which a thread knows the version. */
+/* Number of families whose version a thread remembers. */
 constexpr size_t FAMILIES = 64;
 
-/* Versions that this thread was given, of all families of all databases. */
+/* How often this thread acquired a version, of all families of all databases. */
 thread_local uint64_t acquisitions;
 thread_local Known known[FAMILIES];
 
@@ -35,7 +35,7 @@ class WatchedStatistics final : public Statistics {
 			acquisitions++;
 		if (!statistics_)
 			return;
-		/* The program may change it while the database is open. */
+		/* The program may change the level while the database is open. */
 		if (get_stats_level() != statistics_->get_stats_level())
 			set_stats_level(statistics_->get_stats_level());
 		statistics_->recordTick(ticker, count);

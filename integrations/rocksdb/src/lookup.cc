@@ -18,7 +18,7 @@ size_t scratch_bytes_for(uint32_t value_bytes_max, bool merges)
 	constexpr size_t LEAST = sizeof(struct sst_get_request) +
 				 SST_TABLES_MAX * sizeof(struct sst_table) + 4 * USUAL_KEY_BYTES_MAX;
 
-	/* Operands are in scratch together with the request. */
+	/* Operands share scratch with the request. */
 	if (merges)
 		return std::min<size_t>(LEAST + value_bytes_max, BPFOF_SCRATCH_MAX);
 	return std::max(LEAST, sizeof(struct sst_get_answer) + value_bytes_max);
@@ -73,7 +73,7 @@ void not_ended(struct bpfof_chain *chain)
 	chain->result.message[0] = 0;
 }
 
-/* A read of this machine may time out as well, but says of what. */
+/* A read on this machine may time out, too, but has a message. */
 static bool has_not_ended(const struct bpfof_chain &chain)
 {
 	const struct bpfof_result &result = chain.result;
@@ -106,7 +106,7 @@ void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t 
 	if (left == 0)
 		return;
 	if (bpfof_submit_many(reader, chains, count) < 0) {
-		/* It says what is wrong with the chains. */
+		/* The batch call reports what is wrong with the chains. */
 		if (bpfof_read_pushdown_batch(reader, chains, count) < 0)
 			for (size_t i = 0; i < count; i++)
 				cannot_end(&chains[i]);
@@ -130,7 +130,7 @@ static bool met_long_key(const struct bpfof_chain &chain)
 	return result.length < 0 && result.error == ECANCELED && result.value == DAMAGE_KEY_TOO_LONG;
 }
 
-/* Takes operands apart: sizes and bytes. False if they are cut off. */
+/* Splits operands: sizes and bytes. False if they are cut off. */
 static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rocksdb::Slice> *operands)
 {
 	for (uint32_t size; count > 0; count--) {
@@ -146,7 +146,7 @@ static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rock
 	return bytes.empty();
 }
 
-static constexpr char CUT_OFF[] = "the answer of the storage function is cut off";
+static constexpr char CUT_OFF[] = "the answer of the storage function is truncated";
 
 /* As read_answers(), for a single chain. */
 static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error)
@@ -162,11 +162,11 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 		found->lacks_scratch = met_long_key(chain);
 		if (found->lacks_scratch)
 			return ReadPath::kDeclined;
-		/* RocksDB has deleted a table that the target does not know: there is another version. That the
-		 * target knows no such function it says by a status. */
+		/* RocksDB has deleted a table that the target does not know: there is a newer version.
+		 * A target without the function reports ENOENT, too, but with an NVMe status. */
 		return result.error == ENOENT && result.status == 0 ? ReadPath::kStale : ReadPath::kFailed;
 	}
-	/* It comes from another machine. */
+	/* The answer comes from another machine: check its length. */
 	if (result.length < static_cast<ssize_t>(sizeof(answer))) {
 		*error = CUT_OFF;
 		return ReadPath::kFailed;
@@ -194,7 +194,7 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 	return result.executor == BPFOF_AT_TARGET ? ReadPath::kTarget : ReadPath::kHere;
 }
 
-/* Goes on with what was found in the tables behind. */
+/* Appends the results of the tables that follow. */
 static void append(Found *found, Found older)
 {
 	older.operands.insert(older.operands.end(), found->operands.begin(), found->operands.end());

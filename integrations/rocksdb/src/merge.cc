@@ -23,7 +23,7 @@ std::string FollowedMerge::SerializeOptions(
 {
 	const std::string text = merge_->ToString(options, prefix);
 
-	/* Braces come around what this gives, if it is more than a name. */
+	/* The caller adds braces around this text if it is more than a name. */
 	return !text.empty() && text.front() == '{' ? text.substr(1, text.size() - 2) : text;
 }
 
@@ -32,7 +32,7 @@ bool FollowedMerge::merge(const Slice &key, const Slice *base, const std::vector
 {
 	std::vector<Slice> operands(newer.begin(), newer.end());
 
-	/* RocksDB has asked about those in memory, and gone on. */
+	/* RocksDB has called ShouldMerge() for the operands in memory, and it returned false. */
 	for (auto operand = older.rbegin(); operand != older.rend(); ++operand) {
 		operands.push_back(*operand);
 		if (merge_->ShouldMerge(operands)) {

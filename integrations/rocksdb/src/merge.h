@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Merge operands: those that RocksDB meets in memory are kept, and with those of a chain merged. */
+/* Merge operands: those that RocksDB meets in memory are kept, and merged with those of a chain. */
 #ifndef BPFOF_ROCKSDB_MERGE_H
 #define BPFOF_ROCKSDB_MERGE_H
 
@@ -13,17 +13,18 @@
 namespace bpf_of {
 
 /*
- * A family's merge operator, which tells the ReadScope of its thread what a Get() meets: RocksDB asks
- * ShouldMerge() after each operand, in memtables and in tables. In all else it is the operator.
+ * A family's merge operator, which also reports the operands of a Get() to the ReadScope of its thread:
+ * RocksDB calls ShouldMerge() after each operand, in memtables and in tables. Everything else is
+ * forwarded to the operator.
  */
 class FollowedMerge final : public rocksdb::MergeOperator {
     public:
 	explicit FollowedMerge(std::shared_ptr<rocksdb::MergeOperator> merge) : merge_(std::move(merge)) {}
 
 	/*
-	 * Merges as Get() does: onto `base`, if that is not null, all operands, of which `newer` are newest
-	 * first and `older`, which are all older, oldest first. False if the operator fails, or the result
-	 * has several columns.
+	 * Merges as Get() does: all operands onto `base`, if that is not null. `newer` are newest
+	 * first; `older`, which are all older than those, are oldest first. False if the operator
+	 * fails, or the result has several columns.
 	 */
 	bool merge(const rocksdb::Slice &key, const rocksdb::Slice *base, const std::vector<std::string> &newer,
 		const std::vector<rocksdb::Slice> &older, rocksdb::Logger *logger, std::string *value) const;
@@ -57,7 +58,8 @@ class FollowedMerge final : public rocksdb::MergeOperator {
 	}
 	bool AllowSingleOperand() const override { return merge_->AllowSingleOperand(); }
 
-	/* What is written to options files, and who looks for an operator's own class, finds the operator. */
+	/* Options files, and callers that look for the operator's own class, get the program's
+	 * operator. */
 	const char *Name() const override { return merge_->Name(); }
 	std::string GetId() const override { return merge_->GetId(); }
 	bool IsInstanceOf(const std::string &) const override { return false; }

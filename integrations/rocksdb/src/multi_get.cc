@@ -18,25 +18,25 @@ using rocksdb::Status;
 
 namespace {
 
-/* Keys that are looked for in memory before what is left of them leaves, as long as there are more: the
- * target searches for them while this machine goes on. */
+/* The memory search handles so many keys before their chains are sent, as long as there are more keys:
+ * the target searches for them while this machine searches memory for the next ones. */
 constexpr size_t PART = 8;
-/* Keys whose chains may run at once; each has a scratch of its own. */
+/* The largest number of keys whose chains run at once; each has scratch of its own. */
 constexpr size_t BATCH_MAX = 256;
-/* Blocks of keys that are left to RocksDB are fetched until they are so many bytes. */
+/* Blocks for keys left to RocksDB are fetched in groups of about so many bytes. */
 constexpr size_t LEFT_BYTES_MAX = 1 << 20;
-/* Chains whose ends are taken at a time. */
+/* The largest number of ended chains that one poll takes. */
 constexpr size_t POLL_MAX = 64;
 
 /* A column family of the call. */
 struct Family {
 	ColumnFamilyHandle *handle;
-	/* Null for one that cannot be pushed down. */
+	/* Null if the family cannot be pushed down. */
 	VersionTracker *live;
 	std::shared_ptr<const View> view;
 };
 
-/* A key that memory has not settled. */
+/* A key that memory did not settle. */
 struct Missing {
 	/* Its place among the keys of the call. */
 	size_t key;
@@ -44,7 +44,7 @@ struct Missing {
 	SearchEnd end;
 };
 
-/* One whose chains have left, by number. */
+/* A key whose chains were added. `first` is the number of the first one. */
 struct Pending {
 	Missing missing;
 	size_t first;
@@ -53,7 +53,7 @@ struct Pending {
 	uint64_t deleted_below;
 };
 
-/* A key that RocksDB reads, from a table of its view on. */
+/* A key that RocksDB reads. `from` is the table of the first block that was missing. */
 struct Left {
 	size_t key;
 	const TableFile *from;
@@ -64,12 +64,12 @@ struct Left {
 /* Scratch of the chains of one call. */
 class Scratch {
     public:
-	/* Bytes that stay where they are. */
+	/* Returns memory that stays in place. */
 	unsigned char *take(size_t bytes)
 	{
 		if (bytes > left_) {
 			left_ = std::max(bytes, CHUNK_BYTES);
-			/* Not set to zero. */
+			/* Not zeroed. */
 			chunks_.emplace_back(new unsigned char[left_]);
 			next_ = chunks_.back().get();
 		}
@@ -81,7 +81,7 @@ class Scratch {
 	}
 
     private:
-	/* What malloc() keeps, rather than give it back to the kernel each time. */
+	/* Small enough that malloc() keeps freed chunks instead of returning them to the kernel. */
 	static constexpr size_t CHUNK_BYTES = 64 << 10;
 
 	std::vector<std::unique_ptr<unsigned char[]>> chunks_;
@@ -89,10 +89,10 @@ class Scratch {
 	size_t left_ = 0;
 };
 
-/* Chains of one call. They leave together as long as their files have room in one list. */
+/* The chains of one call. Chains are sent together while their files fit one list. */
 class ManyChains {
     public:
-	/* At most so many keys. */
+	/* `keys`: the largest number of keys. */
 	ManyChains(size_t keys, uint64_t newest_tag, bool are_single, bool at_once)
 		: newest_tag_(newest_tag), are_single_(are_single), at_once_(at_once),
 		  chains_(new struct bpfof_chain[keys * (at_once ? PARTS_MAX : 1)])
@@ -101,11 +101,11 @@ class ManyChains {
 	}
 
 	size_t count() const { return count_; }
-	/* The chain with this number, and those that were added after it. */
+	/* The chain with this number; the chains that were added after it follow. */
 	const struct bpfof_chain *from(size_t number) const { return &chains_[number]; }
 
-	/* Adds chains with so much scratch for a key, and gives their number. Those before them leave if these
-	 * cannot go with them. */
+	/* Adds the chains of a key, each with so much scratch, and returns how many. Earlier chains are
+	 * sent first if these cannot share their command. */
 	uint32_t add(const Reader &reader, Plan *plan, const Slice &key, size_t scratch_bytes)
 	{
 		const uint32_t parts = parts_of(*plan, at_once_);
@@ -126,7 +126,7 @@ class ManyChains {
 		return parts;
 	}
 
-	/* Chains that have not left do. */
+	/* Sends the chains that were not sent yet. */
 	void leave(const Reader &reader)
 	{
 		if (begun_ == count_)
@@ -143,11 +143,11 @@ class ManyChains {
 		is_closed_ = true;
 	}
 
-	/* Sends what has left, and takes the ends that are there. */
+	/* Sends what is submitted, and takes the chains that have ended. */
 	void poll(const Reader &reader) { take(reader, 0); }
 
-	/* The same, but waits for all ends, as long as there is time for each wait. Those that are missing
-	 * then are as not_ended() says, and the reader is of no use. */
+	/* The same, but waits until all chains have ended, each wait within the limit. Chains that have
+	 * not ended by then are as not_ended() says, and the reader must not be used again. */
 	void wait(const Reader &reader, const TimeLimit &limit)
 	{
 		while (running_ > 0) {
@@ -159,7 +159,7 @@ class ManyChains {
 	}
 
     private:
-	/* Gives how many ends there were; fewer than 0 if the reader has failed. */
+	/* Returns how many chains have ended; less than 0 if the reader has failed. */
 	int take(const Reader &reader, int64_t timeout_us)
 	{
 		struct bpfof_chain *ended[POLL_MAX];
@@ -176,9 +176,9 @@ class ManyChains {
 	const bool are_single_;
 	const bool at_once_;
 	size_t count_ = 0;
-	/* Those that have left, and those of them that have not ended. */
+	/* Chains that were sent, and those of them that have not ended. */
 	size_t begun_ = 0, running_ = 0;
-	/* Whether the last list's chains have left. */
+	/* Whether the chains of the last list were sent. */
 	bool is_closed_ = false;
 	const std::unique_ptr<struct bpfof_chain[]> chains_;
 	Scratch scratch_;
@@ -189,11 +189,11 @@ class ManyChains {
 /* One MultiGet(), whose keys are all read at one snapshot. */
 class PushdownDB::ManyGets {
     public:
-	/* Of the keys each has a family. */
+	/* `families` has the family of each key. */
 	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle **families,
 		const Slice *keys, PinnableSlice *values, Status *statuses)
 		: state_(state), moment_(state.moment()), db_(db), at_(at), limit_(at),
-		  /* RocksDB has no snapshots with inplace_update_support. */
+		  /* With inplace_update_support RocksDB has no snapshots. */
 		  newest_tag_(at.snapshot || state.access != Access::kPrimary ? State::newest_tag(db, at) : UINT64_MAX),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
 		  values_(values), statuses_(statuses)
@@ -203,13 +203,13 @@ class PushdownDB::ManyGets {
 	void run(size_t count)
 	{
 		sort(count);
-		/* It catches up with its primary at the moment. */
+		/* The instance is catching up with its primary. */
 		if (!state_.is_still(moment_)) {
 			stale_ = order_;
 			return leave_stale();
 		}
-		/* The order of views, memory and versions, as in Get(), is what makes the answers right:
-		 * view.h. */
+		/* The answers are correct because of the order of views, memory and versions, as in
+		 * Get(): view.h. */
 		for (Family &family : families_) {
 			if (family.live)
 				family.view = family.live->view();
@@ -219,14 +219,15 @@ class PushdownDB::ManyGets {
 		} else {
 			size_t first = 0;
 
-			/* RocksDB does not look into memory either when it is too late. */
+			/* After the deadline RocksDB does not search memory either. */
 			for (; first < count && !limit_.has_passed(); first += BATCH_MAX)
 				run_chains(first, std::min(first + BATCH_MAX, count));
 			for (; first < count; first++)
 				time_out(order_[first]);
 		}
 		leave_stale();
-		/* Some may be of before it caught up with its primary, and some of after it. */
+		/* Some answers may be from before the catch-up with the primary, and some from after
+		 * it. */
 		if (!state_.is_still(moment_)) {
 			stale_ = order_;
 			leave_stale();
@@ -234,7 +235,7 @@ class PushdownDB::ManyGets {
 	}
 
     private:
-	/* Neighbours share most of their tables: those of the upper levels. */
+	/* Sorted neighbours share most of their tables: those of the upper levels. */
 	void sort(size_t count)
 	{
 		for (size_t key = 0; key < count; key++) {
@@ -259,7 +260,8 @@ class PushdownDB::ManyGets {
 		return families_.size() - 1;
 	}
 
-	/* Searches memory for some keys, in their order: those of missing_ are left. */
+	/* Searches memory for some keys, in their order; missing_ then has the keys that were not
+	 * settled. */
 	void search_memory(size_t first, size_t end)
 	{
 		size_t settled = 0;
@@ -283,8 +285,8 @@ class PushdownDB::ManyGets {
 		state_.count(ReadPath::kMemory, settled);
 	}
 
-	/* Finds the tables for each key that is left, settles those that need none, and hands the others
-	 * to `use`. */
+	/* Finds the tables for each missing key, settles keys that no table can have, and passes the
+	 * others to `use`. */
 	template <typename Use> void plan(Use use)
 	{
 		const Family *checked = nullptr;
@@ -297,7 +299,8 @@ class PushdownDB::ManyGets {
 			Plan plan;
 			ReadPath why = ReadPath::kNoTable;
 
-			/* They were all searched before. */
+			/* All keys of a family were searched before this check, so one check serves
+			 * them all. */
 			if (checked != &family) {
 				checked = &family;
 				is_current = state_.is_still(moment_) &&
@@ -320,7 +323,7 @@ class PushdownDB::ManyGets {
 		}
 	}
 
-	/* Fetches all blocks that the keys may be in, and lets RocksDB search them. */
+	/* Fetches all blocks that may hold the keys, and lets RocksDB search them. */
 	void search_blocks()
 	{
 		std::vector<size_t> pending;
@@ -350,12 +353,13 @@ class PushdownDB::ManyGets {
 		}
 	}
 
-	/* Looks some keys up, in their order, by chains, which leave as soon as their commands are full. */
+	/* Looks up some keys, in their order, by chains, which are sent as soon as their commands are
+	 * full. */
 	void run_chains(size_t first, size_t last)
 	{
 		const bool are_single = mode_ == Mode::kSingleChains;
 		const size_t part = are_single ? last - first : PART;
-		/* The chains are there as long as the reader, which may write to them. */
+		/* Declared before the reader, which may write to the chains as long as it exists. */
 		std::optional<ManyChains> chains;
 		std::optional<Reader> reader;
 		std::vector<Pending> pending;
@@ -390,7 +394,7 @@ class PushdownDB::ManyGets {
 		}
 		if (chains)
 			chains->leave(*reader);
-		/* While the target works. */
+		/* Meanwhile the target works. */
 		read_left();
 		if (!chains)
 			return;
@@ -405,8 +409,8 @@ class PushdownDB::ManyGets {
 		left_.push_back({missing.key, missing.end.table, missing.end.offset, why});
 	}
 
-	/* RocksDB reads the keys that are left to it, from blocks that are fetched together for many keys, where there is
-	 * a target. */
+	/* RocksDB reads the keys left to it, from blocks that are fetched together for many keys, if
+	 * there is a target. */
 	void read_left()
 	{
 		for (size_t first = 0, end; first < left_.size(); first = end) {
@@ -420,8 +424,8 @@ class PushdownDB::ManyGets {
 		left_.clear();
 	}
 
-	/* Gives how many bytes were added. Keys are in their order: what the last one needs as well, whose blocks begin at
-	 * `of_last`, is not added again. */
+	/* Returns how many bytes were added. Keys are sorted: a block that the previous key needs as
+	 * well, whose blocks begin at `of_last`, is not added again. */
 	size_t add_blocks(const Left &left, std::vector<FileRange> *blocks, size_t *of_last) const
 	{
 		const Family &family = families_[family_of_[left.key]];
@@ -439,7 +443,7 @@ class PushdownDB::ManyGets {
 		};
 
 		added.erase(std::remove_if(added.begin(), added.end(), is_there), added.end());
-		/* None, and the next key may need the same. */
+		/* If none was added, the next key may share the same earlier blocks. */
 		if (!added.empty())
 			*of_last = blocks->size();
 		for (FileRange &block : added) {
@@ -505,7 +509,7 @@ class PushdownDB::ManyGets {
 		}
 	}
 
-	/* Leaves keys whose tables were just changing to RocksDB, all at once. */
+	/* Leaves keys to RocksDB whose tables were just changing, all in one call. */
 	void leave_stale()
 	{
 		const size_t count = stale_.size();
@@ -526,7 +530,8 @@ class PushdownDB::ManyGets {
 		for (size_t i = 0; i < count; i++) {
 			PinnableSlice &to = values_[stale_[i]];
 
-			/* It may use a string of the caller's, which a move would leave. */
+			/* `to` may use a string of the caller's, which a move assignment would
+			 * detach. */
 			to.Reset();
 			if (values[i].IsPinned())
 				to = std::move(values[i]);
@@ -560,7 +565,7 @@ class PushdownDB::ManyGets {
 	}
 
 	State &state_;
-	/* Before all else that the call finds. */
+	/* Taken before everything else that the call reads. */
 	const uint64_t moment_;
 	rocksdb::DB *const db_;
 	const ReadOptions &at_;
@@ -572,18 +577,18 @@ class PushdownDB::ManyGets {
 	PinnableSlice *const values_;
 	Status *const statuses_;
 	std::vector<Family> families_;
-	/* By key, its number. */
+	/* The number of each key's family. */
 	std::vector<size_t> family_of_;
-	/* The keys in the order in which they are looked for. */
+	/* The keys in the order of the search. */
 	std::vector<size_t> order_;
-	/* Of those that were searched last. */
+	/* The keys of the last memory search that were not settled. */
 	std::vector<Missing> missing_;
 	std::vector<size_t> stale_;
-	/* Left to RocksDB for its cache, or because chains cannot read them. */
+	/* Keys left to RocksDB, for its cache or because chains cannot read them. */
 	std::vector<Left> left_;
 };
 
-/* Whether such a MultiGet() is all RocksDB's, and why. */
+/* Whether RocksDB serves the whole MultiGet(), and why. */
 bool PushdownDB::State::leaves_to_rocksdb(const ReadOptions &options,
 	ColumnFamilyHandle *const *families, size_t count, ReadPath *why) const
 {
@@ -591,7 +596,7 @@ bool PushdownDB::State::leaves_to_rocksdb(const ReadOptions &options,
 
 	if (mode.load(std::memory_order_relaxed) == Mode::kPlain)
 		*why = ReadPath::kPlain;
-	/* With a limit some keys are not answered. */
+	/* With a size limit some keys are not answered. */
 	else if (!can_push_down(options) || options.value_size_soft_limit != UINT64_MAX)
 		*why = ReadPath::kOptions;
 	else if (std::none_of(families, families + count, is_followed))
@@ -608,10 +613,10 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 	std::optional<rocksdb::ManagedSnapshot> snapshot;
 
 #if ROCKSDB_MAJOR >= 9
-	/* Get() refuses what MultiGet() may say here. */
+	/* RocksDB's Get() refuses other activities that MultiGet() accepts. */
 	at.io_activity = rocksdb::Env::IOActivity::kUnknown;
 #endif
-	/* It takes RocksDB's mutex; without writes all moments are the same. */
+	/* A snapshot takes RocksDB's mutex; without writes it is not needed. */
 	if (!at.snapshot && state_->access == Access::kPrimary) {
 		snapshot.emplace(db_);
 		at.snapshot = snapshot->snapshot();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* DB::Open() and the like, which give a plain pointer up to RocksDB 9, and later one that owns the database. */
+/* DB::Open() and the like, which return a plain pointer up to RocksDB 9, and later a pointer that owns
+ * the database. */
 #ifndef BPFOF_ROCKSDB_OPEN_H
 #define BPFOF_ROCKSDB_OPEN_H
 
@@ -9,14 +10,14 @@
 
 namespace bpf_of {
 
-/* Who changes a database that is open. */
+/* Whether an open database changes, and by whom. */
 enum class Access {
 	kPrimary,   /* this object */
-	kReadOnly,  /* nobody */
-	kSecondary, /* another object; this one follows when it is told to */
+	kReadOnly,  /* no process */
+	kSecondary, /* another instance; this one follows it on demand */
 };
 
-/* DB::Open(); its last argument is where the database goes. */
+/* DB::Open(); its last argument receives the database. */
 struct OpenForAll {
 	static constexpr Access ACCESS = Access::kPrimary;
 
@@ -74,8 +75,8 @@ auto open_database_as(long, const Open &open, rocksdb::DB **db, Arguments &&...a
 	return open(arguments..., db);
 }
 
-/* Calls `open` with the arguments, and where the database goes. The caller deletes *db, which is null upon
- * errors. */
+/* Calls `open` with the arguments, and the place of the result. The caller deletes *db, which is null
+ * upon errors. */
 template <typename Open, typename... Arguments>
 rocksdb::Status open_database_by(const Open &open, rocksdb::DB **db, Arguments &&...arguments)
 {

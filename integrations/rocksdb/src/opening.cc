@@ -37,17 +37,17 @@ bool opens_later(const Options &, long)
 std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pushdown)
 {
 	if (options.max_open_files != -1)
-		return "max_open_files must be -1: with fewer a search in memory has to open tables";
+		return "max_open_files must be -1: otherwise a search in memory may have to open tables";
 	if (opens_later(options, 0))
-		return "open_files_async must be off: before a table is open a search in memory has to open it";
+		return "open_files_async must be off: otherwise a search in memory may have to open a table";
 	if (options.env && options.env != rocksdb::Env::Default())
 		return "env must be Env::Default(): the files are opened by their paths";
 	if (options.unordered_write || options.two_write_queues)
 		return "unordered_write and two_write_queues must be off: with them tables may hold "
-		       "what is not visible yet";
+		       "entries that are not visible yet";
 	if (options.sst_file_manager && options.sst_file_manager->GetDeleteRateBytesPerSecond() > 0)
-		return "the sst_file_manager must not limit the rate of deletions: it cuts off files "
-		       "that are still read";
+		return "the sst_file_manager must not limit the rate of deletions: it truncates files "
+		       "that are still being read";
 	if (pushdown.value_bytes_max > PushdownOptions::VALUE_BYTES_MAX)
 		return "value_bytes_max must be at most " +
 		       std::to_string(PushdownOptions::VALUE_BYTES_MAX);
@@ -55,18 +55,19 @@ std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pus
 		return "readers_max must be at least 1";
 	/* A grant daemon that serves one namespace needs no device. */
 	if (pushdown.url.empty() != pushdown.device.empty() && pushdown.url.rfind("grantd:", 0) != 0)
-		return "url and device belong together: both, or none; only with a grant daemon the device may be missing";
+		return "url and device must be given together; device may be omitted only with a grant daemon";
 	if (!(pushdown.sample_rate >= 0 && pushdown.sample_rate <= 1))
 		return "sample_rate must be from 0 to 1";
 	return "";
 }
 
-/* How many descriptors there are for tables. */
+/* The largest number of descriptors for tables. */
 size_t descriptors(const PushdownOptions &pushdown, Access access)
 {
 	struct rlimit limit;
 
-	/* Primaries delete what their secondaries still read, which cannot be opened again then. */
+	/* A primary deletes tables that its secondaries still read, and that could not be opened
+	 * again. */
 	if (access == Access::kSecondary)
 		return SIZE_MAX;
 	if (pushdown.descriptors_max > 0)
@@ -141,13 +142,13 @@ PushdownDB *Opening::end(rocksdb::DB *opened, const std::vector<ColumnFamilyHand
 		if (followed_[i])
 			state_->families->follow(number, std::move(followed_[i]), opened, handles[i], true);
 	}
-	/* The database uses it to its end. */
+	/* The database uses the Env until its end. */
 	const std::shared_ptr<rocksdb::DB> owned(opened, [env = env_](rocksdb::DB *last) { delete last; });
 
 	return new PushdownDB(owned, std::move(state_));
 }
 
-/* PushdownDB::Open(), of a database that `open` opens. */
+/* PushdownDB::Open() of a database that `open` opens. */
 template <typename Open>
 static Status open_families(const Open &open, const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
 	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
@@ -160,7 +161,7 @@ static Status open_families(const Open &open, const rocksdb::DBOptions &options,
 	*db = nullptr;
 	if (!status.ok())
 		return status;
-	/* Followed ones are named twice, for a handle of the tracker's beside the caller's. */
+	/* Followed families are listed twice, to get a handle for the tracker beside the caller's. */
 	std::vector<ColumnFamilyHandle *> own(families.size());
 	rocksdb::DBOptions ours = options;
 	rocksdb::DB *opened;
@@ -182,7 +183,7 @@ static Status open_families(const Open &open, const rocksdb::DBOptions &options,
 	return status;
 }
 
-/* The same of the default column family alone. */
+/* The same for the default column family alone. */
 template <typename Open>
 static Status open_default(const Open &open, const rocksdb::Options &options, const PushdownOptions &pushdown,
 	const std::string &path, PushdownDB **db)
@@ -191,7 +192,7 @@ static Status open_default(const Open &open, const rocksdb::Options &options, co
 	const Status status = open_families(
 		open, options, pushdown, path, {{rocksdb::kDefaultColumnFamilyName, options}}, &handles, db);
 
-	/* The database has one of its own. */
+	/* The database has a handle of its own. */
 	if (status.ok())
 		(*db)->DestroyColumnFamilyHandle(handles[0]);
 	return status;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A database while it is opened: before that its options are adapted, and after it what reads is put on top. */
+/* A database while it is opened: its options are adapted before, and pushdown is put on top
+ * afterwards. */
 #ifndef BPFOF_ROCKSDB_OPENING_H
 #define BPFOF_ROCKSDB_OPENING_H
 
@@ -10,20 +11,20 @@ namespace bpf_of {
 
 class Opening {
     public:
-	/* Connects to the target. `families` are those that will be opened, with the merge operators that they
-	 * have then. As PushdownDB::Open(). */
+	/* Connects to the target. `families` are the families to open; their merge operators are
+	 * replaced by wrapped ones. Fails as PushdownDB::Open(). */
 	static rocksdb::Status begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
 		const std::string &path, Access access, std::vector<rocksdb::ColumnFamilyDescriptor> *families,
 		std::unique_ptr<Opening> *opening);
 
-	/* What the database is to be opened with, or it is not followed. The Env is good as long as this, and
-	 * what end() makes. */
+	/* Adapts the options with which the database must be opened to be followed. Their Env is valid
+	 * as long as this object and the result of end(). */
 	void adapt(rocksdb::DBOptions *options) const;
 
-	/* Whether a family is followed, by its place among those that are opened. */
+	/* Whether a family is followed; `family` is its place among the families to open. */
 	bool is_followed(size_t family) const { return followed_[family] != nullptr; }
 
-	/* The database was opened. `handles` are the tracker's own of all families that are followed, by
+	/* The database was opened. `handles` are the tracker's own handles of all followed families, by
 	 * place; null for the default family. */
 	PushdownDB *end(rocksdb::DB *opened, const std::vector<rocksdb::ColumnFamilyHandle *> &handles);
 
@@ -32,7 +33,7 @@ class Opening {
 
 	std::unique_ptr<PushdownDB::State> state_;
 	std::shared_ptr<rocksdb::Env> env_;
-	/* By place; null for those that cannot be pushed down. */
+	/* By place; null for families that cannot be pushed down. */
 	std::vector<std::shared_ptr<VersionTracker>> followed_;
 };
 

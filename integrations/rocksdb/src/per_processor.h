@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What many threads use at once, and each processor has for itself, so that they do not write the same memory. */
+/* Data that many threads use at once, with an instance for each processor, so that they do not write
+ * the same memory. */
 #ifndef BPFOF_ROCKSDB_PER_PROCESSOR_H
 #define BPFOF_ROCKSDB_PER_PROCESSOR_H
 
@@ -22,7 +23,7 @@ template <typename T> class PerProcessor {
 	PerProcessor() : all_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)) {}
 
 	size_t count() const { return all_.size(); }
-	/* The number of that of the processor on which the caller runs. */
+	/* The number of the instance of the processor on which the caller runs. */
 	size_t here() const { return static_cast<unsigned>(::sched_getcpu()) % all_.size(); }
 	T &operator[](size_t number) const { return all_[number].one; }
 
@@ -37,7 +38,7 @@ template <typename T> class PerProcessor {
 /* A pointer that is read often and changed seldom. */
 template <typename T> class SharedPerProcessor {
     public:
-	/* On another processor the one before may be read until store() has returned. */
+	/* Until store() has returned, load() may return the previous pointer on another processor. */
 	std::shared_ptr<T> load() const
 	{
 		Copy &copy = copies_[copies_.here()];
@@ -49,7 +50,8 @@ template <typename T> class SharedPerProcessor {
 	void store(const std::shared_ptr<T> &pointer)
 	{
 		for (size_t i = 0; i < copies_.count(); i++) {
-			/* With a count of references of its own. The old one goes after the lock. */
+			/* Each copy has a reference count of its own. The old pointer is released after
+			 * the lock. */
 			std::shared_ptr<T> copy(pointer.get(), [pointer](T *) {});
 			std::lock_guard<std::mutex> lock(copies_[i].mutex);
 

@@ -7,7 +7,7 @@
 
 namespace bpf_of {
 
-/* As far as the file goes. */
+/* Extends a range to the alignment, up to the end of the file. */
 static void align(FileRange *range)
 {
 	const uint64_t alignment = range->file->alignment(), length = range->file->size_bytes();
@@ -19,7 +19,7 @@ static void align(FileRange *range)
 	range->size = std::min((end + alignment - 1) / alignment * alignment, length) - range->offset;
 }
 
-/* Keys of one block name it once each. */
+/* Several keys in one block each name it. */
 static void remove_copies(std::vector<FileRange> *ranges)
 {
 	const auto place = [](const FileRange &range) {
@@ -43,7 +43,7 @@ Fetched PrefetchBuffer::fetch(const TableFiles &files, std::vector<FileRange> ra
 		return Fetched::kNot;
 	for (const FileRange &range : ranges)
 		size += range.size;
-	/* Not cleared: all of it is written. */
+	/* Not zeroed: all of it is written. */
 	std::unique_ptr<char[]> buffer(new char[size]);
 
 	const Fetched fetched = files.read(ranges, timeout_us, buffer.get());
@@ -66,7 +66,7 @@ Fetched PrefetchBuffer::fetch(const TableFiles &files, std::vector<FileRange> ra
 bool PrefetchBuffer::serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
 	rocksdb::Slice *result) const
 {
-	/* Direct I/O asks for more than there is at the end of the file. */
+	/* At the end of the file direct I/O asks for more bytes than there are. */
 	if (file.alignment() > 1 && offset <= file.size_bytes())
 		size = std::min<uint64_t>(size, file.size_bytes() - offset);
 	for (const Staged &staged : staged_) {

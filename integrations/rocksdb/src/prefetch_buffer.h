@@ -11,16 +11,16 @@ namespace bpf_of {
 
 class PrefetchBuffer {
     public:
-	/* Reads ranges in one round trip, in addition to what is here, as TableFiles::read(), and each only once; of files
-	 * that RocksDB reads by direct I/O all that it will ask for. Unless all is read nothing is added. kNot if there are
-	 * none. */
+	/* Reads ranges in one round trip and adds them to the buffer, as TableFiles::read(), duplicates
+	 * only once; in files that RocksDB reads by direct I/O, extended to the aligned reads that it
+	 * will make. Adds nothing unless all was read. kNot if `ranges` is empty. */
 	Fetched fetch(const TableFiles &files, std::vector<FileRange> ranges, int64_t timeout_us);
 
-	/* Serves a read of RocksDB, if all of it is here. */
+	/* Serves a read of RocksDB, if the buffer has all of it. */
 	bool serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
 		rocksdb::Slice *result) const;
 
-	/* Whether something of it is here. */
+	/* Whether the buffer has any range of the file. */
 	bool has(const TableFile &file) const;
 
 	void clear();
@@ -39,7 +39,7 @@ class PrefetchBuffer {
 	size_t size_bytes_ = 0;
 };
 
-/* RocksDB reads what is staged. */
+/* Serves RocksDB's reads from a buffer. */
 class ReadPrefetched final : public ReadScope {
     public:
 	explicit ReadPrefetched(const PrefetchBuffer &stage) : stage_(stage) {}
@@ -56,8 +56,9 @@ class ReadPrefetched final : public ReadScope {
 };
 
 /*
- * RocksDB's own Get, whose blocks are fetched together: when it needs one of a table of the view, those of all
- * tables behind that may have the key come with it. The answer is RocksDB's, whatever the view has.
+ * RocksDB's own Get, whose blocks are fetched together: when it needs a block of a table of the view, the
+ * blocks of that table and of all later ones that may have the key are fetched with it. The answer is
+ * RocksDB's, whatever the view has.
  */
 class FetchTogether final : public ReadScope {
     public:

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * For programs that are not changed, and link RocksDB dynamically: a library that is loaded before librocksdb
- * (LD_PRELOAD), whose DB::Open() and DB::OpenForReadOnly() give a PushdownDB
+ * For unchanged programs that link RocksDB dynamically: a library that is loaded before librocksdb
+ * (LD_PRELOAD), whose DB::Open() and DB::OpenForReadOnly() return a PushdownDB
  *
- *   - where the Env's file system is ours, made by RocksDB's object registry from a string that the program
- *     takes (--fs_uri of db_bench, say): "bpfof://DEVICE@HOST[:PORT]/NQN", or "id=bpfof;OPTIONS";
+ *   - where the Env's file system is ours, made by RocksDB's object registry from a string that the
+ *     program accepts (--fs_uri of db_bench, say): "bpfof://DEVICE@HOST[:PORT]/NQN", or
+ *     "id=bpfof;OPTIONS";
  *   - where the variable BPFOF_ROCKSDB has OPTIONS: for all databases that the process opens.
  *
- * OPTIONS are what PushdownOptions::parse() takes. TransactionDB::Open(), OpenAsSecondary() and so on are the
- * plain library's. So is OptimisticTransactionDB::Open(), which would open the database by DB::Open(): its
- * transactions take what that gives for RocksDB's own class.
+ * OPTIONS are those of PushdownOptions::parse(). TransactionDB::Open(), OpenAsSecondary() and so on are
+ * left to the plain library. So is OptimisticTransactionDB::Open(), although it calls DB::Open(): its
+ * transactions cast the result to RocksDB's own class.
  */
 #include "bpfof/rocksdb.h"
 
@@ -37,7 +38,7 @@ namespace {
 
 constexpr char VARIABLE[] = "BPFOF_ROCKSDB";
 
-/* The machine's file system, with the wish that what is opened on it is pushed down. */
+/* The machine's file system; it only marks that databases opened on it are to be pushed down. */
 class PushdownFileSystem final : public rocksdb::FileSystemWrapper {
     public:
 	PushdownFileSystem() : FileSystemWrapper(FileSystem::Default()) {}
@@ -108,19 +109,20 @@ int register_all()
 
 [[maybe_unused]] const int REGISTERED = register_all();
 
-/* The function of librocksdb that is called like this one of ours. */
+/* The function of librocksdb that the function of this name here replaces. */
 template <typename Function> Function *next(const char *mangled)
 {
 	void *const found = dlsym(RTLD_NEXT, mangled);
 
 	if (!found) {
-		std::fprintf(stderr, "bpf-of: there is no RocksDB behind this library: %s\n", dlerror());
+		std::fprintf(stderr, "bpf-of: RocksDB is not loaded after this library: %s\n", dlerror());
 		std::abort();
 	}
 	return reinterpret_cast<Function *>(found);
 }
 
-/* What opens a database, with pushdown or without, comes here again by the other form of DB::Open(). */
+/* Opening a database, with pushdown or without, calls the other form of DB::Open(), which is this
+ * library's again. */
 thread_local bool is_inside = false;
 
 class Inside {
@@ -134,7 +136,7 @@ class Inside {
 	const bool was_ = is_inside;
 };
 
-/* The program is compiled for one version of RocksDB, and so is this. */
+/* The program is compiled for one version of RocksDB, and so is this library. */
 bool is_same_version()
 {
 	const std::string here = std::to_string(ROCKSDB_MAJOR) + "." + std::to_string(ROCKSDB_MINOR) + "." +
@@ -144,7 +146,8 @@ bool is_same_version()
 	return loaded == here;
 }
 
-/* How a database that is opened with these options is to be pushed down, and whether it is. */
+/* Whether a database opened with these options is to be pushed down, and where its settings come
+ * from. */
 enum class Wish { kNone, kByVariable, kByFileSystem };
 Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *status)
 {
@@ -152,7 +155,7 @@ Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *
 	rocksdb::Env *const env = options.env ? options.env : rocksdb::Env::Default();
 	const std::shared_ptr<rocksdb::FileSystem> files = env->GetFileSystem();
 
-	/* No other one can have that name: this library has registered it. */
+	/* The name is unique: this library has registered it. */
 	if (std::strcmp(files->Name(), PushdownFileSystem::kClassName()) == 0) {
 		*pushdown = static_cast<const PushdownFileSystem *>(files.get())->options();
 		return Wish::kByFileSystem;
@@ -163,7 +166,8 @@ Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *
 	return Wish::kByVariable;
 }
 
-/* DB::Open() and the like as the program calls them: `plain` opens without pushdown, and `ours` with. */
+/* DB::Open() and the like as the program calls them: `plain` opens without pushdown, and `ours` with
+ * it. */
 template <typename Options, typename Plain, typename Ours>
 Status open(const Options &options, const std::string &path, DB **db, Plain plain, Ours ours)
 {
@@ -180,14 +184,15 @@ Status open(const Options &options, const std::string &path, DB **db, Plain plai
 	if (wanted == Wish::kNone)
 		return plain();
 	if (status.ok() && !is_same_version())
-		status = Status::NotSupported("the preloaded library is for another RocksDB than is loaded",
+		status = Status::NotSupported("the preloaded library was built for another version of RocksDB than the loaded one",
 			rocksdb::GetRocksVersionAsString(true));
 	if (wanted == Wish::kByFileSystem)
 		adapted.env = rocksdb::Env::Default();
 	if (status.ok())
 		status = ours(adapted, pushdown, &opened);
 	*db = opened;
-	/* Who says so in an option gets it or an error; the variable may reach programs it is not meant for. */
+	/* A file system names pushdown explicitly: no fallback. The variable may reach programs it is
+	 * not meant for. */
 	if (status.ok() || wanted == Wish::kByFileSystem)
 		return status;
 	std::fprintf(stderr, "bpf-of: %s is opened without pushdown: %s\n", path.c_str(),
@@ -281,7 +286,7 @@ Status OptimisticTransactionDB::Open(const DBOptions &options, const OptimisticT
 	return plain(options, how, path, families, handles, db);
 }
 
-/* It takes RocksDB's own class, and WrapStackableDB() what is over it. */
+/* WrapDB() casts to RocksDB's own class; WrapStackableDB() accepts a stacked database. */
 Status TransactionDB::WrapDB(DB *opened, const TransactionDBOptions &how, const std::vector<size_t> &compacted,
 	const std::vector<ColumnFamilyHandle *> &handles, TransactionDB **db)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* stats() as properties of the database, for programs that know it as a rocksdb::DB or rocksdb_t only. */
+/* stats() as properties of the database, for programs that only have a rocksdb::DB or rocksdb_t. */
 #include "state.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr char PREFIX[] = "bpfof.";
 
-/* Calls `each` with the name of a property, without prefix, and its value, for all that are numbers. */
+/* Calls `each` with the name, without prefix, and the value of each numeric property. */
 template <typename Each> void for_each_number(const PushdownStats &stats, Each each)
 {
 	for (size_t way = 0; way < WAYS; way++) {
@@ -35,7 +35,7 @@ template <typename Each> void for_each_number(const PushdownStats &stats, Each e
 	each("index-bytes", stats.index_bytes);
 }
 
-/* In every locale as JSON has it. */
+/* In JSON's format in every locale. */
 std::string as_text(double number)
 {
 	char text[32];
@@ -99,7 +99,7 @@ void PushdownDB::report() const
 		return;
 	std::FILE *file = std::fopen(state_->report.c_str(), "a");
 
-	/* There is nobody to tell. */
+	/* There is no caller to report the error to. */
 	if (!file)
 		return;
 	std::fprintf(file, "%s\n", as_json(stats()).c_str());

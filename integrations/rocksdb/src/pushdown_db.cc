@@ -14,7 +14,7 @@
 
 namespace bpf_of {
 
-/* For a PinnableSlice that is over a blob. */
+/* Frees the blob under a PinnableSlice. */
 static void free_blob(void *memory, void *)
 {
 	delete[] static_cast<char *>(memory);
@@ -58,7 +58,7 @@ PushdownDB::PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> s
 PushdownDB::~PushdownDB()
 {
 	report();
-	/* Before the database goes: it is asked for its versions until then. */
+	/* Before the database is destroyed: trackers ask it for its versions until then. */
 	state_->families->stop();
 }
 
@@ -84,7 +84,8 @@ Status PushdownDB::TryCatchUpWithPrimary()
 		return StackableDB::TryCatchUpWithPrimary();
 	std::lock_guard<std::timed_mutex> lock(state_->catching_up);
 
-	/* Memtables change, and their tables later: meanwhile, and if RocksDB has given up half-way, it reads itself. */
+	/* Memtables change before their tables do. Meanwhile, and if RocksDB has given up half-way,
+	 * RocksDB serves all reads. */
 	catch_ups.fetch_add(1 - catch_ups.load() % 2);
 	const auto all = state_->families->all();
 	std::vector<std::shared_ptr<const View>> before;
@@ -109,7 +110,7 @@ Status PushdownDB::WaitForCompact(const rocksdb::WaitForCompactOptions &options)
 {
 	rocksdb::WaitForCompactOptions waits = options;
 
-	/* RocksDB would close itself under those who follow it. */
+	/* RocksDB would close itself while trackers still use it. */
 	waits.close_db = false;
 	const Status status = StackableDB::WaitForCompact(waits);
 
@@ -128,7 +129,7 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options) const
 	if (access == Access::kSecondary && options.snapshot)
 		return false;
 #if ROCKSDB_MAJOR >= 9
-	/* With a limit of operands there is another kind of success. */
+	/* With this threshold a Get() may succeed with a subcode, which chains do not report. */
 	if (options.merge_operand_count_threshold)
 		return false;
 #endif
@@ -167,7 +168,7 @@ bool PushdownDB::State::is_current(
 
 	if (view && (access == Access::kReadOnly || is_known_version(live->number(), view->version)))
 		return true;
-	/* The first view comes by itself. */
+	/* The first view is made without being asked for. */
 	if (!view || live->is_outdated(*view) || !VersionTracker::current_version(db, family, &version))
 		return false;
 	if (version != view->version) {
@@ -215,7 +216,7 @@ Status PushdownDB::get(
 		return plainly(ReadPath::kFamily);
 
 	Sampling::Read read(state_->sampling);
-	/* The order of these is what makes the answer right: view.h. */
+	/* The order of these steps makes the answer correct: view.h. */
 	const uint64_t moment = state_->moment();
 	const std::shared_ptr<const View> view = live->view();
 	SearchEnd end;
@@ -233,7 +234,7 @@ Status PushdownDB::get(
 		return read;
 	};
 
-	/* Asked before as well: the number of the version would be waited for until it has caught up. */
+	/* Checked before as well: asking for the version's number would wait for the catch-up. */
 	if (!state_->is_still(moment) || !state_->is_current(db_, live, family, view.get()) ||
 		!state_->is_still(moment))
 		return together(ReadPath::kStale);
@@ -257,7 +258,7 @@ Status PushdownDB::get(
 		return together(ReadPath::kDeclined);
 	way = state_->run_plan(
 		plan, {key, *live, *view, end, limit, &status, value, plan.tables, plan.deleted_below}, newest_tag);
-	/* The blocks that the chain has read, or some that it could not read. */
+	/* RocksDB needs the blocks that the chain has read, or some that it could not read. */
 	if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
 		return together(way);
 	if (way != ReadPath::kTarget && way != ReadPath::kHere && way != ReadPath::kNoTable &&
@@ -424,7 +425,7 @@ bool PushdownDB::State::settle(Found *found, const KeyRead &read)
 			*read.status = Status::NotFound();
 		return true;
 	}
-	/* RocksDB says what is wrong, if it cannot be merged. */
+	/* If the merge fails, RocksDB reads the key and reports the error. */
 	if (!merge || !merge->merge(read.key, found->has_value ? &found->value : nullptr, read.end.operands,
 			      found->operands, read.live.logger(), read.value->GetSelf()))
 		return false;
@@ -490,7 +491,7 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 	};
 
 	for (;;) {
-		/* Who catches up has RocksDB's mutex. */
+		/* A thread that catches up with the primary holds RocksDB's mutex. */
 		if (!state_->catching_up.try_lock_until(end))
 			return false;
 		const uint64_t moment = state_->moment();
@@ -498,7 +499,7 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 		state_->catching_up.unlock();
 		const auto all = state_->families->all();
 
-		/* It has failed to. */
+		/* The last catch-up has failed. */
 		if (all.empty() || moment % 2)
 			return false;
 		const bool are_ready = std::all_of(all.begin(), all.end(), ready);

@@ -22,14 +22,14 @@ std::unique_ptr<RangeDeletions> RangeDeletions::make(std::vector<RangeDeletion> 
 	std::unique_ptr<RangeDeletions> made(new RangeDeletions());
 	std::vector<Slice> bounds;
 
-	/* Ends of fragments have 32 bits. */
+	/* key_end and sequences_end have 32 bits. */
 	max_bytes = std::min<size_t>(max_bytes, UINT32_MAX);
 	deletions.erase(std::remove_if(deletions.begin(), deletions.end(),
 				[](const RangeDeletion &deletion) { return deletion.first >= deletion.end; }),
 		deletions.end());
 	std::sort(deletions.begin(), deletions.end(),
 		[](const RangeDeletion &a, const RangeDeletion &b) { return a.first < b.first; });
-	/* From here on they stay where they are. */
+	/* The deletions do not move from here on. */
 	for (const RangeDeletion &deletion : deletions) {
 		bounds.push_back(deletion.first);
 		bounds.push_back(deletion.end);
@@ -37,7 +37,7 @@ std::unique_ptr<RangeDeletions> RangeDeletions::make(std::vector<RangeDeletion> 
 	std::sort(bounds.begin(), bounds.end(), Before());
 	bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
 	std::multimap<Slice, uint64_t, Before> ends;
-	/* How many of each number cover the bound. */
+	/* How many deletions with each sequence number cover the bound. */
 	std::map<uint64_t, size_t, std::greater<uint64_t>> active;
 	auto next = deletions.begin();
 
@@ -66,7 +66,7 @@ template <typename Active> void RangeDeletions::add(const Slice &key, const Acti
 {
 	const auto is_equal = [](uint64_t number, const auto &entry) { return number == entry.first; };
 
-	/* The fragment before goes on. */
+	/* The same numbers: the previous fragment continues. */
 	if (!fragments_.empty() &&
 		std::equal(numbers_begin(fragments_.size() - 1), sequences_.cend(), active.begin(), active.end(), is_equal))
 		return;

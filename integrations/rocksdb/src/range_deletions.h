@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The range deletions of one table, in memory. A range deletion with sequence number s hides all versions with
- * smaller numbers of the keys from its first one up to, and without, its end; RocksDB searches those of a table
- * before its keys.
+ * The range deletions of one table, in memory. A range deletion with sequence number s hides all
+ * versions with smaller numbers of the keys from its first key up to, but without, its end; RocksDB
+ * searches the range deletions of a table before its keys.
  */
 #ifndef BPFOF_ROCKSDB_RANGE_DELETIONS_H
 #define BPFOF_ROCKSDB_RANGE_DELETIONS_H
@@ -18,7 +18,7 @@
 
 namespace bpf_of {
 
-/* As a table has it: user keys, and a sequence number. */
+/* As in the table: user keys, and a sequence number. */
 struct RangeDeletion {
 	std::string first;
 	std::string end;
@@ -27,29 +27,30 @@ struct RangeDeletion {
 
 class RangeDeletions {
     public:
-	/* Of these, in any order; null if they would take more than max_bytes (or 4 GiB). Where many with different
-	 * numbers overlap that is far more than they take in the table. */
+	/* Null if the deletions, in any order, would take more than max_bytes (or 4 GiB). Where many
+	 * deletions with different numbers overlap they take far more than in the table. */
 	static std::unique_ptr<RangeDeletions> make(std::vector<RangeDeletion> deletions, size_t max_bytes);
 
-	/* The largest sequence number of those that hide older versions of a key, among the numbers up to
+	/* The largest sequence number of the deletions that cover a key, among the numbers up to
 	 * `newest`. Does not allocate. */
 	std::optional<uint64_t> covering(const rocksdb::Slice &key, uint64_t newest) const;
 
-	/* What they take, in bytes. */
+	/* Memory used, in bytes. */
 	size_t memory_bytes() const;
 
     private:
-	/* Keys that the same deletions cover: from its own key up to that of the next one. */
+	/* Keys that the same deletions cover: from its own key up to that of the next fragment. */
 	struct Fragment {
-		/* Where its key ends in keys_; it begins where that of the one before ends. */
+		/* Where its key ends in keys_; it begins where the previous fragment's key ends. */
 		uint32_t key_end;
-		/* The same of its sequence numbers, in sequences_. */
+		/* Likewise for its sequence numbers in sequences_. */
 		uint32_t sequences_end;
 	};
 
 	RangeDeletions() = default;
 
-	/* Goes on with a fragment that begins at a key, covered by the numbers that are the keys of `active`. */
+	/* Appends a fragment that begins at a key, covered by the sequence numbers that are the keys of
+	 * `active`. */
 	template <typename Active> void add(const rocksdb::Slice &key, const Active &active);
 	std::vector<uint64_t>::const_iterator numbers_begin(size_t fragment) const;
 	rocksdb::Slice key_of(size_t fragment) const;

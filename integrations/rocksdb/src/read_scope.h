@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What becomes of the reads of tables that RocksDB makes while it serves one call. The file system
- * that it reads by asks the scope of the thread first.
+ * Decides how the reads of tables that RocksDB makes during one call are served. The file system
+ * through which RocksDB reads asks the scope of the thread first.
  */
 #ifndef BPFOF_ROCKSDB_READ_SCOPE_H
 #define BPFOF_ROCKSDB_READ_SCOPE_H
@@ -15,18 +15,19 @@ namespace bpf_of {
 
 class TableFile;
 
-/* Counts for this thread from its construction to its end; the innermost one counts. */
+/* In effect for this thread from its construction to its destruction; scopes nest, and the innermost
+ * counts. */
 class ReadScope {
     public:
 	ReadScope() : outer_(current_) { current_ = this; }
 	ReadScope(const ReadScope &) = delete;
 	ReadScope &operator=(const ReadScope &) = delete;
 
-	/* That of this thread, or null. */
+	/* The scope of this thread, or null. */
 	static ReadScope *current() { return current_; }
 
-	/* Serves or refuses a read as FSRandomAccessFile::Read() does; false if it is to be made. With a
-	 * timeout in microseconds, or TimeLimit::NONE. */
+	/* Serves or refuses a read as FSRandomAccessFile::Read() does; false if the read is to be made
+	 * normally. The timeout is in microseconds, or TimeLimit::NONE. */
 	virtual bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
 		rocksdb::Slice *result, rocksdb::IOStatus *status) = 0;
 
@@ -42,12 +43,12 @@ class ReadScope {
 	ReadScope *const outer_;
 };
 
-/* Where a search in memory has ended. */
+/* Where a search in memory ended. */
 struct SearchEnd {
-	/* The table of the first block that was missing; null if none was. Good as long as the view is that
-	 * of the call. */
+	/* The table of the first block that was missing; null if none was. Valid as long as the call's
+	 * view. */
 	const TableFile *table = nullptr;
-	/* What was to be read of it. */
+	/* The read that was to be made. */
 	uint64_t offset = 0;
 	size_t size = 0;
 	/* Merge operands that were found before, newest first. */
@@ -55,9 +56,9 @@ struct SearchEnd {
 };
 
 /*
- * Nothing is read of tables: the call ends at the first block that is not in memory, as if reading it had
- * failed. Nothing before it has the answer, then. The place of a blob that was in memory leads to the last
- * read that there is, which is made.
+ * Refuses reads of tables: the call ends at the first block that is not in memory, as if reading it had
+ * failed. So nothing that was searched before has the answer. The read of a blob whose place was found
+ * in memory is made: it is the last read of the call.
  */
 class StopAtRead final : public ReadScope {
     public:
@@ -66,7 +67,8 @@ class StopAtRead final : public ReadScope {
 	bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
 		rocksdb::Slice *result, rocksdb::IOStatus *status) override;
 
-	/* RocksDB goes on behind a filter that it cannot read; what it finds there, the chain finds, too. */
+	/* After a filter that it cannot read RocksDB continues; the chain finds again what RocksDB
+	 * finds there. */
 	void meet(const std::vector<rocksdb::Slice> &operands) override
 	{
 		while (!end_->table && end_->operands.size() < operands.size())

@@ -10,7 +10,7 @@ namespace bpf_of {
 
 namespace {
 
-/* A new time has this part in an average. */
+/* The weight of a new time in an average. */
 constexpr double OF_AVERAGE = 1.0 / 64;
 
 } /* namespace */
@@ -25,7 +25,7 @@ void Sampling::add(Kind kind, std::chrono::duration<double, std::nano> took)
 	std::atomic<double> &average = ns_[static_cast<size_t>(kind)];
 	const double old = average.load(std::memory_order_relaxed);
 
-	/* What another thread adds at the same time may get lost. */
+	/* An update by another thread at the same time may be lost. */
 	average.store(old == 0 ? took.count() : old + OF_AVERAGE * (took.count() - old),
 		std::memory_order_relaxed);
 }

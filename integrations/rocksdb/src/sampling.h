@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Which Gets are left to RocksDB although a chain could do them: a small part, so that the blocks they
- * need come into the block cache (BPF-oF §5.2.2).
+ * Which Gets are left to RocksDB although a chain could serve them: a small share, so that their blocks
+ * enter the block cache (BPF-oF §5.2.2).
  *
- * A cache is not always worth that (§6.2). So the part adapts itself: what reads that memory settled
- * have saved, compared to chains, is weighed against what the sampled reads have cost, after each so
- * many reads; the part is halved while the cost is larger, and doubled while it is not, between a
- * SPAN-th of what was asked for and that.
+ * A cache is not always worth that (§6.2). So the share adapts itself: every so many reads, the time
+ * that reads settled in memory have saved, compared to chains, is weighed against the extra time of the
+ * sampled reads. The share is halved while the cost is larger, and doubled otherwise, between 1 / SPAN
+ * of the configured share and that share.
  */
 #ifndef BPFOF_ROCKSDB_SAMPLING_H
 #define BPFOF_ROCKSDB_SAMPLING_H
@@ -22,16 +22,16 @@ class Sampling {
     public:
 	using Clock = std::chrono::steady_clock;
 
-	/* The part is from 0 to 1. */
+	/* `part`, the configured share, is from 0 to 1. */
 	Sampling(double part, bool adapts) : most_(part), adapts_(adapts && part > 0), part_(part) {}
 
-	/* Reads that chains do between two changes. */
+	/* Reads by chains between two adaptations. */
 	static constexpr uint64_t WINDOW = 8192;
 
 	/* How a read was served. */
 	enum class Kind { kMemory, kChain, kSample };
 
-	/* A read, which is timed now and then. */
+	/* One read; some of them are timed. */
 	class Read {
 	    public:
 		explicit Read(Sampling &sampling) : sampling_(sampling)
@@ -41,13 +41,13 @@ class Sampling {
 			if (sampling.adapts_ && ++reads % TIMED_EVERY == 0)
 				begin();
 		}
-		/* Times it from here on in any case. */
+		/* Starts timing the read from here on. */
 		void begin()
 		{
 			if (sampling_.adapts_)
 				begun_ = Clock::now();
 		}
-		/* It is over. */
+		/* The read has ended. */
 		void end(Kind kind)
 		{
 			if (begun_ != Clock::time_point{})
@@ -59,13 +59,14 @@ class Sampling {
 		Clock::time_point begun_{};
 	};
 
-	/* Whether to leave a read to RocksDB that memory has not settled. */
+	/* Whether to leave a read that memory has not settled to RocksDB. */
 	bool is_sample() const;
 
-	/* The part of the moment. */
+	/* The current share. */
 	double part() const { return part_.load(std::memory_order_relaxed); }
 
-	/* Weighs and changes the part. So many reads were settled by memory, and sampled, until now. */
+	/* Adapts the share. `memory` and `samples` are the total numbers of reads that memory settled,
+	 * and of samples. */
 	void adapt(uint64_t memory, uint64_t samples);
 
     private:
@@ -77,11 +78,11 @@ class Sampling {
 	const double most_;
 	const bool adapts_;
 	std::atomic<double> part_;
-	/* What a read takes by Kind, in ns; averages of the last ones. */
+	/* Average time of recent reads by Kind, in ns. */
 	std::atomic<double> ns_[3] = {};
 
 	std::mutex adapting_;
-	/* At the last change. */
+	/* The totals at the last adaptation. */
 	uint64_t memory_ = 0;
 	uint64_t samples_ = 0;
 };

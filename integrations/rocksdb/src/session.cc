@@ -10,10 +10,11 @@ namespace bpf_of {
 
 namespace {
 
-/* How long a chain waits for the map of a file. Views have waited for those of new tables (version_tracker.cc); where
- * it takes longer, as for many tables of a database that was just opened, no Get waits for that. */
+/* How long a chain waits for the map of a file. Views have already waited for the maps of new tables
+ * (version_tracker.cc). Where mapping takes longer, as for many tables of a newly opened database, no
+ * Get waits for it. */
 constexpr uint32_t PATIENCE_US = 2000;
-/* How long a target that is full is not asked for a connection. */
+/* How long to wait before asking a target for a connection again that had none left. */
 constexpr int64_t REFUSED_MS = 2000;
 
 /* The storage function's object, in this library's read-only data. */
@@ -38,7 +39,7 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 	std::shared_ptr<Session> opened(new Session(options));
 	struct bpfof_options settings = BPFOF_OPTIONS_INIT;
 
-	/* Table files keep theirs until they have forgotten it. */
+	/* A TableFile keeps its number until it calls bpfof_forget(). */
 	settings.flags = BPFOF_STABLE_FDS;
 	settings.lanes_max = options.lanes_max;
 	settings.patience_us = PATIENCE_US;
@@ -48,7 +49,7 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 	} else {
 		const char *const device = options.device.empty() ? nullptr : options.device.c_str();
 
-		/* Somebody who names a target wants to know that it is not there. */
+		/* A caller who names a target needs to know if it cannot be reached. */
 		opened->bpfof_ = bpfof_open(options.url.c_str(), device, &settings);
 		if (opened->bpfof_ && !bpfof_has_target(opened->bpfof_))
 			return rocksdb::Status::IOError("connecting to " + options.url, bpfof_error());
@@ -104,7 +105,7 @@ bool Session::is_refusing() const
 
 PooledReader Session::take()
 {
-	/* Who tried to connect might wait for long. */
+	/* Connecting might take long. */
 	if (is_lost())
 		return {};
 	const size_t here = idle_.here();
@@ -163,7 +164,7 @@ void Session::give_away(PooledReader reader)
 	uint64_t sent = reader.sent, received = reader.received;
 
 	bpfof_reader_traffic(reader.reader, &sent, &received);
-	/* Chains that have not ended do not touch their memory after this. */
+	/* After this call the chains that have not ended do not touch their memory. */
 	bpfof_reader_close(reader.reader);
 	reader.reader = nullptr;
 	put(reader, sent, received);
@@ -208,11 +209,12 @@ std::vector<std::shared_ptr<Session>> Target::take_unused()
 
 bool Target::reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare)
 {
-	/* Closed when the lock is free. */
+	/* Declared before the lock, so that the sessions are closed after it is released. */
 	std::vector<std::shared_ptr<Session>> unused;
 	std::unique_lock<std::mutex> lock(reconnecting_, std::try_to_lock);
 
-	/* Somebody else does, which may take long: who closes the database waits for this caller. */
+	/* Another thread is reconnecting, which may take long: closing the database waits for this
+	 * caller. */
 	if (!lock)
 		return false;
 	unused = take_unused();
@@ -227,7 +229,7 @@ bool Target::reconnect(const std::function<std::shared_ptr<void>(const Session &
 	sessions_.push_back(std::move(made));
 	PushdownStats past;
 
-	/* What its last users add after this is not counted. */
+	/* Traffic that its last users add after this is not counted. */
 	lost->count(&past);
 	sent_ += past.sent_bytes;
 	received_ += past.received_bytes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The connection to the target, with RAII: what libbpfof gives, and readers for those who need one. */
+/* The connection to the target, with RAII: the handle of libbpfof, and readers for the calls that need
+ * one. */
 #ifndef BPFOF_ROCKSDB_SESSION_H
 #define BPFOF_ROCKSDB_SESSION_H
 
@@ -16,7 +17,7 @@
 
 namespace bpf_of {
 
-/* A reader, and what of its traffic was counted. */
+/* A reader, and its traffic that was already counted. */
 struct PooledReader {
 	struct bpfof_reader *reader;
 	uint64_t sent;
@@ -36,15 +37,16 @@ class Session {
 	/* Whether chains and reads go to a target. */
 	bool has_target() const { return has_target_ && !is_lost(); }
 
-	/* One of at most readers_max readers, or one without reader. To be given back, or away if something is
-	 * still in flight on it, or its connection was given up. */
+	/* One of at most readers_max readers, or a PooledReader without one. Return it with
+	 * give_back(), or with give_away() if something is still in flight on it or its connection was
+	 * given up. */
 	PooledReader take();
 	void give_back(PooledReader reader);
 	void give_away(PooledReader reader);
 
 	/* Whether a reader has lost its connection to the target. */
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
-	/* Adds bytes on all connections, as far as their readers were given back. */
+	/* Adds the bytes on all connections, as of when their readers were returned. */
 	void count(PushdownStats *stats) const;
 
     private:
@@ -56,8 +58,8 @@ class Session {
 	struct bpfof_function *function_ = nullptr;
 	std::atomic<bool> lost_{false};
 
-	/* Readers that nobody uses, of a processor: a reader's connection is that of the processor that has used it
-	 * last. And the traffic of readers that were given back there. */
+	/* A processor's idle readers, because a reader's connection is that of the processor that used
+	 * it last; and the traffic of readers that were returned there. */
 	struct Idle {
 		std::mutex mutex;
 		std::vector<PooledReader> readers;
@@ -65,21 +67,21 @@ class Session {
 		uint64_t received = 0;
 	};
 
-	/* Whether a target that is full was asked a moment ago. */
+	/* Whether a full target was asked for a connection a moment ago. */
 	bool is_refusing() const;
-	/* One of them, or one without reader. */
+	/* An idle reader, or a PooledReader without one. */
 	static PooledReader take_idle(Idle &idle);
-	/* Counts what has come since, and keeps the reader unless it was closed. */
+	/* Counts the reader's new traffic, and keeps the reader unless it was closed. */
 	void put(PooledReader reader, uint64_t sent, uint64_t received);
 
 	const PerProcessor<Idle> idle_;
-	/* How many there are in all. */
+	/* The number of open readers. */
 	std::atomic<size_t> readers_{0};
-	/* When readers may be asked for again after one was refused, in ms of the steady clock. */
+	/* When to ask for readers again after a refusal, in ms of the steady clock. */
 	std::atomic<int64_t> refused_until_{0};
 };
 
-/* A reader for as long as this lives. */
+/* Holds a reader as long as this object lives. */
 class Reader {
     public:
 	explicit Reader(std::shared_ptr<Session> session)
@@ -102,7 +104,8 @@ class Reader {
 
 	/* Null if all are in use, or the target grants no more. */
 	struct bpfof_reader *get() const { return reader_.reader; }
-	/* A read has timed out. If the connection went with it, the target is not lost. */
+	/* A read has timed out. If its connection was given up for that, the target is not considered
+	 * lost. */
 	void give_up() { gave_up_ = true; }
 	const Session &session() const { return *session_; }
 
@@ -112,16 +115,17 @@ class Reader {
 	bool gave_up_ = false;
 };
 
-/* The session of the moment: another one once the target was lost and is there again. */
+/* The current session: replaced once the target was lost and is reachable again. */
 class Target {
     public:
 	static rocksdb::Status open(const PushdownOptions &options, std::shared_ptr<Target> *target);
 
 	std::shared_ptr<Session> session() const { return session_.load(); }
 	/*
-	 * Makes a new session if this one was lost. False if that does not succeed, or none was. `prepare` is called
-	 * with it before anybody uses it; what that returns goes when all use it. And closes sessions that are over
-	 * once nobody uses them, which may take long.
+	 * Makes a new session if the current one is lost. False if it is not, or if that fails.
+	 * `prepare` gets the session before any caller uses it; the object that it returns is released
+	 * when all callers use the session. Also closes replaced sessions that are no longer in use,
+	 * which may take long.
 	 */
 	bool reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare);
 	void count(PushdownStats *stats) const;
@@ -129,16 +133,17 @@ class Target {
     private:
 	explicit Target(const PushdownOptions &options) : options_(options) {}
 
-	/* Takes sessions that are over and that nobody uses. */
+	/* Removes replaced sessions that are no longer in use, and returns them. */
 	std::vector<std::shared_ptr<Session>> take_unused();
 
 	const PushdownOptions options_;
 	/* One thread at a time makes a new session. */
 	std::mutex reconnecting_;
-	/* With that: the session, and before it those that are over, which a call may still use. */
+	/* Guarded by reconnecting_: the current session last, before it replaced ones that a call may
+	 * still use. */
 	std::vector<std::shared_ptr<Session>> sessions_;
 	SharedPerProcessor<Session> session_;
-	/* Traffic of sessions that are over. */
+	/* Traffic of replaced sessions. */
 	std::atomic<uint64_t> sent_{0};
 	std::atomic<uint64_t> received_{0};
 };

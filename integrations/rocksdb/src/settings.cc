@@ -44,7 +44,7 @@ bool read(const std::string &text, Speculate *value)
 	return true;
 }
 
-/* False: it has no such value, or is not known. */
+/* False if the value is invalid or the name unknown. */
 bool set_known(const std::string &name, const std::string &text, PushdownOptions *options, bool *is_known)
 {
 	const auto is = [&](const char *one) { return name == one; };
@@ -88,9 +88,9 @@ Status PushdownOptions::set(const std::string &name, const std::string &value)
 		return Status::OK();
 	return Status::InvalidArgument("pushdown options",
 		is_known ? name + " cannot be \"" + value + "\"" +
-				   (name == "speculate" ? "; it is never, when-faster or always" : "")
+				   (name == "speculate" ? "; use never, when-faster or always" : "")
 			 : "there is no \"" + name +
-				   "\"; there are url, device, index_bytes_max, value_bytes_max, readers_max, "
+				   "\"; the settings are url, device, index_bytes_max, value_bytes_max, readers_max, "
 				   "lanes_max, descriptors_max, target_reads, sample_rate, adapt_sampling, speculate and report");
 }
 

@@ -10,19 +10,20 @@ namespace bpf_of {
 
 namespace {
 
-/* Averages are of so many, the last ones for the most part, and of fewer tell nothing. */
+/* Averages weigh about the last AVERAGED values; with fewer values they are not used. */
 constexpr uint32_t AVERAGED = 32;
-/* One of TRIED_EVERY reads tries the other way, and another one is timed as it is; of LEARNED_EVERY until the ratio of
- * their times is known. */
+/* One of TRIED_EVERY reads tries the other way, and one more is timed as it is; one of LEARNED_EVERY
+ * until the ratio of their times is known. */
 constexpr uint64_t TRIED_EVERY = 256;
 constexpr uint64_t LEARNED_EVERY = 16;
-/* Of the tables that are read at once, this part must be needed, to begin and to go on. */
+/* The share of the tables read at once that must be needed, to begin and to continue. */
 constexpr double NEEDED_TO_BEGIN = 0.75;
 constexpr double NEEDED_TO_GO_ON = 0.65;
-/* At once begins below the first part of the time that one by one takes, and ends above the second. */
+/* Searching at once begins below the first share of the time of searching one by one, and ends above
+ * the second. */
 constexpr double BEGINS_BELOW = 0.7;
 constexpr double ENDS_ABOVE = 0.85;
-/* More than that has another cause. */
+/* Larger ratios have another cause. */
 constexpr double RATIO_MAX = 8;
 
 void set(std::atomic<bool> *to, bool value)
@@ -47,7 +48,7 @@ Speculation::Choice Speculation::choose() const
 	return {at_once, drawn == 1};
 }
 
-/* What another thread adds at the same time may get lost. */
+/* An update by another thread at the same time may be lost. */
 void Speculation::Average::add(double one)
 {
 	const double old = value();
@@ -77,7 +78,7 @@ void Speculation::add(bool at_once, Nanoseconds took, const Needs &needs)
 
 	set(&is_tried_, is_tried);
 	if (!is_tried) {
-		/* It will be another ratio when it is tried again. */
+		/* The ratio will have changed by the next attempt. */
 		log_ratio_.forget();
 		unpaired_[true].store(0, std::memory_order_relaxed);
 		set(&is_known_, false);

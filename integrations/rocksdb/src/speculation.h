@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Whether the target searches the tables of a key one after the other, until one has it, or several at
- * once. One after the other reads no more than is needed; at once takes the time of one read, of which some
- * may be for nothing.
+ * once. One after the other reads no more than needed; at once takes the time of one read, but some
+ * blocks may be read for nothing.
  *
  * At once is better on slow drives, where most keys are in the last of their tables, and worse where
- * processors have no time to spare. So both are tried and timed, and searches are at once as long as that
- * takes clearly less time, and as most of what it reads would have been read anyway.
+ * processors have no time to spare. So both are tried and timed, and tables are searched at once as
+ * long as that takes clearly less time, and most of the blocks would have been read anyway.
  */
 #ifndef BPFOF_ROCKSDB_SPECULATION_H
 #define BPFOF_ROCKSDB_SPECULATION_H
@@ -27,18 +27,19 @@ class Speculation {
 
 	explicit Speculation(Speculate speculate) : speculate_(speculate), at_once_(speculate == Speculate::kAlways) {}
 
-	/* Whether reads are at once, but for those that try the other way. */
+	/* Whether reads search at once, except those that try the other way. */
 	bool is_at_once() const { return at_once_.load(std::memory_order_relaxed); }
 
-	/* How a read goes. */
+	/* How to serve a read. */
 	struct Choice {
 		bool at_once;
-		/* It is to be timed: as often as reads that try the other way. */
+		/* Whether to time it: as many reads as try the other way. */
 		bool is_timed;
 	};
 	Choice choose() const;
 
-	/* What keys have needed together that were searched so: the first `needed` of all their tables. */
+	/* The totals of keys that were searched in one way: how many of all their tables, in order,
+	 * they needed. */
 	struct Needs {
 		uint64_t keys;
 		uint64_t needed;
@@ -47,7 +48,7 @@ class Speculation {
 	/* Adds a timed read of keys of several tables. */
 	void add(bool at_once, Nanoseconds took, const Needs &needs);
 
-	/* A read, timed by the clock if that is to be. */
+	/* One read, timed if its Choice says so. */
 	class Read {
 	    public:
 		explicit Read(Speculation &speculation) : speculation_(speculation), choice_(speculation.choose())
@@ -59,7 +60,7 @@ class Speculation {
 		Read &operator=(const Read &) = delete;
 
 		bool is_at_once() const { return choice_.at_once; }
-		/* It has its answers. */
+		/* The answers have arrived. */
 		void end(const Needs &needs)
 		{
 			if (choice_.is_timed && needs.keys > 0)
@@ -73,12 +74,12 @@ class Speculation {
 	};
 
     private:
-	/* Of the last reads. */
+	/* An average of the last reads. */
 	class Average {
 	    public:
 		void add(double one);
 		double value() const { return value_.load(std::memory_order_relaxed); }
-		/* Whether there were enough. */
+		/* Whether there were enough values. */
 		bool is_known() const;
 		void forget() { count_.store(0, std::memory_order_relaxed); }
 
@@ -88,19 +89,20 @@ class Speculation {
 	};
 
 	const Speculate speculate_;
-	/* Not in the cache line of what timed reads write. */
+	/* Not in the cache line that timed reads write. */
 	alignas(CACHE_LINE_BYTES) std::atomic<bool> at_once_;
-	/* Whether the other way is tried: most of the tables are needed. */
+	/* Whether the other way is tried, because most of the tables are needed. */
 	std::atomic<bool> is_tried_{false};
-	/* Whether there were enough reads of either way. */
+	/* Whether there were enough reads of both ways. */
 	std::atomic<bool> is_known_{false};
-	/* Logarithms of a key's time in ns, of a read one by one and of one at once, each as long as there is none of the
-	 * other way; else 0. */
+	/* Logarithms of the time for a key in ns, of a read one by one and of a read at once; each is
+	 * kept until there is one of the other way, otherwise 0. */
 	alignas(CACHE_LINE_BYTES) std::atomic<double> unpaired_[2] = {};
-	/* At once less one by one, of reads that followed one another: the load changes both. And a few that wait for
-	 * something else do not count for much. */
+	/* The difference of the logarithms, at once less one by one, of consecutive reads, because load
+	 * affects both. With logarithms a few reads that wait for something else do not count for
+	 * much. */
 	Average log_ratio_;
-	/* A key's. */
+	/* Averages for a key. */
 	Average needed_;
 	Average tables_;
 };

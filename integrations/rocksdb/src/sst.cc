@@ -31,13 +31,13 @@ namespace {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tables are little-endian");
 
 constexpr size_t kFooterBytes = 53;
-/* The two handles of a footer, with padding. */
+/* The footer's two handles, with padding. */
 constexpr size_t kHandlesBytes = 40;
 constexpr uint64_t kMagic = 0x88e241b785f4cff7;
-/* In place of the handles since format_version 6, with what follows up to the padding. */
+/* Since format_version 6, in place of the handles, with the fields after it up to the padding. */
 constexpr uint32_t kExtendedMagic = 0x007a003e;
 constexpr size_t kTrailerBytes = 5;
-/* No metaindex is nearly as large: an entry for each filter, index and block of properties. */
+/* Real metaindices are far smaller: one entry for each filter, index and block of properties. */
 constexpr uint64_t kMetaindexBytesMax = 64 * 1024;
 constexpr char kIndexName[] = "rocksdb.index";
 constexpr char kRangeDeletionsName[] = "rocksdb.range_del";
@@ -46,7 +46,7 @@ constexpr char kDictionaryName[] = "rocksdb.compression_dict";
 constexpr uint8_t kRangeDeletion = 15;
 constexpr size_t kTagBytes = 8;
 
-/* In the field with the number of restarts: another search than ours may be quicker. */
+/* A flag in the field with the number of restarts: a hint for another search algorithm. */
 constexpr uint32_t kUniform = 1u << 29;
 
 enum Checksum : uint8_t { kNoChecksum = 0, kCrc32c = 1, kXxh3 = 4 };
@@ -79,9 +79,9 @@ Status damaged(const Handle &block, const char *why)
 
 Status too_large(const Handle &block, size_t max_bytes)
 {
-	return Status::MemoryLimit(name_of(block), "it would take more than the " +
+	return Status::MemoryLimit(name_of(block), "it needs more than the " +
 							  std::to_string(max_bytes) +
-							  " bytes that were given to it");
+							  " bytes that are allowed");
 }
 
 } // namespace
@@ -129,7 +129,7 @@ Status read_bytes(int fd, uint64_t offset, size_t count, char *bytes)
 	const std::string what = "reading " + std::to_string(count) + " bytes at byte " +
 				 std::to_string(offset) + " of a RocksDB table";
 	if (offset > INT64_MAX - static_cast<uint64_t>(count)) {
-		return Status::Corruption(what, "no file is so long");
+		return Status::Corruption(what, "the offset exceeds the maximum file size");
 	}
 	for (size_t done = 0; done < count;) {
 		const ssize_t got =
@@ -139,7 +139,7 @@ Status read_bytes(int fd, uint64_t offset, size_t count, char *bytes)
 		if (got < 0)
 			return Status::IOError(what, strerror(errno));
 		if (got == 0)
-			return Status::Corruption(what, "the file ends before them");
+			return Status::Corruption(what, "the file ends before these bytes");
 		done += static_cast<size_t>(got);
 	}
 	return Status::OK();
@@ -178,7 +178,7 @@ uint32_t crc32c_by_table(const char *bytes, size_t count)
 }
 
 #if defined(__x86_64__)
-/* The library is compiled for all processors. */
+/* Selected at run time, because the library is compiled for all processors. */
 __attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(const char *bytes, size_t count)
 {
 	uint32_t crc = UINT32_MAX;
@@ -206,20 +206,21 @@ uint32_t crc32c(const char *bytes, size_t count)
 uint32_t masked_crc32c(const char *bytes, size_t count)
 {
 	const uint32_t crc = crc32c(bytes, count);
-	/* Rotated and moved, as CRCs of data that holds CRCs are weak. */
+	/* Rotated and offset, because the CRC of data that contains CRCs is weak. */
 	return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
 }
 
 namespace {
 
-/* The checksum of that many bytes at an offset, at least one. 0 if the table has none. */
+/* The checksum of `count` bytes at an offset; `count` is at least 1. 0 if the table has none. */
 uint32_t checksum_of(const Footer &footer, uint64_t offset, const char *bytes, size_t count)
 {
 	uint32_t sum = 0;
 	if (footer.checksum == kCrc32c) {
 		sum = masked_crc32c(bytes, count);
 	} else if (footer.checksum == kXxh3) {
-		/* RocksDB hashes without the last byte, a block's compression, and mixes that in. */
+		/* RocksDB hashes all but the last byte, a block's kind of compression, and mixes that
+		 * byte in. */
 		const uint32_t last = static_cast<uint8_t>(bytes[count - 1]);
 		sum = static_cast<uint32_t>(XXH3_64bits(bytes, count - 1)) ^ last * 0x6b9083d9;
 	}
@@ -230,21 +231,21 @@ uint32_t checksum_of(const Footer &footer, uint64_t offset, const char *bytes, s
 }
 
 /*
- * Takes the size after decompression from the front of compressed. False, if there is none, or one
- * that no data of this length can have.
+ * Takes the size after decompression from the front of `compressed`. False if there is none, or if data
+ * of this length cannot have that size.
  */
 bool take_size(uint8_t compression, Slice *compressed, size_t *size)
 {
 	uint64_t most_per_byte;
 	if (compression == kSnappy) {
-		/* A copy of 64 bytes takes three. */
+		/* A copy of 64 bytes takes three bytes. */
 		most_per_byte = 22;
 		if (!snappy::GetUncompressedLength(compressed->data(), compressed->size(), size))
 			return false;
 	} else {
 		/*
-		 * A byte makes an LZ4 match at most 255 bytes longer; a Zstandard block of 128 KiB
-		 * takes four.
+		 * A byte extends an LZ4 match by at most 255 bytes; a Zstandard block of 128 KiB takes
+		 * four.
 		 */
 		most_per_byte = compression == kZstd ? 128 * 1024 / 4 : 255;
 		uint32_t named;
@@ -289,13 +290,13 @@ Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, B
 	Slice compressed = block->contents;
 	size_t size;
 	if (!take_size(compression, &compressed, &size)) {
-		return damaged(handle, "compressed data without a size that it could have");
+		return damaged(handle, "the size of its compressed data is invalid");
 	}
 	if (size > max_bytes)
 		return too_large(handle, max_bytes);
 	std::unique_ptr<char[]> memory(new char[size]);
 	if (!decompress_into(compression, compressed, memory.get(), size)) {
-		return damaged(handle, "compressed data cannot be decompressed");
+		return damaged(handle, "its compressed data cannot be decompressed");
 	}
 	block->memory = std::move(memory);
 	block->contents = Slice(block->memory.get(), size);
@@ -325,13 +326,14 @@ Status read_block(int fd, const Footer &footer, const Handle &handle, size_t max
 	return decompress(handle, static_cast<uint8_t>(block->memory[size]), max_bytes, block);
 }
 
-/* Leaves only the entries of a block's contents. False, if they cannot be told from the rest. */
+/* Cuts off everything after the entries of a block. False if the end of the entries cannot be
+ * determined. */
 bool cut_restarts(Slice *contents)
 {
 	if (contents->size() < sizeof(uint32_t))
 		return false;
 	const size_t rest = contents->size() - sizeof(uint32_t);
-	/* Whether keys are spread evenly does not matter here. */
+	/* The flag for evenly spread keys does not matter here. */
 	const uint32_t restarts = load32(contents->data() + rest) & ~kUniform;
 	if (restarts == 0 || restarts > rest / sizeof(uint32_t))
 		return false;
@@ -348,12 +350,12 @@ Status take_handles(const std::string &what, Slice handles, Footer *footer)
 {
 	footer->checksum_base = 0;
 	if (!take_handle(&handles, &footer->metaindex) || !take_handle(&handles, &footer->index))
-		return Status::Corruption(what, "it has not the places of two blocks");
+		return Status::Corruption(what, "the places of its blocks are invalid");
 	return Status::OK();
 }
 
-/* Takes the next entry of a block whose entries say how long their values are; `key` is the one before it, and
- * becomes its own. */
+/* Takes the next entry of a block whose entries store the length of their values; `key` has the
+ * previous entry's key, and receives this entry's. */
 bool take_entry(Slice *input, std::string *key, Slice *value)
 {
 	uint32_t shared, unshared, value_bytes;
@@ -368,7 +370,7 @@ bool take_entry(Slice *input, std::string *key, Slice *value)
 	return true;
 }
 
-/* Finds the block that the metaindex calls so, if it names one. */
+/* Finds the block with this name in the metaindex, if there is one. */
 Status find_block(int fd, const Footer &footer, const char *name, bool *is_there, Handle *found)
 {
 	Block block;
@@ -376,20 +378,21 @@ Status find_block(int fd, const Footer &footer, const char *name, bool *is_there
 	if (!status.ok())
 		return status;
 	if (!cut_restarts(&block.contents))
-		return damaged(footer.metaindex, "it does not end in restarts");
+		return damaged(footer.metaindex, "it does not end with restart points");
 	std::string key;
 	for (*is_there = false; !*is_there && !block.contents.empty();) {
 		Slice value;
 		if (!take_entry(&block.contents, &key, &value))
-			return damaged(footer.metaindex, "an entry of it is none");
+			return damaged(footer.metaindex, "one of its entries is invalid");
 		*is_there = key == name;
 		if (*is_there && !take_handle(&value, found))
-			return damaged(footer.metaindex, "it has not the place of a block");
+			return damaged(footer.metaindex, "an entry does not contain the place of a block");
 	}
 	return Status::OK();
 }
 
-/* Takes what footers have since format_version 6: magic, checksum, base, size of the metaindex. */
+/* Takes the fields that footers have since format_version 6: magic, checksum, base, size of the
+ * metaindex. */
 Status take_extended(const std::string &what, char *bytes, Footer *footer)
 {
 	char *at = bytes + 1;
@@ -398,11 +401,12 @@ Status take_extended(const std::string &what, char *bytes, Footer *footer)
 	const uint32_t stored = load32(at + 4);
 	footer->checksum_base = load32(at + 8);
 	const uint32_t metaindex_bytes = load32(at + 12);
-	/* Sixteen bytes are free to use, and eight say that something unknown has to be known. */
+	/* Of the reserved bytes sixteen may be ignored; eight others mark features that a reader must
+	 * know. */
 	if (load64(at + 32) != 0)
-		return Status::NotSupported(what, "it uses what is newer than format_version 7");
+		return Status::NotSupported(what, "it uses features newer than format_version 7");
 	if (footer->checksum_base == 0)
-		return Status::Corruption(what, "it has no base of checksums");
+		return Status::Corruption(what, "its base checksum is missing");
 	memset(at + 4, 0, sizeof(stored));
 	if (footer->checksum != kNoChecksum &&
 		checksum_of(*footer, footer->blocks_end, bytes, kFooterBytes) != stored)
@@ -419,7 +423,7 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 {
 	const std::string what = "footer of a RocksDB table of " + std::to_string(file_size) + " bytes";
 	if (file_size < kFooterBytes)
-		return Status::Corruption(what, "a footer alone has 53");
+		return Status::Corruption(what, "a footer has 53 bytes");
 	char bytes[kFooterBytes];
 	footer->blocks_end = file_size - kFooterBytes;
 	Status status = read_bytes(fd, footer->blocks_end, sizeof(bytes), bytes);
@@ -427,7 +431,7 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 		return status;
 
 	if (load64(bytes + kFooterBytes - 8) != kMagic) {
-		return Status::NotSupported(what, "its magic number is not that of a BlockBasedTable");
+		return Status::NotSupported(what, "it does not have the magic number of a BlockBasedTable");
 	}
 	footer->format_version = load32(bytes + 1 + kHandlesBytes);
 	if (footer->format_version < 2 || footer->format_version > 7) {
@@ -480,16 +484,16 @@ Status read_range_deletions(
 	if (!status.ok())
 		return status;
 	if (!cut_restarts(&block.contents))
-		return damaged(handle, "it does not end in restarts");
+		return damaged(handle, "it does not end with restart points");
 	std::string key;
 	while (!block.contents.empty()) {
 		Slice end;
 		if (!take_entry(&block.contents, &key, &end) || key.size() < kTagBytes)
-			return damaged(handle, "an entry of it is no range deletion");
+			return damaged(handle, "one of its entries is not a range deletion");
 		const size_t size = key.size() - kTagBytes;
 		const uint64_t tag = load64(key.data() + size);
 		if (static_cast<uint8_t>(tag) != kRangeDeletion)
-			return damaged(handle, "an entry of it is no range deletion");
+			return damaged(handle, "one of its entries is not a range deletion");
 		deletions->push_back({key.substr(0, size), end.ToString(), tag >> 8});
 	}
 	return Status::OK();
@@ -503,7 +507,7 @@ class Index::Reader {
 	{
 	}
 
-	/* Adds the entries of a block of index behind those that are there. */
+	/* Appends the entries of a block of the index. */
 	Status add(const Handle &handle)
 	{
 		Block block;
@@ -511,7 +515,7 @@ class Index::Reader {
 		if (!status.ok())
 			return status;
 		if (!cut_restarts(&block.contents))
-			return damaged(handle, "it does not end in restarts");
+			return damaged(handle, "it does not end with restart points");
 		for (bool first = true; !block.contents.empty(); first = false) {
 			uint32_t shared = 0;
 			status = add_key(handle, first, &block.contents, &shared);
@@ -539,7 +543,7 @@ class Index::Reader {
 		const size_t entries = index_->entries_.size();
 		const size_t last = first ? keys.size() : index_->key_begin(entries - 1);
 		if (*shared > keys.size() - last) {
-			return damaged(handle, "a key shares more bytes than the one before has");
+			return damaged(handle, "a key shares more bytes than the previous key has");
 		}
 		const size_t size = size_t{*shared} + unshared;
 		if (!shape_.user_keys && size < kTagBytes)
@@ -567,10 +571,7 @@ class Index::Reader {
 			if (!take_varint64(input, &zigzag))
 				return damaged(handle, "a value is cut off");
 			block.offset = last_end;
-			/*
-			 * Negative differences wrap around as they should; whatever else does is too
-			 * large.
-			 */
+			/* Negative differences wrap around as intended; other values that wrap are too large. */
 			block.size = entries.back().size + ((zigzag >> 1) ^ (0 - (zigzag & 1)));
 		} else if (!take_handle(input, &block)) {
 			return damaged(handle, "a value is cut off");
@@ -578,12 +579,12 @@ class Index::Reader {
 		if (shape_.first_keys && !skip_key(input))
 			return damaged(handle, "the first key of a block is cut off");
 		if (!shape_.delta && before - input->size() != value_bytes_) {
-			return damaged(handle, "a value is longer than it says, or shorter");
+			return damaged(handle, "the size of a value is wrong");
 		}
 		if (block.offset < last_end || block.size > UINT32_MAX ||
 			!is_before(block, footer_.blocks_end)) {
 			return damaged(handle,
-				"a block it names is not behind the one before, inside the file");
+				"a block it names overlaps the previous block, or is outside the file");
 		}
 		entries.push_back({block.offset, static_cast<uint32_t>(block.size),
 			static_cast<uint32_t>(index_->keys_.size())});
@@ -617,7 +618,7 @@ class Index::Reader {
 	IndexShape shape_;
 	size_t max_bytes_;
 	Index *index_;
-	/* How long the value of the entry is; 0 with delta, as entries do not say it. */
+	/* The length of the entry's value; 0 with delta, where entries do not store it. */
 	uint32_t value_bytes_ = 0;
 };
 
@@ -659,7 +660,7 @@ Slice Index::key_of(size_t entry) const
 	return Slice(keys_.data() + begin, user_keys_ ? size : size - kTagBytes);
 }
 
-/* Whether the key of an entry is before the user key and tag; user keys ascend, tags descend. */
+/* Whether the key of an entry precedes the user key and tag; user keys ascend, tags descend. */
 bool Index::is_before_entry(size_t entry, const Slice &user_key, uint64_t tag) const
 {
 	const Slice key = key_of(entry);
@@ -715,7 +716,7 @@ bool Index::next(Handle *block) const
 
 bool Index::goes_on(const Slice &user_key, const Handle &block) const
 {
-	/* Keys have no tags only where no two blocks have versions of one key. */
+	/* Keys without tags occur only where no two blocks have versions of one key. */
 	return !user_keys_ && key_of(entry_of(block)) == user_key;
 }
 

@@ -35,23 +35,22 @@ struct Handle {
 };
 
 /*
- * Data blocks that lie one behind the other, in bytes of the file: up to the end of the last one's
- * trailer.
+ * Consecutive data blocks, in bytes of the file: up to the end of the last one's trailer.
  */
 struct Run {
 	uint64_t offset;
 	uint64_t size;
 };
 
-/* The last 53 bytes of a table, as far as they matter here, and what they lead to. */
+/* The relevant fields of the last 53 bytes of a table, and of the block they point to. */
 struct Footer {
 	/* 2 to 7. */
 	uint32_t format_version;
-	/* That of all blocks: 0 none, 1 CRC-32C, 4 XXH3. */
+	/* Of all blocks: 0 none, 1 CRC-32C, 4 XXH3. */
 	uint8_t checksum;
 	/*
-	 * Of format_version 6 and later: what this table mixes into all checksums, with the offset of
-	 * the block, so that a block at another place or of another table has a wrong one. 0 before.
+	 * Since format_version 6: mixed into all checksums of this table, with the offset of the block,
+	 * so that a block at another place or of another table fails the check. 0 before.
 	 */
 	uint32_t checksum_base;
 	Handle metaindex;
@@ -62,47 +61,49 @@ struct Footer {
 };
 
 /*
- * Reads the footer of a table of file_size bytes, and since format_version 6, where that has not the
- * place of the index, the metaindex. NotSupported, if the magic number, the version or
- * the kind of checksum is none of those above, or the footer says that it has more than is known here;
- * Corruption, if the file ends early, a checksum is wrong or a block would not be inside the file; IOError, if it cannot be read.
+ * Reads the footer of a table of file_size bytes, and since format_version 6, where the footer does not
+ * locate the index, the metaindex. NotSupported if the magic number, the version or the kind of
+ * checksum is none of those above, or the footer announces features that are not known here; Corruption
+ * if the file ends early, a checksum is wrong or a block would not be inside the file; IOError if the
+ * file cannot be read.
  */
 rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
 
 /*
- * Reads the range deletions of a table, in the order of the file: none, if it has no block of them. Refused with
- * MemoryLimit if that has more than max_bytes; Corruption; IOError, if it cannot be read.
+ * Reads the range deletions of a table, in the order of the file; none if it has no block of them.
+ * MemoryLimit if that block has more than max_bytes; Corruption; IOError if it cannot be read.
  */
 rocksdb::Status read_range_deletions(
 	int fd, const Footer &footer, size_t max_bytes, std::vector<RangeDeletion> *deletions);
 
-/* Whether data blocks are compressed with a dictionary, which the table has in a block. Fails as read_footer(). */
+/* Whether data blocks are compressed with a dictionary, which is a block of the table. Fails as
+ * read_footer(). */
 rocksdb::Status find_dictionary(int fd, const Footer &footer, bool *has_dictionary);
 
-/* Contents of a block, or what else is compressed in the same way, in memory of their own. */
+/* The contents of a block, or other data compressed in the same way, in memory of their own. */
 struct Block {
 	std::unique_ptr<char[]> memory;
 	rocksdb::Slice contents;
 };
 
 /*
- * Decompresses contents by the kind of compression that trailers name, 0 for none. NotSupported for another
- * than Snappy, LZ4 and Zstandard; MemoryLimit if they would have more than max_bytes; Corruption. `handle` is
- * what messages speak of.
+ * Decompresses contents by the kind of compression that trailers name, 0 for none. NotSupported for
+ * kinds other than Snappy, LZ4 and Zstandard; MemoryLimit if the result would have more than max_bytes;
+ * Corruption. Messages name `handle`.
  */
 rocksdb::Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block);
 
 /* Whether decompress() knows that kind. */
 bool can_decompress(uint8_t compression);
 
-/* CRC-32C as tables and blob files have it: data may have such sums in it. */
+/* CRC-32C as tables and blob files store it, masked because data may itself contain such sums. */
 uint32_t masked_crc32c(const char *bytes, size_t count);
 
-/* Takes a varint64 from the front of input. False, if there is none. */
+/* Takes a varint64 from the front of input. False if there is none. */
 bool take_varint64(rocksdb::Slice *input, uint64_t *value);
 
 /*
- * How an index is encoded, which only the table's properties tell.
+ * How an index is encoded; only the table's properties say so.
  */
 struct IndexShape {
 	/* index_key_is_user_key: keys without sequence number and type. */
@@ -111,7 +112,7 @@ struct IndexShape {
 	bool delta;
 	/* rocksdb.block.based.table.index.type is 2: two levels. */
 	bool partitioned;
-	/* It is 3: behind the place of a block stands the block's first key. */
+	/* The type is 3: the block's first key follows the place of the block. */
 	bool first_keys = false;
 };
 
@@ -122,49 +123,49 @@ struct IndexShape {
 class Index {
     public:
 	/*
-	 * Reads the whole index, both levels if it is partitioned; all checksums are verified. Refused
-	 * with MemoryLimit if it, or a single block of it, would take more than max_bytes (or 4 GiB);
-	 * up to five times as much is in use meanwhile. NotSupported, if a block is compressed with
-	 * anything but Snappy, LZ4 or Zstandard; Corruption, if the file does not hold such an index:
-	 * keys and blocks are in ascending order, and inside the file; IOError, if it cannot be read.
+	 * Reads the whole index, both levels if it is partitioned; all checksums are verified.
+	 * MemoryLimit if it, or a single block of it, would take more than max_bytes (or 4 GiB); up to
+	 * five times as much is in use meanwhile. NotSupported if a block is compressed with anything
+	 * but Snappy, LZ4 or Zstandard; Corruption if the file does not hold such an index: keys and
+	 * blocks must be in ascending order, and inside the file; IOError if it cannot be read.
 	 */
 	static rocksdb::Status read(int fd, const Footer &footer, IndexShape shape, size_t max_bytes,
 		std::unique_ptr<Index> *index);
 
 	/*
 	 * The only data block that can hold the newest version of user_key whose tag (sequence number
-	 * << 8 | type) is not larger than newest_tag: the first one whose index entry is not before the
-	 * two of them. User keys ascend and tags descend in a table; entries without tags count for
-	 * every tag. False, if the key is beyond all blocks. Does not allocate.
+	 * << 8 | type) is not larger than newest_tag: the first block whose index entry does not
+	 * precede user_key and newest_tag. User keys ascend and tags descend in a table; entries
+	 * without tags match every tag. False if the key is after all blocks. Does not allocate.
 	 */
 	bool seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
 
-	/* Where the last data block ends, with its trailer; filters and index lie behind. */
+	/* Where the last data block ends, with its trailer; filters and index follow. */
 	uint64_t data_end() const;
 
-	/* Moves on to the data block behind one of this index. False, if it is the last. */
+	/* Advances from one data block of this index to the next. False if it is the last. */
 	bool next(Handle *block) const;
 
-	/* Whether versions of user_key that are in a data block may go on in the one behind it. */
+	/* Whether the versions of user_key in a data block may continue in the next one. */
 	bool goes_on(const rocksdb::Slice &user_key, const Handle &block) const;
 
 	/*
-	 * The data blocks that a scan passes from `first` on: up to the one that `last` would be in, if
-	 * that is not null, and no more once they have `ahead_bytes` behind the first block. No key in
-	 * them is behind `end`, which is the index's own. False, if all keys are before `first`. Does
-	 * not allocate.
+	 * The data blocks that a scan passes, starting at `first`: up to the one that would hold
+	 * `last`, if that is not null, and no more once they have `ahead_bytes` after the first block.
+	 * No key in them is after `end`, which points into the index. False if all keys are before
+	 * `first`. Does not allocate.
 	 */
 	bool scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,
 		Run *run, rocksdb::Slice *end) const;
 
-	/* What it takes, in bytes. */
+	/* Memory used, in bytes. */
 	size_t memory_bytes() const;
 
     private:
 	struct Entry {
 		uint64_t offset;
 		uint32_t size;
-		/* Where the key ends in keys_; it begins where that of the entry before ends. */
+		/* Where the key ends in keys_; it begins where the previous entry's key ends. */
 		uint32_t key_end;
 	};
 
@@ -178,15 +179,15 @@ class Index {
 	rocksdb::Slice key_of(size_t entry) const;
 	/* The entry of a data block. */
 	size_t entry_of(const Handle &block) const;
-	/* The first entry that is not before the two of them. */
+	/* The first entry that does not precede `user_key` and `tag`. */
 	size_t find(const rocksdb::Slice &user_key, uint64_t tag) const;
 	bool is_before_entry(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;
 
 	bool user_keys_;
-	/* As in the index, one behind the other: with tags or without. */
+	/* As in the index, concatenated: with tags or without. */
 	std::string keys_;
 	std::vector<Entry> entries_;
-	/* Of the user keys. */
+	/* Prefixes of the user keys. */
 	KeyPrefixes prefixes_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace bpf_of {
 
-/* Range deletions of a table may take so many times the memory that they have in a list. */
+/* Range deletions may take so many times the memory of a plain list of them. */
 constexpr size_t OVERLAP_MAX = 16;
 
 namespace {
@@ -30,7 +30,7 @@ int64_t index_type(const rocksdb::TableProperties &properties)
 	return type;
 }
 
-/* Whether a filter has whole keys, and not only prefixes. */
+/* Whether the filter has whole keys, not only prefixes. */
 bool has_whole_keys(const rocksdb::TableProperties &properties)
 {
 	const auto &all = properties.user_collected_properties;
@@ -39,8 +39,9 @@ bool has_whole_keys(const rocksdb::TableProperties &properties)
 	return found != all.end() && found->second == "1";
 }
 
-/* Whether blocks may need a dictionary: options of the compression are properties, as text. Before format_version 7
- * tables have one also if nothing is compressed with it. */
+/* Whether blocks may need a dictionary, according to the compression options, which are a text
+ * property. Before format_version 7 tables may have a dictionary although nothing is compressed with
+ * it. */
 bool may_need_dictionary(const rocksdb::TableProperties &properties)
 {
 	constexpr char NAME[] = "max_dict_bytes=";
@@ -52,8 +53,8 @@ bool may_need_dictionary(const rocksdb::TableProperties &properties)
 }
 
 /*
- * Whether blocks may be compressed by what the program brings itself. Since format_version 7 the name has the
- * kinds that occur, two hexadecimal digits each, between two semicolons.
+ * Whether blocks may be compressed by the program's own compressor. Since format_version 7 the name
+ * lists the kinds that occur, two hexadecimal digits each, between two semicolons.
  */
 bool has_own_compression(const std::string &name)
 {
@@ -69,8 +70,8 @@ bool has_own_compression(const std::string &name)
 	return false;
 }
 
-/* Whether blocks are compressed by what the storage function does not know. Indices may not be compressed at all,
- * and tell nothing of it. */
+/* Whether blocks are compressed by an algorithm that the storage function does not know. The name does
+ * not say whether the index is compressed, too. */
 bool is_unknown_compression(const std::string &name)
 {
 	const size_t first = name.find(';');
@@ -87,8 +88,8 @@ bool is_unknown_compression(const std::string &name)
 	return false;
 }
 
-/* Whether blocks are larger than what the storage function decompresses them into, on average, by their values
- * alone: of keys they have only what the key before does not have. */
+/* Whether decompressed blocks, on average, exceed the room that the storage function has for them, by
+ * their values alone: block sizes cannot be told from the sizes of keys, which share prefixes. */
 bool has_large_compressed_blocks(const rocksdb::TableProperties &properties)
 {
 	const uint64_t bytes = properties.raw_value_size;
@@ -97,7 +98,7 @@ bool has_large_compressed_blocks(const rocksdb::TableProperties &properties)
 	       bytes / properties.num_data_blocks > SST_DECOMPRESSED_BYTES_MAX;
 }
 
-/* Whether data blocks have values apart from keys, which RocksDB before 11 does not know. */
+/* Whether data blocks store values apart from keys, which RocksDB before 11 does not do. */
 template <typename Properties>
 auto has_values_apart(const Properties &properties, int)
 	-> decltype(properties.separate_key_value_in_data_block != 0)
@@ -125,7 +126,7 @@ struct Descriptor {
 	Descriptor &operator=(const Descriptor &) = delete;
 };
 
-/* What rules a table out, whatever is in the file; "" if nothing does. */
+/* A reason to refuse the table by its properties alone; "" if there is none. */
 std::string refuse(const rocksdb::TableProperties &properties)
 {
 	using Options = rocksdb::BlockBasedTableOptions;
@@ -134,15 +135,15 @@ std::string refuse(const rocksdb::TableProperties &properties)
 	if (has_own_compression(properties.compression_name))
 		return "it is compressed by the program's own " + properties.compression_name;
 	if (is_unknown_compression(properties.compression_name))
-		return "it is compressed by " + properties.compression_name + ", which no storage function knows";
+		return "it is compressed by " + properties.compression_name + ", which storage functions do not support";
 	if (has_large_compressed_blocks(properties))
 		return "its blocks have more than " + std::to_string(SST_DECOMPRESSED_BYTES_MAX >> 10) +
 		       " KiB each when they are decompressed";
 	if (has_values_apart(properties, 0))
-		return "its data blocks have values apart from keys";
+		return "its data blocks store values separately from keys";
 	if (type != Options::kBinarySearch && type != Options::kHashSearch &&
 		type != Options::kTwoLevelIndexSearch && type != Options::kBinarySearchWithFirstKey)
-		return "its index has type " + std::to_string(type);
+		return "unsupported index type " + std::to_string(type);
 	return "";
 }
 
@@ -158,12 +159,12 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 	if (!status.ok())
 		return status;
 	opened->refusal_ = refuse(properties);
-	/* The index says which blocks RocksDB will need of one that is refused. */
+	/* Read also for a refused table: its index says which blocks RocksDB will need. */
 	status = opened->read(properties);
 	if (status.IsPathNotFound() && access != Access::kSecondary)
 		return status;
 	if (status.IsPathNotFound())
-		status = rocksdb::Status::Incomplete("the primary has deleted it before it could be opened");
+		status = rocksdb::Status::Incomplete("the primary deleted the table before it was opened");
 	opened->is_unread_ = status.IsIOError();
 	if (!status.ok() && opened->refusal_.empty())
 		opened->refusal_ = status.ToString();
@@ -213,15 +214,15 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	std::unique_ptr<sst::Index> index;
 
 	status = sst::Index::read(open.fd, footer, shape, memory_->left(), &index);
-	/* Other families may have taken what was left. */
+	/* Other families may have taken the memory since left() was called. */
 	if (status.ok() && !memory_->take(index->memory_bytes()))
-		status = rocksdb::Status::MemoryLimit("the indices of other tables have all memory that there is for them");
+		status = rocksdb::Status::MemoryLimit("the indices of other tables use all memory for indices");
 	if (status.ok())
 		index_ = std::move(index);
-	/* The storage function reads no first keys. */
+	/* The storage function cannot read indices with first keys. */
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX && !shape.first_keys)
 		status = rocksdb::Status::OK();
-	/* Before 5.15 RocksDB did not count them. */
+	/* Read in any case: before 5.15 RocksDB did not count range deletions. */
 	if (status.ok())
 		status = read_deletions(open.fd, footer);
 	return status;
@@ -242,7 +243,7 @@ rocksdb::Status Table::read_deletions(int fd, const sst::Footer &footer)
 		RangeDeletions::make(std::move(deletions), std::min(memory_->left(), OVERLAP_MAX * bytes));
 
 	if (!made || !memory_->take(made->memory_bytes()))
-		return rocksdb::Status::MemoryLimit("its range deletions would take more than the memory that there is for them");
+		return rocksdb::Status::MemoryLimit("its range deletions need more memory than is available for them");
 	deletions_ = std::move(made);
 	return status;
 }
@@ -294,10 +295,10 @@ bool Table::is_untouched(
 	if (!index_->seek(key, newest_tag, &first))
 		return true;
 	behind = first;
-	/* An aligned read of the block behind it may cover both. */
+	/* An aligned read of the next block may cover both. */
 	if (covers(first))
 		return !index_->next(&behind) || !covers(behind);
-	/* Filter and index are read before all data, but for an index that has parts. */
+	/* Filter and index are read before all data, unless the index is partitioned. */
 	return top_.levels == 1 && offset >= index_->data_end();
 }
 

@@ -18,7 +18,7 @@ namespace bpf_of {
 /* The largest block that a chain reads, without its trailer. */
 constexpr uint64_t BLOCK_BYTES_MAX = SST_BLOCK_BYTES_MAX - SST_TRAILER_BYTES;
 
-/* Bytes that may still be used for indices, shared by all tables. */
+/* Memory left for indices and range deletions, shared by all tables. */
 class IndexMemory {
     public:
 	explicit IndexMemory(size_t bytes_max) : bytes_max_(bytes_max) {}
@@ -29,7 +29,7 @@ class IndexMemory {
 
 		return used < bytes_max_ ? bytes_max_ - used : 0;
 	}
-	/* False if there is no room for so many. */
+	/* False if fewer bytes are left. */
 	bool take(size_t bytes)
 	{
 		size_t used = used_.load(std::memory_order_relaxed);
@@ -51,8 +51,9 @@ class IndexMemory {
 class Table {
     public:
 	/*
-	 * Opens the file and finds out whether chains can read it; if not, refusal() tells why. Fails
-	 * only if the file is not there; a secondary's may be gone while RocksDB has it open, and is refused.
+	 * Opens the file and determines whether chains can read it; if not, refusal() says why. Fails
+	 * only if the file does not exist; in a secondary such a file, which RocksDB may have open, is
+	 * refused instead.
 	 */
 	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
 		const std::string &path, const rocksdb::TableProperties &properties, Access access,
@@ -62,16 +63,17 @@ class Table {
 	Table(const Table &) = delete;
 	Table &operator=(const Table &) = delete;
 
-	/* "" if chains can read it. Else its index may be in memory all the same. */
+	/* "" if chains can read the table. A refused table may have its index in memory, too. */
 	const std::string &refusal() const { return refusal_; }
-	/* It was refused because it could not be read, which may pass: descriptors had run out, for example. */
+	/* Whether it was refused because it could not be read, which may be temporary: no free
+	 * descriptor, for example. */
 	bool is_unread() const { return is_unread_; }
 	const TableFile &file() const { return *file_; }
 	const std::shared_ptr<const TableFile> &shared_file() const { return file_; }
 
 	/*
-	 * The largest sequence number, as it stands in the table, of its range deletions that hide older versions of
-	 * the key, among the numbers up to `newest`. Null of a table whose range deletions are not known.
+	 * The largest sequence number, as it stands in the table, of its range deletions that cover the
+	 * key, among the numbers up to `newest`. Null if the table has none, or they are not known.
 	 */
 	std::optional<uint64_t> covering(const rocksdb::Slice &key, uint64_t newest) const
 	{
@@ -79,25 +81,25 @@ class Table {
 	}
 
 	/*
-	 * Where a chain begins that looks for the newest version of a key not newer than newest_tag. False: this table
-	 * has none.
+	 * The block where a chain begins that looks for the newest version of a key not newer than
+	 * newest_tag. False: this table has no such version.
 	 */
 	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
 
 	/*
-	 * Moves on to the data block that may have older versions of the key than the one of `start`, which
-	 * seek() has given. False: none may, or the target reads the index.
+	 * Advances to the data block that may have older versions of the key than that of `start`,
+	 * which seek() returned. False: no block may, or the target reads the index.
 	 */
 	bool seek_older(const rocksdb::Slice &key, struct sst_table *start) const;
 
-	/* Whether RocksDB, which was to read at `offset`, has asked a filter for the key before. */
+	/* Whether RocksDB, about to read at `offset`, has already asked a filter for the key. */
 	bool has_passed_filter(uint64_t offset) const
 	{
 		return filters_keys_ && index_ && offset < index_->data_end();
 	}
 
-	/* The data block of seek(), and that of seek_older(), also of a table that chains cannot read. False: none, or
-	 * the index is not in memory. */
+	/* The data block of seek(), and that of seek_older(), also for tables that chains cannot read.
+	 * False: none, or the index is not in memory. */
 	bool find(const rocksdb::Slice &key, uint64_t newest_tag, sst::Handle *block) const
 	{
 		return index_ && index_->seek(key, newest_tag, block);
@@ -108,13 +110,13 @@ class Table {
 	}
 
 	/*
-	 * Whether a Get() of the key that was to read so much of the file at `offset` had found no version in
-	 * this table before. False if that is not known.
+	 * Whether a Get() of the key that was about to read `size` bytes at `offset` had found no
+	 * version in this table before. False if that is not known.
 	 */
 	bool is_untouched(const rocksdb::Slice &key, uint64_t newest_tag, uint64_t offset, size_t size) const;
 
-	/* The blocks that a scan needs, as sst::Index::scan() tells them. False: none, or the index is
-	 * not in memory. */
+	/* The blocks that a scan needs, as sst::Index::scan() returns them. False: none, or the index
+	 * is not in memory. */
 	bool scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,
 		sst::Run *run, rocksdb::Slice *end) const
 	{
@@ -124,7 +126,7 @@ class Table {
     private:
 	explicit Table(std::shared_ptr<IndexMemory> memory) : memory_(std::move(memory)) {}
 
-	/* Reads the footer, the index if there is room, and range deletions. */
+	/* Reads the footer, the index if there is room, and the range deletions. */
 	rocksdb::Status read(const rocksdb::TableProperties &properties);
 	rocksdb::Status read_deletions(int fd, const sst::Footer &footer);
 
@@ -132,11 +134,11 @@ class Table {
 	std::shared_ptr<const TableFile> file_;
 	std::string refusal_;
 	bool is_unread_ = false;
-	/* By a filter of whole keys. */
+	/* Whether it has a filter of whole keys. */
 	bool filters_keys_ = false;
-	/* Where a chain begins that reads the index itself. */
+	/* Where a chain begins if it reads the index itself. */
 	struct sst_table top_ = {};
-	/* Null if the target reads it. */
+	/* Null if the target reads the index. */
 	std::unique_ptr<sst::Index> index_;
 	/* Null if there are none. */
 	std::unique_ptr<RangeDeletions> deletions_;

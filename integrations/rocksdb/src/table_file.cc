@@ -39,17 +39,18 @@ TableFile::~TableFile()
 		std::lock_guard<std::mutex> lock(files_->mutex_);
 		const auto found = files_->known_.find(path_);
 
-		/* Another file may have that path by now. */
+		/* Another file may have this path by now. */
 		if (found != files_->known_.end() && found->second.expired())
 			files_->known_.erase(found);
 	}
-	/* Fails if this session has not been told of it: then nothing is held. */
+	/* Fails if this session does not know the file: then the session holds nothing. */
 	bpfof_forget(files_->target_->session()->get(), number_);
 }
 
 rocksdb::Status TableFiles::open(const std::string &path, std::shared_ptr<const TableFile> *file)
 {
-	/* All the time: a plan knows by the object where RocksDB has stopped. */
+	/* Locked throughout, so that each path has one object: plans compare objects to find where
+	 * RocksDB stopped. */
 	std::lock_guard<std::mutex> lock(mutex_);
 	const auto known = known_.find(path);
 
@@ -69,7 +70,7 @@ rocksdb::Status TableFiles::open(const std::string &path, std::shared_ptr<const 
 
 void TableFiles::add(const TableFile &file, const Session &session)
 {
-	/* Chains over one that cannot be read tell why. */
+	/* Errors are ignored: chains over a file that cannot be read report them. */
 	bpfof_add_path(session.get(), file.path().c_str(), file.number());
 }
 
@@ -91,8 +92,9 @@ std::shared_ptr<void> TableFiles::add_all(const Session &session)
 
 void TableFiles::reconnect()
 {
-	/* Before chains use the session; and those that came meanwhile. One that goes is forgotten in the session of
-	 * that moment, and so not before the new one is it. */
+	/* All files are added before chains use the session; files opened meanwhile are added
+	 * afterwards. A file destroyed meanwhile is forgotten in the current session, so the list keeps
+	 * all files until the new session is current. */
 	if (target_->reconnect([this](const Session &made) { return add_all(made); }))
 		add_all(*target_->session());
 }
@@ -114,7 +116,7 @@ Fetched TableFiles::read(
 {
 	std::vector<struct bpfof_file_read> reads;
 
-	/* Who is too late sends nothing. */
+	/* After the deadline nothing is sent. */
 	if (timeout_us == 0)
 		return Fetched::kTimedOut;
 	reads.reserve(ranges.size());
@@ -209,8 +211,8 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 		return IOStatus::OK();
 	}
 
-	/* A scope fetches in advance itself, and what the kernel reads ahead is of no use to reads that
-	 * do not go through it. */
+	/* A scope prefetches itself, and reads that bypass the kernel do not profit from its
+	 * read-ahead. */
 	IOStatus Prefetch(
 		uint64_t offset, size_t size, const IOOptions &options, IODebugContext *debug) override
 	{
@@ -249,13 +251,13 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 #endif
 
     private:
-	/* RocksDB has made it of ReadOptions: what is left until the deadline, or io_timeout. */
+	/* RocksDB derives it from ReadOptions: the time left until the deadline, or io_timeout. */
 	static int64_t timeout_of(const IOOptions &options)
 	{
 		return options.timeout.count() > 0 ? options.timeout.count() : TimeLimit::NONE;
 	}
 
-	/* False if the target cannot read it; else `status` is that of the read. */
+	/* False if the target cannot read it; otherwise `status` is the status of the read. */
 	bool read_at_target(uint64_t offset, size_t size, int64_t timeout_us, char *scratch, Slice *result,
 		IOStatus *status) const
 	{
@@ -316,7 +318,8 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 	size_t alignment_ = rocksdb::kDefaultPageSize;
 };
 
-/* Whether a file has another size than when it was opened first: one that is still written, as blob files may be. */
+/* Whether the file's size has changed since it was first opened: it is still written, as blob files may
+ * be. */
 bool has_grown(const TableFile &file)
 {
 	struct stat now;
@@ -346,7 +349,7 @@ class HookedFileSystem : public rocksdb::FileSystemWrapper {
 		if (!(ends_with(path, ".sst") || (target_reads_ && ends_with(path, ".blob"))) ||
 			!files_->open(path, &file).ok() || has_grown(*file))
 			return target()->NewRandomAccessFile(path, options, result, debug);
-		/* What RocksDB reads is not aligned then, and the target may be gone. */
+		/* RocksDB's reads are then not aligned, and must also work without the target. */
 		if (target_reads_)
 			how.use_direct_reads = false;
 		IOStatus status = reads_->open(path, how, &handle);

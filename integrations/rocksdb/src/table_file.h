@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Files of tables, and the file system by which RocksDB reads them: that of the machine, but for
+ * Files of tables, and the file system through which RocksDB reads them: that of the machine, except for
  * reads that a scope serves (read_scope.h) or that go to the target, and with few descriptors.
  */
 #ifndef BPFOF_ROCKSDB_TABLE_FILE_H
@@ -17,21 +17,21 @@ namespace bpf_of {
 
 class TableFiles;
 
-/* A file of a table or of blobs, which does not change, known to libbpfof by its path. It takes no descriptor. */
+/* An immutable file of a table or of blobs, known to libbpfof by its path. It takes no descriptor. */
 class TableFile : public std::enable_shared_from_this<TableFile> {
     public:
 	~TableFile();
 	TableFile(const TableFile &) = delete;
 	TableFile &operator=(const TableFile &) = delete;
 
-	/* What stands for it where libbpfof takes descriptors. */
+	/* Stands for the file where libbpfof takes descriptors. */
 	int number() const { return number_; }
 	const std::string &path() const { return path_; }
 	uint64_t size_bytes() const { return size_bytes_; }
-	/* RocksDB reads it by direct I/O, and so asks for multiples of so many bytes; 1 if it does not. */
+	/* RocksDB reads the file by direct I/O, in multiples of so many bytes; 1 if it does not. */
 	size_t alignment() const { return alignment_.load(std::memory_order_relaxed); }
 	void read_in(size_t alignment) const { alignment_.store(alignment, std::memory_order_relaxed); }
-	/* Or a blob file. */
+	/* False for a blob file. */
 	bool is_table() const;
 
     private:
@@ -56,24 +56,24 @@ struct FileRange {
 	size_t size;
 };
 
-/* Those that are known, by their paths. */
+/* The known files, by path. */
 class TableFiles : public std::enable_shared_from_this<TableFiles> {
     public:
 	explicit TableFiles(std::shared_ptr<Target> target) : target_(std::move(target)) {}
 
-	/* Makes a file known, unless it is: all who have it have the same object. `file` is empty
-	 * before. IOError if there is none. */
+	/* Makes a file known, unless it is: each file has one object, shared by all users. `file` must
+	 * be empty before. IOError if there is no such file. */
 	rocksdb::Status open(const std::string &path, std::shared_ptr<const TableFile> *file);
-	/* Connects again if the target was lost, and lets it know all files. */
+	/* Connects again if the target was lost, and makes all files known to it. */
 	void reconnect();
 
 	/*
-	 * Reads ranges into `to`, one behind the other, through the target if there is one: all in
-	 * one round trip, for which it waits so long. kNot also if one of them is behind the end of its
-	 * file, or no reader is free.
+	 * Reads ranges into `to`, one after the other, through the target if there is one: all in one
+	 * round trip, within the timeout. kNot also if a range is beyond the end of its file, or no
+	 * reader is free.
 	 */
 	Fetched read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *to) const;
-	/* The same, each to a place of its own. */
+	/* The same, with a separate destination for each range. */
 	Fetched read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *const *to) const;
 
 	const Target &target() const { return *target_; }
@@ -82,24 +82,24 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	friend class TableFile;
 
 	static void add(const TableFile &file, const Session &session);
-	/* Keeps all files that were added. */
+	/* Makes all files known to a session. The returned object keeps these files. */
 	std::shared_ptr<void> add_all(const Session &session);
 
 	const std::shared_ptr<Target> target_;
 	std::mutex mutex_;
-	/* The keys are the files' own. */
+	/* The keys point into the files. */
 	std::unordered_map<std::string_view, std::weak_ptr<const TableFile>> known_;
-	/* Numbers go down from here: -1 is an error, and those above are descriptors. */
+	/* Numbers descend from here: -1 is an error, and numbers above it are descriptors. */
 	int next_number_ = -2;
 };
 
-/* What a read ends with for which the time is over. */
+/* The status of a read that took too long. */
 rocksdb::IOStatus timed_out();
 
 /*
- * The machine's file system, of which at most so many descriptors are open for tables. Reads of tables are
- * offered to the thread's scope. With `target_reads` those that it leaves, and those of blob files, go to the
- * target, as far as that can be reached.
+ * The machine's file system, with at most so many descriptors open for tables. Reads of tables are
+ * first offered to the thread's scope. With `target_reads` the remaining ones, and reads of blob files,
+ * go to the target while it can be reached.
  */
 std::shared_ptr<rocksdb::FileSystem> make_file_system(
 	std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max);

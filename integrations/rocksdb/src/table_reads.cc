@@ -25,7 +25,7 @@ IOStatus TableHandle::file(std::shared_ptr<FSRandomAccessFile> *file) const
 	*file = std::atomic_load(&open_);
 	if (!*file)
 		return reads_->open(*this, file);
-	/* Not written if it is so: the line is shared by all who read. */
+	/* Written only when it changes: all readers share the cache line. */
 	if (!is_used_.load(std::memory_order_relaxed))
 		is_used_.store(true, std::memory_order_relaxed);
 	return IOStatus::OK();
@@ -64,7 +64,7 @@ IOStatus TableReads::open(const TableHandle &handle, std::shared_ptr<FSRandomAcc
 		opened->Hint(handle.pattern_);
 	std::lock_guard<std::mutex> lock(mutex_);
 
-	/* Another thread may have been faster, or has it kept. */
+	/* Another thread may have opened the file meanwhile, or kept it open for good. */
 	if ((*file = std::atomic_load(&handle.open_)))
 		return IOStatus::OK();
 	if (!status.ok())
@@ -87,7 +87,7 @@ void TableReads::enter(const TableHandle &handle)
 		open_.push_back(&handle);
 		return;
 	}
-	/* The clock: each has one more turn if it was used since the last. */
+	/* The clock algorithm: a table used since the hand passed stays for another turn. */
 	while (open_[hand_]->is_used_.exchange(false, std::memory_order_relaxed))
 		hand_ = (hand_ + 1) % open_.size();
 	const TableHandle &other = *open_[hand_];

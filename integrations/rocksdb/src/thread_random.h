@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Numbers for decisions that are made now and then, of each thread its own. */
+/* Random numbers for occasional decisions, separate for each thread. */
 #ifndef BPFOF_ROCKSDB_THREAD_RANDOM_H
 #define BPFOF_ROCKSDB_THREAD_RANDOM_H
 
@@ -8,10 +8,10 @@
 
 namespace bpf_of {
 
-/* The next one, of 64 bits, of which the upper ones are the better ones. Never 0. */
+/* The next number, of 64 bits; the upper bits are better than the lower ones. Never 0. */
 inline uint64_t thread_random()
 {
-	/* Marsaglia's xorshift, for which any seed but 0 will do. */
+	/* Marsaglia's xorshift; any seed but 0 works. */
 	static std::atomic<uint64_t> threads{0};
 	thread_local uint64_t random = (threads.fetch_add(1) + 1) * 0x9e3779b97f4a7c15;
 

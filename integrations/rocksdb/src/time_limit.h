@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* ReadOptions::deadline and io_timeout, as RocksDB understands them. */
+/* ReadOptions::deadline and io_timeout, with RocksDB's meaning. */
 #ifndef BPFOF_ROCKSDB_TIME_LIMIT_H
 #define BPFOF_ROCKSDB_TIME_LIMIT_H
 
@@ -22,7 +22,8 @@ class TimeLimit {
 	{
 	}
 
-	/* For one wait that begins now, in microseconds: NONE, or 0 when the deadline has passed. */
+	/* The timeout of one wait that begins now, in microseconds: NONE, or 0 when the deadline has
+	 * passed. */
 	int64_t timeout_us() const
 	{
 		const int64_t io = io_timeout_.count() > 0 ? io_timeout_.count() : NONE;
@@ -38,7 +39,7 @@ class TimeLimit {
 	bool has_passed() const { return deadline_.count() != 0 && now() > deadline_; }
 
     private:
-	/* A time of day, which RocksDB takes from the same clock. */
+	/* The time of day, on the clock from which RocksDB computes deadlines. */
 	static std::chrono::microseconds now()
 	{
 		return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -49,12 +50,12 @@ class TimeLimit {
 	const std::chrono::microseconds io_timeout_;
 };
 
-/* How reads of files by libbpfof have ended. */
+/* How reads of files through libbpfof ended. */
 enum class Fetched : uint8_t {
 	kAll,
-	/* They are to be read in another way. */
+	/* Not read: they have to be read in another way. */
 	kNot,
-	/* The time for it is over. */
+	/* The time limit has passed. */
 	kTimedOut,
 };
 

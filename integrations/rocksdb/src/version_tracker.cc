@@ -10,15 +10,16 @@
 
 namespace bpf_of {
 
-/* To list it takes RocksDB's mutex, the longer the more tables there are: so many times as long it is not done again. */
+/* Listing the tables takes RocksDB's mutex, longer with more tables. The pause after it is this many
+ * times its duration. */
 constexpr int PAUSE_AFTER_LISTING = 3;
-/* After a view could not be made; twice as long each time. */
+/* Pauses after a view could not be made; doubled each time. */
 constexpr std::chrono::milliseconds PAUSE_MIN{10};
 constexpr std::chrono::milliseconds PAUSE_MAX{1000};
-/* How long a view waits for the target to know its new tables. RocksDB reads them meanwhile, which were just written and
- * are in memory; chains would wait. */
+/* How long a new view waits for the target to know its new tables. Meanwhile RocksDB reads them: they
+ * were just written and are in memory, while chains would have to wait. */
 constexpr std::chrono::milliseconds MAPPED_WITHIN{20};
-/* How often what was deleted is let go, and a target that was lost is looked for. */
+/* How often deleted tables are released, and a lost target is tried again. */
 constexpr std::chrono::seconds TIDY_EVERY{1};
 
 /* Whether tables of this family are cached by blocks. */
@@ -60,9 +61,10 @@ void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle,
 	} catch (const std::system_error &error) {
 		std::lock_guard<std::mutex> lock(mutex_);
 
-		/* There is never a view: RocksDB serves the family. */
+		/* There will never be a view: RocksDB serves the family. */
 		stopping_ = true;
-		rocksdb::Warn(logger_, "bpf-of: family %s is not pushed down: no thread: %s", family_.c_str(), error.what());
+		rocksdb::Warn(logger_, "bpf-of: family %s is not pushed down: cannot start a thread: %s",
+			family_.c_str(), error.what());
 	}
 }
 
@@ -210,7 +212,8 @@ void VersionTracker::run()
 		created.swap(created_);
 		poked_ = poked_ && !lists;
 		lock.unlock();
-		/* What was created belongs to no version yet; reading its index takes time. */
+		/* Created tables belong to no version yet; reading their indices early saves time
+		 * later. */
 		open_created(created);
 		if (lists)
 			refresh();
@@ -231,7 +234,7 @@ void VersionTracker::tidy()
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		deleted.swap(deleted_);
-		/* Some are deleted without a flush or a compaction. */
+		/* Some tables are deleted without a flush or a compaction. */
 		poked_ = poked_ || !deleted.empty();
 	}
 	for (const std::string &path : deleted)
@@ -255,7 +258,7 @@ void VersionTracker::open_created(const std::vector<Created> &created)
 		const rocksdb::Status status =
 			Table::open(*files_, memory_, file.path, file.properties, access_, &table);
 
-		/* If it was deleted at once it will never be asked for. */
+		/* On failure the table was deleted at once, and no version will ask for it. */
 		if (status.ok())
 			ahead_[file.path] = std::move(table);
 	}
@@ -268,7 +271,8 @@ void VersionTracker::refresh()
 	Tables tables;
 	uint64_t version;
 
-	/* Most who poke do not know that there is another version. To list the tables takes RocksDB's mutex. */
+	/* Most calls of poke() do not mean that there is another version. Listing the tables takes
+	 * RocksDB's mutex. */
 	if (now && !has_unread_ && current_version(db_, handle_, &version) && version == now->version)
 		return;
 	const rocksdb::Status status = make_view(&view, &tables);
@@ -287,10 +291,11 @@ void VersionTracker::refresh()
 		}
 		ahead_.erase(entry.first);
 	}
-	/* RocksDB does not tell a secondary what is created and deleted: others of them are in no view. */
+	/* RocksDB does not tell a secondary about created and deleted tables: the remaining ones are in
+	 * no view. */
 	if (access_ == Access::kSecondary)
 		ahead_.clear();
-	/* Tables that were there when the database was opened are not in memory. */
+	/* The first view does not wait: its tables are not in memory. */
 	if (now)
 		wait_mapped(tables);
 	tables_.swap(tables);
@@ -347,10 +352,10 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 	uint64_t after;
 
 	if (!current_version(db_, handle_, &view->version))
-		return rocksdb::Status::NotSupported("this RocksDB does not tell its version number");
+		return rocksdb::Status::NotSupported("this RocksDB does not report the version number of a column family");
 	raise(view->version);
 	if (is_distrusted(view->version))
-		return rocksdb::Status::Incomplete("the instance has failed to catch up with its primary",
+		return rocksdb::Status::Incomplete("the instance failed to catch up with its primary",
 			"RocksDB reads the family itself until it changes");
 	const Clock::time_point begun = Clock::now();
 
@@ -359,7 +364,7 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 
 	next_listing_ = listed + PAUSE_AFTER_LISTING * (listed - begun);
 	if (!current_version(db_, handle_, &after) || after != view->version)
-		return rocksdb::Status::TryAgain("the set of tables has changed while it was listed");
+		return rocksdb::Status::TryAgain("the set of tables changed while it was listed");
 	rocksdb::Status status;
 
 	for (const rocksdb::LevelMetaData &level : family.levels) {
@@ -377,7 +382,7 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 	if (status.ok())
 		*made = std::move(view);
 	else if (current_version(db_, handle_, &after) && after != view->version)
-		/* A file may be gone because of that. */
+		/* A file may be missing because of that. */
 		status = rocksdb::Status::TryAgain("there is a newer version");
 	return status;
 }
@@ -394,14 +399,14 @@ rocksdb::Status VersionTracker::open_blobs(
 			file = before->blobs.at(blob.blob_file_number);
 			continue;
 		}
-		/* Some versions tell names with a slash in front. */
+		/* Some versions of RocksDB report names with a leading slash. */
 		const size_t name = blob.blob_file_name.find_first_not_of('/');
 		const rocksdb::Status status =
 			files_->open(blob.blob_file_path + "/" + blob.blob_file_name.substr(name), &file);
 
 		if (!status.ok() && access_ != Access::kSecondary)
 			return status;
-		/* The primary has deleted it: RocksDB may have it open. */
+		/* The primary has deleted it; RocksDB may have it open. */
 		if (!status.ok())
 			blobs->erase(blob.blob_file_number);
 	}
@@ -414,7 +419,7 @@ rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Rang
 	std::shared_ptr<const Table> table = find(path);
 
 	if (!table) {
-		/* Part of the database when it was opened, or ingested. */
+		/* The table was part of the database when it was opened, or was ingested. */
 		rocksdb::TablePropertiesCollection all;
 		rocksdb::Range keys(file.smallestkey, file.largestkey);
 		rocksdb::Status status = db_->GetPropertiesOfTablesInRange(handle_, &keys, 1, &all);
@@ -443,7 +448,7 @@ std::shared_ptr<const Table> VersionTracker::find(const std::string &path) const
 	for (const Tables *tables : {&ahead_, &tables_}) {
 		const auto found = tables->find(path);
 
-		/* One that could not be read is tried again. */
+		/* A table that could not be read is tried again. */
 		if (found != tables->end() && !found->second->is_unread())
 			return found->second;
 	}

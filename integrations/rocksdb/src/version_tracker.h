@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The view of the current version, kept up by a thread of its own: RocksDB's threads tell it what
- * happens and wait for nothing, and neither do readers.
+ * Keeps the view of the current version up to date in a thread of its own: neither RocksDB's threads,
+ * which report events to it, nor readers wait for it.
  */
 #ifndef BPFOF_ROCKSDB_VERSION_TRACKER_H
 #define BPFOF_ROCKSDB_VERSION_TRACKER_H
@@ -32,13 +32,14 @@ class VersionTracker {
 	VersionTracker &operator=(const VersionTracker &) = delete;
 
 	/*
-	 * Begins to follow it, until stop(); the database and the handle must be there until then. A handle of
-	 * its own it gives back. Null is the default family, of which the database keeps one.
+	 * Begins to follow the family, until stop(); the database and the handle must exist until then.
+	 * With `is_own` the tracker deletes the handle. Null is the default family, whose handle the
+	 * database keeps.
 	 */
 	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, bool is_own);
 	void stop();
 
-	/* No other tracker has or had it. */
+	/* Unique: no other tracker has or had this number. */
 	uint64_t number() const { return number_; }
 
 	/* The newest view; null before the first. */
@@ -48,48 +49,50 @@ class VersionTracker {
 	bool has_block_cache() const { return has_block_cache_; }
 
 	const FollowedMerge *merge() const { return merge_.get(); }
-	/* The database's, for the merge operator. */
+	/* The database's logger, for the merge operator. */
 	rocksdb::Logger *logger() const { return logger_.get(); }
 
-	/* Whether chains get all of the scratch that there is: one had no room for a key or a value with less. */
+	/* Whether chains get the largest scratch: one of them had no room for a key or a value with
+	 * less. */
 	bool needs_all_scratch() const { return needs_all_scratch_.load(std::memory_order_relaxed); }
 	void note_lack_of_scratch() const { needs_all_scratch_.store(true, std::memory_order_relaxed); }
-	/* Of the chains of the family. */
+	/* Counts the declined chains of the family. */
 	Declines &declines() const { return declines_; }
 
-	/* There may be another version than that of the view. */
+	/* Tells the tracker that there may be a newer version than that of the view. */
 	void poke();
 
-	/* Whether somebody has seen a newer version than that of a view, of which there will be a view then. */
+	/* Whether a version newer than the view's was seen; the tracker will then make a new view. */
 	bool is_outdated(const View &view) const
 	{
 		return newest_seen_.load(std::memory_order_relaxed) > view.version;
 	}
-	/* The current version has this number. */
+	/* Tells the tracker the number of the current version. */
 	void see(uint64_t version);
-	/* A secondary has failed to catch up: RocksDB may tell newer tables than those that the current version has. Of that
-	 * no view but the one of `before` is right, if it is one: without it RocksDB reads the family itself until there is
-	 * another version. */
+	/* A secondary has failed to catch up: RocksDB may list newer tables than the current version
+	 * has. Only `before`, if it is a view, can still be right; otherwise RocksDB reads the family
+	 * itself until there is another version. */
 	void distrust(const std::shared_ptr<const View> &before);
 
-	/* Waits until the view is that of the current version, and the target knows where its tables lie or cannot
-	 * know, at most until then; whether it is so, or the family is not followed any more. */
+	/* Waits until the view is that of the current version, and the target knows where its tables
+	 * lie or cannot know it, at most until `end`. Returns whether that is so, or the family is no
+	 * longer followed. */
 	bool wait_ready(std::chrono::steady_clock::time_point end);
 
-	/* Adds the tables. */
+	/* Adds the numbers of known and refused tables. */
 	void count(PushdownStats *stats) const;
-	/* Why a table was refused last, or the view could not be made; "" if nothing was wrong. */
+	/* Why a table was last refused, or the view could not be made; "" if there was no problem. */
 	std::string last_error() const;
 
 	/* The number of the current version of a family. */
 	static bool current_version(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, uint64_t *version);
 
-	/* RocksDB has written a table, of whichever family, or deleted one. */
+	/* Events: RocksDB has written or deleted a table, of any family. */
 	void created(const rocksdb::TableFileCreationInfo &info);
 	void deleted(const rocksdb::TableFileDeletionInfo &info);
 
     private:
-	/* A table that was written, and will be part of a version soon. */
+	/* A table that was written, and will soon be part of a version. */
 	struct Created {
 		std::string path;
 		rocksdb::TableProperties properties;
@@ -98,27 +101,27 @@ class VersionTracker {
 	using Clock = std::chrono::steady_clock;
 
 	void run();
-	/* What is not urgent. */
+	/* Does work that is not urgent. */
 	void tidy();
 	void open_created(const std::vector<Created> &created);
 	void refresh();
 	bool is_distrusted(uint64_t version) const;
-	/* Waits a moment until the target knows where tables lie that are new. */
+	/* Waits briefly until the target knows where new tables lie. */
 	void wait_mapped(const Tables &tables) const;
-	/* Lets views go that were replaced and that nobody uses. */
+	/* Frees replaced views that are no longer in use. */
 	void drop_replaced();
-	/* Whether the number was not seen before. */
+	/* Notes the number of a version; whether it is newer than all before. */
 	bool raise(uint64_t version);
 	rocksdb::Status make_view(std::shared_ptr<View> *view, Tables *tables);
 	rocksdb::Status range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables);
 	/* Opens the blob files of a version. */
 	rocksdb::Status open_blobs(const std::vector<rocksdb::BlobMetaData> &files, BlobFiles *blobs);
 	std::shared_ptr<const Table> find(const std::string &path) const;
-	/* Lists again later than after the last failure. */
+	/* Delays the next listing, longer than after the last failure. */
 	void pause();
-	/* The view could not be made: it is tried again. */
+	/* Schedules another attempt after the view could not be made. */
 	void try_again(const rocksdb::Status &why);
-	/* The view, if it is that of the current version; null also after stop(). */
+	/* The view, if it is that of the current version; otherwise, and after stop(), null. */
 	std::shared_ptr<const View> current();
 
 	const uint64_t number_;
@@ -134,25 +137,26 @@ class VersionTracker {
 	rocksdb::DB *db_ = nullptr;
 	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
 	bool is_own_ = false;
-	/* Held by whoever uses the handle and is not the thread, and by who gives it back. */
+	/* Held while threads other than the tracker's use the handle, and while it is given back. */
 	std::mutex handle_mutex_;
-	/* Held by who stops it. */
+	/* Held by stop(). */
 	std::mutex stop_mutex_;
 	std::thread thread_;
 
 	SharedPerProcessor<const View> view_;
-	/* The largest number of a version that anybody has seen: they only grow. */
+	/* The largest version number that any thread has seen; numbers only grow. */
 	std::atomic<uint64_t> newest_seen_{0};
 
-	/* The thread's own: the tables of the view, and those that were created since. */
+	/* Used by the thread only: the tables of the view, and tables that were created since. */
 	Tables tables_;
 	Tables ahead_;
-	/* The last view, and those before it that a read may still use: the thread frees them, and no read. */
+	/* The last view, and earlier ones that a read may still use: the thread frees them, so that
+	 * reads need not. */
 	std::vector<std::shared_ptr<const View>> views_;
-	/* Not before that the tables are listed again; and how long after the last failure that was. */
+	/* The earliest time of the next listing; and the pause after the last failure. */
 	Clock::time_point next_listing_{};
 	std::chrono::milliseconds pause_{0};
-	/* A table of the view could not be read: another view is made, though no version is newer. */
+	/* A table of the view could not be read: the view is remade although no version is newer. */
 	bool has_unread_ = false;
 
 	mutable std::mutex mutex_;
@@ -160,10 +164,10 @@ class VersionTracker {
 	std::condition_variable refreshed_;
 	bool poked_ = false;
 	bool stopping_ = false;
-	/* See distrust(); no version has the number that it is at first. */
+	/* See distrust(); the initial value is no version's number. */
 	uint64_t distrusted_ = UINT64_MAX;
 	std::vector<Created> created_;
-	/* Paths of tables that are gone, perhaps before they were part of a view. */
+	/* Paths of deleted tables, which may never have been part of a view. */
 	std::vector<std::string> deleted_;
 	std::string last_error_;
 	size_t known_ = 0;

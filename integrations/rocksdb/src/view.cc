@@ -9,12 +9,12 @@ namespace bpf_of {
 
 namespace {
 
-/* RocksDB's own Get may have so many blocks fetched, and so many bytes. */
+/* Limits of the blocks that are fetched for RocksDB's own Get, in number and in bytes. */
 constexpr size_t KEY_BLOCKS_MAX = 64;
 constexpr size_t KEY_BLOCKS_BYTES_MAX = 2 << 20;
 
-/* Calls `use` with the tables that RocksDB may search for a key, newest first, until it gives false; whether it never
- * does. In level 0 they may have other keys only. */
+/* Calls `use` with the tables that RocksDB may search for a key, newest first, until it returns false;
+ * whether it never does. Tables of level 0 need not have the key in their range. */
 template <typename Use> bool each_table_for(const View &view, const rocksdb::Slice &key, Use use)
 {
 	for (const Range &range : view.newest) {
@@ -22,7 +22,7 @@ template <typename Use> bool each_table_for(const View &view, const rocksdb::Sli
 			return false;
 	}
 	for (const Level &level : view.levels) {
-		/* Two neighbours may have the same key at their border. */
+		/* Two neighbours may share the key at their border. */
 		for (auto range = level.not_before(key);
 			range != level.ranges.end() && key.compare(range->smallest) >= 0; ++range) {
 			if (!use(*range))
@@ -32,8 +32,8 @@ template <typename Use> bool each_table_for(const View &view, const rocksdb::Sli
 	return true;
 }
 
-/* Whether a table may have what is wanted. All that is in it may be newer: so are tables that were ingested later, in whose
- * keys no sequence number stands. */
+/* Whether a table may have a wanted version. It may not if all its versions are newer; that excludes
+ * also tables ingested after the snapshot, whose keys have no sequence numbers. */
 bool may_have(const Range &range, const WantedKey &wanted)
 {
 	return wanted.key.compare(range.smallest) >= 0 && wanted.key.compare(range.largest) <= 0 &&
@@ -41,8 +41,9 @@ bool may_have(const Range &range, const WantedKey &wanted)
 }
 
 /*
- * The sequence number, as it stands in the table, of the range deletion that ends the search for the key: older
- * versions in that table and all in those behind it are deleted. Null if there is none.
+ * The sequence number, as it stands in the table, of the range deletion that ends the search for the
+ * key: older versions in that table and all versions in later tables are deleted. Null if there is
+ * none.
  */
 std::optional<uint64_t> deleted_below(const Range &range, const WantedKey &wanted)
 {
@@ -50,8 +51,8 @@ std::optional<uint64_t> deleted_below(const Range &range, const WantedKey &wante
 							 ? std::nullopt
 							 : range.table->covering(wanted.key, wanted.newest_tag >> 8);
 
-	/* In tables that were ingested all numbers are 0, and mean that of the table; if it has none either, no older
-	 * table has the key. */
+	/* In ingested tables all numbers are 0 and stand for the number of the table; if the table has
+	 * none either, no older table has the key. */
 	return covering && *covering == 0 && range.smallest_sequence == 0 ? std::nullopt : covering;
 }
 
@@ -62,10 +63,10 @@ class Planner {
 	{
 	}
 
-	/* Whether the table where RocksDB stopped was among those that were added. */
+	/* Whether the table where RocksDB stopped was among the added tables. */
 	bool has_begun() const { return has_begun_; }
 
-	/* Adds a table if it may have the key and was not searched. False: give up. */
+	/* Adds a table if it may have the key and was not searched yet. False: give up. */
 	bool add(const Range &range)
 	{
 		const bool is_end = end_.table == &range.table->file();
@@ -75,14 +76,14 @@ class Planner {
 			return true;
 		if (!range.table->refusal().empty())
 			return give_up(ReadPath::kTable);
-		/* Its newest operands would count twice. */
+		/* RocksDB has met operands of this table: they would count twice. */
 		if (is_end && !end_.operands.empty() &&
 			!range.table->is_untouched(wanted_.key, wanted_.newest_tag, end_.offset, end_.size))
 			return give_up(ReadPath::kDeclined);
 		const std::optional<uint64_t> below = deleted_below(range, wanted_);
 
-		/* RocksDB tells operands on both sides of it from one another. It also knows whether the range of the
-		 * table includes its largest key. */
+		/* RocksDB distinguishes operands newer and older than the deletion. It also knows
+		 * whether the range of the table includes its largest key. */
 		if (below && (wanted_.merges || wanted_.key == range.largest))
 			return give_up(ReadPath::kTable);
 		is_deleted_ = below.has_value();
@@ -124,7 +125,7 @@ class Planner {
 	const WantedKey &wanted_;
 	const SearchEnd &end_;
 	bool has_begun_ = false;
-	/* By a range deletion of the last table: those behind it do not matter. */
+	/* By a range deletion of the last added table: later tables do not matter. */
 	bool is_deleted_ = false;
 	Plan *const plan_;
 	ReadPath *const way_;
@@ -167,7 +168,7 @@ std::vector<FileRange> key_blocks(
 			blocks.push_back({table.shared_file(), block.offset, size});
 			bytes += size;
 		}
-		/* A table that its filter has not excluded nearly always has the key. */
+		/* A table whose filter has not excluded the key nearly always has it. */
 		const bool is_likely = is_missing && table.has_passed_filter(offset) && !wanted.merges;
 
 		return !is_likely && !deleted_below(range, wanted);
@@ -187,7 +188,7 @@ std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 		if (is_met)
 			return;
 		is_met = &range.table->file() == &missing;
-		/* RocksDB looks for a key in each table that begins before the bound. */
+		/* RocksDB searches for the key in each table that begins before the bound. */
 		if (key.compare(range.largest) > 0 ||
 			(upper_bound && upper_bound->compare(range.smallest) <= 0) ||
 			!range.table->scan(key, has_last ? &last : nullptr, ahead_bytes, &run, &end))
@@ -208,7 +209,7 @@ std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 	}
 	for (auto range = view.newest.rbegin(); range != view.newest.rend(); ++range)
 		add(*range);
-	/* What is of another version has other tables. */
+	/* If the table is not in this view, RocksDB reads another version, whose tables differ. */
 	if (!is_met)
 		blocks.clear();
 	return blocks;

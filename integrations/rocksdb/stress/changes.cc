@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* All that changes a database while it is read. */
+/* All changes of a database while it is read. */
 #include "stress.h"
 
 #include <fcntl.h>
@@ -24,14 +24,14 @@ void sleep_ms(uint64_t time_ms)
 	std::this_thread::sleep_for(std::chrono::milliseconds(time_ms));
 }
 
-/* Sleeps in pieces, so that the end of the test is not waited for. */
+/* Sleeps in pieces, so that the end of the test is not delayed. */
 void pause(const Test &test, uint64_t time_ms)
 {
 	for (; time_ms > 0 && !test.stop; time_ms -= std::min<uint64_t>(time_ms, 20))
 		sleep_ms(std::min<uint64_t>(time_ms, 20));
 }
 
-/* A change, which may fail if the disk was full at some moment of it, and only then. */
+/* A change, which may fail only if the disk was full at some moment of it. */
 class Attempt {
     public:
 	explicit Attempt(Test &test) : test_(test), before_(test.disk_full) {}
@@ -53,7 +53,7 @@ class Attempt {
 	const uint64_t before_;
 };
 
-/* Writes a batch, in which these keys get these versions. */
+/* Writes a batch, which gives these keys these versions. */
 void write(Test &test, WriteBatch *batch, const std::vector<std::pair<uint64_t, uint64_t>> &versions)
 {
 	while (test.recovers)
@@ -67,11 +67,11 @@ void write(Test &test, WriteBatch *batch, const std::vector<std::pair<uint64_t, 
 		test.versions().complete(entry.first, entry.second);
 }
 
-/* Writers are fast: they wait so long after so many writes, so that there is time for reads. */
+/* Writers are fast: after BURST writes they pause for PAUSE_MS, so that there is time for reads. */
 constexpr uint64_t BURST = 40;
 constexpr uint64_t PAUSE_MS = 4;
 
-/* The next version of a key becomes part of the batch; which it is. */
+/* Adds the next version of a key to the batch, and returns it. */
 uint64_t add_next(Test &test, WriteBatch *batch, uint64_t number)
 {
 	const uint64_t version = test.versions().begin(number);
@@ -108,14 +108,14 @@ void write_singles(Test &test)
 	}
 }
 
-/* Whether a key's last version is known to be written. */
+/* Whether a key's last version is known to have been written. */
 bool is_complete(Test &test, uint64_t number)
 {
 	return test.versions().most(number) == test.versions().least(number);
 }
 
-/* RocksDB wants that of two writes of a key exactly the second is a SingleDelete(). So a key of which
- * nobody knows whether the last was done, because the disk was full, is left as it is. */
+/* RocksDB requires that of two writes of a key exactly the second is a SingleDelete(). So a key is left
+ * alone if it is unknown whether its last write was done, because the disk was full. */
 void write_once(Test &test)
 {
 	Random random(2);
@@ -183,7 +183,7 @@ void write_merged(Test &test)
 	}
 }
 
-/* Deletes keys from one to another, excluding it; all of their versions are deletions then. */
+/* Deletes keys from one up to, but without, another; all of their versions are then deletions. */
 void delete_range(Test &test, Random &random)
 {
 	const uint64_t from = RANGED.pick(random);
@@ -219,7 +219,7 @@ struct Entry {
 	std::string key;
 	std::string value;
 	bool is_merge = false;
-	/* What is deleted from the key on up to this one, excluding it. */
+	/* For a range deletion: the key up to which, and without which, it deletes. */
 	std::string end = "";
 
 	bool operator<(const Entry &other) const { return key < other.key; }
@@ -293,7 +293,7 @@ void ingest_versions(Test &test, Random &random)
 		test.versions().complete(number, test.versions().most(number));
 }
 
-/* A table that deletes a range, in which it may have keys itself. */
+/* Ingests a table that deletes a range, and may itself have keys in the range. */
 void ingest_deletion(Test &test, Random &random)
 {
 	const uint64_t first = INGESTED_RANGES.pick(random);
@@ -315,7 +315,7 @@ void ingest_deletion(Test &test, Random &random)
 		test.versions().complete(number, test.versions().most(number));
 }
 
-/* Tables of which nobody knows what is still there. */
+/* Drops whole files; it is not known which keys remain. */
 void drop_files(Test &test, Random &random)
 {
 	Entries entries;
@@ -374,14 +374,14 @@ void compact(Test &test)
 		Attempt compacting(test);
 		const Status status = compact_some(test, random);
 
-		/* It cannot be moved to another level where there are others in between. */
+		/* A table cannot be moved to another level past levels with overlapping tables. */
 		if (!status.IsNotSupported() && !status.IsIncomplete() && !status.IsInvalidArgument())
 			compacting.succeeds(status, "compacting");
 		pause(test, random.below(400));
 	}
 }
 
-/* Other options for the tables that are made from now on, and for when they are made. */
+/* Changes options of tables that are made from now on, and of when they are made. */
 void set_options(Test &test)
 {
 	static const std::vector<std::unordered_map<std::string, std::string>> SETTINGS = {
@@ -424,7 +424,7 @@ void set_options(Test &test)
 		"setting options");
 }
 
-/* Most of the time reads go their ordinary ways. */
+/* Most of the time reads are served in the ordinary way. */
 void set_mode(Test &test)
 {
 	for (uint64_t i = 0; !test.stop; i++) {
@@ -438,7 +438,7 @@ void set_mode(Test &test)
 	test.db->set_mode(bpf_of::Mode::kChains);
 }
 
-/* Takes all room that there is. */
+/* Takes all free space. */
 void take_room(const std::string &path)
 {
 	const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
@@ -447,9 +447,10 @@ void take_room(const std::string &path)
 	CHECK(fd >= 0, "%s cannot be made", path.c_str());
 	off_t size = ::lseek(fd, 0, SEEK_END);
 
-	/* The first fails if somebody was faster; others take rooms that are given back meanwhile. */
+	/* The first attempt fails if another thread was faster; later ones take space that is freed
+	 * meanwhile. */
 	for (off_t piece = off_t{1} << 30; piece >= 4096;) {
-		CHECK(::fstatvfs(fd, &room) == 0, "the disk cannot be looked at");
+		CHECK(::fstatvfs(fd, &room) == 0, "cannot examine the disk");
 		piece = std::min<off_t>(piece, room.f_bavail * room.f_frsize);
 		if (piece >= 4096 && ::posix_fallocate(fd, size, piece) == 0)
 			size += piece;
@@ -459,8 +460,9 @@ void take_room(const std::string &path)
 	::close(fd);
 }
 
-/* RocksDB goes on, by itself or at our word: it looks for room every five seconds, and a recovery of its own that
- * has begun comes first. Jobs that began before may fail once more, so it has to be well for a while. */
+/* RocksDB recovers, by itself or by Resume(): it looks for space every five seconds, and a recovery of
+ * its own that has begun comes first. Older jobs may fail once more, so it has to stay well for a
+ * while. */
 void recover(Test &test)
 {
 	int good = 0;
@@ -478,7 +480,7 @@ void recover(Test &test)
 	}
 }
 
-/* Now and then fills the disk, gives it back and lets RocksDB recover. */
+/* Sometimes fills the disk, frees the space again and lets RocksDB recover. */
 void fill_disk(Test &test)
 {
 	for (uint64_t wait_ms = 4000;; wait_ms = 30000) {
@@ -493,7 +495,7 @@ void fill_disk(Test &test)
 		const uint64_t gets = test.gets, changes = test.changes;
 
 		test.disk_full++;
-		/* What RocksDB gives back is taken, too. */
+		/* Space that RocksDB frees is taken, too. */
 		for (int i = 0; i < 20; i++) {
 			take_room(test.filler());
 			sleep_ms(100);

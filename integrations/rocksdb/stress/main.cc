@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Looks for wrong answers and for what is never given back: threads change a database in all the ways
- * that there are, others read and check. In a few rounds, each of which opens the database, and ends
- * quietly.
+ * Looks for wrong answers and for leaks: threads change a database in all possible ways, others read
+ * and check. There are a few rounds, each of which opens the database, and ends quietly.
  */
 #include "stress.h"
 #include "usage.h"
@@ -17,7 +16,8 @@ using rocksdb::Status;
 namespace {
 
 constexpr uint64_t ROUNDS = 4;
-/* How long the target may be away when a round begins, and deleted files stay open at its end. */
+/* How long the target may be away at the start of a round, and deleted files may stay open at its
+ * end. */
 constexpr int PATIENCE_S = 20;
 
 [[noreturn]] void usage_of(const char *program)
@@ -25,13 +25,13 @@ constexpr int PATIENCE_S = 20;
 	std::fprintf(stderr,
 		"usage: %s DIRECTORY [URL DEVICE] (--seconds N | --reads N) [--leaks] [--fill-disk] "
 		"[--target-may-die] [--slow MS]\n"
-		"  --seconds, --reads  how long, or until so many Get() calls are checked\n"
+		"  --seconds, --reads  how long, or the number of Get() calls to check\n"
 		"  --leaks             fail if memory, descriptors or space have grown; DIRECTORY is "
 		"on\n"
-		"                      a file system that nobody else uses\n"
+		"                      a file system that nothing else uses\n"
 		"  --fill-disk         fill that file system now and then\n"
 		"  --target-may-die    chains may fail; the target is back within some seconds\n"
-		"  --slow              say it of each Get() that takes longer than so many ms\n",
+		"  --slow              report each Get() that takes longer than MS\n",
 		program);
 	std::exit(2);
 }
@@ -69,7 +69,7 @@ Settings settings_of(int argc, char **argv)
 	return settings;
 }
 
-/* Each round's tables are of another kind. */
+/* Each round has another kind of tables. */
 constexpr Kind KINDS[ROUNDS] = {
 	{"", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30},
 	{"", rocksdb::kZSTD, PARTITIONED, 4, size_t{1} << 30},
@@ -77,14 +77,14 @@ constexpr Kind KINDS[ROUNDS] = {
 	{"", rocksdb::kLZ4Compression, FIRST_KEYS, 5, size_t{1} << 30},
 };
 
-/* RocksDB as Debian builds it asserts that its log can be written, and a disk is full here at times. */
+/* Debian's build of RocksDB asserts that its log can be written, but the disk is full at times. */
 class NoLog : public rocksdb::Logger {
     public:
 	using Logger::Logv;
 	void Logv(const char *, va_list) override {}
 };
 
-/* In each round tables are made in another way, and what is in memory is different. */
+/* Makes tables differently in each round, and varies what is cached. */
 void vary(rocksdb::BlockBasedTableOptions *table, uint64_t round)
 {
 	using Options = rocksdb::BlockBasedTableOptions;
@@ -127,13 +127,13 @@ void open(Test &test, uint64_t round)
 	options.info_log = std::make_shared<NoLog>();
 	if (test.settings.fill_disk) {
 		options.wal_dir = test.logs();
-		/* RocksDB 7.8 waits forever if it is to resume while writes are stopped. */
+		/* RocksDB 7.8 waits forever if it is resumed while writes are stopped. */
 		options.max_write_buffer_number = 1000;
 		options.level0_stop_writes_trigger = options.level0_slowdown_writes_trigger = 1000;
 		options.hard_pending_compaction_bytes_limit = 0;
 		options.soft_pending_compaction_bytes_limit = 0;
 	}
-	/* Direct reads, if it is a file system that has them; or none. */
+	/* Direct reads, if the file system supports them. */
 	options.use_direct_reads = round % 2 == 1 && !place.url.empty();
 	options.allow_mmap_reads = round == 2;
 	vary(options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>(), round);
@@ -191,7 +191,7 @@ void print(const Test &test, const char *when, double seconds)
 	std::fflush(stdout);
 }
 
-/* Chains reach the target again soon after it was away. */
+/* Checks that chains reach the target again soon after it was away. */
 class Watch {
     public:
 	void check(const Test &test, double now)
@@ -212,7 +212,7 @@ class Watch {
 	double since_;
 };
 
-/* Until a round's share of the time, or of the reads, is over. */
+/* Waits until a round's share of the time, or of the reads, is over. */
 void wait_and_print(const Test &test, const Clock &clock)
 {
 	double printed = clock.seconds();
@@ -230,7 +230,7 @@ void wait_and_print(const Test &test, const Clock &clock)
 	}
 }
 
-/* All is compacted, no snapshot is held: nothing that was deleted may stay open. */
+/* All is compacted and no snapshot is held: no deleted file may stay open. */
 void check_quiet(Test &test)
 {
 	check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), test.family, nullptr, nullptr),
@@ -255,7 +255,7 @@ void check_chains(const Test &test)
 	const bpf_of::PushdownStats stats = test.db->stats();
 	const bool has_target = !test.settings.place.url.empty();
 
-	CHECK(stats[has_target ? ReadPath::kTarget : ReadPath::kHere] > 0, "no chain has given an answer");
+	CHECK(stats[has_target ? ReadPath::kTarget : ReadPath::kHere] > 0, "no chain answered");
 	CHECK(test.settings.target_may_die || stats[ReadPath::kFailed] == 0, "%s",
 		test.db->last_error().c_str());
 }
@@ -282,7 +282,8 @@ void play(Test &test, const Clock &clock, uint64_t round)
 	print(test, "after a round", clock.seconds());
 }
 
-/* Whether more is held than before, beyond what allocators and file systems keep for themselves. */
+/* Checks that no more is held than before, beyond what allocators and file systems keep for
+ * themselves. */
 void check_leaks(const Usage &fresh, const Usage &before, const Usage &after)
 {
 	const auto number = [](uint64_t number) { return static_cast<unsigned long long>(number); };
@@ -305,14 +306,14 @@ int main(int argc, char **argv)
 {
 	const Settings settings = settings_of(argc, argv);
 	const std::string &directory = settings.place.directory;
-	/* Each line at once, also where it is not read by people. */
+	/* Line buffering, also when the output is not a terminal. */
 	std::setvbuf(stdout, nullptr, _IOLBF, 0);
 	const Usage fresh = usage(directory);
 	Test test(settings);
 	const Clock clock;
 	Usage before;
 
-	/* What an earlier run has left. */
+	/* Removes files of an earlier run. */
 	std::filesystem::remove_all(test.database());
 	std::filesystem::remove(test.filler());
 	for (uint64_t round = 0; round < ROUNDS; round++) {

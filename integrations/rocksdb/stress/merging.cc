@@ -7,7 +7,7 @@ using rocksdb::Slice;
 
 namespace {
 
-/* "FIRST:VALUE": versions from FIRST to that of the value. */
+/* Parses "FIRST:VALUE": versions from FIRST to that of the value. */
 bool take_operand(const Slice &operand, uint64_t *first, Slice *value, uint64_t *last)
 {
 	const std::string text = operand.ToString();
@@ -21,8 +21,8 @@ bool take_operand(const Slice &operand, uint64_t *first, Slice *value, uint64_t 
 	return true;
 }
 
-/* Each version has to follow that before it, or a deletion: a merge that misses one, sees one twice or in
- * another order has a value that is that of no version. */
+/* Each version has to follow its predecessor or a deletion: a merge that misses an operand, applies one
+ * twice or in another order produces a value of no version. */
 class Follows : public rocksdb::MergeOperator {
     public:
 	bool FullMergeV2(const MergeOperationInput &in, MergeOperationOutput *out) const override
@@ -48,7 +48,7 @@ class Follows : public rocksdb::MergeOperator {
 		return true;
 	}
 
-	/* Of half the operands. */
+	/* Merges operands early if the left one begins with an even version. */
 	bool PartialMerge(const Slice &, const Slice &left, const Slice &right, std::string *merged,
 		rocksdb::Logger *) const override
 	{

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Reads that are checked. */
+/* Checked reads. */
 #include "stress.h"
 
 #include <chrono>
@@ -13,13 +13,13 @@ using rocksdb::Status;
 
 namespace {
 
-/* What was read of one key. */
+/* The result of reading one key. */
 struct Answer {
 	Status status;
 	std::string value;
 };
 
-/* Several keys at once, by one of the two ways that there are. */
+/* Reads several keys at once, by one of the two forms of MultiGet(). */
 std::vector<Answer> multi_get(const Test &test, rocksdb::DB *db, const ReadOptions &options,
 	const std::vector<std::string> &names, bool batched)
 {
@@ -53,7 +53,7 @@ Answer get(const Test &test, rocksdb::DB *db, const ReadOptions &options, const 
 	return {status, status.ok() ? value.ToString() : ""};
 }
 
-/* Options of which none changes an answer. */
+/* Chooses options, none of which changes an answer. */
 void choose_options(Random &random, ReadOptions *options)
 {
 	options->verify_checksums = random.below(8) != 0;
@@ -71,7 +71,7 @@ void choose_iterator_options(Random &random, ReadOptions *options)
 	options->background_purge_on_iterator_cleanup = random.below(4) == 0;
 }
 
-/* Both were written together, and read together. */
+/* Both keys were written together, and read together. */
 void check_twins(const Answer &one, const Answer &other, uint64_t number)
 {
 	CHECK(one.status.code() == other.status.code() &&
@@ -81,7 +81,7 @@ void check_twins(const Answer &one, const Answer &other, uint64_t number)
 		one.status.ToString().c_str(), other.value.c_str(), other.status.ToString().c_str());
 }
 
-/* Reads of the newest versions, as one thread sees them. */
+/* Reads newest versions and checks them, for one thread. */
 class Reader {
     public:
 	Reader(Test &test, uint64_t seed) : test_(test), random_(seed), seen_(KEYS), least_(KEYS) {}
@@ -120,7 +120,7 @@ class Reader {
 		test_.gets++;
 	}
 
-	/* All keys by an iterator that is made now. */
+	/* Reads all keys by a new iterator. */
 	void scan_all(bool forward)
 	{
 		ReadOptions options;
@@ -187,7 +187,7 @@ class Reader {
 			least_[number] = test_.versions().least(number);
 	}
 
-	/* A range of keys, forth or back, by an iterator that is now and then used again. */
+	/* Reads a range of keys, forward or backward, by an iterator that is sometimes reused. */
 	void scan()
 	{
 		const uint64_t first = random_.below(KEYS);
@@ -206,12 +206,13 @@ class Reader {
 		check_scan(iterator.get(), first, last, random_.below(2) == 0);
 	}
 
-	/* Looks at the keys in the places from `first` to `last`, excluding it. */
+	/* Checks the keys in places from `first` up to, but without, `last`. */
 	void check_scan(Iterator *iterator, uint64_t first, uint64_t last, bool forward);
 
 	Test &test_;
 	Random random_;
-	/* Of each key what this reader has seen, and what the read that goes on must see. */
+	/* For each key, the newest version that this reader has seen, and the oldest that the current
+	 * read may see. */
 	std::vector<uint64_t> seen_;
 	std::vector<uint64_t> least_;
 };
@@ -238,7 +239,7 @@ void Reader::check_scan(Iterator *iterator, uint64_t first, uint64_t last, bool 
 	std::vector<Answer> twins(KEYS);
 	std::vector<uint64_t> most(KEYS);
 
-	/* It sees the moment when it was made. */
+	/* The iterator sees the moment of its creation. */
 	for (uint64_t number = 0; number < KEYS; number++)
 		most[number] = test_.versions().most(number);
 	if (forward)
@@ -269,7 +270,7 @@ void Reader::check_scan(Iterator *iterator, uint64_t first, uint64_t last, bool 
 		check_twins(twins[number], twins[number + TO_TWIN], number);
 }
 
-/* Compares reads at snapshots, new ones and old ones, with the plain library's. */
+/* Compares reads at snapshots, new and old ones, with the plain library's. */
 class Comparer {
     public:
 	Comparer(Test &test, uint64_t seed) : test_(test), random_(seed) {}
@@ -343,7 +344,7 @@ class Comparer {
 		test_.keys_at_once += names.size();
 	}
 
-	/* Two iterators go the same way, within bounds or without. */
+	/* Moves two iterators in the same way, within bounds or without, and compares them. */
 	void compare_iterators()
 	{
 		const std::string from = some_key(), to = some_key();

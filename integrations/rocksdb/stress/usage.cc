@@ -41,7 +41,7 @@ void count_descriptors(const std::string &directory, Usage *usage)
 			usage->a_deleted_file = to;
 		}
 	}
-	/* That of the directory of descriptors itself. */
+	/* Not counting the descriptor of the directory of descriptors itself. */
 	usage->descriptors--;
 }
 
@@ -69,7 +69,7 @@ Usage usage(const std::string &directory)
 	struct statvfs all;
 	Usage usage;
 
-	/* What was freed is no leak. */
+	/* Freed memory is not a leak. */
 	::malloc_trim(0);
 	usage.memory_bytes = resident_bytes();
 	const struct mallinfo2 heap = ::mallinfo2();

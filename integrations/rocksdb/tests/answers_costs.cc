@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What is done for an answer: chains in vain, bytes, and waits for RocksDB's mutex. */
+/* The cost of answers: wasted chains, bytes, and waits for RocksDB's mutex. */
 #include "answers.h"
 
 #include <rocksdb/perf_context.h>
@@ -13,7 +13,8 @@ using rocksdb::ReadOptions;
 using rocksdb::Slice;
 using rocksdb::WriteOptions;
 
-/* Chains learn of values for which they have no room; and that they are in vain, as long as they are. */
+/* Chains adapt to values for which they have no room, and are skipped while most of them are
+ * declined. */
 void test_long_values(const Place &place, const Kind &kind)
 {
 	constexpr uint64_t GETS = 400;
@@ -42,7 +43,7 @@ void test_long_values(const Place &place, const Kind &kind)
 	CHECK(db->stats()[ReadPath::kDeclined] == 1 && chains(db->stats()) == GETS - 1, "%llu were declined",
 		static_cast<unsigned long long>(db->stats()[ReadPath::kDeclined]));
 
-	/* Nothing has so much. */
+	/* No scratch has room for these. */
 	write_all(20000);
 	bpf_of::PushdownStats before = db->stats();
 
@@ -54,7 +55,7 @@ void test_long_values(const Place &place, const Kind &kind)
 	bpf_of::PushdownStats after = db->stats();
 
 	CHECK(after[ReadPath::kDeclined] - before[ReadPath::kDeclined] == 2 * GETS, "ways of long values");
-	CHECK(after.blocks - before.blocks < GETS / 2, "chains have read %llu blocks in vain",
+	CHECK(after.blocks - before.blocks < GETS / 2, "chains read %llu blocks for declined values",
 		static_cast<unsigned long long>(after.blocks - before.blocks));
 
 	write_all(10);
@@ -69,7 +70,7 @@ void test_long_values(const Place &place, const Kind &kind)
 	delete db;
 }
 
-/* Bytes that a scan's seek sends to the target, and gets from there. */
+/* Bytes that the seek of a scan sends to the target, and receives. */
 static std::pair<uint64_t, uint64_t> traffic_of_seek(PushdownDB *db, const ReadOptions &options, const std::string &key)
 {
 	const bpf_of::PushdownStats before = db->stats();
@@ -88,7 +89,8 @@ static std::pair<uint64_t, uint64_t> traffic_of_seek(PushdownDB *db, const ReadO
 	return {after.sent_bytes - before.sent_bytes, after.received_bytes - before.received_bytes};
 }
 
-/* What a scan with a lower bound fetches is at that bound: it costs what a seek to it costs, in one round trip. */
+/* A scan with a lower bound fetches blocks at that bound: it costs what a seek to the bound costs, in
+ * one round trip. */
 void test_lower_bound(const Place &place, const Kind &kind)
 {
 	const std::string path = place.directory + "/bound", lower = key_of(KEYS / 2);
@@ -101,7 +103,7 @@ void test_lower_bound(const Place &place, const Kind &kind)
 	options.disable_auto_compactions = true;
 	pushdown.url = place.url;
 	pushdown.device = place.device;
-	/* Blocks that are fetched alone count as well; to connect must not. */
+	/* Blocks that are fetched alone count as well; connecting must not count. */
 	pushdown.target_reads = true;
 	pushdown.lanes_max = 1;
 	std::filesystem::remove_all(path);
@@ -125,7 +127,7 @@ void test_lower_bound(const Place &place, const Kind &kind)
 	std::filesystem::remove_all(path);
 }
 
-/* Threads that read do not wait for those that write: RocksDB's mutex is for a version that is new to them. */
+/* Readers do not wait for writers: they need RocksDB's mutex only for a version that is new to them. */
 void test_mutex(const Place &place, const Kind &kind)
 {
 	constexpr uint64_t GETS = 500;
@@ -157,13 +159,13 @@ void test_mutex(const Place &place, const Kind &kind)
 		CHECK(chains(db->stats()) == round * (GETS + 1), "%llu chains",
 			static_cast<unsigned long long>(chains(db->stats())));
 	}
-	/* The program's statistics are still its own. */
+	/* The program's statistics still count. */
 	CHECK(options.statistics->getTickerCount(rocksdb::NUMBER_KEYS_WRITTEN) == KEYS + 3, "keys written");
 	CHECK(options.statistics->getTickerCount(rocksdb::NUMBER_SUPERVERSION_ACQUIRES) > 0, "acquisitions");
 	const std::string path = db->GetName();
 
 	delete db;
-	/* Nobody writes to one that is open for reading only, and no snapshot is needed. */
+	/* Databases open for reading only have no writers, and need no snapshots. */
 	bpf_of::PushdownOptions pushdown;
 
 	pushdown.url = place.url;

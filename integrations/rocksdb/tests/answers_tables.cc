@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Part of answers_test: tables with range deletions, and those that chains cannot read. */
+/* Part of answers_test: tables with range deletions, and tables that chains cannot read. */
 #include "answers.h"
 
 using bpf_of::PushdownDB;
@@ -27,7 +27,7 @@ void compact_files(PushdownDB *db, const std::vector<std::string> &names, int le
 	check_ok(db->CompactFiles(options, db->DefaultColumnFamily(), names, level), "compacting");
 }
 
-/* All keys are in two tables; none of them chains can read. Their blocks come together. */
+/* All keys are in two tables, which chains cannot read. Their blocks are fetched together. */
 void check_refused(const Place &place, const Kind &kind, const rocksdb::Options &options, const std::string &value,
 	const char *why)
 {
@@ -37,7 +37,7 @@ void check_refused(const Place &place, const Kind &kind, const rocksdb::Options 
 
 	for (const std::string &part : {value, value + value}) {
 		for (uint64_t number = 0; number < KEYS; number += value.size() > 1000 ? 40 : 1) {
-			/* The newest table has half of them. */
+			/* The newest table has half of the keys. */
 			if (part.size() > value.size() && number % 80 == 0)
 				continue;
 			model[key_of(number)] = part + std::to_string(number);
@@ -61,7 +61,7 @@ void check_refused(const Place &place, const Kind &kind, const rocksdb::Options 
 	const bpf_of::PushdownStats many = db->stats();
 
 	CHECK(many[ReadPath::kTable] - single[ReadPath::kTable] == names.size(), "MultiGet()");
-	/* From the target, and not by the file system; keys of one block name it once. */
+	/* From the target, and not by the file system; each block is fetched once for all its keys. */
 	const uint64_t one_by_one = single.received_bytes - before.received_bytes;
 	const uint64_t at_once = many.received_bytes - single.received_bytes;
 
@@ -77,7 +77,8 @@ void check_refused(const Place &place, const Kind &kind, const rocksdb::Options 
 	delete db;
 }
 
-/* Options that ask for a dictionary do not make one where blocks are not compressed, or none would help. */
+/* Options that ask for a dictionary do not make one if blocks are not compressed, or none would
+ * help. */
 void check_searched(const Place &place, const Kind &kind, rocksdb::Options options)
 {
 	options.compression = rocksdb::kNoCompression;
@@ -93,7 +94,7 @@ void check_searched(const Place &place, const Kind &kind, rocksdb::Options optio
 	delete db;
 }
 
-/* A table that deletes a range, and has some keys of it itself. */
+/* Ingests a table that deletes a range, and has some keys in it. */
 void ingest_deletion(PushdownDB *db, Model &model, const std::string &directory, uint64_t first, uint64_t end)
 {
 	const std::pair<std::string, std::string> deleted = {key_of(first), key_of(end)};
@@ -104,7 +105,8 @@ void ingest_deletion(PushdownDB *db, Model &model, const std::string &directory,
 	ingest_table(db, model, directory, added, &deleted);
 }
 
-/* Range deletions of tables hide what is older, in their own tables and in those behind. Gives the counts. */
+/* Range deletions of tables hide older versions, in their own and in later tables. Returns the
+ * counts. */
 bpf_of::PushdownStats check_ranges(const Place &place, const Kind &kind, const rocksdb::Options &options)
 {
 	PushdownDB *db = open_database(place, kind, options, "ranges");
@@ -112,14 +114,14 @@ bpf_of::PushdownStats check_ranges(const Place &place, const Kind &kind, const r
 	Random random(11);
 	Model model, old_model;
 
-	/* Nothing is there yet: all sequence numbers are 0. */
+	/* The database is empty: all sequence numbers are 0. */
 	ingest_deletion(db, model, place.directory, 0, 100);
 	for (uint64_t round = 0; round < 9; round++) {
 		change(db, model, random, 800);
 		for (int i = 0; i < 6; i++) {
 			const uint64_t from = random.below(KEYS);
 
-			/* Some reach over all tables, some are newer than what is written next. */
+			/* Some reach over all tables, some are newer than the next writes. */
 			delete_range(db, model, key_of(from), key_of(from + random.below(i == 0 ? KEYS / 3 : 60)) + "~");
 			change(db, model, random, 20);
 		}
@@ -150,7 +152,7 @@ bpf_of::PushdownStats check_ranges(const Place &place, const Kind &kind, const r
 	return stats;
 }
 
-/* One who wants to see what a range deletion hides. */
+/* Reads with ignore_range_deletions see the deleted versions. */
 void check_ignored(const Place &place, const Kind &kind, const rocksdb::Options &options)
 {
 	PushdownDB *db = open_database(place, kind, options, "ignored");
@@ -181,7 +183,7 @@ void test_range_deletions(const Place &place, Kind kind)
 {
 	rocksdb::Options options = small_tables(kind);
 
-	/* Compactions would make one table of many, without range deletions. */
+	/* Compactions would merge all tables into one, without range deletions. */
 	options.disable_auto_compactions = true;
 	options.write_buffer_size = 1 << 20;
 	for (const bpf_of::Speculate speculate : {bpf_of::Speculate::kNever, bpf_of::Speculate::kAlways}) {
@@ -193,20 +195,21 @@ void test_range_deletions(const Place &place, Kind kind)
 
 		/* Only the last key of a table is left to RocksDB. */
 		CHECK(chains(stats) > 10000 && stats[ReadPath::kTable] < chains(stats) / 100 && stats.tables_refused == 0,
-			"chains answered too few");
+			"chains answered too few reads");
 		CHECK((stats.at_once > 1000) == (speculate == bpf_of::Speculate::kAlways), "searches at once");
 		CHECK((stats.blobs > 1000) == options.enable_blob_files, "blobs");
 	}
 	check_ignored(place, kind, options);
-	/* No memory for range deletions. */
+	/* Without memory for range deletions. */
 	kind.index_bytes_max = 0;
 	kind.sample_rate = 0;
 	CHECK(check_ranges(place, kind, small_tables(kind)).tables_refused > 0, "range deletions took no memory");
 }
 
 /*
- * A table may end with a range deletion that its neighbour goes on with; the key at the border is the neighbour's. There
- * are versions of it below that are newer than the deletion, once the neighbour was compacted.
+ * A table may end with a range deletion that its neighbour continues; the key at the border is in the
+ * neighbour. Once the neighbour was compacted, versions of the key in lower levels may be newer than
+ * the deletion.
  */
 void test_borders(const Place &place, const Kind &kind)
 {
@@ -251,7 +254,7 @@ void test_borders(const Place &place, const Kind &kind)
 	}
 	CHECK(tables_of(db, 1).size() == (upper.size() + 1) / 2, "%zu tables are left", tables_of(db, 1).size());
 	CHECK(borders.size() > 4, "%zu borders in one key", borders.size());
-	/* RocksDB looks for all keys in another table first, and stops there. */
+	/* RocksDB first searches another table for all keys, and stops there. */
 	for (const char *key : {"a", "z"}) {
 		model[key] = "end";
 		check_ok(db->Put(WriteOptions(), key, "end"), "writing");
@@ -269,7 +272,7 @@ void test_borders(const Place &place, const Kind &kind)
 	delete db;
 }
 
-/* Tables that chains cannot read are known for it before they are tried. */
+/* Tables that chains cannot read are recognized without trying. */
 void test_refused_tables(const Place &place, const Kind &kind)
 {
 	rocksdb::Options options = small_tables(kind);
@@ -281,7 +284,7 @@ void test_refused_tables(const Place &place, const Kind &kind)
 	check_refused(place, kind, options, "a value of which most is in the dictionary, of the key with number ", "dictionary");
 	check_searched(place, kind, options);
 	options.compression_opts.max_dict_bytes = 0;
-	/* One value is more than what a block is decompressed into. */
+	/* One value exceeds the room for a decompressed block. */
 	check_refused(place, kind, options, std::string(70 << 10, 'l'), "KiB each");
 	/* By default the index is compressed as well, and cannot be read here. */
 	rocksdb::BlockBasedTableOptions &table = *options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>();

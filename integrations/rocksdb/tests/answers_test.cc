@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One thread: every answer is that of a model, over all kinds of tables and ways to change them. */
+/* One thread: every answer must be that of a model, with all kinds of tables and ways to change
+ * them. */
 #include "answers.h"
 
 #include <rocksdb/comparator.h>
@@ -38,7 +39,7 @@ void check_all(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
 		check_get(db, model, key_of(number), at);
 }
 
-/* The same keys, many at a time, through both interfaces. */
+/* Checks the same keys, many at a time, through both interfaces. */
 void check_many(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
 {
 	constexpr size_t COUNT = 100;
@@ -79,7 +80,7 @@ void check_at(const rocksdb::Iterator &scan, const Model &model, Model::const_it
 {
 	check_ok(scan.status(), "scanning");
 	if (expected == model.end()) {
-		CHECK(!scan.Valid(), "%s, behind the end", scan.key().ToString().c_str());
+		CHECK(!scan.Valid(), "%s, past the end", scan.key().ToString().c_str());
 		return;
 	}
 	CHECK(scan.Valid(), "an end instead of %s", expected->first.c_str());
@@ -118,7 +119,7 @@ void check_scans(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at
 	scan->SeekToLast();
 	check_at(*scan, model, model.empty() ? model.end() : std::prev(model.end()));
 
-	/* To an upper bound, and from a lower one. */
+	/* Scans to an upper bound, and from a lower one. */
 	const std::string from = key_of(random.below(KEYS)), to = key_of(random.below(KEYS));
 	const rocksdb::Slice bound = std::max(from, to), lower = std::min(from, to);
 
@@ -201,13 +202,14 @@ void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &
 	const uint64_t first = random.below(KEYS - 200);
 	Model added;
 
-	/* In the order of the keys, which is not that of the numbers. */
+	/* In the order of the keys, which differs from that of the numbers. */
 	for (uint64_t number = first; number < first + 200; number++)
 		added[key_of(number)] = value_of(random);
 	ingest_table(db, model, directory, added, nullptr);
 }
 
-/* Gives of how many keys tables were searched at once. Compactions decide how many have several tables. */
+/* Returns how many keys had their tables searched at once. Compactions decide how many keys have
+ * several tables. */
 uint64_t test_answers(const Place &place, const Kind &kind)
 {
 	PushdownDB *db = open_database(place, kind, small_tables(kind), "answers");
@@ -229,7 +231,7 @@ uint64_t test_answers(const Place &place, const Kind &kind)
 			check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
 				"compacting");
 		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
-		/* Mostly by chains. */
+		/* Mostly with chains. */
 		db->set_mode(round == 3 ? Mode::kBlocks : Mode::kChains);
 		check_reads(db, model, nullptr, random);
 		if (snapshot)
@@ -243,10 +245,11 @@ uint64_t test_answers(const Place &place, const Kind &kind)
 
 	for (const uint64_t count : stats.gets)
 		gets += count;
-	/* Memtables have some, the more the longer a flush takes; and tables may change between two questions. */
+	/* Some keys are in memtables, more with slower flushes; and tables may change between two
+	 * reads. */
 	gets -= stats[ReadPath::kMemory];
-	CHECK(chains(stats) + stats[ReadPath::kNoTable] > gets / 2, "chains answered too few");
-	CHECK(place.url.empty() || stats[ReadPath::kTarget] > gets / 4, "the target answered too few");
+	CHECK(chains(stats) + stats[ReadPath::kNoTable] > gets / 2, "chains answered too few reads");
+	CHECK(place.url.empty() || stats[ReadPath::kTarget] > gets / 4, "the target answered too few reads");
 	CHECK(stats[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
 	CHECK(stats.tables_refused == 0, "%s", db->last_error().c_str());
 	CHECK(kind.index_bytes_max == 0 || (stats.seeks > 100 && stats[ReadPath::kBlocks] > 100),
@@ -257,7 +260,7 @@ uint64_t test_answers(const Place &place, const Kind &kind)
 	return stats.at_once;
 }
 
-/* Chains look for long keys, and for `behind`, which comes next to one. */
+/* Chains look for long keys, and for `behind`, the next key after one. */
 void check_long_keys(PushdownDB *db, const Model &model, const std::string &longest,
 	const std::string &behind_long, const std::string &behind)
 {
@@ -267,7 +270,7 @@ void check_long_keys(PushdownDB *db, const Model &model, const std::string &long
 	CHECK(chains(db->stats()) == before + 1, "a key of 4 KiB");
 	check_get(db, model, behind_long, nullptr);
 	CHECK(chains(db->stats()) == before + 2, "a long key");
-	/* The first one learns of it. */
+	/* The first chain learns that it needs more scratch. */
 	check_get(db, model, behind, nullptr);
 	check_get(db, model, behind, nullptr);
 	CHECK(chains(db->stats()) >= before + 3 && db->stats()[ReadPath::kFailed] == 0, "%s",
@@ -276,7 +279,7 @@ void check_long_keys(PushdownDB *db, const Model &model, const std::string &long
 	CHECK(chains(db->stats()) >= before + 8, "keys of several lengths at once");
 }
 
-/* What chains cannot do is done by the library, is right, and is counted. */
+/* RocksDB does correctly what chains cannot do, and it is counted. */
 void test_the_rest(const Place &place, const Kind &kind)
 {
 	rocksdb::Options options = small_tables(kind);
@@ -284,7 +287,7 @@ void test_the_rest(const Place &place, const Kind &kind)
 	options.disable_auto_compactions = true;
 	PushdownDB *db = open_database(place, kind, options, "rest");
 	const std::string long_value(5000, 'v'), longest_key(4096, 'k'), long_key(4097, 'k');
-	/* One behind another that takes more scratch than is usual. */
+	/* A key after another that takes more scratch than usual. */
 	const std::string behind_long(3500, 'm'), behind = "mn";
 	Model model;
 
@@ -378,11 +381,11 @@ void test_refusals(const Place &place, const Kind &kind)
 	pushdown.device = "/dev/null";
 	status = PushdownDB::Open(options, pushdown, path, &db);
 	CHECK(!status.ok() && !db, "a target that is not there");
-	CHECK(!std::filesystem::exists(path), "the database was made all the same");
+	CHECK(!std::filesystem::exists(path), "the database was created nevertheless");
 	std::printf("refusals: %s\n", status.ToString().c_str());
 }
 
-/* Bytes that a MultiGet() of keys of all families sends, and chains that it takes; answers are checked. */
+/* Checks a MultiGet() of keys of all families; returns the bytes that it sends, and its chains. */
 std::pair<uint64_t, uint64_t> get_of_families(
 	PushdownDB *db, const std::vector<rocksdb::ColumnFamilyHandle *> &handles)
 {
@@ -398,7 +401,7 @@ std::pair<uint64_t, uint64_t> get_of_families(
 	std::vector<rocksdb::PinnableSlice> pinned(COUNT);
 	std::vector<Status> statuses(COUNT);
 	std::vector<std::string> values;
-	/* Keys would be left to RocksDB while the tables of the moment are not known. */
+	/* While the current tables are not known, keys would be left to RocksDB. */
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 	const bpf_of::PushdownStats before = db->stats();
 
@@ -441,7 +444,7 @@ void check_families_at_once(
 			static_cast<unsigned long long>(single.first));
 	ReadOptions limited;
 
-	/* RocksDB answers no more keys than have room. */
+	/* RocksDB answers only as many keys as fit the limit. */
 	limited.value_size_soft_limit = 1;
 	std::vector<std::string> values;
 	const std::vector<rocksdb::ColumnFamilyHandle *> first(4, handles[0]);
@@ -452,15 +455,15 @@ void check_families_at_once(
 	CHECK(statuses[0].ok() && statuses[3].IsAborted(), "%s", statuses[3].ToString().c_str());
 }
 
-/* Each of several column families has tables of its own. */
+/* Several column families, each with tables of its own. */
 void test_families(const Place &place, const Kind &kind)
 {
 	const std::string path = place.directory + "/families";
 	rocksdb::Options options = small_tables(kind);
 	bpf_of::PushdownOptions pushdown;
 
-	/* A snapshot that is given back may have RocksDB compact what is at the bottom: its tables would
-	 * change while chains are counted. */
+	/* Releasing a snapshot may make RocksDB compact the bottom level: tables would change while
+	 * chains are counted. */
 	options.disable_auto_compactions = true;
 	rocksdb::ColumnFamilyOptions reversed = options;
 
@@ -532,7 +535,7 @@ void check_created(PushdownDB *db, rocksdb::ColumnFamilyHandle *family)
 		value.c_str());
 }
 
-/* Families come and go, and what was theirs with them; handles are given back in both ways that there are. */
+/* Families are created and dropped, with their resources; handles are deleted in both possible ways. */
 void test_created_families(const Place &place, const Kind &kind)
 {
 	rocksdb::Options options = small_tables(kind);
@@ -569,7 +572,7 @@ void test_created_families(const Place &place, const Kind &kind)
 	delete db;
 }
 
-/* Tables that RocksDB has deleted are let go. */
+/* The space of tables that RocksDB has deleted is freed. */
 void test_space(const Place &place, const Kind &kind)
 {
 	PushdownDB *db = open_database(place, kind, small_tables(kind), "space");
@@ -584,7 +587,7 @@ void test_space(const Place &place, const Kind &kind)
 	check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
 	size_t deleted = 1;
 
-	/* The last event may still be on its way: RocksDB deletes on a thread of its own. */
+	/* The last event may be pending: RocksDB deletes on a thread of its own. */
 	const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
 
 	while (deleted && std::chrono::steady_clock::now() < deadline) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Values in blob files: one thread; every answer is that of a model and of the plain library. */
+/* Values in blob files, with one thread: every answer must be that of a model and of the plain
+ * library. */
 #include "database.h"
 
 #include <fcntl.h>
@@ -31,7 +32,7 @@ std::string key_of(uint64_t number)
 	return "key" + std::to_string(100000 + number * 7 % KEYS) + std::string(number % 5, 'k');
 }
 
-/* Of all lengths; some can be compressed, and most begin in the same way. */
+/* Values of all lengths; some are compressible, and most begin in the same way. */
 std::string value_of(Random &random)
 {
 	const size_t length = random.below(20) == 0 ? 20000 : random.below(800);
@@ -123,7 +124,7 @@ void test_answers(const Place &place, const Kind &kind, rocksdb::CompressionType
 		}
 		if (round != 3)
 			check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
-		/* Collects what is garbage: blobs move to other files. */
+		/* Collects garbage: blobs move to other files. */
 		if (round == 4)
 			check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
 				"compacting");
@@ -139,14 +140,14 @@ void test_answers(const Place &place, const Kind &kind, rocksdb::CompressionType
 	print_ways(*db);
 	CHECK(stats.blobs > chains(stats) / 3 && chains(stats) > 1000, "few blobs were read behind chains");
 	CHECK(place.url.empty() || stats[ReadPath::kTarget] > stats[ReadPath::kHere], "few at the target");
-	/* On this machine a chain fails whose table RocksDB has just deleted. */
+	/* On this machine a chain fails if RocksDB has just deleted one of its tables. */
 	CHECK(place.url.empty() || stats[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
-	/* Operands that end a block, of tables whose index the target searches. */
+	/* Operands may end a block of a table whose index the target searches. */
 	CHECK(stats[ReadPath::kDeclined] == 0 || kind.index_bytes_max == 0, "blobs were declined");
 	delete db;
 }
 
-/* What is longer than an answer that is worth it is RocksDB's. */
+/* RocksDB reads values that are too long for chains. */
 void test_long(const Place &place, const Kind &kind)
 {
 	PushdownDB *db = open_database(place, kind, options_of(kind, rocksdb::kNoCompression), "blobs");
@@ -164,13 +165,13 @@ void test_long(const Place &place, const Kind &kind)
 	delete db;
 }
 
-/* What chains cannot decompress is not fetched for them. */
+/* Blobs with a compression that chains do not know are not fetched. */
 void test_unknown_compression(const Place &place, const Kind &kind)
 {
 	const std::vector<rocksdb::CompressionType> supported = rocksdb::GetSupportedCompressions();
 
 	CHECK(std::find(supported.begin(), supported.end(), rocksdb::kZlibCompression) != supported.end(),
-		"this RocksDB has no zlib, which chains do not know");
+		"this RocksDB has no zlib, which the test needs");
 	PushdownDB *db = open_database(place, kind, options_of(kind, rocksdb::kZlibCompression), "blobs");
 	const std::string wanted(1000, 'z');
 	std::string value;
@@ -184,7 +185,7 @@ void test_unknown_compression(const Place &place, const Kind &kind)
 	delete db;
 }
 
-/* Flips each byte of a record: nobody is given a value that was not written. */
+/* Flips each byte of a record: no read may return a value that was not written. */
 void test_damage(const Place &place, const Kind &kind)
 {
 	PushdownDB *db = open_database(place, kind, options_of(kind, rocksdb::kNoCompression), "blobs");
@@ -247,7 +248,7 @@ int main(int argc, char **argv)
 	kinds[0].speculate = bpf_of::Speculate::kWhenFaster;
 	test_long(where, kinds[0]);
 	test_unknown_compression(where, kinds[0]);
-	/* A target may have read a block before it is damaged. */
+	/* A target may have read a block before it was damaged. */
 	if (where.url.empty())
 		test_damage(where, kinds[0]);
 	std::filesystem::remove_all(where.directory + "/blobs");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A program in C that opens its databases by bpfof_rocksdb_open() and the like, and then uses RocksDB's own
- * calls only: every answer is what was written, and chains gave most of them.
+ * A program in C that opens its databases by bpfof_rocksdb_open() and the like, and then uses only
+ * RocksDB's own calls: every answer must be what was written, and mostly from chains.
  */
 #include <bpfof/rocksdb_c.h>
 
@@ -42,7 +42,7 @@ static size_t key_of(char *key, uint32_t number)
 	return sprintf(key, "key%08" PRIu32, number);
 }
 
-/* What is written of a key, by family; every 5th is deleted again. */
+/* The contents of a key, by family; every 5th key is deleted again. */
 static int is_deleted(uint32_t number)
 {
 	return number % 5 == 0;
@@ -135,7 +135,7 @@ static void read_all(rocksdb_t *db, rocksdb_column_family_handle_t *family, int 
 	char *error = NULL;
 	char key[32];
 
-	/* A few keys there never were. */
+	/* Includes a few keys that never existed. */
 	for (uint32_t i = 0; i < KEYS + 100; i += 3) {
 		size_t length;
 		char *got = rocksdb_get_cf(db, how, family, key, key_of(key, i), &length, &error);
@@ -198,7 +198,7 @@ static void scan(rocksdb_t *db, rocksdb_column_family_handle_t *family, int numb
 	rocksdb_readoptions_destroy(how);
 }
 
-/* Two column families, whose handles are given back before the database is closed. */
+/* Two column families, whose handles are deleted before the database is closed. */
 static void families(const char *path, const char *pushdown)
 {
 	const char *const names[] = {"default", "second"};
@@ -224,26 +224,26 @@ static void families(const char *path, const char *pushdown)
 	}
 	CHECK(property(db, "bpfof.seeks") > 0, "no seek fetched its blocks at once");
 
-	/* One that is new, and one that is dropped, are as ever. */
+	/* A new family, and a dropped one, are read like the others. */
 	rocksdb_column_family_handle_t *third = rocksdb_create_column_family(db, options, "third", &error);
 
 	check_ok(error, "rocksdb_create_column_family");
 	write_all(db, third, 2);
 	read_all(db, third, 2);
-	CHECK(property(db, "bpfof.gets.column-family") == 0, "a new family was left to RocksDB");
+	CHECK(property(db, "bpfof.gets.column-family") == 0, "a new family was not pushed down");
 	rocksdb_column_family_handle_destroy(third);
 	rocksdb_drop_column_family(db, handles[1], &error);
 	check_ok(error, "rocksdb_drop_column_family");
 	read_all(db, handles[1], 1);
 	for (int i = 0; i < 2; i++)
 		rocksdb_column_family_handle_destroy(handles[i]);
-	/* The tracker needs none of them. */
+	/* The tracker does not need the program's handles. */
 	wait_ready(db);
 	rocksdb_close(db);
 	rocksdb_options_destroy(options);
 }
 
-/* What families() has left, where the second family is no more. */
+/* Reads the database that families() has left, without its second family. */
 static void for_reading(const char *path, const char *pushdown)
 {
 	const char *const names[] = {"default", "third"};
@@ -273,7 +273,7 @@ static void for_reading(const char *path, const char *pushdown)
 	rocksdb_free(error);
 	error = NULL;
 	rocksdb_close(db);
-	/* Of the families one is enough. */
+	/* One of the families is enough. */
 	db = bpfof_rocksdb_open_for_read_only(options, pushdown, path, 0, &error);
 	check_ok(error, "bpfof_rocksdb_open_for_read_only");
 	rocksdb_close(db);
@@ -285,7 +285,7 @@ static void for_reading(const char *path, const char *pushdown)
 	rocksdb_options_destroy(options);
 }
 
-/* A secondary of the same database, which is written to. */
+/* A secondary of the same database, while it is written to. */
 static void following(const char *path, const char *pushdown)
 {
 	const char *const names[] = {"default", "third"};
@@ -326,7 +326,7 @@ static void following(const char *path, const char *pushdown)
 		rocksdb_column_family_handle_destroy(writing[i]);
 	}
 	rocksdb_close(db);
-	/* Of the families one is enough. */
+	/* One of the families is enough. */
 	db = bpfof_rocksdb_open_as_secondary(options, pushdown, path, own, &error);
 	check_ok(error, "bpfof_rocksdb_open_as_secondary");
 	rocksdb_close(db);
@@ -335,7 +335,7 @@ static void following(const char *path, const char *pushdown)
 	rocksdb_options_destroy(options);
 }
 
-/* The program opens it, as libraries do that hide the database. */
+/* The program opens the database itself, as libraries do that hide it. */
 static void put_on_top(const char *path, const char *pushdown)
 {
 	rocksdb_options_t *options = small_tables();
@@ -365,7 +365,7 @@ static void put_on_top(const char *path, const char *pushdown)
 	CHECK(chains(db) > KEYS / 14, "chains gave few answers");
 	char *stats = rocksdb_property_value(db, "bpfof.stats");
 
-	CHECK(stats && stats[0] == '{' && strstr(stats, ", \"sample-rate\": 0}"), "no stats, or not all");
+	CHECK(stats && stats[0] == '{' && strstr(stats, ", \"sample-rate\": 0}"), "the statistics are missing or incomplete");
 	printf("%s\n", stats);
 	rocksdb_free(stats);
 	rocksdb_readoptions_destroy(how);
@@ -373,8 +373,8 @@ static void put_on_top(const char *path, const char *pushdown)
 }
 
 /*
- * Of one table, which RocksDB opens for reading in a form of its own whose Get() knows no range deletions, if there is no
- * merge operator.
+ * A database of one table. Without a merge operator RocksDB opens it for reading in a special form
+ * whose Get() ignores range deletions.
  */
 static void for_reading_on_top(const char *path, const char *pushdown)
 {
@@ -394,7 +394,7 @@ static void for_reading_on_top(const char *path, const char *pushdown)
 	rocksdb_put(db, write, "deleted", 7, "value", 5, &error);
 	rocksdb_put(db, write, "kept", 4, "value", 5, &error);
 	check_ok(error, "rocksdb_put");
-	/* So that the flush leaves the key that is deleted. */
+	/* Keeps the deleted key through the flush. */
 	const rocksdb_snapshot_t *snapshot = rocksdb_create_snapshot(db);
 
 	rocksdb_writebatch_delete_range(batch, "d", 1, "e", 1);
@@ -414,7 +414,7 @@ static void for_reading_on_top(const char *path, const char *pushdown)
 	wait_ready(db);
 	rocksdb_readoptions_t *how = rocksdb_readoptions_create();
 
-	/* By a chain, and by RocksDB: what is persisted is all. */
+	/* By a chain, and by RocksDB: kPersistedTier covers all of it. */
 	for (int tier = 0; tier <= 2; tier += 2) {
 		const uint64_t before = chains(db);
 		size_t size;
@@ -462,16 +462,16 @@ int main(int argc, char **argv)
 	says_no("sample_rate", path, "\"sample_rate\" is not NAME=VALUE");
 	says_no("sample_rate=often", path, "sample_rate cannot be \"often\"");
 	says_no("sampel_rate=0", path, "there is no \"sampel_rate\"");
-	says_no("speculate=now", path, "speculate cannot be \"now\"; it is never, when-faster or always");
+	says_no("speculate=now", path, "speculate cannot be \"now\"; use never, when-faster or always");
 	says_no("sample_rate=2", path, "sample_rate must be from 0 to 1");
-	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device belong together");
+	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device must be given together");
 	families(path, pushdown);
 	for_reading(path, pushdown);
 	following(path, pushdown);
 	for_reading_on_top(path, pushdown);
 	rocksdb_options_destroy(options);
 
-	/* Reopened with all that there is of families: RocksDB refuses fewer. */
+	/* Reopened with all existing families: RocksDB refuses fewer. */
 	options = small_tables();
 	const char *const names[] = {"default", "third"};
 	const rocksdb_options_t *const each[] = {options, options};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the tests share: a check that ends the program, and random numbers that are always the same. */
+/* Shared by the tests: a check that ends the program, and reproducible random numbers. */
 #ifndef BPFOF_ROCKSDB_TESTS_CHECK_H
 #define BPFOF_ROCKSDB_TESTS_CHECK_H
 

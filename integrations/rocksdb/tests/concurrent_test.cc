@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Many threads: reads see the versions of keys that they must (versions.h), and at snapshots what the
- * plain library sees. Meanwhile tables are flushed, compacted, ingested and deleted.
+ * Many threads: reads see the versions of keys that they must (versions.h), and at snapshots the plain
+ * library's answers. Meanwhile tables are flushed, compacted, ingested and deleted.
  *
- * With REPORTS set it goes on until its input ends, and answers each line of that with how many Gets have gone which
+ * With REPORTS set it runs until its input ends, and answers each input line with the counts of Gets by
  * way so far.
  */
 #include "database.h"
@@ -28,7 +28,7 @@ namespace {
 
 constexpr uint64_t KEYS_OF_A_WRITER = 600;
 constexpr uint64_t WRITERS = 3;
-/* The last of them ingests tables instead of writing. */
+/* The last writer ingests tables instead of writing. */
 constexpr uint64_t INGESTER = WRITERS - 1;
 constexpr uint64_t KEYS = WRITERS * KEYS_OF_A_WRITER;
 
@@ -116,12 +116,12 @@ void compact(Test &test)
 		check_ok(test.db->Flush(rocksdb::FlushOptions()), "flushing");
 		check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), &first, &last),
 			"compacting");
-		/* So that readers meet tables that stay for a moment, too. */
+		/* A pause, so that readers also meet tables that stay for a moment. */
 		std::this_thread::sleep_for(std::chrono::milliseconds(20));
 	}
 }
 
-/* At least so many reads, and as many more as it takes on a busy machine until chains have their part.
+/* Makes at least so many reads, and on a busy machine as many more as chains need to get their share.
  */
 void read_all(Test &test, uint64_t reader, uint64_t reads, uint64_t chains_wanted)
 {
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
 {
 	const Place where = place(argc, argv);
 	const Kind kind = {"", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30};
-	/* 40,000 in the ordinary test. */
+	/* The default of the ordinary test is 40,000. */
 	const char *wanted = std::getenv("READS");
 	const uint64_t reads = wanted ? std::strtoull(wanted, nullptr, 10) : 40000;
 	const uint64_t chains_wanted = reads / 100;
@@ -223,7 +223,7 @@ int main(int argc, char **argv)
 	print_ways(*test.db);
 	const bpf_of::PushdownStats stats = test.db->stats();
 
-	CHECK(chains(stats) >= chains_wanted, "chains answered too few");
+	CHECK(chains(stats) >= chains_wanted, "chains answered too few reads");
 	CHECK(stats[ReadPath::kFailed] == 0, "%s", test.db->last_error().c_str());
 	delete test.db;
 	std::filesystem::remove_all(where.directory + "/concurrent");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Databases of the tests: many small tables in few bytes. */
+/* Databases of the tests: many small tables with few bytes. */
 #ifndef BPFOF_ROCKSDB_TESTS_DATABASE_H
 #define BPFOF_ROCKSDB_TESTS_DATABASE_H
 
@@ -12,8 +12,8 @@
 
 #include <filesystem>
 
-/* Where databases are made, and the target that serves that file system; without one chains run on
- * this machine. */
+/* The directory of the databases, and the target that serves its file system; without a target chains
+ * run on this machine. */
 struct Place {
 	std::string directory;
 	std::string url;
@@ -39,7 +39,7 @@ struct Kind {
 	rocksdb::BlockBasedTableOptions::IndexType index;
 	uint32_t format_version;
 	size_t index_bytes_max;
-	/* Gets that are left to RocksDB, and its cache, would make other counts a matter of luck. */
+	/* Samples would fill RocksDB's cache and make the other counts random. */
 	double sample_rate = 0;
 	/* Connections that readers share; 0: each has its own. */
 	uint32_t lanes_max = UINT32_MAX;
@@ -70,7 +70,7 @@ inline rocksdb::Options small_tables(const Kind &kind)
 	table.format_version = kind.format_version;
 	table.index_type = kind.index;
 	table.metadata_block_size = 256;
-	/* What is read is forgotten at once, or soon, so that chains have something to do. */
+	/* The cache is absent or small, so that chains have something to do. */
 	if (kind.sample_rate > 0)
 		table.block_cache = rocksdb::NewLRUCache(64 << 10);
 	else
@@ -85,7 +85,7 @@ inline bpf_of::PushdownDB *open_database(
 	bpf_of::PushdownOptions pushdown;
 	bpf_of::PushdownDB *db;
 
-	/* What an earlier run has left. */
+	/* Removes files of an earlier run. */
 	std::filesystem::remove_all(place.directory + "/" + name);
 	pushdown.url = place.url;
 	pushdown.device = place.device;
@@ -116,7 +116,7 @@ inline void print_ways(const bpf_of::PushdownDB &db)
 		static_cast<unsigned long long>(stats.tables_refused));
 }
 
-/* Chains that gave an answer, here or there. */
+/* Chains that gave an answer, at the target or on this machine. */
 inline uint64_t chains(const bpf_of::PushdownStats &stats)
 {
 	return stats[bpf_of::ReadPath::kTarget] + stats[bpf_of::ReadPath::kHere];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * ReadOptions::deadline and io_timeout, and MultiGet() with async_io: answers are those of RocksDB while there is
- * time, and TimedOut when there is none. With TARGET_PID, the process of a target, that is stopped for a while.
+ * ReadOptions::deadline and io_timeout, and MultiGet() with async_io: answers are RocksDB's before the
+ * deadline, and TimedOut after it. With TARGET_PID the test stops a target, by its process, for a
+ * while.
  */
 #include "database.h"
 
@@ -24,10 +25,10 @@ using std::chrono::seconds;
 namespace {
 
 constexpr uint64_t KEYS = 3000;
-/* Keys above are in memtables. */
+/* Higher keys are in memtables. */
 constexpr uint64_t NEW_KEYS = 100;
 constexpr milliseconds PATIENCE(50);
-/* Of a machine that has other things to do. */
+/* A limit for a busy machine. */
 constexpr seconds LATE(4);
 
 std::string key_of(uint64_t number)
@@ -80,7 +81,7 @@ uint64_t chains(const bpf_of::PushdownStats &stats)
 	return stats[ReadPath::kTarget] + stats[ReadPath::kHere];
 }
 
-/* Keys of tables, one from memory, and one that there is not. */
+/* Keys of tables, one in memory, and one that does not exist. */
 std::vector<std::string> some_keys()
 {
 	std::vector<std::string> keys;
@@ -103,7 +104,7 @@ std::vector<Status> get_many(rocksdb::DB *db, const ReadOptions &options, const 
 	return statuses;
 }
 
-/* Every read is as RocksDB's. */
+/* Every read must equal RocksDB's. */
 void check_as_plain(PushdownDB *db, const ReadOptions &options)
 {
 	rocksdb::DB *plain = db->GetBaseDB();
@@ -142,7 +143,7 @@ void check_as_plain(PushdownDB *db, const ReadOptions &options)
 	}
 }
 
-/* As long as there is time, it changes neither answers nor the way to them. */
+/* Before the deadline it changes neither the answers nor their way. */
 void test_in_time(PushdownDB *db)
 {
 	ReadOptions async = until(seconds(60)), both = until(seconds(60));
@@ -163,7 +164,7 @@ void test_in_time(PushdownDB *db)
 	}
 }
 
-/* What memory has is found nevertheless. */
+/* Answers in memory are found even after the deadline. */
 void test_too_late(PushdownDB *db)
 {
 	const ReadOptions past = until(-seconds(1));
@@ -174,7 +175,7 @@ void test_too_late(PushdownDB *db)
 	check_as_plain(db, past);
 }
 
-/* Runs `call`, which must give up in time. */
+/* Runs `call`, which must time out early enough. */
 template <typename Call> void gives_up(const char *what, Call call)
 {
 	const auto begun = std::chrono::steady_clock::now();
@@ -186,20 +187,20 @@ template <typename Call> void gives_up(const char *what, Call call)
 		static_cast<long long>(std::chrono::duration_cast<milliseconds>(took).count()));
 }
 
-/* Of a thread, as /proc tells it. */
+/* The state of a thread, from /proc. */
 char state_of(const std::filesystem::path &task)
 {
 	std::ifstream file(task / "stat");
 	std::string line;
 
 	std::getline(file, line);
-	/* Behind the name, which may have anything in it. */
+	/* After the name, which may contain any characters. */
 	const size_t end = line.rfind(") ");
 
 	return end == std::string::npos ? '?' : line[end + 2];
 }
 
-/* Stops the target, and waits until none of its threads answers any more. */
+/* Stops the target, and waits until all of its threads have stopped. */
 void stop(int pid)
 {
 	const auto end = std::chrono::steady_clock::now() + LATE;
@@ -213,7 +214,7 @@ void stop(int pid)
 	}
 }
 
-/* From a key of the tables on; with nothing there but an error. */
+/* Seeks to a key of the tables; the result is the iterator's error. */
 Status seek(PushdownDB *db, const ReadOptions &options)
 {
 	std::unique_ptr<rocksdb::Iterator> scan(db->NewIterator(options));
@@ -223,7 +224,7 @@ Status seek(PushdownDB *db, const ReadOptions &options)
 	return scan->status();
 }
 
-/* Nothing is left to RocksDB because the target seems to be gone. */
+/* The target is not considered lost: no read is left to RocksDB. */
 void check_target_answers(PushdownDB *db)
 {
 	const bpf_of::PushdownStats before = db->stats();
@@ -255,7 +256,7 @@ void test_stopped_target(PushdownDB *db, int pid)
 		const std::vector<Status> statuses = get_many(db, options, keys, &values);
 
 		for (size_t i = 0; i < keys.size(); i++) {
-			/* Those of memory, and behind all tables. */
+			/* The last two keys are in memory, and after all tables. */
 			const bool is_late = i + 2 < keys.size();
 
 			CHECK(statuses[i].IsTimedOut() == is_late, "%s: %s", keys[i].c_str(),
@@ -272,16 +273,17 @@ void test_stopped_target(PushdownDB *db, int pid)
 		static_cast<unsigned long long>(db->stats()[ReadPath::kTimedOut]),
 		static_cast<unsigned long long>(timed_out));
 	CHECK(kill(pid, SIGCONT) == 0, "waking %d", pid);
-	/* What the target answers now is nobody's. */
+	/* Late answers of the target must not reach later reads. */
 	check_target_answers(db);
 }
 
-/* A read that gives up loses its own connection, and not the target. */
+/* A read that times out loses its own connection, but the target is not considered lost. */
 void test_own_connections(PushdownDB *db, int pid)
 {
 	check_target_answers(db);
 	stop(pid);
-	/* With a deadline RocksDB asks for the block of one table, so that there is no other connection to make. */
+	/* With a deadline RocksDB asks for the block of one table, so that no other connection is
+	 * needed. */
 	gives_up("a seek by a connection of its own", [&] { return seek(db, until(PATIENCE)); });
 	CHECK(kill(pid, SIGCONT) == 0, "waking %d", pid);
 	check_target_answers(db);
@@ -295,7 +297,7 @@ int main(int argc, char **argv)
 	const char *const pid = std::getenv("TARGET_PID");
 	Kind kind = {"deadlines", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30};
 
-	/* A thread that comes to another processor would make a connection to the stopped target. */
+	/* A thread that moves to another processor would have to connect to the stopped target. */
 	kind.lanes_max = 1;
 	for (const auto speculate : {bpf_of::Speculate::kNever, bpf_of::Speculate::kAlways}) {
 		kind.speculate = speculate;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Reads are left to RocksDB without a chain while most chains are in vain, and no longer. */
+/* Reads are left to RocksDB without a chain while most chains are declined, and only then. */
 #include "declines.h"
 
 #include "check.h"
 
 namespace {
 
-/* Of 1600 reads, those that are left. */
+/* The number of 1600 reads that are left to RocksDB. */
 int left_of(const bpf_of::Declines &declines)
 {
 	int left = 0;
@@ -31,14 +31,14 @@ int main()
 	CHECK(left_of(declines) == 0, "at first");
 	for (int i = 0; i < 1000; i++)
 		declines.add(i % 3 == 0);
-	CHECK(left_of(declines) == 0, "a third is in vain");
+	CHECK(left_of(declines) == 0, "a third of the reads is wasted");
 	add(declines, 10000, true);
 	const int left = left_of(declines);
 
-	CHECK(left > 1400 && left < 1580, "%d are left, and one of 16 is tried", left);
+	CHECK(left > 1400 && left < 1580, "%d reads are left to RocksDB, and one of 16 is tried", left);
 	add(declines, 16, false);
-	CHECK(left_of(declines) == 0, "none is in vain any more");
+	CHECK(left_of(declines) == 0, "no read is wasted any more");
 	add(declines, 16, true);
-	CHECK(left_of(declines) > 1400, "all are in vain again");
+	CHECK(left_of(declines) > 1400, "all reads are wasted again");
 	return 0;
 }

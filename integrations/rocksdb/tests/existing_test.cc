@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A database that somebody else has made: random reads of keys that it has, and of neighbours that it
- * has not, are those of the plain library, of the database opened for reading only as well; then the same at
- * snapshots, while it is overwritten, deleted from, flushed, compacted and ingested into.
+ * A database that this test has not made: random reads of its keys, and of neighbours that do not
+ * exist, must equal those of the plain library, also with the database opened for reading only; then
+ * the same at snapshots, while it is overwritten, deleted from, flushed, compacted and ingested into.
  *
  *     existing_test DATABASE [URL DEVICE]
  *
- * READS in the environment is how many keys are read by Get(), and as many by MultiGet() (4,000).
+ * READS in the environment is the number of keys read by Get(), and again by MultiGet() (4,000).
  */
 #include "database.h"
 
@@ -36,7 +36,7 @@ size_t wanted_reads()
 	const char *text = std::getenv("READS");
 	const size_t reads = text ? std::strtoull(text, nullptr, 10) : 4000;
 
-	CHECK(reads >= 1000, "READS=%s: at least 1000, or nothing shows", text);
+	CHECK(reads >= 1000, "READS=%s: at least 1000 reads are needed", text);
 	return reads;
 }
 
@@ -52,7 +52,7 @@ std::vector<std::string> all_keys(rocksdb::DB *plain)
 	return all;
 }
 
-/* Keys of all parts of the database, each with one that follows it and is not there. */
+/* Keys of all parts of the database, each with a following key that does not exist. */
 std::vector<std::string> some_keys(const std::vector<std::string> &all, Random &random)
 {
 	std::vector<std::string> some;
@@ -99,7 +99,7 @@ void check_scan(PushdownDB *db, const ReadOptions &how, const std::string &from)
 	check_ok(scan->status(), "scanning");
 }
 
-/* All reads of a round see one state of the database. */
+/* All reads of a round must see one state of the database. */
 void check_round(
 	PushdownDB *db, const ReadOptions &how, const std::vector<std::string> &all, Random &random)
 {
@@ -125,7 +125,7 @@ void ingest(
 	check_ok(db->IngestExternalFile({path}, how), "ingesting");
 }
 
-/* What is read changes all the time, in all ways, until `stop`. */
+/* Changes the keys continuously, in all ways, until `stop`. */
 void change(PushdownDB *db, const std::string &directory, const std::vector<std::string> &all,
 	const std::atomic<bool> &stop)
 {
@@ -151,7 +151,7 @@ void change(PushdownDB *db, const std::string &directory, const std::vector<std:
 	}
 }
 
-/* Whatever changes, a snapshot does not. */
+/* Reads at a snapshot must not change. */
 void read_snapshots(PushdownDB *db, const std::vector<std::string> &all, size_t reads, uint64_t seed)
 {
 	Random random(seed);
@@ -180,7 +180,7 @@ void read_while_it_changes(
 	changes.join();
 }
 
-/* Reads of each of the families, and nothing is written. */
+/* Reads each of the families; there are no writes. */
 void read_only(const Place &where, const rocksdb::DBOptions &options, const bpf_of::PushdownOptions &pushdown,
 	const std::vector<rocksdb::ColumnFamilyDescriptor> &families, size_t reads)
 {
@@ -227,7 +227,7 @@ uint64_t device_bytes()
 	return 0;
 }
 
-/* RocksDB asks for whole pages, of which blocks that came together have all. */
+/* RocksDB asks for whole pages, which the fetched blocks must cover. */
 void seek_with_direct_reads(const Place &where, rocksdb::DBOptions options,
 	const bpf_of::PushdownOptions &pushdown,
 	const std::vector<rocksdb::ColumnFamilyDescriptor> &families, size_t seeks)
@@ -274,7 +274,7 @@ int main(int argc, char **argv)
 	bpf_of::PushdownOptions pushdown;
 	PushdownDB *db;
 
-	/* As it was made. */
+	/* With the options with which it was made. */
 	check_ok(rocksdb::LoadLatestOptions(
 			 rocksdb::ConfigOptions(), where.directory, &options, &families),
 		"reading the database's options");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Where prefixes say that a key is, against a search of whole keys: keys of few different bytes, alike at first. */
+/* Compares the range that prefixes give with a search of whole keys: keys of few different bytes, and
+ * equal beginnings. */
 #include "key_prefixes.h"
 
 #include "check.h"
@@ -48,7 +49,8 @@ void check_round(Random &random)
 
 		CHECK(low <= expected && expected <= high && high <= keys.size(),
 			"%zu is not from %zu to %zu", expected, low, high);
-		/* Keys that differ in the eight bytes behind what all have in common need no search. */
+		/* Keys in the range have the same eight bytes after the common prefix; others need no
+		 * search. */
 		for (size_t number = low; number < high; number++)
 			CHECK(padded(keys[number], shared) == padded(wanted, shared), "%zu is searched", number);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What a thread knows of the version that it uses stays known until RocksDB gives it another. */
+/* A thread knows its version until RocksDB gives it another. */
 #include "known_version.h"
 
 #include "check.h"
@@ -42,13 +42,13 @@ void test_thread(rocksdb::DB *db)
 	know_version(FAMILY, VERSION);
 	CHECK(!is_known_version(FAMILY, VERSION), "RocksDB has never said that it counts");
 	get(db);
-	CHECK(!is_known_version(FAMILY, VERSION), "it was another version then");
+	CHECK(!is_known_version(FAMILY, VERSION), "another version was current then");
 	know_version(FAMILY, VERSION);
 	know_version(OTHER, VERSION + 1);
 	for (int i = 0; i < 3; i++) {
 		get(db);
-		CHECK(is_known_version(FAMILY, VERSION), "nothing was installed");
-		CHECK(is_known_version(OTHER, VERSION + 1), "nothing was installed");
+		CHECK(is_known_version(FAMILY, VERSION), "no new version was installed");
+		CHECK(is_known_version(OTHER, VERSION + 1), "no new version was installed");
 	}
 	CHECK(!is_known_version(FAMILY, VERSION + 1), "another version");
 	CHECK(!is_known_version(OTHER, VERSION), "of another family");
@@ -56,7 +56,7 @@ void test_thread(rocksdb::DB *db)
 	in_a_thread([db] { flush(db); });
 	get(db);
 	CHECK(!is_known_version(FAMILY, VERSION), "there is a new version");
-	CHECK(!is_known_version(OTHER, VERSION + 1), "it may be of any family");
+	CHECK(!is_known_version(OTHER, VERSION + 1), "the new version may be of any family");
 }
 
 } /* namespace */

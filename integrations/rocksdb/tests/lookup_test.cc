@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What becomes of the answers of chains, of one that has none, and of several for the parts of one plan. */
+/* Reading the answers of chains: of one chain, of one without an answer, and of several for the parts
+ * of one plan. */
 #include "lookup.h"
 
 #include "check.h"
@@ -11,7 +12,7 @@ using bpf_of::ReadPath;
 
 namespace {
 
-/* How it is read, and why, as the program is told. */
+/* Checks the way and the reason that read_answers() returns. */
 void check_way(const struct bpfof_chain &chain, ReadPath expected, const char *why)
 {
 	bpf_of::Found found;
@@ -32,7 +33,7 @@ void test_without_answer()
 	bpf_of::cannot_end(&chain);
 	check_way(chain, ReadPath::kFailed, "Input/output error");
 
-	/* It could not be sent. */
+	/* The chain could not be sent. */
 	bpf_of::not_ended(&chain);
 	CHECK(!bpfof_open("nowhere", "", nullptr), "a target without an address");
 	const std::string why = bpfof_error();
@@ -41,7 +42,7 @@ void test_without_answer()
 	CHECK(!why.empty(), "no reason");
 	check_way(chain, ReadPath::kFailed, why.c_str());
 
-	/* It ran on this machine, whose drive has not answered the kernel. */
+	/* The chain ran on this machine, whose drive has not answered the kernel. */
 	bpf_of::not_ended(&chain);
 	std::strcpy(chain.result.message, message);
 	check_way(chain, ReadPath::kFailed, message);
@@ -54,7 +55,7 @@ struct Chains {
 	struct bpfof_chain chains[3] = {};
 	unsigned char scratch[3][256] = {};
 
-	/* A part has read so many blocks, and has such an answer. */
+	/* Sets the answer of a part: the blocks it has read, and its result. */
 	void answers(int part, uint32_t status, uint32_t table, const std::string &value, const std::string &operand,
 		uint64_t sequence = 0)
 	{
@@ -114,7 +115,7 @@ void test_hidden()
 	for (const uint32_t status : {SST_FOUND, SST_BLOB}) {
 		chains.answers(2, status, 1, "value", "", 7);
 		CHECK(found_below(0) && found_below(7) && !found_below(8), "a version of the last table");
-		/* What is in a table before it is newer. */
+		/* A version in an earlier table is newer. */
 		chains.answers(2, status, 0, "value", "", 7);
 		CHECK(found_below(8), "a version of another table");
 	}
@@ -127,7 +128,7 @@ void test_parts()
 {
 	Chains chains;
 
-	/* The first that has the key settles it, whatever those behind have. */
+	/* The first part that has the key settles it, whatever later parts have. */
 	chains.answers(0, SST_NOT_FOUND, 1, "", "");
 	chains.answers(1, SST_FOUND, 0, "new", "");
 	chains.answers(2, SST_FOUND, 1, "old", "");
@@ -138,16 +139,16 @@ void test_parts()
 	found = chains.read(ReadPath::kTarget);
 	CHECK(found.value == "new" && found.blocks == 3, "%u blocks", found.blocks);
 	chains.fails(2, ECANCELED, DAMAGE_KEY_TOO_LONG);
-	CHECK(!chains.read(ReadPath::kTarget).lacks_scratch, "a long key that did not matter");
+	CHECK(!chains.read(ReadPath::kTarget).lacks_scratch, "a long key that does not matter");
 	bpf_of::not_ended(&chains.chains[2]);
 	chains.read(ReadPath::kTarget);
 	chains.answers(2, SST_OTHER, 0, "", "");
 	chains.read(ReadPath::kTarget);
 	chains.answers(1, SST_DELETED, 0, "", "");
 	chains.answers(2, SST_FOUND, 0, "old", "");
-	CHECK(!chains.read(ReadPath::kTarget).has_value, "a deletion is no answer");
+	CHECK(!chains.read(ReadPath::kTarget).has_value, "a deletion is not an answer");
 
-	/* One that is needed is. */
+	/* A failed part that is needed fails the read. */
 	chains.answers(1, SST_NOT_FOUND, 1, "", "");
 	chains.fails(2, EIO);
 	chains.read(ReadPath::kFailed);
@@ -169,7 +170,7 @@ void test_parts()
 	chains.answers(1, SST_FOUND, 0, "old", "");
 	chains.read(ReadPath::kFailed);
 
-	/* Operands of all parts up to a value, oldest first. */
+	/* Operands of all parts down to a value, oldest first. */
 	chains.answers(0, SST_NOT_FOUND, 1, "", "newest");
 	chains.answers(1, SST_NOT_FOUND, 1, "", "older");
 	chains.answers(2, SST_FOUND, 1, "value", "oldest");

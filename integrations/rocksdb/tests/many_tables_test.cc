@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A database of TABLES tables, in two column families: how long it takes to open, what that takes in
- * memory, and that Gets of all its tables go to the target.
+ * A database of TABLES tables, in two column families: how long it takes to open, how much memory that
+ * takes, and that Gets of all its tables go to the target.
  */
 #include "check.h"
 #include "database.h"
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t KEYS_OF_TABLE = 40;
 constexpr uint64_t READS = 20000;
 constexpr int THREADS = 4;
-/* What is open beside tables: sockets of readers, and RocksDB's other files. */
+/* Descriptors other than tables: sockets of readers, and RocksDB's other files. */
 constexpr rlim_t DESCRIPTORS_BESIDE = 200;
 constexpr unsigned READY_MS = 120000;
 
@@ -48,7 +48,7 @@ uint64_t resident()
 	return 0;
 }
 
-/* As many as there are tables, at most, of which these may take half. */
+/* At most as many descriptors as there are tables; tables may take half of them. */
 rlim_t limit_descriptors(uint64_t tables)
 {
 	struct rlimit limit;
@@ -109,7 +109,7 @@ void ingest(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *family, const rocksdb:
 	check_ok(db->IngestExternalFile(family, paths, how), "ingesting tables");
 }
 
-/* A database of so many tables, in all families together. */
+/* Makes a database of so many tables, in all families together. */
 void make(const rocksdb::Options &options, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
 	const std::string &path, uint64_t tables)
 {
@@ -157,7 +157,7 @@ int main(int argc, char **argv)
 	rocksdb::Options options = small_tables(
 		{"", rocksdb::kNoCompression, BINARY, 5, size_t{1} << 30});
 
-	/* They stay as they are ingested. */
+	/* Tables stay as they are ingested. */
 	options.disable_auto_compactions = true;
 	options.create_missing_column_families = true;
 	const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
@@ -181,7 +181,7 @@ int main(int argc, char **argv)
 
 	CHECK(db->wait_ready(READY_MS), "the tables are not known");
 	const double known = seconds_since(begin);
-	/* Says where the target does not know a table, as long as there is one. */
+	/* last_error() names a table that the target does not know, as long as there is one. */
 	while (!db->last_error().empty()) {
 		CHECK(seconds_since(begin) < READY_MS / 1000, "%s", db->last_error().c_str());
 		std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
 	CHECK(open <= 3 * limit / 4 + DESCRIPTORS_BESIDE, "too many descriptors are open");
 	print_ways(*db);
 	CHECK(stats.tables == tables / 2 * 2 && stats.tables_refused == 0, "%s", db->last_error().c_str());
-	/* Half of the keys are not there: RocksDB or an index tells that of some. */
+	/* Half of the keys do not exist: for some of them RocksDB or an index says so. */
 	const uint64_t settled = there + stats[ReadPath::kNoTable] + stats[ReadPath::kMemory];
 
 	CHECK(settled >= READS && there >= READS * 95 / 100, "few Gets were pushed down");

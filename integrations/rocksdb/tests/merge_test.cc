@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Merges: one thread; every answer is that of a model and of the plain library, over operands in memtables,
- * in one table, in blocks of a table and in several tables, with and without a value below them.
+ * Merges, with one thread: every answer must be that of a model and of the plain library, with operands
+ * in memtables, in one table, in blocks of a table and in several tables, with and without a value
+ * below them.
  */
 #include "database.h"
 
@@ -23,7 +24,7 @@ using rocksdb::WriteOptions;
 namespace {
 
 constexpr uint64_t KEYS = 1500;
-/* Written so often that their operands fill several blocks. */
+/* Keys written so often that their operands fill several blocks. */
 constexpr uint64_t HOT = 40;
 
 using Model = std::map<std::string, std::string>;
@@ -37,17 +38,18 @@ std::string key_of(uint64_t number)
 	return text;
 }
 
-/* Appends: another order, or one operand more or less, is another value. Compaction keeps operands apart. */
+/* Appends, so that another order or number of operands gives another value. Compaction keeps operands
+ * apart. */
 class Appends : public rocksdb::MergeOperator {
     public:
-	/* Merges as soon as there are so many operands; 0: never. */
+	/* ShouldMerge() is true from so many operands on; 0: never. */
 	explicit Appends(size_t enough) : enough_(enough) {}
 
 	bool FullMergeV2(const MergeOperationInput &in, MergeOperationOutput *out) const override
 	{
 		if (in.key == "broken")
 			return false;
-		/* The only one is the value. */
+		/* A single operand is the value. */
 		if (!in.existing_value && in.operand_list.size() == 1) {
 			out->existing_operand = in.operand_list[0];
 			return true;
@@ -81,8 +83,8 @@ rocksdb::Options options_of(const Shape &shape)
 	auto *table = options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>();
 
 	options.merge_operator = std::make_shared<Appends>(shape.enough);
-	/* Flushes and compactions merge all that they find: where a Get does not, what it finds would depend on
-	 * them. */
+	/* Flushes and compactions merge all operands that they find: where a Get does not, its result
+	 * would depend on them. */
 	if (shape.enough) {
 		options.disable_auto_compactions = true;
 		options.write_buffer_size = 4 << 20;
@@ -96,7 +98,7 @@ rocksdb::Options options_of(const Shape &shape)
 	return options;
 }
 
-/* One change of one key, in the database and in the model. */
+/* Changes one key, in the database and in the model. */
 void change(PushdownDB *db, Model &model, Random &random)
 {
 	const uint64_t number = random.below(4) == 0 ? random.below(HOT) : random.below(KEYS);
@@ -115,7 +117,7 @@ void change(PushdownDB *db, Model &model, Random &random)
 	}
 }
 
-/* Operands that come in a table. */
+/* Ingests operands in a table. */
 void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &random)
 {
 	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), db->GetOptions());
@@ -137,7 +139,7 @@ void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &
 	check_ok(db->IngestExternalFile({path}, how), "ingesting");
 }
 
-/* What is read of a key by both, and without a limit of operands what the model says. */
+/* Checks that both read the same, and without a limit of operands the model's value. */
 void check_key(PushdownDB *db, const Model *model, const std::string &key, const Status &status,
 	const std::string &value, const ReadOptions &options)
 {
@@ -190,13 +192,14 @@ void check_stats(const Place &place, const Shape &shape, const PushdownDB &db)
 	for (const uint64_t count : stats.gets)
 		others += count;
 	others -= settled + stats[ReadPath::kMemory];
-	/* Without an index nobody knows whether operands that memory has are of the table where it ends. */
+	/* Without an index it is unknown whether operands in memory belong to the table where the
+	 * search ends. */
 	if (shape.kind.index_bytes_max == 0)
 		others -= stats[ReadPath::kDeclined];
-	CHECK(settled > others, "chains answered too few");
-	CHECK(place.url.empty() || stats[ReadPath::kTarget] > others, "the target answered too few");
+	CHECK(settled > others, "chains answered too few reads");
+	CHECK(place.url.empty() || stats[ReadPath::kTarget] > others, "the target answered too few reads");
 	CHECK(stats[ReadPath::kFamily] == 0, "the family is not pushed down");
-	/* On this machine a chain fails whose table RocksDB has just deleted. */
+	/* On this machine a chain fails if RocksDB has just deleted one of its tables. */
 	CHECK(place.url.empty() || stats[ReadPath::kFailed] == 0, "%s", db.last_error().c_str());
 }
 
@@ -245,7 +248,7 @@ void flush(PushdownDB *db)
 	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
 }
 
-/* Single keys, of which it is known what is counted. */
+/* Single keys, for which the exact counts are known. */
 void test_each(const Place &place, const Shape &shape)
 {
 	rocksdb::Options options = options_of(shape);
@@ -254,7 +257,7 @@ void test_each(const Place &place, const Shape &shape)
 	options.disable_auto_compactions = true;
 	PushdownDB *db = open_database(place, shape.kind, options, "each");
 
-	/* A value that is below a deletion is not met, and what is above it is. */
+	/* A search stops at a deletion: it does not meet the value below, but the operand above. */
 	check_ok(db->Put(WriteOptions(), "deleted", "old"), "writing");
 	flush(db);
 	check_ok(db->Delete(WriteOptions(), "deleted"), "deleting");
@@ -263,12 +266,12 @@ void test_each(const Place &place, const Shape &shape)
 	check_ok(get(db, "deleted", &value), "reading");
 	CHECK(value == "new" && chains(db->stats()) == 1, "'%s'", value.c_str());
 
-	/* Operands in memory, and no table that has the key. */
+	/* Operands in memory, and no table with the key. */
 	check_ok(db->Merge(WriteOptions(), "deleted~", "memory"), "merging");
 	check_ok(get(db, "deleted~", &value), "reading");
 	CHECK(value == "memory" && chains(db->stats()) == 1, "'%s'", value.c_str());
 
-	/* More than an answer holds. */
+	/* More operands than an answer holds. */
 	const std::string piece(900, 'p');
 
 	for (int i = 0; i < 16; i++) {
@@ -280,7 +283,7 @@ void test_each(const Place &place, const Shape &shape)
 	check_ok(get(db, "many", &value), "reading");
 	CHECK(db->stats()[ReadPath::kDeclined] == 1, "operands that are too long");
 
-	/* RocksDB says what is wrong. */
+	/* RocksDB reports the operator's failure. */
 	check_ok(db->Merge(WriteOptions(), "broken", "one"), "merging");
 	flush(db);
 	CHECK(get(db, "broken", &value).IsCorruption(), "an operator that fails");
@@ -300,7 +303,7 @@ void test_each(const Place &place, const Shape &shape)
 	delete db;
 }
 
-/* The operator that the program gave is in the options file, with its own options. */
+/* The options file names the program's operator, with its own options. */
 void test_options_file(const Place &place, const Shape &shape)
 {
 	rocksdb::ConfigOptions config;

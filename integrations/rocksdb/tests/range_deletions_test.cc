@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Range deletions of tables: those that RocksDB writes, and which of them cover a key. */
+/* Range deletions of tables: reading those that RocksDB writes, and finding those that cover a key. */
 #include "check.h"
 #include "formats.h"
 #include "sst.h"
@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t PLENTY = 1 << 20;
 
-/* Few keys, so that many have the same bounds; one of them is empty. */
+/* Few keys, so that many deletions have the same bounds; one key is empty. */
 std::string key_of(Random &random)
 {
 	const uint64_t number = random.below(24);
@@ -48,7 +48,7 @@ std::optional<uint64_t> covering(const std::vector<RangeDeletion> &deletions, co
 	return found;
 }
 
-/* All that are asked are answered as by looking at each deletion. */
+/* Every query must be answered as by checking each deletion. */
 void test_covering()
 {
 	Random random(1);
@@ -73,7 +73,7 @@ void test_covering()
 	CHECK(covered > 10000 && free > 10000, "%zu keys are covered, %zu are not", covered, free);
 }
 
-/* Memory is limited: that of many ranges that overlap grows with the square of their number. */
+/* Memory is limited: for many overlapping ranges it grows with the square of their number. */
 void test_memory()
 {
 	std::vector<RangeDeletion> deletions;
@@ -83,13 +83,13 @@ void test_memory()
 
 		deletions.push_back({"a" + number, "b" + number, i});
 	}
-	CHECK(!RangeDeletions::make(deletions, 1000 * 1000 * sizeof(uint64_t) / 2), "half a million numbers had room");
+	CHECK(!RangeDeletions::make(deletions, 1000 * 1000 * sizeof(uint64_t) / 2), "half a million numbers fit the limit");
 	const std::unique_ptr<RangeDeletions> made = RangeDeletions::make(deletions, 16 << 20);
 
 	CHECK(made && made->memory_bytes() > 1000 * 1000 * sizeof(uint64_t) && made->memory_bytes() < 9 << 20,
 		"%zu bytes", made ? made->memory_bytes() : 0);
 	CHECK(made->covering("azzz", 500) == std::optional<uint64_t>(500), "all of them cover it");
-	/* Those of tables for ingestion all have one number. */
+	/* In tables for ingestion all have the same number. */
 	for (RangeDeletion &deletion : deletions)
 		deletion.sequence = 0;
 	const std::unique_ptr<RangeDeletions> alike = RangeDeletions::make(deletions, PLENTY);
@@ -136,7 +136,7 @@ std::string make_table(const std::string &directory, uint32_t format, const std:
 	return path;
 }
 
-/* What RocksDB has written is read; nothing else is taken for it. */
+/* Range deletions that RocksDB has written are read; no other bytes are taken for them. */
 void test_tables(const std::string &directory, uint32_t format)
 {
 	Random random(2);
@@ -172,7 +172,7 @@ void test_tables(const std::string &directory, uint32_t format)
 		std::ofstream(path, std::ios::binary | std::ios::trunc) << damaged;
 		const Read again = read_from(path, PLENTY);
 
-		/* There are bytes that nobody reads here. */
+		/* Some bytes are not read here. */
 		refused += !again.status.ok();
 		same += again.status.ok() && again.deletions.size() == read.deletions.size();
 	}

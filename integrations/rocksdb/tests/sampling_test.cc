@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Sampling follows what its cache is worth. */
+/* Sampling adapts to the value of its cache. */
 #include "sampling.h"
 
 #include "check.h"
@@ -10,7 +10,7 @@ using bpf_of::Sampling;
 
 namespace {
 
-/* Reads that take at least so long. */
+/* Reads that take at least this long. */
 void read(Sampling &sampling, Sampling::Kind kind, std::chrono::microseconds at_least)
 {
 	for (int i = 0; i < 100; i++) {
@@ -60,7 +60,7 @@ void test_stays()
 		sampling.adapt(1, 1000);
 		for (int i = 0; i < 10000; i++)
 			sampled += sampling.is_sample();
-		/* More than ten standard deviations. */
+		/* The limits are more than ten standard deviations. */
 		CHECK(sampled > 10000 * part - 500 && sampled < 10000 * part + 500, "%d of 10000",
 			sampled);
 		CHECK((part > 0 || sampled == 0) && (part < 1 || sampled == 10000), "%d of 10000",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A secondary instance: it reads what its primary had written when it caught up last, and nothing else. */
+/* A secondary instance: it must read the primary's state of its last catch-up, and no other. */
 #include "answers.h"
 
 #include <atomic>
@@ -20,7 +20,8 @@ namespace {
 
 const Kind KIND = {"LZ4", rocksdb::kLZ4Compression, BINARY, 5, size_t{1} << 30};
 
-/* A database that RocksDB itself has open for writing, and compacts when it wants to, or when the test says so. */
+/* Opens a database with plain RocksDB for writing; it compacts by itself, or only when the test asks
+ * for it. */
 rocksdb::DB *open_primary(const std::string &path, bool compacts, const std::string &logs = "")
 {
 	rocksdb::DB *db;
@@ -51,7 +52,7 @@ PushdownDB *open_secondary(const Place &place, const std::string &path, const st
 	pushdown.url = place.url;
 	pushdown.device = place.device;
 	pushdown.sample_rate = 0;
-	/* It keeps all of its tables open all the same. */
+	/* It keeps all of its tables open nevertheless. */
 	pushdown.descriptors_max = 1;
 	check_ok(PushdownDB::OpenAsSecondary(options, pushdown, path, place.directory + "/follower", &db),
 		"opening a secondary");
@@ -70,8 +71,8 @@ void write_some(rocksdb::DB *db, Random &random, int count)
 	}
 }
 
-/* What RocksDB's own secondary reads. That is not always what the primary has: with 7.8 memtables stay whose writes
- * were flushed, and hide newer ones of the same keys. */
+/* The answers of RocksDB's own secondary. These are not always the primary's: in 7.8 memtables remain
+ * whose writes were flushed, and hide newer writes of the same keys. */
 Model plain_answers(PushdownDB *db)
 {
 	Model model;
@@ -101,7 +102,8 @@ void check_some(PushdownDB *db, const Model &model)
 	check_many_of(db, model, names);
 }
 
-/* What the primary does meanwhile changes no answer, though it deletes the tables that are read. */
+/* Changes by the primary meanwhile must not change answers, although it deletes tables that are
+ * read. */
 void test_following(const Place &place)
 {
 	const std::string path = place.directory + "/followed";
@@ -136,15 +138,15 @@ void test_following(const Place &place)
 	print_ways(*db);
 	const bpf_of::PushdownStats stats = db->stats();
 
-	CHECK(chains(stats) > 10000 && chains(stats) > 4 * stats[ReadPath::kStale], "chains answered too few");
-	CHECK(place.url.empty() || stats[ReadPath::kTarget] > 5000, "the target answered too few");
+	CHECK(chains(stats) > 10000 && chains(stats) > 4 * stats[ReadPath::kStale], "chains answered too few reads");
+	CHECK(place.url.empty() || stats[ReadPath::kTarget] > 5000, "the target answered too few reads");
 	CHECK(stats[ReadPath::kFailed] == 0 && stats.tables_refused == 0, "%s", db->last_error().c_str());
 
 	CHECK(db->Put(WriteOptions(), "key", "value").IsNotSupported(), "a secondary writes");
 	ColumnFamilyHandle *family;
 
 	CHECK(db->CreateColumnFamily(small_tables(KIND), "one", &family).IsNotSupported(), "a secondary makes a family");
-	/* RocksDB's, whatever it answers. */
+	/* Served by RocksDB; the answer does not matter. */
 	ReadOptions at;
 	std::string value;
 
@@ -156,16 +158,16 @@ void test_following(const Place &place)
 	db->ReleaseSnapshot(at.snapshot);
 }
 
-/* Pairs of keys that are written together, by one thread; another lets the secondary follow. Readers see both of one
- * version, as long as it does not catch up meanwhile (RocksDB's own reads do not either), and no older version after a
- * newer one. */
+/* One thread writes pairs of keys together; another lets the secondary catch up. Readers must see one
+ * version of both keys, unless the secondary catches up between the two reads (RocksDB's own reads may then
+ * differ, too), and no older version after a newer one. */
 void test_moments(const Place &place)
 {
 	constexpr uint64_t PAIRS = 200;
 	const std::string path = place.directory + "/moments";
 	std::unique_ptr<rocksdb::DB> primary(open_primary(path, true));
 	std::atomic<bool> stop{false};
-	/* Odd while it catches up. */
+	/* Odd while the secondary catches up. */
 	std::atomic<uint64_t> catch_ups{0};
 	std::atomic<uint64_t> read{0}, compared{0};
 	const auto write = [&](uint64_t pair, uint64_t version) {
@@ -247,7 +249,7 @@ void test_moments(const Place &place)
 	CHECK(chains(db->stats()) > 100 && db->stats()[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
 }
 
-/* Tables that are gone before the library has opened them are RocksDB's, and only these. */
+/* RocksDB serves tables that were deleted before the library opened them, and only these. */
 void test_deleted(const Place &place)
 {
 	const std::string path = place.directory + "/deleted";
@@ -263,7 +265,7 @@ void test_deleted(const Place &place)
 		write_some(primary.get(), random, 300);
 		check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
 		check_ok(db->TryCatchUpWithPrimary(), "catching up");
-		/* The new table goes, at once. */
+		/* Deletes the new table at once. */
 		check_ok(primary->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
 		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 		check_some(db.get(), plain_answers(db.get()));
@@ -273,7 +275,7 @@ void test_deleted(const Place &place)
 	CHECK(db->stats()[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
 }
 
-/* Once it has failed to catch up RocksDB reads, until it succeeds. */
+/* After a failed catch-up RocksDB serves reads until one succeeds. */
 void test_failure(const Place &place)
 {
 	const std::string path = place.directory + "/failing";
@@ -292,11 +294,11 @@ void test_failure(const Place &place)
 	const uint64_t found = chains(db->stats());
 
 	CHECK(found > 500, "%llu chains", static_cast<unsigned long long>(found));
-	/* There is something else in the place of the folder with the logs. */
+	/* A file takes the place of the folder with the logs. */
 	std::filesystem::rename(path, path + ".away");
 	std::ofstream(path) << "no folder";
-	CHECK(!db->TryCatchUpWithPrimary().ok(), "it has caught up with nobody");
-	CHECK(!db->wait_ready(10), "it is ready");
+	CHECK(!db->TryCatchUpWithPrimary().ok(), "caught up without logs of the primary");
+	CHECK(!db->wait_ready(10), "ready although catching up failed");
 	check_some(db.get(), model);
 	CHECK(chains(db->stats()) == found && db->stats()[ReadPath::kStale] > 500, "reads were not left to RocksDB");
 	std::filesystem::remove(path);
@@ -307,7 +309,8 @@ void test_failure(const Place &place)
 	CHECK(chains(db->stats()) > found + 500, "no chains afterwards");
 }
 
-/* It knows the tables, and then it cannot read the logs: RocksDB tells tables that it does not read itself. */
+/* The instance learns of the tables, but cannot read the logs: RocksDB lists tables that it does not
+ * read itself. */
 void test_half_a_failure(const Place &place)
 {
 	const std::string path = place.directory + "/half", logs = path + ".logs", away = logs + ".away";
@@ -322,7 +325,7 @@ void test_half_a_failure(const Place &place)
 	std::unique_ptr<PushdownDB> db(open_secondary(place, path, logs));
 
 	for (int round = 0; round < 4; round++) {
-		/* With a view of the version before, and without. */
+		/* With a view of the previous version, and without. */
 		if (round % 2 == 0)
 			CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 		write_some(primary.get(), random, 1000);
@@ -332,10 +335,10 @@ void test_half_a_failure(const Place &place)
 		std::filesystem::rename(away, logs);
 		check_some(db.get(), plain_answers(db.get()));
 		check_ok(db->TryCatchUpWithPrimary(), "catching up");
-		/* Time to make a view, if it would. */
+		/* Time for a view to be made by mistake. */
 		db->wait_ready(50);
 		check_some(db.get(), plain_answers(db.get()));
-		/* What changes the version ends that. */
+		/* A change of the version ends that state. */
 		write_some(primary.get(), random, 100);
 		check_ok(primary->Flush(rocksdb::FlushOptions()), "flushing");
 		check_ok(db->TryCatchUpWithPrimary(), "catching up");
@@ -347,7 +350,8 @@ void test_half_a_failure(const Place &place)
 	CHECK(chains(db->stats()) > before + 500, "no chains afterwards");
 }
 
-/* What the primary drops goes when the program's handle does, which RocksDB does not tell. */
+/* A dropped family is freed when the program deletes its handle; RocksDB reports no drop to a
+ * secondary. */
 void test_dropped(const Place &place)
 {
 	const std::string path = place.directory + "/dropped";
@@ -376,9 +380,9 @@ void test_dropped(const Place &place)
 	check_ok(primary->DropColumnFamily(family), "dropping");
 	check_ok(primary->DestroyColumnFamilyHandle(family), "closing");
 	check_ok(db->TryCatchUpWithPrimary(), "catching up");
-	check_ok(db->Get(ReadOptions(), handles[1], "key", &value), "reading what was dropped");
+	check_ok(db->Get(ReadOptions(), handles[1], "key", &value), "reading a dropped family");
 	check_ok(db->DestroyColumnFamilyHandle(handles[1]), "closing");
-	CHECK(db->stats().tables == 1, "the table of a family that is gone is kept");
+	CHECK(db->stats().tables == 1, "the table of a dropped family is kept");
 	check_some(db.get(), plain_answers(db.get()));
 	check_ok(db->DestroyColumnFamilyHandle(handles[0]), "closing");
 	CHECK(db->wait_ready(20000) && db->stats().tables == 1, "the default family is not followed");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Tables are searched at once as long as that is worth it. */
+/* Tables are searched at once as long as that pays off. */
 #include "speculation.h"
 
 #include "check.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr int READS = 60000;
 constexpr uint64_t TABLES = 5;
 
-/* What reads in either way take, in ns, and how many tables they need. */
+/* The time of reads in both ways, in ns, and the number of tables that they need. */
 struct Reads {
 	double one_by_one;
 	double at_once;
@@ -20,7 +20,7 @@ struct Reads {
 	uint64_t tables = TABLES;
 };
 
-/* How many of them were at once. */
+/* Makes reads; returns how many of them were at once. */
 int read(Speculation &speculation, const Reads &reads, int count = READS)
 {
 	int were_at_once = 0;
@@ -41,14 +41,14 @@ void test_follows_times()
 {
 	Speculation speculation(Speculate::kWhenFaster);
 
-	CHECK(read(speculation, {450e3, 100e3, TABLES}) > READS * 9 / 10, "a slow drive is not found out soon");
+	CHECK(read(speculation, {450e3, 100e3, TABLES}) > READS * 9 / 10, "a slow drive is not detected soon");
 	CHECK(read(speculation, {450e3, 100e3, TABLES}) < READS, "the other way is not tried");
 	read(speculation, {250e3, 240e3, TABLES});
-	CHECK(!speculation.is_at_once(), "processors that have too much to do");
+	CHECK(!speculation.is_at_once(), "overloaded processors");
 	CHECK(read(speculation, {250e3, 240e3, TABLES}) > 0, "the other way is not tried");
 	read(speculation, {450e3, 100e3, TABLES});
 	CHECK(speculation.is_at_once(), "slow again");
-	/* Both follow at the same pace. */
+	/* Load changes both times alike. */
 	for (int i = 0; i < 200; i++) {
 		const double load = i % 2 ? 1 : 3;
 
@@ -61,7 +61,7 @@ void test_follows_needs()
 {
 	Speculation speculation(Speculate::kWhenFaster);
 
-	CHECK(read(speculation, {450e3, 100e3, 2}) == 0, "tables were read for nothing");
+	CHECK(read(speculation, {450e3, 100e3, 2}) == 0, "tables were read unnecessarily");
 	read(speculation, {450e3, 100e3, 4});
 	CHECK(speculation.is_at_once(), "most tables are needed");
 	read(speculation, {450e3, 100e3, 1});
@@ -82,7 +82,7 @@ void test_late_reads()
 	for (int i = 0; i < 100; i++) {
 		read(speculation, {110e3, 100e3, TABLES}, 8000);
 		speculation.add(false, Speculation::Nanoseconds(20e6), {1, TABLES, TABLES});
-		CHECK(!speculation.is_at_once(), "a late read is believed");
+		CHECK(!speculation.is_at_once(), "a late read counts");
 	}
 }
 
@@ -110,7 +110,7 @@ void test_stays()
 	CHECK(read(always, {100e3, 450e3, 1}) == READS, "it must");
 }
 
-/* By the clock. */
+/* Times reads by the clock. */
 void test_clock()
 {
 	Speculation speculation(Speculate::kWhenFaster);
@@ -123,7 +123,7 @@ void test_clock()
 			;
 		read.end({1, TABLES, TABLES});
 	}
-	CHECK(speculation.is_at_once(), "the clock is not asked");
+	CHECK(speculation.is_at_once(), "the clock is not read");
 }
 
 } /* namespace */

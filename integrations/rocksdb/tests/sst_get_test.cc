@@ -79,8 +79,8 @@ std::vector<Form> AllForms()
 	return forms;
 }
 
-// A database of its own, removed in the end. It is in memory unless TMPDIR says otherwise: a disk
-// would spend most of the time on making thousands of small tables durable.
+// A database of its own, removed at the end. It is in memory unless TMPDIR says otherwise: on a disk
+// most of the time would go into making thousands of small tables durable.
 class Database {
     public:
 	Database()
@@ -134,7 +134,7 @@ class Database {
 		CHECK_OK(db_->PutEntity(write_, family_, key, {{"column", "value"}}));
 	}
 
-	// What is in memory becomes tables of a level, in files of up to file_size bytes.
+	// Flushes memtables into tables of a level, in files of up to file_size bytes.
 	void Flush(int level, uint64_t file_size = UINT64_MAX)
 	{
 		CHECK_OK(db_->Flush(rocksdb::FlushOptions(), family_));
@@ -176,11 +176,11 @@ class Database {
 };
 
 constexpr int kKeys = 50;
-// A key that has so many versions that they fill several blocks of 4 KiB.
+// A key with so many versions that they fill several blocks of 4 KiB.
 const std::string kHot = "key0030hot";
 constexpr int kHotVersions = 12;
 
-// Even numbers are put, odd ones are not. Some keys are long, some begin with others.
+// Even numbers are written, odd ones are not. Some keys are long, some are prefixes of others.
 std::string Key(int number)
 {
 	char digits[16];
@@ -197,7 +197,7 @@ std::string Value(int number, int round, size_t size)
 	return value;
 }
 
-// Four rounds of writes to three levels; snapshots hold what is replaced.
+// Four rounds of writes to three levels; snapshots keep replaced versions.
 void Fill(Database *database)
 {
 	for (int i = 0; i < kKeys; i += 2)
@@ -230,7 +230,7 @@ void Fill(Database *database)
 	database->Flush(0);
 }
 
-// What the forms have shown, so that no test passes because something never occurred.
+// Counts what has occurred, so that no test passes because something never did.
 struct Seen {
 	std::map<uint32_t, uint64_t> statuses;
 	std::map<int, uint64_t> flags, compressions;
@@ -279,7 +279,7 @@ void TestForm(Chains *chains, Database *database, const Form &form, size_t turn,
 			seen->compressions[table.compression]++;
 		}
 		for (int i = 0; i < kKeys; i++) {
-			// Each key at one of the snapshots, in each form another, or now.
+			// Compares each key at one of the snapshots, another for each form, or now.
 			const size_t number = (i * 5 + turn) % (snapshots.size() + 1);
 			Compare(chains, database, tables, Key(i),
 				number < snapshots.size() ? snapshots[number] : nullptr, name, seen);
@@ -315,8 +315,8 @@ void TestForms(Chains *chains, Database *database)
 		(unsigned long long)seen.statuses[SST_NOT_FOUND]);
 }
 
-// What does not depend on the form: types that are not known, values without room, the data block
-// itself as the beginning, arguments without a meaning.
+// Tests that do not depend on the form: unknown types, values without room, the data block itself as
+// the beginning, invalid arguments.
 void TestAnswers(Chains *chains, Database *database)
 {
 	Form form;
@@ -369,7 +369,7 @@ void TestAnswers(Chains *chains, Database *database)
 	puts("answers: other types, long values, a data block to begin with, refused arguments");
 }
 
-// A copy of the only table of the database, to be damaged.
+// A copy of the database's only table, to be damaged.
 Table Copy(const Table &table, std::string *contents)
 {
 	Table copy = table;
@@ -386,8 +386,8 @@ Table Copy(const Table &table, std::string *contents)
 	return copy;
 }
 
-// Flips bits of each block. With a checksum every lookup is as before or tells of damage, and some
-// do; without, it ends, and not by a fault or by the limits of chains.
+// Flips bits of each block. With a checksum every lookup is as before or reports damage, and some do;
+// without one it ends, and neither by a fault nor by the limits of chains.
 uint64_t Damage(Chains *chains, Database *database, const Form &form, std::mt19937 *random)
 {
 	database->Begin(form);
@@ -420,7 +420,7 @@ uint64_t Damage(Chains *chains, Database *database, const Form &form, std::mt199
 			CHECK(outcome.Damaged() || outcome.value == Value(i, 0, 30 + i % 50),
 				"%s, byte %zu: %s", form.Name().c_str(), at, Key(i).c_str());
 		}
-		CHECK(told || !checked, "%s: nobody noticed byte %zu", form.Name().c_str(), at);
+		CHECK(told || !checked, "%s: damage of byte %zu was not noticed", form.Name().c_str(), at);
 		damaged += told;
 		CHECK(pwrite(table.fd, &contents[at], 1, at) == 1, "writing %s", table.path.c_str());
 	}
@@ -447,10 +447,10 @@ void TestDamage(Chains *chains, Database *database)
 			form.index_interval = compression == rocksdb::kSnappyCompression ? 1 : 16;
 			form.hash = checksum != rocksdb::kCRC32c;
 			const uint64_t told = Damage(chains, database, form, &random);
-			CHECK(told > 0, "%s: no damage was told", form.Name().c_str());
+			CHECK(told > 0, "%s: no damage was reported", form.Name().c_str());
 			damaged += told;
 		}
-	printf("damage: %llu places told, %llu lookups\n", (unsigned long long)damaged,
+	printf("damage: %llu places reported, %llu lookups\n", (unsigned long long)damaged,
 		(unsigned long long)(chains->chains - before));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What tests of sst_get need: tables of a database as the function takes them, and its chains.
+// Shared by tests of sst_get: tables of a database as the function takes them, and its chains.
 #ifndef BPFOF_TESTS_SST_LOOKUP_H
 #define BPFOF_TESTS_SST_LOOKUP_H
 
@@ -42,7 +42,7 @@ struct Table {
 	uint8_t compression = 0;
 };
 
-// Where the index of the table is.
+// Reads the place of the table's index from its footer.
 inline void ReadFooter(Table *table, uint32_t format_version)
 {
 	bpf_of::sst::Footer footer;
@@ -57,7 +57,7 @@ inline void ReadFooter(Table *table, uint32_t format_version)
 		"reading the index's trailer of %s", table->path.c_str());
 }
 
-// The live tables of a column family, opened; what it has in memory is not in them.
+// The live tables of a column family, opened; without its memtables.
 class Tables {
     public:
 	Tables(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *family, uint32_t format_version,
@@ -95,8 +95,8 @@ class Tables {
 				close(table.fd);
 	}
 
-	// Where to look for a key, newest first. Those of level 0 are always looked at, so that
-	// searches also end before and behind all keys of a table.
+	// The tables to search for a key, newest first. Tables of level 0 are always included, so that
+	// searches also end before and after all keys of a table.
 	std::vector<Table> For(const std::string &key) const
 	{
 		std::vector<Table> tables = newest_;
@@ -117,9 +117,9 @@ class Tables {
 	std::vector<Table> newest_, older_;
 };
 
-// What a chain of sst_get came to.
+// The outcome of a chain of sst_get.
 struct Outcome {
-	// 0, or errno as bpfof_result tells it
+	// 0, or errno from bpfof_result
 	int error = 0;
 	// the function's code for ECANCELED
 	uint32_t code = 0;
@@ -153,7 +153,7 @@ class Chains {
 		bpfof_close(bpfof_);
 	}
 
-	// Before a table is closed.
+	// Must be called before a table is closed.
 	void Forget(const Table &table) { bpfof_forget(bpfof_, table.fd); }
 
 	Outcome Get(const std::vector<Table> &tables, const std::string &key, uint64_t newest_tag,
@@ -196,7 +196,7 @@ class Chains {
 		return outcome;
 	}
 
-	// How many have run.
+	// The number of chains that have run.
 	uint64_t chains = 0;
 
     private:

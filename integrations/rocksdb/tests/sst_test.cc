@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
 // Index against tables that RocksDB wrote: for every version of every key, whether the block it names
-// holds that version, as told by a reader of data blocks that shares no code with it; then the same
-// tables damaged, and tables that no RocksDB would write.
+// holds that version, according to an independent reader of data blocks; then the same tables damaged,
+// and tables that no RocksDB would write.
 //
 //     g++ -std=c++17 -I../src sst_test.cc ../src/sst.cc -o sst_test -lrocksdb -lsnappy -llz4 -lzstd
 //     ./sst_test
@@ -41,7 +41,7 @@ using rocksdb::Status;
 
 namespace {
 
-// What is under test, for failures.
+// The current test subject, for failure messages.
 std::string subject;
 thread_local size_t allocations;
 thread_local size_t largest_allocation;
@@ -57,7 +57,7 @@ constexpr size_t kPlenty = 1 << 20;
 
 void Fail(const std::string &what, int line)
 {
-	fprintf(stderr, "sst_test.cc:%d: not so: %s (%s)\n", line, what.c_str(), subject.c_str());
+	fprintf(stderr, "sst_test.cc:%d: check failed: %s (%s)\n", line, what.c_str(), subject.c_str());
 	exit(1);
 }
 
@@ -75,7 +75,7 @@ void Check(bool holds, const std::string &what, int line)
 
 } // namespace
 
-// Not inlined, so that the compiler does not see only one of a pair.
+// Not inlined, so that the compiler always sees matching pairs of new and delete.
 __attribute__((noinline)) void *operator new(size_t bytes)
 {
 	allocations++;
@@ -125,14 +125,14 @@ struct Version {
 	std::string value;
 };
 
-// In the order of tables.
+// Whether a version precedes key and tag, in the order of tables.
 bool IsBefore(const Version &version, const Slice &key, uint64_t tag)
 {
 	const int order = Slice(version.key).compare(key);
 	return order != 0 ? order < 0 : version.tag > tag;
 }
 
-// A table and what it holds, in order.
+// A table and its versions, in order.
 struct Table {
 	std::string bytes;
 	std::vector<Version> versions;
@@ -189,7 +189,7 @@ rocksdb::Options OptionsOf(const Case &c)
 	return options;
 }
 
-// Keys of several lengths; some are the beginning of the next one.
+// Keys of several lengths; some are prefixes of the next.
 std::string KeyOf(int number)
 {
 	char key[32];
@@ -220,8 +220,8 @@ void ReadTable(const Case &c, const std::string &path, Table *table)
 	CHECK(table->data_blocks > 20);
 }
 
-// Compacted from several flushes, with many versions of each key, which snapshots keep; those of one
-// key fill many blocks.
+// Compacted from several flushes, with many versions of each key, kept by snapshots; the versions of
+// one key fill many blocks.
 Table VersionsTable(const Case &c, const std::string &directory)
 {
 	const rocksdb::Options options = OptionsOf(c);
@@ -286,7 +286,7 @@ Table SingleTable(const Case &c, const std::string &path, int keys)
 	return table;
 }
 
-// A reader of data blocks, on its own feet: fails the test at anything that is not as it should be.
+// An independent reader of data blocks: fails the test at any irregularity.
 
 uint32_t Varint(const std::string &bytes, size_t *at)
 {
@@ -344,7 +344,7 @@ std::vector<Version> DataBlock(const Table &table, const Handle &block)
 	return versions;
 }
 
-// The blocks of a table that were looked at.
+// The blocks of a table that were read.
 class Blocks {
     public:
 	explicit Blocks(const Table &table) : table_(table) {}
@@ -373,12 +373,12 @@ class Blocks {
 	std::map<uint64_t, std::vector<Version>> blocks_;
 };
 
-// What was checked, to be printed.
+// Counts of checks, to be printed.
 size_t tables, present, absent, beyond, spanning, damaged, refused;
 // Kinds of compression that index blocks had.
 std::set<int> index_compressions;
 
-// Seek, compared with the list of all versions. True, if a version was to be found.
+// Compares Seek with the list of all versions. True if a version exists.
 bool CheckSeek(const Table &table, const Index &index, Blocks *blocks, const Slice &key, uint64_t tag)
 {
 	size_t low = 0;
@@ -400,7 +400,7 @@ bool CheckSeek(const Table &table, const Index &index, Blocks *blocks, const Sli
 		beyond++;
 		return false;
 	}
-	// The first version that is seen is the one that Get is to find.
+	// The first visible version is the one that Get must find.
 	const Version *seen = nullptr;
 	for (const Version &version : blocks->At(block)) {
 		if (seen == nullptr && !IsBefore(version, key, tag))
@@ -417,7 +417,7 @@ bool CheckSeek(const Table &table, const Index &index, Blocks *blocks, const Sli
 	return exists;
 }
 
-// Scan, compared with what is in the blocks, of which all were looked at.
+// Compares Scan with the contents of the blocks, all of which were read before.
 void CheckScan(const Index &index, const Blocks &blocks, const Slice &first, const Slice *last,
 	uint64_t ahead_bytes)
 {
@@ -439,10 +439,10 @@ void CheckScan(const Index &index, const Blocks &blocks, const Slice &first, con
 		CHECK(!is_in || blocks.EndOf(offset) <= run_end);
 		CHECK(!is_in || offset == run.offset || blocks.EndOf(previous) < enough);
 		CHECK(!is_in || Slice(versions.back().key).compare(end) <= 0);
-		// What was left out is not part of the scan, or there was enough.
+		// Blocks that were left out are not part of the scan, or there was enough.
 		CHECK(offset < run_end || run_end >= enough ||
 			(last && Slice(versions.front().key).compare(*last) >= 0));
-		// Nothing was taken that begins behind the scan, but for the block that would have it.
+		// No block was taken that begins after the scan, except the one that would have `last`.
 		if (is_in && offset != run.offset && last)
 			CHECK(Slice(blocks.all().at(previous).back().key).compare(*last) < 0);
 		previous = offset;
@@ -479,7 +479,7 @@ void CheckAllSeeks(const Table &table, const Index &index)
 		CHECK(index.seek(version.key, version.tag, &block));
 		places[version.key].insert(block.offset);
 	}
-	// Every block was named, and they fill what RocksDB says that they fill.
+	// Every block was named, and they fill the space that RocksDB reports.
 	CHECK(blocks.count() == table.data_blocks);
 	CHECK(blocks.bytes() == table.data_bytes);
 	CheckScans(table, index, blocks);
@@ -536,8 +536,8 @@ std::vector<Case> AllCases()
 	return cases;
 }
 
-// What a damaged table gives. Where it is read all the same, blocks are inside of it, and if
-// `exact`, they are the right ones.
+// Reads a damaged table. If that succeeds, its blocks must be inside the table, and if `exact`, they
+// must be the right ones.
 Status ReadDamaged(const File &file, const Table &table, IndexShape shape, const Index *exact)
 {
 	Footer footer;
@@ -580,8 +580,8 @@ void CheckDamage(const Case &c, const Table &table)
 	std::unique_ptr<Index> index;
 	MUST(Index::read(file.fd(), footer, table.shape, kPlenty, &index));
 	const bool verified = c.checksum != rocksdb::kNoChecksum;
-	// Footers before format_version 6 have no checksum, but what they say of blocks is verified by that of
-	// the blocks.
+	// Footers before format_version 6 have no checksum, but their fields about blocks are verified
+	// by the checksum of the blocks.
 	for (size_t bit = footer.blocks_end * 8; bit < table.bytes.size() * 8; bit++) {
 		file.Put(bit / 8, static_cast<char>(table.bytes[bit / 8] ^ 1 << bit % 8));
 		ReadDamaged(file, table, table.shape, verified ? index.get() : nullptr);
@@ -596,7 +596,7 @@ void CheckDamage(const Case &c, const Table &table)
 		file.Put(bit / 8, table.bytes[bit / 8]);
 	}
 	CHECK(!verified || accepted == 0);
-	// Read as what it is not.
+	// Read with the wrong shape.
 	for (int shape = 0; shape < 8; shape++) {
 		ReadDamaged(
 			file, table, {(shape & 1) != 0, (shape & 2) != 0, (shape & 4) != 0}, nullptr);
@@ -621,7 +621,7 @@ std::string PutVarint(uint64_t value)
 	return bytes + static_cast<char>(value);
 }
 
-// Reads a table, without checksums, whose index is this block behind 1 MiB of other blocks.
+// Reads a table, without checksums, whose index is this block after 1 MiB of other blocks.
 Status ReadMade(const std::string &contents, char compression, IndexShape shape, size_t max_bytes,
 	std::string other = "")
 {
@@ -641,7 +641,7 @@ Status ReadMade(const std::string &contents, char compression, IndexShape shape,
 
 const std::string one_restart("\0\0\0\0\1\0\0\0", 8);
 
-// An entry that shares nothing.
+// An entry that shares no prefix.
 std::string Entry(const std::string &key, const std::string &value)
 {
 	return std::string(1, 0) + PutVarint(key.size()) + PutVarint(value.size()) + key + value;
@@ -683,7 +683,7 @@ void CheckMade()
 	CHECK(ReadMade(one_restart, 2, plain, kPlenty).IsNotSupported());
 }
 
-// Two partitions; nothing is before the first key of each.
+// Two partitions; the first key of each has no predecessor.
 void CheckMadePartitions()
 {
 	const std::string low = Entry("a", Place(200, 1)) + one_restart;
@@ -697,12 +697,12 @@ void CheckMadePartitions()
 	CHECK(read(std::string("\1\1\3b", 4) + place + one_restart).IsCorruption());
 }
 
-// Little that says it is much.
+// Small blocks that claim to be large.
 void CheckMadeLarge()
 {
 	const IndexShape plain{true, false, false};
 	const IndexShape delta{true, true, false};
-	// Its size as a difference: 100 - 101 is no size.
+	// Sizes as differences: 100 - 101 is not a valid size.
 	const std::string first = std::string("\0\1", 2) + "a" + Place(0, 100);
 	MUST(ReadMade(first + "\1\1b" + PutVarint(199) + one_restart, 0, delta, kPlenty));
 	CHECK(ReadMade(first + "\1\1b" + PutVarint(201) + one_restart, 0, delta, kPlenty)
@@ -722,7 +722,7 @@ void CheckMadeLarge()
 	CHECK(ReadMade(longer + one_restart, 0, delta, 100000).IsMemoryLimit());
 }
 
-// Bit by bit.
+// Computes the CRC bit by bit.
 uint32_t SlowCrc(const std::string &bytes)
 {
 	uint32_t crc = UINT32_MAX;
@@ -734,7 +734,7 @@ uint32_t SlowCrc(const std::string &bytes)
 	return ~crc;
 }
 
-// RFC 3720, B.4, and all lengths.
+// The examples of RFC 3720, B.4, and all lengths.
 void CheckCrc()
 {
 	subject = "CRC-32C";
@@ -765,7 +765,7 @@ int main()
 		const std::string path = std::string(directory) + "/single.sst";
 		CheckTable(c, SingleTable(c, path, 700));
 		subject = NameOf(c) + ", damaged";
-		// Keys with tags and whole values, and those without and with differences.
+		// Keys with tags and whole values, and keys without tags with differences.
 		if ((c.format_version == 2 && c.restart_interval == 1) ||
 			(c.format_version >= 5 && c.restart_interval == 16)) {
 			CheckDamage(c, SingleTable(c, path, 300));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A program that knows RocksDB only, to be run with libbpfof-rocksdb-preload.so: transactions of both kinds
- * write, read what they have written, and are committed.
+ * A program that uses only RocksDB's API, to be run with libbpfof-rocksdb-preload.so: transactions of
+ * both kinds write, read their own writes, and are committed.
  *
  *     stock_transactions DIRECTORY
  */
@@ -26,7 +26,7 @@ static size_t key_of(char *key, int number)
 	return (size_t)sprintf(key, "key%06d", number);
 }
 
-/* Writes in a transaction, reads there, and ends it: those with even numbers are rolled back. */
+/* Writes in a transaction, reads in it, and ends it: even numbers are rolled back. */
 static void use(rocksdb_transaction_t *transaction, int number)
 {
 	rocksdb_readoptions_t *how = rocksdb_readoptions_create();
@@ -107,7 +107,8 @@ static void pessimistic(const char *path)
 	rocksdb_transactiondb_t *db = rocksdb_transactiondb_open(options, all, path, &error);
 
 	check_ok(error, "opening");
-	/* No rollback: it fails an assertion of some RocksDB without a write of its own before. */
+	/* No rollback: without a write of its own before, it fails an assertion in some versions of
+	 * RocksDB. */
 	for (int i = 1; i < KEYS; i += 2)
 		use(rocksdb_transaction_begin(db, writes, how, NULL), i);
 	for (int i = 0; i < KEYS; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Whoever opens a table gets the same object, at whatever moment, and the last one closes it. */
+/* Every open() of a table returns the same object, at any time, and the last user closes it. */
 #include "table_file.h"
 
 #include "check.h"
@@ -39,7 +39,8 @@ void open_together(TableFiles &files, const std::string &path)
 			ready++;
 			while (ready < THREADS)
 				std::this_thread::yield();
-			/* It may be the last that closes it while others open it. */
+			/* This may be the last reference, which closes the file while other threads
+			 * open it. */
 			check_ok(files.open(path, &earlier), "opening");
 			earlier.reset();
 			check_ok(files.open(path, &file), "opening");
@@ -59,7 +60,7 @@ int main(int argc, char **argv)
 	const std::string path = std::string(argv[1]) + "/table_file.sst";
 	std::shared_ptr<bpf_of::Target> target;
 
-	check_ok(bpf_of::Target::open(bpf_of::PushdownOptions(), &target), "a session without target");
+	check_ok(bpf_of::Target::open(bpf_of::PushdownOptions(), &target), "a session without a target");
 	const auto files = std::make_shared<TableFiles>(std::move(target));
 
 	std::ofstream(path) << "bytes";

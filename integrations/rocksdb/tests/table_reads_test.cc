@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Tables are read with fewer descriptors than there are tables, also those that are deleted meanwhile. */
+/* Tables are read with fewer descriptors than there are tables, also tables that are deleted
+ * meanwhile. */
 #include "table_reads.h"
 
 #include "check.h"
@@ -90,7 +91,7 @@ int main(int argc, char **argv)
 	read_many(handles, TABLES);
 	CHECK(open_below(directory) == DESCRIPTORS, "%zu descriptors", open_below(directory));
 
-	/* What is about to be deleted is kept open, and others go on with the rest. */
+	/* Tables about to be deleted are kept open; other tables share the remaining descriptors. */
 	constexpr size_t KEPT = 20;
 
 	for (size_t table = 0; table < KEPT; table++) {
@@ -100,7 +101,7 @@ int main(int argc, char **argv)
 	read_many(handles, TABLES);
 	CHECK(open_below(directory) <= KEPT + DESCRIPTORS, "%zu descriptors", open_below(directory));
 
-	/* Not by keep(): whoever has no descriptor is told. */
+	/* keep() does not help a table that is not open: opening it fails. */
 	std::unique_ptr<TableHandle> none;
 
 	CHECK(reads->open(path(0), rocksdb::FileOptions(), &none).IsPathNotFound(), "one that is not there");

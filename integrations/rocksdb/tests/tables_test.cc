@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// tables_test OBJECT DIRECTORY: tables that newer versions of RocksDB wrote (tables/make.py), read by the host's
-// index and by the storage function: each key from the index on, and from the block that the host names; then the
-// same tables damaged.
+// tables_test OBJECT DIRECTORY: tables that newer versions of RocksDB wrote (tables/make.py), read by
+// the host's index and by the storage function: each key starting at the index, and at the block that
+// the host names; then the same tables damaged.
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -23,7 +23,7 @@ using rocksdb::Status;
 constexpr int KEYS = 400;
 constexpr size_t INDEX_BYTES_MAX = 1 << 20;
 
-// As make.py makes them.
+// Keys as make.py makes them.
 std::string KeyOf(int number)
 {
 	char key[32];
@@ -62,7 +62,7 @@ class Copy {
 
 	void Put(size_t at, char byte) { CHECK(pwrite(table.fd, &byte, 1, at) == 1, "byte %zu", at); }
 
-	// Reads footer and index, and where chains begin that read the index themselves.
+	// Reads footer and index, and the place where chains begin that read the index themselves.
 	Status Read(Footer *footer, std::unique_ptr<Index> *index)
 	{
 		Status status = bpf_of::sst::read_footer(table.fd, bytes.size(), footer);
@@ -79,7 +79,7 @@ class Copy {
 			table.fd, *footer, {true, true, is_partitioned_}, INDEX_BYTES_MAX, index);
 	}
 
-	// The same from a data block on.
+	// The same, starting at a data block.
 	Table From(const Handle &block) const
 	{
 		Table found = table;
@@ -122,10 +122,10 @@ void CheckAnswers(Chains *chains, Copy *copy)
 		CheckFound(chains->Get({copy->From(block)}, key, UINT64_MAX), number, *copy);
 		CHECK(chains->Get({copy->table}, key + '\0', UINT64_MAX).Absent(), "%s", key.c_str());
 	}
-	// In both, and in the second only.
+	// Found in both tables, and in the second only.
 	Table before = copy->table;
 	CheckFound(chains->Get({before, copy->table}, KeyOf(7), UINT64_MAX), 7, *copy);
-	// A block of another table, or at another place, has a wrong checksum.
+	// A block of another table, or at another place, must have a wrong checksum.
 	if (footer.checksum == SST_CHECKSUM_NONE)
 		return;
 	before.where.checksum_base ^= 1;
@@ -134,7 +134,7 @@ void CheckAnswers(Chains *chains, Copy *copy)
 	CHECK(chains->Get({before}, KeyOf(7), UINT64_MAX).code == DAMAGE_CHECKSUM, "no base");
 }
 
-// Flips a bit of each byte from the metaindex to the end, and of some before.
+// Flips a bit of each byte from the metaindex to the end, and of some bytes before.
 void CheckDamage(Chains *chains, Copy *copy)
 {
 	Footer footer;
@@ -146,7 +146,8 @@ void CheckDamage(Chains *chains, Copy *copy)
 		copy->Put(at, static_cast<char>(copy->bytes[at] ^ 1 << at % 8));
 		Footer damaged;
 		const Status status = copy->Read(&damaged, &index);
-		// All of it is in a checksum, unless the footer says that there are none.
+		// All of these bytes are covered by a checksum, unless the footer says that there are
+		// none.
 		CHECK(!is_verified || at < metaindex || !status.ok() || damaged.checksum == SST_CHECKSUM_NONE, "byte %zu of %zu in %s", at, size,
 			copy->table.path.c_str());
 		CHECK(!status.ok() || damaged.index.offset + damaged.index.size < size, "byte %zu", at);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* When a tracker lists tables, what it does with those that it cannot read, and who frees what is replaced. */
+/* When a tracker lists tables, how it handles unreadable tables, and which thread frees replaced
+ * views. */
 #include "version_tracker.h"
 
 #include "check.h"
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/* Counts how often its tables are listed, which may take long. */
+/* Counts how often its tables are listed; listing may be made slow. */
 class ListedDB final : public rocksdb::StackableDB {
     public:
 	explicit ListedDB(rocksdb::DB *db) : StackableDB(std::shared_ptr<rocksdb::DB>(db)) {}
@@ -56,7 +57,7 @@ struct Test {
 		check_ok(bpf_of::open_database(&opened, options, directory), "opening");
 		db = std::make_unique<ListedDB>(opened);
 		flush();
-		check_ok(bpf_of::Target::open(bpf_of::PushdownOptions(), &target), "a session without target");
+		check_ok(bpf_of::Target::open(bpf_of::PushdownOptions(), &target), "a session without a target");
 		tracker = std::make_shared<VersionTracker>(std::make_shared<bpf_of::TableFiles>(std::move(target)),
 			std::make_shared<IndexMemory>(1 << 20),
 			rocksdb::ColumnFamilyDescriptor(rocksdb::kDefaultColumnFamilyName, options), nullptr);
@@ -80,7 +81,7 @@ struct Test {
 	{
 		uint64_t version = 0;
 
-		CHECK(VersionTracker::current_version(db.get(), db->DefaultColumnFamily(), &version), "no number");
+		CHECK(VersionTracker::current_version(db.get(), db->DefaultColumnFamily(), &version), "there is no version number");
 		return version;
 	}
 	bpf_of::PushdownStats stats() const
@@ -106,7 +107,7 @@ void wait_until(const char *what, const std::function<bool()> &is_so)
 	}
 }
 
-/* A view that cannot be made is tried again, and not all the time. */
+/* A view that cannot be made is tried again, with pauses. */
 void test_gone(const std::string &directory)
 {
 	Test test(directory);
@@ -124,7 +125,7 @@ void test_gone(const std::string &directory)
 		test.tracker->last_error().c_str());
 }
 
-/* A table that cannot be read is refused, until it can. */
+/* A table that cannot be read is refused until it can be read. */
 void test_unread(const std::string &directory)
 {
 	Test test(directory);
@@ -137,15 +138,15 @@ void test_unread(const std::string &directory)
 	test.start();
 	test.wait_ready();
 	CHECK(::setrlimit(RLIMIT_NOFILE, &usual) == 0, "setting it back");
-	CHECK(test.stats().tables == 1 && test.stats().tables_refused == 1, "it was not refused");
+	CHECK(test.stats().tables == 1 && test.stats().tables_refused == 1, "the table was not refused");
 	CHECK(test.tracker->last_error().find(test.table()) != std::string::npos, "%s",
 		test.tracker->last_error().c_str());
-	wait_until("it is not tried again", [&] { return test.stats().tables_refused == 0; });
+	wait_until("the refused table is not tried again", [&] { return test.stats().tables_refused == 0; });
 	CHECK(test.stats().tables == 1 && test.tracker->last_error().empty(), "%s",
 		test.tracker->last_error().c_str());
 }
 
-/* Who sees a newer version tells all. */
+/* A newer version that one thread has seen makes the view outdated for all. */
 void test_outdated(const std::string &directory)
 {
 	Test test(directory);
@@ -154,15 +155,15 @@ void test_outdated(const std::string &directory)
 	test.wait_ready();
 	const std::shared_ptr<const View> view = test.tracker->view();
 
-	CHECK(!test.tracker->is_outdated(*view), "nothing has changed");
+	CHECK(!test.tracker->is_outdated(*view), "the view is outdated without a change");
 	test.flush();
 	test.tracker->see(test.version());
-	CHECK(test.tracker->is_outdated(*view), "there is a newer one");
+	CHECK(test.tracker->is_outdated(*view), "the view is not outdated after a change");
 	wait_until("there is no newer view", [&] { return test.tracker->view()->version == test.version(); });
-	CHECK(!test.tracker->is_outdated(*test.tracker->view()), "the new one");
+	CHECK(!test.tracker->is_outdated(*test.tracker->view()), "the new view is outdated");
 }
 
-/* The larger the database, the longer it is not listed again. */
+/* The longer listing takes, the longer the pause before the next. */
 void test_pauses(const std::string &directory)
 {
 	Test test(directory);
@@ -179,13 +180,13 @@ void test_pauses(const std::string &directory)
 	}
 	const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - begun).count();
 
-	/* One in 80 ms. */
+	/* One listing in 80 ms. */
 	CHECK(test.db->listings > 1 && test.db->listings <= took / 80 + 2, "%d listings in %lld ms",
 		test.db->listings.load(), static_cast<long long>(took));
 	test.wait_ready();
 }
 
-/* Who reads does not free a view, however late. */
+/* A reader never frees a view, however late it releases it. */
 void test_replaced(const std::string &directory)
 {
 	Test test(directory);
@@ -197,17 +198,17 @@ void test_replaced(const std::string &directory)
 
 	rocksdb::CompactRangeOptions how;
 
-	/* Else tables might only move. */
+	/* Otherwise compaction might only move tables. */
 	how.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
 	test.flush();
 	check_ok(test.db->CompactRange(how, nullptr, nullptr), "compacting");
 	test.wait_ready();
-	CHECK(test.tracker->view()->version != view->version, "it is not replaced");
+	CHECK(test.tracker->view()->version != view->version, "the view is not replaced");
 	view.reset();
-	wait_until("it is kept", [&] { return table.expired(); });
+	wait_until("a table of the replaced view is kept", [&] { return table.expired(); });
 }
 
-/* Of a version that a catch-up has left half-way there is no view, but one that was there before. */
+/* A version that a failed catch-up has left half-way gets no view, but keeps an earlier one. */
 void test_distrusted(const std::string &directory)
 {
 	Test test(directory);
@@ -217,20 +218,20 @@ void test_distrusted(const std::string &directory)
 	const std::shared_ptr<const View> before = test.tracker->view();
 
 	test.tracker->distrust(before);
-	CHECK(test.tracker->view() == before, "the view of before is gone");
-	/* It is being listed meanwhile. */
+	CHECK(test.tracker->view() == before, "the previous view is gone");
+	/* The version is being listed meanwhile. */
 	test.db->listing_ms = 50;
 	test.flush();
 	test.tracker->see(test.version());
 	test.tracker->distrust(before);
 	std::this_thread::sleep_for(milliseconds(300));
-	CHECK(test.tracker->view() == before, "there is a view of what may be half a version");
-	/* It was listed meanwhile. */
+	CHECK(test.tracker->view() == before, "there is a view of a version that may be incomplete");
+	/* The version was listed before the failure. */
 	test.flush();
 	test.tracker->see(test.version());
 	wait_until("the next version has no view", [&] { return test.tracker->view()->version == test.version(); });
 	test.tracker->distrust(before);
-	CHECK(!test.tracker->view(), "the view of what may be half a version stays");
+	CHECK(!test.tracker->view(), "the view of a version that may be incomplete is kept");
 	test.flush();
 	test.tracker->see(test.version());
 	wait_until("the last version has no view", [&] {
@@ -240,15 +241,15 @@ void test_distrusted(const std::string &directory)
 	});
 }
 
-/* Nobody gets what another has taken. */
+/* Memory that is taken is not given out again. */
 void test_memory()
 {
 	IndexMemory memory(100);
 
-	CHECK(memory.take(60) && !memory.take(41) && memory.left() == 40, "there are 40");
-	CHECK(memory.take(40) && !memory.take(1) && memory.used() == 100, "all is taken");
+	CHECK(memory.take(60) && !memory.take(41) && memory.left() == 40, "40 bytes are left");
+	CHECK(memory.take(40) && !memory.take(1) && memory.used() == 100, "all bytes are taken");
 	memory.give_back(60);
-	CHECK(!memory.take(SIZE_MAX) && memory.take(60), "there are 60");
+	CHECK(!memory.take(SIZE_MAX) && memory.take(60), "60 bytes are left");
 }
 
 } /* namespace */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Keys with one writer each, which counts their versions. A read that began when version b was
- * complete, and ended before version a was begun, must see one of b to a - 1, and no reader sees a
+ * complete, and ended before version a was begun, must see one of b to a - 1, and no reader may see a
  * key go back.
  */
 #ifndef BPFOF_ROCKSDB_TESTS_VERSIONS_H
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-/* Each so many-th version of a key is that there is none. */
+/* Every DELETED_EVERY-th version of a key is a deletion. */
 constexpr uint64_t DELETED_EVERY = 7;
 
 inline bool is_deletion(uint64_t version)
@@ -22,7 +22,7 @@ inline bool is_deletion(uint64_t version)
 	return version % DELETED_EVERY == 0;
 }
 
-/* What is written for a version that is none. Some are longer than what a chain answers with. */
+/* The value of a version that is not a deletion. Some values are longer than an answer of a chain. */
 inline std::string value_of(const std::string &key, uint64_t version)
 {
 	const size_t padding = version % 101 == 0 ? 5000 : version % 80;
@@ -34,10 +34,10 @@ class Versions {
     public:
 	explicit Versions(uint64_t keys) : begun_(keys), complete_(keys) {}
 
-	/* The next version of a key, which is under way from now on. For the key's writer. */
+	/* Begins the next version of a key, and returns it. For the key's writer. */
 	uint64_t begin(uint64_t number) { return ++begun_[number]; }
 
-	/* The next one that is a deletion; those before it are never written. */
+	/* Begins the next version that is a deletion; versions before it are never written. */
 	uint64_t begin_deletion(uint64_t number)
 	{
 		const uint64_t version = (begun_[number] / DELETED_EVERY + 1) * DELETED_EVERY;
@@ -48,9 +48,9 @@ class Versions {
 
 	void complete(uint64_t number, uint64_t version) { complete_[number] = version; }
 
-	/* What a read that begins now sees at least. */
+	/* The oldest version that a read which begins now may see. */
 	uint64_t least(uint64_t number) const { return complete_[number]; }
-	/* What a read that ends now can have seen at most. */
+	/* The newest version that a read which ends now may have seen. */
 	uint64_t most(uint64_t number) const { return begun_[number]; }
 
     private:
@@ -58,8 +58,8 @@ class Versions {
 	std::vector<std::atomic<uint64_t>> complete_;
 };
 
-/* What was read of a key is one of its versions from `least` to `most`. `seen` is what this reader has
- * seen of the key at least, before and after. */
+/* Checks that the result of reading a key is one of its versions from `least` to `most`. `seen` is the
+ * newest version that this reader has seen of the key; it is updated. */
 inline void check_version(const std::string &key, const rocksdb::Status &status,
 	const std::string &value, uint64_t least, uint64_t most, uint64_t *seen)
 {

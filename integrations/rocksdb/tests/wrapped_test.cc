@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What is put on top of the database, and what closes it or opens it in another way: transactions,
+ * Objects on top of the database, and other ways of opening and closing it: transactions,
  * WaitForCompact() with close_db, and families of a database that is open for reading only.
  */
 #include "database.h"
@@ -51,7 +51,7 @@ void write_in_transactions(TransactionDB *db)
 	}
 }
 
-/* The second that wants a key waits until the time is over. */
+/* The second transaction that wants a key waits until it times out. */
 void check_conflict(TransactionDB *db)
 {
 	rocksdb::TransactionOptions soon;
@@ -65,7 +65,7 @@ void check_conflict(TransactionDB *db)
 	CHECK(value == "value 1" && second->Put(key_of(1), "").IsTimedOut(), "two have a lock");
 }
 
-/* A TransactionDB over it: what its transactions have written is read by chains. */
+/* A TransactionDB on top: chains read the writes of its transactions. */
 void test_transactions(const Place &place)
 {
 	const std::string path = place.directory + "/wrapped";
@@ -99,7 +99,7 @@ void test_transactions(const Place &place)
 	delete wrapped;
 }
 
-/* Of the database of test_transactions(). */
+/* Uses the database of test_transactions(). */
 void test_reading_only(const Place &place)
 {
 	std::vector<ColumnFamilyHandle *> handles;
@@ -122,7 +122,7 @@ void test_reading_only(const Place &place)
 }
 
 #if ROCKSDB_MAJOR >= 9
-/* With a family that is followed by a handle of the tracker's own. */
+/* With a family that the tracker follows by a handle of its own. */
 void test_closing_after_compactions(const Place &place)
 {
 	const std::string path = place.directory + "/closed";

@@ -24,7 +24,7 @@
 #include "meters.h"
 
 namespace bench {
-// What zipf.h draws from.
+// The source of random numbers for zipf.h.
 class Random {
     public:
 	explicit Random(uint64_t seed) : random_(seed) {}
@@ -90,7 +90,7 @@ uint64_t NumberOf(const WT_ITEM &key)
 	return number;
 }
 
-// Of each row the value begins with half the key, whoever has written it.
+// Each row's value begins with half the key, whichever thread wrote it.
 std::string ValueOf(const std::string &key, uint64_t salt)
 {
 	std::string value = key.substr(key.size() - kValueBytes / 2);
@@ -104,7 +104,7 @@ void Create(const Options &options)
 	WT_CONNECTION *connection;
 	WT_SESSION *session;
 	WT_CURSOR *cursor;
-	// By the extension, so that files have their room in advance; without a target.
+	// Through the extension, so that files are extended in advance; without a target.
 	const std::string settings = "create,cache_size=500MB,extensions=[" + options.extension + "={early_load=true}]";
 
 	CHECK(std::system(("mkdir -p '" + options.folder + "'").c_str()) == 0, "%s", options.folder.c_str());
@@ -128,7 +128,7 @@ void Create(const Options &options)
 		options.pages.c_str());
 }
 
-// The shares of operations, of 100, that a workload consists of.
+// The percentages of operations in a workload.
 struct Mix {
 	int reads, updates, inserts, scans, changes;
 	enum { UNIFORM, ZIPF, NEWEST } keys;
@@ -149,11 +149,11 @@ Mix MixOf(const std::string &name)
 	for (const auto &one : all)
 		if (name == one.name)
 			return one.mix;
-	std::fprintf(stderr, "%s is no workload\n%s", name.c_str(), kUsage);
+	std::fprintf(stderr, "%s is not a workload\n%s", name.c_str(), kUsage);
 	std::exit(2);
 }
 
-// The rows of the table: those that are there, and those that are being inserted.
+// The rows of the table: existing ones, and those being inserted.
 class Rows {
     public:
 	Rows(uint64_t count, int threads) : count_(count), inserting_(threads)
@@ -162,7 +162,7 @@ class Rows {
 			number = kNone;
 	}
 
-	// The number of a new row of a thread, until it is inserted.
+	// Reserves the number of a new row for a thread, until the row is inserted.
 	uint64_t Begin(int thread)
 	{
 		inserting_[thread] = count_.load();
@@ -170,10 +170,10 @@ class Rows {
 	}
 	void End(int thread) { inserting_[thread] = kNone; }
 
-	// All rows with smaller numbers are there.
+	// All rows with smaller numbers exist.
 	uint64_t Present() const
 	{
-		// A thread that has taken a smaller number said so before.
+		// A thread has published the smaller number that it has taken before.
 		uint64_t present = count_.load();
 
 		for (const auto &number : inserting_)
@@ -188,7 +188,7 @@ class Rows {
 	std::vector<std::atomic<uint64_t>> inserting_;
 };
 
-// Popular keys lie anywhere.
+// Scatters popular keys over the table.
 uint64_t Scatter(uint64_t rank, uint64_t count)
 {
 	return (rank * 0x9e3779b97f4a7c15ull >> 20) % count;
@@ -290,7 +290,7 @@ class Worker {
 		CHECK_WT(error);
 	}
 
-	// Every row that was there before comes, in order.
+	// Every row that existed before must come, in order.
 	void Scan(uint64_t first)
 	{
 		const uint64_t present = rows_.Present();
@@ -311,7 +311,8 @@ class Worker {
 		CHECK(next >= present, "a scan ends before row %llu", static_cast<unsigned long long>(next));
 	}
 
-	// The number of the cursor's row: the next, or a later one where rows are being inserted.
+	// The number of the cursor's row: the expected one, or a later one where rows are being
+	// inserted.
 	uint64_t CheckRow(uint64_t next, uint64_t present)
 	{
 		WT_ITEM key, value;
@@ -320,7 +321,7 @@ class Worker {
 		CHECK_WT(cursor_->get_value(cursor_, &value));
 		const uint64_t number = NumberOf(key);
 
-		CHECK(number == next || (next >= present && number > next), "row %llu comes in place of %llu",
+		CHECK(number == next || (next >= present && number > next), "row %llu instead of row %llu",
 			static_cast<unsigned long long>(number), static_cast<unsigned long long>(next));
 		CheckValue(static_cast<const char *>(key.data), value);
 		return number;
@@ -337,7 +338,7 @@ class Worker {
 	bench::Histogram latencies_;
 };
 
-// What the extension in use can be asked.
+// The functions of the loaded extension.
 struct Extension {
 	explicit Extension(const std::string &path)
 	{
@@ -367,7 +368,7 @@ bpfof_wiredtiger_mode ModeOf(const std::string &name)
 		return BPFOF_WIREDTIGER_PLAIN;
 	if (name == "pages")
 		return BPFOF_WIREDTIGER_PAGES;
-	CHECK(name == "values", "%s is no mode: plain, pages, values", name.c_str());
+	CHECK(name == "values", "%s is not a mode; use plain, pages or values", name.c_str());
 	return BPFOF_WIREDTIGER_VALUES;
 }
 
@@ -438,7 +439,8 @@ std::vector<std::string> Split(const std::string &list)
 	return words;
 }
 
-// A copy of a closed database, beside it, for as long as this lives: each run begins with the same tables.
+// A copy of a closed database, beside it, that lives as long as this object: each run begins with the
+// same tables.
 class Copy {
     public:
 	explicit Copy(const std::string &folder) : folder_(folder + ".run")
@@ -447,7 +449,7 @@ class Copy {
 
 		fs::remove_all(folder_);
 		fs::copy(folder, folder_);
-		// Chains read the device, past the page cache.
+		// Chains read the device, past the page cache: sync the copy first.
 		const int file = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		CHECK(file >= 0 && !syncfs(file) && !close(file), "%s: %s", folder_.c_str(), std::strerror(errno));
 	}
@@ -503,11 +505,11 @@ void Run(const Options &options)
 	for (const std::string &workload : Split(options.workloads)) {
 		bench::Histogram fill;
 
-		// The cache is as full of this workload as plain reads make it.
+		// Plain reads fill the cache with this workload's pages.
 		extension.set_mode(BPFOF_WIREDTIGER_PLAIN);
 		For(options, connection, MixOf(workload), bench::Zipf(options.keys, 0.99), &rows,
 			3 * options.warm_milliseconds, &fill);
-		// Each mode is first as often as the others: what is written before is there for all that follow.
+		// Each mode comes first equally often: its writes affect all modes after it.
 		const std::vector<std::string> modes = Split(options.modes);
 
 		for (int repetition = 0; repetition < options.repetitions; repetition++)
@@ -558,8 +560,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	options.folder = argv[optind + 1];
-	// Threads share a processor. If one that is woken takes it from one that runs, as is usual, that one waits for
-	// milliseconds, and high percentiles tell of nothing else. It would be usual if this failed.
+	// Threads share a processor. If a thread that wakes preempts a running one, as is usual, that
+	// one waits for milliseconds, and high percentiles show nothing else. If this call fails,
+	// preemption stays as usual.
 	const struct sched_param none = {};
 
 	sched_setscheduler(0, SCHED_BATCH, &none);

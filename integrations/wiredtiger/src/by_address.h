@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What is known of WiredTiger's cursors and sessions, found by their addresses. */
+/* The extension's data about WiredTiger's cursors and sessions, found by their addresses. */
 #ifndef BPFOF_WIREDTIGER_BY_ADDRESS_H
 #define BPFOF_WIREDTIGER_BY_ADDRESS_H
 
@@ -12,10 +12,11 @@
 
 namespace bpf_of {
 
-/* Threads may use it at once, but each address by one at a time: it is in parts with a lock each. */
+/* Threads may use it at once, but each address by one at a time: it is divided into parts with a lock
+ * each. */
 template <typename Value> class ByAddress {
     public:
-	/* Null if there is none. It stays in its place until it is forgotten. */
+	/* Null if there is none. The value stays in place until it is forgotten. */
 	Value *find(const void *address)
 	{
 		Part &part = part_of(address);
@@ -25,7 +26,7 @@ template <typename Value> class ByAddress {
 		return found == part.values.end() ? nullptr : found->second.get();
 	}
 
-	/* That of the address, a new one if there is none. */
+	/* The value of the address; a new one if there is none. */
 	Value *obtain(const void *address)
 	{
 		Part &part = part_of(address);
@@ -37,7 +38,7 @@ template <typename Value> class ByAddress {
 		return value.get();
 	}
 
-	/* Whatever had this address is gone. */
+	/* The object that had this address is gone. */
 	void forget(const void *address)
 	{
 		Part &part = part_of(address);

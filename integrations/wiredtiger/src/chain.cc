@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What WiredTiger's reads of pages come to. A chain runs inside the read of the first page that is not in the
- * cache: until that returns, WiredTiger holds the lock of the page's reference, so that nothing below it can be
- * read in, changed, freed or written, and what is in the file is the present state of it.
+ * Serves WiredTiger's reads of pages. A chain runs inside the read of the first page that is not in the
+ * cache: until the read returns, WiredTiger holds the lock of the page's reference, so that no page
+ * below it can be read in, changed, freed or written, and the file has their present state.
  */
 #include "scope.h"
 
@@ -20,14 +20,14 @@ thread_local Scope *scope = nullptr;
 
 namespace {
 
-/* Pages of less than this fit into scratch together. */
+/* The largest page that fits into scratch beside the request and a key. */
 constexpr size_t PAGE_KEPT_MAX = BPFOF_SCRATCH_MAX - sizeof(wt_get_request) - WT_KEY_BYTES_MAX;
 /* No tree has more levels. */
 constexpr uint8_t LEVELS_MAX = 24;
 /* Chains of one search: the second if pages of the first were written meanwhile. */
 constexpr uint32_t CHAINS_MAX = 2;
 
-/* What a thread has for its chains. */
+/* A thread's resources for its chains. */
 struct Thread {
 	~Thread() { leave(); }
 
@@ -39,7 +39,7 @@ struct Thread {
 		session.reset();
 	}
 
-	/* A reader of the session of the moment; null if there is none. */
+	/* A reader of the current session; null if there is none. */
 	struct bpfof_reader *reader_of(Target *target)
 	{
 		const uint64_t number = target->number();
@@ -55,7 +55,7 @@ struct Thread {
 		return reader;
 	}
 
-	/* Memory for so many bytes, until it is asked for again. */
+	/* Memory for so many bytes, valid until the next call. */
 	char *room(size_t bytes)
 	{
 		if (pages.size() < bytes)
@@ -69,7 +69,7 @@ struct Thread {
 	alignas(8) char scratch[BPFOF_SCRATCH_MAX];
 };
 
-/* On the heap, because a library that is loaded late has little room for such variables. */
+/* On the heap, because a library that is loaded late has little room for thread-local variables. */
 Thread &thread()
 {
 	static thread_local std::unique_ptr<Thread> own = std::make_unique<Thread>();
@@ -77,7 +77,7 @@ Thread &thread()
 	return *own;
 }
 
-/* Takes a page from what the search's chain has given. */
+/* Takes a page from the answer of the search's chain. */
 bool take_staged(File *file, uint64_t offset, size_t bytes, void *to)
 {
 	for (const char *at = scope->pages; at < scope->pages_end;) {
@@ -87,7 +87,7 @@ bool take_staged(File *file, uint64_t offset, size_t bytes, void *to)
 		at += sizeof(page);
 		if (page.offset == offset && page.bytes == bytes) {
 			memcpy(to, at, bytes);
-			/* After it was copied: what is written from now on would not be seen by a read either. */
+			/* Checked after the copy: a read would not see later writes either. */
 			if (file->log().is_clean(offset, bytes, scope->since))
 				return true;
 			counters().add(BPFOF_COUNTER(rewritten));
@@ -98,7 +98,7 @@ bool take_staged(File *file, uint64_t offset, size_t bytes, void *to)
 	return false;
 }
 
-/* Takes a page that was read ahead of its time for the cursor. */
+/* Takes a page that was read ahead for the cursor. */
 bool take_ahead(File *file, uint64_t offset, size_t bytes, void *to)
 {
 	bool was_written = false;
@@ -112,7 +112,7 @@ bool take_ahead(File *file, uint64_t offset, size_t bytes, void *to)
 	return true;
 }
 
-/* Keeps the pages that begin here, up to the end of those that are staged, for the cursor's next rows. */
+/* Keeps the pages from `at` to the end of the staged pages for the cursor's next rows. */
 void keep_ahead(File *file, const char *at)
 {
 	scope->ahead->begin(file, scope->since);
@@ -126,7 +126,8 @@ void keep_ahead(File *file, const char *at)
 	}
 }
 
-/* Whether the pages of this answer are what they say; the target is not trusted with this process's memory. */
+/* Whether the pages of this answer are consistent; the target is not trusted with this process's
+ * memory. */
 bool stage(File *file, const char *answer, size_t size, uint64_t since)
 {
 	wt_get_answer header;
@@ -160,7 +161,7 @@ bool stage(File *file, const char *answer, size_t size, uint64_t since)
 	return true;
 }
 
-/* Counts what ended a chain, and whether the target is gone. */
+/* Counts the failure of a chain, and notes if the target is lost. */
 void note_failure(Thread *thread, const bpfof_result &result)
 {
 	if (!bpfof_reader_is_connected(thread->reader) || result.error == ECONNRESET || result.error == ENOTCONN)
@@ -170,7 +171,7 @@ void note_failure(Thread *thread, const bpfof_result &result)
 	counters().add(result.error == ESTALE ? BPFOF_COUNTER(stale) : BPFOF_COUNTER(failed));
 }
 
-/* So many bytes of the leaves behind the one that is missing are worth asking for. */
+/* Bytes of the leaves after the missing one that are worth asking for. */
 uint32_t wanted_ahead()
 {
 	if (!scope->ahead || scope->wanted == Wanted::VALUE)
@@ -178,10 +179,11 @@ uint32_t wanted_ahead()
 	return scope->wanted == Wanted::PAGES ? scope->ahead->wanted_by_search() : scope->ahead->wanted_by_step();
 }
 
-/* Runs the chain of the search from this page on. Whether it has an answer, or pages. */
+/* Runs the chain of the search, starting with this page. Whether it has an answer, or pages. */
 bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 {
-	/* Who goes to the next row goes down where it is leftmost: no key is smaller than this. */
+	/* A step to the next row descends along the leftmost children: no key is smaller than this
+	 * one. */
 	static const WT_ITEM none = {"", 0, nullptr, 0, 0};
 	Table *const table = file->table();
 	const WT_ITEM &key = scope->wanted == Wanted::NEXT ? none : scope->cursor->key;
@@ -237,7 +239,7 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 		counters().add(BPFOF_COUNTER(failed));
 		return false;
 	}
-	/* Called off, it would lose its snapshot. */
+	/* Without this the cancelled search would lose its snapshot. */
 	if (answer.status == WT_GET_FOUND && !detach(scope->cursor)) {
 		scope->wanted = Wanted::PAGES;
 		return false;
@@ -250,7 +252,7 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 	return true;
 }
 
-/* Where this page and the leaves that the cursor will go on to are, as far as that is known. */
+/* The places of this page and of the leaves that the cursor will move to, as far as they are known. */
 size_t find_ahead(const File *file, uint64_t offset, size_t bytes, Place places[Ahead::PAGES_MAX])
 {
 	const uint32_t unit = file->table()->allocation_bytes.load(std::memory_order_relaxed);
@@ -272,8 +274,8 @@ size_t find_ahead(const File *file, uint64_t offset, size_t bytes, Place places[
 }
 
 /*
- * Reads the page together with those that the cursor will go on to, in one round trip. False if there are none, or
- * it failed.
+ * Reads the page together with those that the cursor will move to, in one round trip. False if there
+ * are none, or it failed.
  */
 bool read_ahead(Thread *thread, File *file, uint64_t offset, size_t bytes, void *to)
 {
@@ -290,7 +292,7 @@ bool read_ahead(Thread *thread, File *file, uint64_t offset, size_t bytes, void 
 	char *const data = thread->room(total);
 	char *at = data;
 
-	/* What lies side by side is one read. */
+	/* Adjacent pages are one read. */
 	for (size_t i = 0; i < count; at += places[i++].bytes) {
 		if (i && places[i].offset == places[i - 1].offset + places[i - 1].bytes) {
 			reads[ranges - 1].size += places[i].bytes;
@@ -315,7 +317,7 @@ bool read_ahead(Thread *thread, File *file, uint64_t offset, size_t bytes, void 
 	return true;
 }
 
-/* One page, as it is. */
+/* Reads one page by itself. */
 int read_plainly(Thread *thread, File *file, uint64_t offset, size_t bytes, void *to)
 {
 	if (thread && thread->reader) {
@@ -337,10 +339,10 @@ int read_plainly(Thread *thread, File *file, uint64_t offset, size_t bytes, void
 	return file->read(offset, bytes, to);
 }
 
-/* Whether this is a page of the table that the scope is about, and not what eviction or others read. */
+/* Whether this is a page of the scope's table, and not one that eviction or other work reads. */
 bool is_in_scope(const File *file, uint64_t offset, size_t bytes)
 {
-	/* At the beginning of the file is no page. */
+	/* There is no page at the beginning of the file. */
 	return scope && scope->table == file->table() && !scope->is_answered && offset && bytes >= WT_CLEAR_BYTES &&
 	       bytes <= WT_BLOCK_BYTES_MAX;
 }
@@ -350,14 +352,15 @@ bool is_worth_it(size_t bytes)
 {
 	if (scope->chains >= CHAINS_MAX || scope->wanted == Wanted::PREVIOUS)
 		return false;
-	/* A search for a row that looks for one beside it has no key any more, but pages' memory in its place. */
+	/* A row search that looks for a neighbouring row has no key any more: the field points into a
+	 * page. */
 	if (scope->wanted != Wanted::NEXT &&
 		(!(scope->cursor->flags & WT_CURSTD_KEY_EXT) || scope->cursor->key.size > WT_KEY_BYTES_MAX))
 		return false;
 	return scope->wanted == Wanted::VALUE || bytes <= PAGE_KEPT_MAX;
 }
 
-/* In a table of which searches miss but one page there is nothing to fetch together. */
+/* Where searches in a table miss only one page each, there is nothing to fetch together. */
 bool is_flat(Table *table)
 {
 	static thread_local uint32_t looks = 0;
@@ -370,7 +373,7 @@ bool is_flat(Table *table)
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
 bool run_late(const Scope &found)
 {
-	/* As if the network were slow, now and then. */
+	/* Simulates a slow network, now and then. */
 	static std::atomic<uint32_t> calls{0};
 
 	if (calls++ % 4 == 0)
@@ -383,13 +386,15 @@ bool run_late(const Scope &found)
 
 namespace {
 
-/* By a chain, or with pages that the cursor will go on to. Whether that was so, or the search is answered. */
+/* Reads the page by a chain, or with pages that the cursor will move to. Whether that succeeded, or the
+ * search is answered. */
 bool read_together(Thread *own, File *file, uint64_t offset, size_t bytes, void *to)
 {
 	/*
-	 * What has happened since the search began: it has a snapshot only now, which may have a truncation; and the
-	 * page above this one was read, which may say that this one is deleted. And a page that is not to come to
-	 * WiredTiger, which compares it with its address, has to be compared by the chain.
+	 * Checked again, because of events since the search began: only now does it have a snapshot,
+	 * which may include a truncation; and the parent page was read, which may mark this one as
+	 * deleted. Also, WiredTiger compares a page with the checksum of its address; a page that it
+	 * does not receive must be compared by the chain.
 	 */
 	if (scope->wanted == Wanted::VALUE && (!has_answers(file->table()) || !file->checksum(offset)))
 		scope->wanted = Wanted::PAGES;
@@ -403,13 +408,14 @@ bool read_together(Thread *own, File *file, uint64_t offset, size_t bytes, void 
 #endif
 	if (scope->wanted != Wanted::VALUE && read_ahead(own, file, offset, bytes, to))
 		return true;
-	/* Who waited in vain does not wait again. */
+	/* After a wait in vain the search does not wait again. */
 	if (own->session->is_lost() || !is_worth_it(bytes) || (scope->wanted != Wanted::VALUE && is_flat(file->table())))
 		return false;
 	return run(own, file, offset, bytes) && (scope->is_answered || take_staged(file, offset, bytes, to));
 }
 
-/* From what the search or the cursor has already, together with others, or by itself. */
+/* Takes the page from the search's or the cursor's pages, reads it together with others, or by
+ * itself. */
 int read_in_scope(File *file, Engine *engine, uint64_t offset, size_t bytes, void *to)
 {
 	const bool is_ours = is_in_scope(file, offset, bytes);

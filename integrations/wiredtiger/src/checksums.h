@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The checksum that each page of a file has by its address. The address itself stays with WiredTiger, and a read is not
- * told of it; but pages that are read or written say what they and their children have.
+ * The checksum in the address of each page of a file. The address itself stays with WiredTiger, which
+ * does not pass it to reads; but pages that are read or written contain their own checksum and those of
+ * their children.
  */
 #ifndef BPFOF_WIREDTIGER_CHECKSUMS_H
 #define BPFOF_WIREDTIGER_CHECKSUMS_H
@@ -10,7 +11,7 @@
 
 namespace bpf_of {
 
-/* By places in units, in which addresses count. */
+/* Places are in units of the allocation size, as in addresses. */
 class Checksums {
     public:
 	void note(uint64_t at, uint32_t checksum)

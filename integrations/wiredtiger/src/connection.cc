@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Methods of connections and sessions that are ours: each cursor is wrapped, and each truncation is seen. */
+/* Methods of connections and sessions that this extension replaces, to wrap each cursor and see each
+ * truncation. */
 #include "cursor.h"
 #include "guard.h"
 
@@ -9,7 +10,7 @@ namespace bpf_of {
 
 namespace {
 
-/* Databases that a process has open at once with this extension. */
+/* The most databases that a process may have open at once with this extension. */
 constexpr size_t ENGINES_MAX = 64;
 
 struct Entry {
@@ -25,7 +26,7 @@ int truncate(WT_SESSION *session, const char *uri, WT_CURSOR *start, WT_CURSOR *
 	Table *const table = table_of(start ? start : stop);
 	const bool is_any = !table && (!uri || strncmp(uri, "log:", 4));
 
-	/* Before it happens: searches that begin later must know. */
+	/* Set before the truncation: searches that begin later must see it. */
 	if (table)
 		table->is_truncated = true;
 	if (is_any)
@@ -53,7 +54,7 @@ int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const c
 
 	if (error)
 		return error;
-	/* Without memory it is WiredTiger's own. */
+	/* Without memory for the wrapper the cursor stays WiredTiger's own. */
 	guarded([&] {
 		wrap_cursor(engine, *cursor, config);
 		return 0;
@@ -61,7 +62,7 @@ int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const c
 	return 0;
 }
 
-/* WiredTiger closes the sessions that are open, and calls none of their methods for it. */
+/* WiredTiger closes the open sessions without calling their methods. */
 int close_connection(WT_CONNECTION *connection, const char *config)
 {
 	Engine *const engine = engine_of(connection);
@@ -70,7 +71,7 @@ int close_connection(WT_CONNECTION *connection, const char *config)
 	return engine->close_connection(connection, config);
 }
 
-/* Of the session's method, WiredTiger's own goes into the engine, and ours takes its place. */
+/* Saves WiredTiger's own method of the session in the engine, and replaces it. */
 #define BPFOF_WRAP(method, ours)                                                                       \
 	do {                                                                                           \
 		engine->method = (*session)->method;                                                   \

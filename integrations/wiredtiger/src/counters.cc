@@ -10,7 +10,7 @@ namespace bpf_of {
 
 namespace {
 
-/* Never destroyed: threads end at any time. */
+/* Never destroyed: threads may end at any time. */
 struct All {
 	std::mutex mutex;
 	std::vector<Counters *> threads;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Counters that each thread has for itself, so that counting costs a store. */
+/* Counters of each thread, so that counting costs only a store. */
 #ifndef BPFOF_WIREDTIGER_COUNTERS_H
 #define BPFOF_WIREDTIGER_COUNTERS_H
 
@@ -12,10 +12,10 @@ namespace bpf_of {
 
 constexpr size_t COUNTERS = sizeof(bpfof_wiredtiger_counters) / sizeof(uint64_t);
 
-/* The place of a counter in the structure. */
+/* The index of a counter in the structure. */
 #define BPFOF_COUNTER(name) (offsetof(bpfof_wiredtiger_counters, name) / sizeof(uint64_t))
 
-/* Those of one thread, part of the whole while it lives and after. */
+/* The counters of one thread. The totals include them while the thread lives and after. */
 class Counters {
     public:
 	Counters();
@@ -36,13 +36,13 @@ class Counters {
 	std::atomic<uint64_t> values_[COUNTERS] = {};
 };
 
-/* Of the calling thread. */
+/* The counters of the calling thread. */
 Counters &counters();
 
-/* Keeps what bpfof_wiredtiger_last_error() tells. */
+/* Stores the text that bpfof_wiredtiger_last_error() returns. */
 void note_error(const char *text);
 
-/* All of them, as a JSON object. */
+/* The totals, as a JSON object. */
 std::string counters_as_json();
 
 } /* namespace bpf_of */

@@ -14,36 +14,38 @@ namespace bpf_of {
 
 namespace {
 
-/* Pages of a full cache come back; of one with room, hardly. */
+/* With a full cache more pages than this are read again after an eviction; with room in the cache,
+ * hardly any. */
 constexpr uint32_t RETURNING_PERCENT = 12;
-/* Where more values than this are none, few are asked for. */
+/* If more chains for values than this return pages instead, values are requested only now and then. */
 constexpr uint32_t DECLINING_PERCENT = 50;
 
 std::atomic<int> mode{BPFOF_WIREDTIGER_VALUES};
 
-/* What is known of a session. */
+/* The extension's data about a session. */
 struct Cursors {
-	/* Those that are wrapped and open, and how many of them are detached. */
+	/* Wrapped cursors that are open, and how many of them are detached. */
 	std::vector<WT_CURSOR *> open;
 	size_t detached = 0;
 
 	/*
-	 * WiredTiger keeps a session's snapshot while one of the session's cursors has a position. This one, in its
-	 * metadata, has it on behalf of those that are detached. Null until a search needs it.
+	 * WiredTiger keeps a session's snapshot while one of the session's cursors has a position. This
+	 * cursor, in WiredTiger's metadata, has a position on behalf of the detached ones. Null until a
+	 * search needs it.
 	 */
 	WT_CURSOR *anchor = nullptr;
-	/* WiredTiger's own methods of it. */
+	/* The anchor's original methods. */
 	int (*reset)(WT_CURSOR *) = nullptr;
 	int (*close)(WT_CURSOR *) = nullptr;
 };
 
-/* What is known of a cursor that is wrapped, until it is closed. */
+/* The extension's data about a wrapped cursor, until it is closed. */
 struct State {
 	Engine *engine = nullptr;
 	Table *table = nullptr;
 	Cursors *session = nullptr;
 
-	/* WiredTiger's own methods. */
+	/* The cursor's original methods. */
 	int (*search)(WT_CURSOR *) = nullptr;
 	int (*search_near)(WT_CURSOR *, int *) = nullptr;
 	int (*insert)(WT_CURSOR *) = nullptr;
@@ -56,15 +58,15 @@ struct State {
 	int (*reset)(WT_CURSOR *) = nullptr;
 	int (*close)(WT_CURSOR *) = nullptr;
 
-	/* The last search was called off: the cursor has a key and a value, and no position. */
+	/* The last search was cancelled: the cursor has a key and a value, but no position. */
 	bool is_detached = false;
 	std::string key, value;
 
-	/* Pages that it will go on to. */
+	/* Pages that the cursor will move to. */
 	Ahead ahead;
 };
 
-/* Never destroyed: threads end at any time. */
+/* Never destroyed: threads may end at any time. */
 ByAddress<State> &states()
 {
 	static ByAddress<State> *const all = new ByAddress<State>;
@@ -72,7 +74,7 @@ ByAddress<State> &states()
 	return *all;
 }
 
-/* WiredTiger has an array of sessions, so that they are never more than it has places. */
+/* Entries are never removed: WiredTiger has an array of sessions, which bounds their number. */
 ByAddress<Cursors> &sessions()
 {
 	static ByAddress<Cursors> *const all = new ByAddress<Cursors>;
@@ -80,14 +82,14 @@ ByAddress<Cursors> &sessions()
 	return *all;
 }
 
-/* Says what the reads of this thread are for. */
+/* Sets the scope of this thread's reads during a call of the cursor. */
 class Searching {
     public:
 	Searching(const State *state, WT_CURSOR *cursor, Wanted wanted, Ahead *ahead = nullptr)
 		: scope_{state->engine, state->table, cursor, wanted, ahead}, outer_(scope)
 	{
 		const bool is_step = wanted == Wanted::NEXT || wanted == Wanted::PREVIOUS;
-		/* Without a key WiredTiger says so. */
+		/* A search without a key is left to WiredTiger, which reports the error. */
 		const bool is_on = mode.load(std::memory_order_relaxed) != BPFOF_WIREDTIGER_PLAIN &&
 				   (is_step || cursor->flags & WT_CURSTD_KEY_SET) && state->engine->target() &&
 				   state->table->is_suitable.load(std::memory_order_relaxed);
@@ -105,7 +107,7 @@ class Searching {
 	Scope *const outer_;
 };
 
-/* One of so many. */
+/* A random number below `limit`. */
 uint32_t random_below(uint32_t limit)
 {
 	static thread_local uint64_t state = reinterpret_cast<uintptr_t>(&state) | 1;
@@ -118,7 +120,8 @@ uint32_t random_below(uint32_t limit)
 
 int reset(WT_CURSOR *cursor);
 
-/* WiredTiger resets all cursors of the session: so are those that are detached, of which it does not know. */
+/* WiredTiger resets all cursors of the session, but does not know of the detached ones: they are reset
+ * here. */
 int reset_anchor(WT_CURSOR *anchor)
 {
 	Cursors *const own = sessions().find(anchor->session);
@@ -129,7 +132,7 @@ int reset_anchor(WT_CURSOR *anchor)
 	return own->reset(anchor);
 }
 
-/* The session is closed. */
+/* The session is being closed. */
 int close_anchor(WT_CURSOR *anchor)
 {
 	Cursors *const own = sessions().find(anchor->session);
@@ -140,7 +143,7 @@ int close_anchor(WT_CURSOR *anchor)
 	return anchor->close(anchor);
 }
 
-/* Whether the cursor's session has an anchor, which it gets with the first search that needs it. */
+/* Whether the cursor's session has an anchor, which is opened for the first search that needs it. */
 bool has_anchor(const State *state, WT_SESSION *session)
 {
 	Cursors *const own = state->session;
@@ -158,7 +161,8 @@ bool has_anchor(const State *state, WT_SESSION *session)
 	return true;
 }
 
-/* The cursor gives up the row of a search that was called off; and the session its snapshot, if no other one has it. */
+/* The cursor gives up the row of a cancelled search; the session gives up its snapshot if no other
+ * cursor needs it. */
 void leave(State *state)
 {
 	Cursors *const own = state->session;
@@ -186,7 +190,7 @@ Wanted wanted_by_search(const State *state, WT_SESSION *session)
 	return has_anchor(state, session) ? Wanted::VALUE : Wanted::PAGES;
 }
 
-/* The cursor gets the key of the row whose search was called off, and no value. */
+/* Gives the cursor the key of the row whose search was cancelled, and no value. */
 void take_key(const State *state, WT_CURSOR *cursor)
 {
 	cursor->key.data = state->key.data();
@@ -195,14 +199,14 @@ void take_key(const State *state, WT_CURSOR *cursor)
 	cursor->flags |= WT_CURSTD_KEY_EXT;
 }
 
-/* Whether the program has set no other key since. */
+/* Whether the program has not set another key since. */
 bool has_its_key(const State *state, const WT_CURSOR *cursor)
 {
 	return cursor->flags & WT_CURSTD_KEY_SET && cursor->key.data == state->key.data() &&
 	       cursor->key.size == state->key.size();
 }
 
-/* The cursor gets the value that a chain has found. */
+/* Gives the cursor the value that a chain has found. */
 int take_value(State *state, WT_CURSOR *cursor, const Scope &found)
 {
 	if (!found.is_found)
@@ -224,7 +228,7 @@ int take_value(State *state, WT_CURSOR *cursor, const Scope &found)
 	return 0;
 }
 
-/* What descends by the cursor's key, and needs no position. */
+/* Makes a call that descends by the cursor's key, and needs no position. */
 template <typename Call> int with_pages(WT_CURSOR *cursor, const Call &call)
 {
 	State *const state = states().find(cursor);
@@ -254,20 +258,20 @@ int search(WT_CURSOR *cursor)
 }
 
 /*
- * Goes to the cursor's row, or to one beside it, and *beside says on which side. After a search that was called off
- * that is where it would have gone, unless the row is gone since.
+ * Positions the cursor at its row, or at a neighbouring one; *beside says on which side. After a
+ * cancelled search that is where the search would have ended, unless the row is gone since.
  */
 int attach(State *state, WT_CURSOR *cursor, int *beside)
 {
 	const Searching searching(state, cursor, Wanted::PAGES, &state->ahead);
 	const int error = state->search_near(cursor, beside);
 
-	/* Who tries again is still at that row. */
+	/* The cursor keeps that row, so that the program can try again. */
 	if (state->is_detached && error && error != WT_NOTFOUND) {
 		take_key(state, cursor);
 		return error;
 	}
-	/* Only now that WiredTiger has the position: the snapshot is still that of the search. */
+	/* Only now, because WiredTiger has the position: the snapshot is still that of the search. */
 	leave(state);
 	return error;
 }
@@ -301,7 +305,7 @@ int modify(WT_CURSOR *cursor, WT_MODIFY *entries, int count)
 	return with_pages(cursor, [=](State *state) { return state->modify(cursor, entries, count); });
 }
 
-/* Who removes a row keeps its position. */
+/* A cursor that removes a row keeps its position. */
 int remove(WT_CURSOR *cursor)
 {
 	State *const attached = states().find(cursor);
@@ -312,14 +316,14 @@ int remove(WT_CURSOR *cursor)
 
 		if (error && error != WT_NOTFOUND)
 			return error;
-		/* The row is gone: as for any key that was set. */
+		/* The row is gone: continue as for any key that was set. */
 		if (error || beside)
 			take_key(attached, cursor);
 	}
 	return with_pages(cursor, [=](State *state) { return state->remove(cursor); });
 }
 
-/* To the row behind the cursor's, or before it. */
+/* Moves to the row after the cursor's, or before it. */
 int step(WT_CURSOR *cursor, Wanted wanted)
 {
 	State *const state = states().find(cursor);
@@ -328,11 +332,11 @@ int step(WT_CURSOR *cursor, Wanted wanted)
 	if (state->is_detached) {
 		int beside;
 
-		/* From its row on, whatever key the program has set since. */
+		/* From the cursor's row, whatever key the program has set since. */
 		take_key(state, cursor);
 		const int error = attach(state, cursor, &beside);
 
-		/* It may be there already. */
+		/* The cursor may already be at the neighbouring row. */
 		if (error || (is_next ? beside > 0 : beside < 0))
 			return error;
 	}
@@ -363,7 +367,7 @@ int reset(WT_CURSOR *cursor)
 	return state->reset(cursor);
 }
 
-/* Of `cursor->method`, WiredTiger's own goes into the state, and ours takes its place. */
+/* Saves WiredTiger's own `cursor->method` in the state, and replaces it. */
 #define BPFOF_WRAP(method)                                                                             \
 	do {                                                                                           \
 		state->method = cursor->method;                                                        \
@@ -381,7 +385,7 @@ int reset(WT_CURSOR *cursor)
 	of(prev);                                                                                      \
 	of(reset);                                                                                     \
 	of(close)
-/* WiredTiger may keep the cursor, and open it for itself. */
+/* WiredTiger may cache the closed cursor, and reopen it for its own use. */
 #define BPFOF_UNWRAP(method) cursor->method = state->method
 
 int close(WT_CURSOR *cursor)
@@ -397,7 +401,7 @@ int close(WT_CURSOR *cursor)
 	return cursor->close(cursor);
 }
 
-/* WiredTiger's configuration strings, as it reads them itself. */
+/* Reads WiredTiger's configuration strings as WiredTiger does. */
 class Config {
     public:
 	Config(WT_SESSION *session, const char *text)
@@ -405,7 +409,7 @@ class Config {
 	{
 	}
 
-	/* Nothing, and 0, if it is not there. */
+	/* Empty, or 0, if the name is missing. */
 	std::string text(const char *name) const
 	{
 		const WT_CONFIG_ITEM item = find(name);
@@ -443,7 +447,7 @@ class Config {
 	const char *const text_;
 };
 
-/* Finds out whether the pages of a table are what wt_get reads. */
+/* Determines whether wt_get can read the pages of a table. */
 void learn(WT_SESSION *session, Table *table)
 {
 	WT_EXTENSION_API *const api = session->connection->get_extension_api(session->connection);
@@ -456,7 +460,7 @@ void learn(WT_SESSION *session, Table *table)
 	const std::string key = metadata.text("key_format"), compressor = metadata.text("block_compressor");
 
 	table->allocation_bytes = uint32_t(bytes);
-	/* As bpfof_decompress() calls them. */
+	/* The numbers of bpfof_decompress(). */
 	table->compressor = compressor == "snappy" ? 1 : compressor == "lz4" ? 4 : compressor == "zstd" ? 7 : 0;
 	table->is_suitable = bytes >= 512 && bytes <= WT_BLOCK_BYTES_MAX && !key.empty() && key != "r" &&
 			     metadata.is_none("collator") && metadata.is_none("huffman_key") &&
@@ -465,7 +469,7 @@ void learn(WT_SESSION *session, Table *table)
 	free(found);
 }
 
-/* Cursors that do more, or less, than to go to rows. */
+/* Whether a cursor does more, or less, than move to rows. */
 bool is_special(WT_SESSION *session, const char *text)
 {
 	const Config config(session, text);
@@ -480,7 +484,7 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 {
 	const char *const uri = cursor->internal_uri ? cursor->internal_uri : cursor->uri;
 
-	/* One that is wrapped already was opened inside this call. */
+	/* A cursor that is wrapped already was opened inside this call. */
 	if (!uri || strncmp(uri, "file:", 5) || cursor->search == search || is_special(cursor->session, config))
 		return;
 	const std::string name = uri + 5;
@@ -496,7 +500,7 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 	state->ahead.begin_as(state->table->usual_ahead);
 	state->session = sessions().find(cursor->session);
 	state->session->open.push_back(cursor);
-	/* Only now, that nothing throws any more. */
+	/* Last, because nothing can throw any more. */
 	BPFOF_METHODS(BPFOF_WRAP);
 }
 

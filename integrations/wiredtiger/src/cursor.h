@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Cursors whose methods are ours: they tell which key is sought, and take values from chains. */
+/* Cursors whose methods are replaced, to learn which key is sought and to return values from chains. */
 #ifndef BPFOF_WIREDTIGER_CURSOR_H
 #define BPFOF_WIREDTIGER_CURSOR_H
 
@@ -12,13 +12,13 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config);
 /* The table of a wrapped cursor, or null. */
 Table *table_of(const WT_CURSOR *cursor);
 
-/* A session that has no cursors yet; there may have been another one at its address. */
+/* Begins a session, which has no cursors yet; another one may have had its address. */
 void begin_session(const WT_SESSION *session);
-/* The session is about to be closed: the program hears of no cursor that it has not opened. */
+/* The session is about to be closed: closes the cursor that the program has not opened. */
 void end_session(const WT_SESSION *session);
 /*
- * For the cursor's search, which is about to be called off: until it goes to another row its session keeps the snapshot
- * that it has now. False if that is not possible.
+ * Prepares the cursor's search to be cancelled: until the cursor goes to another row, its session keeps
+ * the current snapshot. False if that is not possible.
  */
 bool detach(const WT_CURSOR *cursor);
 

@@ -16,7 +16,7 @@ Engine::Engine(WT_CONNECTION *connection, const Settings &settings) : connection
 		return;
 	WT_EXTENSION_API *const api = connection->get_extension_api(connection);
 
-	api->err_printf(api, nullptr, "bpfof: searches read plainly until the target is there: %s",
+	api->err_printf(api, nullptr, "bpfof: searches use plain reads until the target can be reached: %s",
 		target_->problem().c_str());
 }
 
@@ -24,7 +24,7 @@ void Engine::log(const std::string &text)
 {
 	std::lock_guard<std::mutex> lock(logging_);
 
-	/* Before and after that WiredTiger is at work in the session that would tell it. */
+	/* Before and after that, WiredTiger is at work in the session that would report the message. */
 	if (!is_started_ || is_closing_)
 		return;
 	WT_EXTENSION_API *const api = connection->get_extension_api(connection);
@@ -69,9 +69,21 @@ Table *Engine::table(const std::string &file)
 	return table.get();
 }
 
+void Engine::renames(const std::string &from, const std::string &to)
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		const auto found = tables_.find(from);
+
+		if (found == tables_.end() || !found->second->has_deleted)
+			return;
+	}
+	table(to)->has_deleted = true;
+}
+
 /*
- * What was to be kept may be lost, and the system says so once: the next sync would succeed. So there is none, and
- * nothing is written that would count on it.
+ * Data that should be durable may be lost, and the system reports that only once: the next sync would
+ * succeed. So there is no further sync, and no further write that would rely on one.
  */
 int Engine::fail(WT_SESSION *session, const char *path, int error)
 {
@@ -79,7 +91,7 @@ int Engine::fail(WT_SESSION *session, const char *path, int error)
 
 	has_failed_ = true;
 	api->err_printf(api, session,
-		"bpfof: %s cannot be synced: %s; nothing is written any more until the database is opened again", path,
+		"bpfof: cannot sync %s: %s; writes are refused until the database is opened again", path,
 		strerror(error));
 	return WT_PANIC;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* All that belongs to one open database. */
+/* The state of one open database. */
 #ifndef BPFOF_WIREDTIGER_ENGINE_H
 #define BPFOF_WIREDTIGER_ENGINE_H
 
@@ -12,28 +12,33 @@ namespace bpf_of {
 
 class Engine {
     public:
-	/* Throws Mistake if no target can be reached by the settings. */
+	/* Throws Mistake if the settings can never lead to a target. */
 	Engine(WT_CONNECTION *connection, const Settings &settings);
 
 	const Settings &settings() const { return settings_; }
-	/* Null if there is none in the settings. */
+	/* Null if the settings name no target. */
 	Target *target() const { return settings_.url.empty() ? nullptr : target_.get(); }
 
-	/* The table of this file; it stays where it is. */
+	/* The table of this file; it stays in place. */
 	Table *table(const std::string &file);
-	/* A session of the program: what WiredTiger opens from now on is of its own accord no more. */
+	/* The file of a table is about to get another name, perhaps: what may be deleted in it stays known. */
+	void renames(const std::string &from, const std::string &to);
+	/* The program has opened a session: from now on WiredTiger no longer opens tables for
+	 * recovery. */
 	void started() { is_started_ = true; }
-	/* Some tables are truncated now, among them perhaps some that WiredTiger opens only then. */
+	/* Tables are being truncated that are not named, perhaps also some that WiredTiger opens
+	 * meanwhile. */
 	void begin_truncation();
 	void end_truncation() { truncations_--; }
-	/* Whether a table that is opened now may be truncated without being told: by recovery no cursor tells. */
+	/* Whether a table that is opened now may be truncated unnoticed: recovery truncates without a
+	 * cursor. */
 	bool may_be_truncating() const { return !is_started_ || truncations_; }
 
-	/* A sync has failed: tells why, and gives what WiredTiger's calls end with from then on. */
+	/* A sync has failed: reports why, and returns the error of WiredTiger's calls from then on. */
 	int fail(WT_SESSION *session, const char *path, int error);
 	bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
 
-	/* The file's name as tables have it: from the database's folder on. */
+	/* The name by which tables know the file: relative to the database's folder. */
 	std::string name_of(const char *path) const;
 
 	/* Sessions that the program has open. */
@@ -43,7 +48,7 @@ class Engine {
 	void end_sessions();
 
 	WT_CONNECTION *const connection;
-	/* WiredTiger's own methods. */
+	/* The connection's and its sessions' original methods. */
 	int (*close_connection)(WT_CONNECTION *, const char *) = nullptr;
 	int (*open_session)(WT_CONNECTION *, WT_EVENT_HANDLER *, const char *, WT_SESSION **) = nullptr;
 	std::atomic<decltype(WT_SESSION::open_cursor)> open_cursor{nullptr};
@@ -60,18 +65,18 @@ class Engine {
 	std::atomic<bool> is_started_{false};
 	std::atomic<uint32_t> truncations_{0};
 	std::atomic<bool> has_failed_{false};
-	/* While it is held the database is not closed. */
+	/* While it is held, the database is not closed. */
 	std::mutex logging_;
 	bool is_closing_ = false;
-	/* It writes the counters, too. */
+	/* Also writes the counters. */
 	std::unique_ptr<Target> target_;
 };
 
 /* The database of a connection; null if it has none. */
 Engine *engine_of(WT_CONNECTION *connection);
-/* Has sessions of the connection, and their cursors, wrapped. False if there are too many connections. */
+/* Wraps the sessions of the connection, and their cursors. False if there are too many connections. */
 bool wrap_connection(WT_CONNECTION *connection, Engine *engine);
-/* The connection is closed. */
+/* Undoes wrap_connection(), because the connection is closed. */
 void unwrap_connection(Engine *engine);
 
 /* Gives the database its file system. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What WiredTiger calls when it loads the library. */
+/* The function that WiredTiger calls when it loads the library. */
 #include "engine.h"
 
 #include <cerrno>
@@ -13,16 +13,16 @@ extern "C" __attribute__((visibility("default"))) int wiredtiger_extension_init(
 	int major = 0, minor = 0;
 
 	api->version(&major, &minor, nullptr);
-	/* Sessions and cursors have other methods with each minor version. */
+	/* The methods of sessions and cursors differ between minor versions. */
 	if (major != WIREDTIGER_VERSION_MAJOR || minor != WIREDTIGER_VERSION_MINOR) {
 		api->err_printf(api, nullptr,
-			"bpfof: this extension was built for WiredTiger %d.%d, and this is %d.%d: build it with the headers "
-			"of that (docs/wiredtiger.md)",
+			"bpfof: this extension was built for WiredTiger %d.%d, but %d.%d is running: build it with the headers "
+			"of the running version (docs/wiredtiger.md)",
 			WIREDTIGER_VERSION_MAJOR, WIREDTIGER_VERSION_MINOR, major, minor);
 		return EINVAL;
 	}
 	if (bpf_of::engine_of(connection)) {
-		api->err_printf(api, nullptr, "bpfof: the extension is named twice in extensions=[]");
+		api->err_printf(api, nullptr, "bpfof: the extension is listed twice in extensions=[]");
 		return EINVAL;
 	}
 	int error = bpf_of::read_settings(api, config, &settings);

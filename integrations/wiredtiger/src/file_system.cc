@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * WiredTiger's files. Those of tables are opened past the page cache, never become shorter, and have their
- * pages read by read_page(); all others are what POSIX makes of them.
+ * WiredTiger's files. Files of tables are opened past the page cache, are never shortened, and have
+ * their pages read by read_page(); all others are plain POSIX files.
  */
 #include "guard.h"
 #include "scope.h"
@@ -26,11 +26,11 @@ struct FileSystem {
 	Engine *engine;
 };
 
-/* `methods` comes first: WiredTiger has the address of that. */
+/* `methods` comes first: WiredTiger has its address. */
 struct Handle {
 	WT_FILE_HANDLE methods = {};
 	Engine *engine;
-	/* Of other files than tables; -1 for these once they are open. */
+	/* For files that are not tables; -1 for tables once they are open. */
 	int fd = -1;
 	std::unique_ptr<File> file;
 
@@ -55,7 +55,7 @@ Handle *handle_of(WT_FILE_HANDLE *handle)
 	return reinterpret_cast<Handle *>(handle);
 }
 
-/* ---- Files that are no tables ---- */
+/* ---- Files that are not tables ---- */
 
 int plain_read(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t bytes, void *to)
 {
@@ -199,14 +199,14 @@ int flags_of(WT_FS_OPEN_FILE_TYPE type, uint32_t flags, bool is_log_dsync)
 	return open_flags;
 }
 
-/* The folder of a name that was made, changed or removed. */
+/* Syncs the folder of a name that was made, changed or removed. */
 int sync_folder_of(Engine *engine, WT_SESSION *session, const char *path)
 {
 	const char *const slash = strrchr(path, '/');
 	const std::string folder = slash ? std::string(path, slash + 1 - path) : ".";
 	const int fd = open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
 
-	/* Nothing is lost where nothing was tried. */
+	/* No sync was tried, so none has failed. */
 	if (fd < 0)
 		return errno;
 	const bool is_synced = fdatasync(fd) == 0;
@@ -229,12 +229,12 @@ bool is_table(WT_FS_OPEN_FILE_TYPE type, const std::string &name)
 
 int open_table(Handle *handle, const std::string &name, const char *path, int flags)
 {
-	/* Without O_DIRECT nothing is pushed down, and all goes by the page cache. */
+	/* Without O_DIRECT nothing is pushed down, and all reads and writes use the page cache. */
 	int fd = open(path, flags | O_DIRECT, 0666);
 	const bool is_direct = fd >= 0;
 	struct stat found;
 
-	/* It was made by then. */
+	/* O_EXCL would fail now: the first attempt has created the file. */
 	if (fd < 0 && errno == EINVAL)
 		fd = open(path, flags & ~O_EXCL, 0666);
 	if (fd < 0)
@@ -248,12 +248,13 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 	handle->fd = fd;
 	Table *const table = handle->engine->table(name);
 
-	/* It may be another table of the same name, and is one if the file is new. */
+	/* The file may belong to another table of the same name, and does if it is new. */
 	table->is_suitable = false;
 	table->is_known = false;
 	if (flags & O_EXCL)
 		table->has_deleted = false;
-	/* In this order: a truncation that begins now is seen, or it sees the table. */
+	/* In this order: either a beginning truncation is seen here, or the truncation sees the
+	 * table. */
 	table->is_truncated = false;
 	if (handle->engine->may_be_truncating())
 		table->is_truncated = true;
@@ -393,6 +394,14 @@ int remove_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *path, u
 
 int rename_file(WT_FILE_SYSTEM *system, WT_SESSION *session, const char *from, const char *to, uint32_t flags)
 {
+	Engine *const engine = engine_of_system(system);
+	const int error = guarded([=] {
+		engine->renames(engine->name_of(from), engine->name_of(to));
+		return 0;
+	});
+
+	if (error)
+		return error;
 	if (rename(from, to) < 0)
 		return errno;
 	return flags & WT_FS_DURABLE ? sync_folder(engine_of_system(system), session, to) : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Calls from WiredTiger, which is C: what they throw must not reach it. */
+/* Wraps calls from WiredTiger, which is C: exceptions must not reach it. */
 #ifndef BPFOF_WIREDTIGER_GUARD_H
 #define BPFOF_WIREDTIGER_GUARD_H
 

@@ -11,28 +11,29 @@ namespace bpf_of {
 
 namespace {
 
-/* Long cells: the upper four bits of their first byte. */
+/* Types of long cells: the upper four bits of their first byte. */
 constexpr uint8_t CELL_INTERNAL = 1;
 constexpr uint8_t CELL_LEAF_LAST = 3;
 constexpr uint8_t CELL_VALUE_COPY = 9;
-/* Their flags. */
+/* Flags of long cells. */
 constexpr uint8_t CELL_HAS_WINDOW = 8;
 constexpr uint8_t CELL_HAS_NUMBER = 4;
 constexpr uint8_t WINDOW_NUMBERS = 0x7e;
-/* Keys whose length is counted from 64. */
+/* Long cells of keys store the length minus 64. */
 constexpr uint8_t CELL_KEY = 5;
 constexpr uint64_t SHORT_BYTES_MAX = 64;
 
-/* Takes one thing after the other from a page; after a failure it gives nothing. */
+/* Parses a page cell by cell; after a failure it returns nothing more. */
 class Cells {
     public:
 	Cells(const uint8_t *at, const uint8_t *end) : at_(at), end_(end) {}
 
 	bool has_failed() const { return !at_; }
-	/* A long cell of type 0 with no more than flags: a deleted address, of which newer versions have other fields. */
+	/* A long cell of type 0 with no other bits than flags: a deleted address, with further fields
+	 * in newer versions. */
 	bool is_deleted_address() const { return at_ < end_ && !(*at_ & ~(CELL_HAS_WINDOW | CELL_HAS_NUMBER)); }
 
-	/* The type of the next cell, and what it holds. Short ones are keys. */
+	/* Takes the next cell: returns its type, and its content. Short cells are keys. */
 	uint8_t take(Cells *content)
 	{
 		const uint8_t first = byte();
@@ -42,7 +43,7 @@ class Cells {
 			skip_window(first);
 			bytes = packed() + (first >> 4 == CELL_KEY ? SHORT_BYTES_MAX : 0);
 		} else if ((first & 3) != 1) {
-			/* A key with a prefix, a value: none of an internal page. */
+			/* A key with a prefix, or a value: internal pages have neither. */
 			at_ = nullptr;
 		}
 		if (first >> 4 >= CELL_VALUE_COPY && !(first & 3))
@@ -101,13 +102,14 @@ uint32_t number_at(const uint8_t *page, size_t at)
 	return number;
 }
 
-/* In units. */
+/* Place and size in units. */
 struct Leaf {
 	uint32_t at;
 	uint16_t units;
 };
 
-/* A leaf's address; at 0, where the file has its descriptor, if it is another one. Any child's checksum is noted. */
+/* The place of a leaf; 0, where the file has its descriptor, for other addresses. Notes any child's
+ * checksum. */
 Leaf leaf_of(uint8_t type, Cells address, Checksums *checksums)
 {
 	const uint64_t at = address.packed() + 1, units = address.packed(), checksum = address.packed();
@@ -135,7 +137,7 @@ bool Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes, Check
 	Cells cells(from + WT_PAGE_CELLS, from + end);
 	Leaf before = {0, 0}, own = {0, 0};
 
-	/* One more than there are, for the last one. */
+	/* One round more than there are children, for the last one. */
 	for (uint32_t left = number_at(from, WT_PAGE_ENTRIES) / 2 + 1; left; left--) {
 		Cells content(nullptr, nullptr);
 		Leaf behind = {0, 0};

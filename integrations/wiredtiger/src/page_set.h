@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Which pages of a file were in the cache. */
+/* The pages of a file that have been in the cache. */
 #ifndef BPFOF_WIREDTIGER_PAGE_SET_H
 #define BPFOF_WIREDTIGER_PAGE_SET_H
 
@@ -7,10 +7,10 @@
 
 namespace bpf_of {
 
-/* By places in units, in which addresses count. What two threads add at once may get lost. */
+/* Places are in units, as in addresses. Of two additions at the same time one may be lost. */
 class PageSet {
     public:
-	/* Whether it was there. */
+	/* Adds a page; returns whether it was in the set. */
 	bool add(uint64_t at)
 	{
 		const uint64_t bit = 1ull << at % 64;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The search that a thread is in: what its reads of pages are for, and what a chain has found. */
+/* The current search of a thread: the purpose of its reads of pages, and the result of its chain. */
 #ifndef BPFOF_WIREDTIGER_SCOPE_H
 #define BPFOF_WIREDTIGER_SCOPE_H
 
@@ -12,12 +12,12 @@
 
 namespace bpf_of {
 
-/* What the reads of a call are for. */
+/* The purpose of the reads of a call. */
 enum class Wanted {
-	/* the pages on the way to the cursor's key, or what is there */
+	/* the pages on the way to the cursor's key, or the value there */
 	PAGES,
 	VALUE,
-	/* the page behind or before the one that the cursor is on */
+	/* the page after or before the cursor's page */
 	NEXT,
 	PREVIOUS,
 };
@@ -25,36 +25,38 @@ enum class Wanted {
 struct Scope {
 	Engine *engine;
 	Table *table;
-	/* Its key is the one that is sought. */
+	/* The cursor whose key is sought. */
 	const WT_CURSOR *cursor;
 	Wanted wanted;
-	/* What the cursor has of pages that it will go on to; null for calls after which it does not go on. */
+	/* Pages that the cursor will move to; null for calls after which it does not move on. */
 	Ahead *ahead;
 
-	/* A chain has given the value, or that there is none: the search is called off. */
+	/* A chain has found the value, or that there is none: the search is cancelled. */
 	bool is_answered = false;
 	bool is_found = false;
 	const char *value = nullptr;
 	size_t value_bytes = 0;
 
-	/* Chains that this search has begun. */
+	/* Chains that this search has started. */
 	uint32_t chains = 0;
 
-	/* The pages that its chain gave, in the thread's memory, and where in the write log that began. */
+	/* The pages that its chain returned, in the thread's memory, and the moment in the write log
+	 * when the chain began. */
 	const char *pages = nullptr;
 	const char *pages_end = nullptr;
 	uint64_t since = 0;
-	/* Of one that is planted: where the chain is to begin when the search is over. */
+	/* For a planted bug: where the chain begins after the search is over. */
 	File *late_file = nullptr;
 	uint64_t late_offset = 0;
 	size_t late_bytes = 0;
 
-	/* The read ends with what calls the search off. */
+	/* Whether the read ends with the error that cancels the search. */
 	bool is_called_off() const { return is_answered || late_file; }
 };
 
 /*
- * The stress must notice when a rule is broken: libraries of the tests have one of these omissions, others none.
+ * The stress test must notice when a rule is broken: its libraries have one of these omissions; others
+ * have none.
  */
 #define PLANTED_CHAIN_AFTER_SEARCH 1
 #define PLANTED_TRUNCATES_UNSEEN 2
@@ -63,7 +65,7 @@ struct Scope {
 #define BPFOF_PLANTED 0
 #endif
 
-/* Whether values in the table's file are answers. */
+/* Whether values in the table's file are valid answers. */
 inline bool has_answers(const Table *table)
 {
 	if (BPFOF_PLANTED == PLANTED_TRUNCATES_UNSEEN)
@@ -79,7 +81,8 @@ bool run_late(const Scope &found);
 /* Null outside of searches. */
 extern thread_local Scope *scope;
 
-/* Reads a page for the search of this thread, or for nobody's. 0, errno, or what calls the search off. */
+/* Reads a page, for the search of this thread if there is one. Returns 0, errno, or the error that
+ * cancels the search. */
 int read_page(File *file, Engine *engine, uint64_t offset, size_t bytes, void *to);
 
 } /* namespace bpf_of */

@@ -14,7 +14,7 @@ namespace bpf_of {
 
 namespace {
 
-/* How often the target is looked for, and counters are written. */
+/* How often a lost target is tried again, and counters are written. */
 constexpr std::chrono::seconds PAUSE(1);
 
 /* The storage function's object, in this library's read-only data. */
@@ -32,12 +32,12 @@ __asm__(".pushsection .rodata\n"
 	"bpfof_wt_get_object_end:\n"
 	".popsection\n");
 
-/* How long no reader is asked for after one was refused. */
+/* How long to wait after a reader was refused before asking for another. */
 constexpr int64_t REFUSED_SECONDS = 2;
 
 /*
- * No target that comes later would make this good: an address that is none, or a device that is not there or not the
- * namespace. The socket of a grant daemon may come later.
+ * Errors that no later attempt could fix: an invalid address, or a device that does not exist or is not
+ * the namespace. The socket of a grant daemon may appear later.
  */
 bool is_mistake(int error, const Settings &settings)
 {
@@ -67,7 +67,7 @@ std::shared_ptr<Session> Session::open(const Settings &settings)
 	std::shared_ptr<Session> opened(new Session(settings.readers_max));
 	struct bpfof_options options = BPFOF_OPTIONS_INIT;
 
-	/* What does not run at the target WiredTiger reads itself. */
+	/* Chains that cannot run at the target are not needed: WiredTiger then reads by itself. */
 	options.flags = BPFOF_STABLE_FDS | BPFOF_NO_FALL_BACK;
 	options.patience_us = 2000;
 	options.lanes_max = settings.lanes_max;
@@ -117,7 +117,8 @@ struct bpfof_reader *Session::take()
 		return reader;
 	}
 	left_++;
-	/* A target that is full says so, or this process may open nothing more; a target that is gone does not answer. */
+	/* A full target, or a process at its limit, reports these errors; a lost target does not
+	 * answer. */
 	if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM)
 		refused_until_ = seconds() + REFUSED_SECONDS;
 	else
@@ -193,7 +194,7 @@ void Target::keep()
 			std::atomic_store(&session_, std::shared_ptr<Session>());
 			now->forget_all();
 			counters().add(BPFOF_COUNTER(lost));
-			log_("the target is lost: searches read plainly until it is there again");
+			log_("the connection to the target is lost: searches use plain reads until it is restored");
 		}
 		std::shared_ptr<Session> made;
 
@@ -201,13 +202,13 @@ void Target::keep()
 			std::atomic_store(&session_, made);
 			number_.store(made->number(), std::memory_order_release);
 			counters().add(BPFOF_COUNTER(reconnected));
-			log_("the target is there: searches are pushed down");
+			log_("connected to the target: searches are pushed down");
 		}
 		lock.lock();
 	}
 }
 
-/* Readers see the old file or the new one. */
+/* Written and then renamed: readers see the old file or the new one. */
 void Target::write_counters() const
 {
 	if (settings_.counters.empty())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The connection to the target: what libbpfof gives, a reader for each thread, and a new one when it is lost. */
+/* The connection to the target: the handle of libbpfof, a reader for each thread, and reconnection. */
 #ifndef BPFOF_WIREDTIGER_SESSION_H
 #define BPFOF_WIREDTIGER_SESSION_H
 
@@ -22,7 +22,7 @@ namespace bpf_of {
 /* An association with the target, until it is lost. */
 class Session {
     public:
-	/* Null if there is no target; then bpfof_error() says why, unless none is named. */
+	/* Null if there is no target; then bpfof_error() says why, unless the settings name none. */
 	static std::shared_ptr<Session> open(const Settings &settings);
 	~Session();
 	Session(const Session &) = delete;
@@ -30,16 +30,16 @@ class Session {
 
 	struct bpfof *get() const { return bpfof_; }
 	const struct bpfof_function *wt_get() const { return function_; }
-	/* Of no other session of the process. */
+	/* Unique among the sessions of the process. */
 	uint64_t number() const { return number_; }
 
-	/* A reader for the calling thread, or null. To be given back. */
+	/* A reader for the calling thread, or null. Return it with give_back(). */
 	struct bpfof_reader *take();
 	void give_back(struct bpfof_reader *reader);
-	/* Whether it makes sense to ask for one: some are left, and it was not refused just now. */
+	/* Whether take() makes sense: some readers are left, and none was refused just now. */
 	bool may_take() const { return left_.load(std::memory_order_relaxed) > 0 && !is_refusing(); }
 
-	/* Makes a file known that only this process writes. Whether chains can read it. */
+	/* Makes a file known that only this process writes. Returns whether chains can read it. */
 	bool add(int fd)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
@@ -56,11 +56,12 @@ class Session {
 		if (files_.erase(fd))
 			bpfof_forget(bpfof_, fd);
 	}
-	/* Forgets all files for good. Threads that search no more have the session still, which would keep them open. */
+	/* Forgets all files for good. Idle threads still hold the session, which would otherwise keep
+	 * the files open. */
 	void forget_all();
 	/*
-	 * Ends the association; nobody is in a call, and none follows but give_back(). Threads that search no more have
-	 * the session still.
+	 * Ends the association. No call is in progress, and only give_back() may follow: idle threads
+	 * still hold the session.
 	 */
 	void end();
 
@@ -76,27 +77,27 @@ class Session {
 	struct bpfof_function *function_ = nullptr;
 	std::atomic<bool> lost_{false};
 	std::atomic<int64_t> left_;
-	/* When readers may be asked for again after one was refused, in seconds of the steady clock. */
+	/* When to ask for readers again after a refusal, in seconds of the steady clock. */
 	std::atomic<int64_t> refused_until_{0};
-	/* What is known of files, and the readers of threads. */
+	/* Guards the known files, and the readers of threads. */
 	std::mutex mutex_;
 	std::set<int> files_;
 	std::set<struct bpfof_reader *> readers_;
 	bool has_ended_ = false;
 };
 
-/* Settings that no later attempt would make good. */
+/* Settings that can never lead to a target. */
 struct Mistake : std::runtime_error {
 	using std::runtime_error::runtime_error;
 };
 
-/* The session of the moment; a thread looks for another one when it is lost. */
+/* The current session; a thread reconnects when it is lost. */
 class Target {
     public:
-	/* Says what an operator wants to know, from a thread of its own. */
+	/* Reports messages for the operator, from a thread of its own. */
 	using Log = std::function<void(const std::string &)>;
 
-	/* Throws Mistake if the settings are no way to any target. */
+	/* Throws Mistake if the settings can never lead to a target. */
 	Target(const Settings &settings, Log log);
 	~Target();
 	Target(const Target &) = delete;
@@ -104,9 +105,9 @@ class Target {
 
 	/* Null while there is none. */
 	std::shared_ptr<Session> session() const { return std::atomic_load(&session_); }
-	/* Why there was none at first; empty if there was. */
+	/* Why there was no session at first; empty if there was one. */
 	const std::string &problem() const { return problem_; }
-	/* Its number, 0 while there is none. Costs a load. */
+	/* The session's number, 0 while there is none. Costs one load. */
 	uint64_t number() const { return number_.load(std::memory_order_acquire); }
 
     private:

@@ -15,7 +15,7 @@ bool take_number(const WT_CONFIG_ITEM &value, uint32_t most, uint32_t *number)
 	return true;
 }
 
-/* As WiredTiger takes its own. */
+/* Parses a boolean as WiredTiger does. */
 bool take_truth(const WT_CONFIG_ITEM &value, bool *truth)
 {
 	const bool is_number = value.type == WT_CONFIG_ITEM::WT_CONFIG_ITEM_NUM && (value.val == 0 || value.val == 1);
@@ -60,7 +60,7 @@ int read_settings(WT_EXTENSION_API *api, WT_CONFIG_ARG *config, Settings *settin
 	int error = api->config_parser_open_arg(api, nullptr, config, &parser);
 
 	if (error) {
-		api->err_printf(api, nullptr, "bpfof: the extension's config cannot be read");
+		api->err_printf(api, nullptr, "bpfof: cannot read the extension's config");
 		return error;
 	}
 	while (!(error = parser->next(parser, &key, &value))) {
@@ -69,7 +69,7 @@ int read_settings(WT_EXTENSION_API *api, WT_CONFIG_ARG *config, Settings *settin
 		if (take(name, value, settings))
 			continue;
 		api->err_printf(api, nullptr,
-			"bpfof: config has %s=%.*s; there are url, device, counters (a file), sample (0 to 100), "
+			"bpfof: invalid setting %s=%.*s; the settings are url, device, counters (a file), sample (0 to 100), "
 			"readers (0 to 128), lanes (0 to 128), deadline_ms (1 to 600000), target_reads and log_dsync (true or false)",
 			name.c_str(), int(value.len), value.str);
 		error = EINVAL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the configuration of the extension says. */
+/* The configuration of the extension. */
 #ifndef BPFOF_WIREDTIGER_SETTINGS_H
 #define BPFOF_WIREDTIGER_SETTINGS_H
 
@@ -14,15 +14,16 @@ namespace bpf_of {
 struct Settings {
 	/* the target; without one nothing is pushed down */
 	std::string url;
-	/* what its namespace is on this machine */
+	/* the target's namespace on this machine */
 	std::string device;
-	/* where the counters are written every second, as JSON */
+	/* file to which the counters are written every second, as JSON */
 	std::string counters;
-	/* of a hundred searches so many bring their pages into the cache though it is full */
+	/* the percentage of searches that bring their pages into a full cache */
 	uint32_t sample_percent = 1;
-	/* threads whose searches are pushed down; others read plainly */
+	/* threads whose searches are pushed down; others read page by page */
 	uint32_t readers_max = 64;
-	/* connections that they share, one for each processor, at most; 0: each has its own */
+	/* largest number of connections that threads share, one for each processor; 0: each thread has
+	 * its own */
 	uint32_t lanes_max = 128;
 	/* longest wait for the target, in ms */
 	uint32_t deadline_ms = 2000;
@@ -32,7 +33,7 @@ struct Settings {
 	bool log_dsync = true;
 };
 
-/* Reads the configuration. Returns 0 or an error that was told by `api`. */
+/* Reads the configuration. Returns 0, or an error that was reported through `api`. */
 int read_settings(WT_EXTENSION_API *api, WT_CONFIG_ARG *config, Settings *settings);
 
 } /* namespace bpf_of */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A number for each place of a file, of which the system gives memory for those parts that are used. */
+/* A number for each place of a file; memory is allocated only for the parts in use. */
 #ifndef BPFOF_WIREDTIGER_SPARSE_H
 #define BPFOF_WIREDTIGER_SPARSE_H
 
@@ -22,7 +22,7 @@ template <typename Number> class Sparse {
 	Sparse(const Sparse &) = delete;
 	Sparse &operator=(const Sparse &) = delete;
 
-	/* To write it; null without memory, and for places that no file has. */
+	/* The number to write to; null without memory, and for places beyond the limit. */
 	std::atomic<Number> *obtain(uint64_t at)
 	{
 		std::atomic<Number> *const part = at < MAX && parts_ ? obtain_part(at / PART_PLACES) : nullptr;
@@ -41,7 +41,7 @@ template <typename Number> class Sparse {
 	static constexpr uint64_t PART_PLACES = 1 << 16;
 	using Part = std::atomic<std::atomic<Number> *>;
 	using Owned = Zeroed<std::atomic<Number>, PART_PLACES>;
-	/* For files of 2 TiB with places of 512 bytes. What lies behind is 0. */
+	/* Enough for files of 2 TiB with places of 512 bytes. Numbers beyond are 0. */
 	static constexpr size_t PARTS = 1 << 16;
 	static constexpr uint64_t MAX = PARTS * PART_PLACES;
 

@@ -19,20 +19,20 @@ namespace bpf_of {
 
 namespace {
 
-/* What direct I/O needs of memory. */
+/* The alignment of memory that direct I/O needs. */
 constexpr size_t ALIGNMENT = 4096;
-/* A file is made longer by its own size, within these. */
+/* A file is extended by its own size, within these limits. */
 constexpr uint64_t AHEAD_MIN = 256 << 10;
 constexpr uint64_t AHEAD_MAX = 16 << 20;
-/* And by no more than this part of the disk's free space, which logs and other files need. */
+/* And by at most 1 / AHEAD_OF_FREE of the disk's free space, which logs and other files need, too. */
 constexpr uint64_t AHEAD_OF_FREE = 8;
-/* Zeroes that are written at once. */
+/* Bytes of zeroes in one write. */
 constexpr size_t ZEROES = 1 << 20;
 
-/* What a thread keeps of it. */
+/* Larger buffers are freed after use. */
 constexpr size_t KEPT_MAX = 1 << 20;
 
-/* Aligned memory of a thread, that grows. */
+/* Growing, aligned memory of a thread. */
 class Bounce {
     public:
 	~Bounce() { free(memory_); }
@@ -48,7 +48,7 @@ class Bounce {
 		}
 		return memory_;
 	}
-	/* Nobody uses it any more: what is large is given back. */
+	/* Ends the use of the memory; a large buffer is freed. */
 	void put()
 	{
 		if (size_ <= KEPT_MAX)
@@ -86,7 +86,7 @@ int File::transfer(bool is_write, uint64_t offset, size_t bytes, char *memory)
 		if (done < 0 && errno == EINTR)
 			continue;
 		if (done < 0 && errno == EINVAL && is_direct_.exchange(false)) {
-			/* The drive has larger blocks than the file: through the page cache, then. */
+			/* The drive's blocks are larger than the file's: use the page cache. */
 			fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_DIRECT);
 			continue;
 		}
@@ -121,7 +121,7 @@ uint64_t File::room_ahead(uint64_t at) const
 {
 	struct statvfs disk;
 
-	/* WiredTiger knows a new file by its size, which is that of its first block. */
+	/* WiredTiger recognizes a new file by its size, which is that of its first block. */
 	if (!at || fstatvfs(fd_, &disk) < 0)
 		return 0;
 	const uint64_t most = uint64_t(disk.f_bavail) * disk.f_frsize / AHEAD_OF_FREE / ALIGNMENT * ALIGNMENT;
@@ -130,8 +130,8 @@ uint64_t File::room_ahead(uint64_t at) const
 }
 
 /*
- * The file gets its room in advance, so that its place changes seldom. When this has succeeded, no zeroes are
- * written before `end` any more.
+ * Extends the file in advance, so that its extents change seldom. After success no zeroes are written
+ * before `end` any more.
  */
 int File::extend(uint64_t end, Target *target)
 {
@@ -151,7 +151,7 @@ int File::extend(uint64_t end, Target *target)
 			const size_t whole = part / ALIGNMENT ? part / ALIGNMENT * ALIGNMENT : part;
 			const int error = transfer(true, at, whole, zeroes);
 
-			/* A full disk has room for what is needed, perhaps. */
+			/* A full disk may still have room for the bytes that are needed now. */
 			if (error && at < end && error != ENOSPC && error != EDQUOT)
 				return error;
 			if (error)
@@ -245,7 +245,7 @@ void File::note_content(uint64_t offset, size_t bytes, const void *page)
 		return;
 	uint32_t checksum;
 
-	/* WiredTiger compares what it reads with the address, and stops if it is another one. */
+	/* WiredTiger compares a page with its address, and stops if they differ. */
 	memcpy(&checksum, static_cast<const char *>(page) + WT_PAGE_CHECKSUM, sizeof(checksum));
 	checksums_.note(offset / unit, checksum);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A table's file as WiredTiger has it open, and how its searches are best served. */
+/* A table's file as WiredTiger has it open, and statistics that decide how its searches are served. */
 #ifndef BPFOF_WIREDTIGER_TABLE_H
 #define BPFOF_WIREDTIGER_TABLE_H
 
@@ -16,10 +16,10 @@
 
 namespace bpf_of {
 
-/* How much of something there was lately. Threads that count at once may lose a count. */
+/* The recent share of an outcome. Of counts by several threads at the same time one may be lost. */
 class Share {
     public:
-	/* It begins with none, or with all. */
+	/* The initial share is 0 or 100 %. */
 	explicit Share(bool is_all = false) : value_(is_all ? ONE : 0) {}
 
 	void count(bool is_so)
@@ -28,7 +28,7 @@ class Share {
 
 		value_.store(now - now / WEIGHT + (is_so ? ONE / WEIGHT : 0), std::memory_order_relaxed);
 	}
-	/* Whether it is more than so many of a hundred. */
+	/* Whether the share exceeds this percentage. */
 	bool is_above(uint32_t percent) const
 	{
 		return value_.load(std::memory_order_relaxed) > ONE / 100 * percent;
@@ -41,40 +41,42 @@ class Share {
 	std::atomic<uint32_t> value_;
 };
 
-/* What lasts as long as the database is open: a table by the name of its file. */
+/* Data about a table, by the name of its file, that lasts as long as the database is open. */
 struct Table {
 	explicit Table(std::string name) : name(std::move(name)) {}
 
 	const std::string name;
-	/* Whether its metadata was read, and what it says. */
+	/* Whether its metadata was read; the following members are from there. */
 	std::atomic<bool> is_known{false};
-	/* Row-store pages that wt_get can read. */
+	/* Whether its pages are row-store pages that wt_get can read. */
 	std::atomic<bool> is_suitable{false};
 	std::atomic<uint32_t> allocation_bytes{0};
 	std::atomic<uint8_t> compressor{0};
 
 	/*
-	 * A range was truncated: leaves may be deleted in memory only, so that values in the file are no answers
-	 * until it is opened again.
+	 * A range was truncated: leaves may be deleted in memory only, so that values in the file are
+	 * not valid answers until it is opened again.
 	 */
 	std::atomic<bool> is_truncated{false};
 	/*
-	 * The same for leaves that internal pages in the file have as deleted, or may have. It stays when the file is
-	 * opened again, because WiredTiger may have such pages without reading them, in its block cache.
+	 * The same for leaves that internal pages in the file mark, or may mark, as deleted. It stays
+	 * set when the file is opened again, because WiredTiger may have such pages without reading
+	 * them, in its block cache.
 	 */
 	std::atomic<bool> has_deleted{false};
 
-	/* Pages that come into the cache and had been there before: it is full. */
+	/* The share of pages read into the cache that had been there before; a large share means that
+	 * the cache is full. */
 	Share returning;
-	/* Chains for values that gave pages. */
+	/* The share of chains for values that returned pages. */
 	Share declining;
-	/* Chains for pages that read more than one. */
+	/* The share of chains for pages that read more than one. */
 	Share descending{true};
-	/* How far the cursor that was closed last usually went from a row, in bytes of leaves. */
+	/* The distance that the last closed cursor usually went from a row, in bytes of leaves. */
 	std::atomic<uint32_t> usual_ahead{0};
 };
 
-/* An open data file, which only WiredTiger writes, through this. */
+/* An open data file. Only WiredTiger writes it, through this object. */
 class File {
     public:
 	File(Table *table, int fd, uint64_t size, bool is_direct);
@@ -84,11 +86,11 @@ class File {
 
 	Table *table() const { return table_; }
 	int fd() const { return fd_; }
-	/* Of no other file of the process, also none that is open later. */
+	/* Unique among all files of the process, including later ones. */
 	uint64_t number() const { return number_; }
 	WriteLog &log() { return log_; }
 	const Neighbours &neighbours() const { return neighbours_; }
-	/* What the address of the page there has; 0 if it is not known. */
+	/* The checksum in the address of the page there; 0 if it is not known. */
 	uint32_t checksum(uint64_t offset) const
 	{
 		const uint32_t unit = table_->allocation_bytes.load(std::memory_order_relaxed);
@@ -96,28 +98,29 @@ class File {
 		return unit ? checksums_.find(offset / unit) : 0;
 	}
 
-	/* Whether nothing was written there yet. */
+	/* Whether `end` is beyond the bytes that were written. */
 	bool is_behind_end(uint64_t end) const { return end > end_.load(std::memory_order_relaxed); }
 
-	/* 0 or errno. */
+	/* Return 0 or errno. */
 	int read(uint64_t offset, size_t bytes, void *to);
 	int write(uint64_t offset, size_t bytes, const void *from, Target *target);
 	int size(uint64_t *bytes) const;
 	int sync();
 
-	/* Whether chains may read it in this session, which is told of it if it was not. */
+	/* Whether chains of this session may read the file; adds the file to the session if
+	 * necessary. */
 	bool is_shared_with(Session *session);
-	/* The session of which chains read it, if it still is this one, forgets it. */
+	/* Removes the file from the session that knows it, if that is still the current one. */
 	void forget(Target *target);
 
-	/* Notes that this page comes into the cache; whether it had been there before. */
+	/* Notes that this page is read into the cache. Returns whether it had been there before. */
 	bool note_page(uint64_t offset)
 	{
 		const uint32_t unit = table_->allocation_bytes.load(std::memory_order_relaxed);
 
 		return unit && pages_.add(offset / unit);
 	}
-	/* The same, and what the page says of itself and its children. */
+	/* The same, and notes the content of the page. */
 	void note_read(uint64_t offset, size_t bytes, const void *page)
 	{
 		table_->returning.count(note_page(offset));
@@ -126,23 +129,23 @@ class File {
 
     private:
 	int extend(uint64_t end, Target *target);
-	/* So many bytes behind those that are needed are written in advance, when it ends there. */
+	/* Bytes to write in advance after the needed ones, for a file that ends at `at`. */
 	uint64_t room_ahead(uint64_t at) const;
 	int transfer(bool is_write, uint64_t offset, size_t bytes, char *memory);
-	/* What a page that is read or written says of itself and its children. */
+	/* Notes the checksums and the neighbours that a page contains. */
 	void note_content(uint64_t offset, size_t bytes, const void *page);
 
 	Table *const table_;
 	const int fd_;
 	const uint64_t number_;
-	/* Past the page cache, or nothing is pushed down. */
+	/* Whether it is opened past the page cache; otherwise nothing is pushed down. */
 	std::atomic<bool> is_direct_;
 	WriteLog log_;
 	Neighbours neighbours_;
 	Checksums checksums_;
-	/* The session that knows it. */
+	/* The number of the session that knows the file. */
 	std::atomic<uint64_t> session_{0};
-	/* Nothing was written behind this. */
+	/* No bytes were written beyond this. */
 	std::atomic<uint64_t> end_;
 	std::mutex extending_;
 	std::mutex sharing_;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Which parts of a file were written since a moment: by 512 bytes, some of which share a place. */
+/* Records which parts of a file were written and when: in units of 512 bytes, some of which share an
+ * entry. */
 #ifndef BPFOF_WIREDTIGER_WRITE_LOG_H
 #define BPFOF_WIREDTIGER_WRITE_LOG_H
 
@@ -11,10 +12,10 @@ namespace bpf_of {
 
 class WriteLog {
     public:
-	/* The moment that it is. */
+	/* The current moment. */
 	uint64_t now() const { return last_.load(std::memory_order_seq_cst); }
 
-	/* To be called before and after these bytes are written. */
+	/* Must be called before and after these bytes are written. */
 	void note(uint64_t offset, uint64_t bytes)
 	{
 		const uint64_t number = last_.fetch_add(1, std::memory_order_seq_cst) + 1;
@@ -22,14 +23,14 @@ class WriteLog {
 		each(offset, bytes, [&](std::atomic<uint64_t> &place) {
 			uint64_t last = place.load(std::memory_order_seq_cst);
 
-			/* Another writer may be here with a later number, which has to stay. */
+			/* Another writer may have stored a later number, which must stay. */
 			while (last < number && !place.compare_exchange_weak(last, number, std::memory_order_seq_cst))
 				;
 			return true;
 		});
 	}
 
-	/* Whether none of these bytes was written since. */
+	/* Whether none of these bytes was written since then. */
 	bool is_clean(uint64_t offset, uint64_t bytes, uint64_t since)
 	{
 		return each(offset, bytes, [&](const std::atomic<uint64_t> &place) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Large arrays of which little may be used. */
+/* Large arrays that may be sparsely used. */
 #ifndef BPFOF_WIREDTIGER_ZEROED_H
 #define BPFOF_WIREDTIGER_ZEROED_H
 
@@ -13,7 +13,8 @@ template <typename T, size_t COUNT> struct Unmap {
 	void operator()(T *array) const { munmap(array, COUNT * sizeof(T)); }
 };
 
-/* COUNT of T, all zero, in pages that the system gives when they are written: malloc() may have pages of before. */
+/* COUNT of T, all zero, in pages that the kernel allocates on the first write; malloc() might return
+ * used pages. */
 template <typename T, size_t COUNT> using Zeroed = std::unique_ptr<T[], Unmap<T, COUNT>>;
 
 /* Null without memory. */
@@ -25,7 +26,7 @@ template <typename T, size_t COUNT> Zeroed<T, COUNT> make_zeroed()
 
 	if (memory == MAP_FAILED)
 		return nullptr;
-	/* One byte that is written would take 2 MiB. */
+	/* With huge pages one written byte would take 2 MiB. */
 	madvise(memory, BYTES, MADV_NOHUGEPAGE);
 	return Zeroed<T, COUNT>(static_cast<T *>(memory));
 }

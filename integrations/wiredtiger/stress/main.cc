@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// bpfof-wiredtiger-stress: looks for wrong answers while everything changes.
+// bpfof-wiredtiger-stress: looks for wrong answers under all kinds of concurrent changes.
 //
-// Each key has one writer, which counts its versions, so that any read can be checked: it must be of a version
-// between the one that was committed before and the one that was begun after. Two keys are always written
-// together, so that a snapshot has both of the same version, also one that lasts as long as a cursor has a row.
-// Beside that: a table with timestamps, of which readers know what it held at each; and ranges that are
-// truncated, while an older snapshot still has them.
+// Each key has one writer, which counts its versions, so that every read can be checked: its version
+// must be between the last one committed before the read and the last one begun before its end. Two
+// keys are always written together, so that a snapshot must have the same version of both, also a
+// snapshot that lasts as long as a cursor has a row. In addition: a table with timestamps, whose
+// readers know its contents at each of them; and ranges that are truncated while an older snapshot
+// still has them.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -39,7 +40,7 @@ WT_CONNECTION *connection;
 void Wrong(const char *what, const std::string &key, const std::string &found, uint64_t least, uint64_t most)
 {
 	if (wrong++ < 10)
-		std::fprintf(stderr, "WRONG: %s: %s is %s, and should be of version %llu to %llu\n", what, key.c_str(),
+		std::fprintf(stderr, "WRONG: %s: %s is %s instead of version %llu to %llu\n", what, key.c_str(),
 			found.c_str(), static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
 }
 
@@ -51,7 +52,7 @@ std::string Key(const char *prefix, int number)
 	return text;
 }
 
-// Of each fifth version the row is removed.
+// In every fifth version the row is removed.
 bool IsRemoved(uint64_t version)
 {
 	return version % 5 == 4;
@@ -65,7 +66,7 @@ std::string ValueOf(const std::string &key, uint64_t version)
 	return value;
 }
 
-// A session with a cursor on each of the tables that it needs.
+// A session with a cursor on each table that it needs.
 class Client {
     public:
 	explicit Client(const char *config = nullptr)
@@ -86,7 +87,7 @@ class Client {
 		return cursor;
 	}
 
-	// Begins, or ends; conflicts with others end it with a rollback.
+	// Begin and end a transaction; a conflict ends it with a rollback.
 	void Begin(const char *config = "isolation=snapshot")
 	{
 		CHECK_WT(session_->begin_transaction(session_, config));
@@ -105,7 +106,7 @@ void SetKey(WT_CURSOR *cursor, const std::string &key)
 	cursor->set_key(cursor, &item);
 }
 
-// 0, WT_NOTFOUND, or what else ends a transaction.
+// Returns 0, WT_NOTFOUND, or an error that ends the transaction.
 int Get(WT_CURSOR *cursor, const std::string &key, std::string *value)
 {
 	SetKey(cursor, key);
@@ -137,7 +138,7 @@ int Put(WT_CURSOR *cursor, const std::string &key, uint64_t version)
 	return cursor->insert(cursor);
 }
 
-// The version that a read has found; false if the answer is of no version of this key.
+// The version that a read has found; false if the answer belongs to no version of this key.
 bool VersionOf(const std::string &key, const std::string &value, uint64_t *version)
 {
 	if (value.compare(0, key.size() + 1, key + " ") != 0)
@@ -146,7 +147,7 @@ bool VersionOf(const std::string &key, const std::string &value, uint64_t *versi
 	return value == ValueOf(key, *version) && !IsRemoved(*version);
 }
 
-// Whether some version from least to most is one without a row.
+// Whether some version from least to most has no row.
 bool MayBeGone(uint64_t least, uint64_t most)
 {
 	return least == 0 || most - least >= 4 || least / 5 * 5 + 4 <= most || IsRemoved(least);
@@ -158,7 +159,7 @@ struct Pair {
 	std::atomic<uint64_t> begun{0}, committed{0};
 };
 std::vector<Pair> pairs(kPairs);
-// One that somebody is about to read twice.
+// A pair that a reader is about to read twice.
 std::atomic<int> watched{0};
 
 void WritePairs(int writer, uint64_t seed)
@@ -186,7 +187,7 @@ void WritePairs(int writer, uint64_t seed)
 		else
 			client.Rollback();
 		if (error) {
-			// Nobody has this version: the next attempt is of the same one.
+			// This version was not committed: the next attempt writes it again.
 			CHECK(error == WT_ROLLBACK, "writing: %s", wiredtiger_strerror(error));
 			pair.begun = version - 1;
 			continue;
@@ -204,7 +205,7 @@ void CheckRead(WT_CURSOR *cursor, int number, bool is_second)
 	const uint64_t least = pairs[number].committed;
 	std::string value;
 	const int error = Get(cursor, key, &value);
-	// A writer that is rolled back takes its version back: one more may have been seen by nobody.
+	// A writer that is rolled back reuses its version: the last one begun may never become visible.
 	const uint64_t most = pairs[number].begun;
 	uint64_t version;
 
@@ -220,7 +221,7 @@ void CheckRead(WT_CURSOR *cursor, int number, bool is_second)
 	}
 }
 
-// In one snapshot both keys of a pair are of one version.
+// Checks that in one snapshot both keys of a pair have one version.
 void CheckSnapshot(Client *client, WT_CURSOR *cursor, std::mt19937_64 *random)
 {
 	client->Begin();
@@ -247,7 +248,7 @@ void CheckSnapshot(Client *client, WT_CURSOR *cursor, std::mt19937_64 *random)
 	client->Rollback();
 }
 
-// The other key of a pair has the version that this one has where the cursor is.
+// Checks that the other key of a pair has the version of this one, where the cursor is.
 void CheckOther(WT_CURSOR *cursor, WT_CURSOR *other)
 {
 	WT_ITEM item;
@@ -272,7 +273,8 @@ void CheckOther(WT_CURSOR *cursor, WT_CURSOR *other)
 		Wrong("beside a position", other_key, error ? "not found" : other_value, version, version);
 }
 
-// While a cursor has a row, what another one of its session finds is of the same snapshot; so is the next row.
+// Checks that while a cursor has a row, another cursor of its session reads the same snapshot, and so
+// does its next row.
 void CheckPosition(Client *client, WT_CURSOR *cursor, WT_CURSOR *other, std::mt19937_64 *random)
 {
 	const bool is_transaction = (*random)() % 2, is_next = (*random)() % 2;
@@ -295,7 +297,7 @@ void CheckPosition(Client *client, WT_CURSOR *cursor, WT_CURSOR *other, std::mt1
 	CHECK_WT(other->reset(other));
 }
 
-// Goes to a row, or to where it would be, and from there on in one direction. False if there is nothing to look at.
+// Moves to a row, or to its place, and from there in one direction. False if there is no row to check.
 bool Begin(WT_CURSOR *cursor, int number, bool is_forward, bool is_near)
 {
 	const std::string key = Key("a", number);
@@ -312,7 +314,7 @@ bool Begin(WT_CURSOR *cursor, int number, bool is_forward, bool is_near)
 	return !error;
 }
 
-// From row to row: in order, none left out, and each of a version that it had meanwhile.
+// Scans row by row: in order, no row left out, and each with a version that it had meanwhile.
 void CheckScan(WT_CURSOR *cursor, int number, std::mt19937_64 *random)
 {
 	const int rows = 1 + int((*random)() % ((*random)() % 4 ? 16 : 600));
@@ -394,7 +396,7 @@ void ReadPairs(uint64_t seed)
 
 struct History {
 	std::mutex mutex;
-	// Timestamps of the versions, from 1 on.
+	// Timestamps of the versions, starting with version 1.
 	std::vector<uint64_t> at;
 };
 std::vector<History> histories(kTimed);
@@ -433,7 +435,8 @@ void WriteTimed(uint64_t seed)
 		if (now % 512 == 0) {
 			const uint64_t old = now > 4000 ? now - 4000 : 1;
 
-			// Readers look at it before they begin, and fail if it has passed them.
+			// Readers check `oldest` before they begin, and fail if it has passed their
+			// timestamp.
 			oldest = old;
 			connection->set_timestamp(connection, Hex("oldest_timestamp", old).c_str());
 			connection->set_timestamp(connection, Hex("stable_timestamp", now).c_str());
@@ -508,7 +511,7 @@ void CheckRows(WT_CURSOR *cursor, const char *what, int from, int to, int gone_f
 	}
 }
 
-// Makes room in the cache, so that what is read next has to come from the file.
+// Evicts pages from the cache, so that later reads have to come from the file.
 void ReadOthers(WT_CURSOR *cursor, std::mt19937_64 *random, int count)
 {
 	std::string value;
@@ -531,12 +534,12 @@ void Truncate(uint64_t seed)
 		WT_CURSOR *const old = older.Open("rows"), *const now = reader.Open("rows");
 		WT_CURSOR *const first = client.Open("rows"), *const last = client.Open("rows");
 
-		// All is on the disk, and has left the cache.
+		// Everything is on the disk, and has left the cache.
 		CHECK_WT(client.session()->checkpoint(client.session(), nullptr));
 		ReadOthers(others, &random, 4000);
 		older.Begin();
 		CheckRows(old, "before a truncation", from, from + 20, 0, 0, version);
-		// Cursors have only the addresses of their keys.
+		// Cursors only point to their keys.
 		const std::string first_key = Key("r", from), last_key = Key("r", to - 1);
 
 		SetKey(first, first_key);
@@ -561,7 +564,7 @@ void Truncate(uint64_t seed)
 	}
 }
 
-// ---- What else goes on ----
+// ---- Other background activity ----
 
 void Checkpoint()
 {
@@ -642,17 +645,17 @@ bpfof_wiredtiger_counters Tell(void *library)
 		number(counters.values), number(counters.absent), number(declined), number(counters.staged),
 		number(counters.staged_pages), number(counters.ahead_pages), number(counters.rewritten), number(counters.file_reads),
 		number(counters.stale), number(counters.failed));
-	std::printf("%llu times another session\n", number(counters.reconnected));
+	std::printf("%llu reconnections\n", number(counters.reconnected));
 	const auto error = reinterpret_cast<size_t (*)(char *, size_t)>(dlsym(library, "bpfof_wiredtiger_last_error"));
 	char text[256];
 
 	CHECK(error, "%s", dlerror());
 	if (error(text, sizeof(text)))
-		std::printf("the last that failed: %s\n", text);
+		std::printf("the last failure: %s\n", text);
 	return counters;
 }
 
-// Prints what happens to the target as it happens, for whoever kills it.
+// Prints events of the target as they happen, for the script that kills it.
 class Events {
     public:
 	explicit Events(void *library) : library_(library) {}
@@ -688,8 +691,8 @@ int main(int argc, char **argv)
 {
 	if (argc < 5) {
 		std::fprintf(stderr, "usage: bpfof-wiredtiger-stress EXTENSION FOLDER URL DEVICE [SECONDS [SEED]]\n"
-				     "Looks for wrong answers of a database in FOLDER, which it makes. Ends with 1 if there are any,\n"
-				     "and before its time by SIGTERM.\n");
+				     "Looks for wrong answers of a database in FOLDER, which it creates. Exits with 1 if there are any,\n"
+				     "and early after SIGTERM.\n");
 		return 2;
 	}
 	const int seconds = argc > 5 ? std::atoi(argv[5]) : 10;
@@ -726,8 +729,8 @@ int main(int argc, char **argv)
 	const bool is_whole = !stop;
 
 	stop = true;
-	// The thread with an older snapshot may wait for room in the cache, which its own snapshot keeps: WiredTiger
-	// rolls back nobody who has written nothing.
+	// The thread with an older snapshot may wait for room in the cache, which its own snapshot
+	// keeps in use: WiredTiger does not roll back transactions that have written nothing.
 	CHECK_WT(connection->reconfigure(connection, "cache_size=256MB"));
 	for (std::thread &thread : threads)
 		thread.join();
@@ -744,7 +747,7 @@ int main(int argc, char **argv)
 		std::fprintf(stderr, "%llu answers were wrong\n", static_cast<unsigned long long>(wrong));
 		return 1;
 	}
-	CHECK(counters.values > 0, "no chain gave a value: is the target there?");
+	CHECK(counters.values > 0, "no chain found a value: is the target reachable?");
 	CHECK(counters.ahead_pages > 0 || !is_whole, "no page was read ahead");
 	std::printf("no answer was wrong\n");
 	return 0;

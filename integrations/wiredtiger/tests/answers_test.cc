@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// answers_test EXTENSION FOLDER URL DEVICE [TEST]: what a chain that answers a search must not change. Databases are in
-// FOLDER, on a file system that the target serves. The tests "idle", "silent" and "silent-scan" run only by
-// their names.
+// answers_test EXTENSION FOLDER URL DEVICE [TEST]: answers by chains must not differ from WiredTiger's.
+// Databases are in FOLDER, on a file system that the target serves. The tests "idle", "silent" and
+// "silent-scan" run only by their names.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@
 
 namespace {
 
-// The part of a table that is truncated.
+// The range of the table that is truncated.
 constexpr int kGoneFrom = 24000, kGoneTo = 27000;
 
 void CheckGone(WT_CURSOR *cursor, int from, int to, int step, const char *when)
@@ -37,8 +37,8 @@ void CheckGone(WT_CURSOR *cursor, int from, int to, int step, const char *when)
 	CHECK(!found, "%d rows that were truncated are there %s", found, when);
 }
 
-// A truncation that not all snapshots have yet is in the checkpoint, with the deleted leaves: a database that begins
-// with this checkpoint, as after a crash, has seen no truncation.
+// A truncation that some snapshots do not see yet is in the checkpoint, as deleted leaves: a database
+// that starts from this checkpoint, as after a crash, has seen no truncation itself.
 void TruncatedBeforeACrash(const Place &place)
 {
 	Make(place, "crash", "table:t");
@@ -76,7 +76,7 @@ bool IsOpen(const char *file)
 	return system(("ls -l /proc/" + std::to_string(getpid()) + "/fd | grep -q '/" + file + "$'").c_str()) == 0;
 }
 
-// The file is closed when the truncation begins, and WiredTiger opens it for that.
+// The file is closed when the truncation begins, and WiredTiger opens it for the truncation.
 void TruncatedWhileClosed(const Place &place)
 {
 	Make(place, "closed", "table:t");
@@ -90,7 +90,7 @@ void TruncatedWhileClosed(const Place &place)
 		CHECK(tenths < 600, "the table is not closed");
 		usleep(100000);
 	}
-	// The truncation is not for all, and so its pages are kept.
+	// An older snapshot does not see the truncation, so its pages are kept.
 	WT_SESSION *const older = database.Session();
 
 	CHECK_WT(older->begin_transaction(older, "isolation=snapshot"));
@@ -99,14 +99,14 @@ void TruncatedWhileClosed(const Place &place)
 
 	CHECK_WT(session->truncate(session, "table:t", nullptr, nullptr, nullptr));
 	CHECK(database.deleted() > before, "no page was deleted without being read");
-	// A few: pages of which an older snapshot has the rows stay in the cache.
+	// A few: pages whose rows an older snapshot sees stay in the cache.
 	CheckGone(database.Open("table:t"), 0, kRows, kRows / 150, "in a table that was closed");
 	CHECK_WT(older->close(older, nullptr));
 	std::printf("a truncation of a table that is closed is seen\n");
 }
 
 #if WIREDTIGER_VERSION_MAJOR == 3
-// WiredTiger 3.2 can encode keys and values.
+// WiredTiger 3.2 can Huffman-encode keys and values.
 void EncodedIsLeftAlone(const Place &place)
 {
 	for (const char *options : {",huffman_value=english", ",huffman_key=english"}) {
@@ -118,11 +118,12 @@ void EncodedIsLeftAlone(const Place &place)
 		for (int number = 0; number < kRows; number += 7)
 			CHECK(IsThere(cursor, number), "row %d", number);
 	}
-	std::printf("tables with Huffman encoding are left alone\n");
+	std::printf("tables with Huffman encoding are not pushed down\n");
 }
 #endif
 
-// Changes a row in all copies of its leaf in a file. As pages they are right, but not those of their addresses.
+// Changes a row in all copies of its leaf in a file. The pages are valid, but not those of their
+// addresses.
 void Alter(const std::string &path, int number)
 {
 	std::ifstream file(path, std::ios::binary);
@@ -148,20 +149,20 @@ void Alter(const std::string &path, int number)
 	}
 	const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
 
-	CHECK(altered > 0, "row %d is nowhere", number);
+	CHECK(altered > 0, "no page has row %d", number);
 	CHECK(fd >= 0 && pwrite(fd, all.data(), all.size(), 0) == ssize_t(all.size()) && fsync(fd) == 0, "%s", strerror(errno));
 	close(fd);
 }
 
 void EndsWithError()
 {
-	std::printf("a page that is not the one of its address is an error\n");
+	std::printf("a page whose contents do not match its address is an error\n");
 	std::fflush(stdout);
 	_exit(0);
 }
 
-// A leaf that is another one than its address says is an error, also if a chain begins with it. WiredTiger ends with
-// it, and so does the test.
+// A leaf that differs from its address is an error, also if a chain begins with it. WiredTiger ends
+// with the error, and so does the test.
 void LostWritesAreSeen(const Place &place)
 {
 	constexpr int kNumber = kGoneTo, kSameParent = kGoneTo - 50;
@@ -180,11 +181,11 @@ void LostWritesAreSeen(const Place &place)
 	std::signal(SIGABRT, [](int) { EndsWithError(); });
 	const int error = Search(cursor, kNumber);
 
-	CHECK(error && error != WT_NOTFOUND, "%d: a page that was not written here is an answer", error);
+	CHECK(error && error != WT_NOTFOUND, "%d: a page that was not written here was accepted", error);
 	EndsWithError();
 }
 
-// Words of the program in a table's metadata are not the table's settings.
+// Settings-like words of the program in a table's metadata are not the table's settings.
 void ProgramsHaveTheirOwnMetadata(const Place &place)
 {
 	Make(place, "metadata", "table:t", ",app_metadata=(a=1,block_compressor=lz4,collator=none,key_format=r,z=1)");
@@ -193,7 +194,7 @@ void ProgramsHaveTheirOwnMetadata(const Place &place)
 
 	FillCache(database, cursor, kRows);
 	SearchByChain(database, cursor);
-	std::printf("metadata of the program is left alone\n");
+	std::printf("metadata of the program is not changed\n");
 }
 
 int CompareBackwards(WT_COLLATOR *, WT_SESSION *, const WT_ITEM *first, const WT_ITEM *second, int *order)
@@ -204,7 +205,7 @@ int CompareBackwards(WT_COLLATOR *, WT_SESSION *, const WT_ITEM *first, const WT
 	return 0;
 }
 
-// Chains do not know the order of a program's own.
+// Chains do not know the order of a program's own collator.
 void CollatedIsLeftAlone(const Place &place)
 {
 	static WT_COLLATOR backwards = {CompareBackwards, nullptr, nullptr};
@@ -220,9 +221,9 @@ void CollatedIsLeftAlone(const Place &place)
 	for (int number = 1; number < kRows; number += 7) {
 		CHECK(IsThere(cursor, number), "row %d", number);
 		CHECK_WT(cursor->next(cursor));
-		CHECK(RowAt(cursor) == number - 1, "behind row %d is %d", number, RowAt(cursor));
+		CHECK(RowAt(cursor) == number - 1, "after row %d comes %d", number, RowAt(cursor));
 	}
-	std::printf("tables with a collator are left alone\n");
+	std::printf("tables with a collator are not pushed down\n");
 }
 
 size_t Sockets()
@@ -237,7 +238,7 @@ size_t Sockets()
 	return count;
 }
 
-// A database that is closed has no connection to the target, whichever threads have searched in it.
+// A closed database has no connection to the target, whichever threads have searched in it.
 void ClosedDatabasesHaveNoConnections(const Place &place)
 {
 	const size_t before = Sockets();
@@ -258,10 +259,10 @@ void ClosedDatabasesHaveNoConnections(const Place &place)
 			may_end.get_future().wait();
 		});
 		has_searched.get_future().wait();
-		CHECK(Sockets() > before + 1, "%zu sockets are open, and %zu before", Sockets(), before);
+		CHECK(Sockets() > before + 1, "%zu sockets are open, before %zu", Sockets(), before);
 	}
 	for (int i = 0; Sockets() > before; i++, usleep(1000))
-		CHECK(i < 20000, "%zu sockets are open, and %zu before", Sockets(), before);
+		CHECK(i < 20000, "%zu sockets are open, before %zu", Sockets(), before);
 	may_end.set_value();
 	idle.join();
 	std::printf("a database that is closed has no connections\n");
@@ -275,7 +276,8 @@ int KeepError(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *message)
 	return 0;
 }
 
-// What no target would make good is told when the database is opened; a target that is not there is no error.
+// Settings that can never work are reported when the database is opened; an unreachable target is no
+// error.
 void MistakesAreTold(const Place &place)
 {
 	const Place wrong_url = {place.extension, "nvme-tcp//127.0.0.1", place.device, place.folder};
@@ -298,7 +300,7 @@ void MistakesAreTold(const Place &place)
 		if (connection)
 			CHECK_WT(connection->close(connection, nullptr));
 	}
-	std::printf("mistakes in the configuration are told\n");
+	std::printf("errors in the configuration are reported\n");
 }
 
 size_t TimesOpen(const std::string &path)
@@ -313,8 +315,8 @@ size_t TimesOpen(const std::string &path)
 	return count;
 }
 
-// For the target, which somebody stops and starts as this says: a thread that has searched by a session that is lost,
-// and does nothing now, has no file open.
+// Runs with a script that stops and starts the target on request: a thread that has searched with a
+// lost session, and is idle now, keeps no file open.
 void IdleThreadsHaveNoFiles(const Place &place)
 {
 	Make(place, "idle", "table:t");
@@ -344,16 +346,16 @@ void IdleThreadsHaveNoFiles(const Place &place)
 	std::printf("start\n");
 	std::fflush(stdout);
 	for (int i = 0; !database.counters().reconnected; i++, usleep(1000))
-		CHECK(i < 60000, "there is no other session");
+		CHECK(i < 60000, "no reconnection");
 	SearchByChain(database, cursor);
 	for (int i = 0; TimesOpen(file) > before; i++, usleep(1000))
-		CHECK(i < 60000, "it is open %zu times, and %zu before", TimesOpen(file), before);
+		CHECK(i < 60000, "the file is open %zu times, before %zu times", TimesOpen(file), before);
 	may_end.set_value();
 	idle.join();
 	std::printf("idle threads have no files\n");
 }
 
-// Rows in a scan.
+// Reads some rows of a scan.
 void GoOn(WT_CURSOR *cursor)
 {
 	const int number = RandomRow(kRows - 3);
@@ -363,16 +365,16 @@ void GoOn(WT_CURSOR *cursor)
 	SetKey(cursor, key);
 	CHECK_WT(cursor->search_near(cursor, &exact));
 	for (int row = number; row <= number + 3; row++) {
-		CHECK(RowAt(cursor) == row && ValueAt(cursor) == Value(row), "behind row %d is %d", row - 1, RowAt(cursor));
+		CHECK(RowAt(cursor) == row && ValueAt(cursor) == Value(row), "after row %d comes %d", row - 1, RowAt(cursor));
 		CHECK_WT(cursor->next(cursor));
 	}
 }
 
-// For the target, which somebody stops and lets go on as this says: a search, or a scan, waits for `deadline_ms`, and
-// not for ever.
+// Runs with a script that suspends and resumes the target on request: a search, or a scan, waits for
+// `deadline_ms`, and not for ever.
 void SilentTargetIsGivenUp(const Place &place, bool is_scan)
 {
-	// Who waits twice is too late.
+	// A thread that waits twice is too late.
 	constexpr double kDeadline = 5, kLate = 2 * kDeadline;
 
 	Make(place, "silent", "table:t");
@@ -398,9 +400,9 @@ void SilentTargetIsGivenUp(const Place &place, bool is_scan)
 	std::printf("start\n");
 	std::fflush(stdout);
 	for (int i = 0; !database.counters().reconnected; i++, usleep(1000))
-		CHECK(i < 60000, "there is no other session");
+		CHECK(i < 60000, "no reconnection");
 	SearchByChain(database, cursor);
-	std::printf("a target that is silent is given up: the longest %s took %.3f s\n", is_scan ? "scan" : "search", longest);
+	std::printf("an unresponsive target is given up: the longest %s took %.3f s\n", is_scan ? "scan" : "search", longest);
 }
 
 std::atomic<bool> has_no_threads{false};
@@ -421,7 +423,7 @@ void NoThread(const Place &place)
 
 } // namespace
 
-// Those of the extension: C++ begins them.
+// With has_no_threads the extension cannot start its threads, which it starts through libstdc++.
 extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
 {
 	static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Conditions of tests, and what WiredTiger's calls return.
+// Checks of conditions in tests, and of the results of WiredTiger's calls.
 #ifndef BPFOF_WIREDTIGER_CHECK_H
 #define BPFOF_WIREDTIGER_CHECK_H
 

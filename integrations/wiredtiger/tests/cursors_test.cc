@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// cursors_test EXTENSION FOLDER URL DEVICE [TEST]: a cursor of which a chain has answered the search is like any other.
-// Databases are in FOLDER, on a file system that the target serves.
+// cursors_test EXTENSION FOLDER URL DEVICE [TEST]: a cursor whose search a chain has answered behaves
+// like any other. Databases are in FOLDER, on a file system that the target serves.
 #include <malloc.h>
 
 #include <cerrno>
@@ -13,18 +13,18 @@
 
 namespace {
 
-// As a cursor that was reset: no key, and the next row is the first one.
+// Checks that the cursor is reset: it has no key, and its next row is the first one.
 void CheckReset(WT_CURSOR *cursor, const char *what)
 {
 	WT_ITEM key;
 
-	CHECK(cursor->get_key(cursor, &key) == EINVAL, "after %s a cursor has its key", what);
+	CHECK(cursor->get_key(cursor, &key) == EINVAL, "after %s a cursor still has its key", what);
 	CHECK_WT(cursor->next(cursor));
 	CHECK(RowAt(cursor) == 0, "after %s the next row is %d", what, RowAt(cursor));
 	CHECK_WT(cursor->reset(cursor));
 }
 
-// What resets all cursors of a session resets those of which a search was called off.
+// Calls that reset all cursors of a session also reset those whose search was cancelled.
 void CursorsAreReset(const Place &place)
 {
 	Make(place, "reset", "table:t");
@@ -49,24 +49,25 @@ void CursorsAreReset(const Place &place)
 	search(cursor);
 	CHECK_WT(session->reconfigure(session, "isolation=snapshot"));
 	CheckReset(cursor, "reconfigure");
-	// One that is closed meanwhile.
+	// A cursor that is closed meanwhile.
 	CHECK_WT(session->begin_transaction(session, nullptr));
 	WT_CURSOR *const closed = database.Open("table:t");
 
 	search(closed);
 	CHECK_WT(closed->close(closed));
 	CHECK_WT(session->rollback_transaction(session, nullptr));
-	// Cursors keep their rows when a transaction is committed, and what other sessions do.
+	// Cursors keep their rows at the commit of a transaction, and through changes by other
+	// sessions.
 	CHECK_WT(session->begin_transaction(session, nullptr));
 	const int committed = search(cursor);
 
 	CHECK_WT(session->commit_transaction(session, nullptr));
 	CHECK_WT(cursor->next(cursor));
-	CHECK(RowAt(cursor) == committed + 1, "behind row %d is %d", committed, RowAt(cursor));
+	CHECK(RowAt(cursor) == committed + 1, "after row %d comes %d", committed, RowAt(cursor));
 	CHECK_WT(kept->next(kept));
-	CHECK(RowAt(kept) == number + 1, "behind row %d is %d", number, RowAt(kept));
-	// One that WiredTiger had kept, and that is opened in other words; the first of its session of which a search is
-	// called off.
+	CHECK(RowAt(kept) == number + 1, "after row %d comes %d", number, RowAt(kept));
+	// A cursor that WiredTiger had cached, opened with a different configuration; the first in its
+	// session whose search is cancelled.
 	WT_SESSION *const fresh = database.Session();
 	WT_CURSOR *const first = database.Open("table:t", fresh);
 
@@ -77,7 +78,7 @@ void CursorsAreReset(const Place &place)
 	search(again);
 	CHECK_WT(fresh->rollback_transaction(fresh, nullptr));
 	CheckReset(again, "rollback_transaction of a cursor that was kept");
-	// What fails by itself is a transaction that is rolled back.
+	// A failed insertion rolls its own transaction back.
 	WT_CURSOR *const inserting = database.Open("table:t", session, "overwrite=false");
 	const std::string key = Key(1);
 	const WT_ITEM value = {"", 0, nullptr, 0, 0};
@@ -85,12 +86,12 @@ void CursorsAreReset(const Place &place)
 	search(cursor);
 	SetKey(inserting, key);
 	inserting->set_value(inserting, &value);
-	CHECK(inserting->insert(inserting) == WT_DUPLICATE_KEY, "a row is inserted that is there");
+	CHECK(inserting->insert(inserting) == WT_DUPLICATE_KEY, "an existing row was inserted");
 	CheckReset(cursor, "an insert that fails");
 	std::printf("cursors are reset with their sessions\n");
 }
 
-// Writes these rows in one transaction: as others, or as they were.
+// Writes these rows in one transaction: changed, or as they were.
 void Change(WT_CURSOR *cursor, std::initializer_list<int> numbers, bool is_changed)
 {
 	WT_SESSION *const session = cursor->session;
@@ -116,7 +117,8 @@ bool IsChanged(WT_CURSOR *cursor, int number)
 	return found == "changed";
 }
 
-// What the second cursor of a session sees once the first one has a row. `search` finds any row by the first one.
+// What the second cursor of a session sees while the first one has a row. `search` finds any row by the
+// first one.
 template <typename Search>
 void CheckSnapshot(WT_CURSOR *first, WT_CURSOR *second, WT_CURSOR *writing, const char *how, const Search &search)
 {
@@ -124,33 +126,33 @@ void CheckSnapshot(WT_CURSOR *first, WT_CURSOR *second, WT_CURSOR *writing, cons
 	const int number = search(), far = far_from(number);
 
 	Change(writing, {number, number + 1, far}, true);
-	CHECK(!IsChanged(second, far), "%s: another cursor has another snapshot", how);
+	CHECK(!IsChanged(second, far), "%s: two cursors have different snapshots", how);
 	CHECK_WT(second->reset(second));
 	CHECK_WT(first->next(first));
 	CHECK(RowAt(first) == number + 1 && ValueAt(first) == Value(number + 1), "%s: the next row is of another snapshot", how);
-	CHECK(!IsChanged(second, far), "%s: the next row has brought another snapshot", how);
+	CHECK(!IsChanged(second, far), "%s: reading the next row has changed the snapshot", how);
 	CHECK_WT(first->reset(first));
 	CHECK_WT(second->reset(second));
-	CHECK(IsChanged(second, far), "%s: the snapshot stays when no cursor has a row", how);
+	CHECK(IsChanged(second, far), "%s: the snapshot is kept although no cursor has a row", how);
 	CHECK_WT(second->reset(second));
 	Change(writing, {number, number + 1, far}, false);
-	// One cursor by itself has another snapshot with another search.
+	// With one cursor, another search takes another snapshot.
 	const int other = far_from(search());
 
 	Change(writing, {other}, true);
-	CHECK(IsChanged(first, other), "%s: the snapshot stays in another search", how);
+	CHECK(IsChanged(first, other), "%s: the snapshot is kept in a new search", how);
 	CHECK_WT(first->reset(first));
 	Change(writing, {other}, false);
-	// One that is closed takes it with it.
+	// Closing the cursor gives its snapshot up.
 	search();
 	Change(writing, {other}, true);
 	CHECK_WT(first->close(first));
-	CHECK(IsChanged(second, other), "%s: the snapshot stays with a cursor that is closed", how);
+	CHECK(IsChanged(second, other), "%s: the snapshot is kept after its cursor was closed", how);
 	CHECK_WT(second->reset(second));
 	Change(writing, {other}, false);
 }
 
-// While a cursor has a row its session keeps the snapshot: as without chains.
+// While a cursor has a row, its session keeps the snapshot: as without chains.
 void SnapshotsAreKept(const Place &place)
 {
 	Make(place, "snapshot", "table:t");
@@ -160,7 +162,7 @@ void SnapshotsAreKept(const Place &place)
 	FillCache(database, writing, kRows);
 	for (const char *isolation : {"isolation=read-committed", "isolation=snapshot"})
 		for (const bool is_transaction : {false, true}) {
-			// It would keep its snapshot to its end.
+			// A snapshot transaction would keep its snapshot to its end.
 			if (is_transaction && std::strcmp(isolation, "isolation=snapshot") == 0)
 				continue;
 			for (const bool is_plain : {true, false}) {
@@ -187,10 +189,10 @@ void SnapshotsAreKept(const Place &place)
 	std::printf("sessions keep their snapshots\n");
 }
 
-// Cursors that are closed, and that WiredTiger does not keep for later, have no memory of pages and values.
+// Closed cursors that WiredTiger does not cache have no memory of pages and values.
 void ClosedCursorsHaveNothing(const Place &place)
 {
-	// Each one scans rows that are not in the cache.
+	// Each cursor scans rows that are not in the cache.
 	constexpr int kCursors = 10, kScanned = kRows / kCursors - 1;
 
 	Make(place, "memory", "table:t");
@@ -228,7 +230,7 @@ void ClosedCursorsHaveNothing(const Place &place)
 	CHECK(end < after + kKept, "%zu bytes before %zu cursors, %zu when all are closed", after, kMany, end);
 }
 
-// A chain has found the row, and it is gone when it is removed: as for a key that was set.
+// A row that a chain has found is gone when it is removed: as for a key that was set.
 void GoneIsRemoved(const Place &place)
 {
 	constexpr int kFrom = kRows / 4, kTo = kRows / 2;
@@ -258,17 +260,17 @@ void GoneIsRemoved(const Place &place)
 	CHECK_WT(other->remove(other));
 	const int error = cursor->remove(cursor);
 
-	// WiredTiger 3.2 takes that for a success, unless it has looked at other rows for it.
+	// WiredTiger 3.2 reports success, unless it has looked at other rows.
 	CHECK(error == WT_NOTFOUND || (WIREDTIGER_VERSION_MAJOR == 3 && !error), "%s", wiredtiger_strerror(error));
 	CHECK_WT(cursor->next(cursor));
 	CHECK(RowAt(cursor) == (WIREDTIGER_VERSION_MAJOR > 3 ? kFrom : 0), "the next row is %d", RowAt(cursor));
 	CHECK(!IsThere(other, number), "row %d", number);
 	for (const int beside : {number - 1, number + 1})
 		CHECK(IsThere(other, beside), "row %d", beside);
-	std::printf("a row that is gone is not removed\n");
+	std::printf("a row that no longer exists is not removed\n");
 }
 
-// Writes a row as it was.
+// Writes a row with its original value.
 void PutBack(WT_CURSOR *cursor, int number)
 {
 	const std::string key = Key(number), value = Value(number);
@@ -279,8 +281,8 @@ void PutBack(WT_CURSOR *cursor, int number)
 	CHECK_WT(cursor->insert(cursor));
 }
 
-// A cursor has found its row, and the program sets another key: what is removed is the row of that, and what comes next
-// is next to the row that was found.
+// A cursor has found its row, and the program sets another key: `remove` removes the row of that key,
+// but `next` continues from the row that was found.
 void OtherKeysAreSet(const Place &place)
 {
 	Make(place, "others", "table:t");
@@ -307,7 +309,7 @@ void OtherKeysAreSet(const Place &place)
 			const int error = cursor->remove(cursor);
 
 			CHECK(!error || (!is_there && error == WT_NOTFOUND), "%s", wiredtiger_strerror(error));
-			CHECK(IsThere(other, number), "row %d is removed for another one", number);
+			CHECK(IsThere(other, number), "row %d was removed instead of another row", number);
 			CHECK(IsThere(other, removed) != is_there, "row %d is %s", removed, is_there ? "not removed" : "removed");
 			if (is_there)
 				PutBack(other, removed);
@@ -319,19 +321,19 @@ void OtherKeysAreSet(const Place &place)
 
 			SetKey(cursor, key);
 			CHECK_WT(is_next ? cursor->next(cursor) : cursor->prev(cursor));
-			CHECK(RowAt(cursor) == beside && ValueAt(cursor) == Value(beside), "beside row %d is %d", number, RowAt(cursor));
+			CHECK(RowAt(cursor) == beside && ValueAt(cursor) == Value(beside), "next to row %d is %d", number, RowAt(cursor));
 		}
 		CHECK_WT(cursor->reset(cursor));
 	}
-	std::printf("a cursor whose key is set anew has its row still\n");
+	std::printf("a cursor whose key is set again keeps its row\n");
 }
 
-// A step that has to be tried again goes on from the same row.
+// A step that has to be repeated starts from the same row.
 void RowsAreKeptByErrors(const Place &place)
 {
 	Make(place, "prepared", "table:t");
 	Database database(place, "prepared");
-	// Of others the snapshot has nothing that is only prepared.
+	// A snapshot does not include other transactions that are only prepared.
 	WT_SESSION *const session = database.Session(), *const all = database.Session("isolation=read-uncommitted");
 	WT_CURSOR *const cursor = database.Open("table:t", all), *const other = database.Open("table:t", session);
 
@@ -344,12 +346,12 @@ void RowsAreKeptByErrors(const Place &place)
 		CHECK_WT(session->prepare_transaction(session, "prepare_timestamp=10"));
 		const int error = is_next ? cursor->next(cursor) : cursor->prev(cursor);
 
-		CHECK(error == WT_PREPARE_CONFLICT, "beside a row that is prepared: %s", wiredtiger_strerror(error));
+		CHECK(error == WT_PREPARE_CONFLICT, "next to a prepared row: %s", wiredtiger_strerror(error));
 		CHECK_WT(session->rollback_transaction(session, nullptr));
 		CHECK_WT(is_next ? cursor->next(cursor) : cursor->prev(cursor));
-		CHECK(RowAt(cursor) == (is_next ? number + 1 : number - 1), "beside row %d is %d", number, RowAt(cursor));
+		CHECK(RowAt(cursor) == (is_next ? number + 1 : number - 1), "next to row %d is %d", number, RowAt(cursor));
 	}
-	std::printf("a step that fails leaves the cursor where it is\n");
+	std::printf("a failed step does not move the cursor\n");
 }
 
 int closed_handles = 0;
@@ -360,12 +362,12 @@ int CountClosed(WT_EVENT_HANDLER *, WT_SESSION *, WT_CURSOR *)
 	return 0;
 }
 
-// Closes a session, or the database of which it is open.
+// Closes a session, or the database while the session is open.
 void TellOfCursors(const Place &place, WT_EVENT_HANDLER *handler, bool by_database)
 {
 	int told[2];
 
-	// WiredTiger tells of some of its own.
+	// WiredTiger reports some of its own cursors.
 	for (const bool is_plain : {true, false}) {
 		Database database(place, "told");
 		WT_SESSION *session;
@@ -384,10 +386,10 @@ void TellOfCursors(const Place &place, WT_EVENT_HANDLER *handler, bool by_databa
 		CHECK_WT(by_database ? database.Close() : session->close(session, nullptr));
 		told[is_plain] = closed_handles;
 	}
-	CHECK(told[false] == told[true], "the program is told of %d cursors, and of %d by WiredTiger", told[false], told[true]);
+	CHECK(told[false] == told[true], "the program is told of %d cursors, WiredTiger tells of %d", told[false], told[true]);
 }
 
-// A program hears of no cursors but its own.
+// A program is told only of its own cursors.
 void OnlyOwnCursorsAreTold(const Place &place)
 {
 	WT_EVENT_HANDLER handler = {};
@@ -396,7 +398,7 @@ void OnlyOwnCursorsAreTold(const Place &place)
 	handler.handle_close = CountClosed;
 	for (const bool by_database : {false, true})
 		TellOfCursors(place, &handler, by_database);
-	std::printf("the program hears of its own cursors\n");
+	std::printf("the program is told only of its own cursors\n");
 }
 
 } // namespace

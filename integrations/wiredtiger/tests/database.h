@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// A database with the extension, and tables of rows that are known, as tests use them.
+// A database with the extension, and tables of known rows, for tests.
 #ifndef BPFOF_WIREDTIGER_DATABASE_H
 #define BPFOF_WIREDTIGER_DATABASE_H
 
@@ -14,7 +14,8 @@
 #include "check.h"
 
 constexpr int kRows = 30000;
-// Searches after which the extension knows that the cache is full, and within which one is then answered by a chain.
+// Searches after which the extension knows that the cache is full, and the most searches until a chain
+// answers one.
 constexpr int kSearchesBefore = 20000, kSearchesMax = 20000;
 const char kPages[] =
 	"key_format=u,value_format=u,allocation_size=512B,internal_page_max=4KB,leaf_page_max=512B";
@@ -31,7 +32,7 @@ inline int Quiet(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *)
 
 inline std::string Settings(const Place &place, const std::string &own = "")
 {
-	// Handles that nobody uses are closed at once.
+	// Unused handles are closed at once.
 	return std::string("create,cache_size=1MB,statistics=(fast),file_manager=(close_handle_minimum=0,close_idle_time=1,"
 			   "close_scan_interval=1),extensions=[") +
 	       place.extension + "={early_load=true,config={url=\"" + place.url + "\",device=\"" + place.device +
@@ -41,7 +42,7 @@ inline std::string Settings(const Place &place, const std::string &own = "")
 // An open database, and a session.
 class Database {
     public:
-	// With more for WiredTiger, and for the extension.
+	// `more` is configuration for WiredTiger, `own` for the extension.
 	Database(const Place &place, const std::string &name, const std::string &more = "", const std::string &own = "")
 	{
 		const std::string settings = Settings(place, own) + more;
@@ -59,7 +60,7 @@ class Database {
 	Database(const Database &) = delete;
 	Database &operator=(const Database &) = delete;
 
-	// For those that cannot be closed as others.
+	// For databases whose closing may fail.
 	int Close()
 	{
 		WT_CONNECTION *const connection = connection_;
@@ -71,7 +72,7 @@ class Database {
 	WT_CONNECTION *connection() const { return connection_; }
 	WT_SESSION *session() const { return session_; }
 
-	// What WiredTiger refuses in it is not told.
+	// A session whose error messages by WiredTiger are not printed.
 	WT_SESSION *Session(const char *config = nullptr)
 	{
 		WT_SESSION *session;
@@ -158,7 +159,7 @@ inline void SetKey(WT_CURSOR *cursor, const std::string &key)
 	cursor->set_key(cursor, &item);
 }
 
-// Of the row that the cursor is on.
+// The value of the row that the cursor is on.
 inline std::string ValueAt(WT_CURSOR *cursor)
 {
 	WT_ITEM value;
@@ -169,14 +170,14 @@ inline std::string ValueAt(WT_CURSOR *cursor)
 
 inline int Search(WT_CURSOR *cursor, int number)
 {
-	// A cursor has only the address of its key.
+	// A cursor only points to its key.
 	const std::string key = Key(number);
 
 	SetKey(cursor, key);
 	return cursor->search(cursor);
 }
 
-// Whether the row is there; if it is, with its value.
+// Whether the row exists; if it does, checks its value.
 inline bool IsThere(WT_CURSOR *cursor, int number)
 {
 	const int error = Search(cursor, number);
@@ -202,11 +203,11 @@ inline int RandomRow(int to)
 {
 	static std::mt19937 random(4711);
 
-	// One with rows on both sides.
+	// A row with rows on both sides.
 	return 1 + int(random() % (to - 2));
 }
 
-// Searches rows before `to` until a chain has answered with one, and gives its number.
+// Searches rows before `to` until a chain has answered, and returns that row's number.
 inline int SearchByChain(const Database &database, WT_CURSOR *cursor, int to = kRows)
 {
 	for (int i = 0; i < kSearchesMax; i++) {
@@ -217,7 +218,7 @@ inline int SearchByChain(const Database &database, WT_CURSOR *cursor, int to = k
 		if (database.values() > before)
 			return number;
 	}
-	CHECK(false, "no chain gave a value: is the target there?");
+	CHECK(false, "no chain found a value: is the target reachable?");
 	return 0;
 }
 
@@ -254,7 +255,7 @@ struct Test {
 	void (*run)(const Place &);
 };
 
-// Of a program whose arguments are EXTENSION FOLDER URL DEVICE [TEST]: runs the test that is named, or all of the first.
+// Runs the test named in the arguments EXTENSION FOLDER URL DEVICE [TEST], or all of `tests`.
 inline int RunTests(int argc, char **argv, const std::vector<Test> &tests, const std::vector<Test> &only_by_name = {})
 {
 	CHECK(argc == 5 || argc == 6, "usage: %s EXTENSION FOLDER URL DEVICE [TEST]", argv[0]);
@@ -276,13 +277,13 @@ inline int RunTests(int argc, char **argv, const std::vector<Test> &tests, const
 	return 0;
 }
 
-// Empty.
+// Makes an empty folder.
 inline void MakeFolder(const std::string &folder)
 {
 	CHECK(system(("rm -rf '" + folder + "' && mkdir -p '" + folder + "'").c_str()) == 0, "%s", folder.c_str());
 }
 
-// Nothing of it is in the cache when it is opened next.
+// Makes a database and closes it, so that its pages are not in the cache when it is opened next.
 inline void Make(const Place &place, const std::string &name, const char *uri, const std::string &options = "")
 {
 	MakeFolder(place.folder + "/" + name);

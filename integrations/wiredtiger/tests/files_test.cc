@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// files_test EXTENSION FOLDER URL DEVICE [TEST]: the extension's files are to WiredTiger what its own are: durable, whole
-// in backups, and on any file system. Databases are in FOLDER, on a file system that the target serves. Needs root.
+// files_test EXTENSION FOLDER URL DEVICE [TEST]: the extension's files serve WiredTiger like its own:
+// durable, complete in backups, and on any file system. Databases are in FOLDER, on a file system that
+// the target serves. Needs root.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -18,7 +19,7 @@
 
 namespace {
 
-// A sync of a file whose path ends so fails, once.
+// A sync of a file whose path ends like this fails, once.
 std::atomic<const char *> failing{nullptr};
 
 std::string PathOf(int fd)
@@ -53,7 +54,7 @@ void CheckRows(Database *database, const char *uri, int count, const char *when)
 	CHECK_WT(cursor->close(cursor));
 }
 
-// What fails with one sync, `attempt` of a database, fails again.
+// If `attempt` of a database fails with one sync, it fails again.
 template <typename Attempt>
 void CheckSyncFails(const Place &place, const char *path, const std::string &more, const Attempt &attempt)
 {
@@ -68,14 +69,15 @@ void CheckSyncFails(const Place &place, const char *path, const std::string &mor
 
 	CHECK(!failing, "%s was not synced", path);
 	CHECK(first && second, "%s: %s, then %s", path, wiredtiger_strerror(first), wiredtiger_strerror(second));
-	// It ends, with or without an error.
+	// Closing ends, with or without an error.
 	database.Close();
 	Database again(place, "sync", more);
 
 	CheckRows(&again, "table:t", kRows, "after a sync that failed");
 }
 
-// The kernel tells of a write that failed once: the next sync would succeed, and say that all is there.
+// The kernel reports a failed write only once: the next sync would succeed, as if everything were
+// durable.
 void FailedSyncsAreFinal(const Place &place)
 {
 	const auto checkpoint = [](Database *database) {
@@ -91,14 +93,14 @@ void FailedSyncsAreFinal(const Place &place)
 
 			return error ? error : cursor->close(cursor);
 		});
-	// Its folder, when a file is new.
+	// The sync of the folder, when a file is new.
 	CheckSyncFails(place, "/sync", "", [](Database *database) {
 		return database->session()->create(database->session(), "table:new", kPages);
 	});
-	std::printf("a sync that failed is not tried again\n");
+	std::printf("a failed sync is not repeated\n");
 }
 
-// How many files are open whose path has this in it, and how many of them wait for the disk with each write.
+// Counts the open files whose paths contain `part`, and those of them that are open with O_DSYNC.
 void CountOpen(const std::string &part, int *open, int *synchronous)
 {
 	*open = *synchronous = 0;
@@ -112,7 +114,7 @@ void CountOpen(const std::string &part, int *open, int *synchronous)
 	}
 }
 
-// With method=dsync WiredTiger never syncs its log: writes to it do.
+// With method=dsync WiredTiger never syncs its log: its writes must be synchronous.
 void LogsAreDurable(const Place &place)
 {
 	const std::string log = ",log=(enabled,prealloc=false),transaction_sync=(enabled,method=dsync)";
@@ -160,7 +162,7 @@ void CopyPart(const std::string &from, const std::string &to, uint64_t offset, u
 	close(copy);
 }
 
-// Brings the copy of a database up to date, or makes it.
+// Updates the copy of a database, or makes it.
 void Backup(Database *database, const std::string &home, const std::string &copy, const char *config, bool is_whole)
 {
 	WT_CURSOR *const files = database->Open("backup:", nullptr, config);
@@ -190,7 +192,7 @@ void Backup(Database *database, const std::string &home, const std::string &copy
 	CHECK_WT(files->close(files));
 }
 
-// WiredTiger knows a table that is new since the last backup by the size of its file.
+// WiredTiger recognizes a table that is new since the last backup by the size of its file.
 void NewTablesAreBackedUp(const Place &place)
 {
 	const std::string home = place.folder + "/backed_up", copy = place.folder + "/backup";
@@ -201,7 +203,7 @@ void NewTablesAreBackedUp(const Place &place)
 		Database database(place, "backed_up");
 
 		Backup(&database, home, copy, "incremental=(enabled=true,granularity=4KB,this_id=first)", true);
-		// Of which no other block is in the first 4 KiB.
+		// Such that the first 4 KiB have no other block.
 		Fill(&database, "table:new", ",allocation_size=4KB,leaf_page_max=4KB");
 		Backup(&database, home, copy, "incremental=(src_id=first,this_id=second)", false);
 	}
@@ -226,7 +228,7 @@ void NewTablesAreShort(const Place &place)
 	std::printf("new tables have one block\n");
 }
 
-// Where files cannot be opened past the page cache.
+// On a file system where files cannot be opened past the page cache.
 void OtherFileSystemsDo(const Place &place)
 {
 	const std::string folder = place.folder + "/ramfs", file = folder + "/file";
@@ -235,7 +237,7 @@ void OtherFileSystemsDo(const Place &place)
 	MakeFolder(folder);
 	CHECK(mount("none", folder.c_str(), "ramfs", 0, nullptr) == 0, "%s", strerror(errno));
 	CHECK(open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0666) < 0 && errno == EINVAL,
-		"a file of ramfs is opened past the page cache");
+		"a file on ramfs is opened with O_DIRECT");
 	Make(other, "database", "table:t");
 	{
 		Database database(other, "database");
@@ -246,7 +248,7 @@ void OtherFileSystemsDo(const Place &place)
 	std::printf("tables are made on file systems without O_DIRECT\n");
 }
 
-// Salvage reads the file, not the pages that it had: up to its end, which is zeroes.
+// Salvage reads the whole file, not only its pages: up to its end, which is zeroes.
 void TablesAreSalvaged(const Place &place)
 {
 	Make(place, "salvage", "table:t");
@@ -288,7 +290,7 @@ void SettingsAreChecked(const Place &place)
 	for (const char *good : {"", "target_reads", "target_reads=true", "log_dsync=false", "log_dsync=0"})
 		CHECK(Open(home, with(good)) == 0, "%s is refused", good);
 	for (const char *wrong : {"target_reads=maybe", "target_reads=2", "log_dsync=\"\"", "sample=101", "other=1"})
-		CHECK(Open(home, with(wrong)) == EINVAL, "%s is taken", wrong);
+		CHECK(Open(home, with(wrong)) == EINVAL, "%s is accepted", wrong);
 	CHECK(Open(home, with("") + "," + with("")) == EINVAL, "the extension is loaded twice");
 	CHECK(Open(home, with("counters=\"" + counters + "\"")) == 0, "counters without a target are refused");
 	CHECK(access(counters.c_str(), R_OK) == 0, "counters without a target are not written");
@@ -308,7 +310,7 @@ int SayNothing(WT_EXTENSION_API *, WT_SESSION *, const char *, ...)
 	return 0;
 }
 
-// As if this were another minor version, in which sessions and cursors may have other methods.
+// Pretends to be another minor version, whose sessions and cursors may have other methods.
 void OtherVersionsAreRefused(const Place &place)
 {
 	static WT_EXTENSION_API other;
@@ -328,7 +330,7 @@ void OtherVersionsAreRefused(const Place &place)
 	other.version = OtherMinor;
 	other.err_printf = SayNothing;
 	loading.get_extension_api = [](WT_CONNECTION *) { return &other; };
-	CHECK(init(&loading, nullptr) == EINVAL, "another minor version is taken");
+	CHECK(init(&loading, nullptr) == EINVAL, "another minor version is accepted");
 	CHECK_WT(connection->close(connection, nullptr));
 	std::printf("another minor version is refused\n");
 }

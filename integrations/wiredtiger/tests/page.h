@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Pages as tests look at them in files.
+// Pages in files, as tests read and check them.
 #ifndef BPFOF_WIREDTIGER_PAGE_H
 #define BPFOF_WIREDTIGER_PAGE_H
 
@@ -19,7 +19,7 @@ inline uint32_t NumberAt(const std::string &page, size_t at)
 	return number;
 }
 
-// What its header should have as the checksum.
+// The checksum that belongs into the page's header.
 inline uint32_t Crc32c(std::string page)
 {
 	memset(&page[WT_PAGE_CHECKSUM], 0, 4);

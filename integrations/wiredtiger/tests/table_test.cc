@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// table_test FOLDER: what was written into a table's file stays, also when the disk is full, and what is known of it
-// is so. It fills the file system of FOLDER, which must take O_DIRECT.
+// table_test FOLDER: bytes written into a table's file stay, also when the disk is full, and the
+// extension's data about the file are correct. It fills the file system of FOLDER, which must support
+// O_DIRECT.
 #include "table.h"
 
 #include <dlfcn.h>
@@ -24,12 +25,12 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kPagesMax = 4000;
 constexpr int kWriters = 4;
-// What is left on the disk at first. A file that has grown so far is made longer by more than the rest.
+// Initial free space on the disk. A file that has grown that much is extended by more than the rest.
 constexpr uint64_t kLeft = 1300 << 10;
 // Pages that are written when there is room again.
 constexpr size_t kMore = 200;
 
-// Whether the disk seems to have room, and how a write to a full one fails.
+// Whether the disk seems to have room, and the error of a write to a full disk.
 bool shows_room = false;
 int full = ENOSPC;
 
@@ -41,7 +42,7 @@ uint64_t Free(const std::string &folder)
 	return uint64_t(found.f_bavail) * found.f_frsize;
 }
 
-// Takes all but so many bytes of the disk.
+// Fills the disk until only `left` bytes are free.
 void FillUp(const std::string &folder, const std::string &path, uint64_t left)
 {
 	const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -69,13 +70,13 @@ std::string Content(size_t page)
 	return content;
 }
 
-// 0 or errno.
+// Returns 0 or errno.
 int Write(bpf_of::File *file, size_t page)
 {
 	return file->write(page * kPage, kPage, Content(page).data(), nullptr);
 }
 
-// Writes pages until the disk is full, from several threads, and says which were written.
+// Writes pages until the disk is full, from several threads; returns which were written.
 std::vector<char> WriteUntilFull(bpf_of::File *file)
 {
 	std::vector<char> is_written(kPagesMax, 0);
@@ -100,7 +101,7 @@ std::vector<char> WriteUntilFull(bpf_of::File *file)
 	return is_written;
 }
 
-// A write that is noted stays noted while another one, which began before it, is still being noted.
+// A noted write stays noted while another one, which began before it, is still being noted.
 void CheckWriteLog()
 {
 	constexpr uint64_t kBytes = 4 << 20;
@@ -116,14 +117,14 @@ void CheckWriteLog()
 		const uint64_t since = log.now();
 
 		log.note(kBytes / 2, 512);
-		// Until the other one is through.
+		// Waits until the other one is through.
 		while (log.now() < since + 2)
 			std::this_thread::yield();
 		lost += log.is_clean(kBytes / 2, 512, since);
 	}
 	stop = true;
 	other.join();
-	CHECK(lost == 0, "%d times a page that was written is clean", lost);
+	CHECK(lost == 0, "%d times a written page is clean", lost);
 }
 
 std::string Packed(uint32_t number)
@@ -134,7 +135,7 @@ std::string Packed(uint32_t number)
 	return std::string("\xe4") + char(number >> 24) + char(number >> 16) + char(number >> 8) + char(number);
 }
 
-// The checksums of pages, as their parents have them or themselves.
+// The checksums of pages, from their parents or from themselves.
 void CheckChecksums(const std::string &path)
 {
 	const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0666);
@@ -145,7 +146,7 @@ void CheckChecksums(const std::string &path)
 	bpf_of::File file(&table, fd, 0, true);
 	std::string page(WT_PAGE_CELLS, 0);
 
-	// An internal page in the third place, a leaf in the sixth.
+	// An internal page at place 3, and a leaf at place 6.
 	for (const auto &address : {"\x10" + Packed(7) + Packed(2) + Packed(1) + Packed(child),
 		     "\x20" + Packed(7) + Packed(5) + Packed(2) + Packed(leaf)})
 		page += "\x05k" + address;
@@ -154,19 +155,20 @@ void CheckChecksums(const std::string &path)
 	page[WT_PAGE_MEMORY_BYTES] = char(page.size());
 	memcpy(&page[WT_PAGE_CHECKSUM], &own, sizeof(own));
 	page.resize(kPage);
-	// They have their places in units, which nobody knows at first.
+	// Places are in units, whose size is not known at first.
 	CHECK(file.write(9 * kPage, kPage, page.data(), nullptr) == 0, "%s", strerror(errno));
-	CHECK(!file.checksum(3 * kPage), "without the size of units a place is known");
+	CHECK(!file.checksum(3 * kPage), "a checksum is known before the size of units");
 	table.allocation_bytes = kPage;
-	CHECK(file.checksum(3 * kPage) == child && file.checksum(6 * kPage) == leaf, "that of a child is another one");
-	CHECK(!file.checksum(4 * kPage) && !file.checksum(9 * kPage), "one is known that nobody told");
+	CHECK(file.checksum(3 * kPage) == child && file.checksum(6 * kPage) == leaf, "the checksum of a child is wrong");
+	CHECK(!file.checksum(4 * kPage) && !file.checksum(9 * kPage), "a checksum is known that was not given");
 	CHECK(file.write(9 * kPage, kPage, page.data(), nullptr) == 0, "%s", strerror(errno));
-	CHECK(file.checksum(9 * kPage) == own, "that of the page itself is another one");
-	CHECK(!file.checksum(1ull << 60), "one is known that cannot be");
+	CHECK(file.checksum(9 * kPage) == own, "the checksum of the page itself is wrong");
+	CHECK(!file.checksum(1ull << 60), "a checksum is known at an impossible place");
 	unlink(path.c_str());
 }
 
-// A page comes back if it was there before, and not because another one was, however far apart they are.
+// A page counts as returning only if it was there itself, not because another page was, however far
+// apart they are.
 void CheckPages()
 {
 	bpf_of::PageSet pages;
@@ -175,11 +177,11 @@ void CheckPages()
 		CHECK(!pages.add(1ull << shift), "page 2^%d was there", shift);
 	for (int shift = 0; shift < 32; shift++)
 		CHECK(pages.add(1ull << shift), "page 2^%d was not there", shift);
-	CHECK(!pages.add(3), "a page beside one that was there");
-	CHECK(!pages.add(~0ull) && !pages.add(~0ull), "a page that cannot be");
+	CHECK(!pages.add(3), "a page next to an added page was there");
+	CHECK(!pages.add(~0ull) && !pages.add(~0ull), "an impossible page was there");
 }
 
-// What was written until the disk was full is there, and room that is needed by others was not taken.
+// Bytes written before the disk was full are there, and free space that other files need was not taken.
 void CheckFull(const std::string &folder, const char *how)
 {
 	const std::string filler = folder + "/filler", path = folder + "/t.wt";
@@ -200,7 +202,7 @@ void CheckFull(const std::string &folder, const char *how)
 
 	CHECK(before > 100, "%zu pages were written", before);
 	CHECK(unlink(filler.c_str()) == 0, "%s", strerror(errno));
-	// Also those that failed: their places are used again.
+	// Includes pages that failed: their places are used again.
 	is_written.resize(is_written.size() + kMore, 0);
 	for (size_t page = 0; page < is_written.size(); page++)
 		CHECK(is_written[page] || Write(&file, page) == 0, "page %zu", page);
@@ -212,12 +214,12 @@ void CheckFull(const std::string &folder, const char *how)
 		CHECK(file.read(page * kPage, kPage, &content[0]) == 0, "page %zu", page);
 		lost += content != Content(page);
 	}
-	CHECK(lost == 0, "%zu of %zu pages are not what was written", lost, is_written.size());
+	CHECK(lost == 0, "%zu of %zu pages differ from what was written", lost, is_written.size());
 	std::printf("%zu pages until the disk was %s, %zu after that\n", before, how, is_written.size() - before);
 	unlink(path.c_str());
 }
 
-// Threads that each have addresses of their own, which nobody knows before and after.
+// Threads that each use addresses of their own, which are unknown before and after.
 void CheckAddresses()
 {
 	constexpr size_t kThreads = 4, kAddresses = 5000;

@@ -25,16 +25,16 @@ namespace {
 constexpr uint8_t kSnappy = 1;
 constexpr size_t kScratch = BPFOF_SCRATCH_MAX;
 
-// How a table is made, and what the function is to make of it.
+// How a table is made, and what the function must make of it.
 struct Form {
 	const char *name;
 	const char *options;
 	int keys;
 	size_t key_bytes, value_bytes;
 	uint8_t compressor = 0;
-	// How many of eight hundred keys that are there have a value as the answer at least, of 100.
+	// The smallest percentage of eight hundred existing keys that are answered with a value.
 	int values_min = 100;
-	// Why it is not for others.
+	// The reason for the others.
 	wt_get_reason reason = WT_REASON_NONE;
 };
 
@@ -60,7 +60,7 @@ std::string Key(const Form &form, int i)
 {
 	std::string key = std::to_string(i);
 
-	// Some are shorter, so that one begins with another.
+	// Some keys are shorter, so that some are prefixes of others.
 	if (i % 7 == 0 && form.key_bytes >= 16)
 		return std::string(form.key_bytes / 2 - std::min(key.size(), size_t(6)), 'k') + key;
 	return std::string(form.key_bytes - std::min(key.size(), form.key_bytes), 'k') + key;
@@ -95,7 +95,7 @@ uint64_t TakePacked(const std::string &bytes, size_t *at)
 	return value + 8256;
 }
 
-// A table as WiredTiger left it: its file, where the root is, and what it holds.
+// A table as WiredTiger left it: its file, the place of its root, and its contents.
 struct Table {
 	std::string path;
 	int fd = -1;
@@ -247,7 +247,7 @@ class Chains {
 		for (int left = outcome->answer.kept; left; left--) {
 			wt_get_page page;
 
-			CHECK(at + sizeof(page) <= scratch.size(), "a page behind the answer");
+			CHECK(at + sizeof(page) <= scratch.size(), "a page past the end of the answer");
 			memcpy(&page, scratch.data() + at, sizeof(page));
 			at += sizeof(page);
 			CHECK(at + page.bytes <= scratch.size(), "a page longer than the answer");
@@ -261,7 +261,7 @@ class Chains {
 	bpfof_reader *reader_;
 };
 
-// What a chain reads must be the pages of the file, and end in a leaf.
+// The pages that a chain reads must be those of the file, and end with a leaf.
 void CheckPages(const Form &form, const Table &table, const Outcome &outcome)
 {
 	for (const Page &page : outcome.pages) {
@@ -269,7 +269,7 @@ void CheckPages(const Form &form, const Table &table, const Outcome &outcome)
 
 		CHECK(pread(table.fd, &bytes[0], bytes.size(), page.offset) == ssize_t(bytes.size()), "%s",
 			strerror(errno));
-		CHECK(bytes == page.bytes, "%s: a page at %llu is another", form.name,
+		CHECK(bytes == page.bytes, "%s: the page at %llu differs", form.name,
 			static_cast<unsigned long long>(page.offset));
 		uint32_t sum;
 		memcpy(&sum, &bytes[WT_PAGE_CHECKSUM], 4);
@@ -297,7 +297,7 @@ void CheckKey(Chains *chains, const Form &form, const Table &table, const std::s
 		CHECK(got.answer.reason == form.reason || got.answer.reason == WT_REASON_EDGE ||
 			      got.answer.reason == WT_REASON_TOO_LARGE,
 			"%s: %s is left out because of %d", form.name, key.c_str(), got.answer.reason);
-		CHECK(got.answer.reason != WT_REASON_EDGE || !is_there, "%s: %s is at no edge", form.name, key.c_str());
+		CHECK(got.answer.reason != WT_REASON_EDGE || !is_there, "%s: %s is not at an edge", form.name, key.c_str());
 		CheckPages(form, table, got);
 		counts[2]++;
 	}
@@ -336,8 +336,8 @@ std::vector<std::string> Sample(const Form &form, const Table &table, std::mt199
 	return keys;
 }
 
-// Pages on the way to some keys, wrong in a few bytes but with the right checksum: each chain ends, with any
-// answer or an error that is no fault.
+// Pages on the way to some keys, with a few wrong bytes but the right checksum: each chain ends, with
+// any answer or an error other than a fault.
 void Damage(Chains *chains, const Form &form, const Table &table, std::mt19937 *random, int rounds)
 {
 	std::map<int, int> ends;
@@ -375,8 +375,8 @@ void Damage(Chains *chains, const Form &form, const Table &table, std::mt19937 *
 	CHECK(ends[0] > 0, "%s: no damaged page had an answer", form.name);
 }
 
-// The leaves behind that of a key come with it, up to so many bytes: the same ones, in the same order, as searches
-// for later keys find them.
+// The leaves after that of a key come with it, up to so many bytes: the same ones, in the same order,
+// as searches for later keys find them.
 void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::mt19937 *random)
 {
 	std::vector<uint64_t> leaves;
@@ -394,7 +394,7 @@ void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::m
 			break;
 	}
 	for (int round = 0; round < 200 && leaves.size() > 20; round++) {
-		// The smallest key of all, now and then.
+		// Sometimes the smallest key of all.
 		const std::string &key = keys[round % 8 ? (*random)() % keys.size() : 0];
 		const uint32_t wanted = 1 + uint32_t((*random)() % 10000);
 		const Outcome got = chains->Get(table, key, WT_GET_PAGES_ONLY, form.compressor, table.root, table.root_bytes,
@@ -406,18 +406,18 @@ void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::m
 		const size_t first = got.pages.size() - got.answer.following;
 		uint32_t bytes = 0;
 
-		CHECK(first == alone.pages.size(), "%s: %zu pages, and %zu alone", form.name, first, alone.pages.size());
+		CHECK(first == alone.pages.size(), "%s: %zu pages, but %zu alone", form.name, first, alone.pages.size());
 		const auto place = std::find(leaves.begin(), leaves.end(), got.pages[first - 1].offset);
 		for (size_t i = first; i < got.pages.size(); i++) {
 			const Page &page = got.pages[i];
 
 			bytes += page.bytes.size();
 			CHECK(page.bytes[WT_PAGE_TYPE] == WT_TYPE_ROW_LEAF && NumberAt(page.bytes, WT_PAGE_DISK_BYTES) == page.bytes.size(),
-				"%s: what follows is no leaf", form.name);
+				"%s: a page that follows is not a leaf", form.name);
 			if (size_t(leaves.end() - place) > i - first + 1)
-				CHECK(place[i - first + 1] == page.offset, "%s: another leaf follows", form.name);
+				CHECK(place[i - first + 1] == page.offset, "%s: the wrong leaf follows", form.name);
 		}
-		CHECK(bytes <= wanted, "%s: %u bytes follow, and %u were asked for", form.name, bytes, wanted);
+		CHECK(bytes <= wanted, "%s: %u bytes follow, but %u were requested", form.name, bytes, wanted);
 		most = std::max(most, got.pages.size() - first);
 	}
 	CHECK(leaves.size() <= 20 || std::strcmp(form.name, "papers") != 0 || most > 8, "%s: at most %zu leaves follow",
@@ -426,7 +426,7 @@ void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::m
 		std::printf("%-16s up to %zu leaves follow\n", form.name, most);
 }
 
-// A page that is wrong is an error, and not an answer.
+// A damaged page is an error, never an answer.
 void ChecksumsCount(Chains *chains, const Form &form, const Table &table)
 {
 	const std::string key = Key(form, form.keys / 2);
@@ -440,19 +440,19 @@ void ChecksumsCount(Chains *chains, const Form &form, const Table &table)
 	const Outcome got = chains->Get(table, key, 0, form.compressor, table.root, table.root_bytes);
 
 	CHECK(got.error == ECANCELED && got.code == 3, "%s: %d, %u", form.name, got.error, got.code);
-	// Right in itself, but not the one of the address.
+	// Valid in itself, but not the page of its address.
 	const uint32_t sum = Crc32c(bytes);
 	memcpy(&bytes[WT_PAGE_CHECKSUM], &sum, 4);
 	CHECK(pwrite(table.fd, bytes.data(), bytes.size(), page.offset) > 0, "%s", strerror(errno));
 	fsync(table.fd);
 	const Outcome other = chains->Get(table, key, 0, form.compressor, table.root, table.root_bytes);
 
-	// No address leads to the root. Large leaves are not kept, and then it is the last page.
+	// No address leads to the root. Large leaves are not returned; the last page then is the root.
 	CHECK(page.offset == table.root || (other.error == ECANCELED && other.code == 3), "%s: %d, %u", form.name,
 		other.error, other.code);
 	CHECK(pwrite(table.fd, page.bytes.data(), page.bytes.size(), page.offset) > 0, "%s", strerror(errno));
 	fsync(table.fd);
-	// That of the first page's address is known to the caller only.
+	// Only the caller knows the checksum of the first page's address.
 	for (const uint32_t wrong : {0u, 1u}) {
 		const uint32_t first = NumberAt(way.pages[0].bytes, WT_PAGE_CHECKSUM) ^ wrong;
 		const Outcome got = chains->Get(table, key, 0, form.compressor, table.root, table.root_bytes, kScratch, 0, &first);

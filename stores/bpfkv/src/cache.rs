@@ -8,7 +8,7 @@ use std::io;
 /// papers use 0 to 3.
 pub const LEVELS_CACHED_MAX: u32 = 3;
 
-/// Bytes that loading reads at most at once.
+/// The most bytes that loading reads at once.
 const READ_BYTES_MAX: usize = 128 << 10;
 
 /// Why a cache could not be loaded.
@@ -61,7 +61,7 @@ enum Child {
     Cached(u32),
     /// File offset in bytes of a node that is not cached.
     OnDisk(u64),
-    /// The pointer is none.
+    /// The pointer is invalid.
     Missing,
 }
 
@@ -95,11 +95,11 @@ impl Cache {
         self.nodes.len() * size_of::<CachedNode>()
     }
 
-    /// File offset in bytes of the node where the lookup of `key` goes on, `None` if the database
+    /// File offset in bytes of the node where the lookup of `key` continues, `None` if the database
     /// does not hold the key.
     ///
     /// # Errors
-    /// [`Corrupt`] if the node that leads on has no valid pointer.
+    /// [`Corrupt`] if the last cached node has no valid pointer.
     #[inline]
     pub fn start_of_get(&self, key: u64) -> Result<Option<u64>, Corrupt> {
         if key == NO_KEY {
@@ -108,10 +108,10 @@ impl Cache {
         self.descend(key, |count| count.checked_sub(1))
     }
 
-    /// File offset in bytes of the node where a range goes on whose first key is `first`.
+    /// File offset in bytes of the node where a range continues whose first key is `first`.
     ///
     /// # Errors
-    /// [`Corrupt`] if the node that leads on has no valid pointer.
+    /// [`Corrupt`] if the last cached node has no valid pointer.
     pub fn start_of_range(&self, first: u64) -> Result<u64, Corrupt> {
         // A range may begin before the first key, so there is always a slot.
         Ok(self.descend(first, |count| Some(count.saturating_sub(1)))?.unwrap_or(0))

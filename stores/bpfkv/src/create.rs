@@ -1,4 +1,4 @@
-//! Writes a database, front to back, in constant memory, in chunks that suit direct I/O.
+//! Writes a database from front to back, in constant memory, in chunks that suit direct I/O.
 
 use crate::format::{
     BLOCK_BYTES, BadLevels, FANOUT, Layout, NODE_BYTES, POINTER_ON_DISK, VALUE_BYTES,
@@ -7,14 +7,14 @@ use crate::format::{
 use std::io;
 use std::ops::ControlFlow;
 
-/// Size in bytes, and alignment in the file, of the chunks that a sink gets; the first and the last
-/// of a run may be shorter, in whole blocks. 1 MiB fills the queue of any device.
+/// Size in bytes, and alignment in the file, of a sink's chunks; the first and the last of a run
+/// may be shorter, in whole blocks. 1 MiB fills the queue of any device.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
 /// Takes a chunk and the file offset, in bytes, where it belongs.
 pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> io::Result<()>;
 
-/// Is told, after each chunk, how many of how many bytes are written; may stop the creation.
+/// Called after each chunk with the written bytes and the total; may stop the creation.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// Which part of a database to write.
@@ -25,13 +25,13 @@ pub struct Extent {
     has_numbers: bool,
 }
 
-/// An [`Extent`] that cannot be.
+/// An impossible [`Extent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
     /// The number of levels is out of range.
     #[error(transparent)]
     Levels(#[from] BadLevels),
-    /// The root has no such number of subtrees.
+    /// The root does not have that many subtrees.
     #[error("a part of a BPF-KV database is 1 to {FANOUT} subtrees of the root, not {0}")]
     Subtrees(u32),
     /// The root is a leaf.
@@ -50,7 +50,7 @@ pub enum CreateError {
         /// The sink's error.
         source: io::Error,
     },
-    /// The progress callback said to stop.
+    /// The progress callback stopped the creation.
     #[error("the creation of the database was stopped")]
     Stopped,
 }
@@ -64,10 +64,10 @@ impl Extent {
         Ok(Extent { layout: Layout::new(levels)?, subtrees: FANOUT as u64, has_numbers: false })
     }
 
-    /// The root, its first `subtrees` children with all below them, and their values, each where
-    /// the whole database has it. The rest of the file is a hole: keys there are reported as
-    /// corruption, because the nodes that lead into it are zeroes. These are written, because a former
-    /// database may be there.
+    /// The root, its first `subtrees` children with all nodes below them, and their values, each at
+    /// its place in the whole database. The rest of the file is a hole: keys there are reported as
+    /// corruption, because the nodes that lead into it are zeroes. These zeroes are written,
+    /// because an older database may be there.
     ///
     /// # Errors
     /// [`ExtentError`].
@@ -89,7 +89,8 @@ impl Extent {
         Extent { has_numbers: true, ..self }
     }
 
-    /// The layout of the whole database. The file must have its size, whatever part is written.
+    /// The layout of the whole database. The file must have its size, even if only a part is
+    /// written.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -110,8 +111,8 @@ impl Extent {
         if level == 0 { 1 } else { self.subtrees * self.layout.nodes_in_level(level - 1) }
     }
 
-    /// Nodes that follow those of a level, are not part of what is written, and are pointed to from there: by
-    /// the root, and by the last leaf.
+    /// Nodes after the written ones of a level to which written nodes point: the root, and the last
+    /// leaf.
     fn blank_nodes(&self, level: u32) -> u64 {
         let missing = FANOUT as u64 - self.subtrees;
         match level {
@@ -121,7 +122,7 @@ impl Extent {
         }
     }
 
-    /// The last block is written whole, as in the whole database.
+    /// The last block is written as a whole, as in the whole database.
     fn log_blocks(&self) -> u64 {
         self.keys().div_ceil(VALUES_PER_BLOCK)
     }
@@ -156,7 +157,7 @@ fn write_level(extent: &Extent, level: u32, writer: &mut Writer<'_>) -> Result<(
     let leaf = level + 1 == layout.levels();
     let keys_below_node = layout.keys_below(level);
     let keys_below_slot = keys_below_node / FANOUT as u64;
-    // Children and values are numbered in order, so the next node's continue where these end.
+    // Children and values are numbered in order: those of the next node continue here.
     let (mut target, target_bytes) = if leaf {
         (layout.log_offset_bytes(), VALUE_BYTES as u64)
     } else {
@@ -196,7 +197,7 @@ fn write_log(extent: &Extent, writer: &mut Writer<'_>) -> Result<(), CreateError
     writer.flush()
 }
 
-/// Adds 1 to the number that a value's text is.
+/// Adds 1 to the number in a value's text.
 fn increment(text: &mut Value) {
     for digit in text[..VALUE_BYTES - 1].iter_mut().rev() {
         match *digit {

@@ -1,4 +1,4 @@
-//! Plain reading: cursors say which reads they need and are fed the bytes.
+//! Plain reading: cursors request reads and are fed the bytes.
 //!
 //! ```
 //! # use bpfkv::{GetCursor, Step, create::{Extent, write_database}};
@@ -29,17 +29,17 @@ use crate::range::{Aggregate, KeyRange, Pair, Summary};
 pub use crate::read_request::ReadRequest;
 use crate::walk::Walk;
 
-/// What a cursor needs next.
+/// A cursor's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a, T> {
     /// These reads, all of them, in parallel if the caller likes. Each is fed once, in any order,
     /// by its index in the slice.
     Read(&'a [ReadRequest]),
-    /// Nothing: the result.
+    /// No read: this is the result.
     Done(T),
 }
 
-/// Looks up one key: a node a step, then the block with the value.
+/// Looks up one key: one node in each step, then the block with the value.
 #[derive(Debug)]
 pub struct GetCursor {
     key: u64,
@@ -64,7 +64,7 @@ impl Default for GetCursor {
 }
 
 impl GetCursor {
-    /// A cursor that is done and found nothing: [`GetCursor::reset`] it.
+    /// A finished cursor without a result: [`GetCursor::reset`] it.
     pub fn new() -> GetCursor {
         GetCursor {
             key: 0,
@@ -75,8 +75,8 @@ impl GetCursor {
         }
     }
 
-    /// Starts the lookup of `key` at the node at `start_bytes` of the file: 0 for the root, or what
-    /// [`Cache::start_of_get`](crate::Cache::start_of_get) says.
+    /// Starts the lookup of `key` at the node at `start_bytes` of the file: 0 for the root, or the
+    /// offset returned by [`Cache::start_of_get`](crate::Cache::start_of_get).
     pub fn reset(&mut self, key: u64, start_bytes: u64) {
         self.key = key;
         self.levels_left = LEVELS_MAX;
@@ -146,11 +146,11 @@ impl GetCursor {
     }
 }
 
-/// Reads the pairs of a range, all the values of a leaf and the next leaf at a time.
+/// Reads the pairs of a range; each step reads all the values of a leaf and the next leaf.
 #[derive(Debug)]
 pub struct RangeCursor {
     walk: Walk,
-    /// The pairs, those of the current leaf last and perhaps not complete.
+    /// The pairs; those of the current leaf are last and perhaps incomplete.
     pairs: Vec<Pair>,
     complete: usize,
 }
@@ -162,20 +162,21 @@ impl Default for RangeCursor {
 }
 
 impl RangeCursor {
-    /// A cursor that is done: [`RangeCursor::reset`] it.
+    /// A finished cursor: [`RangeCursor::reset`] it.
     pub fn new() -> RangeCursor {
         RangeCursor { walk: Walk::new(), pairs: Vec::new(), complete: 0 }
     }
 
-    /// Starts a range at the node at `start_bytes` of the file: 0 for the root, or what
-    /// [`Cache::start_of_range`](crate::Cache::start_of_range) says. Drops the pairs of the last.
+    /// Starts a range at the node at `start_bytes` of the file: 0 for the root, or the offset
+    /// returned by [`Cache::start_of_range`](crate::Cache::start_of_range). Drops the pairs of the
+    /// last range.
     pub fn reset(&mut self, range: &KeyRange, start_bytes: u64) {
         self.walk.reset(range.bounds(), start_bytes, true);
         self.pairs.clear();
         self.complete = 0;
     }
 
-    /// The next reads, or the end. Pairs are at [`RangeCursor::pairs`].
+    /// The next reads, or the end. Pairs are in [`RangeCursor::pairs`].
     pub fn step(&self) -> Step<'_, ()> {
         match self.walk.reads() {
             [] => Step::Done(()),
@@ -205,7 +206,7 @@ impl RangeCursor {
         Ok(())
     }
 
-    /// The pairs that are complete, in the order of keys.
+    /// The complete pairs, in the order of keys.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs[..self.complete]
     }
@@ -231,7 +232,7 @@ impl Default for AggregateCursor {
 }
 
 impl AggregateCursor {
-    /// A cursor that is done: [`AggregateCursor::reset`] it.
+    /// A finished cursor: [`AggregateCursor::reset`] it.
     pub fn new() -> AggregateCursor {
         AggregateCursor { walk: Walk::new(), summary: Summary::default() }
     }

@@ -1,4 +1,4 @@
-//! Tells from a file whether it is a BPF-KV database, and of how many levels.
+//! Determines whether a file is a BPF-KV database, and its number of levels.
 //!
 //! The format has no magic, so this checks the leftmost path: types, ascending keys, and pointers
 //! into the file. Text, zeroes and random bytes fail at the root.
@@ -10,7 +10,7 @@ use crate::format::{
 };
 use std::io;
 
-/// What a database turned out to be.
+/// The properties of a detected database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detected {
     /// Levels of the tree, leaves included.
@@ -20,13 +20,13 @@ pub struct Detected {
     pub stock: bool,
 }
 
-/// Why a file is not taken for a database.
+/// Why a file is not a database.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
     /// Smaller than one node and one value block.
     #[error("{0} bytes are too few for a BPF-KV database: was it created?")]
     TooShort(u64),
-    /// A node of the leftmost path is none.
+    /// A node of the leftmost path is invalid.
     #[error("this is not a BPF-KV database ({0}): create one first, or name another file")]
     NotADatabase(#[from] Corrupt),
     /// The reader failed.
@@ -47,7 +47,7 @@ pub fn detect(file_bytes: u64, read: Reader<'_>) -> Result<Detected, DetectError
     if file_bytes < 2 * BLOCK_BYTES {
         return Err(DetectError::TooShort(file_bytes));
     }
-    // First pointer of each node of the leftmost path, and distance of its keys.
+    // First pointer of each node of the leftmost path, and distance between its keys.
     let mut path = Vec::new();
     let mut offset_bytes = 0;
     loop {
@@ -74,7 +74,7 @@ pub fn detect(file_bytes: u64, read: Reader<'_>) -> Result<Detected, DetectError
     Ok(Detected { levels, stock })
 }
 
-/// Checks the slots in use and returns where the first points to.
+/// Checks the slots in use and returns the place to which the first points.
 fn check(node: &Node<'_>, file_bytes: u64) -> Result<u64, Corrupt> {
     if node.key(0) == NO_KEY {
         return Err(node.corrupt(Defect::EmptyNode));

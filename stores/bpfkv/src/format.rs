@@ -45,15 +45,15 @@ pub fn value_text(number: u64) -> Value {
     text
 }
 
-/// The value that a database of numbers holds for key `number`: the number in 8 bytes, which is what
-/// aggregates compute with, before the same text.
+/// The value that a database of numbers holds for key `number`: the number in 8 bytes, with which
+/// aggregates compute, followed by the rest of the same text.
 pub fn value_number(number: u64) -> Value {
     let mut value = value_text(number);
     value[..8].copy_from_slice(&number.to_le_bytes());
     value
 }
 
-/// The number of such a value; none of another.
+/// The number of such a value; `None` for other values.
 pub fn number_of(value: &Value) -> Option<u64> {
     let number = u64::from_le_bytes(value.as_chunks().0[0]);
     (*value == value_number(number)).then_some(number)
@@ -185,13 +185,13 @@ pub(crate) fn write_node(
     }
 }
 
-/// A number of levels that no database has.
+/// An impossible number of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a BPF-KV database has 1 to {LEVELS_MAX} levels, not {0}")]
 pub struct BadLevels(pub u32);
 
-/// Where everything is in a stock database of L levels: every node is full, the keys are
-/// 0 ..31^L − 1, and the value of key i is value i of the log.
+/// The places of all nodes and values in a stock database of L levels: every node is full, the keys
+/// are 0 ..31^L − 1, and the value of key i is value i of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     levels: u32,
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_the_original() {
+    fn sizes_equal_those_of_the_original() {
         for (levels, nodes, keys, mib) in
             [(4, 30_784, 923_521, 71.4), (5, 954_305, 28_629_151, 2213.4)]
         {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_from_text() {
+    fn numbers_are_distinguished_from_text() {
         for number in [0, 7, 0x2020_2020_2020_2020, u64::MAX] {
             assert_eq!(number_of(&value_number(number)), Some(number));
         }

@@ -1,5 +1,5 @@
 //! BPF-KV: the key-value store that the XRP (§5.1) and BPF-oF (§6.7, §10.3) papers measure, in the
-//! file layout of the original tool, so that databases of either are read by both.
+//! file layout of the original tool: each reads the other's databases.
 //!
 //! A database is one file: a B⁺-tree of 31-way nodes of 512 bytes, level by level from the root at
 //! offset 0, then an unsorted log of 64-byte values. Looking up a key is a chain of dependent
@@ -7,17 +7,17 @@
 //!
 //! # How data flows
 //!
-//! * [`create`] streams a database of [`format::Layout`] into any sink; [`detect`] tells from a
-//!   file how many levels it has.
-//! * Plain reading: a [`GetCursor`], [`RangeCursor`] or [`AggregateCursor`] says which reads it
-//!   needs next and is fed their bytes, until it is done.
+//! * [`create`] streams a database of [`format::Layout`] into any sink; [`detect`] determines the
+//!   number of levels of an existing file.
+//! * Plain reading: a [`GetCursor`], [`RangeCursor`] or [`AggregateCursor`] requests its next reads
+//!   and is fed their bytes, until it is done.
 //! * Pushdown: [`pushdown`] encodes the argument of a storage function ([`GET_OBJECT`],
-//!   [`RANGE_OBJECT`]), and decodes its answer. One call replaces the whole chain; ranges longer
-//!   than an answer go on where the last one ended.
+//!   [`RANGE_OBJECT`]), and decodes its answer. One call replaces the whole chain; a range longer
+//!   than an answer continues where the last answer ended.
 //! * Either may start below the levels that a [`Cache`] holds in memory.
 //!
-//! Everything here is sans-I/O: offsets and bytes go in and out, the caller reads. Bytes from
-//! files and targets are checked; what is wrong with them is a typed error ([`Corrupt`],
+//! Everything here is sans-I/O: offsets and bytes go in and out, the caller reads. Bytes from files
+//! and targets are checked; defects are typed errors ([`Corrupt`],
 //! [`pushdown::BadAnswer`]).
 //!
 //! # What this crate does not do

@@ -1,9 +1,10 @@
 //! Arguments and answers of the storage functions, as functions/bpfkv.h lays them out.
 //!
 //! [`GET_OBJECT`](crate::GET_OBJECT) takes one key. [`RANGE_OBJECT`](crate::RANGE_OBJECT) takes a
-//! range and answers with pairs or a summary; if they do not fit an answer, or would take more hops
-//! than allowed, it says where to go on: [`RangePushdown`] and [`AggregatePushdown`] turn that into
-//! the next call. Every call says how much scratch it needs, because the target clears so much.
+//! range and answers with pairs or a summary; if these do not fit an answer, or would take more
+//! hops than allowed, the answer says where to continue: [`RangePushdown`] and
+//! [`AggregatePushdown`] make the next call from it. Every call states the scratch that it needs,
+//! because the target clears all of it.
 
 use crate::corrupt::Defect;
 use crate::format::{BLOCK_BYTES, FANOUT, NO_KEY, NODE_BYTES, POINTER_ON_DISK, VALUE_BYTES, Value};
@@ -19,7 +20,7 @@ pub const GET_ANSWER_BYTES: usize = 8 + VALUE_BYTES;
 pub const GET_SCRATCH_BYTES: u32 = GET_ANSWER_BYTES as u32;
 /// Length of the argument of `range`, in bytes: it fits Pushdown Short.
 pub const RANGE_ARGUMENT_BYTES: usize = 24;
-/// Largest scratch that `range` makes use of, in bytes: the largest that a target of ours allows.
+/// Largest scratch that `range` can use, in bytes: the largest that bpf-of's targets allow.
 pub const RANGE_SCRATCH_BYTES: u32 = 16_384;
 /// Most pairs in one answer of `range`, with a scratch of [`RANGE_SCRATCH_BYTES`].
 pub const PAIRS_MAX: usize = pairs_in(RANGE_SCRATCH_BYTES);
@@ -32,7 +33,7 @@ const COUNT_BYTES: usize = 8;
 const SUMMARY_BYTES: usize = 40;
 /// The state of a walk, at the end of scratch.
 const WALK_BYTES: usize = 64;
-/// The place in scratch of what is to be read of one leaf, for aggregates over values.
+/// The room in scratch for the values to read of one leaf, for aggregates.
 const LEAF_BYTES: usize = FANOUT * VALUE_BYTES;
 
 const FOUND: u64 = 1;
@@ -42,13 +43,13 @@ const FLAG_INCLUSIVE_END: u32 = 2;
 const FLAG_COUNT: u32 = 4;
 const FLAG_SUMMARY: u32 = 8;
 
-/// Abort code for flags that the function does not know, and for too little scratch.
+/// Abort code for unknown flags, and for too little scratch.
 const BAD_REQUEST: u32 = 6;
 
 /// An answer that the storage function cannot have given: another function ran, or the target is
 /// broken or hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the target's answer is not one of BPF-KV's storage function: {0}")]
+#[error("the target's answer is not an answer of BPF-KV's storage function: {0}")]
 pub struct BadAnswer(&'static str);
 
 /// Says what an abort of one of the functions means (status *Function Abort* of the protocol).
@@ -58,7 +59,7 @@ pub fn describe_abort(code: u32) -> String {
         None if code == BAD_REQUEST => {
             "the BPF-KV request has unknown flags or too little scratch".to_owned()
         }
-        None => format!("abort code {code} is none of BPF-KV's"),
+        None => format!("abort code {code} is not defined by BPF-KV"),
     }
 }
 
@@ -97,12 +98,12 @@ pub struct Call {
     pub scratch_size_bytes: u32,
 }
 
-/// Pairs that fit an answer in a scratch of this size, in bytes.
+/// Number of pairs that fit an answer in a scratch of this size, in bytes.
 const fn pairs_in(scratch_bytes: u32) -> usize {
     (scratch_bytes as usize).saturating_sub(HEADER_BYTES + WALK_BYTES) / PAIR_BYTES
 }
 
-/// A range read by as many calls as it takes: one for each [`PAIRS_MAX`] pairs.
+/// A range read by as many calls as necessary: one for each [`PAIRS_MAX`] pairs.
 #[derive(Debug)]
 pub struct RangePushdown {
     calls: Calls,
@@ -111,17 +112,17 @@ pub struct RangePushdown {
 }
 
 impl RangePushdown {
-    /// Starts at the node at `start_bytes` of the file: 0 for the root, or what
-    /// [`Cache::start_of_range`](crate::Cache::start_of_range) says. A call takes at most
-    /// `hops_max` hops (0: as many as it needs); a target that allows fewer than [`HOPS_MIN`] may
-    /// not do for deep trees.
+    /// Starts at the node at `start_bytes` of the file: 0 for the root, or the offset returned by
+    /// [`Cache::start_of_range`](crate::Cache::start_of_range). A call takes at most `hops_max`
+    /// hops (0: as many as it needs); a target that allows fewer than [`HOPS_MIN`] may not suffice
+    /// for deep trees.
     pub fn new(range: &KeyRange, start_bytes: u64, hops_max: u32) -> RangePushdown {
         RangePushdown { calls: Calls::new(range, start_bytes, 0, hops_max), pairs_max: PAIRS_MAX }
     }
 
-    /// The same with calls that need no more scratch than this, in bytes, for targets that allow
-    /// less than [`RANGE_SCRATCH_BYTES`]. It must have room for one pair (160 bytes), which it has
-    /// at every target.
+    /// The same with calls that need at most this much scratch, in bytes, for targets that allow
+    /// less than [`RANGE_SCRATCH_BYTES`]. It must have room for one pair (160 bytes), as it does at
+    /// every target.
     pub fn with_scratch_limit(mut self, scratch_bytes: u32) -> RangePushdown {
         self.pairs_max = pairs_in(scratch_bytes).clamp(1, PAIRS_MAX);
         self
@@ -129,14 +130,14 @@ impl RangePushdown {
 
     /// The call to make, `None` when the range is finished.
     pub fn call(&self) -> Option<Call> {
-        // No two keys are the same, so a short range needs little.
+        // Keys are distinct, so a short range needs little.
         let keys = (self.calls.last - self.calls.begin).saturating_add(1);
         let pairs = usize::try_from(keys).map_or(self.pairs_max, |keys| keys.min(self.pairs_max));
         let answer_bytes = HEADER_BYTES + pairs * PAIR_BYTES;
         self.calls.call(answer_bytes, answer_bytes + WALK_BYTES)
     }
 
-    /// Takes the answer to that call and gives its pairs.
+    /// Takes the answer to that call and returns its pairs.
     ///
     /// # Errors
     /// [`BadAnswer`].
@@ -224,20 +225,20 @@ impl AggregatePushdown {
         let part = if self.reads_values { parse_summary(rest) } else { parse_count(rest) };
         let part = part.ok_or(BadAnswer("it has the wrong length"))?;
         if header.pairs != 0 {
-            return Err(BadAnswer("it has pairs"));
+            return Err(BadAnswer("an aggregate has pairs"));
         }
         self.calls.advance(&header, self.calls.begin)?;
         self.summary.merge(&part);
         Ok(())
     }
 
-    /// The aggregates of what was answered so far; of the whole range once there is no call left.
+    /// The aggregates of the answers so far; of the whole range once no call is left.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 }
 
-/// What is left of a range.
+/// The rest of a range.
 #[derive(Debug)]
 struct Calls {
     begin: u64,
@@ -278,8 +279,8 @@ impl Calls {
         })
     }
 
-    /// Goes on where the answer says; its keys were below `begin`. A target cannot make this go on
-    /// for ever: each call but one in a row must get past a key.
+    /// Continues where the answer says; its keys were below `begin`. A target cannot prolong this
+    /// for ever: of two calls in a row at least one must get past a key.
     fn advance(&mut self, header: &Header, begin: u64) -> Result<(), BadAnswer> {
         if self.first_offset_bytes.is_none() {
             return Err(BadAnswer("no call was made"));
@@ -290,11 +291,11 @@ impl Calls {
         }
         if header.next_leaf & POINTER_ON_DISK != 0 || !header.next_leaf.is_multiple_of(BLOCK_BYTES)
         {
-            return Err(BadAnswer("it goes on at no node"));
+            return Err(BadAnswer("it continues at an invalid node"));
         }
         let stalled = header.next_key == self.begin;
         if !(begin..=self.last).contains(&header.next_key) || (stalled && self.stalled) {
-            return Err(BadAnswer("it does not go on in the range"));
+            return Err(BadAnswer("it does not continue within the range"));
         }
         self.stalled = stalled;
         self.begin = header.next_key;
@@ -321,7 +322,7 @@ impl Header {
         let more = match word >> 32 {
             0 if next_leaf == 0 => false,
             1 => true,
-            _ => return Err(BadAnswer("it does not say whether the range goes on")),
+            _ => return Err(BadAnswer("its continuation flag is invalid")),
         };
         Ok((Header { next_key, next_leaf, pairs, more }, rest))
     }

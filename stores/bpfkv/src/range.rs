@@ -1,4 +1,4 @@
-//! What a range query asks for and what comes of it.
+//! Queries for ranges, and their results.
 
 use crate::format::{NO_KEY, Value};
 
@@ -12,7 +12,7 @@ pub struct InvertedRange {
     pub end: u64,
 }
 
-/// A range of keys: `[begin, end)` unless said otherwise.
+/// A range of keys: `[begin, end)` unless changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRange {
     begin: u64,
@@ -33,13 +33,13 @@ impl KeyRange {
         Ok(KeyRange { begin, end, begin_excluded: false, end_included: false })
     }
 
-    /// The same without `begin`.
+    /// The same range without `begin`.
     pub fn exclude_begin(mut self) -> KeyRange {
         self.begin_excluded = true;
         self
     }
 
-    /// The same with `end`.
+    /// The same range with `end`.
     pub fn include_end(mut self) -> KeyRange {
         self.end_included = true;
         self
@@ -64,7 +64,7 @@ pub struct Pair {
     pub value: Value,
 }
 
-/// What to compute over the values of a range (XRP §5.1), each value's first 8 bytes taken as a
+/// The aggregate to compute over the values of a range (XRP §5.1); each value's first 8 bytes are a
 /// little-endian signed integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
@@ -99,7 +99,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The sum modulo 2^64, which is what the original tool prints.
+    /// The sum modulo 2^64, as the original tool prints it.
     pub fn sum_wrapped(&self) -> i64 {
         self.sum as i64
     }

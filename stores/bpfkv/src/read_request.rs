@@ -1,4 +1,4 @@
-//! What cursors read.
+//! Reads that cursors request.
 
 /// A read of the database file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

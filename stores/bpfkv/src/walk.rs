@@ -9,34 +9,34 @@ use crate::read_request::ReadRequest;
 
 /// Reads of one hop: the protocol's limit, kept here too so that both plans are the same.
 const READS_MAX: usize = 16;
-/// Pages that the values of one hop may lie in; one more read is left for the next leaf.
+/// The most pages for the values of one hop; one more read is left for the next leaf.
 const PAGES_MAX: usize = READS_MAX - 1;
 const PAGE_BYTES: u64 = 4096;
 
 /// The state of a walk; see [`Walk::reset`].
-// 18 fields: those of the walk in functions/bpfkv_range.bpf.c, which this one must equal step by step.
+// 18 fields, as the walk in functions/bpfkv_range.bpf.c has: both must agree step by step.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Smallest key that may still come, and the last one wanted.
+    /// Smallest key that may still come, and the last wanted key.
     begin: u64,
     last: u64,
     reads_values: bool,
-    /// Nodes that the way down may still meet.
+    /// Nodes that the descent may still visit.
     levels_left: u32,
-    /// The first leaf was met.
+    /// Whether the first leaf was reached.
     walking: bool,
 
     /// The reads of this hop: values, then perhaps a node.
     reads: [ReadRequest; READS_MAX],
     read_count: usize,
     value_reads: usize,
-    /// Bit i: read i was fed.
+    /// Bit i: the bytes of read i have arrived.
     fed: u32,
-    /// Slot of the first value in each value read; one more marks the end.
+    /// Slot of the first value in each read of values; one more entry marks the end.
     first_slot: [usize; READS_MAX + 1],
     node: [u8; NODE_BYTES],
 
-    /// Keys of the current leaf that are in the range, and where their values are.
+    /// Keys of the current leaf that are in the range, and the places of their values.
     keys: [u64; FANOUT],
     value_offsets_bytes: [u64; FANOUT],
     seen: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// A walk that is done.
+    /// A finished walk.
     pub(crate) fn new() -> Walk {
         Walk {
             begin: 0,
@@ -72,7 +72,7 @@ impl Walk {
         }
     }
 
-    /// Starts over: from the node at `start_bytes`, for the keys from the first to the second of
+    /// Restarts at the node at `start_bytes`, for the keys from the first to the second of
     /// `bounds`.
     pub(crate) fn reset(
         &mut self,
@@ -101,7 +101,7 @@ impl Walk {
         &self.keys[..self.seen]
     }
 
-    /// Leaves met so far.
+    /// Leaves visited so far.
     pub(crate) fn leaves(&self) -> u64 {
         self.leaves
     }
@@ -112,7 +112,7 @@ impl Walk {
     }
 
     /// Takes the bytes of a read, in any order within the hop. `on_value` gets each value with its
-    /// index in [`Walk::keys`]. After the last read of the hop the walk goes on.
+    /// index in [`Walk::keys`]. After the last read of the hop the walk continues.
     ///
     /// # Panics
     /// If that read is not outstanding.
@@ -142,7 +142,7 @@ impl Walk {
         if self.fed.count_ones() as usize == self.read_count { self.go_on() } else { Ok(()) }
     }
 
-    /// All reads of the hop are in: plans the next hop.
+    /// All reads of the hop have arrived: plans the next hop.
     fn go_on(&mut self) -> Result<(), Corrupt> {
         let node_read = (self.value_reads < self.read_count).then(|| self.reads[self.value_reads]);
         (self.read_count, self.value_reads) = (0, 0);
@@ -180,7 +180,7 @@ impl Walk {
         self.meet_leaf(node, if found { after - 1 } else { after })
     }
 
-    /// Takes the keys from slot `from` on that are in the range.
+    /// Takes the keys in the range, starting at slot `from`.
     fn meet_leaf(&mut self, leaf: Node<'_>, from: usize) -> Result<(), Corrupt> {
         if leaf.key(0) == NO_KEY {
             return Err(leaf.corrupt(Defect::EmptyNode));
@@ -193,7 +193,7 @@ impl Walk {
         } else {
             self.count(leaf, from, stop)?;
         }
-        // Go on unless the last key wanted, or one after it, is here.
+        // Continue unless the last wanted key, or a later one, is here.
         if self.begin <= self.last && (stop == FANOUT || leaf.key(stop) == NO_KEY) {
             self.next_leaf = leaf.next_offset_bytes()?;
         }
@@ -215,7 +215,7 @@ impl Walk {
         Ok(())
     }
 
-    /// As take, but only counts; trusts the order inside a leaf.
+    /// As `take`, but only counts; relies on the order inside a leaf.
     fn count(&mut self, leaf: Node<'_>, from: usize, stop: usize) -> Result<(), Corrupt> {
         if from >= stop {
             return Ok(());
@@ -225,7 +225,7 @@ impl Walk {
             return Err(leaf.corrupt(Defect::KeysNotAscending));
         }
         self.counted += (stop - from) as u64;
-        // The search found it to be at most self.last, so it is below NO_KEY.
+        // The search found that `last` is at most `self.last`, so it is below NO_KEY.
         self.begin = last.saturating_add(1);
         Ok(())
     }
@@ -237,12 +237,12 @@ impl Walk {
         self.fed = 0;
     }
 
-    /// Asks for the blocks of the values from `asked` on, and for the next leaf once all are asked
-    /// for. Values in neighbouring blocks share a read.
+    /// Requests the blocks of the values from `asked` on, and the next leaf after the last value.
+    /// Values in neighbouring blocks share a read.
     fn ask(&mut self) {
         let mut pages = 0;
         let mut reads = 0;
-        // The current read; at first one that no block is in or next to.
+        // The current read; at first a place that no block is in or next to.
         let (mut start, mut end) = (u64::MAX, u64::MAX);
         while self.asked < self.seen {
             let block = self.value_offsets_bytes[self.asked] & !(BLOCK_BYTES - 1);

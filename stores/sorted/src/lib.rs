@@ -7,19 +7,19 @@
 //!
 //! # What this crate does not do
 //!
-//! No I/O, no memtable, no merging, no caching, no checksums: it has the shape of such a store's
-//! lookups, for tests of chains over several files and for measuring.
+//! No I/O, no memtable, no merging, no caching, no checksums: its lookups have the shape of those
+//! of such a store, for tests of chains over several files and for measuring.
 
 use std::ops::Range;
 
 /// The storage function `sorted_get`, an ELF object.
 pub const GET_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sorted_get.bpf.o"));
-/// Tables that one lookup can walk: files that a request may name.
+/// The most tables that one lookup can search: the files that a request may name.
 pub const TABLES_MAX: usize = 16;
 /// Largest block in bytes.
 pub const BLOCK_MAX_BYTES: usize = 32_768;
 
-/// Most layers of index blocks that a lookup goes through.
+/// The most layers of index blocks that a lookup descends.
 const INDEX_LAYERS_MAX: u32 = 7;
 const INDEX_MAGIC: u32 = 0x5844_4953;
 const DATA_MAGIC: u32 = 0x5441_4453;
@@ -29,7 +29,7 @@ const ENTRY_BYTES: usize = 16;
 const DELETED: u32 = u32::MAX;
 const ANSWER_BYTES: usize = 16;
 
-/// Where a table's root block is, in its file.
+/// The place of a table's root block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
     /// Offset in bytes.
@@ -38,13 +38,13 @@ pub struct Root {
     pub size: u32,
 }
 
-/// Sizes that decide how many blocks and layers a table has.
+/// Sizes that determine the number of blocks and layers of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// A data block is closed when it has so many bytes. Blocks are only as long as they must be,
-    /// so that they begin anywhere.
+    /// A data block is closed when it reaches this many bytes. Blocks are not padded, so they may
+    /// begin at any offset.
     pub data_block_bytes: usize,
-    /// Children of an index block, at least 2.
+    /// Largest number of children of an index block, at least 2.
     pub fanout: usize,
 }
 
@@ -60,7 +60,7 @@ impl Default for Shape {
 pub struct TableWriter {
     shape: Shape,
     bytes: Vec<u8>,
-    /// Entries of the open data block: key, and where its value is in `values`.
+    /// Entries of the open data block: key, and the range of its value in `values`.
     entries: Vec<(u64, Option<Range<usize>>)>,
     values: Vec<u8>,
     /// First key and place of each finished data block.
@@ -76,10 +76,10 @@ pub enum TableError {
     Order {
         /// The key.
         key: u64,
-        /// The one before.
+        /// The previous key.
         last: u64,
     },
-    /// A value that fits no block.
+    /// A value too long for a block.
     #[error("a value of {0} bytes does not fit a block of {BLOCK_MAX_BYTES}")]
     ValueTooLong(usize),
 }
@@ -102,10 +102,10 @@ impl TableWriter {
         }
     }
 
-    /// Adds a value, or the note that the key was deleted.
+    /// Adds a value, or a deletion of the key.
     ///
     /// # Errors
-    /// [`TableError`]; nothing is added then.
+    /// [`TableError`]; the table is then unchanged.
     pub fn add(&mut self, key: u64, value: Option<&[u8]>) -> Result<(), TableError> {
         if let Some(last) = self.last_key.filter(|last| *last >= key) {
             return Err(TableError::Order { key, last });
@@ -145,9 +145,9 @@ impl TableWriter {
         self.bytes.append(&mut self.values);
     }
 
-    /// The table's bytes and where its root block is. A table without entries has an index block
-    /// without children. Index blocks are wider than asked for where a table would have more layers than
-    /// lookups go through.
+    /// Returns the table's bytes and the place of its root block. A table without entries has an
+    /// index block without children. Index blocks exceed `fanout` where a table would otherwise
+    /// have more layers than lookups descend.
     #[must_use]
     pub fn finish(mut self) -> (Vec<u8>, Root) {
         self.close_block();
@@ -161,7 +161,7 @@ impl TableWriter {
                 return (self.bytes, root);
             }
             let mut layer = Vec::new();
-            // Of an empty table one chunk too.
+            // An empty table has one chunk, too.
             let none = [&[][..]];
             let below = std::mem::take(&mut self.children);
             let chunks = below.chunks(fanout);
@@ -206,19 +206,19 @@ pub fn get_argument(key: u64, roots: &[Root]) -> Option<Vec<u8>> {
     Some(argument)
 }
 
-/// What a lookup found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup<'a> {
     /// No table has the key.
     NotFound,
-    /// The newest table that has it, by its place in the request, and the value.
+    /// The place in the request of the newest table with the key, and the value.
     Found(u32, &'a [u8]),
-    /// The newest table that has it says that it was deleted.
+    /// The newest table with the key has a deletion.
     Deleted(u32),
 }
 
 impl<'a> Lookup<'a> {
-    /// From an answer of `sorted_get`; None if it is none.
+    /// Parses an answer of `sorted_get`; None if it is malformed.
     #[must_use]
     pub fn parse(answer: &'a [u8]) -> Option<Self> {
         let (fixed, value) = answer.split_first_chunk::<ANSWER_BYTES>()?;
@@ -240,13 +240,13 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// In words why `sorted_get` aborted with `code`.
+/// Describes why `sorted_get` aborted with `code`.
 #[must_use]
 pub fn describe_abort(code: u32) -> &'static str {
     match code {
         1 => "a block is neither an index nor a data block",
-        2 => "a block is shorter than it says",
-        3 => "an index names a block of impossible size",
+        2 => "a block is shorter than its header says",
+        3 => "an index names a block of an invalid size",
         4 => "a value lies outside its block, or does not fit the scratch buffer",
         5 => "a table has more layers than a table can have: is there a cycle?",
         6 => "the argument is damaged",

@@ -93,7 +93,7 @@ proptest! {
         }
     }
 
-    /// Damage is an error or another answer, and never more than that.
+    /// Damage leads to an error or a wrong answer, never to a fault.
     #[test]
     fn damaged_tables_end_in_an_error(
         models in models(), at in any::<proptest::sample::Index>(), byte in any::<u8>(),
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// Each entry has a block, and each index block two children if that were deep enough.
+/// Each entry has its own block; with two children for each index block the tree would be too deep.
 #[test]
 fn tables_are_no_deeper_than_lookups_go() {
     let model: Model = (0..300).map(|key| (2 * key, Some(vec![7; 3]))).collect();
@@ -138,7 +138,7 @@ fn tables_are_no_deeper_than_lookups_go() {
 }
 
 #[test]
-fn what_no_table_takes() {
+fn invalid_entries_and_requests_are_refused() {
     let mut writer = TableWriter::new(Shape::default());
     writer.add(5, Some(b"five")).expect("the first");
     assert_eq!(writer.add(5, None), Err(TableError::Order { key: 5, last: 5 }));

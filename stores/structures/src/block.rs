@@ -7,8 +7,8 @@ use std::cmp::Ordering;
 
 /// The storage function `block_get`, an ELF object.
 pub const GET_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/block_get.bpf.o"));
-/// Bytes behind each block: compression and checksum. They do not count as its size in pointers to
-/// it, but reads must have them.
+/// Bytes after each block: compression and checksum. Pointers to a block do not count them in its
+/// size, but reads must include them.
 pub const TRAILER_BYTES: usize = 5;
 
 const TAG_BYTES: usize = 8;
@@ -17,10 +17,10 @@ const TAGGED_KEYS: u32 = 1;
 const LEVELDB_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 const ROCKSDB_MAGIC: u64 = 0x88e2_41b7_85f4_cff7;
 
-/// The blocks that an index block (with its trailer) names.
+/// The blocks to which an index block (with its trailer) points.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The block's [`Damage`].
 pub fn children(block: &[u8]) -> Result<Vec<Place>, Damage> {
     let mut rest = Bytes(open(block)?.0);
     let (mut key, mut places) = (Vec::new(), Vec::new());
@@ -32,16 +32,16 @@ pub fn children(block: &[u8]) -> Result<Vec<Place>, Damage> {
     Ok(places)
 }
 
-/// What a tag says of its entry.
+/// The kind of an entry, from its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The key was deleted.
     Deletion,
-    /// The entry has its value.
+    /// The entry has a value.
     Value,
-    /// The key was deleted, and had been written once.
+    /// The key was deleted, and had been written only once.
     SingleDeletion,
-    /// What only the store understands, such as a merge.
+    /// A kind that only the store understands, such as a merge.
     Other(u8),
 }
 
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// The eight bytes behind a key in stores that keep versions: the larger, the newer.
+/// The eight bytes after a key in stores that keep versions: a larger tag is newer.
 #[must_use]
 pub const fn tag(sequence: u64, kind: Kind) -> u64 {
     let kind = match kind {
@@ -68,14 +68,14 @@ pub const fn tag(sequence: u64, kind: Kind) -> u64 {
     sequence << 8 | kind as u64
 }
 
-/// Sizes that decide how a table looks.
+/// Sizes that determine a table's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// A block is closed when it has so many bytes.
+    /// A block is closed when it reaches this many bytes.
     pub block_bytes: usize,
     /// Entries from one restart point to the next, at least 1.
     pub restart_interval: usize,
-    /// Keys have tags behind.
+    /// Keys end with tags.
     pub tagged: bool,
 }
 
@@ -89,18 +89,18 @@ impl Default for Shape {
 /// Why an entry was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// Keys must ascend, and tags of the same key descend.
-    #[error("an entry does not come after the one before; add entries in the order of their keys")]
+    /// Keys must ascend, and tags of one key must descend.
+    #[error("an entry is not after the previous entry; add entries in the order of their keys")]
     Order,
-    /// An entry that no block can have.
-    #[error("an entry of {0} bytes fits no block of {READ_MAX_BYTES}")]
+    /// The entry is too long for a block.
+    #[error("an entry of {0} bytes does not fit a block of {READ_MAX_BYTES}")]
     TooLong(usize),
     /// A key without its tag.
     #[error("a key of {0} bytes has no tag")]
     NoTag(usize),
 }
 
-/// One block while it is made.
+/// A block that is being written.
 #[derive(Clone, Debug, Default)]
 struct Block {
     bytes: Vec<u8>,
@@ -127,7 +127,7 @@ impl Block {
         self.last_key = key.to_vec();
     }
 
-    /// Bytes with restart points and trailer.
+    /// Size in bytes with restart points and trailer.
     fn size(&self) -> usize {
         self.bytes.len() + 4 * self.restarts.len() + 4 + TRAILER_BYTES
     }
@@ -151,7 +151,7 @@ pub fn seal(block: &mut [u8]) {
     }
 }
 
-/// A checksum of data that has checksums in it is stored so that it differs from theirs.
+/// Checksums of data that contains checksums are stored masked, so that they differ from those.
 const fn mask(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -173,7 +173,7 @@ pub struct TableWriter {
     shape: Shape,
     bytes: Vec<u8>,
     block: Block,
-    /// Last key and place of each finished block of the level in hand.
+    /// Last key and place of each finished block of the current level.
     finished: Vec<(Vec<u8>, Place)>,
 }
 
@@ -184,18 +184,19 @@ impl TableWriter {
         Self { shape, bytes: Vec::new(), block: Block::default(), finished: Vec::new() }
     }
 
-    /// Adds an entry; the key has its tag behind if the shape says so.
+    /// Adds an entry; the key ends with its tag if the shape has tags.
     ///
     /// # Errors
-    /// [`TableError`]; nothing is added then.
+    /// [`TableError`]; the table is then unchanged.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), TableError> {
         let tag_bytes = if self.shape.tagged { TAG_BYTES } else { 0 };
         if key.len() < tag_bytes {
             return Err(TableError::NoTag(key.len()));
         }
-        // Three varints, a restart point, their number.
+        // Three varints, a restart point, and the number of restart points.
         let size = key.len() + value.len() + 3 * 5 + 8 + TRAILER_BYTES;
-        // An index block has two entries at least, or there would be no end of levels.
+        // An index block must have room for two entries, or the number of levels would be
+        // unbounded.
         if size > READ_MAX_BYTES || 2 * key.len() + 100 > READ_MAX_BYTES {
             return Err(TableError::TooLong(size));
         }
@@ -228,7 +229,8 @@ impl TableWriter {
         self.bytes.extend(bytes);
     }
 
-    /// The table. Index blocks are as large as data blocks, in as many levels as it takes.
+    /// Finishes the table. Index blocks are as large as data blocks, in as many levels as
+    /// necessary.
     #[must_use]
     pub fn finish(mut self) -> Table {
         let mut index_levels = 0;
@@ -240,7 +242,7 @@ impl TableWriter {
                 return Table { bytes: self.bytes, root, index_levels };
             }
             index_levels += 1;
-            // Each level has fewer blocks than the one below: two entries a block at least.
+            // Each level must have fewer blocks than the one below: at least two entries a block.
             let smallest = self.finished.iter().map(|(key, _)| 2 * key.len() + 100).max();
             self.shape.block_bytes = self.shape.block_bytes.max(smallest.unwrap_or(0));
             for (key, place) in std::mem::take(&mut self.finished) {
@@ -254,9 +256,9 @@ impl TableWriter {
     }
 }
 
-/// Where the index block of a file of LevelDB or RocksDB is, from its last bytes (53 are enough).
-/// None if they are of neither, or of a RocksDB table with another checksum than CRC-32C or another
-/// index than of `format_version` 2.
+/// The place of the index block of a LevelDB or RocksDB file, from its last bytes (53 are enough).
+/// None if the file is neither, or a RocksDB table with a checksum other than CRC-32C or an index
+/// other than that of `format_version` 2.
 #[must_use]
 pub fn index_of_file(end: &[u8]) -> Option<Place> {
     let (rest, magic) = end.split_last_chunk::<8>()?;
@@ -285,34 +287,34 @@ fn pointer(value: &mut Bytes<'_>) -> Result<Place, Damage> {
     Ok(Place { offset_bytes, size_bytes: size as u32 + TRAILER_BYTES as u32 })
 }
 
-/// The question which value a key has.
+/// A query for the value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get<'a> {
     /// The key, without a tag.
     pub key: &'a [u8],
-    /// For tables with tags: newer versions are not seen ([`u64::MAX`] sees all).
+    /// For tables with tags: the newest visible tag ([`u64::MAX`] sees all versions).
     pub newest_tag: Option<u64>,
     /// Levels of index blocks.
     pub index_levels: u32,
 }
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The table does not have the key.
     NotFound,
-    /// Its value, and the tag of the entry (0 without tags).
+    /// The key's value, and the tag of the entry (0 without tags).
     Found(Vec<u8>, u64),
-    /// It was deleted, by the entry of this tag.
+    /// The key was deleted, by the entry with this tag.
     Deleted(u64),
-    /// As found, of a kind that only the store understands.
+    /// The entry's bytes and tag, of a kind that only the store understands.
     Other(Vec<u8>, u64),
-    /// The value does not fit the scratch buffer; it may be read where it is.
+    /// The value does not fit the scratch buffer; it can be read at this place.
     TooLong(Place, u64),
 }
 
 impl Lookup {
-    /// From an answer of `block_get`; None if it is none.
+    /// Parses an answer of `block_get`; None if it is malformed.
     #[must_use]
     pub fn parse(answer: &[u8]) -> Option<Lookup> {
         let mut answer = Bytes(answer);
@@ -349,7 +351,7 @@ impl Get<'_> {
         argument
     }
 
-    /// Scratch that the chain needs in bytes, for keys of tables and values that are not longer.
+    /// Bytes of scratch that the chain needs, for keys of tables and values up to these lengths.
     #[must_use]
     pub fn scratch_bytes(&self, key_max: usize, value_max: usize) -> usize {
         REQUEST_BYTES + (self.key.len() + key_max + TAG_BYTES).max(value_max)
@@ -358,7 +360,7 @@ impl Get<'_> {
     /// The same lookup over plain reads.
     ///
     /// # Errors
-    /// What is wrong with the table.
+    /// The table's [`Damage`].
     pub fn plain(&self, root: Place, read: &mut ReadAt<'_>) -> Result<Lookup, Damage> {
         let mut place = root;
         for _ in 0..self.index_levels {
@@ -382,7 +384,7 @@ impl Get<'_> {
         })
     }
 
-    /// The first entry that is not before the key wanted.
+    /// The first entry that does not precede the wanted key.
     fn seek<'b>(&self, block: &'b [u8]) -> Result<Option<Entry<'b>>, Damage> {
         let (entries, restarts) = open(block)?;
         let (mut low, mut high) = (1, restarts.len());
@@ -424,7 +426,7 @@ fn order(a: &[u8], b: &[u8], tag_bytes: usize) -> Option<Ordering> {
     Some(a.cmp(b).then(u64::from_le_bytes(*b_tag).cmp(&u64::from_le_bytes(*a_tag))))
 }
 
-/// The entries of a block, and the offsets of its restart points.
+/// The entries of a block, and its restart points.
 fn open(block: &[u8]) -> Result<(&[u8], &[[u8; 4]]), Damage> {
     if block.len() < 8 + TRAILER_BYTES {
         return Err(Damage::Size);
@@ -460,7 +462,7 @@ struct Entry<'b> {
 }
 
 impl<'b> Entry<'b> {
-    /// The next entry, behind one that has this key.
+    /// Takes the next entry; `before` is the previous entry's key.
     fn take(rest: &mut Bytes<'b>, before: &[u8]) -> Result<Entry<'b>, Damage> {
         let mut fields = || {
             let [shared, other, value] =

@@ -1,11 +1,11 @@
-//! Fields one after the other, as `bpfof/blocks.h` takes them.
+//! Consecutive fields, decoded as in `bpfof/blocks.h`.
 
-/// What is left of a block.
+/// The rest of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// What lies behind `offset`.
+    /// The bytes from `offset` on.
     pub(crate) fn at(block: &'a [u8], offset: usize) -> Option<Self> {
         block.get(offset..).map(Bytes)
     }

@@ -1,7 +1,7 @@
-//! What can be wrong with a file.
+//! Damage that lookups report.
 
-/// Why a lookup fails that is not the network's or the device's fault. All but the first are abort
-/// codes of the storage functions (`functions/damage.h`).
+/// Why a lookup fails for a reason other than the network or the device. All but the first are
+/// abort codes of the storage functions (`functions/damage.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// A block lies outside of the file: the target answers *Read Outside File*.
@@ -10,29 +10,29 @@ pub enum Damage {
     /// The argument contradicts itself, or scratch is too small for it.
     #[error("the request contradicts itself, or its scratch is too small")]
     Request,
-    /// A block that is shorter than all are, or not as long as it says.
-    #[error("a block has an impossible size")]
+    /// A block is shorter than any block can be, or its size differs from the size it states.
+    #[error("a block has an invalid size")]
     Size,
-    /// The checksum of a block is another.
+    /// The checksum of a block is wrong.
     #[error("the checksum of a block is wrong")]
     Checksum,
-    /// An entry that reaches beyond its block, or is none.
+    /// An entry reaches beyond its block, or is malformed.
     #[error("an entry of a block is malformed")]
     Entry,
-    /// A pointer to where no block can be, or to one that no read can have.
-    #[error("a block points to where no block can be")]
+    /// A pointer to a place where no block can be, or to a block too large for a read.
+    #[error("a block has an invalid pointer")]
     Pointer,
-    /// More blocks than there are.
-    #[error("more blocks follow each other than there are (is there a cycle?)")]
+    /// A chain of blocks has more blocks than exist.
+    #[error("a chain of blocks is longer than the file (is there a cycle?)")]
     TooManyBlocks,
-    /// A block that belongs elsewhere.
-    #[error("a block is where another should be")]
+    /// A block belongs in another place.
+    #[error("a block is in the place of another block")]
     WrongPlace,
-    /// A block that is compressed.
+    /// A block is compressed.
     #[error("a block is compressed in a way that the storage function does not know")]
     Compressed,
-    /// A key that does not fit the scratch buffer.
-    #[error("a key does not fit the scratch buffer; ask with a larger one")]
+    /// A key does not fit the scratch buffer.
+    #[error("a key does not fit the scratch buffer; use a larger one")]
     KeyTooLong,
 }
 
@@ -49,7 +49,8 @@ impl Damage {
         Damage::KeyTooLong,
     ];
 
-    /// What a function of this crate aborts with `code` for, if it is a code of these functions.
+    /// The damage for which a function of this crate aborts with `code`, if it is one of these
+    /// codes.
     #[must_use]
     pub fn from_abort_code(code: u32) -> Option<Damage> {
         Self::CODES.get(code.checked_sub(1)? as usize).copied()

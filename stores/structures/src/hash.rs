@@ -10,14 +10,14 @@ pub const GET_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hash_get
 const HEADER_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 8;
 
-/// What a lookup must know of a table.
+/// The layout of a table, which lookups must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Size of a block in bytes.
     pub block_bytes: u32,
-    /// Buckets, the first of which is at the start of the file.
+    /// Number of buckets; the first is at the start of the file.
     pub buckets: u32,
-    /// Blocks of the longest bucket.
+    /// Number of blocks of the longest bucket.
     pub blocks_max: u32,
 }
 
@@ -26,17 +26,17 @@ pub struct Layout {
 pub struct Table {
     /// The file.
     pub bytes: Vec<u8>,
-    /// What lookups must know.
+    /// The layout for lookups.
     pub layout: Layout,
 }
 
 /// Why a table cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// No bucket, or blocks that no read can have.
+    /// No bucket, or blocks too large for a read.
     #[error("a table has at least one bucket, and blocks of 32 to {READ_MAX_BYTES} bytes")]
     Shape,
-    /// An entry that fits no block.
+    /// An entry too long for a block.
     #[error("an entry of {0} bytes does not fit a block, or has a key or value above 65535")]
     TooLong(usize),
 }
@@ -52,7 +52,7 @@ fn hash(key: &[u8]) -> u64 {
 }
 
 impl Layout {
-    /// The bucket of a key, and the bits of its hash that entries have.
+    /// The bucket of a key, and the bits of its hash that entries store.
     fn place(&self, key: &[u8]) -> (u32, u32) {
         let hash = hash(key);
         ((hash % u64::from(self.buckets.max(1))) as u32, (hash >> 32) as u32)
@@ -108,7 +108,7 @@ impl Table {
     }
 }
 
-/// The first blocks of all buckets, and behind them what overflows.
+/// The first blocks of all buckets, followed by the overflow blocks.
 fn write(layout: Layout, chains: &[Vec<Vec<u8>>]) -> Vec<u8> {
     let size = layout.block_bytes as usize;
     let mut buckets = Vec::new();
@@ -116,7 +116,7 @@ fn write(layout: Layout, chains: &[Vec<Vec<u8>>]) -> Vec<u8> {
     for (bucket, chain) in chains.iter().enumerate() {
         for (number, entries) in chain.iter().enumerate() {
             let next = if number + 1 < chain.len() {
-                // Overflow blocks of a bucket follow each other, behind the last one written.
+                // Overflow blocks of a bucket follow each other, after the last block written.
                 chains.len() * size + overflow.len() + if number == 0 { 0 } else { size }
             } else {
                 0
@@ -137,7 +137,7 @@ fn write(layout: Layout, chains: &[Vec<Vec<u8>>]) -> Vec<u8> {
     buckets
 }
 
-/// The question which value a key has.
+/// A query for the value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get<'a> {
     /// The table.
@@ -169,7 +169,7 @@ impl Get<'_> {
     /// The same lookup over plain reads.
     ///
     /// # Errors
-    /// What is wrong with the table.
+    /// The table's [`Damage`].
     pub fn plain(&self, read: &mut ReadAt<'_>) -> Result<Lookup, Damage> {
         let mut place = self.first();
         for _ in 0..self.layout.blocks_max.max(1) {
@@ -186,7 +186,7 @@ impl Get<'_> {
         Err(Damage::TooManyBlocks)
     }
 
-    /// The entries of a block, and where the next one is.
+    /// The entries of a block, and the place of the next block.
     fn open<'b>(&self, block: &'b [u8]) -> Result<(Bytes<'b>, u64), Damage> {
         let mut rest = Bytes(block);
         let mut header = || Some((rest.u32()?, rest.u32()?, rest.u64()?, rest.u32()?, rest.u32()?));
@@ -217,17 +217,17 @@ impl Get<'_> {
     }
 }
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The table does not have the key.
     NotFound,
-    /// Its value.
+    /// The key's value.
     Found(Vec<u8>),
 }
 
 impl Lookup {
-    /// From an answer of `hash_get`; None if it is none.
+    /// Parses an answer of `hash_get`; None if it is malformed.
     #[must_use]
     pub fn parse(answer: &[u8]) -> Option<Lookup> {
         if answer.is_empty() {

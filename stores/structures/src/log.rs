@@ -9,7 +9,7 @@ pub const WALK_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/log_wal
 const HEADER_BYTES: usize = 24;
 const DELETION: u32 = 1;
 
-/// A record that no read can have.
+/// A record too long for a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a record of {0} bytes is too long; a log has records of at most {READ_MAX_BYTES}")]
 pub struct TooLong(
@@ -17,11 +17,11 @@ pub struct TooLong(
     pub usize,
 );
 
-/// Adds a record to the end of a log: the value of a key, or that it was deleted. `list` is the
-/// newest record of the list that it belongs to, and is this record afterwards.
+/// Appends a record to a log: the value of a key, or its deletion. `list` is the newest record of
+/// the record's list, and is updated to this record.
 ///
 /// # Errors
-/// [`TooLong`]; nothing is added then.
+/// [`TooLong`]; the log is then unchanged.
 pub fn append(
     log: &mut Vec<u8>,
     list: &mut Option<Place>,
@@ -55,30 +55,30 @@ pub fn seal(record: &mut [u8]) {
     }
 }
 
-/// The question which value a key has.
+/// A query for the value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Records that one chain reads at most; 0 is no limit.
+    /// The most records that one chain reads; 0 is no limit.
     pub records_max: u32,
 }
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// No record of the list has the key.
     NotFound,
     /// The newest record that has it, and its value.
     Found(Place, Vec<u8>),
-    /// The newest record that has it says that it was deleted.
+    /// The newest record with the key is a deletion.
     Deleted(Place),
-    /// None of the records that were read has it; the next walk begins with this one.
+    /// None of the records that were read has the key; the next walk begins with this one.
     More(Place),
 }
 
 impl Lookup {
-    /// From an answer of `log_walk`; None if it is none.
+    /// Parses an answer of `log_walk`; None if it is malformed.
     #[must_use]
     pub fn parse(answer: &[u8]) -> Option<Lookup> {
         let mut answer = Bytes(answer);
@@ -108,7 +108,7 @@ impl Walk<'_> {
     /// The same walk over plain reads, from the newest record of the list.
     ///
     /// # Errors
-    /// What is wrong with the log.
+    /// The log's [`Damage`].
     pub fn plain(&self, newest: Place, read: &mut ReadAt<'_>) -> Result<Lookup, Damage> {
         let mut place = newest;
         for walked in 1_u64.. {
@@ -140,7 +140,7 @@ impl Walk<'_> {
 }
 
 struct Record<'a> {
-    /// Size 0 if this is the first one of its list.
+    /// Size 0 if this is the oldest record of its list.
     previous: Place,
     key: &'a [u8],
     /// None: the key was deleted.

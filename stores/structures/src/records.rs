@@ -1,4 +1,4 @@
-//! Scans over records of one size: filter, reduce, and answer those that passed
+//! Scans over records of one size: filter, reduce, and return the records that pass
 //! (`functions/filter_reduce.h`).
 
 use crate::bytes::Bytes;
@@ -7,7 +7,7 @@ use crate::{Damage, Place, READ_MAX_BYTES, ReadAt};
 /// The storage function `filter_reduce`, an ELF object.
 pub const FILTER_REDUCE_OBJECT: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/filter_reduce.bpf.o"));
-/// Conditions of one scan.
+/// The most conditions of one scan.
 pub const CONDITIONS_MAX: usize = 4;
 /// Bytes of an answer before its records.
 pub const ANSWER_BYTES: usize = 56;
@@ -15,7 +15,7 @@ pub const ANSWER_BYTES: usize = 56;
 const RECORDS_MAX: u32 = 512;
 const REQUEST_BYTES: usize = 24 + CONDITIONS_MAX * 24;
 
-/// Where a number is in each record.
+/// The place of a number in each record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Offset in the record in bytes.
@@ -24,7 +24,7 @@ pub struct Column {
     pub width_bytes: u8,
     /// Two's complement.
     pub is_signed: bool,
-    /// The most significant byte comes first.
+    /// Whether the most significant byte comes first.
     pub is_big_endian: bool,
 }
 
@@ -52,7 +52,7 @@ impl Column {
         matches!(self.width_bytes, 1 | 2 | 4 | 8) && end <= record_bytes
     }
 
-    /// The number in a record that has it.
+    /// The number in a record; None if the record is too short.
     fn load(self, record: &[u8]) -> Option<i128> {
         let width = usize::from(self.width_bytes);
         let bytes = Bytes::at(record, usize::from(self.offset_bytes))?.take(width)?;
@@ -66,18 +66,18 @@ impl Column {
         Some(if self.is_signed && number >= beyond / 2 { number - beyond } else { number })
     }
 
-    /// The least and the greatest number of 64 bits.
+    /// The least and the greatest 64-bit number.
     const fn domain(self) -> (i128, i128) {
         if self.is_signed { (i64::MIN as i128, i64::MAX as i128) } else { (0, u64::MAX as i128) }
     }
 
-    /// A number as answers have it.
+    /// Converts a number of an answer.
     const fn number(self, bits: u64) -> i128 {
         if self.is_signed { bits as i64 as i128 } else { bits as i128 }
     }
 }
 
-/// How a column compares with a number.
+/// A comparison of a column with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// =
@@ -94,7 +94,7 @@ pub enum Compare {
     AtLeast,
 }
 
-/// What a record must meet.
+/// A condition on records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
     column: Column,
@@ -104,7 +104,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The column compares so with a number, which may be one that no column has.
+    /// Compares the column with a number, which need not be a possible value of the column.
     #[must_use]
     pub const fn new(column: Column, compare: Compare, number: i128) -> Condition {
         let (low, high) = match compare {
@@ -126,7 +126,7 @@ impl Condition {
     fn encode(self, to: &mut Vec<u8>) {
         let (least, greatest) = self.column.domain();
         let (low, high) = (self.low.max(least), self.high.min(greatest));
-        // Inside of nothing is outside of all there is.
+        // An empty interval is the outside of the whole domain.
         let nothing = low > high;
         let (low, high) = if nothing { (least, greatest) } else { (low, high) };
         to.extend_from_slice(&(low as u64).to_le_bytes());
@@ -141,19 +141,19 @@ impl Condition {
     }
 }
 
-/// What a scan adds up.
+/// The totals of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Records that passed.
     pub count: u64,
     /// The exact sum of the column.
     pub sum: i128,
-    /// Its least and greatest value; None if no record passed, or no column was asked for.
+    /// The column's least and greatest value; None if no record passed, or no column was requested.
     pub range: Option<(i128, i128)>,
 }
 
 impl Totals {
-    /// Adds those of another part.
+    /// Adds the totals of another part.
     pub fn add(&mut self, other: &Totals) {
         self.count += other.count;
         self.sum += other.sum;
@@ -166,16 +166,16 @@ impl Totals {
     }
 }
 
-/// What one chain found.
+/// The result of one chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The file offset up to which it is complete.
+    /// The file offset up to which the result is complete.
     pub next_bytes: u64,
-    /// More records than wanted, or than scratch has room for, pass: go on from `next_bytes`.
+    /// More records pass than requested, or than scratch has room for: continue at `next_bytes`.
     pub more: bool,
-    /// Of the records before it.
+    /// The totals of the records before `next_bytes`.
     pub totals: Totals,
-    /// Those that passed, one behind the other, if they were wanted.
+    /// The records that passed, concatenated, if they were requested.
     pub records: Vec<u8>,
 }
 
@@ -186,16 +186,16 @@ pub struct Scan {
     pub record_bytes: u32,
     /// File offset at which the records end.
     pub end_bytes: u64,
-    /// All of which a record must meet; at most [`CONDITIONS_MAX`].
+    /// The conditions, all of which a record must meet; at most [`CONDITIONS_MAX`].
     pub conditions: Vec<Condition>,
-    /// What is summed and compared.
+    /// The column to sum and to compare.
     pub column: Option<Column>,
-    /// Records answered at most; 0: none.
+    /// The most records to return; 0: none.
     pub records_max: u32,
 }
 
 impl Scan {
-    /// The read that a chain from this file offset begins with; None if there are no records.
+    /// The first read of a chain that starts at this file offset; None if there are no records.
     #[must_use]
     pub fn first(&self, from_bytes: u64) -> Option<Place> {
         let left = self.end_bytes.checked_sub(from_bytes).filter(|left| *left > 0)?;
@@ -225,7 +225,7 @@ impl Scan {
         argument
     }
 
-    /// From an answer of `filter_reduce` to this scan; None if it is none.
+    /// Parses an answer of `filter_reduce` to this scan; None if it is malformed.
     #[must_use]
     pub fn parse(&self, answer: &[u8]) -> Option<Part> {
         let mut answer = Bytes(answer);
@@ -258,8 +258,8 @@ impl Scan {
             && (self.records_max == 0 || size <= (scratch_bytes - ANSWER_BYTES) as u64)
     }
 
-    /// The same scan over plain reads, with room for as many records as a chain with a scratch of
-    /// so many bytes has.
+    /// The same scan over plain reads, with room for as many records as a chain with
+    /// `scratch_bytes` of scratch has.
     ///
     /// # Errors
     /// [`Damage::Request`], [`Damage::Unreadable`].

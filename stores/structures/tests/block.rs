@@ -26,7 +26,7 @@ fn table(model: &Model, shape: Shape) -> Table {
 }
 
 impl World {
-    /// The answer of a chain, which must be that of plain reads.
+    /// The answer of a chain, which must equal that of plain reads.
     fn get(
         &mut self,
         table: &Table,
@@ -41,7 +41,7 @@ impl World {
     }
 }
 
-/// Keys of few letters, so that many begin with others.
+/// Keys of few letters, so that many are prefixes of others.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let letter = prop_oneof![Just(b'a'), Just(b'b'), Just(0), Just(255)];
     vec(letter, 0..12)
@@ -85,7 +85,7 @@ proptest! {
     ) {
         let kinds = [Kind::Deletion, Kind::Value, Kind::SingleDeletion, Kind::Other(2)];
         let value = |sequence: u64| format!("version {sequence}").into_bytes();
-        // By key, the newest version first.
+        // By key, newest version first.
         let mut sorted: Vec<_> = versions.iter().collect();
         sorted.sort_by(|((a, new), _), ((b, old), _)| a.cmp(b).then(old.cmp(new)));
         let mut writer = TableWriter::new(Shape { block_bytes, tagged: true, ..Shape::default() });
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// No byte can change without an error or the right answer.
+    /// Any changed byte gives an error or the right answer.
     #[test]
     fn damage_is_told(
         model in models(), shape in shapes(), at in any::<Index>(), change in 1..=255_u8,
@@ -138,7 +138,8 @@ proptest! {
         prop_assert!(damaged > 0 || model.is_empty());
     }
 
-    /// A block that is wrong and has the right checksum: what plain reads make of it, never a fault.
+    /// For a wrong block with the right checksum chains and plain reads agree, and there is never a
+    /// fault.
     #[test]
     fn wrong_blocks_are_what_plain_reads_make_of_them(
         model in models(), shape in shapes(), changes in vec((any::<Index>(), any::<u8>()), 1..6),
@@ -153,7 +154,7 @@ proptest! {
         let block = &mut bytes[from..from + place.size_bytes as usize];
         let size = block.len();
         for (at, byte) in changes {
-            // Every other one near the end, where the counts are.
+            // Every other change near the end, where the counts are.
             let at = at.index(2 * size);
             block[if at < size { at } else { size - 1 - at % size.min(16) }] = byte;
         }
@@ -166,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn truncated_tables_are_told(model in models(), shape in shapes(), at in any::<Index>()) {
+    fn truncated_tables_are_reported(model in models(), shape in shapes(), at in any::<Index>()) {
         let mut world = World::kept(GET_OBJECT);
         let table = table(&model, shape);
         let left = at.index(table.bytes.len());
@@ -177,7 +178,7 @@ proptest! {
     }
 }
 
-/// Where the blocks of a table are: they follow each other, and each ends with its size known.
+/// The blocks of a table: they are consecutive, and the size of each is known at its end.
 fn blocks(table: &Table) -> Vec<Place> {
     let mut level = vec![table.root];
     let mut all = level.clone();
@@ -195,7 +196,7 @@ fn blocks(table: &Table) -> Vec<Place> {
 }
 
 #[test]
-fn large_values_are_told_of_and_read_where_they_are() {
+fn large_values_are_reported_and_read_at_their_place() {
     let mut world = World::new(GET_OBJECT);
     let large = vec![7; 20_000];
     let model = Model::from([(b"a".to_vec(), vec![1]), (b"b".to_vec(), large.clone())]);
@@ -205,7 +206,7 @@ fn large_values_are_told_of_and_read_where_they_are() {
     let answer = world.chain(table.root, &get.argument(), 64).expect("undamaged");
     let Some(Lookup::TooLong(place, 0)) = Lookup::parse(&answer) else { panic!("{answer:?}") };
     assert_eq!(world.reader()(place.offset_bytes, place.size_bytes as usize), Some(large));
-    // Of the longest keys two fit an index block, so that there are fewer at each level.
+    // An index block fits two of the longest keys, so that each level has fewer blocks.
     let mut writer = TableWriter::new(Shape::default());
     let longest = (bpfof_structures::READ_MAX_BYTES - 100) / 2;
     for byte in 0..3 {
@@ -227,7 +228,7 @@ fn large_values_are_told_of_and_read_where_they_are() {
         if size_bytes as usize == most));
 }
 
-/// Tables that other programs wrote: data/make.cc says how, and what is in them.
+/// Tables written by other programs: data/make.cc says how, and their contents.
 #[test]
 fn tables_of_leveldb_and_rocksdb() {
     let mut world = World::new(GET_OBJECT);
@@ -268,7 +269,7 @@ fn requests_and_blocks_that_are_refused() {
     let mut run = |argument: &[u8], scratch| world.chain(table.root, argument, scratch);
     assert!(run(&argument, get.scratch_bytes(100, 1)).is_ok());
     assert_eq!(run(&argument, 126), Err(Damage::KeyTooLong));
-    // Flags, a key that is longer than scratch, the reserved field.
+    // Flags, a key longer than scratch, the reserved field.
     for (at, byte) in [(8, 2), (19, 1), (20, 1)] {
         let mut wrong = argument.clone();
         wrong[at] = byte;
@@ -282,7 +283,7 @@ fn requests_and_blocks_that_are_refused() {
     seal(&mut table.bytes);
     world.store(&table.bytes);
     assert_eq!(world.get(&table, b"key", None), Err(Damage::Compressed));
-    // The first entry has a byte in common with a key before it.
+    // The first entry shares a byte with a previous key, which does not exist.
     table.bytes[compression] = 0;
     table.bytes[0] = 1;
     seal(&mut table.bytes);

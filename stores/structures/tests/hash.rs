@@ -15,7 +15,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 const SCRATCH_BYTES: usize = 1024;
 
 impl World {
-    /// The answer of a chain, which must be that of plain reads.
+    /// The answer of a chain, which must equal that of plain reads.
     fn get(&mut self, table: &Table, key: &[u8]) -> Result<Lookup, Damage> {
         let get = Get { layout: table.layout, key };
         let answer = self.chain(get.first(), &get.argument(), SCRATCH_BYTES);
@@ -47,8 +47,9 @@ proptest! {
         }
     }
 
-    /// With the old checksum a changed byte is told; with the right one it is what plain reads make
-    /// of it: pointers to anywhere and in circles, blocks of others, entries of any size.
+    /// With the old checksum a changed byte is reported; with a new checksum chains and plain reads
+    /// agree on pointers to any place and in circles, blocks of other buckets, and entries of any
+    /// size.
     #[test]
     fn damage_is_told(
         model in models(), buckets in 1..10_u32, which in any::<Index>(),
@@ -94,10 +95,10 @@ fn cycles_strangers_and_short_files_are_told() {
     let table = Table::new(512, 2, &model).expect("it fits");
     assert!(table.layout.blocks_max > 3);
     let mut bytes = table.bytes.clone();
-    // The last block of a bucket leads back to its first one.
+    // The last block of a bucket points back to the first one.
     for block in bytes.chunks_exact_mut(512).filter(|block| block[8..16] == [0; 8]) {
         let bucket = u64::from(block[16]);
-        // Offset 0 is no pointer, so that bucket 0 ends; it is told apart by its number.
+        // Offset 0 is no pointer, so bucket 0 still ends; its number shows that.
         block[8..16].copy_from_slice(&(bucket * 512).to_le_bytes());
         seal(block);
     }
@@ -116,7 +117,7 @@ fn cycles_strangers_and_short_files_are_told() {
 }
 
 #[test]
-fn what_no_table_takes_and_no_request_may_ask() {
+fn invalid_tables_and_requests_are_refused() {
     let one = |value: usize| Model::from([(b"k".to_vec(), vec![0; value])]);
     assert_eq!(Table::new(512, 0, &one(1)), Err(TableError::Shape));
     assert_eq!(Table::new(31, 1, &one(1)), Err(TableError::Shape));

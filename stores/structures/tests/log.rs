@@ -1,4 +1,4 @@
-//! `log_walk` against a list of what was written and plain reads, on good and damaged logs.
+//! `log_walk` against a list of the written records and plain reads, on good and damaged logs.
 
 mod common;
 
@@ -13,7 +13,7 @@ const SCRATCH_BYTES: usize = 1024;
 const LISTS: usize = 3;
 
 impl World {
-    /// The answer of a chain, which must be that of plain reads.
+    /// The answer of a chain, which must equal that of plain reads.
     fn walk(&mut self, newest: Place, key: &[u8], records_max: u32) -> Result<Lookup, Damage> {
         let walk = Walk { key, records_max };
         let answer = self.chain(newest, &walk.argument(), SCRATCH_BYTES);
@@ -23,7 +23,7 @@ impl World {
     }
 }
 
-/// A record as it was written: its list, key, value, and where it is.
+/// A written record: its list, key, value, and place.
 type Written = (usize, Vec<u8>, Option<Vec<u8>>, Place);
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct Log {
     newest: [Option<Place>; LISTS],
 }
 
-/// Few keys, so that many records have the same.
+/// Few keys, so that many records have the same key.
 fn logs() -> impl Strategy<Value = Log> {
     let value = proptest::option::weighted(0.8, vec(any::<u8>(), 0..300));
     vec((0..LISTS, vec(0..3_u8, 0..4), value), 1..120).prop_map(|records| {
@@ -78,7 +78,7 @@ proptest! {
             for key in log.keys() {
                 let expected = log.expected(list, key);
                 prop_assert_eq!(&world.walk(newest, key, 0), &Ok(expected.clone()));
-                // In pieces: the same.
+                // Walking in pieces gives the same answer.
                 let mut found = world.walk(newest, key, records_max);
                 while let Ok(Lookup::More(next)) = found {
                     found = world.walk(next, key, records_max);
@@ -97,7 +97,7 @@ proptest! {
         let mut bytes = log.bytes.clone();
         let place = log.records[which.index(log.records.len())].3;
         let record = &mut bytes[place.offset_bytes as usize..][..place.size_bytes as usize];
-        // One time in two the header.
+        // Every other change hits the header.
         let at = at.index(2 * record.len());
         record[if at < record.len() { at } else { 4 + at % 20 }] = byte;
         if sealed {
@@ -117,12 +117,12 @@ proptest! {
 }
 
 #[test]
-fn cycles_and_short_logs_are_told() {
+fn cycles_and_short_logs_are_reported() {
     let mut world = World::new(WALK_OBJECT);
     let (mut bytes, mut newest) = (Vec::new(), None);
     let first = append(&mut bytes, &mut newest, b"a", Some(b"1")).expect("short");
     let last = append(&mut bytes, &mut newest, b"b", Some(b"2")).expect("short");
-    // The first record leads to the last one, to itself, or to the middle of itself.
+    // The first record points to the last one, to itself, or into its own middle.
     for offset in [last.offset_bytes, 0, u64::MAX] {
         let record = &mut bytes[..first.size_bytes as usize];
         record[4..8].copy_from_slice(&last.size_bytes.to_le_bytes());

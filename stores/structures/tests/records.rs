@@ -14,7 +14,7 @@ use proptest::prelude::*;
 const SCRATCH_BYTES: usize = 4096;
 
 impl World {
-    /// The answer of a chain, which must be that of plain reads.
+    /// The answer of a chain, which must equal that of plain reads.
     fn scan(&mut self, scan: &Scan, from: u64, scratch_bytes: usize) -> Result<Part, Damage> {
         let first = scan.first(from).expect("not nothing");
         let answer = self.chain(first, &scan.argument(), scratch_bytes);
@@ -38,7 +38,7 @@ fn column(record_bytes: u32) -> impl Strategy<Value = Column> {
 fn condition(record_bytes: u32) -> impl Strategy<Value = Condition> {
     use Compare::{AtLeast, AtMost, Equal, Greater, Less, NotEqual};
     let compare = proptest::sample::select(vec![Equal, NotEqual, Less, AtMost, Greater, AtLeast]);
-    // Small numbers, as many columns have; ends of ranges; what no column has.
+    // Small numbers, as many columns have; bounds of ranges; numbers outside of any column.
     let number = prop_oneof![
         4 => -3..260_i128,
         1 => proptest::sample::select(vec![
@@ -51,7 +51,7 @@ fn condition(record_bytes: u32) -> impl Strategy<Value = Condition> {
         .prop_map(|(column, compare, number)| Condition::new(column, compare, number))
 }
 
-/// A scan and the bytes it goes over.
+/// A scan and its file's bytes.
 fn scans() -> impl Strategy<Value = (Scan, Vec<u8>)> {
     (1..80_u32).prop_flat_map(|record_bytes| {
         let byte = prop_oneof![3 => 0..3_u8, 1 => any::<u8>()];
@@ -83,7 +83,7 @@ proptest! {
         let whole = world.scan(&all, from, SCRATCH_BYTES).expect("a good scan");
         prop_assert!(!whole.more && whole.next_bytes == scan.end_bytes);
         let (mut totals, mut next) = (Totals::default(), from);
-        // Of many small answers only some: each is compared with plain reads.
+        // Only some of many small answers: each is compared with plain reads.
         for _ in 0..10 {
             let part = world.scan(&scan, next, SCRATCH_BYTES).expect("a good scan");
             totals.add(&part.totals);
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-/// Orders of a customer, an amount, a time: the sums are done by hand.
+/// Orders with a customer, an amount, a time: the sums are computed by hand.
 #[test]
 fn orders() {
     let mut world = World::new(FILTER_REDUCE_OBJECT);
@@ -132,7 +132,7 @@ fn orders() {
     let part = world.scan(&scan, 0, SCRATCH_BYTES).expect("a good scan");
     assert_eq!((part.totals, part.more, part.records.len()), (expected, false, 0));
     assert!(expected.sum < 0 && amounts[0] < 0);
-    // And the first five themselves.
+    // And the first five records themselves.
     scan.records_max = 5;
     let part = world.scan(&scan, 0, SCRATCH_BYTES).expect("a good scan");
     let five: Vec<u8> = wanted.iter().take(5).flat_map(|number| order(*number)).collect();
@@ -140,7 +140,7 @@ fn orders() {
     assert_eq!(part.totals.count, 5);
 }
 
-/// Sums that leave 64 bits, in both directions.
+/// Sums beyond 64 bits, in both directions.
 #[test]
 fn sums_are_exact() {
     let mut world = World::new(FILTER_REDUCE_OBJECT);
@@ -163,7 +163,7 @@ fn sums_are_exact() {
     }
 }
 
-/// The most work that one call can be: it must be within the budget of a call.
+/// The most work of one call: it must be within the budget of a call.
 #[test]
 fn the_smallest_records_with_all_conditions() {
     let mut world = World::new(FILTER_REDUCE_OBJECT);

@@ -1,16 +1,15 @@
-//! What a side allows, and what two sides have agreed on.
+//! The algorithms that a side allows, and those that two sides have agreed on.
 
 use super::group::Group;
 use super::message::{LIST_MAX, Offer};
 use crate::hash::Hash;
 use std::fmt;
 
-/// The hashes and groups that a side allows, the one it likes best first. Of each list the first 30
-/// count.
+/// The hashes and groups that a side allows, in order of preference. Only the first 30 of each list count.
 ///
-/// A host that wants to save time, or somebody between the two sides, can have any of them chosen:
-/// what must not be used must not be allowed. Without [`Group::Null`], listening to an authentication
-/// does not help to guess a secret.
+/// A host that wants to save time, or an attacker between the two sides, can cause any of them to be chosen: allow only
+/// algorithms that may be used. Without [`Group::Null`], eavesdropping on an authentication does not help to guess a
+/// secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Algorithms {
     /// Hash functions.
@@ -20,7 +19,7 @@ pub struct Algorithms {
 }
 
 impl Default for Algorithms {
-    /// All: of the hashes the shortest first, of the groups the fastest first, and none last.
+    /// All: the shortest hash first; the fastest group first, and no group last.
     fn default() -> Self {
         let mut groups = Group::ALL.to_vec();
         groups.rotate_left(1);
@@ -29,7 +28,7 @@ impl Default for Algorithms {
 }
 
 impl Algorithms {
-    /// As a host offers them.
+    /// The host's offer of these algorithms.
     pub(crate) fn offer(&self) -> Offer {
         Offer {
             hash_ids: self.hashes.iter().take(LIST_MAX).map(|hash| hash.id()).collect(),
@@ -37,12 +36,12 @@ impl Algorithms {
         }
     }
 
-    /// The hash this side likes best of those that are offered.
+    /// This side's preferred hash among the offered ones.
     pub(crate) fn choose_hash(&self, offer: &Offer) -> Option<Hash> {
         self.hashes.iter().copied().find(|hash| offer.hash_ids.contains(&hash.id()))
     }
 
-    /// The group this side likes best of those that are offered.
+    /// This side's preferred group among the offered ones.
     pub(crate) fn choose_group(&self, offer: &Offer) -> Option<Group> {
         self.groups.iter().copied().find(|group| offer.group_ids.contains(&group.id()))
     }
@@ -67,9 +66,8 @@ pub struct Authentication {
     pub group: Group,
     /// Whether the controller was authenticated too.
     pub mutual: bool,
-    /// Which of its secrets the host has: an index into
-    /// `ControllerConfig::host_keys`, which tells during rotation which hosts still use the old
-    /// one. At the host it is 0.
+    /// The secret that the host used: an index into `ControllerConfig::host_keys`, which shows during rotation which
+    /// hosts still use the old one. 0 at the host.
     pub host_key: usize,
 }
 

@@ -14,55 +14,54 @@ use std::mem;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Longest run: two minutes, in microseconds (NVMe Base 2.0 §8.13). That is for hosts without a keep-alive
-/// timeout; one that is longer gives no more, because a stranger names it.
+/// Longest run: two minutes, in microseconds (NVMe Base 2.0 §8.13). It applies to hosts without a keep-alive timeout. A
+/// longer keep-alive timeout does not extend it, because an unauthenticated host chooses that.
 pub const RUN_MAX_US: u64 = 120_000_000;
 
-/// Most runs of which one must succeed. A host may begin anew at any time, but each run costs a power
-/// of the group before the host has proved anything.
+/// One of this many runs must succeed. A host may begin a new run at any time, but each run costs a power of the group
+/// before the host has proved anything.
 const RUNS_MAX: u32 = 8;
 
-/// What an Authentication Send leads to.
+/// What to do after an Authentication Send.
 #[derive(Debug)]
 pub enum Step {
     /// Complete the command with success.
     Complete,
-    /// Run this on a helper thread, give the result to [`ControllerAuth::completed`], and complete
-    /// the command only then, as that says.
+    /// Run this on a helper thread, give the result to [`ControllerAuth::completed`], and only then complete the
+    /// command, as its result says.
     Compute(Work),
     /// Complete the command with success: the queue is authenticated, and takes other commands.
     Authenticated(Authentication),
-    /// Complete the command with success: the run has failed, which the next Authentication Receive
-    /// tells the host. Log it.
+    /// Complete the command with success: the run has failed. The next Authentication Receive tells the host. Log it.
     Refused(Refusal),
     /// Complete the command with success, then close the connection: the host has given up, for this
     /// reason. Log it.
     HostRefused(FailureReason),
 }
 
-/// What follows the answer to an Authentication Receive.
+/// What to do after the answer to an Authentication Receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The host's next message.
+    /// Wait for the host's next message.
     Continue,
     /// The queue is authenticated, and takes other commands.
     Authenticated(Authentication),
-    /// Close the connection once the answer has left: the run has failed. Log it, if no
-    /// [`Step::Refused`] has told it before.
+    /// Close the connection once the answer has left: the run has failed. Log it, if no [`Step::Refused`] has reported
+    /// it before.
     Close(Refusal),
 }
 
 /// The answer to an Authentication Receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The data, at most as long as the host allowed. It is not padded.
+    /// The data, at most as long as the host allowed. It has no padding.
     pub message: Vec<u8>,
-    /// What comes after it.
+    /// What to do next.
     pub then: Then,
 }
 
-/// An Authentication Receive that allows less than the message has. Refuse the command with Invalid
-/// Field; the message stays due.
+/// An Authentication Receive that allows less data than the message has. Refuse the command with Invalid Field; the
+/// message stays due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("Authentication Receive allows {allowed_bytes} bytes; the message has {needed_bytes}")]
 pub struct AllocationTooSmall {
@@ -74,30 +73,32 @@ pub struct AllocationTooSmall {
 
 #[derive(Debug)]
 enum State {
-    /// No run is under way.
+    /// No run is in progress.
     Idle,
-    /// A pair is made for the Challenge.
+    /// A key pair is being made for the Challenge.
     MakingPair { work: u64, run: Run },
-    /// The host has to fetch the Challenge.
+    /// The host must fetch the Challenge.
     ChallengeDue { run: Run, pair: KeyPair },
-    /// The host has to answer it.
+    /// The host must answer the Challenge.
     ReplyDue { run: Run, pair: KeyPair },
-    /// Its answer is judged.
+    /// The host's answer is being checked.
     Verifying { work: u64, hash: Hash, group: Group },
-    /// The host has to fetch Success1.
+    /// The host must fetch Success1.
     Success1Due { agreed: Authentication, r2: Option<Vec<u8>> },
-    /// The host has to judge the controller's response.
+    /// The host must check the controller's response.
     Success2Due { agreed: Authentication },
-    /// The host has to fetch Failure1, as often as it likes.
+    /// The host must fetch Failure1, as often as it likes.
     Failed(Refusal),
 }
 
 impl State {
-    /// What the host has to do next.
+    /// What the host must do next.
     const fn due(&self) -> &'static str {
         match self {
             Self::Idle => "Negotiate",
-            Self::MakingPair { .. } | Self::Verifying { .. } => "nothing before an answer",
+            Self::MakingPair { .. } | Self::Verifying { .. } => {
+                "no command before the last one completes"
+            }
             Self::ChallengeDue { .. } => "fetching Challenge",
             Self::ReplyDue { .. } => "Reply",
             Self::Success1Due { .. } => "fetching Success1",
@@ -110,9 +111,9 @@ impl State {
 /// The controller's side of one queue.
 ///
 /// The data of each Authentication Send goes to [`send`](Self::send), each Authentication Receive to
-/// [`receive`](Self::receive); all other commands are for the caller to refuse until
-/// [`authentication`](Self::authentication) is there. A run that fails makes the queue unauthenticated
-/// even if it was authenticated before, and is the last one: the connection ends.
+/// [`receive`](Self::receive); the caller must refuse all other commands until there is an
+/// [`authentication`](Self::authentication). A run that fails makes the queue unauthenticated even if it was
+/// authenticated before, and is the last one: the connection ends.
 #[derive(Debug)]
 pub struct ControllerAuth {
     config: Arc<ControllerConfig>,
@@ -121,9 +122,9 @@ pub struct ControllerAuth {
     t_id: u16,
     /// The sequence number of the last Challenge; 0 before the first.
     s1: u32,
-    /// When the last run began, or the queue before the first run that succeeded.
+    /// When the last run began; before the first success, when the queue was connected.
     began_us: u64,
-    /// Runs that have begun since the last one that succeeded.
+    /// Runs that have begun since the last successful one.
     runs: u32,
     current: Option<Authentication>,
 }
@@ -136,24 +137,24 @@ impl ControllerAuth {
         Self { config, state: State::Idle, t_id: 0, s1: 0, began_us, runs: 0, current: None }
     }
 
-    /// The authentication that holds: none before the first run has succeeded, and after one has
-    /// failed. While the queue is authenticated again it stays.
+    /// The current authentication: none before the first run has succeeded, and after one has failed. It stays while
+    /// the queue is being authenticated again.
     #[must_use]
     pub const fn authentication(&self) -> Option<Authentication> {
         self.current
     }
 
-    /// Has every Reply from now on judged by another configuration for the same names: the secrets of
-    /// the host have changed. What was authenticated before stays so.
+    /// Checks Replies from now on with another configuration for the same names, because the host's secrets have
+    /// changed. An existing authentication stays valid.
     pub fn set_config(&mut self, config: Arc<ControllerConfig>) {
         self.config = config;
     }
 
-    /// When the run must be over, on the clock of `now_us`: `kato_ms`, the keep-alive timeout, after
-    /// it began, or two minutes if that is 0 or longer. Then close the connection. None if no run is under way.
+    /// When the run must be over, on the clock of `now_us`: `kato_ms`, the keep-alive timeout, after it began, or two
+    /// minutes if that is 0 or longer. Then close the connection. None if no run is in progress.
     ///
-    /// The first run begins with the queue, and Negotiate does not begin it anew, so that a stranger
-    /// cannot keep a queue.
+    /// The first run begins when the queue is connected. Negotiate does not restart its time, so that an
+    /// unauthenticated host cannot keep a queue.
     #[must_use]
     pub const fn deadline_us(&self, kato_ms: u32) -> Option<u64> {
         if self.is_at_rest() {
@@ -166,7 +167,7 @@ impl ControllerAuth {
         Some(self.began_us.saturating_add(limit_us))
     }
 
-    /// Whether the queue is authenticated, and no run is under way.
+    /// Whether the queue is authenticated, and no run is in progress.
     const fn is_at_rest(&self) -> bool {
         self.current.is_some() && matches!(self.state, State::Idle)
     }
@@ -219,8 +220,8 @@ impl ControllerAuth {
         }
     }
 
-    /// Goes on with the result of a [`Step::Compute`]; the answer is for the Authentication Send that
-    /// led to it, and never another [`Step::Compute`].
+    /// Continues with the result of a [`Step::Compute`]. The returned step is for the Authentication Send that led to
+    /// it, and never another [`Step::Compute`].
     pub fn completed(&mut self, done: Done) -> Step {
         match self.go_on(done) {
             Ok(()) => Step::Complete,
@@ -292,7 +293,7 @@ impl ControllerAuth {
                 self.state = State::Failed(refusal);
                 Then::Close(refusal)
             }
-            // Made Failed above.
+            // The state was set to Failed above.
             _ => Then::Continue,
         };
         Ok(Answer { message, then })
@@ -303,14 +304,14 @@ impl ControllerAuth {
         ControllerMessage::Failure1(Failure { t_id: self.t_id, reason: refusal.reason() })
     }
 
-    /// Ends the run, and with it what the queue was before.
+    /// Ends the run with a failure, and with it any earlier authentication of the queue.
     fn refuse(&mut self, refusal: Refusal) -> Step {
         self.state = State::Failed(refusal);
         self.current = None;
         Step::Refused(refusal)
     }
 
-    /// Ends the run well.
+    /// Ends the run with success.
     const fn succeed(&mut self, agreed: Authentication) -> Authentication {
         self.current = Some(agreed);
         self.runs = 0;
@@ -325,7 +326,7 @@ impl ControllerAuth {
         }
     }
 
-    /// Chooses hash and group for a run, and makes its challenge.
+    /// Chooses the hash and the group of a run, and makes its challenge.
     fn choose(&mut self, negotiate: &Negotiate) -> Result<Run, Refusal> {
         self.runs += 1;
         if self.runs > RUNS_MAX {
@@ -347,7 +348,7 @@ impl ControllerAuth {
         Ok(Run { t_id: negotiate.t_id, hash, group, s1: self.s1, c1 })
     }
 
-    /// Has a pair made for the Challenge of a run.
+    /// Starts making a key pair for the Challenge of a run.
     fn challenge(&mut self, run: Run) -> Step {
         let work = Work::pair(run.group);
         let nothing_to_do = run.group == Group::Null;
@@ -355,7 +356,7 @@ impl ControllerAuth {
         if nothing_to_do { self.completed(work.run()) } else { Step::Compute(work) }
     }
 
-    /// Has the Reply to a run's Challenge judged.
+    /// Starts checking the Reply to a run's Challenge.
     fn reply(&mut self, run: Run, pair: KeyPair, reply: Reply) -> Result<Step, Refusal> {
         let (hash, group) = (run.hash, run.group);
         let found_bytes = reply.r1.len();

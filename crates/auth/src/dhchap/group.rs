@@ -15,7 +15,7 @@ const GENERATOR: u8 = 2;
 /// A group, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// No Diffie-Hellman exchange: challenges are answered as they are.
+    /// No Diffie-Hellman exchange: responses depend on the challenges alone.
     Null,
     /// ffdhe2048, number 1 (RFC 7919 §A.1).
     Ffdhe2048,
@@ -52,8 +52,7 @@ impl Group {
         Self::ALL.get(usize::from(id)).copied()
     }
 
-    /// Length of a public value and of a shared secret in bytes: that of the prime; 0 without a
-    /// group.
+    /// Length of a public value and of a shared secret in bytes: the prime's length; 0 without a group.
     #[must_use]
     pub const fn value_bytes(self) -> usize {
         match self {
@@ -66,8 +65,8 @@ impl Group {
         }
     }
 
-    /// Length of a secret exponent in bits: as short as RFC 7919 allows (§5.2, §A), which makes a
-    /// power 8 to 32 times as fast.
+    /// Length of a secret exponent in bits: as short as RFC 7919 allows (§5.2, §A), which makes a power 9 to 20 times
+    /// as fast.
     const fn exponent_bits(self) -> u32 {
         match self {
             Self::Null => 0,
@@ -79,7 +78,7 @@ impl Group {
         }
     }
 
-    /// About what a power takes on a server core of 3.5 GHz, in microseconds: a few hundred products of such numbers.
+    /// Estimated time of a power on a server core of 3.5 GHz, in microseconds: a few hundred products of such numbers.
     pub(super) const fn power_us(self) -> u64 {
         let words = self.value_bytes() as u64 / 8;
         words * words * self.exponent_bits() as u64 / 460
@@ -97,7 +96,7 @@ impl Group {
         }
     }
 
-    /// What calculations modulo the prime need: made at the first use, since it takes a while.
+    /// Precomputed parameters for calculations modulo the prime: made at the first use, since that takes a while.
     fn modulus(self) -> Option<&'static BoxedMontyParams> {
         static MADE: [OnceLock<Option<BoxedMontyParams>>; 6] = [const { OnceLock::new() }; 6];
         MADE[usize::from(self.id())]
@@ -124,7 +123,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// The exponent of one side, to be used once, and the public value that belongs to it.
+/// The secret exponent of one side, to be used once, and its public value.
 pub struct KeyPair {
     group: Group,
     /// Below 2^[`Group::exponent_bits`].
@@ -132,8 +131,8 @@ pub struct KeyPair {
     value: Vec<u8>,
 }
 
-/// `base` to the power of `exponent`, modulo the prime of `group`, padded to its length. The time
-/// depends on the group only.
+/// `base` to the power of `exponent`, modulo the prime of `group`, padded to its length. The time depends on the group
+/// alone.
 fn power(
     group: Group,
     modulus: &BoxedMontyParams,
@@ -147,8 +146,8 @@ fn power(
 }
 
 impl KeyPair {
-    /// A new exponent from random bytes, and its public value. That takes 0.5 to 14 ms, according to
-    /// the group; without a group there is nothing to do.
+    /// A new random exponent, and its public value. That takes 0.5 to 14 ms, depending on the group; without a group
+    /// there is nothing to do.
     ///
     /// # Errors
     /// The operating system gives no random bytes.
@@ -158,7 +157,7 @@ impl KeyPair {
         Ok(Self::from_exponent(group, &exponent))
     }
 
-    /// The pair of an exponent, of which the low bits are used.
+    /// The pair of an exponent, whose low bits are used.
     pub(crate) fn from_exponent(group: Group, exponent: &Secret) -> Self {
         let bits = group.exponent_bits();
         let Some(modulus) = group.modulus() else {
@@ -222,7 +221,7 @@ mod tests {
     const GROUPS: [Group; 5] =
         [Group::Ffdhe2048, Group::Ffdhe3072, Group::Ffdhe4096, Group::Ffdhe6144, Group::Ffdhe8192];
 
-    /// 2^30 e with so many words of 32 bits behind the point: the sum of 2^30 / n!.
+    /// 2^30 e with `fraction_words` words of 32 bits after the point: the sum of 2^30 / n!.
     fn e_times_2_30(fraction_words: usize) -> Vec<u32> {
         let mut term = vec![0_u32; fraction_words + 3];
         term[0] = 1 << 30;
@@ -267,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn powers_are_those_of_other_code() {
-        // The low bits of FFFEFDFC…, as many as the group's exponents have; SHA-256 of 2^x, and of
-        // that to the power of x.
+    fn powers_match_another_implementation() {
+        // x is the low bits of FFFEFDFC…, as many as the group's exponents have. SHA-256 of 2^x, and of 2^x to the
+        // power of x.
         let expected = [
             (
                 "906bb6e6ad6ce808c48abffff9dd579524aeb930d83ba2859e2b68b5c7878dbe",
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_betray_the_secret_are_refused() {
+    fn values_that_reveal_the_secret_are_refused() {
         let group = Group::Ffdhe2048;
         let pair = KeyPair::generate(group).unwrap();
         let small = |value: u8| [&[0; 255][..], &[value]].concat();

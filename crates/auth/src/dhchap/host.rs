@@ -16,10 +16,10 @@ use std::mem;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What an Authentication Receive of a host should allow (AL), in bytes: more than any message has.
+/// The length that a host's Authentication Receive should allow (AL), in bytes: more than any message has.
 pub const RECEIVE_BYTES: u32 = 4096;
 
-/// What a host knows about one controller.
+/// A host's configuration for one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
     /// NQNs of the host and of the subsystem.
@@ -29,12 +29,12 @@ pub struct HostConfig {
     /// The controller's secret, transformed for the NQN of the subsystem, if it must be
     /// authenticated.
     pub controller_key: Option<Secret>,
-    /// What is offered.
+    /// Offered algorithms.
     pub algorithms: Algorithms,
 }
 
 impl HostConfig {
-    /// With secrets as they are configured, which it transforms.
+    /// A configuration from configured secrets, which it transforms.
     #[must_use]
     pub fn new(
         names: Names,
@@ -56,12 +56,12 @@ impl HostConfig {
 pub enum HostError {
     /// The controller has refused this host; its log may say more.
     #[error(
-        "the controller refuses this host: {0}. Its log says why; a wrong secret, or a secret for \
-         another NQN, are most frequent"
+        "the controller refuses this host: {0}; its log says why, most often a wrong secret or a \
+         secret for another NQN"
     )]
     ControllerRefused(FailureReason),
     /// This host refuses the controller.
-    #[error("the controller is refused: {0}")]
+    #[error("this host refuses the controller: {0}")]
     Refused(#[from] Refusal),
 }
 
@@ -71,12 +71,12 @@ pub enum HostStep {
     /// Send this by Authentication Send, fetch the answer by Authentication Receive, and give it to
     /// [`HostAuth::received`].
     Exchange(Vec<u8>),
-    /// It is over. If there is a last message, send it by Authentication Send; after an error close
-    /// the connection then.
+    /// The authentication is over. If there is a last message, send it by Authentication Send. After an error, then
+    /// close the connection.
     Finished {
         /// Success2 or Failure2; none if the controller expects nothing.
         last: Option<Vec<u8>>,
-        /// What came of it.
+        /// The result.
         result: Result<Authentication, HostError>,
     },
 }
@@ -92,12 +92,10 @@ enum State {
     Over,
 }
 
-/// The host's side of one queue: [`new`](Self::new) gives the first message, and
-/// [`received`](Self::received) takes the controller's answers. To authenticate a queue again, begin
-/// with another one.
+/// The host's side of one queue: [`new`](Self::new) gives the first message, and [`received`](Self::received) takes the
+/// controller's answers. To authenticate a queue again, make another one.
 ///
-/// The calculations are made at once: two powers of the group in [`received`](Self::received), which
-/// are 1 to 28 ms.
+/// The calculations are done at once: two powers of the group in [`received`](Self::received), 1 to 28 ms.
 #[derive(Debug)]
 pub struct HostAuth {
     config: Arc<HostConfig>,
@@ -106,8 +104,8 @@ pub struct HostAuth {
 }
 
 impl HostAuth {
-    /// Begins a run that its messages name `t_id`, and gives the message to send first. The number
-    /// should differ from that of the queue's last run.
+    /// Begins a run with the transaction `t_id`, and returns the first message to send. The number should differ from
+    /// that of the queue's last run.
     #[must_use]
     pub fn new(config: Arc<HostConfig>, t_id: u16) -> (Self, HostStep) {
         let offer = Some(config.algorithms.offer());
@@ -146,7 +144,8 @@ impl HostAuth {
         };
         let state = mem::replace(&mut self.state, State::Over);
         match (state, message) {
-            // It ends the run in any case, and a controller that has read nothing does not know T_ID.
+            // Failure1 ends the run whatever its T_ID, because a controller that could not read the message does not
+            // know T_ID.
             (
                 State::ChallengeDue | State::Success1Due { .. },
                 ControllerMessage::Failure1(failure),
@@ -210,7 +209,7 @@ impl HostAuth {
         if let Some(key) = &config.controller_key {
             let random = Secret::random(4 + hash.length_bytes())?;
             let (sequence, own) = random.expose().split_at(4);
-            // Not 0, which says that there is no challenge.
+            // Not 0, which means that there is no challenge.
             s2 = sequence.iter().fold(0, |sum, &byte| sum << 8 | u32::from(byte)).max(1);
             r2 = Some(
                 Question { sequence: s2, challenge: own, ..question }.controller_response(key),
@@ -222,7 +221,7 @@ impl HostAuth {
         Ok(Reply { t_id: self.t_id, s2, r1, c2, value: pair.value().to_vec() })
     }
 
-    /// Judges Success1 by the response `r2` that the controller must give, if it was challenged.
+    /// Checks Success1 against the response `r2` that the controller must give, if it was challenged.
     fn judge(
         &self,
         agreed: Authentication,

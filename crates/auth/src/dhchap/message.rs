@@ -1,10 +1,9 @@
 //! The messages of an authentication, as plain values (NVMe Base 2.0 §8.13).
 //!
-//! They are the data of Authentication Send and Authentication Receive, little-endian. Byte 0 is the
-//! type (0 common, 1 DH-HMAC-CHAP), byte 1 the id, bytes 5:4 the transaction. What follows the end of
-//! a message is ignored, because some controllers pad theirs to the length that the host asked for;
-//! so are reserved bytes. Hashes and groups are numbers here: those that nobody knows survive, so
-//! that they can be answered.
+//! They are the data of Authentication Send and Authentication Receive, little-endian. Byte 0 is the type (0 common, 1
+//! DH-HMAC-CHAP), byte 1 the id, bytes 5:4 the transaction. Bytes after the end of a message are ignored, because some
+//! controllers pad messages to the length that the host allows; so are reserved bytes. Hashes and groups are plain
+//! numbers here, so that unknown ones can be parsed and answered.
 
 use crate::error::MessageError;
 use std::fmt;
@@ -14,7 +13,7 @@ const COMMON: u8 = 0;
 /// Type of the messages of DH-HMAC-CHAP (byte 0).
 const DH_HMAC_CHAP: u8 = 1;
 
-/// Ids of messages, next to their types (byte 1).
+/// Ids of messages (byte 1).
 mod id {
     pub(super) const NEGOTIATE: u8 = 0x00;
     pub(super) const FAILURE1: u8 = 0xF1;
@@ -61,7 +60,7 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
-    /// From the field.
+    /// The reason with this code.
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
         match code {
@@ -76,7 +75,7 @@ impl FailureReason {
         }
     }
 
-    /// The field.
+    /// Its code.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -107,7 +106,7 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// What a host can do, by number, in its order of preference.
+/// The algorithms that a host supports, by number, in its order of preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// Hash functions; 30 at most.
@@ -119,12 +118,12 @@ pub struct Offer {
 /// Negotiate: the host begins (NVMe Base 2.0 §8.13.5.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiate {
-    /// T_ID: names the run in all its messages (bytes 5:4).
+    /// T_ID: identifies the run in all its messages (bytes 5:4).
     pub t_id: u16,
     /// SC_C: secure channel concatenation; 0 for none (byte 6).
     pub sc_c: u8,
-    /// What the host offers for DH-HMAC-CHAP: the first descriptor for it of the NAPD that there are
-    /// (byte 7). None if the host offers other protocols only.
+    /// The host's offer for DH-HMAC-CHAP: the first descriptor for that protocol among the NAPD descriptors (byte 7).
+    /// None if the host offers other protocols only.
     pub offer: Option<Offer>,
 }
 
@@ -141,7 +140,7 @@ pub struct Challenge {
     pub s1: u32,
     /// C1, HL bytes; 255 at most (byte 6; from byte 16).
     pub c1: Vec<u8>,
-    /// g^x, DHVLEN bytes; 65,535 at most (bytes 11:10; behind C1).
+    /// g^x, DHVLEN bytes; 65,535 at most (bytes 11:10; after C1).
     pub value: Vec<u8>,
 }
 
@@ -150,13 +149,13 @@ pub struct Challenge {
 pub struct Reply {
     /// T_ID of the run (bytes 5:4).
     pub t_id: u16,
-    /// S2: sequence number (bytes 15:12). Some hosts give one without a challenge.
+    /// S2: sequence number (bytes 15:12). Some hosts send one without a challenge.
     pub s2: u32,
     /// R1, HL bytes; 255 at most (byte 6; from byte 16).
     pub r1: Vec<u8>,
-    /// C2, as many bytes (behind R1), if CVALID is 1 (byte 8).
+    /// C2, HL bytes (after R1), if CVALID is 1 (byte 8).
     pub c2: Option<Vec<u8>>,
-    /// g^y, DHVLEN bytes; 65,535 at most (bytes 11:10; behind C2).
+    /// g^y, DHVLEN bytes; 65,535 at most (bytes 11:10; after C2).
     pub value: Vec<u8>,
 }
 
@@ -166,7 +165,7 @@ pub struct Reply {
 pub struct Success1 {
     /// T_ID of the run (bytes 5:4).
     pub t_id: u16,
-    /// HL: length of a response in bytes, also if there is none; Linux wants it (byte 6).
+    /// HL: length of a response in bytes, even without a response, because Linux requires it (byte 6).
     pub hash_bytes: u8,
     /// R2, HL bytes (from byte 16), if RVALID is 1 (byte 8).
     pub r2: Option<Vec<u8>>,
@@ -212,7 +211,7 @@ pub enum ControllerMessage {
     Failure1(Failure),
 }
 
-/// A message that is read: its name, for errors, and its bytes.
+/// A message being parsed: its name, for errors, and its bytes.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     message: &'static str,
@@ -230,7 +229,7 @@ impl<'a> Reader<'a> {
     }
 
     fn array<const N: usize>(self, at: usize) -> Result<[u8; N], MessageError> {
-        // `slice` gives N bytes, so that nothing is cut or filled here.
+        // `slice` returns exactly N bytes.
         let mut array = [0; N];
         array.copy_from_slice(self.slice(at, N)?);
         Ok(array)
@@ -291,7 +290,7 @@ pub fn transaction(message: &[u8]) -> Option<u16> {
     Reader { message: "", bytes: message }.u16(4).ok()
 }
 
-/// Whether the message is a Negotiate, whatever is wrong with it.
+/// Whether the message is a Negotiate, even a malformed one.
 #[must_use]
 pub(crate) fn is_negotiate(message: &[u8]) -> bool {
     message.starts_with(&[COMMON, id::NEGOTIATE])
@@ -316,7 +315,7 @@ impl Negotiate {
         Ok(Self { t_id, sc_c, offer })
     }
 
-    /// Writes the message: 72 bytes, or 8 without an offer. Of each list 30 numbers are written.
+    /// Writes the message: 72 bytes, or 8 without an offer. At most 30 numbers of each list are written.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = header::<8>(COMMON, id::NEGOTIATE, self.t_id).to_vec();
@@ -453,7 +452,7 @@ fn kind_and_id(bytes: &[u8]) -> Result<(u8, u8), MessageError> {
 }
 
 impl HostMessage {
-    /// Reads what a host has sent.
+    /// Parses a message of a host.
     ///
     /// # Errors
     /// The message is not one of a host, ends too early, or has a field that is not defined.
@@ -491,7 +490,7 @@ impl HostMessage {
 }
 
 impl ControllerMessage {
-    /// Reads what a controller has sent.
+    /// Parses a message of a controller.
     ///
     /// # Errors
     /// The message is not one of a controller, ends too early, or has a field that is not defined.

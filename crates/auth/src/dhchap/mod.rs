@@ -8,7 +8,7 @@
 //!                                    ←   Success1   R2
 //!   Success2   (if it challenged)    →
 //! ```
-//! The host sends by Authentication Send and fetches by Authentication Receive. [`ControllerAuth`] and
+//! The host sends messages by Authentication Send and fetches them by Authentication Receive. [`ControllerAuth`] and
 //! [`HostAuth`] are the two sides of one queue.
 
 mod algorithms;

@@ -1,4 +1,4 @@
-//! Why one side refuses the other, in words and as a reason of the protocol.
+//! Why one side refuses the other, as text and as a reason of the protocol.
 
 use super::group::Group;
 use super::message::FailureReason;
@@ -6,25 +6,25 @@ use crate::error::{GroupValueError, MessageError, RandomError};
 use crate::hash::Hash;
 use thiserror::Error;
 
-/// Why this side refuses the other one. The text is for this side's log; the other side is told only
-/// the [`reason`](Self::reason).
+/// Why this side refuses the other one. The text is for this side's log; the other side gets only the
+/// [`reason`](Self::reason).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// A message that cannot be read.
     #[error("it sent {0}")]
     Malformed(#[from] MessageError),
-    /// A message, or a wish for one, that is not due.
-    #[error("{message} came when {due} was due")]
+    /// A message, or an Authentication Receive, that is not due.
+    #[error("unexpected {message}; expected: {due}")]
     OutOfOrder {
-        /// What came.
+        /// The received message.
         message: &'static str,
-        /// What was due.
+        /// What was expected.
         due: &'static str,
     },
     /// A message of another run.
-    #[error("{message} names transaction {found}, but {expected} is under way")]
+    #[error("{message} names transaction {found}, but transaction {expected} is in progress")]
     OtherTransaction {
-        /// What came.
+        /// The received message.
         message: &'static str,
         /// T_ID of the run.
         expected: u16,
@@ -38,13 +38,13 @@ pub enum Refusal {
     )]
     Concatenation(u8),
     /// The host does not offer DH-HMAC-CHAP.
-    #[error("it does not offer DH-HMAC-CHAP, the only protocol here")]
+    #[error("it does not offer DH-HMAC-CHAP, the only supported protocol")]
     NoProtocol,
     /// No hash is allowed by both sides.
-    #[error("it offers none of the hash functions that are allowed here")]
+    #[error("it offers none of the hash functions that this side allows")]
     NoHash,
     /// No group is allowed by both sides.
-    #[error("it offers none of the Diffie-Hellman groups that are allowed here")]
+    #[error("it offers none of the Diffie-Hellman groups that this side allows")]
     NoGroup,
     /// The controller chose a hash that was not offered.
     #[error("it chose hash {0}, which was not offered")]
@@ -52,8 +52,8 @@ pub enum Refusal {
     /// The controller chose a group that was not offered.
     #[error("it chose Diffie-Hellman group {0}, which was not offered")]
     GroupNotOffered(u8),
-    /// A challenge or response that is not as long as results of the hash.
-    #[error("{message} with values of {found_bytes} bytes; {hash} has {}", hash.length_bytes())]
+    /// A challenge or response that is not as long as the hash's output.
+    #[error("{message} has values of {found_bytes} bytes; {hash} needs {}", hash.length_bytes())]
     HashLength {
         /// Which message.
         message: &'static str,
@@ -63,10 +63,10 @@ pub enum Refusal {
         found_bytes: usize,
     },
     /// A sequence number of 0, which Challenge must not have.
-    #[error("Challenge with sequence number 0")]
+    #[error("Challenge has sequence number 0")]
     Sequence,
-    /// A public value that is refused.
-    #[error("{message} with {error} ({group})")]
+    /// A public value that is invalid.
+    #[error("{message} has {error} ({group})")]
     Value {
         /// Which message.
         message: &'static str,
@@ -75,7 +75,7 @@ pub enum Refusal {
         /// What is wrong with it.
         error: GroupValueError,
     },
-    /// The host's response fits none of its secrets.
+    /// The host's response matches none of its secrets.
     #[error(
         "its response fits no secret that is configured for it: both sides need the same DHHC-1 \
          secret, and the same NQNs of host and subsystem"
@@ -87,7 +87,7 @@ pub enum Refusal {
          configure one, or let the host connect without it (nvme-cli: without --dhchap-ctrl-secret)"
     )]
     NoControllerKey,
-    /// The controller's response does not fit its secret.
+    /// The controller's response does not match its secret.
     #[error(
         "its response does not fit the controller secret that is configured here: both sides need \
          the same DHHC-1 secret, and the same NQNs of host and subsystem"
@@ -99,19 +99,19 @@ pub enum Refusal {
     /// No random bytes.
     #[error(transparent)]
     Random(#[from] RandomError),
-    /// The host begins run after run and ends none.
-    #[error("it has begun {0} runs without ending one")]
+    /// The host begins run after run without completing one.
+    #[error("it has begun {0} authentications without completing one")]
     TooManyRuns(u32),
-    /// The host has given up, and yet goes on.
-    #[error("it has given up ({0})")]
+    /// The host has given up, but continues.
+    #[error("it has aborted the authentication ({0})")]
     GivenUp(FailureReason),
-    /// Work was completed that this queue has not asked for.
-    #[error("a result came for work that was not under way on this queue")]
+    /// The result of a [`Work`](super::Work) that this queue did not ask for.
+    #[error("a result arrived for a computation that this queue did not request")]
     ForeignWork,
 }
 
 impl Refusal {
-    /// What the other side is told (NVMe Base 2.0 §8.13).
+    /// The reason that the other side gets (NVMe Base 2.0 §8.13).
     #[must_use]
     pub const fn reason(&self) -> FailureReason {
         match self {

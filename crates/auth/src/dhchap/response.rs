@@ -1,11 +1,11 @@
-//! What the two sides answer to challenges (NVMe Base 2.0 §8.13.5.4, §8.13.5.5).
+//! Responses of the two sides to challenges (NVMe Base 2.0 §8.13.5.4, §8.13.5.5).
 
 use crate::hash::Hash;
 use crate::names::Names;
 use crate::secret::Secret;
 
-/// Everything but the key that a response depends on. Secure channel concatenation is not offered,
-/// so its byte is 0.
+/// All inputs of a response except the key. Secure channel concatenation is not offered, so its
+/// byte is 0.
 pub(crate) struct Question<'a> {
     /// The hash that the controller chose.
     pub(crate) hash: Hash,
@@ -21,13 +21,13 @@ pub(crate) struct Question<'a> {
     pub(crate) shared: Option<&'a Secret>,
 }
 
-/// Secure channel concatenation as it enters a response: none.
+/// The byte for secure channel concatenation in a response: none.
 const NO_CONCATENATION: [u8; 1] = [0];
 /// Between two names.
 const END_OF_NAME: [u8; 1] = [0];
 
 impl Question<'_> {
-    /// The challenge as it enters a response: bound to the shared secret, if there is one.
+    /// The challenge as used in a response: bound to the shared secret, if there is one.
     fn augmented(&self) -> Secret {
         match self.shared {
             None => Secret::new(self.challenge.to_vec()),
@@ -38,7 +38,7 @@ impl Question<'_> {
         }
     }
 
-    /// Calls `with` with what the host's response is the HMAC of.
+    /// Calls `with` with the input of the host's HMAC.
     fn for_host<R>(&self, with: impl FnOnce(&[&[u8]]) -> R) -> R {
         with(&[
             self.augmented().expose(),
@@ -57,7 +57,7 @@ impl Question<'_> {
         self.for_host(|parts| self.hash.hmac(key.expose(), parts))
     }
 
-    /// Whether `response` is R1 under `key`, in a time that does not depend on their values.
+    /// Whether `response` is R1 under `key`, in constant time.
     pub(crate) fn is_host_response(&self, key: &Secret, response: &[u8]) -> bool {
         self.for_host(|parts| self.hash.hmac_is(key.expose(), parts, response))
     }

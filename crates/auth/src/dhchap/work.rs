@@ -1,4 +1,4 @@
-//! What a controller calculates for a queue away from the thread that serves it.
+//! Calculations of a controller for a queue, outside the thread that serves the queue.
 
 use super::algorithms::Algorithms;
 use super::group::{Group, KeyPair};
@@ -14,22 +14,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a controller knows about one host.
+/// A controller's configuration for one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// NQNs of the host and of the subsystem.
     pub names: Names,
-    /// The host's secrets, transformed for its NQN: one, or during rotation two. Any of them will do.
+    /// The host's secrets, transformed for its NQN: one, or two during rotation. Any of them is accepted.
     pub host_keys: Vec<Secret>,
     /// The controller's own secret, transformed for the NQN of the subsystem, if hosts may
     /// authenticate it.
     pub controller_key: Option<Secret>,
-    /// What is allowed.
+    /// Allowed algorithms.
     pub algorithms: Algorithms,
 }
 
 impl ControllerConfig {
-    /// With secrets as they are configured, which it transforms.
+    /// A configuration from configured secrets, which it transforms.
     #[must_use]
     pub fn new(
         names: Names,
@@ -46,7 +46,7 @@ impl ControllerConfig {
     }
 }
 
-/// One run of the authentication, from its Negotiate on.
+/// One run of the authentication, which begins with Negotiate.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) t_id: u16,
@@ -56,16 +56,16 @@ pub(super) struct Run {
     pub(super) c1: Vec<u8>,
 }
 
-/// What a good Reply leads to.
+/// The result of a good Reply.
 #[derive(Debug)]
 pub(super) struct Verified {
-    /// Which of the host's secrets fits.
+    /// Index of the host's secret that matches.
     pub(super) host_key: usize,
     /// R2, if the host has challenged the controller.
     pub(super) r2: Option<Vec<u8>>,
 }
 
-/// Everything that judging a Reply takes.
+/// The input for checking a Reply.
 pub(super) struct Verification {
     pub(super) config: Arc<ControllerConfig>,
     pub(super) run: Run,
@@ -91,7 +91,7 @@ impl Verification {
             .shared_secret(&self.reply.value)
             .map_err(|error| Refusal::Value { message: "Reply", group, error })?;
         let question = self.question(self.run.s1, &self.run.c1, shared.as_ref());
-        // Every secret is tried, so that the time does not tell which one fits.
+        // Every secret is tried, so that the time does not reveal which one matches.
         let fits: Vec<bool> = self
             .config
             .host_keys
@@ -134,8 +134,7 @@ pub(super) enum WorkResult {
     Verified(Result<Verified, Refusal>),
 }
 
-/// A number that no other work of this process has, so that a result cannot reach another queue or
-/// another run.
+/// A number that is unique in this process, so that a result cannot be used for another queue or another run.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -161,14 +160,13 @@ impl Work {
         }
     }
 
-    /// Whether it takes milliseconds. Without a group it takes some microseconds, and may as well be run
-    /// at once.
+    /// Whether it takes milliseconds. Without a group it takes some microseconds, and may be run at once.
     #[must_use]
     pub fn takes_long(&self) -> bool {
         self.group() != Group::Null
     }
 
-    /// About how long it takes, in microseconds: for who is to go first, not for a clock.
+    /// Its estimated time in microseconds: for scheduling, not for accounting.
     #[must_use]
     pub const fn price_us(&self) -> u64 {
         /// Random numbers, and hashes of short messages.
@@ -176,7 +174,7 @@ impl Work {
         BESIDE_US + self.group().power_us()
     }
 
-    /// Calculates: one power of the group, 0.5 to 14 ms, or without a group some microseconds.
+    /// Performs the calculation: one power of the group, 0.5 to 14 ms, or some microseconds without a group.
     #[must_use]
     pub fn run(self) -> Done {
         let result = match self.job {

@@ -1,4 +1,4 @@
-//! The controller's side of a queue, and a host that may send anything.
+//! The controller's side of a queue, against a host that may send anything.
 
 use super::input::Input;
 use super::model::{Asked, algorithms, header, is_good, names, number16, number32};
@@ -9,9 +9,9 @@ use crate::dhchap::{
 use crate::{Hash, Secret};
 use std::sync::Arc;
 
-/// Most steps of one input, so that none takes long.
+/// Most steps of one input, to limit its time.
 const STEPS_MAX: usize = 64;
-/// Runs that may begin before one has succeeded.
+/// Most runs that may begin before one has succeeded.
 const RUNS_MAX: u32 = 8;
 
 const NEGOTIATE: [u8; 2] = [0, 0];
@@ -19,28 +19,28 @@ const REPLY: [u8; 2] = [1, 2];
 const SUCCESS2: [u8; 2] = [1, 4];
 const FAILURE2: [u8; 2] = [0, 0xF0];
 
-/// What the model waits for.
+/// The next event that the model expects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Due {
     Negotiate,
     Pair,
     Challenge,
     Reply,
-    /// What must come of the Reply that is judged.
+    /// The expected result for the Reply that is being checked.
     Verdict(Option<Good>),
     Success1(Good),
     Success2(Good),
     Failed,
 }
 
-/// A Reply that must be believed.
+/// A Reply that must be accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Good {
     host_key: usize,
     r2: Option<Vec<u8>>,
 }
 
-/// What an Authentication Send must lead to.
+/// The expected result of an Authentication Send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Expected {
     Complete,
@@ -65,7 +65,7 @@ struct Attack<'a> {
     auth: ControllerAuth,
     config: Arc<ControllerConfig>,
     algorithms: Algorithms,
-    /// What the host believes its secret to be.
+    /// The secret that the host uses.
     key: Secret,
     work: Option<Work>,
     due: Due,
@@ -75,17 +75,16 @@ struct Attack<'a> {
     current: Option<Authentication>,
     now_us: u64,
     began_us: u64,
-    /// Everything the host has sent.
+    /// All messages that the host has sent.
     said: Vec<Vec<u8>>,
 }
 
-/// The controller's side, with a host that may send anything, in any order: each message is judged as
-/// the model judges it, so that nobody is believed without a secret, whatever lengths, transactions and
-/// public values say; a run that has failed is the last one; and answers keep to the length that they
-/// are allowed.
+/// The controller's side, against a host that may send anything, in any order. The result of each message must equal
+/// the model's, so that no host is authenticated without a secret, whatever lengths, transactions and public values it
+/// sends. No run follows a failed one, and answers keep to the allowed length.
 ///
-/// Byte 0: algorithms. Byte 1: bits 1:0 which secret the host has (the first, the second, a wrong one,
-/// the controller's), bit 2 the controller has two for it, bit 3 it has one of its own. Then steps.
+/// Byte 0: algorithms. Byte 1: bits 1:0 the host's secret (the first, the second, a wrong one, the controller's), bit 2
+/// the controller knows two secrets of the host, bit 3 the controller has a secret of its own. Then steps.
 pub fn controller(data: &[u8]) {
     let mut attack = attack(data);
     for _ in 0..STEPS_MAX {
@@ -153,12 +152,12 @@ impl Attack<'_> {
             8 => self.complete(),
             9 => self.foreign_work(),
             10 => self.now_us += u64::from(self.input.number16()) * 1000,
-            // The secrets of the host have changed, and are the same.
+            // A new configuration with the same secrets.
             _ => self.auth.set_config(Arc::clone(&self.config)),
         }
     }
 
-    /// What an honest host does next.
+    /// The next step of an honest host.
     fn go_on(&mut self) {
         match self.due {
             Due::Negotiate => self.negotiate(),
@@ -186,7 +185,7 @@ impl Attack<'_> {
         match lie {
             1 => message[6] = self.input.byte(),
             2 => {
-                // More protocols, DH-HMAC-CHAP among them or not.
+                // Several protocols, with or without DH-HMAC-CHAP.
                 let count = usize::from(self.input.byte() % 5);
                 message[8] = self.input.byte() % 3;
                 let descriptor = message[8..72].to_vec();
@@ -219,7 +218,7 @@ impl Attack<'_> {
         let c2 = vec![self.input.byte(); hash.length_bytes()];
         let s2 = u32::from(self.input.byte());
         match self.input.lie(3) {
-            // A response of another length, with a challenge as long.
+            // A response of another length, with a challenge of the same length.
             1 => r1.resize(usize::from(self.input.byte()), 0),
             2 => r1 = self.run.c1.clone(),
             3 => r1.iter_mut().for_each(|byte| *byte = 0),
@@ -271,7 +270,7 @@ impl Attack<'_> {
         }
     }
 
-    /// What must come of a message; the model goes on.
+    /// The expected result of a message; advances the model.
     fn judge(&mut self, message: &[u8]) -> Expected {
         if self.due == Due::Failed {
             return Expected::Refused;
@@ -307,14 +306,14 @@ impl Attack<'_> {
         expected
     }
 
-    /// The run has failed, and with it what was before.
+    /// The run has failed, which ends an earlier authentication, too.
     fn fail(&mut self) -> Expected {
         self.due = Due::Failed;
         self.current = None;
         Expected::Refused
     }
 
-    /// What must come of a Negotiate.
+    /// The expected result of a Negotiate.
     fn begin(&mut self, message: &[u8]) -> Option<(Due, Expected)> {
         let offer = offered(message)?;
         self.runs += 1;
@@ -332,7 +331,7 @@ impl Attack<'_> {
         }
     }
 
-    /// What must come of a Reply of the current run: None if it is refused at once.
+    /// The expected result of a Reply of the current run; None if it is refused at once.
     fn verdict(&self, message: &[u8]) -> Option<Option<Good>> {
         let (hash, group) = self.run.chosen?;
         let length = usize::from(*message.get(6)?);
@@ -377,7 +376,7 @@ impl Attack<'_> {
         self.runs = 0;
     }
 
-    /// The work that is under way ends.
+    /// Completes the current work.
     fn complete(&mut self) {
         let Some(work) = self.work.take() else { return };
         let is_pair = self.due == Due::Pair;
@@ -399,7 +398,7 @@ impl Attack<'_> {
         }
     }
 
-    /// A result for another queue of the same host arrives here.
+    /// Passes the result of another queue of the same host to this one.
     fn foreign_work(&mut self) {
         let mut other = ControllerAuth::new(Arc::clone(&self.config), 0);
         let mut message = header::<72>(NEGOTIATE, 1);
@@ -470,7 +469,7 @@ impl Attack<'_> {
         }
     }
 
-    /// A Challenge: what must be new each time is new.
+    /// Checks a Challenge: the values that must be new each time are new.
     fn challenged(&mut self, message: &[u8]) {
         let (hash, group) = self.run.chosen.expect("a run");
         assert_eq!(message[..2], [1, 1]);
@@ -496,7 +495,7 @@ impl Attack<'_> {
 /// Hashes and groups by number.
 type Offered<'a> = (&'a [u8], &'a [u8]);
 
-/// What a Negotiate offers: None if it cannot be read, None within if it is nothing for DH-HMAC-CHAP.
+/// The offer of a Negotiate: None if it cannot be parsed, `Some(None)` if it has none for DH-HMAC-CHAP.
 fn offered(message: &[u8]) -> Option<Option<Offered<'_>>> {
     let count = usize::from(*message.get(7)?);
     let descriptors = message.get(8..8 + 64 * count)?;
@@ -513,9 +512,9 @@ fn offered(message: &[u8]) -> Option<Option<Offered<'_>>> {
 mod tests {
     use super::*;
 
-    /// The attacker gets in with a right secret, or the target would be tested against nothing.
+    /// An attacker with a right secret gets authenticated: otherwise the fuzz target would test nothing.
     #[test]
-    fn an_honest_host_is_believed() {
+    fn a_host_with_the_right_secret_is_authenticated() {
         for algorithms in 0..12 {
             for (settings, host_key) in
                 [(0, Some(0)), (12, Some(0)), (5, Some(1)), (2, None), (3, None)]

@@ -1,4 +1,4 @@
-//! The host's side of a queue, and a controller that may send anything.
+//! The host's side of a queue, against a controller that may send anything.
 
 use super::input::Input;
 use super::model::{Asked, algorithms, header, is_good, names, number16, number32};
@@ -7,30 +7,30 @@ use crate::dhchap::{Algorithms, Group, HostAuth, HostConfig, HostError, HostStep
 use crate::{Hash, Secret};
 use std::sync::Arc;
 
-/// Most steps of one input, so that none takes long.
+/// Most steps of one input, to limit its time.
 const STEPS_MAX: usize = 16;
 
 const CHALLENGE: [u8; 2] = [1, 1];
 const SUCCESS1: [u8; 2] = [1, 3];
 const FAILURE1: [u8; 2] = [0, 0xF1];
 
-/// What the model waits for.
+/// The next message that the model expects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Due {
     Challenge,
-    /// With the response that must be given, if one was asked for.
+    /// With the response that the controller must give, if it was challenged.
     Success1(Hash, Option<Vec<u8>>),
     Over,
 }
 
-/// What a message must lead to.
+/// The expected result of a message.
 #[derive(PartialEq, Eq, Debug)]
 enum Expected {
-    /// It is answered by a Reply.
+    /// The host answers with a Reply.
     Reply,
     Authenticated,
     Refused,
-    /// Over, for this reason of the controller's.
+    /// The controller ends the run for this reason.
     ControllerRefused(u8),
 }
 
@@ -39,24 +39,24 @@ struct Attack<'a> {
     host: HostAuth,
     config: Arc<HostConfig>,
     algorithms: Algorithms,
-    /// What the controller believes its secret to be.
+    /// The secret that the controller uses.
     key: Secret,
     t_id: u16,
     due: Due,
-    /// What the host has answered.
+    /// The host's last Reply.
     reply: Vec<u8>,
-    /// R2 as an honest controller with that secret gives it.
+    /// R2 of an honest controller with that secret.
     r2: Vec<u8>,
-    /// C2 of the run before.
+    /// C2 of the previous run.
     c2: Vec<u8>,
 }
 
-/// The host's side, with a controller that may send anything, in any order: each message is judged as
-/// the model judges it, so that no controller is believed without its secret if it was to prove it, and
-/// no response is given for a public value that betrays the secret or for a hash that was not offered.
+/// The host's side, against a controller that may send anything, in any order. The result of each message must equal
+/// the model's, so that no controller that must authenticate itself is accepted without its secret, and the host gives
+/// no response to a public value that reveals the secret, or with a hash that it has not offered.
 ///
-/// Byte 0: algorithms. Byte 1: bits 1:0 which secret the controller has (its own, a wrong one, the
-/// host's), bit 2 the host does not want it authenticated. Then messages.
+/// Byte 0: algorithms. Byte 1: bits 1:0 the controller's secret (its own, a wrong one, the host's), bit 2 the host does
+/// not authenticate the controller. Then messages.
 pub fn host(data: &[u8]) {
     let mut input = Input(data);
     let algorithms = algorithms(input.byte());
@@ -117,7 +117,7 @@ impl Attack<'_> {
         }
     }
 
-    /// Another run: the host begins.
+    /// The host begins another run.
     fn begin(&mut self) {
         self.t_id = self.input.number16();
         let (host, step) = HostAuth::new(Arc::clone(&self.config), self.t_id);
@@ -144,7 +144,7 @@ impl Attack<'_> {
         let hash = self.algorithms.hashes[0];
         let at = usize::from(self.input.byte()) % self.algorithms.groups.len();
         let group = self.algorithms.groups[at];
-        // The power is wanted later, of what the host answers.
+        // The shared secret is computed later, from the host's answer.
         let (value, _) = value(&mut self.input, group, &[]);
         let mut message = header::<16>(CHALLENGE, self.lying_t_id());
         (message[6], message[8], message[9]) = (hash.length_bytes() as u8, hash.id(), group.id());
@@ -175,7 +175,7 @@ impl Attack<'_> {
         (message[6], message[8]) = (length as u8, self.input.byte() & 1 ^ 1);
         let r2 = match self.input.lie(5) {
             0 => self.r2.clone(),
-            // What the host has just said.
+            // Values that the host has just sent.
             1 => self.reply.get(16..16 + length).map_or_else(Vec::new, <[u8]>::to_vec),
             2 => self.reply.get(16 + length..16 + 2 * length).map_or_else(Vec::new, <[u8]>::to_vec),
             3 => vec![0; length],
@@ -220,7 +220,7 @@ impl Attack<'_> {
         }
     }
 
-    /// What must come of a message.
+    /// The expected result of a message.
     fn judge(&self, message: &[u8]) -> Expected {
         let is_ours = number16(message, 4) == self.t_id;
         match (message.first_chunk::<2>().copied(), &self.due) {
@@ -251,7 +251,7 @@ impl Attack<'_> {
         }
     }
 
-    /// Whether a Challenge of the current run is to be answered.
+    /// Whether the host must answer this Challenge of the current run.
     fn is_answered(&self, message: &[u8]) -> bool {
         if message.len() < 16 {
             return false;
@@ -266,7 +266,7 @@ impl Attack<'_> {
             && message.get(16 + length..end).is_some_and(|value| is_good(*group, value))
     }
 
-    /// The Reply to a Challenge: its response is the right one, its challenge is new.
+    /// Checks the Reply to a Challenge: its response is right, and its challenge is new.
     fn replied(&mut self, challenge: &[u8], reply: Vec<u8>) {
         let (hash, group) = (self.algorithms.hashes[0], Group::from_id(challenge[9]));
         let (group, length) = (group.expect("a group"), hash.length_bytes());
@@ -287,7 +287,7 @@ impl Attack<'_> {
             challenge: &challenge[16..16 + length],
             shared: known.as_deref(),
         };
-        // Only who knows the exponent can tell.
+        // The response can only be checked if the exponent is known.
         let is_known = group == Group::Null || known.is_some();
         assert!(!is_known || r1 == asked.r1(&self.config.host_key));
         let counter = Asked { sequence: number32(&reply, 12), challenge: c2, ..asked };
@@ -299,7 +299,7 @@ impl Attack<'_> {
         let wanted = match (&self.config.controller_key, is_known) {
             (None, _) => None,
             (Some(key), true) => Some(counter.r2(key)),
-            // Nobody can give it.
+            // No response can be right, as far as the model knows.
             (Some(_), false) => Some(Vec::new()),
         };
         self.r2 = counter.r2(&self.key);

@@ -1,6 +1,7 @@
 //! Structure out of bytes.
 
-/// Structure out of bytes; zeroes when they are used up, which stand for what is honest.
+/// Reads structured values from the input bytes; zeroes after their end, which stand for honest
+/// behaviour.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -12,14 +13,14 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// So many bytes, or what there is.
+    /// At most `length` bytes.
     pub(super) fn bytes(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// Which of `kinds` lies to tell, from 1 on; mostly none, 0.
+    /// A kind of lie from 1 to `kinds`; mostly 0, none.
     pub(super) fn lie(&mut self, kinds: u8) -> u8 {
         self.byte().checked_sub(176).map_or(0, |lie| lie % kinds + 1)
     }
@@ -28,14 +29,14 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// Now and then changes a byte of a message, cuts it, or adds to it.
+    /// Sometimes changes a byte of a message, cuts it, or adds to it.
     pub(super) fn damage(&mut self, message: &mut Vec<u8>) {
         match self.lie(4) {
             1 if !message.is_empty() => {
                 let at = usize::from(self.number16()) % message.len();
                 message[at] ^= self.byte();
             }
-            // Where the fields are.
+            // In the range of the fields.
             2 if !message.is_empty() => {
                 let at = usize::from(self.byte()) % message.len().min(16);
                 message[at] = self.byte();

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Texts of keys, and files with them: what is accepted is written back the same, no error and no
-/// `Debug` shows it, one changed character is noticed, and a file is its text.
+/// Texts of keys, and files with them: an accepted key is written back as the same text, no error and no `Debug` output
+/// shows it, a changed character is detected, and a file gives the same result as its text.
 ///
-/// The bytes are tried as a text, then taken as a key: its kind, hash and length, what is wrong with its
-/// checksum, the key, and a character that is changed.
+/// The input is used as a text, then as the description of a key: its kind, hash and length, the error of its checksum,
+/// the key, and a character to change.
 pub fn keys(data: &[u8]) {
     file(data);
     text(&String::from_utf8_lossy(data));
@@ -79,16 +79,16 @@ fn text(text: &str) {
     }
 }
 
-/// An error has no long word of the text: its own words are short.
+/// Checks that an error contains no long word of the text: its own words are short.
 fn hides(error: &str, text: &str) {
     let mut long = text.split_whitespace().filter(|word| word.len() >= 24);
     assert!(!long.any(|word| error.contains(word)), "{error}");
 }
 
-/// A pipe stands for the file, so that nothing is left behind.
+/// Reads a pipe as a key file, so that no file stays behind.
 fn file(data: &[u8]) {
     let Ok((reader, mut writer)) = std::io::pipe() else { return };
-    // More than a file with a key has, and less than a pipe.
+    // More than a key file may have, and less than a pipe holds.
     if writer.write_all(&data[..data.len().min(8192)]).is_err() {
         return;
     }

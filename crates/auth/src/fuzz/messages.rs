@@ -4,7 +4,8 @@ use crate::MessageError;
 use crate::dhchap::message::{ControllerMessage, HostMessage};
 use std::fmt::Debug;
 
-/// Longest message that is cut everywhere, in bytes: that takes the square of its length.
+/// Longest message that is cut at every byte, in bytes: the time grows with the square of its
+/// length.
 const CUT_MAX_BYTES: usize = 600;
 
 fn message<M: PartialEq + Debug>(
@@ -16,7 +17,7 @@ fn message<M: PartialEq + Debug>(
     let mut bytes = to_bytes(&message);
     if bytes.len() <= CUT_MAX_BYTES {
         for end in 0..bytes.len() {
-            // Only zeroes that mean nothing may be cut off.
+            // Only zeroes without a meaning may be cut off.
             if let Ok(cut) = parse(&bytes[..end]) {
                 assert_eq!(cut, message);
                 assert!(bytes[end..].iter().all(|&byte| byte == 0));
@@ -28,7 +29,8 @@ fn message<M: PartialEq + Debug>(
     assert_eq!(parse(&bytes), Ok(message));
 }
 
-/// Messages of both sides: what is read is written back the same, and one that is cut is refused.
+/// Messages of both sides: a parsed message is written back unchanged, and a truncated one is
+/// refused.
 pub fn messages(data: &[u8]) {
     message(data, HostMessage::parse, HostMessage::to_bytes);
     message(data, ControllerMessage::parse, ControllerMessage::to_bytes);

@@ -1,10 +1,9 @@
-//! Entry points for fuzzing: they assert what must hold for any bytes. Unit tests call them too.
+//! Entry points for fuzzing: they assert properties that must hold for any input. Unit tests call them too.
 //!
-//! [`messages`] and [`keys`] read what others have written. [`controller`] and [`host`] play one side
-//! of a queue against an attacker at the other end, who may know every secret or none. A model reads
-//! the same bytes and says what must come of them: it parses messages by the offsets of NVMe Base 2.0
-//! §8.13 and calculates responses on its own, so that it shares with the code under test only the hash
-//! functions and the powers of a group, which have known answers.
+//! [`messages`] and [`keys`] parse untrusted messages and keys. [`controller`] and [`host`] run one side of a queue
+//! against an attacker at the other end, who may know every secret or none. A model reads the same bytes and predicts
+//! the result: it parses messages by the offsets of NVMe Base 2.0 §8.13 and calculates responses on its own. It shares
+//! only the hash functions and the powers of a group with the code under test, and these have known-answer tests.
 
 mod controller;
 mod host;

@@ -1,4 +1,4 @@
-//! What both models know: offsets of messages, responses, public values.
+//! Common parts of both models: offsets of messages, responses, public values.
 
 use super::input::Input;
 use crate::dhchap::{Algorithms, Group, KeyPair, primes};
@@ -12,7 +12,7 @@ pub(super) fn names() -> Names {
     Names::new(HOST, SUBSYSTEM).expect("good names")
 }
 
-/// A secret of 32 times this byte.
+/// A secret of 32 bytes with this value.
 pub(super) fn secret(byte: u8) -> DhchapKey {
     let text = key_text::format(KeyKind::DhChap, 1, &Secret::new(vec![byte; 32]));
     DhchapKey::parse(&String::from_utf8_lossy(text.expose())).expect("a good key")
@@ -30,7 +30,7 @@ pub(super) fn algorithms(settings: u8) -> Algorithms {
     Algorithms { hashes: vec![hash], groups }
 }
 
-/// The number at `at`, little-endian; 0 if the message ends before.
+/// The number at `at`, little-endian; 0 if the message is too short.
 pub(super) fn number16(message: &[u8], at: usize) -> u16 {
     message.get(at..at + 2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
 }
@@ -47,7 +47,7 @@ pub(super) fn header<const N: usize>(kind: [u8; 2], t_id: u16) -> Vec<u8> {
     bytes
 }
 
-/// A question that one side asks the other, with all that goes into its answer.
+/// A challenge of one side, with all inputs of its response.
 pub(super) struct Asked<'a> {
     pub(super) hash: Hash,
     pub(super) t_id: u16,
@@ -94,8 +94,7 @@ fn prime(group: Group) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Whether a side must take this public value: as long as the prime, above 1 and below p − 1. Without a
-/// group there is none.
+/// Whether a side must accept this public value: as long as the prime, above 1 and below p − 1; empty without a group.
 pub(super) fn is_good(group: Group, value: &[u8]) -> bool {
     let mut below = prime(group);
     let (Some((last, high)), Some(end)) = (value.split_last(), below.last_mut()) else {
@@ -106,8 +105,7 @@ pub(super) fn is_good(group: Group, value: &[u8]) -> bool {
     value.len() == below.len() && is_above_one && value < &below[..]
 }
 
-/// What an attacker sends as a public value, and the secret that it shares with whoever takes it and has
-/// the value `theirs`.
+/// A public value of an attacker, and the secret that it shares with a side that accepts it and has the value `theirs`.
 pub(super) fn value(input: &mut Input<'_>, group: Group, theirs: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let p = prime(group);
     let padded = |last: u8| {
@@ -126,7 +124,7 @@ pub(super) fn value(input: &mut Input<'_>, group: Group, theirs: &[u8]) -> (Vec<
     };
     match input.lie(8) {
         0 => {
-            // 2^b, so that b is known.
+            // 2^b, whose exponent b is known.
             let bits = (p.len() * 8).max(2) as u16 - 1;
             let b = input.number16() % bits + 1;
             let mut value = padded(0);
@@ -140,7 +138,7 @@ pub(super) fn value(input: &mut Input<'_>, group: Group, theirs: &[u8]) -> (Vec<
         2 => (padded(1), padded(1)),
         3 => (near(-1), if input.byte() & 1 == 0 { padded(1) } else { near(-1) }),
         4 => (near(0), padded(0)),
-        // Longer than 64 bits of ones, this is p + 1.
+        // p + 1: the carry runs through the 64 low bits, which are all ones.
         5 => {
             let mut value = p.clone();
             for byte in value.iter_mut().rev() {
@@ -158,8 +156,7 @@ pub(super) fn value(input: &mut Input<'_>, group: Group, theirs: &[u8]) -> (Vec<
     }
 }
 
-/// The secret that is shared by the owner of `theirs` and that of `ours`, if `ours` is a power of two
-/// that needs no reduction.
+/// The secret that the owners of `theirs` and `ours` share, if `ours` is a power of two that needs no reduction.
 pub(super) fn shared(group: Group, ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
     let (at, byte) = ours.iter().rev().enumerate().find(|(_, byte)| **byte != 0)?;
     if !byte.is_power_of_two() || ours.iter().filter(|byte| **byte != 0).count() != 1 {

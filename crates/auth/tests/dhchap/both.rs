@@ -1,4 +1,4 @@
-//! What both sides must refuse.
+//! Messages that both sides must refuse.
 
 use crate::rig::{Queue, T_ID, host_refuses, key, only, receive, refused, send};
 use bpfof_auth::dhchap::message::{Challenge, FailureReason, Reply, Success2};
@@ -6,7 +6,7 @@ use bpfof_auth::dhchap::{Group, HostAuth, HostError, HostStep, Refusal};
 use bpfof_auth::{GroupValueError, Hash};
 use std::sync::Arc;
 
-/// 0, 1, p − 1, p and 2^2048 − 1 of ffdhe2048. The first eight bytes of p are FFh, as its last eight.
+/// 0, 1, p − 1, p and 2^2048 − 1 of ffdhe2048. The first and the last eight bytes of p are FFh.
 fn bad_values() -> [Vec<u8>; 5] {
     let p = ffdhe2048();
     let mut below = p.clone();
@@ -31,7 +31,7 @@ fn ffdhe2048() -> Vec<u8> {
 }
 
 #[test]
-fn values_that_betray_the_secret() {
+fn values_that_reveal_the_secret() {
     let algorithms = only(Hash::Sha256, Group::Ffdhe2048);
     for value in bad_values() {
         let error = GroupValueError::Range;

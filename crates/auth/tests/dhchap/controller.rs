@@ -1,4 +1,4 @@
-//! What a controller must refuse.
+//! Messages that a controller must refuse.
 
 use crate::rig::{
     Queue, T_ID, exchange, expect_failure1, key, negotiate, only, receive, refused, send,
@@ -11,7 +11,7 @@ use bpfof_auth::{GroupValueError, Hash, MessageError};
 use std::sync::Arc;
 
 #[test]
-fn what_negotiate_may_not_ask() {
+fn invalid_negotiate_messages_are_refused() {
     let bad = |message: &Negotiate, reason| {
         let mut queue = Queue::good(&only(Hash::Sha256, Group::Ffdhe2048));
         refused(&mut queue.controller, &message.to_bytes(), reason)
@@ -55,14 +55,14 @@ fn what_negotiate_may_not_ask() {
 }
 
 #[test]
-fn replies_that_lie() {
+fn invalid_replies() {
     let algorithms = only(Hash::Sha256, Group::Ffdhe2048);
     let lie = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut queue = Queue::good(&algorithms);
         let mut message = queue.replied().to_bytes();
         change(&mut message);
         let refusal = refused(&mut queue.controller, &message, FailureReason::IncorrectPayload);
-        // Failure1 names the run, whatever the host said.
+        // Failure1 names the run, whatever T_ID the host has sent.
         assert_eq!(receive(&mut queue.controller).0[4..6], T_ID.to_le_bytes());
         refusal
     };
@@ -110,7 +110,7 @@ fn messages_out_of_order() {
     let also = |more: &[&Vec<u8>]| -> Vec<Vec<u8>> {
         unknown.iter().chain(more.iter().copied()).cloned().collect()
     };
-    // Each state, and what must not come in it.
+    // Each state, with messages that must not come in it.
     let states = [
         (0, also(&[&reply, &success2, &failure2])),
         (1, also(&[&reply, &success2])),
@@ -139,7 +139,7 @@ fn messages_out_of_order() {
             let reason = FailureReason::IncorrectMessage;
             let _ = refused(&mut queue.controller, &message, reason);
         }
-        // Nothing is there to be fetched.
+        // There is nothing to fetch.
         let mut queue = Queue::good(&algorithms);
         match state {
             0 => {}
@@ -175,7 +175,7 @@ fn the_host_gives_up() {
         assert_eq!(queue.controller.authentication(), None);
         expect_failure1(&mut queue.controller, FailureReason::IncorrectMessage);
     }
-    // Of another run.
+    // Failure2 of another run.
     let mut queue = Queue::good(&only(Hash::Sha256, Group::Null));
     let _ = queue.challenged();
     let failure = HostMessage::Failure2(Failure { t_id: 1, reason: FailureReason::Failed });
@@ -232,7 +232,7 @@ fn work_belongs_to_one_run_of_one_queue() {
     let reply = plain.replied().to_bytes();
     assert!(!work(plain.controller.send(&reply, 0)).takes_long());
 
-    // A good verdict for another queue makes nobody authenticated.
+    // A good verdict for another queue authenticates no host.
     let (mut a, mut b) = (queue(), queue());
     let (good, bad) = (a.replied().to_bytes(), b.replied().to_bytes());
     let verdict = work(a.controller.send(&good, 0)).run();
@@ -240,7 +240,8 @@ fn work_belongs_to_one_run_of_one_queue() {
     assert!(matches!(b.controller.completed(verdict), Step::Refused(Refusal::ForeignWork)));
     assert_eq!(b.controller.authentication(), None);
 
-    // While work is under way nothing else may come, not even a new run; its result is too late.
+    // During work no other message may come, not even a new run; the result of the work is then too
+    // late.
     for early in [true, false] {
         let mut queue = queue();
         let started = if early { message.clone() } else { queue.replied().to_bytes() };

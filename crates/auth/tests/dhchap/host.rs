@@ -1,4 +1,4 @@
-//! What a host must refuse.
+//! Messages that a host must refuse.
 
 use crate::rig::{Queue, T_ID, exchange, host_refuses, key, only, receive};
 use bpfof_auth::dhchap::message::{Challenge, ControllerMessage, Failure, FailureReason, Success1};
@@ -7,7 +7,7 @@ use bpfof_auth::{GroupValueError, Hash, MessageError};
 use std::sync::Arc;
 
 #[test]
-fn challenges_that_lie() {
+fn invalid_challenges() {
     let algorithms = only(Hash::Sha256, Group::Ffdhe2048);
     let lie = |change: &dyn Fn(&mut Challenge), refusal| {
         let mut queue = Queue::good(&algorithms);
@@ -30,7 +30,7 @@ fn challenges_that_lie() {
 }
 
 #[test]
-fn responses_of_the_controller_that_lie() {
+fn invalid_responses_of_the_controller() {
     let (host_key, own) = (key(), key());
     for group in [Group::Null, Group::Ffdhe2048] {
         let algorithms = only(Hash::Sha384, group);
@@ -79,7 +79,7 @@ fn the_host_meets_messages_out_of_order() {
     let refusal = Refusal::Malformed(MessageError::Unexpected { kind: 1, id: 2 });
     host_refuses(&mut host, &[1, 2, 0, 0, 0, 0], refusal);
 
-    // Failure1 ends it without an answer, whatever run it names.
+    // Failure1 ends the run without an answer, whatever run it names.
     let (mut host, _) = HostAuth::new(Arc::clone(&queue.host), T_ID);
     let failure = Failure { t_id: 0, reason: FailureReason::GroupNotUsable };
     let step = host.received(&ControllerMessage::Failure1(failure).to_bytes());

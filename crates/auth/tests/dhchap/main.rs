@@ -1,4 +1,4 @@
-//! Both sides of DH-HMAC-CHAP against each other, and each against what it must refuse.
+//! Both sides of DH-HMAC-CHAP against each other, and each against messages that it must refuse.
 
 mod both;
 mod controller;

@@ -1,4 +1,4 @@
-//! The two ends of a queue, and what can be done with them.
+//! The two ends of a queue, and operations on them.
 
 use bpfof_auth::dhchap::message::{
     Challenge, ControllerMessage, Failure, FailureReason, HostMessage, Negotiate, Offer, Reply,
@@ -29,7 +29,7 @@ pub(crate) fn only(hash: Hash, group: Group) -> Algorithms {
     Algorithms { hashes: vec![hash], groups: vec![group] }
 }
 
-/// The two ends of a queue, each with the keys that it believes in.
+/// The two ends of a queue, each with its own keys.
 pub(crate) struct Queue {
     pub(crate) controller: ControllerAuth,
     pub(crate) host: Arc<HostConfig>,
@@ -49,13 +49,13 @@ impl Queue {
         Self { controller: ControllerAuth::new(Arc::new(config), 0), host: Arc::new(host) }
     }
 
-    /// One way, with the right key.
+    /// A queue with authentication of the host only, with the right key.
     pub(crate) fn good(algorithms: &Algorithms) -> Self {
         let key = key();
         Self::new(&[&key], None, &key, None, algorithms)
     }
 
-    /// Plays a run to its end; what each side says may be changed on its way. Both verdicts.
+    /// Completes a run; the messages of each side may be changed on the way. Returns both results.
     pub(crate) fn run_changing(
         &mut self,
         mut to_controller: impl FnMut(&mut Vec<u8>),
@@ -85,7 +85,7 @@ impl Queue {
         self.run_changing(|_| {}, |_| {})
     }
 
-    /// As far as the Challenge, which it gives, with the host that has to answer it.
+    /// Begins a run up to the Challenge. Returns the host that must answer it, and the Challenge.
     pub(crate) fn challenged(&mut self) -> (HostAuth, Challenge) {
         let (host, step) = HostAuth::new(Arc::clone(&self.host), T_ID);
         send(&mut self.controller, &exchange(step));
@@ -95,7 +95,7 @@ impl Queue {
         }
     }
 
-    /// As far as the Reply, which it gives.
+    /// Begins a run up to the Reply, and returns that.
     pub(crate) fn replied(&mut self) -> Reply {
         let (mut host, challenge) = self.challenged();
         match HostMessage::parse(&exchange(host.received(&challenge.to_bytes()))) {
@@ -112,7 +112,7 @@ pub(crate) fn exchange(step: HostStep) -> Vec<u8> {
     }
 }
 
-/// Sends, and does the work there and then.
+/// Sends a message, and does the resulting work at once.
 pub(crate) fn send(controller: &mut ControllerAuth, message: &[u8]) -> Step {
     match controller.send(message, 0) {
         Step::Compute(work) => controller.completed(work.run()),
@@ -125,7 +125,8 @@ pub(crate) fn receive(controller: &mut ControllerAuth) -> (Vec<u8>, Then) {
     (answer.message, answer.then)
 }
 
-/// The refusal of a message, which Failure1 tells the host, and the queue remembers.
+/// Checks that a message is refused, that Failure1 reports it, and that the queue stays in that
+/// state. Returns the refusal.
 pub(crate) fn refused(
     controller: &mut ControllerAuth,
     message: &[u8],
@@ -157,7 +158,7 @@ pub(crate) fn negotiate(hash_ids: &[u8], group_ids: &[u8]) -> Negotiate {
     Negotiate { t_id: T_ID, sc_c: 0, offer: Some(offer) }
 }
 
-/// The host refuses a message, and says so in Failure2.
+/// Checks that the host refuses a message, and reports that in Failure2.
 pub(crate) fn host_refuses(host: &mut HostAuth, message: &[u8], refusal: Refusal) {
     let HostStep::Finished { last: Some(last), result } = host.received(message) else {
         panic!("it was accepted");
@@ -165,6 +166,6 @@ pub(crate) fn host_refuses(host: &mut HostAuth, message: &[u8], refusal: Refusal
     assert_eq!(result, Err(HostError::Refused(refusal)));
     let failure = Failure { t_id: T_ID, reason: refusal.reason() };
     assert_eq!(HostMessage::parse(&last), Ok(HostMessage::Failure2(failure)));
-    // It is over.
+    // The run is over.
     assert!(matches!(host.received(message), HostStep::Finished { result: Err(_), .. }));
 }

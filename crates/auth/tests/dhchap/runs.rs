@@ -1,4 +1,4 @@
-//! Runs from their beginning to their end.
+//! Complete runs.
 
 use crate::rig::{
     Queue, SUBSYSTEM, T_ID, exchange, expect_failure1, key, names, negotiate, only, receive,
@@ -18,7 +18,7 @@ fn every_hash_with_every_group() {
     for group in Group::ALL {
         for hash in Hash::ALL {
             let small = matches!(group, Group::Null | Group::Ffdhe2048);
-            // Of the large groups each once, with one hash.
+            // Each large group only once, with one hash.
             if !small && hash as usize != group as usize % 3 {
                 continue;
             }
@@ -61,7 +61,7 @@ fn the_controller_chooses() {
     assert_eq!(found, Some(agreed));
     assert_eq!(agreed.to_string(), "the host authenticated with SHA-256, ffdhe2048");
 
-    // Its own order counts, not the host's; what nobody knows is passed over.
+    // The controller's order counts, not the host's; unknown algorithms are skipped.
     let algorithms = Algorithms {
         hashes: vec![Hash::Sha512, Hash::Sha256],
         groups: vec![Group::Null, Group::Ffdhe8192],
@@ -88,8 +88,8 @@ fn wrong_keys() {
             assert_eq!(queue.run(), (Err(refusal), None));
             expect_failure1(&mut queue.controller, FailureReason::Failed);
         }
-        // The controller's key is wrong: the host refuses, and the controller believes the host no
-        // more.
+        // The controller's key is wrong: the host refuses, and the host's authentication ends at
+        // the controller, too.
         let mut queue = Queue::new(&[&right], Some(&wrong), &right, Some(&own), &algorithms);
         let refusal = HostError::Refused(Refusal::WrongControllerKey);
         assert_eq!(queue.run(), (Err(refusal), None));
@@ -98,7 +98,7 @@ fn wrong_keys() {
         let refusal = HostError::ControllerRefused(FailureReason::Failed);
         assert_eq!(queue.run(), (Err(refusal), None));
         assert_eq!(receive(&mut queue.controller).1, Then::Close(Refusal::NoControllerKey));
-        // The host has no key here.
+        // The controller has no key of the host.
         let mut queue = Queue::new(&[], None, &right, None, &algorithms);
         assert_eq!(queue.run(), (Err(refusal), None));
     }
@@ -141,9 +141,9 @@ fn authentication_again() {
     let _ = receive(&mut queue.controller);
     assert_eq!(queue.controller.authentication(), before);
     assert!(before.is_some());
-    // A run that is left lying may begin anew.
+    // After an unfinished run, another one may begin.
     assert!(queue.run().1.is_some());
-    // A run that fails ends the old authentication too.
+    // A failed run ends the old authentication, too.
     let mut reply = queue.replied();
     reply.r1[0] ^= 1;
     let refusal = refused(&mut queue.controller, &reply.to_bytes(), FailureReason::Failed);
@@ -151,7 +151,7 @@ fn authentication_again() {
 }
 
 #[test]
-fn runs_begin_anew_a_few_times_only() {
+fn runs_may_restart_only_a_few_times() {
     let mut queue = Queue::good(&only(Hash::Sha256, Group::Ffdhe2048));
     let message = negotiate(&[1], &[1]).to_bytes();
     let mut challenges = Vec::new();
@@ -189,7 +189,7 @@ fn time_of_a_run() {
     assert_eq!(controller.deadline_us(0), Some(1000 + RUN_MAX_US));
     assert_eq!(controller.deadline_us(5000), Some(5_001_000));
     let (mut side, step) = HostAuth::new(Arc::new(host), 1);
-    // The queue has waited from the beginning.
+    // The time counts from the connection of the queue.
     assert!(matches!(controller.send(&exchange(step), 4_000_000), Step::Complete));
     assert_eq!(controller.deadline_us(5000), Some(5_001_000));
     let reply = side.received(&receive(&mut controller).0);
@@ -205,19 +205,19 @@ fn time_of_a_run() {
 
 #[test]
 fn one_way_is_judged_by_cvalid() {
-    // Linux 6.12 gives S2 without a challenge.
+    // Linux 6.12 sends S2 without a challenge.
     let mut queue = Queue::good(&only(Hash::Sha256, Group::Null));
     let reply = Reply { s2: 77, ..queue.replied() };
     assert_eq!(reply.c2, None);
     assert!(matches!(send(&mut queue.controller, &reply.to_bytes()), Step::Complete));
     assert_eq!(queue.controller.authentication(), None);
     let (message, then) = receive(&mut queue.controller);
-    // R2 is there, all zeroes, and HL is that of the hash.
+    // R2 is present, all zeroes, and HL is the hash's length.
     assert_eq!((message.len(), message[6], message[8]), (48, 32, 0));
     assert!(message[16..].iter().all(|&byte| byte == 0));
     assert!(matches!(then, Then::Authenticated(agreed) if !agreed.mutual));
     assert!(queue.controller.authentication().is_some());
-    // Some controllers do not send R2 then, others pad.
+    // In this case some controllers do not send R2, others pad the message.
     for length in [16, 48, 4096] {
         let mut queue = Queue::good(&only(Hash::Sha256, Group::Null));
         let (host, _) = queue.run_changing(

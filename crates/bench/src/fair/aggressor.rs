@@ -1,5 +1,5 @@
-//! Hosts that take what they can get. Each has a name of its own, none is the victim's, and their
-//! threads give way to the victim's: what it waits for is the target, not this processor.
+//! Hosts that use as much as they can get. Each has a name of its own, different from the victim's, and their threads
+//! yield to the victim's: the victim waits for the target, not for this processor.
 
 use crate::assembly;
 use bpfof_function::Object;
@@ -17,39 +17,38 @@ use std::time::Duration;
 
 /// The aggressors' functions.
 const FUNCTIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aggressor.bpf.o"));
-/// Chains at once of an analytic application.
+/// Concurrent chains of an analytic application.
 const SCANS: usize = 64;
 /// Bytes of a hop of a scan.
 const SCAN_BYTES: u32 = 56 << 10;
-/// Chains at once of one whose functions compute.
+/// Concurrent chains of an application whose functions compute.
 const COMPUTING: usize = 128;
-/// Connections that flood, in three hosts, and chains of each.
+/// Flooding connections, in three hosts, and chains of each.
 const FLOODING: usize = 12;
 const FLOOD: usize = 1000;
-/// Chains of each command of one that floods with vectors, and such commands of each connection.
+/// Chains in each command of a flood with vectors, and such commands of each connection.
 const VECTOR: u16 = 256;
 const VECTORS: usize = 30;
-/// Hosts that load, and the size of the objects that they load in turn with functions: nothing a
-/// function is made of.
+/// Loading hosts, and the size of the objects that they load in turn with functions: bytes that are no function.
 const LOADING: usize = 4;
 const GARBAGE_BYTES: usize = 1 << 20;
-/// Names that one peer gives itself, and chains of each.
+/// Names that one peer uses, and chains of each.
 const NAMES: usize = 100;
 const NAME_CHAINS: usize = 16;
-/// Hosts that listen to no answer, connections of each, and reads of each connection.
+/// Hosts that do not read answers, connections of each, and reads of each connection.
 const SILENT_HOSTS: usize = 8;
 const SILENT_LANES: usize = 10;
 const SILENT_READS: usize = 1000;
-/// Connections that a storm keeps open.
+/// Connections that a connection storm keeps open.
 const STORM_KEEPS: usize = 500;
-/// Where the victim comes from.
+/// The victim's address.
 const VICTIM: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// How often aggressors that wait look whether they are to stop.
+/// How often waiting aggressors check whether they must stop.
 const TICK: Duration = Duration::from_millis(20);
-/// They give way to everyone else.
+/// They yield to all other threads.
 const NICE: i32 = 19;
 
-/// What somebody else does to the target.
+/// The load of other hosts on the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Aggressor {
     /// 64 analytic scans: hops of 56 KiB, added up.
@@ -58,23 +57,23 @@ pub(super) enum Aggressor {
     Calls,
     /// 128 chains whose calls are loops over helpers.
     Helpers,
-    /// 12 connections with 1000 chains at a time each, next to nothing a hop.
+    /// 12 connections with 1000 concurrent chains each, with next to no work in each hop.
     Chains,
-    /// The same connections with 30 vectors of 256 such chains at a time.
+    /// The same connections with 30 concurrent vectors of 256 such chains.
     Vectors,
-    /// 100 names of one peer, each with 16 such chains at a time.
+    /// 100 names of one peer, each with 16 concurrent chains of this kind.
     Names,
-    /// 4 hosts that load large functions, and a megabyte of nonsense, without end.
+    /// 4 hosts that load large functions, and a megabyte of garbage, without end.
     Loads,
-    /// 80 connections that ask for 128 MB each and take nothing of it.
+    /// 80 connections that request 128 MB each and read none of it.
     Silent,
-    /// Connections that come and go without end, with Connect and without, and 500 that stay.
+    /// Connections that are opened and closed without end, with Connect and without, and 500 that stay open.
     Storm,
     /// All of these at once.
     Everything,
 }
 
-/// What an aggressor is at, until it is dropped.
+/// A running aggressor; dropping it stops it.
 pub(super) struct Running {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -84,7 +83,7 @@ struct Shared {
     url: TargetUrl,
     together: bool,
     stop: AtomicBool,
-    /// Chains that ended, functions that were loaded or refused, connections made.
+    /// Counts chains that ended, functions that were loaded or refused, and connections.
     operations: AtomicU64,
 }
 
@@ -105,8 +104,8 @@ impl Aggressor {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Starts what it does to a target: from the victim's address if they are `together`, and else from one of its own
-    /// for each host.
+    /// Starts the aggressor against a target: from the victim's address if `together`, otherwise from a separate
+    /// address for each host.
     pub(super) fn start(
         self,
         url: &TargetUrl,
@@ -166,7 +165,7 @@ impl Aggressor {
 }
 
 impl Running {
-    /// How much it has done.
+    /// The number of operations so far.
     pub(super) fn operations(&self) -> u64 {
         self.shared.operations.load(Ordering::Relaxed)
     }
@@ -175,8 +174,8 @@ impl Running {
         self.spawn(move |shared, host| shared.chains(host, chains, lanes))
     }
 
-    /// A thread that does something over and over, as a host of its own. What ends a round is the
-    /// target's business: it may throw an aggressor out.
+    /// Starts a thread that repeats some work, as a host of its own. Errors only end a round: the target may disconnect
+    /// an aggressor.
     fn spawn(
         &mut self,
         round: impl Fn(&Shared, &Host) -> Result<(), Error> + Send + 'static,
@@ -189,7 +188,7 @@ impl Running {
         let url = TargetUrl { host_traddr: Some(from.into()), ..shared.url.clone() };
         let thread = std::thread::Builder::new().name("aggressor".into());
         self.threads.push(thread.spawn(move || {
-            // Linux gives each thread a niceness of its own. Without it only the figures are worse.
+            // On Linux niceness is per thread. If this fails, only the figures are worse.
             let _ = rustix::process::setpriority_process(None, NICE);
             let options = Options { queue_depth: 1023, ..Options::for_host(host_id) };
             let host = Host { url, options, from };
@@ -216,18 +215,18 @@ impl Drop for Running {
 #[derive(Clone, Copy)]
 struct Chains {
     name: &'static str,
-    /// At once, on each connection.
+    /// Concurrent chains on each connection.
     depth: usize,
     first_bytes: u32,
-    /// After which a chain answers, and another begins.
+    /// Hops after which a chain answers, and another begins.
     hops: u64,
-    /// How many one command asks for, if it is a vector.
+    /// Chains in one command, if it is a vector.
     vector: Option<u16>,
-    /// Hosts that do so.
+    /// The number of hosts that run them.
     names: usize,
 }
 
-/// Who an aggressor is.
+/// The identity of an aggressor.
 struct Host {
     url: TargetUrl,
     options: Options,
@@ -239,7 +238,7 @@ impl Host {
         Controller::connect(&self.url, self.options.clone())
     }
 
-    /// Connects under one of its names, with a function and lanes for it.
+    /// Connects with one of its names, and sets up a function and lanes for it.
     fn begin(
         &self,
         name: u64,
@@ -313,7 +312,7 @@ impl Shared {
                 lane.poll(&mut |completion| ended += usize::from(completion.result.is_ok()))?;
                 self.did(ended * usize::from(count));
             }
-            // Chains are long: none waits for its successor. Each look takes the processor from the victim.
+            // Chains are long, so this pause delays none of them. Each poll takes the processor from the victim.
             std::thread::sleep(if chains.first_bytes == SCAN_BYTES { TICK / 4 } else { TICK / 10 });
         }
         Ok(())
@@ -335,7 +334,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks for much and takes nothing. A connection that the target has given up is made anew.
+    /// Requests much data and reads none. A connection that the target has closed is replaced.
     fn ask(&self, host: &Host) -> Result<(), Error> {
         let controller = host.connect()?;
         let mut lanes = Vec::new();
@@ -363,15 +362,15 @@ impl Shared {
         Ok(())
     }
 
-    /// TCP connections without Connect.
+    /// Opens TCP connections without Connect.
     fn knock(&self, host: &Host) -> Result<(), Error> {
         let open = || -> std::io::Result<Socket> {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
             socket.bind(&SocketAddr::from((host.from, 0)).into())?;
-            // The target is at an address of this machine.
+            // The target's host is an IP address of this machine.
             let target = host.url.host.parse::<IpAddr>().map_err(std::io::Error::other)?;
             socket.connect(&SocketAddr::new(target, host.url.port).into())?;
-            // Closed by a reset: ports that wait would run out on this side first.
+            // Close by reset: otherwise ports in TIME_WAIT would run out on this side first.
             socket.set_linger(Some(Duration::ZERO))?;
             Ok(socket)
         };
@@ -391,11 +390,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Whole associations, and as many as there may be.
+    /// Opens and closes whole associations, as many as allowed.
     fn come_and_go(&self, host: &Host) -> Result<(), Error> {
         let mut kept = std::collections::VecDeque::new();
         while !self.is_over() {
-            // It has no thread to keep it alive: a storm does not need it.
+            // No keep-alive thread: the storm does not need one.
             let options = Options { keep_alive: Duration::ZERO, ..host.options.clone() };
             kept.push_back(Controller::connect(&host.url, options)?);
             if kept.len() > STORM_KEEPS / 5 {

@@ -1,4 +1,4 @@
-//! `bpfof bench fair`: what a host that behaves notices of hosts that do not.
+//! `bpfof bench fair`: the effect of other hosts on a well-behaved one.
 
 mod aggressor;
 mod plot;
@@ -19,32 +19,32 @@ use victim::{Slowest, Victim};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Time for an aggressor to get going, and for its traces to vanish.
+/// Time for an aggressor to start, and for its effects to vanish.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Between two looks at the target's memory.
+/// The interval of samples of the target's memory.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// Time that the target has to give memory back.
+/// Time in which the target must return memory.
 const GIVE_BACK: Duration = Duration::from_secs(60);
-/// Above what it has at rest, memory that it may keep, in bytes.
+/// Memory that the target may keep beyond its use at rest, in bytes.
 const KEEPS_BYTES: u64 = 64 << 20;
 
 /// The options of `bpfof bench fair`.
 #[derive(Args)]
 pub struct FairOptions {
-    /// Beside whom [default: each, then everything].
+    /// Aggressors beside the victim [default: each, then everything].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     aggressors: Vec<Aggressor>,
-    /// All of them are at the victim's address, so that they are of its group and share its part. Otherwise each host
-    /// is at an address of its own.
+    /// Run all aggressors at the victim's address, so that they belong to its group and share its part. Otherwise each
+    /// host has an address of its own.
     #[arg(long)]
     together: bool,
-    /// Turns of idle and beside.
+    /// Number of turns, alone and beside an aggressor.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: u16,
-    /// Length of reads, and again of gets, in ms, in each turn.
+    /// Length of the reads, and then of the gets, in ms, in each turn.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     milliseconds: u32,
-    /// How long all aggressors are at one target while its memory is watched, in s; 0 for not at all.
+    /// How long all aggressors run against one target while its memory is watched, in s; 0 for not at all.
     #[arg(long, default_value_t = 20)]
     memory_seconds: u32,
     /// The target's `--memory-max`.
@@ -53,7 +53,7 @@ pub struct FairOptions {
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw them to this PNG file.
+    /// Draw the figures to this PNG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &FairOptions) -> Outcome {
     written.and(drawn)
 }
 
-/// Idle and beside one aggressor, in turn.
+/// Measures the victim alone and beside one aggressor, in turn.
 fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Result<Case, Failure> {
     let name = aggressor.name();
     let named = |error: Failure| format!("beside {name}: {error}");
@@ -93,7 +93,7 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
     let (mut idle, mut beside) = (Sample::new()?, Sample::new()?);
     let (mut slowest, mut operations) = (Slowest::default(), 0);
     victim.window(time / 5)?;
-    bar.set_message(format!("beside nobody and beside {name}, in turn"));
+    bar.set_message(format!("alone and beside {name}, in turn"));
     for _ in 0..options.repetitions {
         idle.add(&steal::undisturbed(false, || victim.window(time))?);
         let running = aggressor.start(&victim.url(), options.together)?;
@@ -114,15 +114,15 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
     Ok(Case::new(name, (&idle, &beside), slowest, stopped, operations))
 }
 
-/// Figures beside somebody who does nothing mean nothing.
+/// An error if the aggressor did nothing: the figures would be meaningless.
 fn did_something(name: &str, running: &Running) -> Result<u64, String> {
     match running.operations() {
-        0 => Err(format!("{name} got nothing done beside the victim: nothing was measured")),
+        0 => Err(format!("{name} did no operations beside the victim: nothing was measured")),
         operations => Ok(operations),
     }
 }
 
-/// All aggressors at once, and what they leave behind.
+/// Runs all aggressors at once, and watches the target's memory during and after that.
 fn memory(options: &FairOptions, seconds: u32, bar: &ProgressBar) -> Result<Memory, Failure> {
     let mut victim = Victim::new(&options.memory_max)?;
     victim.window(SETTLE)?;

@@ -1,11 +1,11 @@
-//! The figures as a picture: a row for each aggressor, latencies from left to right.
+//! The figures as a picture: a row for each aggressor, with latencies from left to right.
 
 use super::report::{Case, Figures, Report};
 use crate::plot::{Area, COLOURS, Drawn, PANEL, use_font};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Latencies that the picture has room for, in µs.
+/// The range of latencies in the picture, in µs.
 const FROM_US: f64 = 5.0;
 const TO_US: f64 = 200_000.0;
 
@@ -36,14 +36,12 @@ pub(super) fn draw(path: &Path, report: &Report) -> Drawn {
     Ok(())
 }
 
-/// A bar from the median to the 99th percentile and a line to the maximum: grey beside nobody, blue
-/// beside the aggressor.
+/// A bar from the median to the 99th percentile and a line to the maximum: grey for the victim alone, blue for the
+/// victim beside the aggressor.
 fn panel(area: &Area<'_>, title: &str, rows: &[(String, Figures, Figures)]) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .caption(
-            format!(
-                "{title}: p50 to p99, line to the maximum; blue: beside it, grey: beside nobody"
-            ),
+            format!("{title}: p50 to p99, line to the maximum; blue: beside it, grey: alone"),
             ("sans", 18),
         )
         .margin(12)

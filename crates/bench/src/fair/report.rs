@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// The name of all aggressors at once.
 const EVERYTHING: &str = "everything";
-/// The name of the one that scans.
+/// The name of the scanning aggressor.
 const SCANS: &str = "scans";
 
-/// Windows of the repetitions.
+/// The measurement windows of the repetitions.
 pub(super) struct Sample {
     reads: Latencies,
     gets: Latencies,
@@ -34,15 +34,15 @@ pub(super) struct Figures {
     pub(super) count: u64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// Of the repetition with the lowest, and with the highest.
+    /// Of the repetitions with the lowest and with the highest percentile.
     pub(super) p99_us_range: [f64; 2],
-    /// The 99th percentile for operations that are due at any moment, one each median: the victim waits for one
-    /// before it begins the next, so that it sees a pause once, whatever would have been due meanwhile.
+    /// The 99th percentile of operations that are due at regular times, one for each median: the victim waits for one
+    /// before it begins the next, so that it sees a pause only once, whatever would have been due meanwhile.
     pub(super) p99_due_us: f64,
     pub(super) max_us: f64,
 }
 
-/// The victim beside nobody, and beside one aggressor.
+/// The victim alone, and beside one aggressor.
 #[derive(Debug, Serialize)]
 pub(super) struct Case {
     pub(super) aggressor: String,
@@ -53,13 +53,13 @@ pub(super) struct Case {
     /// The slowest Function Load of a small function, and the slowest Connect with an I/O queue.
     pub(super) load_max_ms: f64,
     pub(super) connect_max_ms: f64,
-    /// From SIGTERM to the end of the target, with the aggressor at it.
+    /// From SIGTERM to the end of the target, while the aggressor runs.
     pub(super) stop_s: f64,
-    /// What the aggressor did: chains that ended, functions loaded, connections made.
+    /// Operations of the aggressor: chains that ended, functions loaded, connections.
     pub(super) aggressor_operations: u64,
 }
 
-/// The target's resident memory, with all aggressors at it and after they left.
+/// The target's resident memory, under all aggressors and after they stopped.
 #[derive(Debug, Serialize)]
 pub(super) struct Memory {
     memory_max: String,
@@ -67,11 +67,11 @@ pub(super) struct Memory {
     idle_mib: f64,
     max_mib: f64,
     left_mib: f64,
-    /// Until it was back within 64 MiB of what it had at rest; 60 if it was not.
+    /// Time until it was within 64 MiB of its use at rest; 60 if it was not.
     given_back_s: f64,
 }
 
-/// What the project holds itself to: the worst beside one aggressor. All at once are told apart.
+/// The figures with goals: the worst beside one aggressor. All at once are reported separately.
 #[derive(Debug, Serialize)]
 struct Summary {
     read_p99_worst_us: f64,
@@ -80,12 +80,12 @@ struct Summary {
     get_p99_worst_us: f64,
     get_p99_due_worst_us: f64,
     get_max_worst_us: f64,
-    /// Beside whom the 99th percentile of reads was worst.
+    /// The aggressor beside which the 99th percentile of reads was worst.
     worst_aggressor: String,
     load_max_worst_ms: f64,
     connect_max_worst_ms: f64,
     stop_worst_s: f64,
-    /// The 99th percentile of reads beside scans, over that beside nobody.
+    /// The 99th percentile of reads beside scans, divided by that of the victim alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     scans_read_p99_over_idle: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,16 +98,16 @@ struct Summary {
     memory_given_back_s: Option<f64>,
 }
 
-/// All that was measured.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     bench: &'static str,
-    /// Whether all aggressors are at the victim's address; else each host is at one of its own.
+    /// Whether all aggressors have the victim's address; otherwise each host has its own.
     together: bool,
     pub(super) cases: Vec<Case>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Memory>,
-    /// Most that a hypervisor took of the processors' time from a measurement, of 1.
+    /// The largest share of the processors' time that a hypervisor took from a measurement, of 1.
     pub(super) lost: f64,
     summary: Summary,
 }
@@ -134,7 +134,7 @@ impl Latencies {
         self.p99_us.push(quantile_us(0.99));
         let due = window.clone_correct(window.value_at_quantile(0.5));
         self.p99_due_us.push(due.value_at_quantile(0.99) as f64 / 1000.0);
-        // All have the bounds of `latencies`.
+        // All histograms have the bounds of `latencies`.
         self.all += window;
     }
 
@@ -230,12 +230,12 @@ impl Report {
         Report { bench: "fair", together, cases, memory, lost, summary }
     }
 
-    /// For people.
+    /// The figures as a table.
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "A victim beside each aggressor, {}: µs (p50 p99 ± % due max), the same beside nobody in brackets\n\
+            "A victim beside each aggressor, {}: µs (p50 p99 ± % due max), and of the victim alone in brackets\n\
              {:<11} {:>50} {:>50} {:>8} {:>8} {:>7}",
             if self.together { "of its address" } else { "of other addresses" },
             "",
@@ -268,14 +268,14 @@ impl Report {
         if let Some(times) = self.summary.scans_read_p99_over_idle {
             let _ = writeln!(
                 text,
-                "Beside scans the p99 of reads is {times:.2} times that beside nobody."
+                "Beside scans the p99 of reads is {times:.2} times that of the victim alone."
             );
         }
         if let Some(memory) = &self.memory {
             let _ = writeln!(
                 text,
                 "Everything for {} s at a target with --memory-max {}: {:.0} MiB resident before, at \
-                 most {:.0} MiB,\nand {:.0} MiB {:.1} s after all had left.",
+                 most {:.0} MiB,\nand {:.0} MiB {:.1} s after the aggressors ended.",
                 memory.seconds,
                 memory.memory_max,
                 memory.idle_mib,
@@ -300,13 +300,13 @@ impl Report {
         *text += &legend::end(&words, self.sentence(), self.lost);
     }
 
-    /// What was worst beside one aggressor, in a sentence to repeat.
+    /// The worst case beside one aggressor, as a quotable sentence.
     fn sentence(&self) -> Option<String> {
         let Summary { worst_aggressor, .. } = &self.summary;
         let worst = self.cases.iter().find(|case| case.aggressor == *worst_aggressor)?;
         Some(format!(
-            "Beside the worst aggressor ({worst_aggressor}) 99 of 100 reads of 4 KiB take at most {} µs, beside \
-             nobody {} µs; gets that are pushed down {} µs, beside nobody {} µs.",
+            "Beside the worst aggressor ({worst_aggressor}) 99 of 100 reads of 4 KiB take at most {} µs, alone \
+             {} µs; gets that are pushed down {} µs, alone {} µs.",
             thousands(worst.read.p99_us),
             thousands(worst.read_idle.p99_us),
             thousands(worst.get.p99_us),
@@ -315,16 +315,16 @@ impl Report {
     }
 }
 
-/// What the words of the table mean, behind the names of aggressors.
+/// The meaning of the table's words, after the names of aggressors.
 const WORDS: [Word<'static>; 7] = [
     (
         "p50, p99",
         "latency that half of the victim's operations, and 99 of a hundred, do not exceed: medians",
     ),
-    ("± %", "how far the repetitions with the lowest and the highest p99 are from the median"),
+    ("± %", "distance of the repetitions with the lowest and the highest p99 from the median"),
     (
         "due",
-        "p99 of operations that are due at any moment, one each p50: what a pause would have kept waiting counts",
+        "p99 of operations that are due at regular times, one each p50: operations that a pause delays count",
     ),
     ("max", "the slowest operation of all repetitions"),
     ("load ms", "the slowest load of a small function by the victim"),
@@ -372,8 +372,8 @@ mod tests {
             "conn. ms",
             "stop s",
         ];
-        let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, beside \
-                        nobody 20 µs; gets that are pushed down 210 µs, beside nobody 30 µs.";
+        let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, alone \
+             20 µs; gets that are pushed down 210 µs, alone 30 µs.";
         assert_explained(&text, &words, sentence);
         assert!(text.contains("Beside scans the p99 of reads is 5.00 times"), "{text}");
         assert!(text.contains("100 200 ±20 400 600 (10 20 ±20 40 60)"), "{text}");

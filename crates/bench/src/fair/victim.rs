@@ -1,4 +1,4 @@
-//! A host that behaves: one read or one get at a time, now and then a function or a connection.
+//! A well-behaved host: one read or one get at a time, and occasionally a function or a connection.
 
 use crate::child_target::ChildTarget;
 use crate::database::write_to;
@@ -10,10 +10,10 @@ use bpfof_kv::Session;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Levels of the victim's database: a get takes one read more.
+/// Levels of the victim's database: a get takes one more read.
 const LEVELS: u32 = 4;
 const READ_BYTES: usize = 4096;
-/// How often a function is loaded, and a connection made.
+/// How often a function is loaded and a connection is made.
 const LOADS: usize = 5;
 
 /// Latencies of one window, in ns.
@@ -22,7 +22,7 @@ pub(super) struct Window {
     pub(super) gets: Histogram<u64>,
 }
 
-/// The slowest of some.
+/// The slowest of several operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slowest {
     pub(super) load: Duration,
@@ -82,7 +82,7 @@ impl Victim {
         Ok(latency)
     }
 
-    /// Loads a small function and connects, a few times.
+    /// Loads a small function and connects, several times.
     pub(super) fn come_again(&mut self) -> Result<Slowest, Box<dyn std::error::Error>> {
         let mut slowest = Slowest::default();
         for _ in 0..LOADS {
@@ -100,7 +100,7 @@ impl Victim {
         Ok(slowest)
     }
 
-    /// Leaves, asks the target to stop, and says how long it took.
+    /// Disconnects, asks the target to stop, and returns how long that took.
     pub(super) fn stop(self) -> Result<Duration, Box<dyn std::error::Error>> {
         let Victim { session, target, .. } = self;
         drop(session);

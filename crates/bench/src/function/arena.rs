@@ -1,11 +1,11 @@
-//! Arenas in which functions are called, and what calls return.
+//! Arenas in which functions are called, and the results of calls.
 
 use bpfof_function::{Arena, Exit, Fault, Limit, Program, abi};
 
-/// Where scratch is in an arena.
+/// The offset of scratch in an arena.
 pub(super) const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
 
-/// An arena in which a call on a block is prepared.
+/// Prepares an arena for a call on a block.
 pub(super) fn prepare(block: &[u8]) -> (Arena, Limit) {
     let mut arena = Arena::new();
     arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
@@ -15,8 +15,7 @@ pub(super) fn prepare(block: &[u8]) -> (Arena, Limit) {
     (arena, limit)
 }
 
-/// What a call returned: anything but 0 means that the block or the argument is not what the
-/// function wants.
+/// Checks the result of a call: any value but 0 means that the function has rejected the block or the argument.
 pub(super) fn succeeded(
     outcome: Result<Exit, Fault>,
     name: &str,

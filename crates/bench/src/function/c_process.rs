@@ -1,25 +1,25 @@
-//! The same C as a native program: compiled where we run, in a process of its own.
+//! The same C as a native program: compiled on this machine, and run as a separate process.
 
 use super::cases::Case;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// What stands in for a target: it calls the function, and does a round when it is asked to.
+/// The main program, in place of a target: calls the function, and makes a round on request.
 const HARNESS: &str = include_str!("c/native.c");
-/// All headers of `functions/`, by the name that includes them.
+/// All headers of `functions/`, by the names with which they are included.
 const HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/headers.rs"));
 
 /// A C compiler of this machine, and a directory with the sources.
 pub(super) struct Compiler {
     command: String,
     folder: TempDir,
-    /// What it calls itself.
+    /// The compiler's name and version.
     pub(super) version: String,
 }
 
 impl Compiler {
-    /// `$CC` or `cc`. The error says what is missing.
+    /// Finds `$CC` or `cc`. The error says what is missing.
     pub(super) fn find() -> Result<Compiler, String> {
         let command = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
         let missing = |error: &dyn std::fmt::Display| {
@@ -35,7 +35,7 @@ impl Compiler {
         Ok(Compiler { command, folder, version: version.unwrap_or_default() })
     }
 
-    /// Compiles a case with -O2 and starts it; it does `rounds` rounds of `calls` calls.
+    /// Compiles a case with -O2 and starts it; it makes `rounds` rounds of `calls` calls.
     pub(super) fn start(
         &self,
         case: &Case,
@@ -85,7 +85,7 @@ fn sources() -> std::io::Result<TempDir> {
     Ok(folder)
 }
 
-/// A running process; dropped, it is stopped.
+/// A running process; dropping this stops it.
 pub(super) struct Reference {
     child: Child,
     input: ChildStdin,
@@ -93,32 +93,32 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    /// ns a call of the round that has begun; it waits when it has done it.
+    /// ns for each call of the current round; the process then waits.
     pub(super) fn round(&mut self) -> Result<f64, String> {
         let line = self.line()?;
-        line.parse().map_err(|_| format!("the C process says {line:?}, which is no time"))
+        line.parse().map_err(|_| format!("the C process printed {line:?} instead of a time"))
     }
 
     /// Begins the next round.
     pub(super) fn go_on(&mut self) -> Result<(), String> {
         let sent = self.input.write_all(b"\n").and_then(|()| self.input.flush());
-        sent.map_err(|error| format!("the C process does not listen: {error}"))
+        sent.map_err(|error| format!("cannot write to the C process: {error}"))
     }
 
-    /// After the last round: the hash of scratch, and the first offset that is to be read next.
+    /// After the last round: the hash of scratch, and the offset of the next read.
     pub(super) fn line(&mut self) -> Result<String, String> {
         let mut line = String::new();
         match self.output.read_line(&mut line) {
             Ok(1..) => Ok(line.trim().to_owned()),
             Ok(0) => Err("the C process ended early: its function aborts".to_owned()),
-            Err(error) => Err(format!("the C process does not answer: {error}")),
+            Err(error) => Err(format!("cannot read from the C process: {error}")),
         }
     }
 }
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

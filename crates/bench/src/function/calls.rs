@@ -1,4 +1,4 @@
-//! What a call costs: checked native code, the interpreter, and the same C compiled natively, in turn.
+//! The cost of a call: checked native code, the interpreter, and the same C compiled natively, in turn.
 
 use super::arena::{SCRATCH_AT, prepare, succeeded};
 use super::c_process::{Compiler, Reference};
@@ -10,11 +10,11 @@ use bpfof_function::{
 use serde::Serialize;
 use std::time::Instant;
 
-/// The interpreter does one call where the others do as many.
+/// The interpreter makes one call for each INTERPRETED_PART calls of the others.
 const INTERPRETED_PART: usize = 20;
-/// Instructions that a call may take: a target's own limit is of this order.
+/// The instruction budget of a call, similar to a target's own limit.
 const BUDGET: i64 = 1_000_000;
-/// ns a call, medians of the rounds.
+/// ns for each call, medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Cost {
     pub(super) name: &'static str,
@@ -25,14 +25,13 @@ pub(super) struct Cost {
     pub(super) checked_ns: f64,
     /// The same C, if there is a compiler.
     pub(super) c_ns: Option<f64>,
-    /// The median of the ratios of rounds that followed each other, and the tenth and ninetieth
-    /// percentile.
+    /// The median of the ratios of consecutive rounds, and the tenth and ninetieth percentile.
     pub(super) checked_over_c: Option<f64>,
     pub(super) checked_over_c_range: Option<[f64; 2]>,
     pub(super) goal: f64,
 }
 
-/// The side that runs here.
+/// The side that runs in this process.
 struct Side {
     arena: Arena,
     limit: Limit,
@@ -44,7 +43,7 @@ impl Side {
         Side { arena, limit }
     }
 
-    /// ns a call of a round of calls.
+    /// ns for each call in a round.
     fn round(
         &mut self,
         case: &Case,
@@ -62,7 +61,7 @@ impl Side {
         Ok(started.elapsed().as_nanos() as f64 / calls as f64)
     }
 
-    /// What the C process says at its end.
+    /// The text that the C process prints at its end.
     fn outcome(&self) -> String {
         let scratch = self.arena.scratch().iter();
         let hash =
@@ -71,7 +70,7 @@ impl Side {
     }
 }
 
-/// Measures a case. The C process and we wait for each other, so that both see the same machine.
+/// Measures a case. The C process and this one take turns, so that both see the same machine.
 pub(super) fn measure(
     case: &Case,
     compiler: Option<&Compiler>,
@@ -83,7 +82,7 @@ pub(super) fn measure(
     let (mut checked, mut interpreted) = (Side::new(case), Side::new(case));
     let started = compiler.map(|compiler| compiler.start(case, rounds, case.calls)).transpose();
     let mut reference = started.unwrap_or_else(|why| {
-        eprintln!("{why}; going on without it");
+        eprintln!("{why}; continuing without it");
         None
     });
     let (mut checked_ns, mut interpreter_ns, mut c_ns) = (Vec::new(), Vec::new(), Vec::new());
@@ -103,7 +102,7 @@ pub(super) fn measure(
     if let Some(reference) = &mut reference {
         let (ours, theirs) = (checked.outcome(), reference.line()?);
         if ours != theirs {
-            return Err(format!("{}: we leave {ours}, the same C {theirs}", case.name).into());
+            return Err(format!("{}: bpf-of leaves {ours}, the same C {theirs}", case.name).into());
         }
     }
     let ratios: Vec<f64> = checked_ns.iter().zip(&c_ns).map(|(checked, c)| checked / c).collect();

@@ -1,9 +1,9 @@
 //! The functions whose calls are measured.
 
-/// A function with a block, and arguments that it is called with in turn.
+/// A function with a block, and the arguments of its calls in turn.
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// What the function does with what.
+    /// The function's work and data.
     pub(super) about: &'static str,
     pub(super) object: &'static [u8],
     /// The object's C, and the name of the function in it.
@@ -11,9 +11,9 @@ pub(super) struct Case {
     pub(super) symbol: &'static str,
     pub(super) block: Vec<u8>,
     pub(super) arguments: Vec<Vec<u8>>,
-    /// Calls of a round.
+    /// Calls in one round.
     pub(super) calls: usize,
-    /// The ratio to C that we hold ourselves to.
+    /// The goal for the ratio to C.
     pub(super) goal: f64,
 }
 
@@ -33,7 +33,7 @@ fn node() -> Case {
     block.extend((0..31u64).flat_map(|index| (index * 1000).to_le_bytes()));
     block.extend((0..31u64).flat_map(|index| ((1 << 63) | ((index + 1) * 512)).to_le_bytes()));
     let mut state = 1;
-    // More than branch prediction can learn.
+    // More keys than branch prediction can learn.
     let keys = (0..20_000).map(|_| (random(&mut state) % 31000).to_le_bytes());
     Case {
         name: "node",
@@ -48,7 +48,7 @@ fn node() -> Case {
     }
 }
 
-/// 256 records of 16 bytes, of which a filter takes every eighth or so.
+/// 256 records of 16 bytes, of which a filter passes about every eighth.
 fn filter() -> Case {
     let mut state = 2;
     let block = (0..256).flat_map(|_| {

@@ -1,4 +1,4 @@
-//! What a call of a helper costs, by the number of bytes that it is about.
+//! The cost of a helper call, by the number of bytes that it processes.
 
 use super::arena::{SCRATCH_AT, prepare, succeeded};
 use crate::assembly::{
@@ -11,42 +11,42 @@ use bpfof_function::{Alone, NativeFunction, Program};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Bytes of a call.
+/// Bytes of one call.
 pub(super) const LENGTHS: [usize; 5] = [8, 64, 256, 1024, 4096];
-/// Digits of a number: one, as many as the strtoul of e2BPF takes, as many as always fit 64 bits.
+/// Digits of a number: one, as many as e2BPF's strtoul takes, as many as always fit 64 bits.
 const DIGITS: [usize; 3] = [1, 8, 18];
-/// Calls of a helper in one call of the function, each on other bytes.
+/// Calls of a helper in one call of the function, each on different bytes.
 const CALLS: usize = 64;
 /// Calls of the function in a round.
 const ROUND: usize = 200;
-/// From one call's bytes to the next one's: far enough that short ones share nothing.
+/// Distance between the bytes of two calls: enough that short ones share no cache line.
 const STRIDE_BYTES: usize = 256;
-/// The second range of helpers that have two begins here, behind the first ranges.
+/// For helpers with two ranges the second ones begin here, after the first ranges.
 const SECOND_AT: usize = 24 << 10;
 const BLOCK_BYTES: usize = 2 * SECOND_AT;
 const BUDGET: i64 = 1_000_000;
 
-/// ns a call of one helper, medians of the rounds.
+/// ns for each call of one helper, medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HelperCost {
     pub(super) helper: &'static str,
     pub(super) bytes: usize,
-    /// The length is a constant of the program: short ones are translated without a call.
+    /// With the length as a constant of the program: short ones are translated without a call.
     pub(super) constant_ns: f64,
-    /// It is not.
+    /// With the length in a variable.
     pub(super) variable_ns: f64,
-    /// How far the tenth and the ninetieth percentile of the rounds are from the medians, in percent.
+    /// Deviation of the tenth and the ninetieth percentile of the rounds from the medians, in percent.
     pub(super) spread_percent: f64,
 }
 
-/// What stands behind r1, which points to the bytes.
+/// The arguments after r1, which points to the bytes.
 #[derive(Clone, Copy)]
 enum Arguments {
-    /// r2 points to as many bytes, r3 is the length.
+    /// r2 points to the same number of bytes, r3 is the length.
     Ranges,
     /// r2 is this value, r3 the length.
     Value(i32),
-    /// r2 is the length, r3 the base 10, r4 where the number goes.
+    /// r2 is the length, r3 the base 10, r4 the place of the result.
     Number,
 }
 
@@ -55,14 +55,13 @@ impl Arguments {
         if matches!(self, Arguments::Number) { &DIGITS } else { &LENGTHS }
     }
 
-    /// What the bytes are.
+    /// The value of the bytes.
     fn filling(self) -> u8 {
         if matches!(self, Arguments::Number) { b'7' } else { 0 }
     }
 }
 
-/// The helpers, with arguments that make them go through all their bytes: ranges of zeroes are equal,
-/// and have no 1 in them.
+/// The helpers, with arguments that make them process all their bytes: ranges of zeroes are equal, and contain no 1.
 const HELPERS: [(Helper, Arguments); 8] = [
     (Helper::Memcmp, Arguments::Ranges),
     (Helper::Memmove, Arguments::Ranges),
@@ -74,13 +73,12 @@ const HELPERS: [(Helper, Arguments); 8] = [
     (Helper::ParseInt, Arguments::Number),
 ];
 
-/// A function that calls a helper [`CALLS`] times. r9 gathers what the helper returns, so that no
-/// call is for nothing.
+/// A function that calls a helper [`CALLS`] times. r9 sums up the results, so that no call is superfluous.
 fn program(helper: Helper, arguments: Arguments, bytes: usize, is_constant: bool) -> Vec<u8> {
     let mut code = vec![
         load_data_pointer(7),
         load_scratch_pointer(8),
-        // The length, as far as the translator knows just a number.
+        // The length, as a number that the translator does not know.
         slot(0x61, 6, 8, 0, 0),
         move_immediate(9, 0),
     ];
@@ -108,7 +106,7 @@ fn program(helper: Helper, arguments: Arguments, bytes: usize, is_constant: bool
     code.concat()
 }
 
-/// A function to be called, with what it is called on.
+/// A function to call, with its data.
 struct Subject {
     name: &'static str,
     native: NativeFunction,
@@ -127,7 +125,7 @@ impl Subject {
         Ok(Subject { name, native, argument: (bytes as u64).to_le_bytes(), filling })
     }
 
-    /// ns a call of the function.
+    /// ns for each call of the function.
     fn round(&self) -> Result<f64, String> {
         let (mut arena, limit) = prepare(&[self.filling; BLOCK_BYTES]);
         arena.bytes_mut()[SCRATCH_AT..][..8].copy_from_slice(&self.argument);
@@ -140,7 +138,7 @@ impl Subject {
     }
 }
 
-/// All helpers at all lengths.
+/// Measures all helpers at all lengths.
 pub(super) fn measure(rounds: usize) -> Result<Vec<HelperCost>, Box<dyn std::error::Error>> {
     let nothing = Subject::new("an empty function", &finish().concat(), 0, 0)?;
     let mut costs = Vec::new();
@@ -189,7 +187,7 @@ mod tests {
                 let mut budget = BUDGET;
                 let outcome = subject.native.call(&mut arena, limit, &mut budget, &mut Alone);
                 succeeded(outcome, subject.name, subject.native.program()).expect("it runs");
-                // 8 bytes cost at least one instruction of the budget.
+                // 8 bytes are charged at least one instruction of the budget.
                 assert!(BUDGET - budget >= (CALLS * bytes / 8) as i64, "{helper:?}: {budget}");
                 let gathered = &arena.scratch()[8..16];
                 let sum = u64::from_le_bytes(gathered.try_into().expect("8 bytes"));

@@ -1,4 +1,4 @@
-//! What it costs to load a function, by its size: reading the object, checking, translating.
+//! The cost of loading a function, by its size: reading the object, checking, translating.
 
 use crate::assembly;
 use crate::measurement::{median, tenths};
@@ -17,9 +17,9 @@ pub(super) struct Loading {
     pub(super) parse_us: f64,
     /// Decoding and checking the instructions.
     pub(super) check_us: f64,
-    /// Making machine code of them.
+    /// Translating them to machine code.
     pub(super) translate_us: f64,
-    /// All three: the tenth and the ninetieth percentile of the rounds.
+    /// The sum of the three: the tenth and the ninetieth percentile of the rounds.
     pub(super) total_us_range: Option<[f64; 2]>,
     pub(super) native_bytes: usize,
 }
@@ -30,7 +30,7 @@ impl Loading {
     }
 }
 
-/// Loads a generated program again and again.
+/// Loads a generated program repeatedly.
 pub(super) fn measure(
     instructions: usize,
     rounds: usize,
@@ -46,7 +46,7 @@ pub(super) fn measure(
         let check = us(started);
         let started = Instant::now();
         let parsed = Object::parse(&object)?;
-        // Parsing checks as well.
+        // Parsing includes checking.
         let parse = (us(started) - check).max(0.0);
         parse_us.push(parse);
         check_us.push(check);

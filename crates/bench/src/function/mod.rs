@@ -1,7 +1,6 @@
-//! `bpfof bench function`: what storage functions cost. Calls against the same C compiled natively,
-//! loading against the size of the program, helpers against the number of bytes, tail calls: the
-//! measurements of the e2BPF thesis, section 6.2, with ours beside its figures. And what everything is
-//! charged against what it takes.
+//! `bpfof bench function`: the costs of storage functions. Calls against the same C compiled natively, loading against
+//! the size of the program, helpers against the number of bytes, tail calls: the measurements of the e2BPF thesis,
+//! section 6.2, with its figures beside ours. And the charges of all operations against the time that they take.
 
 mod arena;
 mod c_process;
@@ -24,26 +23,26 @@ use clap::{Args, ValueEnum};
 use report::Report;
 use std::path::PathBuf;
 
-/// What can be measured.
+/// The parts that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Calls of functions: interpreted, checked native code, and the same C.
     Calls,
     /// Loading: reading the object, checking, translating.
     Loading,
-    /// Helpers, tail calls among them.
+    /// Helpers, including tail calls.
     Helpers,
-    /// What instructions, helpers and chains are charged, against the clock. Takes 1 GiB of memory.
+    /// Charges of instructions, helpers and chains, against the clock. Takes 1 GiB of memory.
     Charges,
 }
 
 /// The options of `bpfof bench function`.
 #[derive(Args)]
 pub struct FunctionOptions {
-    /// Measure only this.
+    /// Measure only these parts.
     #[arg(long, value_delimiter = ',', default_value = "calls,loading,helpers")]
     parts: Vec<Part>,
-    /// Of the calls only those of functions with this in their names: node, filter, block.
+    /// Of the calls measure only functions with this in their names: node, filter, block.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Rounds of each measurement.
@@ -52,7 +51,7 @@ pub struct FunctionOptions {
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw them to this PNG file.
+    /// Draw the figures to this PNG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -72,7 +71,7 @@ pub(crate) fn run(options: &FunctionOptions) -> Outcome {
 fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Error>> {
     let wants = |part| options.parts.contains(&part);
     if options.only.is_some() && !wants(Part::Calls) {
-        return Err("--only is of the calls, which --parts leaves out".into());
+        return Err("--only selects calls, but --parts leaves them out".into());
     }
     let rounds = usize::from(options.rounds);
     let mut cases = if wants(Part::Calls) { cases::all() } else { Vec::new() };
@@ -82,7 +81,7 @@ fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Erro
             let names = cases::all().into_iter().map(|case| case.name);
             let names: Vec<_> = names.collect();
             return Err(
-                format!("no function is called {only}; there are {}", names.join(", ")).into()
+                format!("there is no function {only}; choose from {}", names.join(", ")).into()
             );
         }
     }
@@ -90,7 +89,7 @@ fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Erro
         Ok(compiler) => Some(compiler),
         Err(why) => {
             if !cases.is_empty() {
-                eprintln!("{why}; going on without the same C");
+                eprintln!("{why}; continuing without the same C");
             }
             None
         }

@@ -8,10 +8,10 @@ use crate::plot::{Area, COLOURS, Drawn, use_font};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Size of each of the three pictures in pixels.
+/// Size of each of the three panels in pixels.
 const SIZE: (u32, u32) = (640, 520);
 
-/// Draws what was measured to `path`, side by side.
+/// Draws the figures to `path`, side by side.
 pub(super) fn draw(path: &Path, report: &Report) -> Drawn {
     use_font()?;
     let filled = [report.calls.len(), report.loading.len(), report.helpers.len()];
@@ -33,7 +33,7 @@ pub(super) fn draw(path: &Path, report: &Report) -> Drawn {
     Ok(())
 }
 
-/// Bars, each function's beside each other.
+/// Bars, with those of each function side by side.
 fn calls(area: &Area<'_>, costs: &[Cost]) -> Drawn {
     let bars = |cost: &Cost| {
         [
@@ -87,7 +87,7 @@ fn calls(area: &Area<'_>, costs: &[Cost]) -> Drawn {
 /// Lines with names.
 type Lines = Vec<(String, Vec<(f64, f64)>)>;
 
-/// On logarithmic scales.
+/// Draws lines on logarithmic scales.
 fn lines(
     area: &Area<'_>,
     caption: &str,

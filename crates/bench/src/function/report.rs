@@ -1,5 +1,5 @@
-//! The figures as JSON and as tables, beside those of Giulia Frascaria's thesis, "e2BPF: an Evaluation
-//! of In-Kernel Data Processing with eBPF".
+//! The figures as JSON and as tables, beside those of Giulia Frascaria's thesis, "e2BPF: an Evaluation of In-Kernel
+//! Data Processing with eBPF".
 
 use super::calls::Cost;
 use super::charges::charge::{Charge, UNDERCHARGE_MAX, Undercharged};
@@ -11,10 +11,10 @@ use crate::measurement::spread_percent;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Table 6.1 of the thesis: what Linux's verifier takes (Linux 5.7 in a virtual machine).
+/// Table 6.1 of the thesis: the time of Linux's verifier (Linux 5.7 in a virtual machine).
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Verification {
-    /// Instructions that it goes through.
+    /// Instructions that the verifier processes.
     pub(super) instructions: u32,
     pub(super) mean_ms: f64,
     deviation_ms: f64,
@@ -32,13 +32,12 @@ pub(super) const VERIFICATION: [Verification; 5] = [
     row(1_000_000, 644.90, 8.94),
 ];
 
-/// Below table 6.1: what Linux's translation takes, in µs.
+/// Below table 6.1: the time of Linux's JIT compiler, in µs.
 const THESIS_JIT_US: f64 = 2.8;
-/// Section 6.3: how many times as long as in user space a filter and reduction takes in the kernel,
-/// at least and at most.
+/// Section 6.3: the time of a filter and reduction in the kernel, divided by that in user space, at least and at most.
 const THESIS_FILTER_RATIO: [f64; 2] = [3.0, 5.0];
 
-/// Figures of others that ours stand beside.
+/// Published figures for comparison.
 #[derive(Debug, Serialize)]
 struct Thesis {
     verification: [Verification; 5],
@@ -46,11 +45,11 @@ struct Thesis {
     filter_over_native: [f64; 2],
 }
 
-/// All that was measured.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     bench: &'static str,
-    /// What compiled the same C.
+    /// The compiler of the same C.
     compiler: Option<String>,
     pub(super) calls: Vec<Cost>,
     pub(super) loading: Vec<Loading>,
@@ -69,14 +68,14 @@ const CALL_WORDS: [Word<'static>; 6] = [
     ),
     ("same C", "ns of the same source, compiled natively, without checks"),
     ("checked/C", "how many times as long checked native code takes as the same C; less is better"),
-    ("10 to 90 %", "the same of the rounds, without the lowest and the highest tenth"),
-    ("goal", "the ratio that the project holds itself to"),
+    ("10 to 90 %", "the same for the rounds, without the lowest and the highest tenth"),
+    ("goal", "the ratio that the project aims for"),
 ];
 const LOADING_WORDS: [Word<'static>; 4] = [
     ("parse", "reading the object: sections, relocations, source lines"),
     ("check", "decoding and checking the instructions; translate: making machine code of them"),
-    ("together", "all three; an instruction: divided by their number"),
-    ("± %", "how far eight of ten rounds are at most from the median, which the figures are"),
+    ("together", "the sum of the three; an instruction: divided by the number of instructions"),
+    ("± %", "maximum distance of eight of ten rounds from the median; the figures are medians"),
 ];
 const HELPER_WORDS: [Word<'static>; 1] = [(
     "by its length",
@@ -84,7 +83,7 @@ const HELPER_WORDS: [Word<'static>; 1] = [(
      compare or parse go through all bytes. Medians, of which eight of ten rounds are at most ± % away",
 )];
 const CHARGE_WORDS: [Word<'static>; 2] = [
-    ("clock", "ns that it takes where it takes longest; charged: ns that it pays for"),
+    ("clock", "ns that it takes in the worst case; charged: ns that it pays for"),
     ("clock/charged", "above 1 it pays too little"),
 ];
 
@@ -107,7 +106,7 @@ impl Report {
         }
     }
 
-    /// Tables of what was measured, for people.
+    /// The tables of all figures.
     pub(super) fn tables(&self) -> String {
         let mut text = String::new();
         if !self.calls.is_empty() {
@@ -125,7 +124,7 @@ impl Report {
         text + &legend::end(&self.words(), self.sentence(), 0.0)
     }
 
-    /// What the words of the tables that there are mean.
+    /// The meaning of the words in the tables that are present.
     fn words(&self) -> Vec<Word<'static>> {
         let tables = [
             (self.calls.is_empty(), CALL_WORDS.as_slice()),
@@ -141,7 +140,7 @@ impl Report {
             .collect()
     }
 
-    /// Of the first table that there is, in a sentence to repeat.
+    /// A quotable sentence about the first table that is present.
     fn sentence(&self) -> Option<String> {
         let mut of_c: Vec<(f64, &str)> =
             self.calls.iter().filter_map(|cost| Some((cost.checked_over_c?, cost.name))).collect();
@@ -178,7 +177,7 @@ impl Report {
         }
         let Undercharged { name, undercharge } = self.undercharged_most.as_ref()?;
         Some(format!(
-            "Nothing takes more than {undercharge:.2} times what it is charged, and that is: {name}."
+            "The most undercharged operation takes {undercharge:.2} times what it is charged: {name}."
         ))
     }
 
@@ -314,7 +313,7 @@ impl Report {
     fn charges(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "\nWhat is charged against the clock, in ns\n{:<64} {:>12} {:>12} {:>14}",
+            "\nCharges against the clock, in ns\n{:<64} {:>12} {:>12} {:>14}",
             "", "clock", "charged", "clock/charged"
         );
         for section in self.charges.chunk_by(|a, b| a.section == b.section) {
@@ -330,8 +329,8 @@ impl Report {
         if let Some(Undercharged { name, undercharge }) = &self.undercharged_most {
             let _ = writeln!(
                 text,
-                "Undercharged most: {name}, {undercharge:.2}. Marked is what takes more than \
-                 {UNDERCHARGE_MAX} times what it is charged."
+                "Undercharged most: {name}, {undercharge:.2}. Operations that take more than \
+                 {UNDERCHARGE_MAX} times what they are charged are marked."
             );
         }
     }

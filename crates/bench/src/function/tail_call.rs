@@ -1,5 +1,5 @@
-//! What a tail call costs: the same work alone, and in the place of a function that ended in a tail
-//! call (section 6.2.3 of the thesis).
+//! The cost of a tail call: the same work alone, and as the successor of a function that ended in a tail call (section
+//! 6.2.3 of the thesis).
 
 use super::arena::{prepare, succeeded};
 use crate::assembly::{call, finish, move_immediate, program};
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Instructions of the work.
 const INSTRUCTIONS: usize = 64;
-/// Calls of a round.
+/// Calls in one round.
 const ROUND: usize = 5_000;
 const BUDGET: i64 = 1_000_000;
 const BLOCK: [u8; 512] = [0; 512];
@@ -19,14 +19,14 @@ const BLOCK: [u8; 512] = [0; 512];
 /// Medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TailCallCost {
-    /// ns of the work alone.
+    /// ns for the work alone.
     pub(super) alone_ns: f64,
-    /// ns of a function that ends in a tail call, and the work.
+    /// ns for a function that ends in a tail call, and the work.
     pub(super) after_tail_call_ns: f64,
     pub(super) tail_call_ns: f64,
 }
 
-/// Where the work is installed.
+/// The work is installed: every tail call succeeds.
 struct Installed;
 
 impl Environment for Installed {
@@ -37,7 +37,7 @@ impl Environment for Installed {
     fn trace(&mut self, _text: &[u8], _value: u64) {}
 }
 
-/// Calls a function, and what goes on in its place, as the engine of chains does.
+/// Calls a function, and its successors by tail calls, as the engine of chains does.
 fn run<'a>(
     mut function: &'a NativeFunction,
     work: &'a NativeFunction,
@@ -59,7 +59,7 @@ pub(super) fn measure(rounds: usize) -> Result<TailCallCost, Box<dyn std::error:
         Ok(NativeFunction::compile(&Program::parse(code)?)?)
     };
     let work = compile(&program(INSTRUCTIONS))?;
-    // Should it come back, it returns what the call returned, -1.
+    // If the tail call fails, the function returns the call's result, -1.
     let [_, exit] = finish();
     let caller = compile(&[move_immediate(1, 2), call(Helper::TailCall), exit].concat())?;
     let (mut arena, limit) = prepare(&BLOCK);

@@ -31,10 +31,10 @@ impl std::fmt::Display for Work {
     }
 }
 
-/// Which way it goes.
+/// How the operation reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// One network round trip a hop.
+    /// One network round trip for each hop.
     Plain,
     /// The chain runs at the target.
     Pushdown,
@@ -57,7 +57,7 @@ enum Cursor {
     Aggregate(Option<AggregatePushdown>),
 }
 
-/// Every answer's presence is checked, and the text of one value in so many.
+/// Whether an answer exists is always checked, and the text of one value in CHECKED_VALUES.
 const CHECKED_VALUES: u64 = 64;
 /// A target that gives no answer for this long is reported.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    /// One below `bound`: the upper half, scaled.
+    /// A number below `bound`: the upper half, scaled.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -128,7 +128,7 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Runs for `time`, then lets what is in flight end.
+    /// Runs for `time`, then waits until the operations in flight have ended.
     pub(crate) fn run(&mut self, time: Duration) -> Result<Run, String> {
         let mut latency = latencies().map_err(|error| error.to_string())?;
         let bytes = |session: &Session| session.lane.bytes_sent() + session.lane.bytes_received();
@@ -286,7 +286,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Waits for completions, feeds them, and lists the operations that can go on.
+    /// Waits for completions, feeds them, and lists the operations that can continue.
     fn receive(&mut self, ready: &mut Vec<usize>) -> Result<(), String> {
         let Driver { session, slots, hops, block_mask, .. } = self;
         let mut problem = None;
@@ -374,8 +374,8 @@ fn feed(
     fed.map_err(|error| error.to_string())
 }
 
-/// Whether a value is the one that a database of ours or of the original tool has for a key, looked at
-/// closely for some.
+/// Whether a value is that of a key, in a database of bpf-of or of the original tool; checks the whole text for some
+/// keys.
 pub(crate) fn is_value(value: &bpfkv::Value, key: u64) -> bool {
     use bpfkv::format::{value_number, value_text};
     !key.is_multiple_of(CHECKED_VALUES) || [value_text(key), value_number(key)].contains(value)

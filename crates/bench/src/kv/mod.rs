@@ -1,4 +1,4 @@
-//! `bpfof bench kv`: BPF-KV at a target, or in a file of this machine.
+//! `bpfof bench kv`: BPF-KV at a target, or in a file on this machine.
 
 mod batch;
 pub(crate) mod driver;
@@ -18,19 +18,19 @@ use options::KvExecutor;
 pub(crate) fn run(command: &KvCommand) -> Outcome {
     match command {
         KvCommand { executor: KvExecutor::Local, options, .. } if options.tls => {
-            Err("--tls is for a target, which --executor local does without".into())
+            Err("--tls needs a target, and cannot be used with --executor local".into())
         }
         KvCommand { executor: KvExecutor::Local, options, .. } if !options.batch.is_empty() => {
-            Err("--batch is for a target, which --executor local does without".into())
+            Err("--batch needs a target, and cannot be used with --executor local".into())
         }
         KvCommand { executor: KvExecutor::Local, options, .. } if !options.threads.is_empty() => {
-            Err("--threads is for a target, which --executor local does without".into())
+            Err("--threads needs a target, and cannot be used with --executor local".into())
         }
         KvCommand { executor: KvExecutor::Local, file, options } => {
             local::run(options, file.as_deref())
         }
         KvCommand { file: Some(_), .. } => {
-            Err("--file is for --executor local; a target has --target".into())
+            Err("--file needs --executor local; for a target use --target".into())
         }
         KvCommand { options, .. } if options.tls => tls::run(options),
         KvCommand { options, .. } if !options.batch.is_empty() => batch::run(options),

@@ -11,32 +11,32 @@ use std::path::PathBuf;
 pub(crate) enum KvExecutor {
     /// At a target, against plain reads over the network.
     Remote,
-    /// In this process on an io_uring, over a database in a file: XRP's table 3, latency against
-    /// depth, for read(), io_uring and ours.
+    /// In this process on an io_uring, over a database in a file: XRP's table 3, latency against depth, for read(),
+    /// io_uring and bpf-of.
     Local,
 }
 
-/// What `bpfof bench kv` is asked for.
+/// The options of `bpfof bench kv`, with where its chains run.
 #[derive(Args)]
 pub struct KvCommand {
     /// Where chains run.
     #[arg(long, value_enum, default_value = "remote")]
     pub(crate) executor: KvExecutor,
-    /// The database of --executor local, a file or block device that is read directly. A file
-    /// that does not exist is made, of --levels levels or as much of it as fits 3 GiB. By default
-    /// a file in /var/tmp, which is removed at the end.
+    /// The database of --executor local, a file or block device that is read directly. A file that does not exist is
+    /// created, with --levels levels or as much of it as fits 3 GiB. By default a file in /var/tmp, which is removed at
+    /// the end.
     #[arg(long, value_name = "PATH", conflicts_with = "tls")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) options: KvOptions,
 }
 
-/// The options of `bpfof bench kv`.
+/// The options shared by the measurements of `bpfof bench kv`.
 #[derive(Args, Clone)]
 pub(crate) struct KvOptions {
-    /// Levels of the tree. A database that is larger than 5 GiB or than a third of the free memory
-    /// is written in part: as many of the root's subtrees as fit, each where the whole database has
-    /// it, so that a get still takes LEVELS + 1 reads.
+    /// Levels of the tree. A database larger than 5 GiB or than a third of the free memory is written in part: as many
+    /// of the root's subtrees as fit, each at its place in the whole database, so that a get still takes LEVELS + 1
+    /// reads.
     #[arg(long, default_value_t = 6)]
     pub(crate) levels: u32,
     /// A target that has the database already (`bpfof kv create`); otherwise one is started with a
@@ -49,8 +49,7 @@ pub(crate) struct KvOptions {
     /// Most reads a second of the started target's namespace, 0 for no ceiling.
     #[arg(long, default_value_t = 0, conflicts_with = "target")]
     pub(crate) iops: u64,
-    /// Round trip of a network in µs that is put before the started target, as by `bpfof bench network`; 0
-    /// for none.
+    /// Round trip in µs of a network between host and the started target, as by `bpfof bench network`; 0 for none.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, conflicts_with_all = ["target", "tls"],
           value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(crate) network_us: u64,
@@ -58,8 +57,8 @@ pub(crate) struct KvOptions {
     #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = depth,
           default_value_if("batch", ArgPredicate::IsPresent, "128"))]
     pub(crate) depths: Vec<usize>,
-    /// Levels of the tree that the host caches, 0 to 3 and fewer than it has [default: 0 and as many as
-    /// may be; with --batch 0].
+    /// Levels of the tree that the host caches, 0 to 3 and fewer than the tree has [default: 0 and the largest number
+    /// possible; with --batch 0].
     #[arg(long, value_delimiter = ',')]
     pub(crate) cached: Option<Vec<u32>>,
     /// Keys of the ranges; "" for none.
@@ -77,17 +76,17 @@ pub(crate) struct KvOptions {
     /// Never sleep, on both sides.
     #[arg(long)]
     pub(crate) poll: bool,
-    /// Compare gets that are pushed down with and without TLS instead, in turn: plain, records by the
-    /// target itself and, where there is kernel TLS, by its kernel.
+    /// Compare pushed-down gets with and without TLS instead, in turn: plain, with records by the target itself and, if
+    /// kernel TLS is available, by its kernel.
     #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "poll", "plot"])]
     pub(crate) tls: bool,
-    /// Compare gets by Pushdown Vectors of so many keys, 1 to 256, with single ones and with plain reads
-    /// instead, in turn, with the same number of keys in flight: at least a vector.
+    /// Compare gets by Pushdown Vectors of so many keys, 1 to 256, with single gets and with plain reads instead, in
+    /// turn, with the same number of keys in flight: at least one vector.
     #[arg(long, value_delimiter = ',', value_parser = batch,
           conflicts_with_all = ["tls", "ranges", "sums", "plot"])]
     pub(crate) batch: Vec<usize>,
-    /// Compare gets by so many threads that block, at most 128, with a connection each, on a shared lane, and on one that
-    /// makes vectors of the keys that leave together, in turn.
+    /// Compare gets by so many blocking threads, at most 128, with a connection each, on a shared lane, and on a lane
+    /// that combines the keys of one send into vectors, in turn.
     #[arg(long, value_delimiter = ',', value_parser = threads,
           conflicts_with_all = ["tls", "batch", "ranges", "sums", "depths", "cached", "plot"])]
     pub(crate) threads: Vec<usize>,
@@ -107,7 +106,7 @@ impl KvOptions {
     /// Levels that the host caches, in each case.
     ///
     /// # Errors
-    /// There are not so many.
+    /// There are not so many levels.
     pub(crate) fn cached(&self) -> Result<Vec<u32>, String> {
         let most = MAX_CACHED.min(self.levels.saturating_sub(1));
         let Some(given) = &self.cached else {
@@ -122,12 +121,12 @@ impl KvOptions {
         }
     }
 
-    /// Keys of the ranges, if there are to be any.
+    /// The numbers of keys of the ranges.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = u64> {
         self.ranges.iter().copied().filter(|keys| *keys > 0)
     }
 
-    /// Keys of the sums, if there are to be any.
+    /// The numbers of keys of the sums.
     pub(crate) fn sums(&self) -> impl Iterator<Item = u64> {
         self.sums.iter().copied().filter(|keys| *keys > 0)
     }
@@ -140,7 +139,7 @@ fn depth(text: &str) -> Result<usize, String> {
     }
 }
 
-/// As many as an association has I/O queues.
+/// At most as many threads as an association has I/O queues.
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(threads @ 1..=128) => Ok(threads),
@@ -155,7 +154,7 @@ fn batch(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of keys; nothing is none.
+/// Parses a number of keys; an empty text is none.
 fn keys(text: &str) -> Result<u64, String> {
     match text.parse() {
         _ if text.is_empty() => Ok(0),

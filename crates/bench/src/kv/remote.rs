@@ -35,10 +35,11 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
     written.and(drawn)
 }
 
-/// Each is first as often as the other.
+/// Each path comes first equally often.
 const PATHS: [Path; 2] = [Path::Plain, Path::Pushdown];
 
-/// Of the random keys of a repetition, in one way of several: no way finds in the caches what another has read.
+/// The seed of the random keys of a repetition, in one of several ways: no way finds data in the caches that another
+/// has read.
 pub(super) const fn seed(repetition: u32, way: usize) -> u64 {
     0x9e37_79b9_7f4a_7c15 ^ (repetition as u64) << 32 ^ (way as u64) << 48
 }
@@ -47,7 +48,7 @@ pub(super) const fn seed(repetition: u32, way: usize) -> u64 {
 pub(crate) struct Bench {
     // Dropped before the target.
     pub(crate) session: Session,
-    /// Keys that can be asked for: 0 to this.
+    /// The keys are 0 to this, exclusive.
     pub(crate) keys: u64,
     pub(crate) url: TargetUrl,
     network: Option<ChildNetwork>,
@@ -82,7 +83,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// How many keys a database holds that someone else made, perhaps in part.
+    /// The number of keys in a database that already existed, perhaps created in part.
     fn find_keys(&mut self) -> Result<u64, Box<dyn std::error::Error>> {
         let layout = Layout::new(self.session.levels)?;
         let part = layout.keys_below(1);
@@ -205,13 +206,13 @@ impl Bench {
         Ok((run, spent(before, self.cpu_times())))
     }
 
-    /// What both sides have used so far.
+    /// Processor time of both sides so far.
     pub(super) fn cpu_times(&self) -> CpuTimes {
         (machine::own_cpu_ns(), self.child.as_ref().and_then(ChildTarget::cpu_ns))
     }
 
-    /// Whether TCP alone can be measured beside it. A target of somebody else's may be on another machine,
-    /// one that polls takes the processor of the baseline's peer, and the baseline has no network before it.
+    /// Whether TCP alone can be measured in comparison. A given target may be on another machine, a polling target
+    /// takes the processor of the baseline's peer, and the baseline has no simulated network.
     pub(super) const fn has_baseline(&self, options: &KvOptions) -> bool {
         self.child.is_some() && !options.poll && options.network_us == 0
     }
@@ -226,7 +227,7 @@ pub(super) fn host_options(options: &KvOptions) -> HostOptions {
     }
 }
 
-/// Messages a second, of each repetition.
+/// Messages a second in each repetition.
 #[derive(Default)]
 pub(super) struct Baselines {
     polled: Vec<f64>,
@@ -249,7 +250,7 @@ impl Baselines {
         Ok(())
     }
 
-    /// By the faster way to wait; None if nothing was measured.
+    /// By the faster way of waiting; None without measurements.
     pub(super) fn fastest(&self) -> Option<f64> {
         (!self.polled.is_empty()).then(|| median(&self.polled).max(median(&self.blocking)))
     }

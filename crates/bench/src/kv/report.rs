@@ -6,17 +6,17 @@ use crate::steal;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Messages of the size of those pushed down, over loopback without a protocol.
+/// Messages of the size of the pushed-down ones, over loopback without a protocol.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MessageFloor {
     pub(crate) messages_per_s: f64,
-    /// Operations a second, pushed down, over messages.
+    /// Pushed-down operations a second, divided by messages a second.
     pub(crate) pushdown_over_floor: f64,
-    /// Messages over plain operations: the ratio if pushdown were as fast as they.
+    /// Messages divided by plain operations: the ratio if pushdown were as fast as messages.
     pub(crate) ratio_at_floor: f64,
 }
 
-/// One case, both paths.
+/// The figures of one case on both paths.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) bench: &'static str,
@@ -53,7 +53,7 @@ impl Case {
         format!("{}, cache {}, depth {}", self.work(), self.cached_levels, self.queue_depth)
     }
 
-    /// What was done.
+    /// The operation.
     fn work(&self) -> String {
         match (self.bench, self.keys) {
             ("kv-range", Some(keys)) => format!("range of {keys}"),
@@ -63,11 +63,11 @@ impl Case {
     }
 }
 
-/// What the words of the table mean.
+/// The meaning of the table's words.
 const WORDS: [Word<'static>; 10] = [
     legend::DEPTH,
     legend::CACHE,
-    ("hops", "reads that follow from each other, of one operation"),
+    ("hops", "dependent reads of one operation"),
     ("plain", "one round trip over the network for each hop; pushdown: one for the operation"),
     legend::SPREAD,
     legend::QUANTILES,
@@ -77,7 +77,7 @@ const WORDS: [Word<'static>; 10] = [
     ("TCP alone", "messages of the same sizes over TCP without a protocol, in batches of up to 16"),
 ];
 
-/// A table of all cases, for people, with its legend and a sentence to repeat.
+/// A table of all cases, with its legend and a quotable sentence.
 pub(crate) fn table(cases: &[Case]) -> String {
     let mut text = format!(
         "{:<30} {:>5} {:<9} {:>10} {:>4} {:>9} {:>9} {:>8} {:>8} {:>9}\n",
@@ -119,7 +119,7 @@ pub(crate) fn table(cases: &[Case]) -> String {
     text + &legend::end(&WORDS, sentence(cases), steal::lost_most())
 }
 
-/// The gets without a cache at the largest depth, or whatever was measured last, in a sentence.
+/// The gets without a cache at the largest depth, or else the last case, as a sentence.
 fn sentence(cases: &[Case]) -> Option<String> {
     let is_get = |case: &&Case| case.bench == "kv-get" && case.cached_levels == 0;
     let deepest = cases.iter().filter(is_get).max_by_key(|case| case.queue_depth);

@@ -1,4 +1,4 @@
-//! Gets that are pushed down, with and without TLS, in turn (`bpfof bench kv --tls`).
+//! Pushed-down gets, with and without TLS, in turn (`bpfof bench kv --tls`).
 
 use super::driver::{Driver, Path, Work};
 use super::options::KvOptions;
@@ -34,7 +34,7 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
     let mut sessions = Vec::new();
     for way in targets.ways() {
         let url = targets.url(way);
-        // The first target is that of two ways.
+        // The first target serves two ways: write its database only once.
         if way != Way::Tls {
             write_to(&url, &extent)?;
         }

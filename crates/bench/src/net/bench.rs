@@ -1,4 +1,4 @@
-//! The target that `bpfof bench net` reads from: connected, checked, and filled if it is our own.
+//! The target that `bpfof bench net` reads from: connected, checked, and filled if the benchmark started it.
 
 use super::cpu_profile::{self, WayShares};
 use super::load::{Place, mark};
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 pub(super) type Failure = Box<dyn std::error::Error>;
 
-/// Size of the namespaces of targets of our own together: more than a processor's own caches.
+/// Total size of the namespaces of targets started here: more than a processor's own caches.
 pub(super) const NAMESPACE_BYTES: u64 = 256 << 20;
-/// They are filled by pieces of this size.
+/// Namespaces are filled in pieces of this size.
 pub(super) const FILL_BYTES: u64 = 1 << 20;
 
-/// A target, connected, and where to read.
+/// A connected target, and the place to read.
 pub(super) struct Bench {
     pub(super) controller: Controller,
     pub(super) lane: Lane,
@@ -55,8 +55,8 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Whether TCP alone, over this machine's loopback device, goes where the reads go. Behind another loopback
-    /// address there may be a network.
+    /// Whether TCP alone, over this machine's loopback device, takes the same path as the reads. There may be a network
+    /// behind other loopback addresses.
     pub(super) const fn has_floor(&self) -> bool {
         self.child.is_some()
     }
@@ -68,7 +68,7 @@ impl Bench {
         Ok(())
     }
 
-    /// For random numbers that nobody has had.
+    /// A new seed for random numbers.
     pub(super) fn next_seed(&mut self) -> u64 {
         self.seed += 1;
         self.seed
@@ -79,7 +79,7 @@ impl Bench {
         Place { nsid: self.nsid, size_bytes: self.size_bytes, is_filled }
     }
 
-    /// The smallest reads, by blocking threads.
+    /// Measures the smallest reads, by blocking threads.
     pub(super) fn threads(
         &self,
         options: &NetOptions,
@@ -91,7 +91,7 @@ impl Bench {
         threads::measure(&place, count, options.smallest(), options.repetitions, time)
     }
 
-    /// What they spend processor time on, over all repetitions.
+    /// What the threads spend processor time on, over all repetitions.
     pub(super) fn shares(
         &self,
         options: &NetOptions,
@@ -119,7 +119,7 @@ impl Bench {
     }
 }
 
-/// Finds out before anything is measured whether all of it can be.
+/// Checks that all measurements are possible before the first one.
 pub(super) fn check(
     options: &NetOptions,
     namespace_bytes: u64,
@@ -143,21 +143,21 @@ pub(super) fn check(
     }
 }
 
-/// Has as many connections open at once as will be wanted, and closes them.
+/// Opens as many connections at once as will be needed, and closes them.
 fn check_connections(options: &NetOptions, controller: &Controller) -> Result<(), String> {
     let numbers = options.connections.iter().chain(&options.threads);
     let mut open = Vec::new();
     for _ in 0..numbers.copied().max().unwrap_or(0) {
         let lane = controller.open_lane().map_err(|error| {
             let more = open.len() + 1;
-            format!("connection {more} fails: {error}; give fewer --connections and --threads")
+            format!("connection {more} failed: {error}; give fewer --connections and --threads")
         })?;
         open.push(lane);
     }
     Ok(())
 }
 
-/// Writes a namespace full of data that says where it is.
+/// Fills a namespace with data that contains its own place.
 pub(super) fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Error> {
     let mut piece = vec![0; FILL_BYTES as usize];
     let bar = progress::steps("filling the namespace", place.size_bytes / FILL_BYTES);

@@ -1,4 +1,4 @@
-//! Closed loops: so many operations in flight, the next as soon as one has ended.
+//! Closed loops: a fixed number of operations in flight; the next begins as soon as one has ended.
 
 use super::bench::Bench;
 use super::load::{Load, Source};
@@ -17,7 +17,7 @@ const ANSWER_HEADER_BYTES: usize = 24;
 #[derive(Serialize)]
 pub(super) struct BaselineFigures {
     pub(super) messages_per_s: f64,
-    /// Of single messages.
+    /// Latency of single messages.
     pub(super) p50_us: Option<f64>,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct Case {
     bench: &'static str,
     pub(super) size_bytes: u32,
     pub(super) queue_depth: u16,
-    /// All that is ready in one send.
+    /// All queued requests in one send.
     pub(super) lane: Figures,
     /// One send for each read.
     pub(super) single_send: Figures,
-    /// TCP alone; None with a target that was given.
+    /// TCP alone; None with a target given by the user.
     pub(super) floor_polled: Option<BaselineFigures>,
     pub(super) floor_blocking: Option<BaselineFigures>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Mix {
     bench: &'static str,
     pub(super) size_bytes: u32,
     pub(super) queue_depth: u16,
-    /// Of 100 operations.
+    /// Percentage of operations.
     pub(super) writes: u32,
     pub(super) lane: Figures,
     pub(super) single_send: Figures,
@@ -68,7 +68,7 @@ impl Baselines {
     }
 }
 
-/// Reads of one size at one depth, with TCP alone in turn if that goes the same way.
+/// Reads of one size at one depth, with TCP alone in turn if it takes the same path.
 pub(super) fn case(
     bench: &mut Bench,
     options: &NetOptions,
@@ -105,7 +105,7 @@ pub(super) fn case(
     })
 }
 
-/// The largest operations at the deepest queue, so many of 100 of them writes.
+/// The largest operations at the deepest queue, with this percentage of writes.
 pub(super) fn mix(bench: &mut Bench, options: &NetOptions, writes: u32) -> Result<Mix, String> {
     let size_bytes = options.largest();
     let queue_depth = options.deepest();
@@ -125,7 +125,7 @@ pub(super) fn mix(bench: &mut Bench, options: &NetOptions, writes: u32) -> Resul
     })
 }
 
-/// In shared sends, then with a send each.
+/// With shared sends, then with one send each.
 fn both_ways(
     bench: &mut Bench,
     load: Load,

@@ -1,5 +1,5 @@
-//! One host on one processor that reads by several connections, to one target and to as many targets
-//! (i10's figure 9).
+//! One host on one processor that reads through several connections, to one target and to as many targets (i10's figure
+//! 9).
 
 use super::bench::{Bench, FILL_BYTES, Failure, NAMESPACE_BYTES, fill};
 use super::load::{Load, Place, Source};
@@ -12,15 +12,15 @@ use bpfof_kv::connect;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// One number of connections.
+/// The figures for one number of connections.
 #[derive(Serialize)]
 pub(super) struct Case {
     bench: &'static str,
     pub(super) connections: usize,
-    /// To a target each; else all to one.
+    /// Whether each connection has a target of its own; otherwise all share one.
     pub(super) own_targets: bool,
     pub(super) size_bytes: u32,
-    /// Of each connection.
+    /// For each connection.
     pub(super) queue_depth: usize,
     pub(super) figures: Figures,
 }
@@ -29,12 +29,12 @@ pub(super) struct Case {
 struct Connection {
     lane: Lane,
     place: Place,
-    /// What is behind it, if that is its own: the connection goes first.
+    /// The connection's own target, if it has one; the lane is dropped before it.
     own: Option<(Controller, ChildTarget)>,
 }
 
-/// The largest reads, about as many in flight over all connections as at the deepest queue, and at
-/// least one each.
+/// Measures the largest reads, with about as many in flight over all connections as at the deepest queue, and at least
+/// one for each.
 pub(super) fn measure(
     bench: &mut Bench,
     options: &NetOptions,
@@ -61,7 +61,7 @@ pub(super) fn measure(
             Ok::<_, Failure>((run, spent(before, cpu_ns(bench, &opened))))
         })?;
         if !warm_up {
-            // The host looks at its connections without end: what it takes says nothing.
+            // The host polls its connections continuously: its processor time is meaningless.
             samples.add(&run, (None, spent.1));
         }
     }
@@ -95,7 +95,7 @@ fn cpu_ns(bench: &Bench, opened: &[Connection]) -> CpuTimes {
     (host, target.map(|target| target + own))
 }
 
-/// Looks at each connection in turn, without sleeping.
+/// Polls each connection in turn, without sleeping.
 fn read(
     bench: &mut Bench,
     opened: &mut [Connection],

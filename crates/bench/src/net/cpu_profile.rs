@@ -12,48 +12,48 @@ use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Samples of each processor a second; not a divisor of what timers do.
+/// Samples of each processor a second; not a divisor of timer frequencies.
 const SAMPLES_PER_S: &str = "1999";
-/// How long threads read before perf samples, and after it.
+/// How long threads read before and after perf's samples.
 const MARGIN: Duration = Duration::from_millis(300);
 
-/// Percentages of a processor's time. Who spins spends its own time.
+/// Percentages of a processor's time. Spinning counts for the spinning component.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Shares {
-    /// User code but for the protocol's.
+    /// User code other than the protocol's.
     pub(super) application: f64,
-    /// Ours: lanes, PDUs, reactor. It stands where i10 has the block layer.
+    /// bpf-of's code: lanes, PDUs, reactor. It corresponds to i10's block layer.
     pub(super) protocol: f64,
     /// From the send to the device.
     pub(super) net_tx: f64,
-    /// From the device to the socket, and out of it. Over loopback whoever sends does the first part.
+    /// From the device to the socket, and out of it. Over loopback the sender does the first part.
     pub(super) net_rx: f64,
-    /// Sleeping, waking, and changing from one to another.
+    /// Sleeping, waking, and context switches.
     pub(super) scheduling: f64,
     pub(super) idle: f64,
     pub(super) others: f64,
 }
 
-/// One way, by a number of threads.
+/// The shares of one way with one number of threads.
 #[derive(Serialize)]
 pub(super) struct WayShares {
     pub(super) way: Way,
     pub(super) host: Shares,
-    /// None if the target is not ours, or shares the processor.
+    /// None if the benchmark has not started the target, or the target shares the processor.
     pub(super) target: Option<Shares>,
 }
 
-/// Whether perf may look at a processor, before minutes have been spent on other things.
+/// Checks that perf may observe a processor, before minutes are spent on other measurements.
 pub(super) fn check() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let mut record = Command::new("perf");
     record.args(["record", "--quiet", "-C", &machine::processors().0.to_string(), "-o"]);
     record.arg(folder.path().join("perf.data")).args(["--", "true"]);
-    perf(record).map_err(|why| format!("{why}\nleave out --perf to measure all else"))?;
+    perf(record).map_err(|why| format!("{why}\nleave out --perf to measure the rest"))?;
     Ok(())
 }
 
-/// Lets perf look at each way in turn.
+/// Profiles each way in turn with perf.
 pub(super) fn measure(
     place: &Place<'_>,
     threads: usize,
@@ -63,7 +63,7 @@ pub(super) fn measure(
 ) -> Result<Vec<WayShares>, Failure> {
     let (host, target) = machine::processors();
     let target = target.filter(|_| has_own_target);
-    // What perf has recorded is to be removed.
+    // Signals are handled so that perf's recordings are removed.
     let stop = stop_on_signal()?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("perf.data");
@@ -72,28 +72,28 @@ pub(super) fn measure(
         let controller = Controller::connect(place.url, way.host(threads, place.poll))?;
         let recorded = std::thread::scope(|scope| -> Result<(), Failure> {
             let recording = scope.spawn(|| record(&file, host, target, time));
-            // perf may take a while to begin.
+            // Repeated, because perf may take a while to begin.
             while !recording.is_finished() {
                 let users = Users::open(way, &controller, threads)?;
                 users.run(place, size_bytes, time + 3 * MARGIN)?;
             }
             Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
         });
-        // A terminal interrupts perf as well, which fails then.
+        // The terminal interrupts perf, too, and perf then fails.
         if stop.load(Ordering::Relaxed) {
             return Err("interrupted".into());
         }
         recorded?;
         let samples = script(&file)?;
         let of = |processor| shares(&samples, processor);
-        let host = of(host).ok_or("perf has seen nothing: give more --milliseconds")?;
+        let host = of(host).ok_or("perf recorded no samples: give more --milliseconds")?;
         ways.push(WayShares { way, host, target: target.and_then(of) });
         controller.disconnect()?;
     }
     Ok(ways)
 }
 
-/// Lets perf record what the processors do, once threads read.
+/// Records the processors with perf, once threads read.
 fn record(file: &Path, host: usize, target: Option<usize>, time: Duration) -> Result<(), String> {
     std::thread::sleep(MARGIN);
     let processors = [Some(host), target].into_iter().flatten();
@@ -104,7 +104,7 @@ fn record(file: &Path, host: usize, target: Option<usize>, time: Duration) -> Re
     perf(record).map(drop)
 }
 
-/// What perf has recorded, as text.
+/// perf's recording as text.
 fn script(file: &Path) -> Result<String, String> {
     let mut script = Command::new("perf");
     script.args(["script", "-F", "comm,cpu,ip,sym,dso", "-i"]).arg(file);
@@ -118,7 +118,7 @@ fn perf(mut command: Command) -> Result<String, String> {
     })?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(format!("perf failed, as root it may do more: {}", why.trim()));
+        return Err(format!("perf failed; it may need root: {}", why.trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -134,7 +134,7 @@ enum Component {
     Others,
 }
 
-/// Functions of Linux by which the component of a call chain is known, from the innermost frame on.
+/// Functions of Linux that determine the component of a call chain, starting at the innermost frame.
 const KERNEL: [(&str, Component); 26] = [
     ("default_idle", Component::Idle),
     ("do_idle", Component::Idle),
@@ -163,11 +163,11 @@ const KERNEL: [(&str, Component); 26] = [
     ("__sys_sendto", Component::NetTx),
     ("io_send", Component::NetTx),
 ];
-/// What our symbols have in them.
+/// Substrings of bpf-of's symbols.
 const PROTOCOL: [&str; 5] =
     ["bpfof_host", "bpfof_controller", "bpfof_nvme", "bpfof_device", "bpfof_chain"];
 
-/// The shares of one processor; none if nothing was seen there.
+/// The shares of one processor; none without samples of it.
 fn shares(samples: &str, processor: usize) -> Option<Shares> {
     let mut seen = Shares::default();
     let mut count = 0;
@@ -202,7 +202,7 @@ fn shares(samples: &str, processor: usize) -> Option<Shares> {
     })
 }
 
-/// What a call chain belongs to, given from its innermost frame on.
+/// The component of a call chain, whose frames start with the innermost.
 fn component<'a>(comm: &str, frames: impl Iterator<Item = &'a str>) -> Component {
     if comm == "swapper" {
         return Component::Idle;
@@ -212,7 +212,7 @@ fn component<'a>(comm: &str, frames: impl Iterator<Item = &'a str>) -> Component
         let Some((symbol, binary)) = frame.trim().rsplit_once(" (") else { continue };
         let symbol = symbol.split_once(' ').map_or(symbol, |(_, symbol)| symbol);
         if !binary.starts_with("[kernel") {
-            // What brought it into the kernel says nothing.
+            // For kernel samples, the user code that made the call does not matter.
             let is_ours = PROTOCOL.iter().any(|name| symbol.contains(name));
             return match (is_kernel, is_ours) {
                 (true, _) => Component::Others,
@@ -221,7 +221,7 @@ fn component<'a>(comm: &str, frames: impl Iterator<Item = &'a str>) -> Component
             };
         }
         is_kernel = true;
-        // Compilers add ".isra.0" and the like.
+        // Compilers append ".isra.0" and the like.
         let name = symbol.split_once('.').map_or(symbol, |(name, _)| name);
         if let Some((_, found)) = KERNEL.iter().find(|(known, _)| *known == name) {
             return *found;
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_told_apart() {
+    fn samples_are_classified_by_processor_and_work() {
         let samples = "\
 reactor 0 [001] \n\t ffff _copy_to_iter ([kernel.kallsyms])\n\t ffff tcp_recvmsg ([kernel.kallsyms])\n\n\
 reactor 0 [001] \n\t 5311fa bpfof_controller::io::<impl Connection (of it)>::write (/a/bpfof)\n\n\

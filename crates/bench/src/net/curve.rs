@@ -1,4 +1,4 @@
-//! Latency against throughput: reads that are due at random times, at more and more of them a second.
+//! Latency against throughput: reads that are due at random times, at rising rates.
 
 use super::bench::Bench;
 use super::load::{Load, Open, Source};
@@ -7,9 +7,9 @@ use crate::measurement::median;
 use crate::steal::undisturbed;
 use serde::Serialize;
 
-/// Shares of the most that a closed loop has reached.
+/// Rates, as shares of the throughput of a closed loop.
 const SHARES: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0];
-/// Who begins fewer of the operations that are due is overloaded: its backlog only grows.
+/// A rate is an overload if fewer of the due operations begin: the backlog only grows.
 const KEEPS_UP: f64 = 0.97;
 
 /// One rate: medians over the repetitions.
@@ -23,14 +23,14 @@ pub(super) struct Point {
     pub(super) p999_us: f64,
 }
 
-/// One way to send, at rising rates.
+/// One way of sending, at rising rates.
 #[derive(Serialize)]
 pub(super) struct Curve {
     bench: &'static str,
     pub(super) size_bytes: u32,
-    /// What is ready leaves in one send; else a send for each read.
+    /// Whether all queued requests leave in one send, or each in its own.
     pub(super) shared_sends: bool,
-    /// The last is the first at which it did not keep up, if there is one.
+    /// The last point is the first at which the host did not keep up, if there is one.
     pub(super) points: Vec<Point>,
 }
 
@@ -40,7 +40,7 @@ impl Curve {
     }
 }
 
-/// The smallest reads by both ways, in turn at each rate. `most_per_s` is what a closed loop reached.
+/// The smallest reads in both ways, in turn at each rate. `most_per_s` is the throughput of a closed loop.
 pub(super) fn measure(
     bench: &mut Bench,
     options: &NetOptions,

@@ -1,4 +1,4 @@
-//! Operations at random places: in closed loops, and at times that nobody's answers move.
+//! Operations at random places: in closed loops, and at times that do not depend on answers.
 
 use crate::measurement::{Run, latencies};
 use bpfof_host::{Completion, Lane, Request};
@@ -11,33 +11,33 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The smallest logical block.
 const PIECE_BYTES: usize = 512;
 
-/// What is done.
+/// The operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) size_bytes: u32,
-    /// Operations in flight, at most.
+    /// The most operations in flight.
     pub(super) depth: usize,
-    /// Of 100 operations.
+    /// Percentage of operations.
     pub(super) writes: u32,
-    /// A send for each operation.
+    /// One send for each operation.
     pub(super) is_single: bool,
 }
 
-/// Where it is done.
+/// The place of the operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) nsid: u32,
     pub(super) size_bytes: u64,
-    /// Each block says where it is, as [`mark`] writes it.
+    /// Whether each block contains its place, as [`mark`] writes it.
     pub(super) is_filled: bool,
 }
 
-/// Where operations come from.
+/// Generates operations.
 pub(super) struct Source {
     place: Place,
     load: Load,
     random: u64,
-    /// What is written: zeroes, but for what [`mark`] puts there.
+    /// The data to write: zeroes, except for the marks of [`mark`].
     data: Vec<u8>,
     /// Offset of each operation in flight, and when it began or should have begun.
     slots: Vec<(u64, Instant)>,
@@ -45,22 +45,21 @@ pub(super) struct Source {
     wrong: Option<String>,
 }
 
-/// What an open loop has seen.
+/// The results of an open loop.
 pub(super) struct Open {
     /// Operations that were due.
     pub(super) due: u64,
-    /// Of these, those that found room in the queue in time.
+    /// The due operations that found room in the queue in time.
     pub(super) begun: u64,
-    /// Of these, those that have ended in time.
+    /// Of those, the operations that ended in time.
     pub(super) ended: u64,
     pub(super) elapsed: Duration,
-    /// From the time at which an operation was due to its end, in ns: waiting for a free place in
-    /// the queue counts.
+    /// From the time at which an operation was due to its end, in ns, including waiting for a free place in the queue.
     pub(super) latency: Histogram<u64>,
 }
 
 impl Source {
-    /// Each `seed` has its own places and times.
+    /// Each `seed` gives its own places and times.
     pub(super) fn new(place: Place, load: Load, seed: u64) -> Source {
         let Load { size_bytes, depth, .. } = load;
         Source {
@@ -87,7 +86,7 @@ impl Source {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Begins an operation that was due at `due`; some must be idle.
+    /// Begins an operation that was due at `due`; a slot must be idle.
     fn submit(&mut self, lane: &mut Lane, due: Instant) -> Result<(), String> {
         let Some(index) = self.idle.pop() else { return Ok(()) };
         let Place { nsid, size_bytes, .. } = self.place;
@@ -109,8 +108,7 @@ impl Source {
         Ok(())
     }
 
-    /// Lets operations end, at least one if there is `patience`, and records how long they took.
-    /// Returns how many.
+    /// Reaps ended operations, at least one if there is `patience`, and records their latencies. Returns their number.
     fn reap(
         &mut self,
         lane: &mut Lane,
@@ -153,7 +151,7 @@ impl Source {
         Ok(ended.len() as u64)
     }
 
-    /// Keeps `depth` operations in flight for `time`; then lets what is in flight end.
+    /// Keeps `depth` operations in flight for `time`; then waits until all have ended.
     pub(super) fn closed_loop(&mut self, lane: &mut Lane, time: Duration) -> Result<Run, String> {
         let mut latency = latencies().map_err(|error| error.to_string())?;
         let bytes = |lane: &Lane| lane.bytes_sent() + lane.bytes_received();
@@ -174,7 +172,7 @@ impl Source {
         Ok(Run { operations, elapsed: now - begun, network_bytes, hops: 0, latency })
     }
 
-    /// Fills the queue, sends, and looks what has ended.
+    /// Fills the queue, sends, and reaps ended operations.
     pub(super) fn turn(
         &mut self,
         lane: &mut Lane,
@@ -188,7 +186,7 @@ impl Source {
         self.reap(lane, Duration::ZERO, latency)
     }
 
-    /// Lets what is in flight end.
+    /// Waits until the operations in flight have ended.
     pub(super) fn finish(
         &mut self,
         lane: &mut Lane,
@@ -201,9 +199,8 @@ impl Source {
         Ok(operations)
     }
 
-    /// Begins operations at random times, `per_s` a second on average, whether others have ended
-    /// or not; one that finds the queue full begins late, and its latency counts from when it was
-    /// due. Never sleeps.
+    /// Begins operations at random times, `per_s` a second on average, whether or not others have ended. An operation
+    /// that finds the queue full begins late, and its latency counts from when it was due. Never sleeps.
     pub(super) fn open_loop(
         &mut self,
         lane: &mut Lane,
@@ -232,14 +229,14 @@ impl Source {
         Ok(Open { due, begun: submitted, ended, elapsed: now - begun, latency })
     }
 
-    /// From one arrival to the next of a Poisson process.
+    /// The time between two arrivals of a Poisson process.
     fn gap(&mut self, per_s: f64) -> Duration {
         let uniform = ((self.next() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
         Duration::from_secs_f64(-uniform.ln() / per_s)
     }
 }
 
-/// Makes data say that it is of `offset`, by the two ends of each piece that may be read alone.
+/// Marks data with its `offset`, at both ends of each piece that may be read alone.
 pub(super) fn mark(data: &mut [u8], offset: u64) {
     for (piece, at) in data.chunks_mut(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
         let last = at + piece.len() as u64 - 8;
@@ -252,7 +249,7 @@ pub(super) fn mark(data: &mut [u8], offset: u64) {
     }
 }
 
-/// Whether data says that it is of `offset`.
+/// Whether the data has the marks of `offset`.
 pub(super) fn is_marked(data: &[u8], offset: u64) -> bool {
     let last = offset + data.len() as u64 - 8;
     data.first_chunk() == Some(&offset.to_le_bytes())

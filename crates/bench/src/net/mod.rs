@@ -1,4 +1,4 @@
-//! `bpfof bench net`: reads and writes over NVMe/TCP, against what TCP itself can do.
+//! `bpfof bench net`: reads and writes over NVMe/TCP, against the limits of TCP itself.
 
 mod bench;
 mod cases;
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
     if options.perf {
         if options.threads.iter().all(|count| *count == 0) {
             return Err(
-                "--perf looks at threads: give --threads a number, or leave out --perf".into()
+                "--perf measures the cases of --threads: give --threads a number, or leave out --perf".into()
             );
         }
         cpu_profile::check()?;
@@ -54,7 +54,7 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
     let cases = options.sizes.len() * options.depths.len();
     let others = mixes.len() + spreads.len() + threads.len() + usize::from(!options.no_curve);
     let bar = progress::steps("measuring", (cases + others) as u64);
-    // A target of our own that polls takes the processor of the baseline's peer.
+    // A polling target started by the benchmark takes the processor of the baseline's peer.
     let has_baselines = bench.has_floor() && !options.poll;
     let mut report = Report { has_baselines, ..Report::default() };
     for &size in &options.sizes {

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The options of `bpfof bench net`.
 #[derive(Args, Clone)]
 pub struct NetOptions {
-    /// A target to read from, with any data; otherwise one is started with a memory namespace. TCP alone is measured
-    /// beside it only if its address is of this machine's loopback device.
+    /// A target to read from, with any data; otherwise one is started with a memory namespace. TCP alone is measured as
+    /// well only if the address belongs to this machine's loopback device.
     #[arg(long, value_parser = target_url)]
     pub(super) target: Option<TargetUrl>,
     /// Bytes of a read.
@@ -20,8 +20,8 @@ pub struct NetOptions {
     #[arg(long, value_delimiter = ',', default_value = "1,16,128",
           value_parser = clap::value_parser!(u16).range(1..=1023))]
     pub(super) depths: Vec<u16>,
-    /// Mixes, as writes of 100 operations, of the largest size at the deepest queue; "" for none. By
-    /// default 50 and 100, and none with --target, where they overwrite what is there.
+    /// Mixes, as percentages of writes, of the largest size at the deepest queue; "" for none. By default 50 and 100,
+    /// and none with --target, where they overwrite existing data.
     #[arg(long, value_delimiter = ',', value_parser = percentage)]
     pub(super) writes: Option<Vec<Option<u32>>>,
     /// Leave out latency against throughput.
@@ -35,8 +35,7 @@ pub struct NetOptions {
     /// a lane; "" for none.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = count)]
     pub(super) threads: Vec<usize>,
-    /// Say where processor time goes, too, with the largest number of threads: by perf, which has to be
-    /// installed.
+    /// Also show where processor time goes, with the largest number of threads: by perf, which must be installed.
     #[arg(long)]
     pub(super) perf: bool,
     /// Repetitions of each case.
@@ -45,11 +44,11 @@ pub struct NetOptions {
     /// Length of each repetition in ms.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) milliseconds: u64,
-    /// Never sleep, on both sides. Floors are of no use then: the summary leaves them out.
+    /// Never sleep, on both sides. Floors are meaningless then: the summary leaves them out.
     #[arg(long)]
     pub(super) poll: bool,
-    /// Compare reads with and without TLS instead, in turn, in shared sends: plain, records by the
-    /// target itself and, where there is kernel TLS, by its kernel.
+    /// Compare reads with and without TLS instead, in turn, in shared sends: plain, with records by the target itself
+    /// and, if kernel TLS is available, by its kernel.
     #[arg(long, conflicts_with_all =
           ["target", "writes", "no_curve", "connections", "threads", "perf", "poll", "plots"])]
     pub(super) tls: bool,
@@ -88,11 +87,11 @@ impl NetOptions {
         }
     }
 
-    /// Numbers of connections, and whether to a target each.
+    /// Numbers of connections, and whether each has a target of its own.
     pub(super) fn spreads(&self) -> Vec<(usize, bool)> {
         let numbers = || self.connections.iter().copied().filter(|number| *number > 0);
         let to_one = numbers().map(|number| (number, false));
-        // Targets that poll would take the processor from each other.
+        // Polling targets would compete for the processor.
         let has_own = self.target.is_none() && !self.poll;
         let to_own = numbers().filter(|_| has_own).map(|number| (number, true));
         to_one.chain(to_own).collect()
@@ -103,7 +102,7 @@ impl NetOptions {
     }
 }
 
-/// A number of threads or connections; nothing is none.
+/// Parses a number of threads or connections; an empty text is none.
 fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         _ if text.is_empty() => Ok(0),
@@ -112,7 +111,7 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// So many of 100; nothing is none.
+/// Parses a percentage; an empty text is none.
 fn percentage(text: &str) -> Result<Option<u32>, String> {
     match text.parse() {
         _ if text.is_empty() => Ok(None),

@@ -7,7 +7,7 @@ use crate::plot::{COLOURS, Drawn, Group, Line, PANEL, bars, lines, use_font};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Draws what was measured into a folder.
+/// Draws the figures into a folder.
 pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
     use_font()?;
     if !report.curves.is_empty() {
@@ -63,7 +63,7 @@ fn picture(path: &Path, title: &str, kinds: &[&'static str], groups: Vec<Group<'
     Ok(())
 }
 
-/// As far as each way keeps up: beyond, latency is a matter of how long one measures.
+/// Draws each way as far as it keeps up: beyond, latency depends only on the duration of the measurement.
 fn curves(path: &Path, curves: &[Curve]) -> Drawn {
     let mut drawn = Vec::new();
     for curve in curves {

@@ -1,4 +1,4 @@
-//! The figures of `bpfof bench net`, as its JSON has them.
+//! The figures of `bpfof bench net`, in the form of its JSON.
 
 use super::cases::{Case, Mix};
 use super::connections;
@@ -7,17 +7,17 @@ use super::curve::Curve;
 use super::threads;
 use serde::Serialize;
 
-/// The figures that the project is held to; none for a case that was not run.
+/// The figures with goals; none for a case that was not run.
 #[derive(Default, Serialize)]
 pub(super) struct Summary {
-    /// Median latency over that of a polled ping-pong, of the smallest reads.
+    /// Median latency of the smallest reads, divided by that of a polled ping-pong.
     pub(super) qd1_over_pingpong_floor: Option<f64>,
-    /// Reads a second over messages a second in batches of 16, by the faster way to wait.
+    /// Reads a second divided by messages a second in batches of 16, by the faster way of waiting.
     pub(super) qd128_4k_over_batch_floor: Option<f64>,
     pub(super) qd128_512_over_batch_floor: Option<f64>,
-    /// Reads a second in shared sends over reads with a send each, at depth 128 and 512 bytes.
+    /// Reads a second in shared sends divided by reads with a send each, at depth 128 and 512 bytes.
     pub(super) lane_caravan_doorbell_over_single_send: Option<f64>,
-    /// Reads a second of 32 blocking threads on a shared lane over those with a connection each.
+    /// Reads a second of 32 blocking threads on a shared lane divided by those with a connection each.
     pub(super) threads32_shared_over_private: Option<f64>,
 }
 

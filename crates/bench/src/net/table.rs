@@ -1,4 +1,4 @@
-//! The figures for people.
+//! The figures as tables.
 
 use super::cases::Case;
 use super::cpu_profile::{Shares, WayShares};
@@ -13,12 +13,12 @@ use std::cmp::Reverse;
 pub(super) const QUEUE_DEPTH: Word<'static> =
     ("QD", "queue depth: operations in flight, on one connection, by one thread");
 
-/// What the words of the tables mean.
+/// The meaning of the tables' words.
 const WORDS: [Word<'static>; 8] = [
     QUEUE_DEPTH,
     (
         "shared sends",
-        "what is ready leaves the host in one send; a send each: one system call for each read",
+        "requests that are ready leave the host in one send; a send each: one system call for each read",
     ),
     (
         "TCP alone",
@@ -29,7 +29,7 @@ const WORDS: [Word<'static>; 8] = [
     legend::QUANTILES,
     legend::PROCESSOR,
     ("due", "reads that are due at random times; their latency counts from when they were due"),
-    ("req/send", "requests that leave together"),
+    ("req/send", "requests in one send"),
 ];
 
 pub(super) fn print(report: &Report) {
@@ -128,8 +128,8 @@ fn print_threads(cases: &[threads::Case]) {
     }
 }
 
-/// i10's table 4, of a host with 16 processors: the first and the last line, with its block layer for the
-/// protocol. Sleeping is among the others there.
+/// i10's table 4, of a host with 16 processors: the first and the last line, with its block layer as the protocol. It
+/// counts sleeping as "others".
 const TABLE_4: [(&str, [Option<f64>; 7]); 2] = [
     ("i10: lane", [Some(8.0), Some(28.6), Some(27.0), Some(15.8), None, Some(3.5), Some(17.1)]),
     ("i10: all", [Some(14.4), Some(57.4), Some(3.6), Some(12.2), None, Some(2.8), Some(9.7)]),
@@ -194,7 +194,7 @@ fn print_summary(summary: &Summary) {
     }
 }
 
-/// The deepest queue of the smallest reads, in a sentence to repeat.
+/// The deepest queue of the smallest reads, as a quotable sentence.
 fn sentence<'a>(cases: impl Iterator<Item = &'a Case>) -> Option<String> {
     let case = cases.max_by_key(|case| (Reverse(case.size_bytes), case.queue_depth))?;
     Some(format!(

@@ -1,5 +1,5 @@
-//! Threads that read one block at a time, as databases do: with a connection each, and sharing a
-//! lane, with i10's means added one after the other (i10 §5.3, figure 10).
+//! Threads that read one block at a time, as databases do: with a connection each, and sharing a lane, with i10's
+//! techniques added one after the other (i10 §5.3, figure 10).
 
 use super::load::is_marked;
 use crate::machine;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 pub(super) enum Way {
     /// A connection for each thread.
     Private,
-    /// One lane, a send for each request.
+    /// One lane, with a send for each request.
     Lane,
-    /// One lane; a send takes along what is queued, but nothing waits for it.
+    /// One lane; a send includes all queued requests, but no request waits for others.
     Caravan,
-    /// One lane; requests wait for others for as long as that pays.
+    /// One lane; requests wait for others as long as that pays.
     Doorbell,
 }
 
@@ -36,8 +36,7 @@ impl Way {
         }
     }
 
-    /// Several threads with a connection each sleep at once: spinning would take the processor from those with
-    /// work.
+    /// Threads with a connection each sleep while they wait: spinning would take the processor from threads with work.
     pub(super) fn host(self, threads: usize, poll: bool) -> HostOptions {
         let options = HostOptions { queue_depth: 1023, poll, ..HostOptions::default() };
         if self == Way::Private && threads > 1 {
@@ -56,17 +55,17 @@ impl Way {
     }
 }
 
-/// One number of threads, one way.
+/// The figures of one way with one number of threads.
 #[derive(Serialize)]
 pub(super) struct WayFigures {
     pub(super) way: Way,
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Requests of one send.
+    /// Requests for each send.
     pub(super) requests_per_send: f64,
 }
 
-/// One number of threads.
+/// The figures of one number of threads.
 #[derive(Serialize)]
 pub(super) struct Case {
     bench: &'static str,
@@ -76,18 +75,18 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Operations a second by shared lanes with everything over those by private connections.
+    /// Operations a second of shared lanes with all techniques, divided by those of private connections.
     pub(super) fn shared_over_private(&self) -> Option<f64> {
         let ops = |way| Some(self.ways.iter().find(|found| found.way == way)?.figures.ops_per_s);
         Some(ops(Way::Doorbell)? / ops(Way::Private)?)
     }
 }
 
-/// What to read from.
+/// The target to read from.
 pub(super) struct Place<'a> {
     pub(super) url: &'a TargetUrl,
     pub(super) size_bytes: u64,
-    /// Whether each block says where it is.
+    /// Whether each block contains its place.
     pub(super) is_filled: bool,
     /// Whether hosts never sleep.
     pub(super) poll: bool,
@@ -150,7 +149,7 @@ impl Users {
         Ok(Users::Shared(Box::new(lane), threads))
     }
 
-    /// Lets every thread read at random places for `time`. Returns the requests of one send too.
+    /// Lets every thread read at random places for `time`. Also returns the requests for each send.
     pub(super) fn run(
         self,
         place: &Place<'_>,
@@ -205,7 +204,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until `time` has passed; latencies in ns. `read` says whether the data is that of its place.
+    /// Reads until `time` has passed; latencies in ns. `read` returns whether the data belongs to its place.
     fn run(
         mut self,
         time: Duration,
@@ -221,7 +220,7 @@ impl Reader {
             let place = (u128::from(self.random) * u128::from(self.places)) >> 64;
             let offset = place as u64 * u64::from(self.size_bytes);
             if !read(offset).map_err(|error| error.to_string())? {
-                return Err(format!("the block at {offset} is another one's"));
+                return Err(format!("the block at {offset} has the contents of another block"));
             }
             let before = std::mem::replace(&mut now, Instant::now());
             latency.saturating_record((now - before).as_nanos() as u64);

@@ -23,7 +23,7 @@ struct Case {
     ways: Vec<WayFigures>,
 }
 
-/// A connection of each way. Dropped before the targets.
+/// A connection for one way. Dropped before the targets.
 struct Connection {
     way: Way,
     controller: Controller,
@@ -38,7 +38,7 @@ pub(super) fn run(options: &NetOptions) -> Outcome {
         let (mut controller, mut lane) = connect(&targets.url(way), options.host())?;
         let info = controller.identify_namespace(place().nsid)?;
         check(options, info.size_bytes(), info.block_bytes, &lane)?;
-        // The first target is that of two ways.
+        // The first target serves two ways: fill it only once.
         if way != Way::Plain {
             fill(&mut lane, place())?;
         }

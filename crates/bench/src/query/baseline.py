@@ -11,11 +11,11 @@ import signal
 import sys
 import time
 
-# Its parent is told to stop, and then ends the input.
+# The parent is told to stop, and then closes this program's input.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-# What engines print of themselves is no answer.
+# Output that engines print themselves is no answer.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
@@ -35,7 +35,7 @@ except ImportError as error:
     sys.exit()
 
 RECORD = numpy.dtype([("id", "<u8"), ("zone", "<i4"), ("amount", "<i4"), ("fare", "<f8"), ("kind", "<i4"), ("customer", "<i4")])
-# The columns that the question is about.
+# The columns of the query.
 COLUMNS = {"zone": pyarrow.int32(), "amount": pyarrow.int32()}
 KINDS = {"id": "UBIGINT", "zone": "INTEGER", "amount": "INTEGER", "fare": "DOUBLE", "kind": "INTEGER", "customer": "INTEGER", "note": "VARCHAR"}
 PIECE = 4 << 20
@@ -128,7 +128,7 @@ for line in sys.stdin:
         took = {"wall_s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
         say({**took, "answer": [float(value) for value in rows[0]]})
     except Exception as error:
-        # The pipe's writer must not wait for a reader any more.
+        # The pipe's writer must not keep waiting for a reader.
         if "pipe" in ask:
             os.close(os.open(ask["pipe"], os.O_RDONLY | os.O_NONBLOCK))
         say({"failed": f"{type(error).__name__}: {error}"})

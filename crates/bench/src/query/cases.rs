@@ -1,4 +1,4 @@
-//! What is asked: the parts of the benchmark.
+//! The parts of the benchmark, and their queries.
 
 use super::data::{AMOUNTS, RECORD_BYTES, SCHEMA};
 use super::measure::{ARROW, Asked, Path, Row, in_turn};
@@ -9,25 +9,25 @@ use clap::ValueEnum;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What can be measured.
+/// The parts that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
-    /// A fold and rows, by how many rows pass: processor time of both sides, and bytes.
+    /// A fold and returned rows, by the number of rows that pass: processor time of both sides, and bytes.
     Selectivity,
-    /// Count, sum, groups, top, histogram, of records and of CSV.
+    /// Count, sum, groups, top, histogram, over records and CSV.
     Queries,
     /// Over links of 10 and 25 Gb/s and loopback, against DuckDB and pyarrow over plain reads.
     Network,
-    /// One function against the same as two and three, by the size of reads (e2BPF, figure 6.4).
+    /// One function against the same work as two and three functions, by the size of reads (e2BPF, figure 6.4).
     Composed,
-    /// Loading, reading, filtering, sending, by the size of the file and by what is filtered (e2BPF, figures
-    /// 6.7 to 6.9).
+    /// Loading, reading, filtering, sending, by the size of the file and by the filter factor (e2BPF, figures 6.7 to
+    /// 6.9).
     Stacked,
     /// A query of a file of 1 MiB.
     Small,
 }
 
-/// How much is asked.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) repetitions: usize,
@@ -36,18 +36,18 @@ pub(super) struct Extent {
 
 /// Selectivities, in rows of a thousand.
 const SELECTIVITIES: [i32; 8] = [0, 1, 10, 100, 250, 500, 750, 1000];
-/// Those whose rows are answered.
+/// The selectivities for which rows are returned.
 const ROWS: [i32; 3] = [1, 10, 100];
-/// Reads of one function, and of the same as two and three.
+/// Sizes of reads for one function, and for the same work as two and three functions.
 const BLOCKS: [u32; 8] = [512, 1024, 2048, 4096, 8192, 16384, 32768, 57344];
-/// Part of what a filter takes away, in percent, as e2BPF has it.
+/// The percentages that a filter removes, as in e2BPF.
 const FILTER_FACTORS: [i32; 5] = [0, 25, 50, 75, 100];
-/// Rows of a thousand that pass where it does not matter: a half.
+/// Rows of a thousand that pass where the number does not matter: a half.
 const HALF: i32 = 500;
-/// How often the small file is asked, and the stages are loaded.
+/// How often the small file is queried, and the stages are loaded.
 const SMALL_TIMES: usize = 50;
 
-/// Sizes of files of the stacked cost: in steps of 16 MB, as e2BPF has it.
+/// Sizes of files for the stacked cost: in steps of 16 MB, as in e2BPF.
 pub(super) fn sizes(is_quick: bool) -> Vec<u64> {
     let count = if is_quick { 1 } else { 7 };
     (1..=count).map(|step| step * (16 << 20)).collect()
@@ -57,7 +57,7 @@ fn chosen<T: Copy>(all: &[T], is_quick: bool) -> Vec<T> {
     if is_quick { all.iter().step_by(3).copied().collect() } else { all.to_vec() }
 }
 
-/// A format of the rows.
+/// A format of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Records,
@@ -87,7 +87,7 @@ impl Format {
     }
 }
 
-/// Five aggregates behind two conditions.
+/// Five aggregates after two conditions.
 fn fold(below: i32) -> String {
     format!(
         "SELECT count(*), sum(amount), min(amount), max(amount), avg(amount) FROM rows \
@@ -95,14 +95,14 @@ fn fold(below: i32) -> String {
     )
 }
 
-/// The same without the average, which says nothing new, for all engines.
+/// The same without the average, which adds no information, for all engines.
 fn fold_for_engines(below: i32) -> String {
     format!(
         "SELECT count(*), sum(amount), min(amount), max(amount) FROM rows WHERE zone >= 10 AND amount < {below}"
     )
 }
 
-/// `FROM rows` with the file.
+/// Replaces `FROM rows` with the file.
 fn of_file(sql: &str, file: &std::path::Path) -> String {
     sql.replace("FROM rows", &format!("FROM '{}'", file.display()))
 }
@@ -138,7 +138,8 @@ fn asked(part: &'static str, format: Format, query: &str, link: Link, bytes: u64
     Asked { part, format: format.name(), query, link, block_bytes: None, file_bytes: bytes, rows }
 }
 
-/// A fold by selectivity, pushed, with the same stages here, and by compiled code here; and rows.
+/// A fold by selectivity: pushed down, with the same stages on the host, and by compiled code on the host; and returned
+/// rows.
 pub(super) fn selectivity(
     rig: &mut Rig,
     extent: Extent,
@@ -179,7 +180,7 @@ pub(super) fn selectivity(
     Ok(rows)
 }
 
-/// Names and words of the queries. Those that are no reductions are the last.
+/// Names and SQL of the queries. Those that reduce little are last.
 const QUERIES: [(&str, &str); 8] = [
     ("count", "SELECT count(*) FROM rows WHERE amount < 500"),
     ("sum", "SELECT sum(amount) FROM rows"),
@@ -193,7 +194,7 @@ const QUERIES: [(&str, &str); 8] = [
     ("histogram", "SELECT histogram(fare, 0, 700, 64) FROM rows"),
     ("100,000 groups", "SELECT customer, count(*) FROM rows GROUP BY customer"),
 ];
-/// The one that is no reduction by much.
+/// The query that reduces least.
 pub(super) const MANY_GROUPS: &str = "100,000 groups";
 
 /// Each query, on each format.
@@ -210,7 +211,7 @@ pub(super) fn queries(
         for (name, sql) in QUERIES {
             bar.set_message(format!("{name} of {}", format.name()));
             let asked = asked("queries", format, name, link, bytes);
-            // The records of many groups are sent: once is enough.
+            // The records of many groups are all sent: one repetition is enough.
             let repetitions = if name == MANY_GROUPS { 1 } else { extent.repetitions };
             let mut paths = [
                 pushed(link, query(sql, &file, format, Form::Stages, None)),
@@ -226,7 +227,7 @@ pub(super) fn queries(
     Ok(rows)
 }
 
-/// The fold over each link, against engines over plain reads.
+/// The fold over each link, against other engines over plain reads.
 pub(super) fn network(
     rig: &mut Rig,
     extent: Extent,
@@ -268,7 +269,7 @@ pub(super) fn network(
     Ok(rows)
 }
 
-/// The numbers of an answer of one row, in their order.
+/// The numbers of an answer of one row, in order.
 fn numbers(run: &Run) -> Result<Vec<f64>, Failure> {
     let text = &run.cost.answer;
     let value: serde_json::Value = serde_json::from_str(text)?;
@@ -309,8 +310,8 @@ pub(super) fn composed(
     Ok(rows)
 }
 
-/// What a query of one chain, and the same plainly, are made of (figures 6.7 to 6.9 of the thesis): by the size
-/// of the file, and by what the filter takes away.
+/// The parts of the time of a query of one chain, and of the same query over plain reads (figures 6.7 to 6.9 of the
+/// thesis): by the size of the file, and by the filter factor.
 pub(super) fn stacked(
     rig: &mut Rig,
     extent: Extent,
@@ -350,7 +351,7 @@ pub(super) fn stacked(
     Ok(rows)
 }
 
-/// A query of a file of 1 MiB, by a process that is connected.
+/// A query of a file of 1 MiB, by a connected process.
 pub(super) fn small(rig: &mut Rig, extent: Extent, bar: &ProgressBar) -> Result<Vec<Row>, Failure> {
     bar.set_message("a small file".to_owned());
     let (file, link) = (rig.files.small.clone(), Link::Loopback);
@@ -363,7 +364,7 @@ pub(super) fn small(rig: &mut Rig, extent: Extent, bar: &ProgressBar) -> Result<
     rows
 }
 
-/// Steps of all parts, for progress.
+/// Number of steps of a part, for progress.
 pub(super) fn steps(part: Part, is_quick: bool) -> usize {
     let of = |length: usize| if is_quick { length.div_ceil(3) } else { length };
     match part {

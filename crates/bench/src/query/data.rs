@@ -1,9 +1,9 @@
-//! The files that are asked: the same rows as records and as CSV.
+//! The queried files: the same rows as records and as CSV.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Fields of records, 32 bytes together, as `--schema` has them.
+/// Fields of records, 32 bytes in total, in the form of `--schema`.
 pub(super) const SCHEMA: &str = "id u64, zone i32, amount i32, fare f64, kind i32, customer i32";
 pub(super) const RECORD_BYTES: u64 = 32;
 const HEADER: &str = "id,zone,amount,fare,kind,customer,note\n";
@@ -22,7 +22,7 @@ struct Row {
     customer: i32,
 }
 
-/// SplitMix64: every row is its own beginning.
+/// SplitMix64, seeded by the row's number.
 fn dice(row: u64) -> u64 {
     let z = (row.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ (row >> 31);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -42,7 +42,7 @@ fn row(id: u64) -> Row {
     }
 }
 
-/// Records of so many bytes, a multiple of 32. Told now and then how many are written.
+/// Writes records of so many bytes, a multiple of 32. `on_bytes` is called now and then with the bytes written.
 pub(super) fn records(
     path: &Path,
     bytes: u64,
@@ -64,7 +64,7 @@ pub(super) fn records(
     file.into_inner()?.sync_all()
 }
 
-/// CSV of at least so many bytes: whole lines.
+/// Writes CSV of at least so many bytes, in whole lines.
 pub(super) fn csv(path: &Path, bytes: u64, on_bytes: &mut dyn FnMut(u64)) -> std::io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     file.write_all(HEADER.as_bytes())?;

@@ -1,4 +1,4 @@
-//! The files that are asked, on a file system whose blocks a target serves out of its memory.
+//! The queried files, on a file system whose blocks a target serves from its memory.
 
 use super::private::tool;
 use crate::machine::free_memory_bytes;
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What the file system takes for itself, in bytes.
+/// Space that the file system needs itself, in bytes.
 const OVERHEAD_BYTES: u64 = 64 << 20;
-/// A file system in an image in memory; it goes away with this process's mounts.
+/// A file system in an image in memory; it disappears with this process's mounts.
 pub(super) struct Disk {
     folder: tempfile::TempDir,
 }
 
 impl Disk {
-    /// With room for files of so many bytes.
+    /// Makes a file system with room for files of so many bytes.
     pub(super) fn new(bytes: u64) -> Result<Disk, Failure> {
         let size = (bytes + bytes / 64 + OVERHEAD_BYTES).next_multiple_of(1 << 20);
         let free = free_memory_bytes().unwrap_or(u64::MAX);
@@ -28,7 +28,7 @@ impl Disk {
         let folder = tempfile::Builder::new().prefix("bpfof-bench-").tempdir()?;
         let disk = Disk { folder };
         let path = disk.folder.path().display().to_string();
-        // Of this process alone: it is not left behind, whatever happens.
+        // The mount is private to this process: it is not left behind, whatever happens.
         tool("mount", &["-t", "tmpfs", "-o", "size=100%", "tmpfs", &path])?;
         File::create_new(disk.image())?.set_len(size)?;
         let (image, mount) =
@@ -39,7 +39,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// What the target's namespace is on this machine.
+    /// The image, which is the target's namespace on this machine.
     pub(super) fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
@@ -52,7 +52,7 @@ impl Disk {
         self.folder.path().join("pipe")
     }
 
-    /// Nothing is written to the files from then on.
+    /// Makes the files read-only from now on.
     pub(super) fn freeze(&self) -> Result<(), Failure> {
         let mount = self.mount().display().to_string();
         tool("sync", &["--file-system", &mount])?;

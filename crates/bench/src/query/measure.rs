@@ -1,4 +1,4 @@
-//! One figure after the other: what is compared in turn, each several times, medians of all.
+//! Measures alternatives in turn, each several times, and computes medians.
 
 use super::rig::{Link, Rig, Run};
 use crate::measurement::{median, range};
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The format of which only the columns are read that a query is about.
+/// The format in which only the columns of a query are read.
 pub(super) const ARROW: &str = "arrow";
 
-/// What one path comes to: medians over the repetitions.
+/// The figures of one path: medians over the repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) part: &'static str,
@@ -18,12 +18,12 @@ pub(super) struct Row {
     pub(super) query: String,
     pub(super) path: &'static str,
     pub(super) link: Link,
-    /// Bytes of a read, where it is not the largest.
+    /// Bytes of a read, if not the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) block_bytes: Option<u32>,
-    /// Bytes of the file; of Arrow those of the columns that were looked at.
+    /// Bytes of the file; for Arrow the bytes of the columns that were read.
     pub(super) file_bytes: u64,
-    /// Rows that passed the filter, of 1; None where that is not told.
+    /// Share of rows that passed the filter, of 1; None if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) selectivity: Option<f64>,
     pub(super) wall_s: f64,
@@ -31,13 +31,13 @@ pub(super) struct Row {
     pub(super) wall_s_range: [f64; 2],
     pub(super) host_cpu_s: f64,
     pub(super) target_cpu_s: f64,
-    /// Between host and target, without headers of TCP and IP.
+    /// Bytes between host and target, without TCP and IP headers.
     pub(super) network_bytes: u64,
     pub(super) hops: u64,
 }
 
 impl Row {
-    /// Gigabytes that the target goes through in one second of its processor's time.
+    /// Gigabytes that the target processes in one second of its processor's time.
     pub(super) fn gb_per_target_cpu_s(&self) -> f64 {
         self.file_bytes as f64 * 1e-9 / self.target_cpu_s
     }
@@ -48,7 +48,7 @@ impl Row {
     }
 }
 
-/// What is asked, apart from the path.
+/// A query, apart from its path.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) part: &'static str,
@@ -64,7 +64,7 @@ pub(super) struct Asked {
 /// Runs one path once.
 pub(super) type Path<'a> = (&'static str, Box<dyn FnMut(&mut Rig) -> Result<Run, Failure> + 'a>);
 
-/// Runs all paths in turn, as often as is to be repeated.
+/// Runs all paths in turn, for all repetitions.
 pub(super) fn in_turn(
     rig: &mut Rig,
     asked: &Asked,
@@ -112,7 +112,7 @@ fn row(asked: &Asked, path: &'static str, runs: &[Run]) -> Row {
     }
 }
 
-/// Made up.
+/// A row with invented figures.
 #[cfg(test)]
 pub(super) fn row_for_tests(
     part: &'static str,

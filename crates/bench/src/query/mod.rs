@@ -26,34 +26,34 @@ use std::sync::atomic::Ordering;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Where `scripts/setup.sh python` puts a Python with the engines.
+/// Where `scripts/setup.sh python` installs a Python with the engines.
 const OWN_PYTHON: &str = ".tools/python/bin/python";
 const QUICK_BYTES: u64 = 4 << 20;
-/// Files are whole reads.
+/// Sizes of files are multiples of this.
 const UNIT_BYTES: u64 = 1 << 20;
 
 /// The options of `bpfof bench query`.
 #[derive(Args)]
 pub struct QueryOptions {
-    /// Measure only this.
+    /// Measure only these parts.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     parts: Vec<Part>,
-    /// Size of each file, in MiB: records, CSV and, with --python's engines, Arrow.
+    /// Size of each file, in MiB: records, CSV and, with the engines of --python, Arrow.
     #[arg(long, default_value_t = 1024, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     size_mib: u64,
     /// How often each figure is measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: u16,
-    /// A Python with duckdb, pyarrow and numpy [default: the one of `scripts/setup.sh python`, else python3].
+    /// A Python with duckdb, pyarrow and numpy [default: the one of `scripts/setup.sh python`, or else python3].
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
-    /// Ask everything of small files, once: to see that it works. Its figures mean nothing.
+    /// Run all queries on small files, once: to see that they work. The figures are meaningless.
     #[arg(long, conflicts_with_all = ["size_mib", "repetitions"])]
     quick: bool,
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw them to PNG files in this folder.
+    /// Draw the figures to PNG files in this folder.
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
 }
@@ -92,8 +92,8 @@ fn measure(options: &QueryOptions) -> Result<Report, Failure> {
     let mut rig = Rig::new(bytes, &sizes, &python, stop.clone())?;
     if let Some(why) = rig.without_engines.as_ref().filter(|_| parts.contains(&Part::Network)) {
         eprintln!(
-            "without DuckDB and pyarrow: {why}; `scripts/setup.sh python` installs them, --python names another \
-             Python that has them"
+            "continuing without DuckDB and pyarrow: {why}; `scripts/setup.sh python` installs them, --python names \
+             another Python that has them"
         );
     }
     let bar = progress::steps(
@@ -110,7 +110,7 @@ fn measure(options: &QueryOptions) -> Result<Report, Failure> {
             Part::Stacked => cases::stacked(&mut rig, extent, &bar),
             Part::Small => cases::small(&mut rig, extent, &bar),
         };
-        // What Ctrl-C has ended says many things.
+        // Errors after Ctrl-C are its consequences.
         if stop.load(Ordering::Relaxed) {
             return Err("interrupted".into());
         }

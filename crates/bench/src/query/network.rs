@@ -1,5 +1,5 @@
-//! The network between host and target: a pair of virtual Ethernet devices, of which the target has one in a
-//! network of its own. Each end may be throttled, by the kernel's token bucket.
+//! The network between host and target: a pair of virtual Ethernet devices, one of which is in the target's own network
+//! namespace. Each end may be throttled, by the kernel's token bucket.
 
 use super::private::tool;
 use bpfof_terminal::Outcome;
@@ -8,18 +8,18 @@ use std::process::{Child, Command, Stdio};
 const HOST_DEVICE: &str = "host";
 const TARGET_DEVICE: &str = "target";
 const HOST_ADDRESS: &str = "10.0.0.1/24";
-/// Of the target, on the link.
+/// The target's address on the link.
 pub(super) const TARGET_ADDRESS: &str = "10.0.0.2";
-/// Where it listens, in a network that has nobody else.
+/// The target's port; the network has no other services.
 pub(super) const PORT: u16 = 4420;
 /// Bytes that may leave at once: some kernel ticks of 25 Gb/s.
 const BURST: &str = "4mb";
-/// How long what is too much may wait.
+/// How long data above the rate may wait.
 const WAIT: &str = "10ms";
 
-/// The target's network; dropped, it goes away with the processes in it.
+/// The target's network; dropping it ends the network and the processes in it.
 pub(super) struct Network {
-    /// Keeps the network, and ends when this process does.
+    /// A process that keeps the network, and ends together with this one.
     holder: Child,
 }
 
@@ -49,7 +49,7 @@ impl Network {
         self.holder.id().to_string()
     }
 
-    /// What comes before a command that is to run in the target's network.
+    /// The prefix of commands that run in the target's network.
     pub(super) fn prefix(&self) -> Vec<String> {
         let words = ["nsenter", "--net", "--target", &self.pid(), "--"];
         words.map(str::to_owned).to_vec()

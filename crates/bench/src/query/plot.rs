@@ -6,7 +6,7 @@ use crate::plot::{COLOURS, Drawn, Line, PANEL, lines};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Layers of a stack, from below, with colours.
+/// Layers of a stack, from the bottom, with colours.
 const LAYERS: [(&str, RGBColor); 5] = [
     ("load, once", COLOURS[4]),
     ("I/O", COLOURS[2]),
@@ -15,7 +15,7 @@ const LAYERS: [(&str, RGBColor); 5] = [
     ("filter-reduce at the host", COLOURS[1]),
 ];
 
-/// Draws what was measured.
+/// Draws the figures.
 pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
     let by_path = |part, x: fn(&Row) -> Option<f64>, y: fn(&Row) -> f64, query: &str| {
         let mut all: Vec<Line> = Vec::new();

@@ -1,14 +1,14 @@
-//! Namespaces of the kernel for this process and those that it starts: networks, mounts. They go away with
-//! the last process in them, however it ends, so that nothing has to be cleaned up.
+//! Private kernel namespaces for this process and its children: networks, mounts. They disappear with the last process
+//! in them, however it ends, so that no cleanup is needed.
 
 use bpfof_terminal::Outcome;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Set in the process that has namespaces of its own.
+/// Set in the process that has private namespaces.
 const MARK: &str = "BPFOF_BENCH_PRIVATE";
 
-/// Starts this program again with networks and mounts of its own, unless it has them; then the loopback device is up.
+/// Restarts this program with private networks and mounts, unless it has them; then brings the loopback device up.
 pub(super) fn enter() -> Outcome {
     if std::env::var_os(MARK).is_some() {
         return tool("ip", &["link", "set", "lo", "up"]);

@@ -1,82 +1,83 @@
-//! The figures as JSON, with what is made of them.
+//! The figures as JSON, with derived figures.
 
 use super::cases::{Extent, MANY_GROUPS};
 use super::measure::{ARROW, Row};
 use super::rig::Link;
 use serde::Serialize;
 
-/// Selectivities up to here are what the project holds itself to.
+/// The project's goals apply to selectivities up to this.
 const SELECTIVE: f64 = 0.5;
 
-/// What the project holds itself to; None if it was not measured.
+/// The figures with goals; None if not measured.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Summary {
-    /// Bytes on the wire, plain over pushed: the least of all reductions but that to 100,000 groups.
+    /// Bytes on the wire, plain over pushed: the least of all reductions except the one to 100,000 groups.
     pub(super) net_bytes_ratio_reduce: Option<f64>,
-    /// Processor time of the target, pushed over plain: the most of all selectivities up to a half, records.
+    /// Processor time of the target, pushed over plain: the greatest of all selectivities up to a half, records.
     pub(super) target_cpu_over_plain: Option<f64>,
-    /// Processor time of both sides, plain over pushed: the least of the same.
+    /// Processor time of both sides, plain over pushed: the least of these.
     pub(super) both_cpu_gain: Option<f64>,
-    /// Gigabytes for a second of the target's processor time: the least of the same.
+    /// Gigabytes for a second of the target's processor time: the least of these.
     pub(super) binary_gb_per_cpu_s: Option<f64>,
-    /// The same of CSV: a fold of a half of the rows.
+    /// The same for CSV: a fold of a half of the rows.
     pub(super) csv_gb_per_cpu_s: Option<f64>,
-    /// The same of Arrow, of bytes of the columns that it is about.
+    /// The same for Arrow, counting the bytes of the columns in the query.
     pub(super) arrow_gb_per_cpu_s: Option<f64>,
     /// Processor time of the target, three functions over one, at the largest reads.
     pub(super) composed_over_fused: Option<f64>,
     /// Time over a link of 10 Gb/s, DuckDB over pushed: a fold of records.
     pub(super) speedup_10gbps: Option<f64>,
-    /// The same of CSV.
+    /// The same for CSV.
     pub(super) speedup_10gbps_csv: Option<f64>,
     /// Records, pyarrow over pushed.
     pub(super) speedup_10gbps_pyarrow: Option<f64>,
     /// Records, plain reads with compiled code over pushed.
     pub(super) speedup_10gbps_plain: Option<f64>,
-    /// A query of 1 MiB from a connected process.
+    /// Time of a query of 1 MiB from a connected process.
     pub(super) small_query_ms: Option<f64>,
 }
 
-/// What one query, and the same plainly, are made of, in ms (e2BPF, figures 6.7 and 6.8).
+/// The parts of one query's time, pushed down and plain, in ms (e2BPF, figures 6.7 and 6.8).
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Stack {
     pub(super) file_bytes: u64,
-    /// Percent that the filter takes away.
+    /// The percentage that the filter removes.
     pub(super) filter_factor: u32,
-    /// Loading three stages that the target does not keep.
+    /// Loading three stages that the target does not have yet.
     pub(super) load_ms: f64,
-    /// Hops at the target that read and do nothing else.
+    /// Hops at the target that only read.
     pub(super) io_ms: f64,
-    /// What filter and fold add at the target.
+    /// The additional time of filter and fold at the target.
     pub(super) filter_reduce_ms: f64,
-    /// What plain reads take more than hops: data on its way to the host.
+    /// The additional time of plain reads over hops: the transfer of data to the host.
     pub(super) plain_transfer_ms: f64,
-    /// What filter and fold by compiled code add at the host.
+    /// The additional time of filter and fold by compiled code at the host.
     pub(super) plain_filter_reduce_ms: f64,
 }
 
-/// What e2BPF's thesis has of the same (section 6.3).
+/// The same figures from e2BPF's thesis (section 6.3).
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Thesis {
-    /// Filter and reduction in the kernel over the same in user space: with nothing filtered, and with all.
+    /// Filter and reduction in the kernel divided by the same in user space: with nothing filtered, and with
+    /// everything.
     pub(super) filter_over_user_space: [f64; 2],
-    /// Of the read path, if its copy is left out.
+    /// The gain of the read path without its copy.
     pub(super) gain_without_copy: f64,
 }
 
 pub(super) const THESIS: Thesis =
     Thesis { filter_over_user_space: [3.0, 5.0], gain_without_copy: 0.2 };
 
-/// All that was measured.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     bench: &'static str,
-    /// Its figures mean nothing.
+    /// Whether this is a quick run, whose figures are meaningless.
     pub(super) is_quick: bool,
     pub(super) repetitions: usize,
-    /// Those that were compared with.
+    /// The engines of the comparison.
     pub(super) engines: Option<String>,
-    /// Most that a hypervisor took of the processors' time from a measurement, of 1.
+    /// The largest share of the processors' time that a hypervisor took from a measurement, of 1.
     pub(super) lost: f64,
     pub(super) rows: Vec<Row>,
     pub(super) stacked: Vec<Stack>,
@@ -112,7 +113,7 @@ impl Report {
     }
 }
 
-/// Rows that were measured in turn, each group.
+/// Groups of rows that were measured in turn.
 pub(super) fn groups<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Vec<&'a Row>> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
     for row in rows {
@@ -124,7 +125,7 @@ pub(super) fn groups<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Vec<&'a Row
     groups
 }
 
-/// A value of a path over that of another one, in a group.
+/// A value of one path divided by that of another, in a group.
 pub(super) fn ratio(
     group: &[&Row],
     value: impl Fn(&Row) -> f64,
@@ -134,8 +135,8 @@ pub(super) fn ratio(
     Some(of(over)? / of(under)?)
 }
 
-/// Bytes on the network, of plain reads over pushed, both for a byte that the query needs: of an Arrow file plain reads
-/// fetch other columns as well, which its reader would not.
+/// Bytes on the network, plain reads over pushed, both for each byte that the query needs: in an Arrow file plain reads
+/// also fetch other columns, which its reader would skip.
 pub(super) fn fewer_bytes(group: &[&Row]) -> Option<f64> {
     let fetched = ratio(group, |row| row.network_bytes as f64, ["reads", "pushed"])?;
     let needed = ratio(group, |row| row.file_bytes as f64, ["pushed", "reads"])?;
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_of_differences() {
+    fn stacks_are_made_of_differences() {
         let of = |path, wall_s| row("stacked", "ff25", path, wall_s);
         let rows = [
             of("load", 0.03),

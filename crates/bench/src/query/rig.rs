@@ -1,4 +1,4 @@
-//! What is measured with: files, the target that serves them, the network, and who asks.
+//! The setup of the measurements: files, the target that serves them, the network, and the querying processes.
 
 use super::data;
 use super::disk::Disk;
@@ -19,7 +19,7 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Plain reads in flight, and chains at a time.
 pub(super) const DEPTH: usize = 32;
-/// Bytes of the file that is small.
+/// Size of the small file in bytes.
 const SMALL_BYTES: u64 = 1 << 20;
 
 /// How host and target are connected.
@@ -28,10 +28,10 @@ const SMALL_BYTES: u64 = 1 << 20;
 pub(super) enum Link {
     /// The loopback device; host and target have one processor each.
     Loopback,
-    /// A link of 10 Gb/s; the host may take both processors.
+    /// A link of 10 Gb/s; the host may use both processors.
     #[serde(rename = "10gbps")]
     Ten,
-    /// One of 25 Gb/s.
+    /// A link of 25 Gb/s; likewise.
     #[serde(rename = "25gbps")]
     TwentyFive,
 }
@@ -55,27 +55,27 @@ pub(super) struct Run {
     pub(super) cost: Cost,
 }
 
-/// The files.
+/// The queried files.
 pub(super) struct Files {
     pub(super) records: PathBuf,
     pub(super) csv: PathBuf,
-    /// If there is an engine that writes it.
+    /// Present if there is an engine to write it.
     pub(super) arrow: Option<PathBuf>,
     pub(super) small: PathBuf,
     pub(super) bytes: u64,
     pub(super) csv_bytes: u64,
 }
 
-/// All that is measured with. What is dropped first is first.
+/// All parts of the setup. The order of the fields is the order in which they are dropped.
 pub(super) struct Rig {
     engines: Option<Engines>,
-    /// Why there are no engines.
+    /// The reason if there are no engines.
     pub(super) without_engines: Option<String>,
-    /// The host's processor, and all.
+    /// The host's processor, and all processors.
     processors: [String; 2],
-    /// On the loopback device, on the host's processor.
+    /// The host on the loopback device, on the host's processor.
     near: Worker,
-    /// Over the link, on all processors.
+    /// The host over the link, on all processors.
     far: Worker,
     target: ChildTarget,
     network: Network,
@@ -85,7 +85,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// Makes the files and starts everything. `further` are records of these sizes, for the cost by size.
+    /// Makes the files and starts everything. `further` are the sizes of more files of records, for the cost by size.
     pub(super) fn new(
         bytes: u64,
         further: &[u64],
@@ -95,7 +95,7 @@ impl Rig {
         let (host, target_core) = machine::processors();
         let disk = Disk::new(3 * bytes + SMALL_BYTES + further.iter().sum::<u64>())?;
         let all = target_core.map_or(host.to_string(), |target| format!("{host},{target}"));
-        // What starts a program that may run on all processors.
+        // The prefix that lets a program run on all processors.
         let prefix = ["taskset", "--cpu-list", &all].map(str::to_owned);
         let (mut engines, without_engines) = match Engines::start(&prefix, python) {
             Ok(engines) => (Some(engines), None),
@@ -141,12 +141,12 @@ impl Rig {
         self.engines.as_ref().map(|engines| engines.versions.as_str())
     }
 
-    /// Where records of this size are, of those that were asked for.
+    /// The path of the file of records of this size, one of `further`.
     pub(super) fn sized(&self, bytes: u64) -> PathBuf {
         sized(&self.disk, bytes)
     }
 
-    /// What is asked from here on goes by this link: it is throttled, and engines have the host's processors.
+    /// Selects the link of the following queries: throttles it, and pins the engines to the host's processors.
     pub(super) fn choose(&self, link: Link) -> bpfof_terminal::Outcome {
         let [own, all] = &self.processors;
         if let Some(engines) = &self.engines {
@@ -159,12 +159,12 @@ impl Rig {
         }
     }
 
-    /// Ends a measurement that nobody waits for any more.
+    /// Ends the measurement if the user has interrupted it.
     pub(super) fn check_not_stopped(&self) -> Result<(), Failure> {
         if self.stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
     }
 
-    /// Has our worker do something.
+    /// Sends a request to the host's process.
     pub(super) fn ask(&mut self, link: Link, ask: &Ask) -> Result<Run, Failure> {
         let before = self.target_cpu_s()?;
         let worker = if link == Link::Loopback { &mut self.near } else { &mut self.far };
@@ -173,7 +173,7 @@ impl Rig {
         Ok(Run { wall_s: took.wall_s, host_cpu_s: took.cpu_s, target_cpu_s, cost: took.cost })
     }
 
-    /// Has an engine answer over a file that is read plainly, and gives its numbers.
+    /// Runs a query by an engine over a file that is read plainly, and returns its numbers.
     pub(super) fn ask_engine(
         &mut self,
         link: Link,
@@ -183,7 +183,7 @@ impl Rig {
     ) -> Result<(Run, Vec<f64>), Failure> {
         let before = self.target_cpu_s()?;
         let pipe = self.disk.pipe();
-        let engines = self.engines.as_mut().ok_or("there is no Python with the engines")?;
+        let engines = self.engines.as_mut().ok_or("no Python with DuckDB and pyarrow was found")?;
         let worker = if link == Link::Loopback { &mut self.near } else { &mut self.far };
         let plain = Plain::Pipe(pipe.clone());
         worker.send(&Ask::Plain { path: file.to_owned(), depth: DEPTH, plain })?;

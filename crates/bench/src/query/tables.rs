@@ -1,4 +1,4 @@
-//! The figures for people.
+//! The figures as tables.
 
 use super::measure::Row;
 use super::report::{Report, Stack, Summary, THESIS, fewer_bytes, groups, ratio};
@@ -12,22 +12,22 @@ const WORDS: [Word<'static>; 9] = [
     ("GB/CPU-s", "bytes of the file by the processor time of the target"),
     (
         "target/plain",
-        "processor time of the target, pushed over plain; below 1 pushing down costs it less than sending",
+        "processor time of the target, pushed down over plain; below 1 pushing down costs the target less than sending",
     ),
     ("both", "processor time of both sides, plain over pushed"),
     ("here", "processor time of both sides if the stages run at the host, over pushed"),
     (
         "bytes",
-        "on the network, plain over pushed; of Arrow plain reads of the columns that the query needs",
+        "on the network, plain over pushed; for Arrow, plain reads of the columns that the query needs",
     ),
     (
         "± %",
-        "how far the fastest and the slowest repetition are from the median, which the figures are",
+        "distance of the fastest and the slowest repetition from the median; the figures are medians",
     ),
     ("hop µs", "processor time of the target by hops"),
 ];
 
-/// What of the summary has a goal, and whether more is better.
+/// The goals of the summary, and whether more is better.
 fn goals(summary: &Summary) -> [(&'static str, Option<f64>, f64, bool); 9] {
     [
         ("net_bytes_ratio_reduce", summary.net_bytes_ratio_reduce, 1000.0, true),
@@ -47,11 +47,11 @@ fn or_none(value: Option<f64>, digits: usize) -> String {
 }
 
 impl Report {
-    /// Tables of what was measured.
+    /// The tables of all figures.
     pub(super) fn tables(&self) -> String {
         let mut text = String::new();
         if self.is_quick {
-            text += "Quick: these figures mean nothing.\n";
+            text += "Quick run: these figures are not meaningful.\n";
         }
         self.selectivity(&mut text);
         self.queries(&mut text);
@@ -246,7 +246,7 @@ impl Report {
     }
 }
 
-/// Filter and reduction at the target over those at the host by filter factor: medians over the sizes.
+/// Time of filter and reduction at the target divided by that at the host, by filter factor: medians over the sizes.
 pub(super) fn filter_over_compiled(stacks: &[Stack]) -> Vec<(u32, f64)> {
     let mut factors: Vec<u32> = stacks.iter().map(|stack| stack.filter_factor).collect();
     factors.sort_unstable();

@@ -1,4 +1,4 @@
-//! The processes that ask: `bpfof-query` as the host's side, and Python with DuckDB and pyarrow. Each takes
+//! The processes that run queries: `bpfof-query` as the host's side, and Python with DuckDB and pyarrow. Each reads
 //! lines of JSON and answers with lines of JSON.
 
 use super::private::tool;
@@ -12,11 +12,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What runs queries of ours.
+/// The program of the host's side.
 const PROGRAM: &str = "bpfof-query";
 const BASELINE: &str = include_str!("baseline.py");
 
-/// A process that answers lines; dropped, it ends.
+/// A process that answers lines; dropping this ends it.
 pub(super) struct Lines {
     name: &'static str,
     child: Child,
@@ -54,14 +54,14 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // The end of its input is its end; one that is in the middle of something is stopped.
+        // The process ends with its input; if it is busy, it is killed.
         self.input = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What something took.
+/// The cost of a query.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Took {
     pub(super) wall_s: f64,
@@ -69,11 +69,11 @@ pub(super) struct Took {
     pub(super) cost: Cost,
 }
 
-/// A host that asks the target.
+/// A host that queries the target.
 pub(super) struct Worker(Lines);
 
 impl Worker {
-    /// Started by another command, if there is a prefix.
+    /// Starts the program, through a command prefix if there is one.
     pub(super) fn start(
         prefix: &[String],
         url: &TargetUrl,
@@ -86,7 +86,7 @@ impl Worker {
         let mut lines = Lines::start(PROGRAM, &mut command)?;
         match lines.receive()? {
             Told::Ready => Ok(Worker(lines)),
-            _ => Err(format!("{PROGRAM} is of another version than this program").into()),
+            _ => Err(format!("{PROGRAM} has another version than this program").into()),
         }
     }
 
@@ -100,7 +100,7 @@ impl Worker {
                 Ok(Took { wall_s: wall_ns as f64 * 1e-9, cpu_s: cpu_ns as f64 * 1e-9, cost })
             }
             Told::Failed(why) => Err(why.into()),
-            Told::Ready => Err("an answer without a question".into()),
+            Told::Ready => Err("an answer without a query".into()),
         }
     }
 
@@ -110,22 +110,22 @@ impl Worker {
     }
 }
 
-/// Python with engines to compare with.
+/// Python with other engines, for comparison.
 pub(super) struct Engines {
     lines: Lines,
-    /// What they call themselves.
+    /// The engines' names and versions.
     pub(super) versions: String,
 }
 
-/// A question for an engine: it gets the file's bytes by a pipe.
+/// A query for an engine, which reads the file's bytes from a pipe.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct EngineAsk<'a> {
     pub(super) engine: &'a str,
     pub(super) format: &'a str,
     pub(super) pipe: &'a Path,
-    /// With `FROM rows`.
+    /// The query, with `FROM rows`.
     pub(super) sql: &'a str,
-    /// `amount < below` of the same question, for pyarrow, which has no SQL.
+    /// The bound of `amount < below` in the same query, for pyarrow, which has no SQL.
     pub(super) below: i32,
 }
 
@@ -157,7 +157,7 @@ impl Engines {
         }
     }
 
-    /// Keeps all its threads, and those that they start, on these processors.
+    /// Pins all its threads, and those that they start, to these processors.
     pub(super) fn pin(&self, processors: &str) -> bpfof_terminal::Outcome {
         let pid = self.lines.child.id().to_string();
         tool("taskset", &["--all-tasks", "--pid", "--cpu-list", processors, &pid])
@@ -179,7 +179,7 @@ impl Engines {
         self.receive().map(|_| ())
     }
 
-    /// What it took, and the numbers of the answer's only row.
+    /// The cost, and the numbers of the answer's only row.
     pub(super) fn receive(&mut self) -> Result<(Took, Vec<f64>), Failure> {
         let told: EngineTold = self.lines.receive()?;
         if let Some(why) = told.failed {

@@ -1,4 +1,4 @@
-//! Programs that use a database, and what that of RocksDB prints.
+//! Programs that use a database, and the output of RocksDB's program.
 
 use bpfof_terminal::{Outcome, stop_on_signal};
 use serde::{Deserialize, Serialize};
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// How soon Ctrl-C is noticed.
+/// How often Ctrl-C is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Who reads the tables.
+/// How the tables are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Mode {
@@ -26,7 +26,7 @@ pub(super) enum Mode {
     Chains,
     /// All blocks at once, at the target; RocksDB searches them.
     Blocks,
-    /// Chains at the target, each key of a MultiGet in a command of its own.
+    /// Chains at the target, with a separate command for each key of a MultiGet.
     Single,
     /// RocksDB, on the loop device of this machine, which has no modelled latency.
     Local,
@@ -44,7 +44,7 @@ impl Mode {
     }
 }
 
-/// A line of the program: one repetition of a workload in a mode.
+/// A line of the program's output: one repetition of a workload in a mode.
 #[derive(Deserialize)]
 pub(super) struct Measurement {
     pub(super) workload: String,
@@ -55,29 +55,29 @@ pub(super) struct Measurement {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p999_us: f64,
-    /// Part of all processors' time that a hypervisor gave to others meanwhile, of 1.
+    /// Share of all processors' time that a hypervisor gave to others meanwhile, of 1.
     pub(super) stolen: f64,
     pub(super) host_cpu_s: f64,
     pub(super) target_cpu_s: Option<f64>,
     pub(super) energy_j: Option<f64>,
     pub(super) rocksdb_blocks: u64,
-    /// What follows is missing in `Mode::Local`.
+    /// The following fields are missing in `Mode::Local`.
     #[serde(default)]
     pub(super) chain_blocks: u64,
     pub(super) sent_bytes: Option<u64>,
     pub(super) received_bytes: Option<u64>,
-    /// Gets by the way they went.
+    /// Counts of Gets by the way they were served.
     #[serde(default)]
     pub(super) gets: BTreeMap<String, u64>,
 }
 
-/// What a program is called, and which integration builds it.
+/// The name of a program, and the integration that builds it.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) integration: &'static str,
 }
 
-/// Where the program is, and whether the user has had enough.
+/// The path of the program, and whether the user has interrupted it.
 pub(crate) struct Driver {
     name: &'static str,
     program: PathBuf,
@@ -85,7 +85,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Looks where the build puts it, unless it is named.
+    /// Looks for the program where the build puts it, unless the user gave its path.
     pub(crate) fn find(what: &Program, named: Option<&Path>) -> Result<Driver, Box<dyn Error>> {
         let Program { name, integration } = *what;
         let stop = stop_on_signal()?;
@@ -110,12 +110,12 @@ impl Driver {
         .into())
     }
 
-    /// Where it was found.
+    /// The program's path.
     pub(crate) fn path(&self) -> &Path {
         &self.program
     }
 
-    /// Runs the program, and hands each line of its output to `take`. Ends it on Ctrl-C.
+    /// Runs the program, and passes each line of its output to `take`. Ends it on Ctrl-C.
     pub(crate) fn run(
         &self,
         arguments: &[OsString],
@@ -145,7 +145,7 @@ impl Driver {
     }
 }
 
-/// A process that does not outlive this.
+/// A process that is stopped when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -155,7 +155,7 @@ impl Drop for Running {
     }
 }
 
-/// Reads lines on a thread of their own.
+/// Reads lines in a separate thread.
 fn lines_of(output: Option<ChildStdout>) -> Receiver<std::io::Result<String>> {
     let (sender, receiver) = mpsc::channel();
     if let Some(output) = output {

@@ -1,4 +1,4 @@
-//! A file system in an image, mounted here, so that a target can serve the same image.
+//! A file system in an image, mounted on this machine, so that a target can serve the same image.
 
 use bpfof_terminal::Outcome;
 use std::error::Error;
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `statfs` says of a tmpfs.
+/// The file system type in `statfs` of a tmpfs.
 const TMPFS: i64 = 0x0102_1994;
 
-/// A mounted image; dropped, it is unmounted, and removed if nobody wanted to keep it.
+/// A mounted image; dropping it unmounts it, and removes it unless it is to be kept.
 pub(crate) struct Image {
     path: PathBuf,
     keep: bool,
@@ -18,8 +18,8 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Mounts the image `database`, which is made if it is not there and kept; without one an image
-    /// in `folder` that goes away.
+    /// Mounts the image `database`, which is created if it does not exist, and kept; without one an image in `folder`
+    /// that is removed later.
     pub(crate) fn open(
         database: Option<&Path>,
         folder: &Path,
@@ -30,7 +30,7 @@ impl Image {
         }
         let keep = database.is_some();
         let own = || folder.join(format!("bpfof-rocksdb-{}.img", std::process::id()));
-        // The target has another working directory's names.
+        // Absolute, because the target may have another working directory.
         let path = std::path::absolute(database.map_or_else(own, Path::to_owned))?;
         check_is_memory(path.parent().unwrap_or(Path::new("/")))?;
         if !path.exists()
@@ -48,12 +48,12 @@ impl Image {
         Ok(Image { path, keep, mount })
     }
 
-    /// What a target is to serve.
+    /// The image, which a target serves.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where RocksDB has its files.
+    /// The folder of RocksDB's files.
     pub(crate) fn database(&self) -> PathBuf {
         self.mount.path().join("database")
     }
@@ -61,7 +61,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // A process that was killed may not be gone yet: then the file system leaves with it.
+        // A killed process may still be running: then the file system is unmounted when it ends.
         if tool("umount", &[], &[self.mount.path()]).is_err() {
             let _ = tool("umount", &["--lazy"], &[self.mount.path()]);
         }
@@ -71,18 +71,18 @@ impl Drop for Image {
     }
 }
 
-/// The target models the latency of a drive, and so the image has to have none.
+/// The target models the latency of a drive, so the image itself must have none.
 fn check_is_memory(folder: &Path) -> Outcome {
     let system = rustix::fs::statfs(folder)
-        .map_err(|error| format!("cannot look at {}: {error}", folder.display()))?;
+        .map_err(|error| format!("cannot examine {}: {error}", folder.display()))?;
     if system.f_type == TMPFS {
         return Ok(());
     }
     let folder = folder.display();
-    Err(format!("{folder} is not in memory: the image has to be on a tmpfs, as /dev/shm is").into())
+    Err(format!("{folder} is not in memory: the image must be on a tmpfs, such as /dev/shm").into())
 }
 
-/// Makes an image of which only what is written takes room.
+/// Makes a sparse image.
 fn make(path: &Path, size_bytes: u64) -> Outcome {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let named = |error: std::io::Error| format!("cannot make {}: {error}", path.display());

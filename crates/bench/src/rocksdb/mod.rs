@@ -40,7 +40,7 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     let steps = plan::steps(options)?;
     let driver = Driver::find(&PROGRAM, options.driver.as_deref())?;
     check_workloads(&driver, &steps)?;
-    // What is started from here on inherits it, but for the target.
+    // Inherited by all child processes from here on, except the target.
     machine::pin(machine::processors().0)?;
     let image = Image::open(options.database.as_deref(), &options.folder, options.image_bytes())?;
     let database = create(options, &driver, &image, Values::Plain)?;
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     written.and(drawn)
 }
 
-/// Lets the program look at the workloads' names, before the minutes that making a database takes.
+/// Lets the program check the workloads' names, before minutes are spent on making a database.
 fn check_workloads(driver: &Driver, steps: &[Step]) -> Outcome {
     let all: Vec<&str> =
         steps.iter().flat_map(|step| &step.workloads).map(String::as_str).collect();
@@ -75,7 +75,7 @@ fn check_workloads(driver: &Driver, steps: &[Step]) -> Outcome {
     driver.run(&words(&asked), &mut |_| Ok(()))
 }
 
-/// Where a database is.
+/// The folder of a database.
 fn database(image: &Image, values: Values) -> PathBuf {
     match values {
         Values::Plain => image.database(),
@@ -83,7 +83,7 @@ fn database(image: &Image, values: Values) -> PathBuf {
     }
 }
 
-/// Makes a database, and returns what it consists of.
+/// Makes a database, and returns its composition.
 fn create(
     options: &RocksdbOptions,
     driver: &Driver,

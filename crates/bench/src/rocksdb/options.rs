@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 /// Bytes of a key.
 const KEY_BYTES: u64 = 16;
-/// The fewest that the program makes a database of.
+/// The program's smallest number of keys.
 const KEYS_MIN: u64 = 100_000;
 
 /// The options of `bpfof bench rocksdb`.
 #[derive(Args)]
 pub struct RocksdbOptions {
-    /// A minute's worth of it: few keys, few workloads, short repetitions.
+    /// Run for about a minute: few keys, few workloads, short repetitions.
     #[arg(long)]
     pub(super) quick: bool,
     /// Keys of 16 bytes [default: 9000000; with --quick 400000].
@@ -21,8 +21,8 @@ pub struct RocksdbOptions {
     /// Bytes of a value.
     #[arg(long, default_value_t = 100)]
     pub(super) value_bytes: u64,
-    /// Latencies of the drive in µs, with a target each: 3 is an Optane, 90 a NAND drive. All that is
-    /// not about workloads is measured at the first [default: 3,90; with --quick 3].
+    /// Latencies of the drive in µs, with a target for each: 3 is an Optane, 90 a NAND drive. Everything but the
+    /// workloads is measured at the first only [default: 3,90; with --quick 3].
     #[arg(long, value_delimiter = ',')]
     pub(super) latencies: Option<Vec<u64>>,
     /// Workloads [default: uniform,c,multiget:16,scan:50,5050,b,a,f,d,e,twitter19,twitter37; with
@@ -42,22 +42,22 @@ pub struct RocksdbOptions {
     /// Numbers of keys of a MultiGet; "" for none [default: 1,4,16,32,64,128; with --quick none].
     #[arg(long, value_delimiter = ',')]
     pub(super) batch: Option<Vec<String>>,
-    /// Threads that call MultiGet with these.
+    /// Threads that make these MultiGet calls.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) batch_threads: u32,
-    /// Round trips in µs of networks that are put before the target, as by `bpfof bench network`, for uniform
-    /// reads; "" for none [default: 20,50; with --quick none].
+    /// Round trips in µs of networks between host and target, as by `bpfof bench network`, for uniform reads; "" for
+    /// none [default: 20,50; with --quick none].
     #[arg(long, value_delimiter = ',', value_name = "MICROSECONDS")]
     pub(super) networks: Option<Vec<String>>,
-    /// Percentages of Gets that RocksDB does itself for its cache; "" for none [default:
-    /// 0,0.1,1,10,100; with --quick none].
+    /// Percentages of Gets that RocksDB serves itself to fill its cache; "" for none [default: 0,0.1,1,10,100; with
+    /// --quick none].
     #[arg(long, value_delimiter = ',')]
     pub(super) sampling: Option<Vec<String>>,
-    /// Connections that the threads share, one for each processor, at most; 0 gives each its own [default: as
-    /// many as processors].
+    /// The most connections that the threads share, one for each processor; 0 gives each thread its own [default: the
+    /// number of processors].
     #[arg(long, value_name = "N")]
     pub(super) lanes_max: Option<u32>,
-    /// Leave out Bloom filters and indices that are not held in memory, as --quick does.
+    /// Leave out Bloom filters and evictable indices, as --quick does.
     #[arg(long)]
     pub(super) default_configuration: bool,
     /// Repetitions of each mode [default: 5; with --quick 3].
@@ -66,10 +66,10 @@ pub struct RocksdbOptions {
     /// Length of each repetition in ms [default: 1000; with --quick 300].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) milliseconds: Option<u64>,
-    /// Where to make the image with the database: a folder on a tmpfs.
+    /// The folder for the image with the database: on a tmpfs.
     #[arg(long, value_name = "FOLDER", default_value = "/dev/shm")]
     pub(super) folder: PathBuf,
-    /// An image on a tmpfs that is kept, and used again if it is there.
+    /// An image on a tmpfs that is kept, and reused if it exists.
     #[arg(long, value_name = "FILE")]
     pub(super) database: Option<PathBuf>,
     /// The program with RocksDB [default: bpfof-rocksdb-bench beside this program or in
@@ -97,24 +97,23 @@ impl RocksdbOptions {
         self.milliseconds.unwrap_or(if self.quick { 300 } else { 1000 })
     }
 
-    /// At least one, the first of which counts most.
+    /// At least one; the first is the most important.
     pub(super) fn latencies(&self) -> Vec<u64> {
         let usual: &[u64] = if self.quick { &[3] } else { &[3, 90] };
         self.latencies.clone().unwrap_or_else(|| usual.to_vec())
     }
 
-    /// Keys and values.
+    /// Bytes of keys and values.
     fn data_bytes(&self) -> u64 {
         self.keys().saturating_mul(KEY_BYTES + self.value_bytes)
     }
 
-    /// The paper's cache has 1 GB for 100 GB.
+    /// A hundredth of the data, as in the paper: 1 GB for 100 GB.
     pub(super) fn cache_bytes(&self) -> u64 {
         self.cache_bytes.unwrap_or(self.data_bytes() / 100)
     }
 
-    /// Keys of a database and bytes of their values: those of merges and blobs are smaller, and their values
-    /// larger.
+    /// Keys of a database and bytes of their values: databases for merges and blobs have fewer keys, and larger values.
     pub(super) fn shape(&self, values: Values) -> (u64, u64) {
         match values {
             Values::Plain => (self.keys(), self.value_bytes),
@@ -123,7 +122,7 @@ impl RocksdbOptions {
         }
     }
 
-    /// Room for what compactions write before they remove anything, twice, and for the journal.
+    /// Twice the room, for compactions that write before they delete, and room for the journal.
     pub(super) fn image_bytes(&self) -> u64 {
         let of = |values| {
             let (keys, value_bytes) = self.shape(values);
@@ -137,13 +136,13 @@ impl RocksdbOptions {
         let usual = if self.quick {
             "uniform,c,5050,e"
         } else {
-            // Those that write come last, because they change the tables for those behind them.
+            // Workloads that write come last, because they change the tables for later ones.
             "uniform,c,multiget:16,scan:50,5050,b,a,f,d,e,twitter19,twitter37"
         };
         self.workloads.clone().unwrap_or_else(|| split(usual))
     }
 
-    /// A list of numbers, in which nothing is none.
+    /// Parses a list of numbers; an empty text is an empty list.
     pub(super) fn list(
         &self,
         option: &str,

@@ -1,4 +1,4 @@
-//! What is measured: the runs of the driver that the options ask for.
+//! The plan of the measurements: the runs of the driver that the options request.
 
 use super::driver::Mode;
 use super::options::RocksdbOptions;
@@ -6,11 +6,11 @@ use super::report::{Configuration, Part, Setting, Values};
 
 /// The ways to read that are compared.
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Chains, Mode::Blocks];
-/// Those of MultiGet by its keys.
+/// The modes of MultiGet by number of keys.
 const BATCH_MODES: [Mode; 3] = [Mode::Plain, Mode::Single, Mode::Chains];
-/// Those of merges and blobs.
+/// The modes of merges and blobs.
 const VALUE_MODES: [Mode; 2] = [Mode::Plain, Mode::Chains];
-/// Those of figure 8: read only, read mostly, half writes, newest keys.
+/// The workloads of figure 8: read only, read mostly, half writes, newest keys.
 const SAMPLED_WORKLOADS: [&str; 5] = ["uniform", "c", "b", "a", "d"];
 
 /// One run of the driver.
@@ -22,13 +22,13 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Lines that the driver prints.
+    /// Number of lines that the driver prints.
     pub(super) fn measurements(&self, repetitions: u32) -> usize {
         self.workloads.len() * self.modes.len() * self.threads.len() * repetitions as usize
     }
 }
 
-/// Everything that is to be measured, in this order; an error for what is no number.
+/// All steps, in the order of measurement; an error for a malformed number.
 pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
     let curve = options.list("--curve", &options.curve, "1,2,4,8,16,32,64")?;
     let sampling = options.list("--sampling", &options.sampling, "0,0.1,1,10,100")?;
@@ -78,11 +78,11 @@ pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
             (Configuration::Bloom, 0),
             (Configuration::Bloom, cache),
             (Configuration::EvictableIndex, cache),
-            // Half as much again, as in the paper's figure.
+            // A cache half as large again, as in the paper's figure.
             (Configuration::EvictableIndex, cache + cache / 2),
         ];
         for (configuration, cache_bytes) in configurations {
-            // An index can be evicted only from a cache.
+            // An index can only be evicted from a cache.
             if configuration == Configuration::EvictableIndex && cache_bytes == 0 {
                 continue;
             }
@@ -100,7 +100,7 @@ fn workload_steps(options: &RocksdbOptions) -> Vec<Step> {
     for &latency_us in &latencies {
         for cache_bytes in [0, options.cache_bytes()] {
             let mut step = uniform(options, Part::Workloads, cache_bytes, &MODES);
-            // The loop device has but one latency, its own.
+            // The loop device has only its own latency: measure it once.
             if latency_us == latencies[0] {
                 step.modes.push(Mode::Local);
             }

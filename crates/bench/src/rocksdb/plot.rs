@@ -6,10 +6,10 @@ use crate::plot::{Area, COLOURS, Drawn, Group, Line, PANEL, bars, lines, use_fon
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Not the loop device: its latency is another one than the drive's.
+/// Not the loop device: its latency differs from the drive's.
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Blocks, Mode::Chains];
 
-/// Draws what was measured into a folder.
+/// Draws the figures into a folder.
 pub(super) fn draw(folder: &Path, cases: &[Case]) -> Drawn {
     use_font()?;
     let of = |part| cases.iter().filter(move |case| case.setting.part == part);
@@ -73,7 +73,7 @@ fn legend(mode: Mode) -> &'static str {
     }
 }
 
-/// Bars for each workload of one setting.
+/// Bars for each workload with one setting.
 fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
     let setting = &cases[0].setting;
     let cache = if setting.cache_bytes > 0 { "with a block cache" } else { "no block cache" };
@@ -92,7 +92,7 @@ fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
     bars(area, &title, &MODES.map(|mode| (legend(mode), colour(mode))), &groups.collect::<Vec<_>>())
 }
 
-/// Throughput of chains by share of Gets that RocksDB does itself, at even distances.
+/// Throughput of chains by the share of Gets that RocksDB serves, at even distances.
 fn sampling(path: &Path, cases: &[&Case]) -> Drawn {
     let mut of_workloads: Vec<Line> = Vec::new();
     let mut rates: Vec<f64> = Vec::new();

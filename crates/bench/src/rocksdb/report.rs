@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Which figure of the paper a case belongs to.
+/// The part of the benchmark, and the figure of the paper, to which a case belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Part {
@@ -22,11 +22,11 @@ pub(super) enum Part {
     Sampling,
     /// Figure 10.
     Configurations,
-    /// Gets of what is merged, and of values in blob files.
+    /// Gets of merged values, and of values in blob files.
     Values,
 }
 
-/// Where a database has its values.
+/// Where a database stores its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Values {
@@ -48,48 +48,47 @@ impl Values {
     }
 }
 
-/// How tables are used.
+/// Configurations of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Configuration {
     /// Tables hold their indices; there are no Bloom filters.
     Default,
     Bloom,
-    /// Index blocks leave the block cache as others do.
+    /// Index blocks are evicted from the block cache like others.
     EvictableIndex,
 }
 
-/// What one run of the driver has in common.
+/// The common properties of one run of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Setting {
     pub(super) part: Part,
     pub(super) latency_us: u64,
-    /// What the network's round trip takes longer than this machine's.
+    /// How much longer the network's round trip is than this machine's.
     pub(super) network_us: u64,
     pub(super) cache_bytes: u64,
     pub(super) configuration: Configuration,
     pub(super) values: Values,
-    /// Gets that RocksDB does itself for its cache, of 1; none where the library chooses.
+    /// Share of Gets that RocksDB serves itself for its cache, of 1; none if the library chooses.
     pub(super) sample_rate: Option<f64>,
 }
 
-/// One mode of a case.
+/// The figures of one mode of a case.
 #[derive(Serialize)]
 pub(super) struct ModeFigures {
     pub(super) mode: Mode,
     #[serde(flatten)]
     pub(super) figures: Figures,
     pub(super) p999_us: f64,
-    /// Part of all processors' time that a hypervisor gave to others, of 1, in the repetition that lost
-    /// most.
+    /// Share of all processors' time that a hypervisor gave to others, of 1, in the repetition that lost most.
     pub(super) stolen_most: f64,
-    /// Blocks that RocksDB has read, wherever; of a Get that chains do it is the attempt that shows
-    /// what memory lacks.
+    /// Blocks that RocksDB has read, from any source; for a Get served by a chain the attempt counts that found the
+    /// block missing in memory.
     pub(super) rocksdb_blocks_per_op: f64,
     pub(super) chain_blocks_per_op: f64,
-    /// None where the processors do not tell.
+    /// None if the processors do not report energy.
     pub(super) energy_mj_per_op: Option<f64>,
-    /// Gets by the way they went, of all repetitions.
+    /// Counts of Gets by the way they were served, over all repetitions.
     pub(super) gets: BTreeMap<String, u64>,
 }
 
@@ -99,7 +98,7 @@ impl ModeFigures {
         Some(self.figures.host_cpu_us_per_op? + self.figures.target_cpu_us_per_op?)
     }
 
-    /// Blocks that an operation needed.
+    /// Blocks that an operation has needed.
     pub(super) fn blocks_per_op(&self) -> f64 {
         match self.mode {
             Mode::Chains | Mode::Single if self.chain_blocks_per_op > 0.0 => {
@@ -110,13 +109,13 @@ impl ModeFigures {
     }
 }
 
-/// One workload with so many threads in one setting.
+/// One workload with one number of threads and one setting.
 #[derive(Serialize)]
 pub(super) struct Case {
     #[serde(flatten)]
     pub(super) setting: Setting,
     pub(super) workload: String,
-    /// Keys of an operation, of MultiGet.
+    /// Keys of one operation, for MultiGet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) batch: Option<u32>,
     pub(super) threads: u32,
@@ -131,34 +130,33 @@ impl Case {
     }
 }
 
-/// The figures that the project is held to: how many times better chains are than plain reads; none
-/// for what was not measured.
+/// The figures with goals: how many times better chains are than plain reads; none if not measured.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Summary {
     /// Uniform reads without cache at the first of the latencies.
     uniform_ops_ratio: Option<f64>,
     uniform_p99_ratio: Option<f64>,
-    /// The least of YCSB A, B, C, D and F, there too.
+    /// The least of YCSB A, B, C, D and F, also at that latency.
     ycsb_min_ops_ratio: Option<f64>,
     ycsb_e_ops_ratio: Option<f64>,
-    /// Processor time of host and target, and bytes on the network, of uniform reads.
+    /// Processor time of host and target, and bytes on the network, for uniform reads.
     cpu_per_op_ratio: Option<f64>,
     net_bytes_ratio: Option<f64>,
-    /// MultiGet of 32 keys, by vectors: against plain reads, and against a command for each key.
+    /// MultiGet of 32 keys, with vectors: against plain reads, and against a command for each key.
     multiget32_over_plain: Option<f64>,
     multiget32_over_before: Option<f64>,
-    /// Uniform reads of keys that are merged, and of values in blob files.
+    /// Uniform reads of merged values, and of values in blob files.
     merge_over_plain: Option<f64>,
     blob_over_plain: Option<f64>,
 }
 
-/// All of it.
+/// All results.
 #[derive(Serialize)]
 pub(super) struct Report {
-    /// What the database consists of.
+    /// The database's composition.
     pub(super) database: Value,
     pub(super) cases: Vec<Case>,
-    /// Last, so that it is found at the end.
+    /// Last, so that it is at the end of the file.
     pub(super) summary: Summary,
 }
 
@@ -303,7 +301,7 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
 mod tests {
     use super::*;
 
-    /// A line of the driver, with what the case is found by and what ratios are made of.
+    /// A line of the driver, with the fields that identify the case and those that ratios are computed from.
     fn line(workload: &str, mode: &str, operations: u64, p99_us: f64) -> Measurement {
         let line = serde_json::json!({
             "workload": workload, "mode": mode, "threads": 16, "operations": operations,

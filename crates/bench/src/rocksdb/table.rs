@@ -1,4 +1,4 @@
-//! The figures for people, beside those of the paper.
+//! The figures as tables, beside those of the paper.
 
 use super::driver::Mode;
 use super::report::{Case, Configuration, ModeFigures, Part, Report, Setting, Values};
@@ -6,12 +6,12 @@ use crate::legend::{self, Word};
 use crate::measurement::{Ratio, thousands};
 use std::fmt::Write as _;
 
-/// Latencies of the drives that stand for the paper's.
+/// Latencies of the drives that correspond to the paper's.
 const OPTANE_US: u64 = 3;
 const NAND_US: u64 = 90;
 
-/// Table 1 of the paper, over TCP: requests a second, processor time in mCPU a request, which is ms,
-/// kB on the network, energy in what it calls mW, a request each.
+/// Table 1 of the paper, over TCP: requests a second; and for each request processor time in mCPU, that is ms, kB on
+/// the network, and energy in what the paper calls mW.
 const TABLE_1: [(&str, [f64; 4]); 2] = [
     ("paper, NVMe-oF/TCP", [48279.0, 0.10, 12.07, 3.63]),
     ("paper, BPF-oF/TCP", [69935.0, 0.06, 9.27, 2.33]),
@@ -31,18 +31,15 @@ pub(super) fn text(report: &Report) -> String {
     table_1(&mut text, &report.cases);
     let modes = || report.cases.iter().flat_map(|case| &case.modes);
     if !modes().any(|mode| mode.energy_mj_per_op.is_some()) {
-        text += "energy: not told by this machine (/sys/class/powercap)\n";
+        text += "energy: not reported by this machine (/sys/class/powercap)\n";
     }
     let stolen_most = modes().map(|mode| mode.stolen_most).fold(0.0, f64::max);
     text + &legend::end(&WORDS, sentence(&report.cases), stolen_most)
 }
 
-/// What the words of the tables mean.
+/// The meaning of the tables' words.
 const WORDS: [Word<'static>; 13] = [
-    (
-        "µs, cache",
-        "of a table: the latency of the drive that the target stands for, and RocksDB's block cache",
-    ),
+    ("µs, cache", "of a table: the latency of the simulated drive, and RocksDB's block cache"),
     ("uniform", "Gets of random keys by that many threads (×); 5050: half of them updates"),
     (
         "a to f",
@@ -53,7 +50,7 @@ const WORDS: [Word<'static>; 13] = [
         "RocksDB reads the tables, one block after the other, on the connections that chains use",
     ),
     ("chains", "Gets are pushed down: one round trip"),
-    ("single", "as chains, but each key of a MultiGet is a command of its own"),
+    ("single", "as chains, but with one command for each key of a MultiGet"),
     ("blocks", "a Get fetches at once all blocks that may have its key"),
     ("local", "RocksDB reads a loop device of this machine: no network, and no drive's latency"),
     legend::SPREAD,
@@ -66,7 +63,7 @@ const WORDS: [Word<'static>; 13] = [
     ("gain", "how many times better chains are than plain: operations a second, p99, bytes"),
 ];
 
-/// Uniform reads of the first setting, or the first case that has both, in a sentence to repeat.
+/// Uniform reads with the first setting, or the first case with both modes, as a quotable sentence.
 fn sentence(cases: &[Case]) -> Option<String> {
     let has_gain = |case: &&Case| case.ratio.is_some();
     let uniform = cases.iter().filter(has_gain).find(|case| case.workload == "uniform");
@@ -93,7 +90,7 @@ fn cache(setting: &Setting) -> String {
     }
 }
 
-/// Which setting.
+/// Describes a setting.
 pub(super) fn setting(setting: &Setting) -> String {
     let Setting { part, latency_us, configuration, values, sample_rate, .. } = *setting;
     let what = match (part, configuration) {
@@ -115,7 +112,7 @@ pub(super) fn setting(setting: &Setting) -> String {
     format!("{what}, {latency_us} µs, {}", cache(setting))
 }
 
-/// The line above a table, with what the paper says of it.
+/// The line above a table, with the paper's result.
 fn heading(of: &Setting) -> String {
     let Setting { part, latency_us, cache_bytes, configuration, .. } = *of;
     let paper = match (part, configuration, latency_us, cache_bytes) {
@@ -181,7 +178,7 @@ fn row(text: &mut String, label: &str, mode: &ModeFigures) {
     );
 }
 
-/// Uniform reads with a cache on a NAND drive: what a request costs.
+/// The cost of a request: uniform reads with a cache on a NAND drive.
 fn table_1(text: &mut String, cases: &[Case]) {
     let is_it = |case: &&Case| {
         case.setting.part == Part::Workloads

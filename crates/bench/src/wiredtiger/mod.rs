@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 /// The program that uses WiredTiger: `integrations/wiredtiger/bench`.
 const PROGRAM: Program = Program { name: "bpfof-wiredtiger-bench", integration: "wiredtiger" };
 const EXTENSION: &str = "libbpfof_wiredtiger.so";
-/// Those of the program.
+/// The program's names.
 const WORKLOADS: [&str; 8] = ["uniform", "zipf", "c", "b", "a", "f", "d", "e"];
 const MODES: &str = "plain,values";
 
 #[derive(Serialize)]
 struct Report {
-    /// Its version.
+    /// WiredTiger's version.
     wiredtiger: String,
     keys: u64,
     cases: Vec<Case>,
@@ -40,15 +40,15 @@ pub(crate) fn run(options: &WiredtigerOptions) -> Outcome {
     if let Some(other) =
         options.pages.iter().find(|pages| !["512", "4096", "default"].contains(&pages.as_str()))
     {
-        return Err(format!("--pages {other}: there are 512, 4096 and default").into());
+        return Err(format!("--pages {other}: use 512, 4096 or default").into());
     }
     if let Some(other) =
         options.workloads.iter().flatten().find(|one| !WORKLOADS.contains(&one.as_str()))
     {
-        return Err(format!("--workloads {other}: there are {}", WORKLOADS.join(", ")).into());
+        return Err(format!("--workloads {other}: choose from {}", WORKLOADS.join(", ")).into());
     }
     let driver = Driver::find(&PROGRAM, options.driver.as_deref())?;
-    // What is started from here on inherits it, but for the target.
+    // Inherited by all child processes from here on, except the target.
     machine::pin(machine::processors().0)?;
     let image = Image::open(None, &options.folder, options.image_bytes())?;
     let bench = Bench { options, driver: &driver, image: &image };
@@ -80,7 +80,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Each size of pages with each cache, latency and number of threads, and a cache that holds all.
+    /// Each size of pages with each cache, latency and number of threads, and a cache that holds everything.
     fn settings(&self) -> Vec<Setting> {
         let options = self.options;
         let latencies = options.latencies();
@@ -144,7 +144,7 @@ impl Bench<'_> {
         let image: &Path = self.image.path();
         let namespace = format!("mem:file={},latency_us={}", image.display(), setting.latency_us);
         let target = ChildTarget::start(&namespace, false)?;
-        // Where all fits what is measured is a cache that is full, after it was filled.
+        // Where everything fits, reads with a warm cache are measured.
         let workloads = match setting.cache_percent {
             Some(_) => self.options.workloads(&setting.pages).join(","),
             None => "uniform".to_owned(),

@@ -9,7 +9,7 @@ const ROW_BYTES: u64 = 32;
 /// The options of `bpfof bench wiredtiger`.
 #[derive(Args)]
 pub struct WiredtigerOptions {
-    /// A minute's worth of it: few rows, few workloads, short repetitions.
+    /// Run for about a minute: few rows, few workloads, short repetitions.
     #[arg(long)]
     pub(super) quick: bool,
     /// Rows of 16 + 16 bytes [default: 8000000; with --quick 1000000].
@@ -21,14 +21,14 @@ pub struct WiredtigerOptions {
     /// Sizes of pages [default: 512,default].
     #[arg(long, value_delimiter = ',', default_value = "512,default")]
     pub(super) pages: Vec<String>,
-    /// Caches, in percent of keys and values [default: 1,5].
+    /// Cache sizes, in percent of keys and values [default: 1,5].
     #[arg(long, value_delimiter = ',', default_value = "1,5")]
     pub(super) caches: Vec<u64>,
-    /// Workloads, but where all fits into the cache [default: with pages of 512 bytes uniform,zipf,c,b,a,f,d,e, else and
-    /// with --quick uniform,zipf].
+    /// Workloads, except for the run in which everything fits into the cache [default: with pages of 512 bytes
+    /// uniform,zipf,c,b,a,f,d,e, otherwise and with --quick uniform,zipf].
     #[arg(long, value_delimiter = ',')]
     pub(super) workloads: Option<Vec<String>>,
-    /// Leave out the run in which all fits into the cache.
+    /// Leave out the run in which everything fits into the cache.
     #[arg(long)]
     pub(super) no_fit: bool,
     /// Numbers of threads that use the database, on one processor [default: 8].
@@ -77,12 +77,12 @@ impl WiredtigerOptions {
         self.keys().saturating_mul(ROW_BYTES)
     }
 
-    /// A cache of so many percent of keys and values, and at least WiredTiger's smallest.
+    /// A cache of so many percent of keys and values, but at least WiredTiger's minimum.
     pub(super) fn cache_bytes(&self, percent: u64) -> u64 {
         (self.data_bytes() / 100).saturating_mul(percent).max(1 << 20)
     }
 
-    /// Room for the tables, a copy of one, what updates write elsewhere, and the journal.
+    /// Room for the tables, a copy of one, pages that updates write elsewhere, and the journal.
     pub(super) fn image_bytes(&self) -> u64 {
         let tables = self.pages.len() as u64 + 1;
         (self.data_bytes().saturating_mul(4 * tables) + (512 << 20)).next_multiple_of(1 << 20)

@@ -1,11 +1,11 @@
-//! What the program has measured, and what follows from it.
+//! The program's measurements, and the figures computed from them.
 
 use crate::legend::{self, Word};
 use crate::measurement::{median, range, spread_percent};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// A line of the program: one repetition of a workload in a mode.
+/// A line of the program's output: one repetition of a workload in a mode.
 #[derive(Clone, Deserialize)]
 pub(super) struct Measurement {
     /// The version of WiredTiger.
@@ -24,11 +24,11 @@ pub(super) struct Measurement {
     pub(super) failed: u64,
 }
 
-/// How the table is, and the cache.
+/// The configuration of table and cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Setting {
     pub(super) pages: String,
-    /// Of keys and values; none where all fits.
+    /// Of keys and values; none where everything fits.
     pub(super) cache_percent: Option<u64>,
     pub(super) cache_bytes: u64,
     pub(super) latency_us: u64,
@@ -39,21 +39,21 @@ pub(super) struct Setting {
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) ops_per_s: f64,
-    /// The least and the most of the repetitions.
+    /// The least and the greatest of the repetitions.
     ops_per_s_range: [f64; 2],
     p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) host_cpu_us_per_op: f64,
     pub(super) target_cpu_us_per_op: f64,
     pub(super) round_trips_per_op: f64,
-    /// Searches of which a chain gave the answer, of all operations.
+    /// Searches that a chain answered, as a share of all operations.
     values_per_op: f64,
     failed: u64,
-    /// Part of all processors' time that a hypervisor took, at most, of 1.
+    /// The largest share of all processors' time that a hypervisor took, of 1.
     stolen_max: f64,
 }
 
-/// A workload in both modes.
+/// The figures of a workload in both modes.
 #[derive(Debug, Serialize)]
 pub(super) struct Case {
     #[serde(skip)]
@@ -63,15 +63,15 @@ pub(super) struct Case {
     pub(super) workload: String,
     pub(super) plain: Figures,
     pub(super) pushdown: Figures,
-    /// Pushdown over plain.
+    /// Pushdown divided by plain.
     pub(super) ops_ratio: f64,
-    /// Plain over pushdown.
+    /// Plain divided by pushdown.
     pub(super) p99_ratio: f64,
-    /// Plain over pushdown, of both sides.
+    /// Plain divided by pushdown, for both sides together.
     pub(super) cpu_ratio: f64,
 }
 
-/// What the papers' authors measured with WiredTiger, patched, LSM trees of 512-byte pages.
+/// The papers' measurements with WiredTiger, patched, LSM trees of 512-byte pages.
 #[derive(Debug, Serialize)]
 pub(super) struct Papers {
     xrp_ycsb_max_ops_ratio: f64,
@@ -87,20 +87,20 @@ pub(super) const PAPERS: Papers = Papers {
     bpf_of_uniform_max_ops_ratio: 1.30,
 };
 
-/// The least of the caches, in 512-byte pages unless said otherwise; missing if that was not measured.
+/// The worst of the caches, in 512-byte pages unless said otherwise; missing if not measured.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Summary {
     uniform_ops_ratio: Option<f64>,
     zipfian_ops_ratio: Option<f64>,
     p99_ratio: Option<f64>,
     default_pages_ops_ratio: Option<f64>,
-    /// Processor time of both sides that is saved with default pages, of 1.
+    /// Processor time of both sides saved with default pages, of 1.
     default_pages_cpu_less: Option<f64>,
-    /// Where all fits the cache.
+    /// Where everything fits the cache.
     fitting_ops_ratio: Option<f64>,
     round_trips_plain: Option<f64>,
     round_trips_pushdown: Option<f64>,
-    /// The least of YCSB's a to f.
+    /// The worst of YCSB's a to f.
     ycsb_ops_ratio: Option<f64>,
 }
 
@@ -125,7 +125,7 @@ fn figures(all: &[&Measurement]) -> Figures {
     }
 }
 
-/// One case for each workload of which both modes were measured.
+/// One case for each workload that was measured in both modes.
 pub(super) fn cases(setting: &Setting, measured: &[Measurement]) -> Vec<Case> {
     let mut names: Vec<&str> = measured.iter().map(|one| one.workload.as_str()).collect();
     names.dedup();
@@ -189,9 +189,9 @@ pub(super) fn summary(cases: &[Case]) -> Summary {
     }
 }
 
-/// What the words of the table mean.
+/// The meaning of the table's words.
 const WORDS: [Word<'static>; 8] = [
-    ("pages", "their size in bytes; default: WiredTiger's, of 4 and 32 KiB"),
+    ("pages", "their size in bytes; default: WiredTiger's default of 4 and 32 KiB"),
     ("cache MiB", "WiredTiger's cache; all: larger than all keys and values"),
     ("workload", "uniform and zipf (0.99) reads; a to f: YCSB's"),
     ("plain", "WiredTiger alone, with single reads on the same connections"),
@@ -204,7 +204,7 @@ const WORDS: [Word<'static>; 8] = [
     ("trips/op", "round trips of an operation, plain → pushdown"),
 ];
 
-/// The cases as a table, explained.
+/// The cases as a table, with explanations.
 pub(super) fn text(wiredtiger: &str, cases: &[Case]) -> String {
     let mut text = format!(
         "WiredTiger {wiredtiger}\n{:<8} {:>9} {:>6} {:>8}  {:<9} {:>11} {:>5} {:>14} {:>5} {:>6} {:>9} {:>9} {:>12}\n",
@@ -245,8 +245,7 @@ pub(super) fn text(wiredtiger: &str, cases: &[Case]) -> String {
              99th percentile; BPF-oF 1.2 times in YCSB A, up to 1.3 times for uniform reads.\n";
     let failed: u64 = cases.iter().map(|case| case.plain.failed + case.pushdown.failed).sum();
     if failed > 0 {
-        let _ =
-            writeln!(text, "{failed} chains failed; WiredTiger's own reads found those values.");
+        let _ = writeln!(text, "{failed} chains failed; WiredTiger read those values itself.");
     }
     let stolen = cases.iter().map(|case| case.plain.stolen_max.max(case.pushdown.stolen_max));
     let stolen = 100.0 * stolen.fold(0.0, f64::max);
@@ -264,7 +263,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Uniform reads, or the first case, in a sentence to repeat.
+/// Uniform reads, or the first case, as a quotable sentence.
 fn sentence(cases: &[Case]) -> Option<String> {
     let uniform = cases.iter().find(|case| case.workload == "uniform");
     let case = uniform.or(cases.first())?;
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_even_number_the_middle_counts() {
+    fn even_numbers_of_measurements_have_the_middle_as_median() {
         let all = [measurement("plain", 1000, 90.0, 2500), measurement("plain", 3000, 30.0, 3000)];
         let found = figures(&all.each_ref());
         assert_eq!((found.ops_per_s, found.p99_us), (1000.0, 60.0));
@@ -330,7 +329,7 @@ mod tests {
         all.extend(cases(&setting(5), &measured[..2]));
         assert_eq!(all.len(), 2);
         assert!((all[0].ops_ratio - 3.6).abs() < 1e-9 && (all[0].p99_ratio - 4.5).abs() < 1e-9);
-        // Another drive does not count.
+        // Measurements with another drive are ignored.
         let other = Setting { latency_us: 90, ..setting(1) };
         all.extend(cases(&other, &[measured[0].clone(), measured[0].clone()]));
         let summary = summary(&all);

@@ -1,4 +1,4 @@
-//! What is measured: instructions of a guest that are counted from outside, or time.
+//! The unit of the measurement: instructions of a guest, counted by its emulator, or time.
 #![allow(unsafe_code)]
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -7,14 +7,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Of whatever part of the measurement; errors are told to people.
+/// For all parts of the measurement; errors are shown to the user.
 pub(super) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// What figures are in.
+/// The unit of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
-    /// Of all processors of the machine, its kernel included.
+    /// Instructions of all processors of the machine, including its kernel.
     Instructions,
     Nanoseconds,
 }
@@ -28,7 +28,7 @@ impl Unit {
     }
 }
 
-/// Goes up with instructions or time.
+/// Increases with instructions or time.
 #[derive(Debug)]
 pub(super) enum Counter {
     /// Memory of the machine's emulator (interop/nvme/count.c), mapped until the process ends.
@@ -37,7 +37,7 @@ pub(super) enum Counter {
 }
 
 impl Counter {
-    /// Instructions if the emulator counts them.
+    /// Counts instructions if the emulator does.
     pub(super) fn find() -> Result<Counter> {
         let Some(device) = shared_memory(Path::new("/sys/bus/pci/devices"))? else {
             return Ok(Counter::Time(Instant::now()));
@@ -46,7 +46,7 @@ impl Counter {
         let named = |error| format!("cannot map {}: {error}", path.display());
         let file = File::options().read(true).write(true).open(&path).map_err(named)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, which is never taken away.
+        // SAFETY: a new mapping, which is never removed.
         let at = unsafe { mmap(std::ptr::null_mut(), 4096, access, MapFlags::SHARED, &file, 0) };
         Ok(Counter::Instructions(at.map_err(|error| named(error.into()))?.cast()))
     }
@@ -66,13 +66,13 @@ impl Counter {
         }
     }
 
-    /// The same as a measurement begins. The emulator is told its number, for counts by place.
+    /// Reads the counter at the beginning of a measurement. The emulator gets its number, for counts by place.
     pub(super) fn begin(&self, number: u64) -> u64 {
         self.tell(number);
         self.now()
     }
 
-    /// The same as it ends.
+    /// Reads the counter at the end of a measurement.
     pub(super) fn end(&self) -> u64 {
         let now = self.now();
         self.tell(0);
@@ -81,13 +81,13 @@ impl Counter {
 
     fn tell(&self, number: u64) {
         if let Counter::Instructions(at) = self {
-            // SAFETY: as in `now`; the second word is this process's, the emulator only reads it.
+            // SAFETY: as in `now`; the second word is written only by this process, the emulator reads it.
             unsafe { at.add(1).write_volatile(number) };
         }
     }
 }
 
-/// The PCI device of memory that is shared with the emulator (ivshmem).
+/// The PCI device of the memory shared with the emulator (ivshmem).
 fn shared_memory(devices: &Path) -> Result<Option<PathBuf>> {
     let Ok(entries) = fs::read_dir(devices) else { return Ok(None) };
     for entry in entries {

@@ -1,4 +1,4 @@
-//! What chains read: linked blocks, and a BPF-KV database.
+//! The data that chains read: linked blocks, and a BPF-KV database.
 
 use super::counter::Result;
 use bpfkv::create::{Extent, write_database};
@@ -14,16 +14,16 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Linked blocks, 2 MiB of them.
+/// The number of linked blocks, 2 MiB in total.
 const BLOCKS: u64 = 4096;
-/// Of a linked block, and the unit of BPF-KV.
+/// Size of a linked block, and the unit of BPF-KV.
 pub(super) const BLOCK_BYTES: u32 = 512;
 /// Levels of the database: a get makes 4 reads.
 const LEVELS: u32 = 3;
 
 const FOLLOW_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/follow.bpf.o"));
 
-/// What one operation is.
+/// The kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Load {
@@ -56,7 +56,7 @@ impl Load {
         }
     }
 
-    /// The file in a folder.
+    /// The name of the file in its folder.
     pub(super) const fn file_name(self) -> &'static str {
         match self {
             Load::Chain(_) => "linked-blocks",
@@ -80,7 +80,7 @@ pub(super) fn write(folder: &Path) -> Result<Links> {
     Ok(links)
 }
 
-/// Numbers from a seed, for keys and starts.
+/// Random numbers from a seed, for keys and starts.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -126,14 +126,14 @@ impl Links {
     }
 }
 
-/// One operation: what it asks for, and how far a process that reads by itself has come.
+/// One operation: its query, and the progress of a process that makes the reads itself.
 #[derive(Debug)]
 pub(super) struct Operation {
     load: Load,
-    /// A key, or the place in the cycle.
+    /// The key, or the place in the cycle.
     wanted: u64,
     cursor: GetCursor,
-    /// Of linked blocks: the next read, reads that are left, the number found.
+    /// For linked blocks: the next read, the reads left, the number found.
     walk: (u64, u32, u64),
 }
 
@@ -142,7 +142,7 @@ impl Operation {
         Operation { load, wanted: 0, cursor: GetCursor::new(), walk: (0, 0, 0) }
     }
 
-    /// Takes another one at random; the argument of its function. The first read is at
+    /// Begins another random operation; returns the argument of its function. The first read is at
     /// [`first`](Self::first).
     pub(super) fn begin(&mut self, random: &mut Random, links: &Links) -> [u8; 8] {
         match self.load {
@@ -167,7 +167,7 @@ impl Operation {
         }
     }
 
-    /// The next read; None when the answer is there.
+    /// The next read; None when the answer is complete.
     pub(super) fn read(&mut self) -> Option<(u64, u32)> {
         match self.load {
             Load::Chain(_) => (self.walk.1 > 0).then_some((self.walk.0, BLOCK_BYTES)),
@@ -178,7 +178,7 @@ impl Operation {
         }
     }
 
-    /// Goes on with what was read.
+    /// Continues with the bytes of a read.
     pub(super) fn feed(&mut self, data: &[u8]) -> Result<()> {
         let word = |at: usize| data.get(at..at + 8).and_then(|word| word.try_into().ok());
         match (self.load, word(0).zip(word(8))) {
@@ -191,7 +191,7 @@ impl Operation {
         Ok(())
     }
 
-    /// Whether the process that reads by itself has found what is right.
+    /// Whether the process that makes the reads itself has found the right answer.
     pub(super) fn is_right(&mut self, links: &Links) -> bool {
         match self.load {
             Load::Chain(reads) => self.walk.2 == links.at(self.wanted + u64::from(reads) - 1),
@@ -215,7 +215,7 @@ impl Operation {
     }
 }
 
-/// The number that it begins with is compared: more would be a part of what is measured.
+/// Compares only the number at the beginning: more would distort the measurement.
 fn is_value(value: &Value, key: u64) -> bool {
     value[..8] == key.to_le_bytes()
 }

@@ -1,5 +1,5 @@
-//! `bpfof bench xrp`: chains in the interrupt of an NVMe drive (docs/kernel.md) against the same chains
-//! by other ways, as in XRP's evaluation.
+//! `bpfof bench xrp`: chains in the interrupt of an NVMe drive (docs/kernel.md) against the same chains in other ways,
+//! as in XRP's evaluation.
 
 mod counter;
 mod load;
@@ -23,11 +23,11 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use worker::{Done, Way, Worker};
 
-/// Chains of 1 to so many reads.
+/// The longest chains, in reads.
 const READS_MAX: u32 = 10;
-/// Reads of the chains of which many are in flight.
+/// Length of the chains of which many are in flight, in reads.
 const READS_DEEP: u32 = 6;
-/// Of the module.
+/// The module's device.
 const DEVICE: &str = "/dev/bpfof-xrp";
 
 /// The options of `bpfof bench xrp`.
@@ -37,7 +37,7 @@ pub struct XrpOptions {
     drive: PathBuf,
     /// A folder on the file system of the drive.
     folder: PathBuf,
-    /// The module's file [default: what is installed for this kernel]
+    /// The module's file [default: the one installed for this kernel]
     #[arg(long)]
     module: Option<PathBuf>,
     /// Chains of each measurement
@@ -46,15 +46,15 @@ pub struct XrpOptions {
     /// Measurements of each case; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// In flight, besides 1
+    /// Chains in flight, in addition to 1
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16], value_parser = clap::value_parser!(u64).range(1..=16))]
     depths: Vec<u64>,
-    /// Write figures as JSON, with a summary.
+    /// Write the figures to this file, as JSON with a summary.
     #[arg(long)]
     json: Option<PathBuf>,
 }
 
-/// The kernel module, as long as it is to be loaded.
+/// The kernel module; dropping it unloads the module.
 struct Module;
 
 impl Module {
@@ -66,18 +66,18 @@ impl Module {
         }
         match command.stdout(Stdio::null()).status()?.success() {
             true => Ok(Module),
-            false => Err("the module cannot be loaded".into()),
+            false => Err("cannot load the module".into()),
         }
     }
 
-    /// Whether each read is issued by a work item.
+    /// Sets whether each read is issued by a work item.
     fn hand_over(all: bool) -> Result<()> {
         const PARAMETER: &str = "/sys/module/bpfof_xrp/parameters/hand_over";
         std::fs::write(PARAMETER, if all { "1" } else { "0" })
             .map_err(|error| format!("cannot set {PARAMETER}: {error}").into())
     }
 
-    /// Hops that it has made since it was loaded.
+    /// Hops of the module since it was loaded.
     fn hops() -> Result<u64> {
         const COUNTERS: &str = "/sys/kernel/debug/bpfof_xrp/counters";
         let text = std::fs::read_to_string(COUNTERS)
@@ -89,7 +89,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // Its readers are gone; the kernel lets go of their functions a moment later.
+        // Its readers are closed; the kernel releases their functions a moment later.
         for _ in 0..50 {
             let status = Command::new("rmmod").arg("bpfof_xrp").stderr(Stdio::null()).status();
             if status.is_ok_and(|status| status.success()) {
@@ -97,25 +97,25 @@ impl Drop for Module {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        eprintln!("the module is still loaded: bpfof xrp unload");
+        eprintln!("the module is still loaded: run bpfof xrp unload");
     }
 }
 
-/// The drive, and the files on it.
+/// The drive, and its files.
 struct Bench<'a> {
     options: &'a XrpOptions,
     counter: Counter,
     maps: FileMaps,
     folder: tempfile::TempDir,
     links: Links,
-    /// Set by Ctrl-C and SIGTERM: the files and the module are to be removed.
+    /// Set by Ctrl-C and SIGTERM: the files and the module must still be removed.
     stop: Arc<AtomicBool>,
 }
 
 pub(crate) fn run(options: &XrpOptions) -> Outcome {
     check_writable([&options.json])?;
     if Path::new(DEVICE).exists() {
-        let why = "the module is loaded, and what is to be compared is chains without it: run bpfof xrp unload";
+        let why = "the module is already loaded, but some measurements need chains without it: run bpfof xrp unload";
         return Err(why.into());
     }
     let report = measure(options).map_err(|error| error.to_string())?;
@@ -143,7 +143,7 @@ fn measure(options: &XrpOptions) -> Result<Report> {
         (1..=READS_MAX).map(|reads| (Load::Chain(reads), 1)).collect();
     plan.push((Load::Get, 1));
     plan.extend(options.depths.iter().map(|depth| (Load::Chain(READS_DEEP), *depth as usize)));
-    // Readers that find no module run chains without it, also later.
+    // Readers that find no module run chains without it, even if it is loaded later.
     let mut without = Vec::new();
     for (load, in_flight) in &plan {
         without.push(bench.all_workers(&Way::WITHOUT_MODULE, *load, *in_flight)?);
@@ -165,12 +165,12 @@ fn measure(options: &XrpOptions) -> Result<Report> {
 /// The character device of a namespace's block device.
 fn character(drive: &Path) -> Result<PathBuf> {
     let name = drive.file_name().and_then(|name| name.to_str()?.strip_prefix("nvme"));
-    let name = name.ok_or_else(|| format!("{} is no /dev/nvmeXnY", drive.display()))?;
+    let name = name.ok_or_else(|| format!("{} is not a /dev/nvmeXnY", drive.display()))?;
     Ok(drive.with_file_name(format!("ng{name}")))
 }
 
 impl Bench<'_> {
-    /// All ways in turn. For the emulator they have numbers from `first` on.
+    /// Measures all ways in turn. The emulator gets numbers from `first` on for them.
     fn case<'a>(
         &'a self,
         (load, in_flight): (Load, usize),
@@ -193,7 +193,7 @@ impl Bench<'_> {
                     }
                     Way::Pread | Way::IoUring | Way::Passthrough => self.sample(number, workers)?,
                 };
-                // The first loads functions and maps.
+                // The first repetition loads functions and maps.
                 if repetition > 0 {
                     samples.push(sample);
                 }
@@ -221,7 +221,7 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// A sample whose chains were all run by the module.
+    /// Takes a sample, and checks that the module ran all of its chains.
     fn sample_of_module(
         &self,
         number: u64,
@@ -235,7 +235,7 @@ impl Bench<'_> {
         match made >= wanted {
             true => Ok(sample),
             false => Err(format!(
-                "the module has made {made} of {wanted} hops: others ran in user space"
+                "the module made {made} of {wanted} hops: the others ran in user space"
             )
             .into()),
         }
@@ -259,14 +259,14 @@ impl Bench<'_> {
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 workers.iter_mut().map(|worker| scope.spawn(move || run(worker))).collect();
-            // Threads are made, and go, outside.
+            // Creating and joining threads is not measured.
             let before = self.counter.begin(number);
             begin.wait();
             end.wait();
             let spent = self.counter.end() - before;
             let mut all = Done { operations: 0, wrong: 0, latency: latencies()? };
             for thread in threads {
-                let done = thread.join().map_err(|_| "a thread has ended")??;
+                let done = thread.join().map_err(|_| "a thread panicked")??;
                 all.operations += done.operations;
                 all.wrong += done.wrong;
                 all.latency.add(&done.latency)?;

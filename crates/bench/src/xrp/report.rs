@@ -13,11 +13,11 @@ use std::fmt::Write as _;
 /// One way's figures for one case: medians over the repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
-    /// Of one operation: instructions, or ns at one in flight (time by operations, with more).
+    /// For one operation: instructions, or ns with one in flight (with more, time divided by operations).
     each: f64,
-    /// Of the repetitions, the least and the most.
+    /// The least and the most of the repetitions.
     each_range: [f64; 2],
-    /// In µs; of all repetitions. Means nothing in a virtual machine.
+    /// In µs, over all repetitions. Meaningless in a virtual machine.
     p99_us: f64,
     operations: u64,
     wrong_answers: u64,
@@ -30,7 +30,7 @@ impl Figures {
         for sample in samples {
             match &mut latency {
                 None => latency = Some(sample.done.latency.clone()),
-                // All have the same bounds.
+                // All histograms have the same bounds.
                 Some(all) => all.add(&sample.done.latency).unwrap_or_default(),
             }
         }
@@ -44,7 +44,7 @@ impl Figures {
     }
 }
 
-/// One kind of chain, and how many are in flight.
+/// One kind of chain, with a number in flight.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
     bench: &'static str,
@@ -65,10 +65,10 @@ impl Case {
     }
 }
 
-/// All of it.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// What the figures of operations and the summary are in.
+    /// The unit of the operations' figures and of the summary.
     unit: Unit,
     cases: Vec<Case>,
     summary: BTreeMap<String, f64>,
@@ -103,14 +103,14 @@ impl Report {
         self.cases.iter().flat_map(|case| case.ways.values()).map(|way| way.wrong_answers).sum()
     }
 
-    /// Tables, for people.
+    /// The tables.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "{} of one chain (of the whole machine, its kernel included), median of the repetitions{}\n\n",
+            "{} of one chain (for the whole machine, including its kernel), median of the repetitions{}\n\n",
             self.unit.name(),
             match self.unit {
                 Unit::Instructions => "",
-                Unit::Nanoseconds => "; with several in flight the time in which one of them ends",
+                Unit::Nanoseconds => "; with several in flight, the time per chain",
             }
         );
         let _ = write!(text, "{:<22}{:>9}", "reads of a chain", "in flight");
@@ -129,7 +129,7 @@ impl Report {
             }
             text.push('\n');
         }
-        let _ = write!(text, "{:<31}", "a read more");
+        let _ = write!(text, "{:<31}", "one more read");
         for way in Way::ALL {
             let _ = write!(text, "{:>13}", thousands(hop(&self.cases, way)));
         }
@@ -137,8 +137,8 @@ impl Report {
             [Way::Interrupt, Way::Passthrough].map(|way| hop(&self.cases, way));
         let _ = writeln!(
             text,
-            "\n\nA read more costs a chain that is alone {} {} in the interrupt, and {} by NVMe \
-             passthrough: {:.1} times that.",
+            "\n\nOne more read costs a single chain {} {} in the interrupt, and {} by NVMe \
+             passthrough: {:.1} times as much.",
             thousands(interrupt),
             self.unit.name(),
             thousands(passthrough),
@@ -148,7 +148,7 @@ impl Report {
     }
 }
 
-/// What a read more costs a chain that is alone.
+/// The cost of one more read for a chain that runs alone.
 fn hop(cases: &[Case], way: Way) -> f64 {
     let points: Vec<(f64, f64)> = cases
         .iter()

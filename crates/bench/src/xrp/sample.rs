@@ -1,11 +1,11 @@
-//! What was measured.
+//! Samples of measurements.
 
 use super::worker::Done;
 
 /// One measurement of one way.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// Instructions, or ns.
+    /// Instructions or ns.
     pub(super) spent: u64,
     pub(super) done: Done,
 }
@@ -16,7 +16,7 @@ impl Sample {
     }
 }
 
-/// What a read more costs: the slope of a line through these points (reads, cost), by least squares.
+/// The cost of one more read: the slope of a line through these points (reads, cost), by least squares.
 pub(super) fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

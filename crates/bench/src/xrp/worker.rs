@@ -20,19 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// `O_DIRECT`
 const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits().cast_signed();
 
-/// Where the chain is run, and how its reads are made. All are direct.
+/// Where the chain runs, and how its reads are made. All reads are direct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {
-    /// By the process, a system call a read.
+    /// In the process, one system call for each read.
     Pread,
-    /// By the process, on an io_uring.
+    /// In the process, on an io_uring.
     IoUring,
-    /// By the chain engine in the process, NVMe commands on an io_uring.
+    /// In the chain engine in the process, NVMe commands on an io_uring.
     Passthrough,
-    /// By the module in the drive's interrupt.
+    /// In the module, in the drive's interrupt.
     Interrupt,
-    /// By the module, each read issued by a work item.
+    /// In the module, each read issued by a work item.
     WorkItem,
 }
 
@@ -52,7 +52,7 @@ impl Way {
         }
     }
 
-    /// Threads for so many chains in flight, and chains of each.
+    /// The number of threads for so many chains in flight, and the chains of each thread.
     pub(super) const fn divide(self, in_flight: usize) -> (usize, usize) {
         match self {
             Way::IoUring | Way::Passthrough => (1, in_flight),
@@ -61,7 +61,7 @@ impl Way {
     }
 }
 
-/// What a worker has done.
+/// The results of a worker.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) operations: u64,
@@ -70,14 +70,14 @@ pub(super) struct Done {
     pub(super) latency: Histogram<u64>,
 }
 
-/// One thread's: so many chains in flight.
+/// One thread's worker, with so many chains in flight.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     links: &'a Links,
     random: Random,
     operations: Vec<(Operation, Instant)>,
     by: By,
-    /// Of the next operations, from `prepare` to `run`.
+    /// For the next operations, from `prepare` to `run`.
     latency: Option<Histogram<u64>>,
 }
 
@@ -98,7 +98,7 @@ struct Chains {
 }
 
 impl<'a> Worker<'a> {
-    /// By the module if it is loaded now, where the way is by chains. Its function and maps are in place.
+    /// Uses the module if it is loaded now and the way runs chains in it. The function and the maps are then in place.
     pub(super) fn new(
         (way, in_flight): (Way, usize),
         load: Load,
@@ -128,16 +128,16 @@ impl<'a> Worker<'a> {
         Ok(Worker { links, random, operations, by, latency: None })
     }
 
-    /// Makes room for latencies, and touches it: operations must not pay for page faults of the benchmark's.
+    /// Allocates memory for latencies, and touches it: operations must not pay for page faults of the benchmark.
     pub(super) fn prepare(&mut self) -> Result<()> {
         let mut latency = crate::measurement::latencies()?;
-        // What the compiler knows to be empty it would not write to.
+        // Opaque to the compiler, which would not write to memory known to be zero.
         std::hint::black_box(&mut latency).reset();
         self.latency = Some(latency);
         Ok(())
     }
 
-    /// After [`prepare`](Self::prepare): so many operations, at least one for each that may be in flight.
+    /// Must follow [`prepare`](Self::prepare): runs so many operations, at least one for each slot in flight.
     pub(super) fn run(&mut self, count: u64) -> Result<Done> {
         let Self { links, random, operations, by, latency } = self;
         let latency = latency.take().ok_or("it is not prepared")?;
@@ -152,17 +152,17 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A closed loop.
+/// The state of a closed loop.
 struct Loop<'a> {
     links: &'a Links,
     random: &'a mut Random,
-    /// Operations to begin.
+    /// Operations left to begin.
     left: u64,
     done: Done,
 }
 
 impl Loop<'_> {
-    /// The argument of the next operation, unless there were enough.
+    /// The argument of the next operation; None when enough have begun.
     fn begin(&mut self, (operation, began): &mut (Operation, Instant)) -> Option<[u8; 8]> {
         self.left = self.left.checked_sub(1)?;
         *began = Instant::now();
@@ -190,7 +190,7 @@ fn pread(file: &File, slot: &mut (Operation, Instant), loop_: &mut Loop<'_>) -> 
     Ok(())
 }
 
-/// The block around a read, which is inside one: its offset, and how many bytes before the read it begins.
+/// The block around a read, which lies within one block: its offset, and the distance from it to the read in bytes.
 const fn around((offset, _): (u64, u32)) -> (u64, usize) {
     let block = BLOCK_BYTES as u64;
     (offset / block * block, (offset % block) as usize)

@@ -1,4 +1,4 @@
-//! Ways to namespaces: listeners, and how well namespaces are reached there.
+//! Paths to namespaces: listeners, and the ANA states of namespaces there.
 
 use super::table::{table, text};
 use bpfof_controller::AnaState;
@@ -8,28 +8,29 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Time between two looks whether all is drained.
+/// Time between two checks whether all is drained.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often progress is told.
+/// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct Which {
-    /// A listener, repeatable: its number, its address or what it is advertised as [default: all].
+    /// A listener, repeatable: its number, its address or its advertised address [default: all].
     #[arg(long = "listener", value_name = "LISTENER")]
     listeners: Vec<String>,
 }
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// Listeners: where they are, how namespaces are reached there, what is in flight.
+    /// Listeners, with their addresses, the ANA states of namespaces there and the commands in flight.
     Listeners,
-    /// Have hosts go elsewhere: namespaces become inaccessible, hosts are told, and the command waits until
-    /// nothing is in flight. Hosts that know of no paths are disconnected; nobody is let in until `undrain`.
+    /// Move hosts to other listeners: namespaces become inaccessible, hosts are told, and the command waits until
+    /// nothing is in flight. Hosts that have never read the ANA log are disconnected; no host can connect until
+    /// `undrain`.
     Drain {
         #[command(flatten)]
         which: Which,
-        /// Seconds to wait for what is in flight. When they are over it stays drained, and the command fails.
+        /// Seconds to wait for commands in flight. After that the command fails, and the listener stays drained.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
         /// End the connections as well, once nothing is in flight.
@@ -41,13 +42,14 @@ pub(super) enum Command {
         #[command(flatten)]
         which: Which,
     },
-    /// Change how namespaces are reached, until the target is started again, or its file says otherwise.
+    /// Change the ANA state of namespaces, until the target is started again, or its configuration file has another
+    /// state.
     Ana {
         /// optimized, non-optimized or inaccessible.
         state: AnaState,
         #[command(flatten)]
         which: Which,
-        /// Of these namespaces only: their anagrpid.
+        /// Only for namespaces of this ANA group (anagrpid).
         #[arg(long, value_name = "NUMBER")]
         group: Option<u32>,
     },
@@ -78,8 +80,9 @@ pub(super) fn run(client: &mut Client, command: &Command, json: bool) -> Outcome
     match left {
         0 => Ok(()),
         left => Err(format!(
-            "{left} connections still have commands in flight, or hosts do not know yet; the listeners stay \
-             drained: wait longer with another `bpfof ctl drain`, or `bpfof ctl undrain`"
+            "{left} connections still have commands in flight, or their hosts have not read the \
+             change yet; the listeners stay drained: wait longer with another `bpfof ctl drain`, \
+             or `bpfof ctl undrain`"
         )
         .into()),
     }
@@ -95,13 +98,13 @@ fn drained(listeners: &Value) -> impl Iterator<Item = &Value> {
     listeners.as_array().into_iter().flatten().filter(|of| of["drained"] == true)
 }
 
-/// Connections of drained listeners that have something in flight, or whose hosts do not know yet.
+/// Connections of drained listeners with commands in flight, or whose hosts have not read the change yet.
 fn busy(listeners: &Value) -> u64 {
     let count = |of: &Value, what: &str| of[what].as_u64().unwrap_or_default();
     drained(listeners).map(|of| count(of, "busy") + count(of, "untold")).sum()
 }
 
-/// Waits until nothing is in flight, tells how far it is, and gives the listeners as they are then.
+/// Waits until nothing is in flight, and shows the progress. Returns the last report of the listeners.
 fn wait(
     client: &mut Client,
     mut listeners: Value,
@@ -115,7 +118,7 @@ fn wait(
             told = Instant::now();
             for of in drained(&listeners) {
                 eprintln!(
-                    "{}: {} commands in flight, {} hosts do not know yet",
+                    "{}: {} commands in flight, {} hosts have not read the change yet",
                     text(&of["address"]),
                     of["in_flight"],
                     of["untold"]

@@ -1,13 +1,13 @@
-//! What is shown as a table.
+//! Output as tables.
 
 use serde_json::Value;
 
-/// A value as it is read: a text without its quotes.
+/// A value for people: a text without its quotes.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Columns as wide as what is in them; all but the first are set right.
+/// A table whose columns are as wide as their widest cells; all but the first are aligned right.
 pub(super) fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let all: Vec<Vec<String>> =
         [heads.iter().map(|head| (*head).to_owned()).collect()].into_iter().chain(rows).collect();

@@ -1,4 +1,4 @@
-//! `bpfof function check`: what a target would make of an object, without a target.
+//! `bpfof function check`: checks an object as a target would, without a target.
 
 use super::dry_run::{self, Run};
 use super::object::{choose, read_object};
@@ -23,8 +23,7 @@ pub(crate) struct Check {
     disasm: bool,
     #[command(flatten)]
     dry_run: dry_run::Options,
-    /// Prove for blocks of at least so many bytes: what the first read and the function itself ask
-    /// for.
+    /// Prove for blocks of at least this many bytes: the smallest read that the host or the function requests.
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = block_size,
           conflicts_with = "no_proof")]
     block_min: usize,
@@ -63,7 +62,7 @@ struct Report {
     variable_bytes: u64,
     native_bytes: usize,
     compile_us: u128,
-    /// Whether no access can fault; absent if that was not asked.
+    /// Whether no access can fault; absent with --no-proof.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<Proof>,
     /// The most instructions that a call executes; absent if that depends on data.
@@ -75,7 +74,7 @@ struct Report {
     code: Option<Vec<Line>>,
 }
 
-/// What a hop costs the target's processor, its reads not counted.
+/// The processor time of a hop at the target, without its reads.
 #[derive(Serialize)]
 struct Cost {
     hop_ns: Option<f64>,
@@ -83,15 +82,15 @@ struct Cost {
     ns_per_instruction: f64,
 }
 
-/// Where a cost is known from.
+/// How a cost is known.
 #[derive(Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CostFrom {
-    /// The fastest of the calls of --run.
+    /// From the fastest call of --run.
     Run,
     /// The most instructions that a call executes.
     Instructions,
-    /// It is not known: it depends on data.
+    /// Unknown: the cost depends on data.
     Data,
 }
 
@@ -125,8 +124,8 @@ pub(crate) fn run(options: &Check) -> Outcome {
     failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-/// Checks an entry point of `object`, and prints what comes of it unless JSON is wanted: first the dry
-/// run, and nothing else of a function that fails there.
+/// Checks an entry point of `object`, and prints the result unless JSON is wanted: first the dry run, and if that fails
+/// only the disassembly besides.
 fn check(
     object: &[u8],
     (index, entry): (usize, &Entry),
@@ -189,7 +188,7 @@ fn report(
     }
 }
 
-/// From a call if there was one, or from the longest way through the function.
+/// The cost of a hop, from the dry run if it did not fault, else from the longest path through the function.
 fn cost(summary: &Summary, run: Option<&Run>, ns_per_instruction: f64) -> Cost {
     let (hop_ns, from) = match (run, summary.steps) {
         (Some(run), _) if run.fault.is_none() => (Some(run.best_ns as f64), CostFrom::Run),
@@ -210,7 +209,7 @@ fn disassemble(program: &Program) -> Vec<Line> {
             source: source.map(|line| line.text.to_string()),
         }
     });
-    // The second slot of a constant has no words.
+    // The second slot of a 64-bit constant has no text.
     lines.filter(|line| !line.instruction.is_empty()).collect()
 }
 
@@ -276,7 +275,7 @@ fn print_proof(proof: &Proof, block_min: usize) {
 
 fn print_cost(report: &Report) {
     let Cost { hop_ns, from, ns_per_instruction } = report.cost;
-    let pace = format!("{ns_per_instruction:.2} ns, as a small loop takes here");
+    let pace = format!("{ns_per_instruction:.2} ns, as in a small loop on this machine");
     match (from, hop_ns, report.worst_instructions) {
         (CostFrom::Run, Some(ns), _) => {
             println!("  cost of a hop, without its reads: {ns:.0} ns, the fastest of 100 runs");

@@ -1,4 +1,4 @@
-//! The target whose functions are meant, and what they are called there.
+//! Options that name a target, and the functions that are installed there.
 
 use super::identity::Identity;
 use bpfof_host::{Controller, FunctionId, TargetUrl};
@@ -17,7 +17,7 @@ pub(crate) struct Target {
     pub(super) json: bool,
 }
 
-/// Connects as the host that the options say.
+/// Connects with the host identity of the options.
 pub(super) fn connect(options: &Target) -> Result<Controller, Box<dyn std::error::Error>> {
     let mut url = options.target.clone();
     url.host_nqn = options.identity.host_nqn.clone().or(url.host_nqn);
@@ -26,7 +26,7 @@ pub(super) fn connect(options: &Target) -> Result<Controller, Box<dyn std::error
     Ok(controller)
 }
 
-/// The function that is installed by this name, or has this id.
+/// The installed function with this name or id.
 pub(super) fn installed(
     controller: &mut Controller,
     name_or_id: &str,

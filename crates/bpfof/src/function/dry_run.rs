@@ -19,7 +19,7 @@ pub(super) struct Options {
     /// Call the function once on the contents of this file as the block that was read.
     #[arg(long, value_name = "BLOCK")]
     pub(super) run: Option<PathBuf>,
-    /// The argument for --run: what scratch begins with.
+    /// The argument for --run: a file with the first bytes of scratch.
     #[arg(long, value_name = "FILE", requires = "run")]
     scratch: Option<PathBuf>,
     /// Size of scratch for --run, in bytes.
@@ -41,30 +41,30 @@ fn scratch_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What one call did.
+/// The result of one call.
 #[derive(Serialize)]
 pub(super) struct Run {
-    /// What the function returned; not 0 aborts the chain.
+    /// The return value of the function; any but 0 aborts the chain.
     code: u32,
     budget_used: i64,
-    /// Of the first call and of the fastest of several on fresh arenas.
+    /// Times of the first call, and of the fastest of [`CALLS`], each on a cleared arena.
     first_ns: u128,
     pub(super) best_ns: u128,
     done: bool,
     answer_hex: String,
     next: Vec<NextRead>,
-    /// What the first call said by `bpfof_trace`.
+    /// Output of the first call by `bpfof_trace`.
     pub(super) trace: Vec<String>,
-    /// What ended the call, if it did not return.
+    /// The fault that ended the call, if it did not return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fault: Option<String>,
     /// Why a target ends the chain although the call returned 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) invalid_output: Option<String>,
-    /// The first line that has divided by zero.
+    /// The first source line that divided by zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     division_by_zero: Option<String>,
-    /// It was proved that no access can fault, and one did.
+    /// An access faulted although it was proved that none can.
     pub(super) verifier_alarm: bool,
     #[serde(skip)]
     is_access: bool,
@@ -79,8 +79,8 @@ struct NextRead {
     size: u32,
 }
 
-/// No other function is there; what the function says is collected, and it has its maps, empty at
-/// first.
+/// The environment of a dry run: no other functions, the function's own maps, empty at first, and a list of the lines
+/// that it traces.
 struct Surroundings {
     said: Vec<String>,
     maps: Vec<Map>,
@@ -108,19 +108,19 @@ impl Environment for Surroundings {
     }
 }
 
-/// What calls on the same block came to, and took.
+/// Results and times of calls on the same block.
 struct Timed {
     first_ns: u128,
     best_ns: u128,
     code: u32,
     budget_used: i64,
-    /// What the first call said.
+    /// Output of the first call by `bpfof_trace`.
     trace: Vec<String>,
-    /// What ended the last call, if it did not return.
+    /// The fault that ended the last call, if it did not return.
     fault: Option<Fault>,
 }
 
-/// A block and what the function is called with.
+/// The block and the argument of the calls.
 struct Subject<'a> {
     data: Vec<u8>,
     argument: Vec<u8>,
@@ -128,7 +128,7 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Gets the arena ready for a call; returns what the call can access.
+    /// Prepares the arena for a call; returns the limit of the call's accesses.
     fn prepare(&self, arena: &mut Arena) -> Limit {
         arena.wipe();
         arena.data_mut(0..self.data.len()).copy_from_slice(&self.data);
@@ -137,11 +137,10 @@ impl Subject<'_> {
         arena.begin_call(0..self.data.len(), self.options.offset, 0, 0)
     }
 
-    /// Calls the function a hundred times, or until it faults. The arena is left as the last call
-    /// leaves it.
+    /// Calls the function a hundred times, or until it faults. The arena stays as the last call has left it.
     fn time(&self, native: &NativeFunction, arena: &mut Arena) -> Timed {
         let mut timed: Option<Timed> = None;
-        // The first call is what a user would see; the others tell what it costs once it is warm.
+        // The first call takes as long as a user would see; the others give the cost with warm caches.
         for _ in 0..CALLS {
             let limit = self.prepare(arena);
             let (mut left, mut surroundings) = (budget(), Surroundings::new(native.program()));
@@ -170,7 +169,7 @@ impl Subject<'_> {
         timed.expect("there was a first call")
     }
 
-    /// The first line that divides by zero, from the oracle, which runs the call once more.
+    /// The first source line that divides by zero. The interpreter (the oracle) runs the call once more for it.
     fn division_by_zero(&self, program: &Program) -> Option<String> {
         let mut arena = Arena::new();
         let limit = self.prepare(&mut arena);
@@ -182,7 +181,7 @@ impl Subject<'_> {
     }
 }
 
-/// The units that a call may take.
+/// The instruction budget of a call.
 fn budget() -> i64 {
     i64::from(TargetConfig::default().limits.instructions_per_call)
 }
@@ -233,7 +232,7 @@ pub(super) fn call(
     })
 }
 
-/// What a function asks for.
+/// The outputs of a call.
 #[derive(Default)]
 struct Outputs {
     done: bool,
@@ -241,8 +240,7 @@ struct Outputs {
     next: Vec<NextRead>,
 }
 
-/// The outputs of a call that has returned 0, checked as a target checks them, but for what depends on
-/// files.
+/// The outputs of a call that has returned 0, checked as a target checks them, except for checks that need the files.
 fn outputs(arena: &Arena) -> Result<Outputs, InvalidOutput> {
     if arena.context_u32(context::DONE) != 0 {
         let length = arena.context_u32(context::OUT_LEN) as usize;
@@ -260,7 +258,7 @@ fn outputs(arena: &Arena) -> Result<Outputs, InvalidOutput> {
         offset: arena.context_u64(context::NEXT_OFFSET + 8 * index),
         size: arena.context_u32(context::NEXT_SIZE + 4 * index),
     };
-    // A read of nothing is none.
+    // Reads of 0 bytes do not count.
     let next: Vec<NextRead> = (0..reads).map(read).filter(|read| read.size != 0).collect();
     let bytes: u64 = next.iter().map(|read| u64::from(read.size)).sum();
     if next.is_empty() {
@@ -282,12 +280,12 @@ fn read_at_most(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
 }
 
 impl Run {
-    /// It was proved that no access can fault on blocks of at least `block_min` bytes.
+    /// Raises the alarm if an access has faulted, given a proof that none can on blocks of at least `block_min` bytes.
     pub(super) fn compare_with_proof(&mut self, block_min: usize) {
         self.verifier_alarm = self.is_access && self.block_bytes >= block_min;
     }
 
-    /// Why a chain fails that makes this call; None if it goes on, or the function itself ends it.
+    /// Why a chain with this call fails; None if the chain goes on, or the function itself ends it.
     pub(super) fn failure(&self) -> Option<String> {
         if let Some(invalid) = &self.invalid_output {
             return Some(format!(
@@ -297,16 +295,17 @@ impl Run {
         let fault = self.fault.as_ref()?;
         let alarm = match self.verifier_alarm {
             true => {
-                "\nThis access was proved not to fault: the verifier, or what we tell it, is wrong. \
-                 Nothing was harmed. Please report it, with the object and the files of --run."
+                "\nThis access was proved not to fault: the verifier, or our input to it, is \
+                 wrong. Nothing was harmed. Please report it, with the object and the files of \
+                 --run."
             }
             false => "",
         };
         Some(format!("{fault}{alarm}"))
     }
 
-    /// What came of a call of the function with this name. What went wrong is the error that the
-    /// command ends with.
+    /// Prints the result of a call of the function with this name. A failure is not printed here: the command ends with
+    /// it as its error.
     pub(super) fn print(&self, name: &str) {
         if self.failure().is_none() {
             println!(
@@ -320,7 +319,9 @@ impl Run {
             self.print_outputs();
         }
         if let Some(line) = &self.division_by_zero {
-            println!("  note: {line} divides by zero; that gives 0, and as remainder the dividend");
+            println!(
+                "  note: {line} divides by zero; the quotient is 0, the remainder is the dividend"
+            );
         }
         for line in &self.trace {
             println!("  trace: {line}");

@@ -1,11 +1,11 @@
-//! Which host the commands are: what is kept at a target belongs to the host that has installed it.
+//! The host identity of the commands: a function at a target belongs to the host that has installed it.
 
 use bpfof_host::Options;
 use clap::Args;
 use std::str::FromStr;
 use twox_hash::XxHash3_64;
 
-/// Where nvme-cli has the identity of this machine.
+/// The file in which nvme-cli keeps the identifier of this machine; the next one has its NQN.
 const HOST_ID_FILE: &str = "/etc/nvme/hostid";
 const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
 
@@ -31,18 +31,18 @@ impl FromStr for HostId {
 
 #[derive(Args)]
 pub(super) struct Identity {
-    /// Identifier of the host that this is: a UUID [default: that of /etc/nvme/hostid, or one of this
-    /// user on this machine].
+    /// Host identifier to connect with: a UUID [default: that of /etc/nvme/hostid, or one made from this user and
+    /// machine].
     #[arg(long, value_name = "UUID")]
     host_id: Option<HostId>,
-    /// Its NQN [default: that of the address or of hosts.toml, of
-    /// /etc/nvme/hostnqn, or made from the identifier].
+    /// Host NQN to connect with [default: that of the address, of hosts.toml or of /etc/nvme/hostnqn, or made from the
+    /// identifier].
     #[arg(long, value_name = "NQN")]
     pub(super) host_nqn: Option<String>,
 }
 
 impl Identity {
-    /// Options for a connection of this host; its NQN, if there is one, goes into the address.
+    /// Options for a connection as this host. The caller puts the NQN, if one is given, into the address.
     pub(super) fn options(&self) -> Options {
         self.host_id.map_or_else(default_options, |id| Options::for_host(id.0))
     }
@@ -69,12 +69,12 @@ fn options_of_machine(id: HostId, nqn: Option<String>) -> Options {
     }
 }
 
-/// The same in each process of this user, and unlike that of other users and machines.
+/// A host identifier that is the same in all processes of this user, and differs between users and machines.
 fn of_user(machine: &str) -> [u8; 16] {
     let text = format!("bpfof {machine} {}", rustix::process::getuid().as_raw());
     let half = |seed| XxHash3_64::oneshot_with_seed(seed, text.as_bytes()).to_be_bytes();
     let mut id: [u8; 16] = [half(1), half(2)].concat().try_into().expect("twice 8");
-    // A UUID of version 8: made as its maker likes.
+    // A UUID of version 8, whose contents are up to its maker (RFC 9562).
     id[6] = (id[6] & 0x0f) | 0x80;
     id[8] = (id[8] & 0x3f) | 0x80;
     id

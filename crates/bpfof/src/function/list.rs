@@ -5,9 +5,9 @@ use bpfof_host::{Controller, ForeignFunction, FunctionId, FunctionReportEntry};
 use bpfof_terminal::Outcome;
 use serde_json::{Value, json};
 
-/// What is told of one function.
+/// A function as it is listed.
 struct Listed {
-    /// The program's association; none if it is installed for all.
+    /// Controller id of the association that has loaded it; none if it is installed for all hosts.
     controller: Option<u16>,
     report: FunctionReportEntry,
     last_fault: Option<String>,
@@ -37,7 +37,7 @@ pub(super) fn list(options: &Target) -> Outcome {
     Ok(())
 }
 
-/// Those that are installed, and those of the host's other programs.
+/// The installed functions, and those of other programs of this host.
 fn all(controller: &mut Controller) -> Result<Vec<Listed>, bpfof_host::Error> {
     let mut all = Vec::new();
     for report in controller.function_report()? {

@@ -1,7 +1,7 @@
-//! `bpfof function map …`: what functions remember, seen and changed from outside.
+//! `bpfof function map …`: reads and changes the maps of functions from outside.
 //!
-//! Maps belong to the association that loaded the functions, and this process is another one. So a
-//! target shows them to associations of the same host, by its identifier.
+//! Maps belong to the association that loaded the function, and this process has another one. So a
+//! target gives access to all associations with the same host identifier.
 
 use super::identity::HostId;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
@@ -33,7 +33,7 @@ pub(crate) struct Host {
     /// library, the hostid of nvme-cli).
     #[arg(long, value_name = "UUID")]
     host_id: HostId,
-    /// Its NQN [default: made from the identifier].
+    /// NQN of that host [default: made from the identifier].
     #[arg(long, value_name = "NQN")]
     host_nqn: Option<String>,
     /// Print JSON.
@@ -57,7 +57,7 @@ pub(crate) struct Map {
 pub(crate) struct Get {
     #[command(flatten)]
     map: Map,
-    /// A number (of up to 8 bytes), hex:BYTES, or text:TEXT, which zeroes fill up.
+    /// A number (of up to 8 bytes), hex:BYTES, or text:TEXT, which is padded with zeroes.
     #[arg(allow_negative_numbers = true)]
     key: String,
 }
@@ -71,13 +71,13 @@ pub(crate) struct Set {
     value: String,
 }
 
-/// An entry for people: bytes, and the number or numbers that they may be.
+/// An entry for people: its bytes, and the numbers that they may represent.
 #[derive(Serialize)]
 struct Shown {
     key_hex: String,
     key: Option<u64>,
     value_hex: String,
-    /// Of a value of 1, 2 or 4 bytes, or of whole numbers of 8.
+    /// For a value of 1, 2 or 4 bytes, or of a multiple of 8 bytes.
     value: Option<Vec<u64>>,
 }
 
@@ -102,7 +102,7 @@ fn connect(host: &Host) -> Result<(Controller, Vec<FunctionMap>), Box<dyn std::e
     Ok((controller, maps))
 }
 
-/// The map that is meant.
+/// Finds the map that the options name.
 fn find(options: &Map) -> Result<(Controller, FunctionMap), Box<dyn std::error::Error>> {
     let (controller, maps) = connect(&options.host)?;
     let asked =
@@ -112,7 +112,8 @@ fn find(options: &Map) -> Result<(Controller, FunctionMap), Box<dyn std::error::
     let mut controllers: Vec<u16> = found.iter().map(|map| map.address.controller).collect();
     controllers.dedup();
     match (found.first(), &controllers[..]) {
-        // A connection's own map comes before that of a function that is kept for all.
+        // A connection's own map is listed before the map of a function that is installed for all
+        // hosts.
         (Some(map), [_]) => Ok((controller, (*map).clone())),
         (Some(_), _) => {
             let ids: Vec<String> = controllers.iter().map(u16::to_string).collect();
@@ -121,8 +122,7 @@ fn find(options: &Map) -> Result<(Controller, FunctionMap), Box<dyn std::error::
             Err(format!("connections {ids} have a map {name}; choose one with --controller").into())
         }
         (None, _) => Err(format!(
-            "no connection of this host has a map {}; `bpfof function map list` shows those there \
-             are",
+            "no connection of this host has a map {}; `bpfof function map list` shows all maps",
             options.name
         )
         .into()),
@@ -217,7 +217,9 @@ fn delete(options: &Get) -> Outcome {
     let key = bytes(&options.key, map.key_bytes)?;
     if map.is_array {
         let name = &map.name;
-        return Err(format!("the entries of the array {name} are always there; set them").into());
+        return Err(
+            format!("entries of the array {name} cannot be deleted; set them instead").into()
+        );
     }
     let was_there = controller.map_delete(&map, &key)?;
     controller.disconnect()?;
@@ -228,10 +230,11 @@ fn dump(options: &Map) -> Outcome {
     let (mut controller, map) = find(options)?;
     let entries = controller.map_entries(&map)?;
     controller.disconnect()?;
-    // There may be millions of a few bytes each.
+    // Sort indexes instead of entries: there may be millions of a few bytes each.
     let mut order: Vec<usize> = (0..entries.len()).collect();
     let entry = |index: &usize| entries.get(*index).unwrap_or_default();
-    // As numbers or as text, whichever the keys are.
+    // In the order of numbers if the keys have the size of numbers, else in the order of their
+    // bytes.
     match map.key_bytes {
         1 | 2 | 4 | 8 => order.sort_by_key(|index| number(entry(index).0)),
         _ => order.sort_by_key(|index| entry(index)),
@@ -250,7 +253,7 @@ fn dump(options: &Map) -> Outcome {
     Ok(())
 }
 
-/// The bytes that a user means, `size` of them.
+/// Parses a key or value of `size` bytes.
 fn bytes(text: &str, size: u32) -> Result<Vec<u8>, String> {
     let size = size as usize;
     if let Some(hex) = text.strip_prefix("hex:") {

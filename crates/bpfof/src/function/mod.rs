@@ -25,18 +25,18 @@ pub(crate) enum Command {
     Check(check::Check),
     /// Run a function once, at a target or on this machine: its answer, hops and reads.
     Run(run::Run),
-    /// What `check` runs to look for a proof: an object comes in, the result goes out.
+    /// Look for a proof, as the child process of `check`: reads an object, writes the result.
     #[command(hide = true)]
     Prove(proof::Prove),
     /// Install a function for all hosts of a target's subsystem, until it is unloaded or the target
     /// stops.
     Load(Load),
-    /// List functions and what they have done: those installed on a target, and those that running programs
-    /// of this host have loaded.
+    /// List functions and their statistics: those installed at a target, and those that running programs of this host
+    /// have loaded.
     List(Target),
-    /// Remove an installed function, which the host that has installed it may do.
+    /// Remove an installed function; only the host that has installed it may do so.
     Unload(Unload),
-    /// See and change what functions remember in their maps.
+    /// Read and change the maps of functions.
     #[command(subcommand)]
     Map(map::Command),
 }
@@ -50,7 +50,7 @@ pub(crate) struct Load {
     /// Name of the entry point, the section name after `bpfof/` [default: the only one].
     #[arg(long)]
     entry: Option<String>,
-    /// Name to install it by, up to 64 bytes [default: that of the entry point].
+    /// Name to install the function under, up to 64 bytes [default: that of the entry point].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Load {
 pub(crate) struct Unload {
     #[command(flatten)]
     target: Target,
-    /// Its name, or the id that `load` and `list` print.
+    /// Name of the function, or the id that `load` and `list` print.
     #[arg(value_name = "NAME|ID")]
     function: String,
 }

@@ -15,7 +15,7 @@ impl Chosen {
     /// The entry point with this name, or the only one, of the file at `path`.
     ///
     /// # Errors
-    /// What is wrong with the file, in words, or which names there are.
+    /// A message with the problem of the file, or with the names of its entry points.
     pub(super) fn read(path: &Path, wanted: Option<&str>) -> Result<Chosen, String> {
         let (bytes, object) = read_object(path)?;
         let index = choose(&object, wanted)?;
@@ -32,13 +32,13 @@ impl Chosen {
         &self.object.entries()[self.index].name
     }
 
-    /// What it runs.
+    /// Its program.
     pub(super) fn program(&self) -> &Program {
         &self.object.entries()[self.index].program
     }
 }
 
-/// The bytes of an object file, and what they say. Its source lines tell the calls that were inlined.
+/// Reads an object file, and parses it. Its source lines include the calls that were inlined.
 pub(super) fn read_object(path: &Path) -> Result<(Vec<u8>, Object), String> {
     let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     if is_source(path, &bytes) {
@@ -50,7 +50,7 @@ pub(super) fn read_object(path: &Path) -> Result<(Vec<u8>, Object), String> {
     Ok((bytes, object))
 }
 
-/// Whether a file is C, by its name; whatever it is called, an object is none.
+/// Whether a file is C source by its name, and is not an object with such a name.
 fn is_source(path: &Path, bytes: &[u8]) -> bool {
     let is_c = path.extension().is_some_and(|extension| extension == "c" || extension == "h");
     is_c && !bytes.starts_with(b"\x7fELF")

@@ -1,4 +1,4 @@
-//! What an instruction costs on this machine, to estimate what a function costs.
+//! Measures the time of an instruction on this machine, for estimates of the cost of functions.
 
 use bpfof_function::{Alone, Arena, NativeFunction, Program};
 use std::error::Error;

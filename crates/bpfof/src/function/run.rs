@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long the target may take to be given the map of a file.
+/// How long to wait until the target has the map of a file.
 const MAP_PATIENCE: Duration = Duration::from_secs(5);
-/// A chain that reads more often is told of in its sum only.
+/// Hops that are shown; later ones count in the sums only.
 const STEPS_SHOWN: usize = 1000;
 /// Bytes of an answer that are shown; `--output` has them all.
 const ANSWER_SHOWN_BYTES: usize = 512;
@@ -28,7 +28,7 @@ pub(crate) struct Run {
     /// Object file, as `clang -O2 -g -target bpf -mcpu=v3 -c` makes it.
     #[arg(required_unless_present = "installed")]
     object: Option<PathBuf>,
-    /// Run a function that is installed at the target, by its name or id, in the place of an object.
+    /// Run a function that is installed at the target, by its name or id, instead of an object.
     #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["object", "entry", "files", "steps"])]
     installed: Option<String>,
     /// Name of the entry point, the section name after `bpfof/` [default: the only one].
@@ -38,11 +38,11 @@ pub(crate) struct Run {
     /// namespace as a whole. Without a target, or with --file and without --device, it runs on this machine.
     #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
-    /// A file that it may read; again for more of them, which it knows by their places, from 0 on.
+    /// A file that the function may read, repeatable; to the function they are files 0, 1, … in this order.
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// What the namespace is on this machine, if files on it are read at the target: the block device
-    /// of the kernel's NVMe/TCP host, or the disk or image that a target on this machine serves.
+    /// The namespace as a device of this machine, if files on it are read at the target: the block device of the
+    /// kernel's NVMe/TCP host, or the disk or image that a target on this machine serves.
     #[arg(long, value_name = "PATH", requires = "files")]
     device: Option<PathBuf>,
     /// Where the first read begins, in bytes.
@@ -51,7 +51,7 @@ pub(crate) struct Run {
     /// Size of the first read, in bytes.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=abi::MAX_HOP_BYTES as i64))]
     size: u32,
-    /// The argument: a file with what scratch begins with.
+    /// The argument: a file with the first bytes of scratch.
     #[arg(long, value_name = "FILE", conflicts_with = "scratch_hex")]
     scratch: Option<PathBuf>,
     /// The argument in hexadecimal digits.
@@ -61,11 +61,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "BYTES", default_value_t = abi::DEFAULT_SCRATCH_BYTES as u32,
           value_parser = clap::value_parser!(u32).range(1..=abi::MAX_SCRATCH_BYTES as i64))]
     scratch_size: u32,
-    /// Show what each hop reads. The chain is run once more for that, on this machine, over plain reads;
-    /// what a function's maps hold at a target is not there.
+    /// Show the reads of each hop. For this the chain runs once more, on this machine over plain reads; the maps of the
+    /// function are empty then.
     #[arg(long)]
     steps: bool,
-    /// Put the answer into this file.
+    /// Write the answer to this file.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) struct Run {
     json: bool,
 }
 
-/// What one chain came to.
+/// The result of one chain.
 struct Ended {
     executor: Executor,
     answer: Vec<u8>,
@@ -110,7 +110,7 @@ impl Run {
         match argument.len() <= self.scratch_size as usize {
             true => Ok(argument),
             false => Err(format!(
-                "the argument has {} bytes, and scratch {}: see --scratch-size",
+                "the argument has {} bytes, but scratch has {}: see --scratch-size",
                 argument.len(),
                 self.scratch_size
             )),
@@ -220,14 +220,14 @@ fn explained(
     format!("{error}\n{words}")
 }
 
-/// The target's words about a fault, under the line as this machine knows it: a target knows no calls
-/// that were inlined.
+/// The target's message about a fault, after the source line from the object on this machine: a target does not know
+/// the calls that were inlined.
 fn with_line(words: &str, pc: u32, line: &SourceLine) -> String {
     let what = words.find(&format!("instruction {pc}")).map_or(words, |at| &words[at..]);
     format!("{line}: {what}")
 }
 
-/// Runs the chain on this machine, with maps that are empty, and looks at its hops.
+/// Runs the chain on this machine, with empty maps, and records its hops.
 fn repeat(
     options: &Run,
     chosen: &Chosen,
@@ -256,8 +256,10 @@ fn over_files(
             let controller = options.connect(url)?;
             FileMaps::new(controller, url.nsid, NamespaceDevice::new(device)?)?
         }
-        (Some(_), None) => return Err("name the namespace's --device on this machine".into()),
-        (None, Some(_)) => return Err("--device is part of a --target (or BPFOF_TARGET)".into()),
+        (Some(_), None) => {
+            return Err("give --device, the namespace's device on this machine".into());
+        }
+        (None, Some(_)) => return Err("--device needs --target (or BPFOF_TARGET)".into()),
         (None, None) => FileMaps::local(),
     };
     let open = |path: &PathBuf| {
@@ -267,7 +269,8 @@ fn over_files(
     if maps.has_target() {
         for file in &files {
             if !maps.wait_mapped(file, MAP_PATIENCE) {
-                let why = file.refusal().map_or("it has no map".to_owned(), |why| why.to_string());
+                let why =
+                    file.refusal().map_or("it has no file map".to_owned(), |why| why.to_string());
                 return Err(format!(
                     "{} cannot be read at the target: {why}",
                     file.path().display()
@@ -287,7 +290,7 @@ fn over_files(
         });
         at_target.unwrap_or_else(|| error.to_string())
     });
-    // Only the steps tell the line that made a chain on this machine fail.
+    // Only the steps show the source line at which a chain on this machine failed.
     let needs_steps = options.steps || ended.is_err() && !maps.has_target();
     let steps = match needs_steps {
         true => {

@@ -1,4 +1,4 @@
-//! A chain on this machine over plain reads, of which each hop is told.
+//! Runs a chain on this machine over plain reads, and records its hops.
 
 use bpfof_chain::ChainError;
 use bpfof_function::Program;
@@ -9,7 +9,7 @@ use bpfof_host::{Lane, NamespaceInfo};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What is read.
+/// A file or namespace that the chain reads.
 pub(super) enum Source {
     File(File),
     Namespace(Box<Lane>, NamespaceInfo),
@@ -42,23 +42,23 @@ impl Source {
     }
 }
 
-/// How the chain begins.
+/// How the chain begins, and how much of it is recorded.
 pub(super) struct Step<'a> {
     pub(super) first_read: FirstRead,
     pub(super) argument: &'a [u8],
     pub(super) scratch_bytes: u32,
-    /// Hops of which the reads are kept.
+    /// Number of hops whose reads are recorded.
     pub(super) shown: usize,
 }
 
-/// One read: of which file, from where on, and how long, in bytes.
+/// One read: the index of its file, its offset and its size in bytes.
 pub(super) struct HopRead {
     pub(super) file: usize,
     pub(super) offset: u64,
     pub(super) size: u32,
 }
 
-/// What a chain has read, and what its calls have cost.
+/// The reads of a chain, and the cost of its calls.
 #[derive(Default)]
 pub(super) struct Steps {
     /// The reads of the first hops.
@@ -69,10 +69,10 @@ pub(super) struct Steps {
     pub(super) cost_units: u64,
 }
 
-/// Runs a chain of `function`, which comes from `program`, over `sources`, and looks at each hop.
+/// Runs a chain of `function`, which comes from `program`, over `sources`, and records its hops.
 ///
 /// # Errors
-/// Why it failed, in words, with the line of the function if that is at fault.
+/// A message that says why the chain failed, with the source line if the function faulted.
 pub(super) fn run(
     (function, program): (&StorageFunction, &Program),
     mut sources: Vec<Source>,

@@ -1,4 +1,4 @@
-//! `bpfof key identity`: what a TLS key is called, and what of it a Linux host needs.
+//! `bpfof key identity`: the identities of a TLS key, and its export for a Linux host.
 
 use super::input::{named, read};
 use super::output::Output;
@@ -34,13 +34,13 @@ pub(crate) struct Identity {
 /// The ways in which keys are named and derived.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Version {
-    /// NVMe1R…, as libnvme 1.16 and later has it, and this project's hosts.
+    /// NVMe1R…, as in libnvme 1.16 and later, and in this project's hosts.
     V1,
-    /// NVMe1R…, as libnvme before 1.16 has it.
+    /// NVMe1R…, as in libnvme before 1.16.
     V1Compat,
     /// NVMe0R….
     V0,
-    /// NVMe0R…, as libnvme before 1.16 has it.
+    /// NVMe0R…, as in libnvme before 1.16.
     V0Compat,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn run(options: &Identity) -> Outcome {
         return options.output.write(&line);
     }
     if options.output.is_file() {
-        return Err("--output is for secrets: it goes with --export".into());
+        return Err("--output is for secrets: it needs --export".into());
     }
     let mut out = io::stdout().lock();
     if !options.json {
@@ -101,12 +101,12 @@ pub(super) fn run(options: &Identity) -> Outcome {
     Ok(writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?)
 }
 
-/// All identities that a host may present for a key, each once, with the versions that it is.
+/// All identities that a host may present for a key, each once, with the names of its versions.
 fn all(key: &ConfiguredPsk, names: &Names) -> impl Iterator<Item = (String, TlsIdentity)> {
     let mut found: Vec<(String, TlsIdentity)> = Vec::new();
     for called in Version::ALL {
         let (version, derivation) = called.parts();
-        // One of version 0 may be too long: nobody can use it then.
+        // An identity of version 0 may be too long, and then no host can use it.
         let Ok(identity) = key.identity(names, version, derivation) else { continue };
         match found.iter_mut().find(|(_, known)| known.identity == identity.identity) {
             Some((names, _)) => *names = format!("{names}, {}", called.name()),

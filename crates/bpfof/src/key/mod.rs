@@ -14,13 +14,12 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Make a key of random bytes, in the interchange format that nvme-cli and nvmet take too.
+    /// Make a key of random bytes, in the interchange format that nvme-cli and nvmet accept as well.
     #[command(subcommand)]
     New(new::New),
-    /// Show the identities by which a host and a target name a TLS key to each other, or write what a
-    /// Linux host needs to use it.
+    /// Show the identities by which a host and a target refer to a TLS key, or export the key for a Linux host.
     Identity(identity::Identity),
-    /// Say whether a file has a key that can be used, and which kind it is.
+    /// Check that a file has a usable key, and show its kind.
     Check(Check),
 }
 
@@ -73,7 +72,7 @@ fn check(options: &Check) -> Outcome {
     Ok(())
 }
 
-/// What is done with a key before it is used.
+/// How a key is transformed before use.
 fn how_used(hash: Option<Hash>) -> String {
     match hash {
         Some(hash) => format!("transformed by {hash}"),

@@ -8,23 +8,23 @@ use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Subcommand)]
 pub(crate) enum New {
-    /// A key for TLS (NVMeTLSkey-1:…), which both ends are given.
+    /// A key for TLS (NVMeTLSkey-1:…), for both the host and the target.
     Tls(Tls),
-    /// A secret for DH-HMAC-CHAP (DHHC-1:…): of a host, or of a target that authenticates itself.
+    /// A secret for DH-HMAC-CHAP (DHHC-1:…): for a host, or for a target that authenticates itself.
     Dhchap(Dhchap),
 }
 
 #[derive(Args)]
 pub(crate) struct Tls {
-    /// The hash of all that is made from it. SHA-256 goes with a key of 32 bytes and AES-128,
+    /// Hash for all values derived from the key. SHA-256 goes with a key of 32 bytes and AES-128,
     /// SHA-384 with 48 bytes and AES-256. For Linux hosts take SHA-256: the TLS library of many of
-    /// them mistakes the others.
+    /// them handles SHA-384 wrongly.
     #[arg(long, value_enum, default_value = "sha256")]
     hmac: TlsHmac,
-    /// Show on standard error which identities the key has for this host: its NQN.
+    /// NQN of a host, for which the identities of the key are shown on standard error.
     #[arg(long, alias = "hostnqn", value_name = "NQN", requires = "subsystem")]
     host_nqn: Option<String>,
-    /// And for this subsystem: its NQN.
+    /// NQN of the subsystem for these identities.
     #[arg(long, alias = "subsysnqn", value_name = "NQN", requires = "host_nqn")]
     subsystem: Option<String>,
     #[command(flatten)]
@@ -41,11 +41,11 @@ enum TlsHmac {
 
 #[derive(Args)]
 pub(crate) struct Dhchap {
-    /// The hash by which the secret is transformed for its holder before it is used.
+    /// Hash that transforms the secret, together with the NQN of its owner, before use.
     #[arg(long, value_enum, default_value = "sha256")]
     hmac: DhchapHmac,
-    /// Bytes of the secret: 32, 48 or 64. A hash goes with as many bytes as it has itself
-    /// [default: those; 32 without a hash].
+    /// Bytes of the secret: 32, 48 or 64. With a hash it is the length of the hash [default: that
+    /// length; 32 without a hash].
     #[arg(long, alias = "secret-length", value_name = "BYTES")]
     length: Option<usize>,
     #[command(flatten)]

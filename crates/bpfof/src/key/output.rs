@@ -1,4 +1,4 @@
-//! Where secrets are written to.
+//! Writes secrets to files or to standard output.
 
 use crate::replace::{fill, replace};
 use bpfof_terminal::Outcome;
@@ -14,8 +14,8 @@ pub(super) struct Output {
     /// Write it to this file, which only its owner may read (mode 600) [default: standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if it exists. It keeps its owner, where nobody but the owner of its folder can have
-    /// put it there.
+    /// Replace the file if it exists. The new file has the owner of the old one, unless other users can write to the
+    /// folder.
     #[arg(long, requires = "output")]
     force: bool,
 }
@@ -25,7 +25,7 @@ impl Output {
         self.output.is_some()
     }
 
-    /// Writes a secret, and a line feed behind it. A file has all of it or does not change.
+    /// Writes a secret, and a line feed after it. A file gets all of it or does not change.
     pub(super) fn write(&self, secret: &[u8]) -> Outcome {
         let Some(path) = &self.output else {
             let mut out = io::stdout().lock();
@@ -49,7 +49,7 @@ impl Output {
         let owner = owner(path);
         let keep_owner = |file: &File| {
             if let Some((user, group)) = owner {
-                // Only root can give files away; anybody else has the new file as if there had been none.
+                // Only root can give files away; other users own the new file themselves.
                 let _ = fchown(file, Some(user), Some(group));
             }
             Ok(())
@@ -57,10 +57,7 @@ impl Output {
         let aside = PathBuf::from(aside);
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                format!(
-                    "{} is there, left behind by a run that was killed: remove it",
-                    aside.display()
-                )
+                format!("{} exists, left by a run that was killed: remove it", aside.display())
             }
             _ => failed(error),
         };
@@ -68,7 +65,8 @@ impl Output {
     }
 }
 
-/// Whose the file is that is about to be replaced: not if others could have put it there for the secret.
+/// The owner and group of the file to be replaced; none if other users can write to the folder, because one of them
+/// could have put the file there to get the secret.
 fn owner(path: &Path) -> Option<(u32, u32)> {
     let file = symlink_metadata(path).ok().filter(|of| of.file_type().is_file())?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -76,7 +74,7 @@ fn owner(path: &Path) -> Option<(u32, u32)> {
     (folder.mode() & 0o022 == 0).then(|| (file.uid(), file.gid()))
 }
 
-/// Makes a file that did not exist.
+/// Writes a new file; removes it again if that fails.
 fn create(path: &Path, options: &OpenOptions, content: &[&[u8]]) -> io::Result<()> {
     let file = options.open(path)?;
     let written = fill(&file, content);

@@ -1,11 +1,11 @@
-//! What the commands have in common.
+//! Code that the commands share.
 
 use bpfkv::Value;
 use bpfkv::format::number_of;
 use bpfof_host::TargetUrl;
 use bpfof_terminal::default_target;
 
-/// The target that was given, or the environment's.
+/// The given target, or the one of the environment.
 pub(super) fn target(given: Option<&TargetUrl>, other: &str) -> Result<TargetUrl, String> {
     match given {
         Some(url) => Ok(url.clone()),
@@ -13,7 +13,7 @@ pub(super) fn target(given: Option<&TargetUrl>, other: &str) -> Result<TargetUrl
     }
 }
 
-/// A value as text: numbers and what is printable as they are, others in hexadecimal.
+/// A value as text: a number in decimal, printable text as it is, other values in hexadecimal.
 pub(super) fn text(value: &Value) -> String {
     if let Some(number) = number_of(value) {
         return number.to_string();

@@ -8,7 +8,7 @@ use clap::Args;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::PathBuf;
 
-/// Keys of standard input that are looked up together, at most.
+/// Most keys of standard input that are looked up together.
 const TOGETHER_MAX: usize = 4096;
 /// Longest line with a key, in bytes without its end.
 const LINE_MAX_BYTES: usize = 63;
@@ -34,8 +34,8 @@ pub(crate) struct Get {
     #[arg(long)]
     json: bool,
     /// Keys to look up, up to 256 in one command to the target; - takes them from standard input, one a
-    /// line, and looks up what is there as it comes. If some cannot be looked up, those with them are printed before
-    /// the command fails.
+    /// line, and looks them up as they arrive. If the lookups of some keys fail, the keys looked up with them are
+    /// printed before the program fails.
     #[arg(required = true, value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Get {
 #[derive(Clone, Copy)]
 enum Key {
     Given(u64),
-    /// Those of standard input.
+    /// The keys of standard input.
     Input,
 }
 
@@ -55,7 +55,9 @@ fn key(text: &str) -> Result<Key, String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text:?} is no key: a whole number from 0 to {}", u64::MAX))
+    text.parse().map_err(|_| {
+        format!("{text:?} is not a key: a key is a whole number from 0 to {}", u64::MAX)
+    })
 }
 
 /// Where keys are looked up.
@@ -69,7 +71,7 @@ impl Store {
         if let (Some(socket), Some(file)) = (&options.grantd, &options.file) {
             let store = GrantedFile::open(socket, file)?;
             if let Some(refusal) = store.refusal() {
-                tell(format_args!("lookups run here: {refusal}"));
+                tell(format_args!("lookups run on this machine: {refusal}"));
             }
             return Ok(Self::Granted(Box::new(store)));
         }
@@ -95,7 +97,7 @@ struct Printer<W: Write> {
 }
 
 impl<W: Write> Printer<W> {
-    /// Prints those that have been looked up. The first one that could not be is the error.
+    /// Prints the keys whose lookups succeeded. The first one that failed is the error.
     fn print(&mut self, keys: &[u64], values: Vec<Looked>) -> Outcome {
         let mut problem = None;
         for (key, value) in keys.iter().zip(values) {
@@ -120,7 +122,7 @@ impl<W: Write> Printer<W> {
         problem.map_or(Ok(()), |problem| Err(problem.into()))
     }
 
-    /// Ends what is printed, whatever the lookups have ended with.
+    /// Ends the output, whether the lookups succeeded or failed.
     fn end(mut self, outcome: Outcome) -> Outcome {
         let closed = match (self.json, self.printed) {
             (false, _) => Ok(()),
@@ -144,11 +146,11 @@ struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Takes the keys that are there, at least one and at most so many, without waiting for more. None are
-    /// left at the end of the input.
+    /// Reads the keys that are available, at least one and at most `most`, without waiting for more. `keys` is empty at
+    /// the end of the input.
     ///
     /// # Errors
-    /// A line is no key; `keys` has those before it.
+    /// A line is not a key; `keys` has the keys before it.
     fn take(&mut self, most: usize, keys: &mut Vec<u64>) -> Result<(), String> {
         keys.clear();
         let mut bytes = Vec::new();
@@ -252,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told_with_its_line() {
+    fn invalid_keys_are_reported_with_their_line() {
         let long: &'static [u8] = &[b'1'; 200];
         let too_long = "longer than 63 bytes";
-        // The first 63 of 64 digits are no key.
+        // The first 63 of 64 digits are not taken for a key.
         let two: &'static [u8] = &[b'0'; 64];
         for (bad, line, why) in [
-            (&b"1\n\nx\n"[..], 3, "\"x\" is no key"),
-            (b"-1\n", 1, "is no key"),
+            (&b"1\n\nx\n"[..], 3, "\"x\" is not a key"),
+            (b"-1\n", 1, "is not a key"),
             (long, 1, too_long),
             (two, 1, too_long),
             (b"\xff\n", 1, "utf-8"),
@@ -278,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_before_a_line_that_is_none_are_there() {
+    fn keys_before_an_invalid_line_are_returned() {
         let mut lines = Lines { input: BufReader::new(&b"1\n2\nx\n3\n"[..]), line: 0 };
         let mut keys = Vec::new();
         lines.take(9, &mut keys).expect_err("no key");
         assert_eq!(keys, [1, 2]);
     }
 
-    /// What is printed of these, and the error.
+    /// The output for these results, and the error.
     fn printed(json: bool, values: Vec<Looked>, then: Outcome) -> (String, String) {
         let mut bytes = Vec::new();
         let mut printer = Printer { out: &mut bytes, json, printed: 0, missing: 0 };
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_looked_up_is_printed_whatever_fails() {
+    fn found_values_are_printed_even_after_a_failure() {
         let mut value = [0; 64];
         value[..1].copy_from_slice(b"a");
         let values =

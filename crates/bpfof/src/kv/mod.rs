@@ -1,4 +1,4 @@
-//! `bpfof kv …`: BPF-KV by hand.
+//! `bpfof kv …`: creates and reads BPF-KV databases.
 
 mod common;
 mod get;
@@ -30,18 +30,18 @@ pub(crate) struct Create {
     /// Levels of the tree: 31^LEVELS keys. 4: 72 MiB, 5: 2.2 GiB, 6: 67 GiB.
     #[arg(long, default_value_t = 4)]
     levels: u32,
-    /// Write only this many of the root's 31 subtrees, each where the whole database has it.
+    /// Write only this many of the root's 31 subtrees, each at its place in the whole database.
     #[arg(long, value_name = "N")]
     subtrees: Option<u32>,
-    /// The file to write; must not exist. It is there once it is whole.
+    /// The file to write; must not exist. It appears when it is complete.
     #[arg(long, conflicts_with = "target")]
     file: Option<PathBuf>,
-    /// The target to write to, over what its namespace holds: nvme-tcp://HOST:PORT/NQN?ns=1 [env:
-    /// BPFOF_TARGET, without --file].
+    /// The target to write to, whose namespace is overwritten: nvme-tcp://HOST:PORT/NQN?ns=1 [env: BPFOF_TARGET,
+    /// without --file].
     #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
-    /// Write values as the original tool does: text of which no sum makes sense. By default a value is the
-    /// number of its key, in its first 8 bytes and again as text.
+    /// Write values as the original tool does: text, whose sums make no sense. By default a value is the number of its
+    /// key, in its first 8 bytes and again as text.
     #[arg(long)]
     text: bool,
     /// Print JSON.
@@ -71,10 +71,10 @@ pub(crate) struct Keys {
     begin: u64,
     /// End: the first key not in the range.
     end: u64,
-    /// Leave the first key out.
+    /// Exclude the first key.
     #[arg(long)]
     exclude_begin: bool,
-    /// Take the end in.
+    /// Include the end.
     #[arg(long)]
     include_end: bool,
 }
@@ -91,8 +91,8 @@ pub(crate) struct Range {
 pub(crate) struct AggregateOptions {
     #[command(flatten)]
     store: Store,
-    /// What to compute; of each value the first 8 bytes count, as a signed integer. Sums are exact; in JSON one
-    /// beyond 64 bits is text.
+    /// What to compute, from the first 8 bytes of each value as a signed integer. Sums are exact; in JSON a sum beyond
+    /// 64 bits is text.
     #[arg(value_enum)]
     what: What,
     #[command(flatten)]
@@ -177,7 +177,7 @@ fn range(options: &Range) -> Outcome {
         }
         Ok(())
     });
-    // Whole JSON, also where the range is not.
+    // Close the JSON array even if the range has failed.
     let closed = if json { writeln!(out, "\n]") } else { Ok(()) };
     let flushed = closed.and_then(|()| out.flush());
     end?;
@@ -198,7 +198,8 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
     let is_text = is_text(session.get(options.keys.begin, options.store.plain));
     if is_text == Some(true) && !matches!(options.what, What::Count) {
         tell(
-            "values here are text, as of the original tool: of each the first 8 bytes count, as a number",
+            "values of this store are text, as the original tool writes them: the first 8 bytes of \
+             each count as a number",
         );
     }
     let (min, max) = summary.min_max.unzip();
@@ -226,13 +227,13 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
     Ok(())
 }
 
-/// Whether values are text, by one of them. If it cannot be read, nobody knows.
+/// Whether values are text, judged by one of them; None if it cannot be read.
 fn is_text(first: Result<Option<Value>, SessionError>) -> Option<bool> {
     let is_text = |value: Value| value[..8].iter().all(|byte| matches!(byte, b' '..=b'~'));
     first.ok().map(|value| value.is_some_and(is_text))
 }
 
-/// A number if it has 64 bits: programs that read JSON have room for no more.
+/// A number if it fits into 64 bits, else text: many programs that read JSON have no larger integers.
 fn exact(sum: i128) -> serde_json::Value {
     match (i64::try_from(sum), u64::try_from(sum)) {
         (Ok(sum), _) => sum.into(),

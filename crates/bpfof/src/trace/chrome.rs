@@ -1,7 +1,7 @@
 //! Chains as a file of trace events, which Chromium and Perfetto show.
 //!
-//! Each reactor is a process of the picture, with as many rows as it has had chains at a time. A chain is a bar,
-//! and below it are its hops: what they waited for, and the function.
+//! The viewer shows each reactor as a process, with as many rows as the reactor had chains at a time. A chain is a bar;
+//! below it are the waits and function calls of its hops.
 
 use crate::observed;
 use bpfof_controller::{CommandRecord, HopRecord};
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Rows of a reactor; chains for which there is none are drawn over each other in the last.
+/// Most rows of a reactor; further chains overlap in the last row.
 const MAX_ROWS: usize = 256;
 
 /// See the module.
@@ -94,11 +94,11 @@ impl Place {
         })
     }
 
-    /// What a hop has waited for, and its calls.
+    /// The bars of a hop: its waits, and its calls.
     fn hop(&self, begun_ns: u64, number: usize, hop: &HopRecord) -> Vec<Value> {
         let mut at_ns = begun_ns + hop.since_start_ns;
         let args = json!({ "hop": number, "reads": hop.reads, "units": hop.units });
-        // A call may take less time than the clock tells apart, and is there all the same.
+        // A call may take less time than the clock's resolution; its bar is drawn all the same.
         let parts = [
             ("device", Some(hop.device_ns).filter(|ns| *ns > 0)),
             ("turn", Some(hop.queued_ns).filter(|ns| *ns > 0)),

@@ -4,9 +4,9 @@
  *
  *     calls OBJECT FILE0 FILE1 [URL DEVICE [LANES]]
  *
- * Byte i of the files is i % 251 and i % 241. With URL and DEVICE all chains must run at the target;
- * when this program says "kill", the target is to be ended, and a line on standard input says so. With LANES
- * readers share connections, at most so many.
+ * Byte i of the files is i % 251 and i % 241. With URL and DEVICE all chains must run at the target; when this program
+ * prints "kill", the test must kill the target and write a line to standard input. With LANES readers share
+ * connections, at most that many.
  */
 #include "calls.h"
 
@@ -78,7 +78,7 @@ static void plain_reads(struct bpfof_reader *reader, const int *fds)
 	for (byte = 0; byte < 300; byte++)
 		CHECK(data[1][byte] == (byte + 4000) % 241);
 	CHECK(bpfof_reader_traffic(reader, &sent[1], &received[1]) == 0);
-	/* By way of the target, or past it. */
+	/* Through the target if there is one, otherwise not. */
 	CHECK(bpfof_reader_is_connected(reader) == (url != NULL));
 	CHECK((received[1] - received[0] > 20300) == (url != NULL));
 	CHECK((sent[1] > sent[0]) == (url != NULL));
@@ -91,7 +91,7 @@ static void plain_reads(struct bpfof_reader *reader, const int *fds)
 	CHECK(bpfof_reader_traffic(reader, NULL, received) == -1 && errno == EINVAL);
 }
 
-/* What all chains of this function's kind end with. */
+/* A chain of "fail" that must end with this error and status. */
 static void fails(struct bpfof_reader *reader, const struct bpfof_function *fail, int fd,
 		  uint64_t how, int error, uint32_t status)
 {
@@ -211,7 +211,7 @@ static void open_errors(void)
 	options.reserved = 0;
 	options.size = 0;
 	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
-	/* As a program that was compiled with a later version, or an earlier one. */
+	/* Options of a program that was compiled with a later version, or with an earlier one. */
 	options.size = sizeof(longer);
 	memset(&longer, 0, sizeof(longer));
 	longer.known = options;
@@ -222,7 +222,7 @@ static void open_errors(void)
 	options.size = sizeof(size_t) + 4;
 	bpfof_close(b = bpfof_open(NULL, NULL, &options));
 	CHECK(b);
-	/* Nobody listens: no error, unless it is to be one. */
+	/* No target listens: an error only with BPFOF_NO_FALL_BACK. */
 	b = bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", paths[0], NULL);
 	CHECK(b && !bpfof_has_target(b) && strstr(bpfof_error(), "cannot connect"));
 	bpfof_close(b);
@@ -230,7 +230,7 @@ static void open_errors(void)
 	options.flags = BPFOF_NO_FALL_BACK;
 	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", paths[0], &options) && errno == ECONNREFUSED);
 	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
-	/* A mistake is no target that cannot be reached. */
+	/* A mistake in the URL is an error even if falling back is allowed. */
 	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x?tls-psk=/no/such", paths[0], NULL));
 	CHECK(errno == EACCES && strstr(bpfof_error(), "/no/such"));
 	bpfof_close(NULL);
@@ -270,7 +270,7 @@ static void right(const struct piece *piece, size_t index)
 		CHECK(piece->scratch[byte] == (index * 13 + byte) % (index % 2 ? 241 : 251));
 }
 
-/* Chains in flight, a blocking call among them, and a batch; more than the queue holds. */
+/* Chains in flight, with a blocking call among them, and a batch; more chains than the queue holds. */
 static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 {
 	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
@@ -295,7 +295,7 @@ static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 			struct piece *piece = (struct piece *)ended[i]->user;
 
 			right(piece, (size_t)(piece - pieces));
-			/* Each comes once. */
+			/* Each chain is returned once. */
 			piece->chain.user = NULL;
 		}
 		back += (size_t)got;
@@ -320,7 +320,7 @@ static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 	}
 	CHECK(bpfof_read_pushdown_batch(reader, NULL, 0) == 0);
 
-	/* Submitted together, beside one alone. */
+	/* Chains submitted together, and one submitted alone. */
 	for (i = 0; i < CHAINS; i++) {
 		prepare(&pieces[i], i, fds, fill);
 		chains[i] = pieces[i].chain;
@@ -349,7 +349,7 @@ static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 	bpfof_function_unload(fill);
 }
 
-/* Chains of one call, beside one that was submitted before; more than one command takes. */
+/* Chains of one call, and one that was submitted before; more chains than one command takes. */
 static void many_of_a_kind(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 {
 	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
@@ -382,7 +382,7 @@ static void many_of_a_kind(struct bpfof *b, struct bpfof_reader *reader, const i
 	right(&other, 7);
 	CHECK(bpfof_in_flight(reader) == 0);
 
-	/* Each its own end. */
+	/* Each chain ends in its own way. */
 	for (i = 0; i < 2; i++) {
 		entries[i].first.offset = 0;
 		entries[i].first.size = 8;
@@ -417,7 +417,7 @@ static void many_of_a_kind(struct bpfof *b, struct bpfof_reader *reader, const i
 	bpfof_function_unload(fail);
 }
 
-/* A descriptor's number that is used again; a file that was deleted; forgetting. */
+/* A descriptor number that is reused; a deleted file; bpfof_forget(). */
 static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 {
 	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
@@ -436,7 +436,7 @@ static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 	CHECK(bpfof_forget(b, fd) == 0);
 	CHECK(bpfof_forget(b, fd) == -1 && errno == ENOENT);
 	close(fd);
-	/* Open for writing too, so that there is no lease; and the name that it was opened by is gone. */
+	/* Open for writing as well, so that there is no lease; and the name by which it was opened is gone. */
 	CHECK(link(paths[0], "spare") == 0);
 	fd = open("spare", O_RDWR);
 	CHECK(fd >= 0 && unlink("spare") == 0);
@@ -448,7 +448,7 @@ static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 	bpfof_function_unload(fill);
 }
 
-/* A file that is not there yet, and cannot be mapped for that reason. */
+/* A path that is added before its file exists: it is mapped once the file is there. */
 static void known_later(struct bpfof *b)
 {
 	const int number = -2;
@@ -467,7 +467,7 @@ static void known_later(struct bpfof *b)
 	CHECK(bpfof_forget(b, number) == 0 && unlink("later") == 0);
 }
 
-/* What is sent to the process is left to the program, which waits for it. */
+/* Signals to the process are left to the program, which waits for them. */
 static void signals(void)
 {
 	struct timespec longest = { 10, 0 };
@@ -517,7 +517,7 @@ struct worker {
 	const int *fds;
 };
 
-/* With the promise that they stay what they are, they are not looked at again. */
+/* With BPFOF_STABLE_FDS the library does not check again which file a descriptor refers to. */
 static void stable_descriptors(void)
 {
 	struct bpfof *b = session(BPFOF_STABLE_FDS);
@@ -534,7 +534,7 @@ static void stable_descriptors(void)
 	CHECK(scratch[0] == 1000 % 251);
 	CHECK(bpfof_forget(b, fd) == 0);
 	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, NULL) == -1);
-	/* The number may be that of a connection by now. */
+	/* By now the number may belong to a connection. */
 	CHECK(errno == EBADF || errno == EINVAL);
 	bpfof_function_unload(fill);
 	bpfof_reader_close(reader);
@@ -573,7 +573,7 @@ static void threads(struct bpfof *b, const int *fds)
 	bpfof_function_unload(sum);
 }
 
-/* Who does not wait long enough is not answered, and what comes later does no harm. */
+/* A call that does not wait long enough gets no answer, and an answer that comes later does no harm. */
 static void in_time(struct bpfof *b, const int *fds)
 {
 	struct bpfof_reader *reader = bpfof_reader_open(b), *other = bpfof_reader_open(b);
@@ -595,10 +595,10 @@ static void in_time(struct bpfof *b, const int *fds)
 	for (i = 0; i < 20; i++) {
 		prepare(&piece, 3, fds, fill);
 		CHECK(bpfof_submit(reader, &piece.chain) == 0);
-		/* It may have ended all the same. */
+		/* The chain may have ended all the same. */
 		CHECK(bpfof_poll_within(reader, &ended, 1, 1) >= 0);
 		bpfof_reader_close(reader);
-		/* Others are not disturbed. */
+		/* Other readers are not disturbed. */
 		sum_chain(other, sum, fds, 10, 0);
 		CHECK(reader = bpfof_reader_open(b));
 	}
@@ -618,7 +618,7 @@ static void in_time(struct bpfof *b, const int *fds)
 	bpfof_function_unload(fill);
 }
 
-/* Handles may go in any order; what is in flight is then given up. */
+/* Handles may be closed in any order; chains in flight are then given up. */
 static void order(void)
 {
 	struct bpfof *b = session(0);
@@ -643,7 +643,7 @@ static void order(void)
 	close(fds[1]);
 }
 
-/* The target is killed by the test meanwhile. */
+/* The test kills the target meanwhile. */
 static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 {
 	struct bpfof *strict = session(BPFOF_NO_FALL_BACK);
@@ -673,14 +673,14 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
 	CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == ESTALE);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
-	/* Nothing of this is to be tried again. */
+	/* None of these calls may be tried again by the library. */
 	for (tries = 0; tries < 3; tries++) {
 		CHECK(bpfof_read_files(reads, &read, 1) == -1);
 		CHECK(errno == ECONNRESET || errno == ENOTCONN);
 		CHECK(bpfof_read_pushdown(reader, fds, 1, &first, count, NULL, 0, 0, NULL) == -1);
 		CHECK(errno == ECONNRESET || errno == ENOTCONN);
 	}
-	/* The kernel may still be closing the target's port, and connections that nobody has used lately. */
+	/* The kernel may still be closing the target's port, and connections that have not been used lately. */
 	for (tries = 0; (late = bpfof_reader_open(strict)) && tries < 10; tries++) {
 		bpfof_reader_close(late);
 		sleep(1);
@@ -741,7 +741,7 @@ int main(int argc, char **argv)
 	stable_descriptors();
 	known_later(b);
 	signals();
-	/* With a target, a thread opens and closes others meanwhile. */
+	/* Only without a target: with one, a thread opens and closes descriptors meanwhile. */
 	if (!url)
 		forgotten(b, reader);
 	threads(b, fds);

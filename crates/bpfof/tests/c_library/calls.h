@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the checks of calls.c have in common: where they run, and what is in the files. */
+/* Code that the checks of calls.c share: where chains run, and the contents of the files. */
 #define _GNU_SOURCE
 #include <bpfof.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Functions for calls.c. The words of scratch are what each says of them. */
+/* Functions for calls.c. Each comment describes the words of scratch. */
 #include "bpfof.h"
 
 /*

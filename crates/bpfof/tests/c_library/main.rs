@@ -1,4 +1,4 @@
-//! The C library as its users have it: installed, found by pkg-config, with stock compilers.
+//! The C library as its users get it: installed, found by pkg-config, with stock compilers.
 
 #[path = "../grants/daemon.rs"]
 mod daemon;
@@ -23,7 +23,8 @@ fn repository() -> PathBuf {
     Path::new(SOURCES).join("../..").canonicalize().expect("a checkout")
 }
 
-/// What cargo has built for the tests, named as `make install` wants it.
+/// The programs and libraries that cargo has built for the tests, with the names that `make
+/// install` expects.
 fn built(folder: &Path) -> PathBuf {
     let target = Path::new(BPFOF).parent().expect("a folder");
     let names = ["bpfof", "bpfof-query"].map(|name| (name, target.join(name))).into_iter();
@@ -43,7 +44,7 @@ fn make(folder: &Path, settings: &[String]) {
         .arg(repository())
         .args(settings)
         .arg(format!("BUILD_DIR={}", folder.join("built").display()))
-        // Of the make that may run this test.
+        // Variables of the make that may run this test.
         .env_remove("MAKEFLAGS")
         .env_remove("MAKELEVEL")
         .output()
@@ -80,7 +81,7 @@ impl Installed {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles and links a program; `extra` is put behind the source.
+    /// Compiles and links a program; `options` come before the source.
     fn compile(&self, compiler: &str, source: &Path, name: &str, options: &[&str]) -> PathBuf {
         let program = self.path(name);
         let mut arguments: Vec<String> = options.iter().map(|&option| option.into()).collect();
@@ -91,7 +92,7 @@ impl Installed {
         program
     }
 
-    /// Compiles a storage function with the header for those.
+    /// Compiles a storage function with the header for storage functions.
     fn compile_function(&self, source: &Path, name: &str) -> PathBuf {
         let object = self.path(name);
         let include = &self.pkg_config(&["--variable=functiondir"])[0];
@@ -107,13 +108,13 @@ impl Installed {
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.path("lib"));
-        // A signal or a panic must not pass for an error of the library.
+        // Sanitizer errors exit instead of aborting; leaks are detected.
         command.env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0");
         command
     }
 }
 
-/// All files below a folder, and where symbolic links point.
+/// All files below a folder, and the targets of symbolic links.
 fn tree(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
@@ -172,7 +173,7 @@ fn what_is_installed_can_be_removed() {
     assert!(!root.join("opt/bpfof/share/bpfof").exists(), "folders go as well");
 }
 
-/// The calls of a header: lines that do not begin with a blank and have a name and a bracket.
+/// The calls that a header declares: lines that begin with a name and have a bracket.
 fn declared(header: &str) -> BTreeSet<&str> {
     let calls: BTreeSet<&str> = header
         .lines()
@@ -184,7 +185,7 @@ fn declared(header: &str) -> BTreeSet<&str> {
     calls
 }
 
-/// Programs are bound to the name that changes with the interface, and to nothing of Rust's.
+/// Programs link to the SONAME, which changes with the interface, and to no symbols of Rust.
 #[test]
 fn the_library_has_a_soname_and_exports_what_the_header_declares() {
     let installed = Installed::new();
@@ -227,7 +228,7 @@ fn the_example_compiles_from_the_installed_package_and_runs() {
         let made = installed.command(&program).arg("make").arg(path).arg("1000").status();
         assert!(made.expect("it starts").success());
     };
-    // Without a target: none named, and none there.
+    // Without a target: none is named, or none listens.
     let beside = installed.path("records");
     make_file(&beside);
     let address = "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:target";
@@ -264,7 +265,7 @@ fn the_example_compiles_from_the_installed_package_and_runs() {
     let mut command = installed.command(&program);
     command.arg("get").arg(&object).arg(&beside).arg(disk.url.to_string()).arg(disk.image());
     expect_found(&mut command, "here");
-    // A user who can open the file and nothing else.
+    // A user who can open the file but has no other rights.
     for folder in [installed.path(""), disk.image().with_file_name("")] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
     }
@@ -286,7 +287,7 @@ fn write_files(folder: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Runs calls.c, which asks for the end of its target, if it has one.
+/// Runs calls.c, and kills its target, if it has one, when it asks for that.
 fn expect_done(mut command: Command, disk: Option<&Disk>) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
@@ -310,7 +311,7 @@ fn every_call_does_what_the_header_says() {
     let installed = Installed::new();
     let sources = Path::new(SOURCES).join("tests/c_library");
     let object = installed.compile_function(&sources.join("functions.bpf.c"), "functions.bpf.o");
-    // The address sanitizer sees leaks, and what the library does to memory of the program's.
+    // The address sanitizer finds leaks, and wrong accesses of the library to the program's memory.
     let options = [&STRICT[..], &["-g", "-pthread", "-fsanitize=address"]].concat();
     let program = installed.compile("cc", &sources.join("calls.c"), "calls", &options);
     let folder = tempfile::tempdir().expect("a folder");
@@ -320,7 +321,8 @@ fn every_call_does_what_the_header_says() {
     if cannot_mount().is_some() {
         return;
     }
-    // Each reader with a connection of its own; all on one, or on that of their processor.
+    // Each reader with a connection of its own; then all on one connection, or on that of their
+    // processor.
     for ((kind, size_bytes), lanes) in disk::KINDS.into_iter().zip([["1"], ["64"]]) {
         for lanes in [&[][..], &lanes] {
             let disk = Disk::new(kind, size_bytes);
@@ -352,7 +354,7 @@ fn secured_target(folder: &Path) -> (Child, String) {
     (child, line)
 }
 
-/// Programs in C have no options for keys: the address has them, or the user's file.
+/// Programs in C have no options for keys: the keys are in the address, or in the user's file.
 #[test]
 fn keys_are_those_of_the_user() {
     let installed = Installed::new();
@@ -371,7 +373,7 @@ fn keys_are_those_of_the_user() {
         String::from_utf8(command.output().expect("it starts").stdout).expect("UTF-8")
     };
     let nobody = open(url);
-    // And where nobody listens at another of its portals.
+    // The same with another portal at which no target listens.
     let nobodys = open(&url.replacen("://", "://127.0.0.1:1,", 1));
     let named = open(&format!("{url}?hostnqn=nqn.2026-01.io.test:c&tls-psk={psk}"));
     fs::create_dir(folder.path().join("bpfof")).expect("made");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Opens a target, and tells what comes of it. */
+/* Opens a target, and prints the outcome. */
 #include <bpfof.h>
 
 #include <errno.h>

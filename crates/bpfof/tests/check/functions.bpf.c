@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* C as people write it: what can be proved, and what cannot. */
+/* C as people write it: functions that can be proved, and functions that cannot. */
 #include "bpfof.h"
 
 #define noinline __attribute__((noinline))
@@ -86,7 +86,7 @@ int switched(struct bpfof_ctx *ctx)
 	return answer(ctx, weigh(ctx->scratch[0]) + weigh(ctx->hop));
 }
 
-/* The budget ends it; no access is at fault. */
+/* The budget ends this function; no access faults. */
 SEC("bpfof/endless")
 int endless(struct bpfof_ctx *ctx)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Small, harmless, and more than the verifier can get through: each loop is looked at in every
- * round of the loops around it. */
+/* Small, harmless, and too much for the verifier: it analyses each loop in every round of the loops around it. */
 #include "bpfof.h"
 
 #define LOOP(i, n) for (__u32 i = 0; i < ctx->scratch[n]; i++)

@@ -62,13 +62,9 @@ fn what_can_be_proved_is_proved_and_the_rest_names_its_line() {
         "reads 1 byte at ctx->data + 3, which may be past ctx->data_end",
     );
     not("before", "return ctx->scratch[-100000];", "which may be before ctx->scratch");
-    not("constant", "*(volatile __u32 *)&primes[2] = ctx->hop;", "variables are not told from");
-    not(
-        "loaded",
-        "return **(__u8 **)ctx->scratch;",
-        "a pointer of which it is not known what it points to",
-    );
-    // Neither registers nor the verifier's names for what it knows of them.
+    not("constant", "*(volatile __u32 *)&primes[2] = ctx->hop;", "tell variables from constants");
+    not("loaded", "return **(__u8 **)ctx->scratch;", "a pointer to unknown memory");
+    // Reasons name neither registers nor the verifier's internal terms.
     for report in &found {
         let reason = report["proof"]["reason"].as_str().unwrap_or_default();
         let is_register = |word: &str| matches!(word.as_bytes(), [b'r', b'0'..=b'9', ..]);
@@ -77,11 +73,11 @@ fn what_can_be_proved_is_proved_and_the_rest_names_its_line() {
     }
     let recursive = outcome("recursive");
     assert_eq!(recursive["outcome"], "gave_up");
-    assert_eq!(recursive["reason"], "functions that call themselves cannot be proved");
+    assert_eq!(recursive["reason"], "recursive functions cannot be proved");
     let text = String::from_utf8(check(&[&object, "--entry", "unchecked"]).stdout).expect("UTF-8");
     let words = "proof: not proved; checks at run time confine it all the same\n";
     assert!(text.contains(words) && text.contains("functions.bpf.c:"), "{text}");
-    // With the bytes that it takes for granted.
+    // With the block size that the function assumes.
     let enough = report(&[&object, "--block-min", "4"], "unchecked");
     assert_eq!(enough["proof"]["outcome"], "proved");
     assert!(report(&[&object, "--no-proof"], "sum").get("proof").is_none());
@@ -112,13 +108,13 @@ fn a_fault_names_line_register_and_bounds() {
     let object = compile("tests/check/functions.bpf.c", folder.path());
     let block = path(folder.path().join("block"));
     std::fs::write(&block, [7; 100]).expect("writes");
-    // Adds up whole words, of which the last runs past the end of 100 bytes.
+    // The function adds up whole words, of which the last runs past the end of 100 bytes.
     let arguments = [&object, "--entry", "words", "--run", &block];
     let output = check(&arguments);
     assert!(!output.status.success());
     let text = String::from_utf8(output.stderr).expect("UTF-8");
     let (data, scratch) = (abi::DATA, abi::SCRATCH);
-    // The word at 96, whatever the register is called.
+    // The fault is at the word at 96, in whatever register.
     let (at, end) = (data + 96, data + 100);
     for part in [
         "functions.bpf.c:".to_owned(),
@@ -155,7 +151,7 @@ fn a_dry_run_tells_its_result_first() {
     assert!(out.lines().nth(1).is_some_and(|line| line.trim() == answer), "{out}");
     assert!(out.contains("functions.bpf.c:") && out.contains(" divides by zero"), "{out}");
     assert!(!run("copy").1.contains("divides by zero"));
-    // As at a target: neither an answer nor a read is no way to go on.
+    // As at a target: a call with neither an answer nor a read is an error.
     let (is_good, out, error) = run("idle");
     assert!(!is_good && out.is_empty(), "{out}");
     let words =
@@ -187,7 +183,8 @@ fn a_verifier_that_runs_away_is_ended() {
     assert!(reason.starts_with("it took "), "{reason}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 
-    // Who is ended takes the verifier along. (Shells let what they run behind ignore an interrupt.)
+    // A signal to the command also ends the verifier. (Background processes of shells ignore
+    // SIGINT.)
     let mut command = Command::new(BPFOF);
     let command = command.args(["function", "check", &object]).stdout(Stdio::null());
     let mut parent = command.spawn().expect("bpfof starts");
@@ -204,7 +201,7 @@ fn a_verifier_that_runs_away_is_ended() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signals");
     assert!(!parent.wait().expect("waits").success());
     let is_alive = || {
-        // "pid (name) state": a zombie that nobody has waited for yet is dead.
+        // "pid (name) state": a zombie counts as dead.
         let stat = std::fs::read_to_string(&child).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     };

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
 
-/// Of the namespaces, so that several targets may serve them.
+/// UUIDs of the namespaces, so that several targets may serve them.
 const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
 const PLAIN_UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3d";
 /// Controller ids of each target.
@@ -37,7 +37,7 @@ pub(crate) fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output 
     Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"))
 }
 
-/// Why this machine cannot mount an image, in words for the log of the tests.
+/// Why this machine cannot mount an image, as a message for the log of the tests.
 pub(crate) fn cannot_mount() -> Option<String> {
     let why = if !rustix::process::geteuid().is_root() {
         "this needs root, for loop devices and mounting"
@@ -65,9 +65,9 @@ struct Served {
 pub(crate) struct Disk {
     folder: tempfile::TempDir,
     device: String,
-    /// One, or two that serve the same.
+    /// One target, or two that serve the same image.
     targets: Vec<Served>,
-    /// Of the first.
+    /// The address of the first target.
     pub(crate) url: TargetUrl,
     /// Size of namespace 2, on which there is no file system; 0 if there is none.
     plain_bytes: u64,
@@ -84,7 +84,7 @@ impl Disk {
         let file = std::fs::File::create_new(&image).expect("an image");
         file.set_len(size_bytes).expect("room");
         let image = image.to_str().expect("UTF-8").to_owned();
-        // Small extents, small groups: blocks are used again soon.
+        // A small file system, in which blocks are soon used again.
         let arguments: &[&str] = if kind == "ext4" {
             &["-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", &image]
         } else {
@@ -129,7 +129,7 @@ impl Disk {
         control(self.folder.path(), path)
     }
 
-    /// Tells a target something, by `bpfof ctl`, and gives its answer.
+    /// Runs a command of `bpfof ctl` at a target, and returns the answer.
     pub(crate) fn ctl(&self, path: usize, words: &[&str]) -> Value {
         let socket = self.control(path).display().to_string();
         let all = [&["ctl", "--socket", &socket], words, &["--json"]].concat();
@@ -155,12 +155,12 @@ impl Disk {
         self.targets[0].child.id()
     }
 
-    /// Where it is mounted.
+    /// The folder where the image is mounted.
     pub(crate) fn mount(&self) -> PathBuf {
         self.folder.path().join("mount")
     }
 
-    /// What the target serves.
+    /// The image that the target serves.
     pub(crate) fn image(&self) -> PathBuf {
         image(self.folder.path())
     }
@@ -170,7 +170,7 @@ impl Disk {
         self.signal(0, Signal::KILL);
     }
 
-    /// Makes the image, its ext4, of which no file is open, and the target's namespace larger.
+    /// Makes the image, its ext4 (without open files) and the target's namespace larger.
     pub(crate) fn grow(&self, size_bytes: u64) {
         let image = std::fs::OpenOptions::new().write(true).open(self.image()).expect("an image");
         image.set_len(size_bytes).expect("room");
@@ -183,13 +183,13 @@ impl Disk {
         self.signal(0, Signal::HUP);
     }
 
-    /// Starts it again where it was.
+    /// Starts the target again at the same address.
     pub(crate) fn restart_target(&mut self) {
         self.restart(0);
         self.url = self.targets[0].url.clone();
     }
 
-    /// Starts the first or second target again where it was.
+    /// Starts the first or second target again at the same address.
     pub(crate) fn restart(&mut self, path: usize) {
         let old = &mut self.targets[path].child;
         let _ = old.kill();
@@ -197,7 +197,7 @@ impl Disk {
         self.targets[path] = self.start(path, &self.listens_at(path), &[]);
     }
 
-    /// How many descriptors the target has open, and how many bytes of its memory are resident.
+    /// The number of the target's open descriptors, and the resident bytes of its memory.
     pub(crate) fn held_by_target(&self) -> (usize, u64) {
         let process = format!("/proc/{}", self.targets[0].child.id());
         let open = std::fs::read_dir(format!("{process}/fd")).expect("it runs").count();
@@ -215,8 +215,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Tools that a killed process had started may still have files open, and so has a test
-        // that failed: the file system then goes away with the last of them.
+        // Tools started by a killed process may still have files open, and so may a failed test:
+        // the file system is then unmounted when the last one is closed.
         if !output("umount", &[self.mount()]).status.success() {
             let mount = self.mount();
             let _ = output("umount", &["--lazy".as_ref(), mount.as_os_str()]);

@@ -1,6 +1,6 @@
-//! The pages, followed to the letter: their files are written, their commands run, and what they print is
-//! compared with what the page says. What a page cannot run here exists at least: each command and each
-//! option of every page.
+//! The pages of the documentation, followed to the letter: their files are written, their commands run, and the output
+//! is compared with the page. For commands that cannot run here the tests check at least that each command and option
+//! of every page exists.
 
 mod page;
 mod reader;
@@ -69,7 +69,7 @@ fn follow(reader: &mut Reader, blocks: &[Block]) {
 
 #[test]
 fn the_doors_of_the_readme() {
-    // A kernel with nvme-tcp: interop/run.py does that in a guest.
+    // These commands need a kernel with nvme-tcp: interop/run.py runs them in a guest.
     let mut reader = Reader::new(&["sudo nvme "]);
     symlink(repository().join("functions"), reader.folder.path().join("functions"))
         .expect("linked");
@@ -99,7 +99,7 @@ fn create_database(file: &Path) {
     assert!(made.expect("it starts").status.success());
 }
 
-/// What the pages call lookup.bpf.c and its arguments: a get of BPF-KV.
+/// Writes the pages' lookup.bpf.c and its arguments: a get of BPF-KV.
 fn write_lookup(reader: &Reader) {
     let at = |name: &str| reader.folder.path().join(name);
     symlink(repository().join("functions"), at("functions")).expect("linked");
@@ -111,7 +111,7 @@ fn write_lookup(reader: &Reader) {
 
 #[test]
 fn using() {
-    // Maps of a program that is connected: crates/bpfof/tests/function_maps has one.
+    // These commands need the maps of a connected program: tests/cli.rs has one.
     let mut reader = Reader::new(&["bpfof function map "]);
     write_lookup(&reader);
     reader.start_target("bpfof target --listen 127.0.0.1:4420 --namespace mem:size=1GiB");
@@ -134,7 +134,7 @@ fn function_check() {
 
 #[test]
 fn security_in_five_minutes() {
-    // Loading modules is the machine's business, and there may be none.
+    // Modules are not loaded: that would change the machine, which may have none.
     let mut reader = Reader::new(&["modprobe "]);
     let folder = reader.folder.path().to_owned();
     let disk = folder.join("disk");
@@ -165,13 +165,13 @@ fn security_in_five_minutes() {
     }
 }
 
-/// Long help of a command of several words, which knows all of its options.
+/// The long help of a command of several words, with all of its options.
 fn help(words: &[String]) -> Option<String> {
     let shown = Command::new(BPFOF).args(words).arg("--help").output().expect("it starts");
     shown.status.success().then(|| String::from_utf8(shown.stdout).expect("UTF-8"))
 }
 
-/// The words of a command that name it: those before the first that is none of a subcommand's.
+/// The words of a command line that name the subcommand: those before the first that cannot be a name.
 fn name_of(command: &str) -> Vec<String> {
     let words = command.split_whitespace().skip(1);
     let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
@@ -189,7 +189,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Files and headings that pages lead to.
+/// The files and headings to which pages link exist.
 #[test]
 fn every_link_leads_somewhere() {
     let anchors = |text: &str| -> Vec<String> {

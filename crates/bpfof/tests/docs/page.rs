@@ -3,7 +3,7 @@
 /// A fenced block of a page.
 pub(crate) struct Block {
     pub(crate) language: String,
-    /// The name in the line above it, if that ends with "`name`:".
+    /// The file name in the line above it, if that line ends with "`name`:".
     pub(crate) file: Option<String>,
     pub(crate) text: String,
 }
@@ -28,12 +28,13 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The commands of a block: its lines, those that end with a backslash joined with the next.
+/// The commands of a block: its lines, where a line that ends with a backslash is joined with the
+/// next.
 pub(crate) fn commands(block: &str) -> Vec<String> {
     block.replace("\\\n", " ").lines().map(str::to_owned).collect()
 }
 
-/// Whether a line is as the page says, where "…" stands for anything.
+/// Whether a line of output matches a line of the page, in which "…" stands for any text.
 pub(crate) fn is_as(line: &str, expected: &str) -> bool {
     let Some((start, rest)) = expected.split_once('…') else { return line == expected };
     let Some(mut left) = line.strip_prefix(start) else { return false };

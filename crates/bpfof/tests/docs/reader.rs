@@ -1,4 +1,4 @@
-//! Somebody who follows a page to the letter.
+//! A reader who follows a page to the letter.
 
 use super::page::{commands, is_as};
 use super::{BPFOF, repository};
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Where pages have their target. Here it listens on a port that is free.
+/// The address of the target in the pages. Here the target listens on a free port.
 const ADDRESS: &str = "127.0.0.1:4420";
 
 /// Follows a page in a folder of its own.
@@ -15,9 +15,9 @@ pub(crate) struct Reader {
     /// Assignments, which hold in later blocks too.
     variables: String,
     target: Option<(Child, String)>,
-    /// How commands begin that cannot be run here.
+    /// Beginnings of commands that cannot be run here.
     left_out: &'static [&'static str],
-    /// What the page calls what is elsewhere here.
+    /// Names of the page, and what replaces them here.
     elsewhere: Vec<(&'static str, String)>,
 }
 
@@ -31,24 +31,24 @@ impl Drop for Reader {
 }
 
 impl Reader {
-    /// Runs all commands but those that begin so.
+    /// Follows a page in a new folder, and skips commands that begin with one of `left_out`.
     pub(crate) fn new(left_out: &'static [&'static str]) -> Reader {
         let folder = tempfile::tempdir().expect("a folder");
         Reader { folder, variables: String::new(), target: None, left_out, elsewhere: Vec::new() }
     }
 
-    /// What the page calls `name` is `here`.
+    /// Replaces `name` of the page by `here`.
     pub(crate) fn replace(&mut self, name: &'static str, here: &str) {
         self.elsewhere.push((name, here.to_owned()));
     }
 
-    /// A text of the page, with what is elsewhere here.
+    /// A text of the page, with names replaced.
     pub(crate) fn here(&self, text: &str) -> String {
         let replaced = |text: String, (name, here): &(&str, String)| text.replace(name, here);
         self.elsewhere.iter().fold(text.to_owned(), replaced)
     }
 
-    /// Runs `bpfof target …` and hears where it listens.
+    /// Runs `bpfof target …` and reads the address on which it listens.
     pub(crate) fn start_target(&mut self, line: &str) {
         let line = self.here(line).replace(ADDRESS, "127.0.0.1:0");
         let arguments = line.trim_end_matches('&').split_whitespace().skip(1);
@@ -67,7 +67,7 @@ impl Reader {
         self.target = Some((child, address));
     }
 
-    /// Runs the commands of a block. Lines that begin with "# " are what it prints.
+    /// Runs the commands of a block. Lines that begin with "# " are the expected output.
     pub(crate) fn run(&mut self, block: &str) {
         let (mut script, mut expected) = (String::new(), Vec::new());
         for line in commands(block) {
@@ -99,7 +99,7 @@ impl Reader {
         }
     }
 
-    /// What a script prints that must succeed.
+    /// The output of a script, which must succeed.
     fn bash(&self, script: &str) -> String {
         let built = Path::new(BPFOF).parent().expect("a folder");
         let path = std::env::var("PATH").expect("a path");

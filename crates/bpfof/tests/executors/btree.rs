@@ -2,7 +2,7 @@
 
 use bpfof_nvme::tcp::crc32c;
 
-/// Bytes of which blocks are whole numbers.
+/// Unit of block sizes, in bytes.
 const UNIT: usize = 512;
 /// Header of a page and of its block.
 const HEADER_BYTES: usize = 40;
@@ -29,7 +29,7 @@ fn packed(number: u64) -> Vec<u8> {
     }
 }
 
-/// A key of which the first bytes are those of the one before.
+/// A key cell, which omits the first bytes if they are those of the key before.
 fn key_cell(key: &[u8], before: &[u8]) -> Vec<u8> {
     let same = key.iter().zip(before).take_while(|(a, b)| a == b).count();
     let rest = &key[same..];
@@ -62,7 +62,7 @@ impl Writer {
         page[24] = kind;
         page[27] = 1;
         page[28..32].copy_from_slice(&size.to_le_bytes());
-        // The checksum is of all of it.
+        // The checksum covers the whole block.
         page[36] = 1;
         page[HEADER_BYTES..memory].copy_from_slice(cells);
         let checksum = crc32c(&page);
@@ -82,7 +82,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Of these rows, in order: three levels.
+    /// A tree of three levels with these rows, in their order.
     pub(crate) fn new(rows: &[(Vec<u8>, Vec<u8>)]) -> Tree {
         let mut writer = Writer { file: vec![0; UNIT] };
         let mut level: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -121,7 +121,7 @@ pub(crate) fn argument(key: &[u8], flags: u8, following_bytes: u32) -> Vec<u8> {
     let mut argument = (UNIT as u32).to_le_bytes().to_vec();
     argument.extend((key.len() as u16).to_le_bytes());
     argument.extend([flags, 0]);
-    // Used bytes, a checksum; without one, three levels, no reads.
+    // Used bytes and checksum; no checksum, three levels, no reads.
     argument.extend([0; 8]);
     argument.extend([0, 3, 0, 0]);
     argument.extend(following_bytes.to_le_bytes());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Follows records from file to file, and answers with a checksum of every byte it was shown. What a
- * record says is what is to be done next, so that random records are random chains.
+ * Follows records from file to file, and answers with a checksum of every byte it was shown. A record says what to do
+ * next, so that random records make random chains.
  */
 #include "bpfof.h"
 
@@ -113,7 +113,7 @@ int follow_records(struct bpfof_ctx *ctx)
 	return 78;
 }
 
-/* Goes on in the function whose number scratch begins with; 7 if there is none. */
+/* Tail-calls the function whose number scratch begins with; returns 7 if there is none. */
 SEC("bpfof/onward")
 int onward(struct bpfof_ctx *ctx)
 {

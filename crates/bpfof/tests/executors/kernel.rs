@@ -1,5 +1,5 @@
-//! Chains that the kernel runs, one at a time, where the module of kernel/ is loaded: without it the same
-//! chains run here. `BPFOF_CHAINS` says how many. interop/passthrough.py runs these tests.
+//! Chains that the kernel runs, one at a time, if the module of kernel/ is loaded: without it the same chains run in
+//! user space. `BPFOF_CHAINS` is their number. interop/passthrough.py runs these tests.
 
 use crate::local::{KEYS, Store, table, value};
 use crate::passthrough::{Nvme, bare, mounted};
@@ -24,7 +24,7 @@ pub(crate) fn chains() -> u64 {
     std::env::var("BPFOF_CHAINS").ok().and_then(|count| count.parse().ok()).unwrap_or(2000)
 }
 
-/// Whether the kernel has been given chains: how many, by its own count.
+/// A counter of the module, such as the number of chains that the kernel has run.
 pub(crate) fn counted(name: &str) -> u64 {
     let text = std::fs::read_to_string("/sys/kernel/debug/bpfof_xrp/counters").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -35,7 +35,7 @@ pub(crate) fn has_module() -> bool {
     Path::new("/dev/bpfof-xrp").exists()
 }
 
-/// A namespace without a file system, on whose drive the kernel runs chains.
+/// A namespace without a file system, for whose drive the module is loaded.
 pub(crate) fn bare_in_the_kernel() -> Nvme {
     assert!(has_module(), "the module of kernel/ is not loaded");
     bare()
@@ -75,13 +75,13 @@ fn gets_of_bpf_kv_in_the_kernel() {
     }
 }
 
-/// Whether the table is cut off before it is written, so that it gets other blocks. Its readers may fail meanwhile.
+/// Whether the file is truncated before the table is written, so that it gets other blocks. Lookups may fail meanwhile.
 fn is_cut(generation: u64) -> bool {
     generation.is_multiple_of(3)
 }
 
-/// Lookups in a table that is written again and again meanwhile, in place and in other blocks: each
-/// answer is of a time between the call and the answer.
+/// Lookups in a table that is rewritten again and again, in place and in other blocks: each answer is of a generation
+/// that was current between the call and the answer.
 #[test]
 #[ignore = "interop/passthrough.py runs it on an NVMe drive"]
 fn races_with_a_writer_in_the_kernel() {
@@ -137,8 +137,8 @@ fn races_with_a_writer_in_the_kernel() {
     assert!(in_kernel > 10 || !has_module(), "{in_kernel} chains have run in the kernel");
 }
 
-/// Who has the descriptor of a domain, and no rights, runs chains on the files that are set there, and
-/// can do nothing else.
+/// A process with the descriptor of a domain but without privileges can run chains on the files that are set there, and
+/// nothing else.
 #[test]
 #[ignore = "interop/passthrough.py runs it on an NVMe drive"]
 fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
@@ -158,7 +158,7 @@ fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let nobody = rustix::thread::Uid::from_raw(65_534);
-            // Of this thread alone, and its capabilities with it.
+            // Changes the user of this thread only, which loses its capabilities.
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root");
             let denied = std::io::ErrorKind::PermissionDenied;
             assert_eq!(std::fs::File::open(&nvme.block).expect_err("a drive").kind(), denied);
@@ -170,7 +170,7 @@ fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
                 let found = get_answer(answer).expect("an answer").expect("found");
                 assert_eq!(found, &value_number(number_of_key));
             }
-            // A file that is not set, and a function that is not there.
+            // A file that is not set, and a function that does not exist.
             for (number, file) in [(number, 4), (number + 1, 3)] {
                 let files = [XrpFile::new(file, 1)];
                 assert!(!matches!(domain.run(&chain(number, &files)), Ok(XrpEnd::Done { .. })));
@@ -179,7 +179,7 @@ fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
     });
 }
 
-/// The kernel's verifier is told what a function may write to: its outputs in the hop.
+/// The kernel's verifier lets a function write only to its outputs in the hop.
 #[test]
 #[ignore = "interop/passthrough.py runs it on an NVMe drive"]
 fn functions_that_write_elsewhere_are_refused_in_the_kernel_over_a_whole_namespace() {
@@ -212,16 +212,17 @@ fn functions_that_write_elsewhere_are_refused_in_the_kernel_over_a_whole_namespa
     }
 }
 
-/// Where the broken drive of interop/passthrough.py cannot read, in bytes.
+/// The offset at which the broken drive of interop/passthrough.py cannot read, in bytes.
 const BROKEN_BYTES: u64 = 2 << 20;
 
-/// Gets whose last read fails end as such, and not by what an earlier one has left in memory.
+/// Gets whose last read fails end with an error, and do not use data that an earlier get has left in memory.
 #[test]
 #[ignore = "interop/passthrough.py runs it on a broken NVMe drive"]
 fn reads_that_fail_end_chains_in_the_kernel_of_a_broken_drive() {
     let nvme = bare_in_the_kernel();
     let (mut file, keys) = database();
-    // Pages are written as a whole: the drive could not read what the kernel would add.
+    // The file is padded to whole pages: otherwise the kernel would read the rest of the last page, where the drive is
+    // broken.
     file.resize(file.len().next_multiple_of(4096), 0);
     let broken = (file.len() - 4096)..(file.len() - 4096 + 512);
     let device_offset = BROKEN_BYTES - broken.start as u64;

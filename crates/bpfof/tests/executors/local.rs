@@ -26,7 +26,7 @@ pub(crate) fn table(generation: u64) -> (Vec<u8>, Root) {
     writer.finish()
 }
 
-/// A table in a file, and what reads it without a target.
+/// A table in a file, and a reader of it without a target.
 pub(crate) struct Store {
     folder: TempDir,
     pub(crate) maps: FileMaps,
@@ -131,7 +131,7 @@ fn functions_go_on_in_others_of_the_same_maps() {
     }
 }
 
-/// More than there are arenas; and half of them end on another thread than they began on.
+/// More chains than there are arenas; half of them end on another thread than they began on.
 #[test]
 fn many_chains_at_once() {
     let mut store = Store::new(PATIENT);
@@ -155,8 +155,8 @@ fn many_chains_at_once() {
     assert!(seen.iter().all(|times| *times == 1));
 }
 
-/// What was written before is seen, though it may not be on the device yet; and a file may get
-/// longer and shorter.
+/// Chains see earlier writes even if these are not on the device yet; and a file may grow and
+/// shrink.
 #[test]
 fn files_that_change() {
     let mut store = Store::new(PATIENT);
@@ -164,11 +164,11 @@ fn files_that_change() {
     assert_eq!(store.expect(7, 0), executor);
     let writer = OpenOptions::new().write(true).open(store.files[0].path()).expect("opens");
     for generation in 1..5 {
-        // In place, all values having one length.
+        // In place: all values have the same length.
         writer.write_all_at(&table(generation).0, 0).expect("room");
         assert_eq!(store.expect(generation * 100, generation), executor);
     }
-    // A root of its own behind the old end.
+    // A second table with its own root, after the old end.
     let (bytes, root) = table(5);
     let end = bytes.len() as u64;
     let first = store.root;
@@ -211,21 +211,21 @@ fn the_policy_and_the_file_system_decide() {
     let mut store = Store::new(strict);
     if store.is_direct() {
         assert_eq!(store.expect(3, 0), Executor::Local);
-        // The error that the chain has, not that plain reads are forbidden.
+        // The chain's own error, not one that says that plain reads are forbidden.
         store.root.offset = 1 << 40;
         let error = store.get(3).expect_err("outside");
         assert!(matches!(error, ReadError::Command(_)), "{error}");
     }
 }
 
-/// The rings of this process say which files are registered with them.
+/// Whether a ring of this process has this file registered.
 fn is_registered(name: &str) -> bool {
     let infos = fs::read_dir("/proc/self/fdinfo").expect("there is /proc");
     let infos = infos.flatten().filter_map(|info| fs::read_to_string(info.path()).ok());
     infos.into_iter().any(|text| text.contains("UserFiles") && text.contains(name))
 }
 
-/// A deleted file's blocks are free once nobody reads it any more.
+/// The executor closes files: the blocks of a deleted file are freed once it has no readers.
 #[test]
 fn closed_files_are_let_go() {
     let mut store = Store::new(PATIENT);

@@ -1,4 +1,4 @@
-//! The three executors: at a target, by io_uring here, over plain reads here. They give the same
+//! The three executors: at a target, in this process by io_uring, in this process over plain reads. They give the same
 //! answers to the same chains.
 
 mod btree;
@@ -33,7 +33,7 @@ const PATIENT: Policy =
 /// Runs chains over plain reads only.
 const PLAIN: Policy = Policy { local: false, ..PATIENT };
 
-/// Compiles follow.bpf.c; a machine without a compiler has it in a file.
+/// Compiles follow.bpf.c; on a machine without a compiler the object is in a file.
 fn object() -> Vec<u8> {
     if let Some(path) = std::env::var_os("BPFOF_FOLLOW_OBJECT") {
         return std::fs::read(path).expect("an object");
@@ -44,7 +44,7 @@ fn object() -> Vec<u8> {
     std::fs::read(object).expect("an object")
 }
 
-/// How a chain ended: answer and hops, or the words and numbers of the error.
+/// How a chain ended: answer and hops, or the text of the error.
 type Ending = Result<(Vec<u8>, u32), String>;
 
 /// One way to run chains.
@@ -52,7 +52,7 @@ struct Way {
     maps: FileMaps,
     function: StorageFunction,
     reader: PushdownReader,
-    /// Whether files need maps, which leave holes to plain reads.
+    /// Whether files need maps; then only plain reads can read holes.
     has_maps: bool,
     /// Where chains run.
     executor: Executor,
@@ -76,8 +76,8 @@ impl Way {
         paths.iter().map(|path| self.maps.open(path).expect("opens")).collect()
     }
 
-    /// Runs all chains of a world at once, each by a call of its own or all by one; how each ended, and
-    /// where those ran that succeeded.
+    /// Runs all chains of a world at once, each by a call of its own or all by one. Returns how each ended, and where
+    /// the successful ones ran.
     fn run(
         &mut self,
         world: &World,
@@ -95,7 +95,7 @@ impl Way {
             files,
             function: &self.function,
             entries,
-            // Longer than answers are accepted, so that they can be too long.
+            // Longer than the longest accepted answer, so that answers can be too long.
             scratch_size_bytes: 1024,
             answer_max_bytes: STATE_BYTES as u32,
         };
@@ -131,19 +131,19 @@ impl Way {
     }
 }
 
-/// How chains are asked for.
+/// How chains are requested.
 #[derive(Clone, Copy, Debug)]
 enum Calls {
     Single,
     Many,
 }
 
-/// How many chains ended in which way, to see that there was something to compare.
+/// Counts of chains by their ends, to check that the comparison was meaningful.
 #[derive(Debug, Default)]
 struct Tally {
     good: usize,
     failed: usize,
-    /// Of each way, those that ran where they should.
+    /// For each way, the chains that ran where they should.
     as_meant: [usize; 4],
 }
 
@@ -180,7 +180,7 @@ fn check(
     Ok(())
 }
 
-/// Linked records with fan-out, of many sizes, in several files; and all that can go wrong.
+/// Linked records with fan-out, of many sizes, in several files, with all kinds of errors.
 #[test]
 fn three_executors_give_the_same_answers() {
     let disk = cannot_mount().is_none().then(|| Disk::new("ext4", 96 << 20));
@@ -200,7 +200,7 @@ fn three_executors_give_the_same_answers() {
     let elsewhere = tempfile::tempdir().expect("a folder");
     let folder = disk.as_ref().map_or(elsewhere.path().to_owned(), Disk::mount);
     let folder = nvme.as_ref().and_then(|nvme| nvme.mount.clone()).unwrap_or(folder);
-    // The runner takes no closure that changes something.
+    // The runner takes only closures that do not mutate.
     let state = RefCell::new((ways, Tally::default()));
     let config = Config { cases: 64, max_shrink_time: 60_000, ..Config::with_source_file(file!()) };
     let outcome = TestRunner::new(config).run(&world(), |world| {
@@ -215,10 +215,10 @@ fn three_executors_give_the_same_answers() {
     let Tally { good, failed, as_meant } = tally;
     let good = good / ways.len();
     assert!(good > 100 && failed > 100, "too little to compare: {good} good, {failed} failed");
-    // Elsewhere there may be no direct I/O.
+    // Other file systems may have no direct I/O.
     let is_disk = disk.is_some() || nvme.is_some();
     for (way, as_meant) in ways.iter().zip(as_meant).filter(|_| is_disk) {
-        // A file with a hole keeps chains that go there from where they should run.
+        // Chains that read the hole of a file cannot run where they should.
         let least = if way.has_maps { good * 9 / 10 } else { good };
         assert!(as_meant >= least, "{:?}: {as_meant} of {good} chains", way.executor);
     }

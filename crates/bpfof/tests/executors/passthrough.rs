@@ -1,5 +1,5 @@
-//! Chains on an NVMe namespace of this machine by its character device. Only where there is one
-//! that may be used for it: interop/passthrough.py boots a machine that has, and runs what is ignored elsewhere.
+//! Chains on an NVMe namespace of this machine by its character device. The tests need a namespace that they may
+//! overwrite: interop/passthrough.py boots a machine with one, and runs the ignored tests.
 
 use crate::PATIENT;
 use crate::local::{KEYS, Store, table, value};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Nvme {
     character: PathBuf,
     pub(crate) block: PathBuf,
-    /// Where the file system on it is mounted, if it has one; otherwise it may be written over.
+    /// Where the file system on it is mounted, if it has one; otherwise tests may overwrite the namespace.
     pub(crate) mount: Option<PathBuf>,
 }
 
@@ -113,17 +113,17 @@ fn files_of_a_namespace_that_change() {
     assert!(store.files[0].is_leased());
     let (_, info) = store.get(3).expect("succeeds");
     assert_eq!((info.executor, info.stale), (Executor::Local, 0));
-    // The lease is given back, and comparing takes its place.
+    // The file's lease is given back; from then on its version is compared.
     let path = store.files[0].path().to_owned();
     let writer = OpenOptions::new().write(true).open(path).expect("opens");
     for generation in 1..4 {
-        // In place, and in memory only.
+        // In place, and in the page cache only.
         writer.write_all_at(&table(generation).0, 0).expect("room");
         assert_eq!(store.expect(generation, generation), Executor::Local);
     }
     for generation in 4..8 {
         store.submit(generation);
-        // To other blocks, under the chain. The old ones are anybody's.
+        // To other blocks, during the chain. The old blocks may belong to another file.
         rewrite(&writer, generation);
         let mut end = None;
         while end.is_none() {

@@ -1,9 +1,9 @@
 //! Random chains of the functions that are shipped, in the kernel by the module of kernel/ and hop by hop in the
-//! interpreter: the same ends, answers and hops. On good files and damaged ones, with arguments and first reads
-//! that make sense and others. `BPFOF_CHAINS` says how many of each function.
+//! interpreter: both give the same ends, answers and hops. Files are good or damaged, arguments and first reads are
+//! valid or not. `BPFOF_CHAINS` is the number of chains for each function.
 //!
-//! An emulated machine interprets slowly. So the same program may run on another one before, with `BPFOF_ENDS` naming
-//! a folder, where it leaves hashes of what the interpreter says; where the module is, it takes them from there.
+//! The interpreter is slow on an emulated machine. So this program may run on a faster machine first: it writes hashes
+//! of the interpreter's results to the folder in `BPFOF_ENDS`. On the machine with the module it reads them from there.
 
 use crate::btree::{self, Tree};
 use crate::kernel::{bare_in_the_kernel, chains, counted};
@@ -29,7 +29,7 @@ const DAMAGED_AT: u64 = 4 << 20;
 const BLOCK_BYTES: u64 = 512;
 /// `BPFOF_XRP_CALL_UNITS` of kernel/bpfof_xrp.h.
 const CALL_UNITS: u64 = 250_000;
-/// Of a chain. Some end by it.
+/// Budget of a chain. Some chains exhaust it.
 const UNITS: u64 = 2_000_000;
 
 /// xorshift64*
@@ -99,7 +99,7 @@ fn bpfkv_range() -> Case {
         let begin = random.below(keys);
         let mut argument = begin.to_le_bytes().to_vec();
         argument.extend((begin + random.below(300)).to_le_bytes());
-        // Exclusive, inclusive, to count, a summary; or what contradicts itself.
+        // Exclusive, inclusive, count, summary; or contradictory flags.
         let flags = [0, 1, 2, 3, 4, 5, 6, 8, 9, 12][random.below(10) as usize];
         argument.extend(u32::to_le_bytes(flags));
         argument.extend((random.below(40) as u32).to_le_bytes());
@@ -187,13 +187,13 @@ fn filter_reduce() -> Case {
     Case { name: "filter_reduce", object, file, request: Box::new(request) }
 }
 
-/// The object of a function that no library has.
+/// The object of a function that is part of no library.
 fn built(name: &str) -> Vec<u8> {
     let folder = std::env::var("BPFOF_FUNCTIONS").unwrap_or_else(|_| "/functions".to_owned());
     std::fs::read(PathBuf::from(folder).join(format!("{name}.bpf.o"))).expect("it is there")
 }
 
-/// Of two levels of index, with several versions of each key.
+/// A table with two levels of index and several versions of each key.
 fn versions() -> block::Table {
     let mut writer =
         block::TableWriter::new(Shape { block_bytes: 500, tagged: true, ..Shape::default() });
@@ -267,7 +267,7 @@ fn wt_get() -> Case {
     Case { name: "wt_get", object: built("wt_get"), file, request: Box::new(request) }
 }
 
-/// How a chain ended, without why user space must do it.
+/// How a chain ended, without the reason why user space must continue it.
 #[derive(Debug, Hash, PartialEq, Eq)]
 enum End {
     Done { hops: u32, answer: Vec<u8> },
@@ -275,7 +275,7 @@ enum End {
     Restart,
 }
 
-/// The hops of a chain in the interpreter, by the rules of the module: kernel/chain.c.
+/// Runs the hops of a chain in the interpreter, by the rules of the module: kernel/chain.c.
 struct Oracle<'a> {
     program: &'a Program,
     file: &'a [u8],
@@ -284,7 +284,7 @@ struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    /// The blocks of a read and the bytes before it; None if user space must do it.
+    /// The blocks of a read, and the bytes before it in them; None if user space must do the read.
     fn place(&self, (file, offset, size): (u32, u64, u32)) -> Option<(std::ops::Range<u64>, u64)> {
         let end = offset.checked_add(u64::from(size))?;
         if size == 0 || file > 0 || end > self.file.len() as u64 {
@@ -341,7 +341,7 @@ impl Oracle<'_> {
     }
 }
 
-/// The chain in the kernel.
+/// Runs the chain in the kernel.
 fn in_kernel(
     domain: &mut XrpDomain,
     (program, function, file): (&Program, u32, u32),
@@ -370,7 +370,7 @@ fn in_kernel(
     }
 }
 
-/// Of some chains argument or first read make no sense.
+/// Makes the argument or the first read of some chains invalid.
 fn disturb(random: &mut Random, request: &mut Request) {
     if random.one_in(4) && !request.argument.is_empty() {
         let at = random.below(request.argument.len() as u64) as usize;
@@ -411,12 +411,12 @@ fn hash(end: &End) -> u64 {
     hasher.finish()
 }
 
-/// Where hashes of a function's ends are.
+/// The file with the hashes of a function's ends.
 fn ends_path(case: &Case) -> Option<PathBuf> {
     std::env::var_os("BPFOF_ENDS").map(|folder| PathBuf::from(folder).join(case.name))
 }
 
-/// Hashes of what the interpreter says of the chains, in order.
+/// Writes the hashes of the interpreter's results for the chains, in order.
 fn write_ends(case: &Case, path: &std::path::Path) {
     let object = Object::parse(&case.object).expect("good");
     let program = &object.entries()[0].program;
@@ -442,7 +442,7 @@ fn compare(domain: &mut XrpDomain, case: &Case, drive: &std::fs::File) {
     assert!((case.file.len() as u64) < DAMAGED_AT);
     let length = case.file.len() as u64;
     for (number, (file, device_offset)) in (0..).zip(files.iter().zip([0, DAMAGED_AT])) {
-        // What lies behind the end in the last block is no function's.
+        // Functions must not see the padding after the end of the file.
         let mut padded = file.clone();
         padded.resize(file.len().next_multiple_of(BLOCK_BYTES as usize), 0);
         drive.write_all_at(&padded, device_offset).expect("written");
@@ -461,7 +461,7 @@ fn compare(domain: &mut XrpDomain, case: &Case, drive: &std::fs::File) {
         let is_known =
             known.is_some_and(|known| u64::from_le_bytes(known[number as usize]) == hash(&actual));
         if actual == End::Restart && !is_known && counted("user_space_helper") > helpers {
-            // It has asked for a helper that the kernel does not have: user space runs the chain.
+            // The function has called a helper that the kernel does not have: user space runs the chain.
             helpers += 1;
             continue;
         }
@@ -510,7 +510,7 @@ fn random_chains_of_shipped_functions_in_the_kernel_over_a_whole_namespace() {
     }
 }
 
-/// For the test above, on a machine that interprets faster.
+/// Makes the hashes for the test above, on a faster machine.
 #[test]
 #[ignore = "interop/passthrough.py runs it, and names the folder"]
 fn ends_of_random_chains_by_the_interpreter() {

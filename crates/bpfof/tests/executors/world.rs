@@ -1,4 +1,4 @@
-//! Random files of records that lead to each other.
+//! Random files with records that link to each other.
 
 use bpfof_host::files::FirstRead;
 use proptest::collection::vec;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: u32 = 0x464c_4f57;
 const LINKS_MAX: usize = 6;
-/// Bytes of a record that say something; the rest is to be read all the same.
+/// Bytes of a record with contents; the rest is padding, which is read as well.
 pub(crate) const RECORD_BYTES: u32 = 16 + 16 * LINKS_MAX as u32;
 /// Length of the argument, and of an answer.
 pub(crate) const STATE_BYTES: usize = 24;
@@ -34,9 +34,9 @@ pub(crate) enum What {
 /// Where a link leads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Link {
-    /// To one of the records behind this one, so that every chain ends.
+    /// To one of the records after this one, so that every chain ends.
     Record(u16),
-    /// Behind the end of its file.
+    /// Beyond the end of its file.
     Outside(u8),
     /// Across the end.
     Across(u8),
@@ -54,7 +54,7 @@ pub(crate) struct Record {
     links: Vec<Link>,
 }
 
-/// A set of files, and what chains over it are asked for.
+/// A set of files, and the chains to run over it.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     files: usize,
@@ -139,7 +139,7 @@ impl World {
             let path = folder.join(format!("file-{index}"));
             let file = File::create(&path)?;
             let from = if index == 0 { usize::from(self.hole_blocks) * 4096 } else { 0 };
-            // A file that nobody wrote a byte to is one as well.
+            // A file may be empty.
             file.set_len(image.len() as u64)?;
             file.write_all_at(&image[from..], from as u64)?;
             paths.push(path);
@@ -191,7 +191,7 @@ impl World {
     }
 }
 
-/// Bytes of which no two stretches are the same.
+/// Bytes without repeated stretches.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

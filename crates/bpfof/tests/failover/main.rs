@@ -43,14 +43,14 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
         let longest = reading.look_up_many();
         println!("killed, round {round}: longest lookup {longest:?}");
         assert!(longest < PAUSE_MAX, "a lookup of {longest:?}");
-        // The other path hears of it when it is back.
+        // The second target learns of the new file when it is back.
         reading.rewrite();
         reading.look_up_many();
         disk.restart_target();
         reading.wait(0, PathState::Optimized);
         reading.look_up_many();
     }
-    // A target that hangs says nothing.
+    // A stopped target does not answer.
     disk.signal(0, Signal::STOP);
     let longest = reading.look_up_many();
     println!("stopped: longest lookup {longest:?}");
@@ -62,8 +62,8 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
     reading.wait(1, PathState::Lost);
 }
 
-/// Chains run here while no target works, and at one as soon as there is one: by lanes of a reader's own and by
-/// shared ones.
+/// Chains run in this process while no target works, and at a target as soon as there is one: with lanes of the
+/// reader's own and with shared lanes.
 #[test]
 fn readers_of_files_come_back_to_a_target() {
     if cannot_mount().is_some() {

@@ -36,7 +36,7 @@ impl Reading {
         Reading::by(disk, url, 0)
     }
 
-    /// The same with shared lanes, at most so many; 0 for lanes of each reader's own.
+    /// The same with at most `lanes_max` shared lanes; 0 for lanes of each reader's own.
     pub(crate) fn by(disk: &Disk, url: &TargetUrl, lanes_max: usize) -> Reading {
         let controller = Controller::connect(url, Options::default()).expect("it connects");
         let device = NamespaceDevice::new(disk.image()).expect("an image");
@@ -72,7 +72,7 @@ impl Reading {
         begun.elapsed()
     }
 
-    /// Looks a key up, and returns where that was done.
+    /// Looks a key up, and returns where the chain ran.
     pub(crate) fn look_up_anywhere(&mut self, key: u64) -> Executor {
         let Root { offset, size } = self.root;
         let first = FirstRead { file: 0, offset_bytes: offset, size_bytes: size };
@@ -84,12 +84,12 @@ impl Reading {
         info.executor
     }
 
-    /// Looks keys up; the longest time that took.
+    /// Looks keys up, and returns the longest time of a lookup.
     pub(crate) fn look_up_many(&mut self) -> Duration {
         (0..500).map(|index| self.look_up(index * 13 % KEYS)).max().unwrap_or_default()
     }
 
-    /// Another inode with other contents, as databases write their files.
+    /// Replaces the file by a new inode with other contents, as databases do.
     pub(crate) fn rewrite(&mut self) {
         self.generation += 1;
         fs::remove_file(&self.path).expect("removed");

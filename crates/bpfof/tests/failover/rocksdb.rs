@@ -1,5 +1,5 @@
-//! RocksDB with pushdown as one of those who must not notice: its stress, which checks each answer while the
-//! database changes, and fails if a chain fails.
+//! RocksDB with pushdown as one of the programs that must not notice a failover: its stress test checks each answer
+//! while the database changes, and fails if a chain fails.
 
 use crate::disk::Disk;
 use crate::integration::build_only;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Gets that take longer are told.
+/// Gets that take longer are reported.
 const SLOW_MS: &str = "10";
 const PROGRAM: &str = "bpfof-rocksdb-stress";
 
@@ -20,7 +20,7 @@ pub(crate) struct Stress {
 }
 
 impl Stress {
-    /// Starts it, for this time and a little more.
+    /// Starts the stress test, for this time and a little more.
     pub(crate) fn start(disk: &Disk, url: &TargetUrl, lasts: Duration) -> Stress {
         let mut process = Command::new(build_only(PROGRAM).join(PROGRAM))
             .arg(disk.mount())
@@ -43,7 +43,7 @@ impl Stress {
         Stress { process, gets }
     }
 
-    /// Whether it is still at work; it must end well.
+    /// Whether it still runs; panics if it has failed.
     pub(crate) fn runs(&mut self) -> bool {
         let ended = self.process.try_wait().expect("it can be waited for");
         assert!(ended.is_none_or(|status| status.success()), "RocksDB: {ended:?}");

@@ -40,12 +40,12 @@ enum Event {
 const EVENTS: [Event; 6] =
     [Event::None, Event::Drain, Event::Upgrade, Event::Kill, Event::Cut, Event::Silence];
 const READERS: [&str; 4] = ["reads", "gets by chains", "shared lane", "lookups in a file"];
-/// What each reader must do before the next thing happens.
+/// Operations that each reader must complete before the next event.
 const ENOUGH: u64 = 30;
 
 struct Plan {
     rounds: u32,
-    /// They take so long, at least.
+    /// Least time of all rounds.
     lasts: Duration,
     path_timeout: Duration,
     /// Longest wait of a reader.
@@ -67,7 +67,7 @@ impl Longest {
     }
 }
 
-/// The two targets, the ways to them, and who works.
+/// The two targets, the paths to them, and the workers.
 struct Stage<'a> {
     disk: &'a mut Disk,
     relays: &'a [Relay; 2],
@@ -96,7 +96,7 @@ impl Stage<'_> {
         });
     }
 
-    /// All readers do something.
+    /// Waits until all readers have done [`ENOUGH`].
     fn go_on(&self) {
         let ended = |progress: &Progress| progress.ended.load(Ordering::Relaxed);
         let goals = self.readers.each_ref().map(|reader| ended(reader) + ENOUGH);
@@ -105,7 +105,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Has requests use this path.
+    /// Makes this path the preferred one.
     fn prefer(&self, path: usize) {
         let state = ["optimized", "non-optimized"][path];
         self.disk.ctl(0, &["ana", state]);
@@ -115,7 +115,7 @@ impl Stage<'_> {
         });
     }
 
-    /// Lets it happen at a target, and waits until all is as before.
+    /// Causes an event at a target, and waits until everything is as before.
     fn play(&mut self, event: Event, path: usize) {
         match event {
             Event::None => {}
@@ -149,7 +149,7 @@ impl Stage<'_> {
                 self.relays[path].open();
             }
         }
-        // Told by the target as well, since a connection that was lost just now may not be known here.
+        // Ask the target as well: this process may not have noticed yet that a connection was lost.
         let mut rocksdb = self.rocksdb.take();
         self.until("the hosts are back", || {
             let hosts = self.disk.ctl(path, &["connections"]);
@@ -285,8 +285,8 @@ fn play(plan: &Plan) {
     let requests: Vec<u64> = readers.iter().map(|of| of.ended.load(Ordering::Relaxed)).collect();
     let (written, waited) = (writer.ended.load(Ordering::Relaxed), writer.take_longest());
     println!("{READERS:?}: {requests:?}; {written} writes, the longest took {waited:?}");
-    // Until the loss is noticed and the first target cannot act any more. What is then sent again may meet
-    // the next loss.
+    // The time until the loss is noticed and the first target can no longer act. A request that is then sent again may
+    // meet the next loss.
     let most = 2 * (3 * plan.path_timeout + Duration::from_secs(1)) + plan.pause_max;
     assert!(waited < most, "a write took {waited:?}");
 }

@@ -1,4 +1,4 @@
-//! Threads that work without a pause, check what they get, and measure how long they had to wait for it.
+//! Threads that work without a pause, check their results, and measure how long they wait for them.
 
 use crate::reading::{KEYS, Reading};
 use bpfkv::create::{Extent, write_database};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The namespace with the database.
 pub(crate) const NSID: u32 = 2;
 pub(crate) const NAMESPACE_BYTES: u64 = 4 << 20;
-/// Where is written: behind the database.
+/// Offset of the writes: after the database.
 const SCRATCH_AT: u64 = 2 << 20;
 const BLOCK: usize = 4096;
 const LEVELS: u32 = 2;
@@ -76,7 +76,7 @@ impl Work {
     }
 }
 
-/// How far a worker is, and how long it has waited for one thing.
+/// The progress of a worker, and its longest wait for an operation.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) ended: AtomicU64,
@@ -127,7 +127,7 @@ pub(crate) fn get_keys(lane: &mut Lane, work: &Work, progress: &Progress) {
     }
 }
 
-/// Chains and plain reads in turn, on a lane that several threads have.
+/// Chains and plain reads in turn, on a lane that several threads share.
 pub(crate) fn share(lane: &SharedLane, work: &Work, progress: &Progress) {
     let mut answer = Vec::new();
     for number in (0..).take_while(|_| work.goes_on()) {
@@ -145,8 +145,8 @@ pub(crate) fn share(lane: &SharedLane, work: &Work, progress: &Progress) {
     }
 }
 
-/// Lookups in a file by chains, which goes away now and then for another. How long it takes to write that,
-/// and until its map is set, is no pause of a reader.
+/// Lookups by chains in a file that is replaced now and then. The time to write the new file and to set its map does
+/// not count as a wait.
 pub(crate) fn look_up(reading: &mut Reading, work: &Work, progress: &Progress) {
     for number in (0..).take_while(|_| work.goes_on()) {
         progress.note(reading.look_up(number as u64 * 13 % KEYS));
@@ -156,7 +156,7 @@ pub(crate) fn look_up(reading: &mut Reading, work: &Work, progress: &Progress) {
     }
 }
 
-/// Writes, each of which is read.
+/// Writes blocks, and reads each one back.
 pub(crate) fn write_and_read(lane: &mut Lane, work: &Work, progress: &Progress) {
     let mut data = [0; 512];
     for number in (0_u64..).take_while(|_| work.goes_on()) {

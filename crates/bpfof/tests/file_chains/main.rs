@@ -1,5 +1,5 @@
-//! Chains over real files on mounted ext4 and XFS: lookups in sorted tables, by all executors, while
-//! files stay as they are and while they change.
+//! Chains over real files on mounted ext4 and XFS: lookups in sorted tables, by all executors, while files stay the
+//! same and while they change.
 
 #[path = "../disk/mod.rs"]
 mod disk;
@@ -39,7 +39,7 @@ fn the_executors_agree() {
         for key in (0..4100).step_by(7) {
             let info = set.expect(key, 0);
             assert_eq!((info.executor, info.stale), (Executor::Target, 0), "{kind} {key}");
-            // These read the disk for each hop, with its latency.
+            // Chains in this process read the disk for each hop, with its latency: so only some keys.
             for (reader, executor) in here.iter_mut().filter(|_| key.is_multiple_of(35)) {
                 let mut scratch = get_argument(key, &set.roots).expect("9 tables");
                 let first = set.first_read();
@@ -72,7 +72,7 @@ fn many_chains_at_once_complete_with_their_tags() {
     let disk = Disk::new("ext4", 96 << 20);
     let mut set = Set::new(&disk, 4, PATIENT);
     assert!(set.mapped());
-    // More than the lane holds.
+    // More chains than the lane holds.
     let keys: Vec<u64> = (0..500).collect();
     for key in &keys {
         let scratch = get_argument(*key, &set.roots).expect("4 tables");
@@ -100,7 +100,7 @@ fn many_chains_at_once_complete_with_their_tags() {
     assert!(seen.iter().all(|&times| times == 1));
 }
 
-/// By vectors, which are few and short; and when the connection is cut under them.
+/// One call makes few and short commands, by vectors; and its chains complete even if the connection is lost meanwhile.
 #[test]
 fn many_by_one_call_answer_as_one_by_one() {
     if cannot_mount().is_some() {
@@ -147,8 +147,8 @@ fn scatter_free_space(disk: &Disk) {
     run("sync", &["-f", path]);
 }
 
-/// Writes files block by block in turn, each block to the disk before the next, so that no file
-/// has two blocks side by side where the file system has the choice.
+/// Writes files block by block in turn, each block to the disk before the next, so that no file has two adjacent blocks
+/// if the file system has the choice.
 fn write_in_turn(files: &[(PathBuf, Vec<u8>)]) {
     let open = |path| File::create_new(path).expect("created");
     let open: Vec<File> = files.iter().map(|(path, _)| open(path)).collect();
@@ -168,7 +168,7 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
     if cannot_mount().is_some() {
         return;
     }
-    // XFS would allocate more than is written, in the hope of more.
+    // By default XFS preallocates more than is written.
     for ((kind, size_bytes), options) in KINDS.into_iter().zip(["rw", "rw,allocsize=4096"]) {
         let disk = Disk::mounted(kind, size_bytes, options);
         if kind == "ext4" {
@@ -181,7 +181,7 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
             ((disk.mount().join(format!("table-{index}")), bytes), root)
         });
         let (mut files, roots): (Vec<_>, Vec<_>) = tables.unzip();
-        // Behind the end of the shorter files too.
+        // This file also separates the blocks beyond the end of the shorter files.
         let longest = files.iter().map(|(_, bytes)| bytes.len()).max().expect("3 tables");
         files.push((disk.mount().join("between"), vec![0; longest]));
         write_in_turn(&files);
@@ -219,7 +219,7 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
     }
 }
 
-/// Another thread opens for writing, and waits in the kernel until the lease is released.
+/// Another thread opens the files for writing, and waits in the kernel until the lease is released.
 #[test]
 fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
     if cannot_mount().is_some() {
@@ -237,7 +237,7 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
             for (index, path) in set.paths.iter().enumerate() {
                 let (bytes, _) = table(index as u64, generation);
                 let file = OpenOptions::new().write(true).open(path).expect("opens");
-                // Of a new length in the middle of its life, and not written back.
+                // The length changes meanwhile, and the data is not written back.
                 file.set_len(0).expect("truncated");
                 file.write_all_at(&bytes, 0).expect("written");
             }
@@ -245,12 +245,12 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
             quickest = quickest.min(begun.elapsed());
             assert_eq!(set.expect(2, generation).executor, Executor::Target, "{kind}");
         }
-        // The keeper looks by itself once a second, so it was woken.
+        // The keeper looks by itself once a second only, so the writer has woken it.
         assert!(quickest < Duration::from_millis(500), "{kind}: {quickest:?}");
     }
 }
 
-/// Who has a file open for writing keeps it from being leased. Then comparisons protect chains.
+/// A file that is open for writing cannot be leased. Then comparisons of versions protect chains.
 #[test]
 fn files_that_are_open_for_writing_are_compared() {
     if cannot_mount().is_some() {
@@ -267,21 +267,21 @@ fn files_that_are_open_for_writing_are_compared() {
         assert_eq!(set.expect(2, 0).executor, Executor::Target, "{kind}");
         let mut stale = 0;
         for generation in 1..6 {
-            // In place: the blocks stay where they are, and the new data is in memory only.
+            // In place: the blocks stay the same, and the new data is in the page cache only.
             writer.write_all_at(&table(0, generation).0, 0).expect("written");
             let info = set.expect(2, generation);
             assert_eq!(info.executor, Executor::Target, "{kind}");
             stale += info.stale;
             assert_eq!(set.expect(4, generation).stale, 0, "{kind}");
-            // And to other blocks.
+            // Then to other blocks.
             writer.set_len(0).expect("truncated");
             writer.write_all_at(&table(0, generation).0, 0).expect("written");
             set.expect_plain();
             set.expect(2, generation);
         }
-        // Not each time: the keeper may have had a look of before left to do.
+        // Not every time: the keeper may have refreshed the map already.
         assert!(stale > 0, "{kind}");
-        // The holes of a file are zeroes, which only plain reads see.
+        // The holes of a file read as zeroes, but only by plain reads.
         writer.set_len(1 << 20).expect("grown");
         let hole = FirstRead { file: 0, offset_bytes: 900_000, size_bytes: 512 };
         let mut scratch = get_argument(1, &set.roots).expect("1 table");
@@ -291,7 +291,7 @@ fn files_that_are_open_for_writing_are_compared() {
             .expect_err("zeroes are no block");
         let ReadError::Command(error) = error else { panic!("{error}") };
         assert!(error.status.same_code(Status::FUNCTION_ABORT), "{error}");
-        // Who forbids these hears why the target cannot.
+        // A reader that forbids plain reads gets the reason why the target cannot run the chain.
         let policy = Policy { fall_back: false, ..PATIENT };
         let mut strict = PushdownReader::new(&set.maps, policy).expect("a reader");
         let mut scratch = get_argument(1, &set.roots).expect("1 table");
@@ -300,7 +300,7 @@ fn files_that_are_open_for_writing_are_compared() {
             .expect_err("only plain reads see zeroes");
         let ReadError::Command(error) = error else { panic!("{error}") };
         assert!(error.status.same_code(Status::READ_OUTSIDE_FILE), "{error}");
-        // As soon as nobody can write, a lease takes over.
+        // As soon as the file is not open for writing, it is leased.
         drop(writer);
         set.expect(2, 5);
         assert!(set.leased(), "{kind}");
@@ -308,7 +308,7 @@ fn files_that_are_open_for_writing_are_compared() {
     }
 }
 
-/// Files behind what was the end of the namespace get maps once it has grown.
+/// Files beyond the former end of the namespace get maps once it has grown.
 #[test]
 fn a_namespace_may_grow() {
     if cannot_mount().is_some() {
@@ -323,8 +323,8 @@ fn a_namespace_may_grow() {
     assert!(set.mapped(), "{:?}", set.files[0].refusal());
 }
 
-/// A write stamps the file when it begins. A map that is made during the write is not wrong, but what
-/// the write does after that is in memory only when the file is leased.
+/// A write changes the file's timestamps when it begins. A map made during the write is right, but the rest of the
+/// write is in the page cache only when the file is leased.
 #[test]
 fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
     const LENGTH: usize = 24 << 20;
@@ -351,7 +351,7 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
                     assert!(Instant::now() < end, "{kind}");
                 }
             });
-            // Never, if the map is of before the write: the next read will find that out.
+            // It is never leased if the map is older than the write: the next read will find that out.
             let end = Instant::now() + Duration::from_millis(100);
             while !set.files[0].is_leased() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));
@@ -367,8 +367,8 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
     }
 }
 
-/// An open file that two have has one lease, whose end only one of them would hear of: who has a duplicate takes
-/// none, and does not end that of the other.
+/// Two descriptors of one open file share its lease, and only one owner would be told of its end. So the holder of a
+/// duplicate takes no lease, and does not end the other's.
 #[test]
 fn duplicates_of_a_descriptor_are_compared() {
     if cannot_mount().is_some() {
@@ -413,7 +413,7 @@ fn submit(set: &mut Set) {
     set.reader.submit(1, &call).expect("makes sense");
 }
 
-/// The end of that lookup: the value, and how it went.
+/// Waits for that lookup. Returns the value, and information about the chain.
 fn wait(set: &mut Set) -> (Vec<u8>, ReadInfo) {
     let mut end = None;
     while end.is_none() {
@@ -426,7 +426,7 @@ fn wait(set: &mut Set) -> (Vec<u8>, ReadInfo) {
     end.expect("ended")
 }
 
-/// Algorithm 2: what changes after the check before submission is caught after completion.
+/// Algorithm 2: a change after the check before submission is caught by the check after completion.
 #[test]
 fn a_change_under_a_chain_in_flight_makes_it_stale() {
     if cannot_mount().is_some() {
@@ -441,7 +441,7 @@ fn a_change_under_a_chain_in_flight_makes_it_stale() {
         assert!(set.mapped() && !set.files[0].is_leased(), "{kind}");
         for generation in 1..4 {
             submit(&mut set);
-            // Other blocks; the old ones are anybody's.
+            // The file gets other blocks; the old ones may belong to another file.
             writer.set_len(0).expect("cut");
             writer.write_all_at(&table(0, generation).0, 0).expect("written");
             let (found, info) = wait(&mut set);
@@ -466,7 +466,7 @@ fn a_change_under_a_chain_in_flight_makes_it_stale() {
     }
 }
 
-/// A lease makes who wants to write wait for the chain, which need not be tried again.
+/// A lease makes a writer wait for the chain, which need not be tried again.
 #[test]
 fn a_lease_holds_until_chains_in_flight_have_ended() {
     if cannot_mount().is_some() {
@@ -507,7 +507,7 @@ fn without_a_map_the_policy_decides() {
     let mut set = Set::new(&disk, 0, Policy { fall_back: false, ..Policy::default() });
     set.add(path, root);
     assert!(matches!(set.get(2), Err(ReadError::Stale)));
-    // A file that another association has a map of: its number means something else here.
+    // A file that another association has mapped: its number means another file here.
     let other = Set::new(&disk, 2, PATIENT);
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(other.mapped() && set.mapped());
@@ -517,7 +517,7 @@ fn without_a_map_the_policy_decides() {
     assert!(set.mapped());
     set.function = other.function.clone();
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
-    // Nobody keeps its maps any more.
+    // The keeper of its maps is gone.
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(set.mapped());
     set.maps = FileMaps::local();
@@ -529,8 +529,8 @@ fn without_a_map_the_policy_decides() {
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
 }
 
-/// Hands connections on to a target. Returns where it listens, and its ends of the connections. Those to
-/// the target stay open.
+/// Relays connections to a target. Returns the address of the relay, and its host-side ends of the connections. The
+/// connections to the target stay open.
 fn relay(target: &TargetUrl) -> (TargetUrl, mpsc::Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("a port").port();
@@ -547,7 +547,7 @@ fn relay(target: &TargetUrl) -> (TargetUrl, mpsc::Receiver<TcpStream>) {
             };
             copy(&host, &target);
             copy(&target, &host);
-            // Whoever keeps it keeps the target's end open.
+            // Leak the socket, so that the connection to the target stays open.
             std::mem::forget(target);
             let _ = ends.send(host);
         }
@@ -555,8 +555,8 @@ fn relay(target: &TargetUrl) -> (TargetUrl, mpsc::Receiver<TcpStream>) {
     (TargetUrl { port, ..target.clone() }, received)
 }
 
-/// An association may end without its lanes: then nobody keeps their maps, and they must not count as
-/// connected, or nobody would connect again.
+/// An association may end before its lanes: then their maps are no longer kept up to date. The lanes must not count as
+/// connected, or the library would not connect again.
 #[test]
 fn lanes_without_their_association_are_not_connected() {
     if cannot_mount().is_some() {
@@ -626,7 +626,7 @@ fn maps_come_and_go_with_their_files() {
     println!("1,000 files registered in {:?}", begun.elapsed());
     assert!(Path::new(&names[0]).exists() && begun.elapsed() < PATIENCE);
 
-    // Those that are closed before they are mapped go, too.
+    // Files that are closed before they are mapped are released too.
     drop(files);
     let files: Vec<_> = names.iter().map(|path| set.maps.open(path).expect("opens")).collect();
     drop(files);
@@ -637,7 +637,7 @@ fn maps_come_and_go_with_their_files() {
     }
 }
 
-/// Whether the keeper closes all files, of which it has opened some just before.
+/// Whether the keeper closes all files, some of which it has just opened.
 fn are_closed(disk: &Disk) -> bool {
     let end = Instant::now() + PATIENCE;
     while open_below(&disk.mount()).is_some() {
@@ -649,7 +649,8 @@ fn are_closed(disk: &Disk) -> bool {
     true
 }
 
-/// Files by their paths have leases and no descriptors; one that is removed is read on at the target.
+/// Files that are named by paths have leases but no open descriptors; after its removal such a file can still be read
+/// at the target.
 #[test]
 fn files_by_path_take_no_descriptors() {
     if cannot_mount().is_some() {
@@ -659,7 +660,7 @@ fn files_by_path_take_no_descriptors() {
         let disk = Disk::new(kind, size_bytes);
         let mut set = Set::by_path(&disk, 14, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
-        // On XFS each chain compares them.
+        // On XFS each chain compares the files.
         let may_be_open = kind == "xfs";
         assert!(may_be_open || are_closed(&disk), "{kind}");
         for key in 0..40 {
@@ -667,7 +668,7 @@ fn files_by_path_take_no_descriptors() {
         }
         let gone = set.paths[3].clone();
         fs::remove_file(&gone).expect("removed");
-        // As another file of that path would be, which is not this one.
+        // A new file at this path is another file.
         fs::write(&gone, table(3, 1).0).expect("written");
         assert_eq!(set.expect(5, 0).executor, Executor::Target, "{kind}");
         let refused = set.files[3].file().map(|_| ()).map_err(|error| error.kind());

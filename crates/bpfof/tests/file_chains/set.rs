@@ -35,7 +35,7 @@ pub(crate) fn table_of(table: u64, generation: u64, data_block_bytes: usize) -> 
     writer.finish()
 }
 
-/// Files of a set of tables, and what looks keys up in it.
+/// The files of a set of tables, and a reader to look up keys in them.
 pub(crate) struct Set {
     pub(crate) maps: FileMaps,
     pub(crate) reader: PushdownReader,
@@ -43,7 +43,7 @@ pub(crate) struct Set {
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) files: Vec<PushdownFile>,
     pub(crate) roots: Vec<Root>,
-    /// Whether no descriptor of a file is kept.
+    /// Whether files are named by their paths, without open descriptors.
     pub(crate) by_path: bool,
 }
 
@@ -52,7 +52,7 @@ impl Set {
         Set::of(disk, disk.connect(), tables, policy)
     }
 
-    /// The same, of files that are named by their paths.
+    /// The same with files that are named by their paths.
     pub(crate) fn by_path(disk: &Disk, tables: u64, policy: Policy) -> Set {
         let mut set = Set::new(disk, 0, policy);
         set.by_path = true;
@@ -93,8 +93,8 @@ impl Set {
         self.files.iter().all(|file| self.maps.wait_mapped(file, PATIENCE))
     }
 
-    /// Whether leases guard all files. Programs that other tests start have for a moment open
-    /// what this process writes.
+    /// Whether leases guard all files. Programs that other tests start inherit this process's open
+    /// files for a moment.
     pub(crate) fn leased(&self) -> bool {
         let end = Instant::now() + PATIENCE;
         while !self.files.iter().all(PushdownFile::is_leased) {
@@ -134,7 +134,7 @@ impl Set {
         self.reader.submit_many(0, &call).expect("makes sense");
     }
 
-    /// The ends of so many lookups, by their tags.
+    /// Waits for `count` lookups, and returns their results by tag.
     pub(crate) fn wait_many(&mut self, count: usize) -> Vec<(Vec<u8>, ReadInfo)> {
         let mut ends = vec![None; count];
         while self.reader.in_flight() > 0 {
@@ -147,8 +147,8 @@ impl Set {
         ends.into_iter().map(|end| end.expect("ended")).collect()
     }
 
-    /// Reads ranges of all files in one batch, ranges that cross their ends among them, and expects
-    /// what the files have. Returns the bytes that came over the network.
+    /// Reads ranges of all files in one batch, some of them across the ends of files, and compares
+    /// them with the files. Returns the bytes that came over the network.
     pub(crate) fn expect_plain(&mut self) -> u64 {
         let ranges = [(0, 1), (1, 4095), (4000, 200), (511, 1), (3, 300_000), (1 << 30, 100)];
         let wanted = self.files.iter().zip(&self.paths).flat_map(|(file, path)| {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Nobody in particular.
+/// The user `nobody`.
 pub(crate) const UID: u32 = 65_534;
 
 /// A daemon, ended when dropped.
@@ -16,13 +16,13 @@ pub(crate) struct Grantd {
 }
 
 impl Grantd {
-    /// Serves `image`, which the target at `url` serves, to everybody.
-    /// One that trusts owners of files.
+    /// Starts a daemon that grants files of `image`, which the target at `url` serves, to all
+    /// users, and trusts owners of files.
     pub(crate) fn start(url: &str, image: &Path, arguments: &[&str]) -> Grantd {
         Grantd::start_by(&[], url, image, &[arguments, &["--trust-owners"]].concat(), &[])
     }
 
-    /// One that a program becomes, with these variables.
+    /// Starts a daemon through a launcher, with these environment variables.
     pub(crate) fn start_by(
         launcher: &[&str],
         url: &str,
@@ -57,7 +57,7 @@ impl Grantd {
         kill_process(Pid::from_child(&self.process), signal).expect("it runs");
     }
 
-    /// Ends it in order, or waits for its end.
+    /// Ends the daemon in order.
     pub(crate) fn stop(mut self) {
         let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let status = self.process.wait().expect("it ends");
@@ -68,7 +68,8 @@ impl Grantd {
 impl Drop for Grantd {
     fn drop(&mut self) {
         if let Ok(None) = self.process.try_wait() {
-            // In order: or who holds its leases would hold them for a while.
+            // In order: after a crash the process that holds its leases would keep them for a
+            // while.
             self.signal(Signal::CONT);
             self.signal(Signal::TERM);
             let _ = self.process.wait();

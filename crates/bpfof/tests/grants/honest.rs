@@ -1,4 +1,5 @@
-//! A client of another user, by the library: right answers while its files are written, and at the target.
+//! A client with another user's id, through the library: its chains run at the target and give right answers while its
+//! files are written.
 
 use super::daemon::Grantd;
 use super::disk::{Disk, cannot_mount};
@@ -22,11 +23,11 @@ use std::time::{Duration, Instant};
 use tables::{KEYS, Value, path, root, table};
 
 const FILES: u64 = 8;
-/// How long it reads, and how long at most until it has met enough.
+/// How long the client reads, and how long at most until it has seen enough changes.
 const SECONDS: u64 = 4;
 const MOST_SECONDS: u64 = 60;
 
-/// Not a test: what the process without privileges runs.
+/// Not a test: the program of the process without privileges.
 #[test]
 #[ignore = "the program of a process that the test starts"]
 fn honest_process() {
@@ -127,7 +128,7 @@ fn an_honest_client_of_another_user_gets_right_answers() {
     for file in 0..FILES {
         fs::write(path(&mount, file), table(file, 0)).expect("written");
     }
-    // What an administrator keeps at the target: then clients need not load anything.
+    // An administrator installs the function at the target, so that clients need not load any.
     let mut administrator = disk.connect();
     administrator.install_function(GET_OBJECT, 0).expect("kept");
     let grantd = Grantd::start(&disk.url.to_string(), &disk.image(), &[]);

@@ -1,5 +1,5 @@
-//! A client that speaks the protocol itself: it believes nothing of what the daemon tells it, names files
-//! and versions as it likes, and changes its own files while chains read them.
+//! A client that speaks the protocol itself: it ignores what the daemon tells it, uses arbitrary files and versions,
+//! and changes its own files while chains read them.
 
 use bpfof_host::grant::{GrantClient, PageReader};
 use bpfof_host::{FileVersion, FunctionId, Lane, PushdownCall, Request};
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the client's own files are full of.
+/// The word that fills the client's own files.
 pub(crate) const MINE: u64 = 0x4D49_4E45_4D49_4E45;
-/// What all other files are full of.
+/// The word that fills all other files.
 pub(crate) const CANARY: u64 = 0x5345_4352_4554_2121;
 
 const FILE_BYTES: usize = 256 << 10;
 const FILES: u32 = 6;
 /// Chains in flight.
 const DEPTH: u64 = 64;
-/// What one chain reads.
+/// Bytes of one read.
 const BLOCK: u32 = 4096;
 const BLOCKS: u64 = 16;
 
@@ -31,7 +31,7 @@ pub(crate) fn filled(word: u64, bytes: usize) -> Vec<u8> {
     word.to_le_bytes().repeat(bytes / 8)
 }
 
-/// Numbers for everybody: the same sequence for the same seed.
+/// Pseudo-random numbers: the same sequence for the same seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
@@ -43,14 +43,14 @@ impl Numbers {
     }
 }
 
-/// Whether an answer has nothing but what the client has written, or zeroes.
+/// Whether an answer has only words that the client has written, or zeroes.
 pub(crate) fn is_clean(answer: &[u8]) -> bool {
     let words = answer.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
     let mut other = words.filter(|word| *word != MINE && *word != 0);
     other.next().is_none()
 }
 
-/// Chains and what has come of them.
+/// Counts of chains by their outcomes.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) answers: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Tally {
 }
 
 pub(crate) struct Hostile {
-    /// Asks for what was taken back, on a thread of its own: a daemon may not answer.
+    /// Requests revoked grants again, on a thread of its own because a daemon may not answer.
     _asker: std::thread::JoinHandle<()>,
     page: Arc<PageReader>,
     lane: Lane,
@@ -74,12 +74,12 @@ pub(crate) fn path(folder: &Path, file: u32) -> PathBuf {
     folder.join(format!("mine-{file}"))
 }
 
-/// A file with the same bytes as the client's others, which share their blocks with it if they may.
+/// A file with the same bytes as the client's other files, which share its blocks where that is allowed.
 pub(crate) fn twin(folder: &Path) -> PathBuf {
     path(folder, 0)
 }
 
-/// Writes the files that the client owns, on a disk that others fill; the twin last.
+/// Writes the client's own files, on a disk that other processes fill; the twin last.
 pub(crate) fn write_files(folder: &Path) {
     let write = |file: u32| {
         let mut out = File::create(path(folder, file))?;
@@ -95,7 +95,7 @@ pub(crate) fn write_files(folder: &Path) {
 }
 
 impl Hostile {
-    /// With grants for its files.
+    /// Makes a client, with grants for its files.
     pub(crate) fn new(socket: &Path, folder: &Path, object: &[u8]) -> Hostile {
         let mut client = GrantClient::connect(socket, None).expect("it connects");
         let function = client.load(object, 0, "peek", [0; 32]).expect("own functions are allowed");
@@ -119,7 +119,7 @@ impl Hostile {
         Hostile { _asker, page, lane, nsid, function, versions, numbers, tally }
     }
 
-    /// A version that the file has, had, or may get; or none that makes sense.
+    /// A version that the file has, had, or may get; or an arbitrary one.
     fn version(&mut self, id: u32) -> u64 {
         let now = self.page.version(id);
         let slot = &mut self.versions[id as usize];
@@ -134,7 +134,7 @@ impl Hostile {
         }
     }
 
-    /// One chain into whatever file, from wherever on.
+    /// Submits one chain over an arbitrary file, from an arbitrary offset.
     fn submit(&mut self, tag: u64) -> bool {
         let id = self.numbers.below(u64::from(FILES) + 3) as u32;
         let files = [FileVersion { id, version: self.version(id) }];
@@ -153,7 +153,7 @@ impl Hostile {
         self.lane.submit(tag, Request::Pushdown(call)).is_ok()
     }
 
-    /// Runs chains until `end` or the lane is lost, and looks at each answer.
+    /// Runs chains until `end` or the lane is lost, and checks each answer.
     pub(crate) fn run(&mut self, end: &mut dyn FnMut(&Tally) -> bool) {
         while !end(&self.tally) && !self.tally.lost {
             while (self.lane.requests_in_flight() as u64) < DEPTH && self.submit(0) {}
@@ -171,11 +171,11 @@ impl Hostile {
     }
 }
 
-/// Changes the client's own files until it is dropped: each change waits until the daemon has taken the
-/// grant back, and frees blocks then.
+/// Changes the client's own files until it is dropped: each change waits until the daemon has revoked the grant, and
+/// then frees blocks.
 pub(crate) struct Changer {
     stop: Arc<AtomicBool>,
-    /// With those that were refused: immutable files cannot be opened for writing.
+    /// All attempts, refused ones included: immutable files cannot be opened for writing.
     pub(crate) attempts: Arc<AtomicU64>,
     pub(crate) changes: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -222,7 +222,7 @@ fn change(folder: &Path, numbers: &mut Numbers) -> bool {
         2 => rustix::fs::fallocate(&file, punch(), 0, FILE_BYTES as u64 / 2).map_err(Into::into),
         _ => file.set_len(0).and_then(|()| file.sync_all()),
     };
-    // A disk that is full is no failure: somebody else has the blocks then.
+    // A full disk is no failure: other processes have the blocks then.
     let _ = file.write_all_at(&filled(MINE, FILE_BYTES), 0);
     if numbers.below(2) == 0 {
         let _ = file.sync_all();
@@ -230,7 +230,7 @@ fn change(folder: &Path, numbers: &mut Numbers) -> bool {
     changed.is_ok()
 }
 
-/// Gives the blocks of `file` away where the file system can, which needs no permission to write it.
+/// Frees the blocks of `file` by deduplication where the file system can, which needs no permission to write.
 fn deduplicate(file: &Path, twin: &Path) {
     let dedupe = format!("dedupe {} 0 0 {FILE_BYTES}", twin.display());
     let tried = Command::new("xfs_io").args(["-r", "-c", &dedupe]).arg(file).output();
@@ -254,7 +254,7 @@ fn is_full(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.len() == FILE_BYTES as u64)
 }
 
-/// Waits until somebody has made the last of the client's files immutable.
+/// Waits until the last of the client's files has been made immutable.
 pub(crate) fn wait_immutable(folder: &Path) {
     let end = Instant::now() + Duration::from_secs(30);
     while OpenOptions::new().write(true).open(path(folder, FILES)).is_ok() {
@@ -263,14 +263,14 @@ pub(crate) fn wait_immutable(folder: &Path) {
     }
 }
 
-/// Root, who defragments the client's files until it is dropped: moves their blocks elsewhere.
+/// A thread of root's that defragments the client's files until it is dropped, which moves their blocks.
 pub(crate) struct Defragmenter {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Defragmenter {
-    /// By `tool`, the file system's.
+    /// Uses `tool`, which belongs to the file system.
     pub(crate) fn start(tool: &'static str, folder: PathBuf) -> Defragmenter {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -299,7 +299,7 @@ fn punch() -> FallocateFlags {
     FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
 }
 
-/// Somebody else, whose files take the blocks that others free, until it is dropped.
+/// Another user, whose files take blocks that other files free, until it is dropped.
 pub(crate) struct Victim {
     stop: Arc<AtomicBool>,
     /// Files that have taken at least a block.
@@ -308,8 +308,7 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// Writes secrets into `folder`, which only root may enter. The more of the disk is taken, the sooner a
-    /// block is used again.
+    /// Writes secrets into `folder`, which only root may enter. The fuller the disk, the sooner a block is used again.
     pub(crate) fn start(folder: PathBuf) -> Victim {
         let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&written));

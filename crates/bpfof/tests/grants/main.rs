@@ -40,17 +40,17 @@ use std::time::{Duration, Instant};
 
 /// Keep-alive timeout of the daemon's associations.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Free space that all fight for.
+/// Free space for which all processes compete.
 const FREE_BYTES: u64 = 8 << 20;
 
-/// A disk with a folder of nobody's and one of secrets, and a daemon that grants its files.
+/// A disk with a folder of user nobody and a folder of secrets, and a daemon that grants its files.
 struct World {
     folder: PathBuf,
     secrets: PathBuf,
     object: PathBuf,
     file_system: String,
     grantd: Option<Grantd>,
-    // Last: unmounted when its files are closed.
+    // The last field: dropped, and so unmounted, after its files are closed.
     disk: Disk,
 }
 
@@ -63,7 +63,7 @@ impl World {
 
     /// With a daemon that reaches the target at `url`.
     fn at(disk: Disk, url: &str) -> World {
-        // The way to what nobody may read.
+        // The user nobody must be able to enter the folders above its own.
         let above = disk.image().with_file_name("");
         fs::set_permissions(above, fs::Permissions::from_mode(0o755)).expect("set");
         let (folder, secrets) = (disk.mount().join("mine"), disk.mount().join("secrets"));
@@ -88,12 +88,12 @@ impl World {
         (World::at(disk, &url.to_string()), relay)
     }
 
-    /// Its daemon is another one from now on.
+    /// Replaces the daemon by one with these arguments.
     fn replace_daemon(&mut self, arguments: &[&str]) {
         self.replace_daemon_by(&[], arguments, &[]);
     }
 
-    /// And one that a program becomes.
+    /// The same with a launcher that becomes the daemon.
     fn replace_daemon_by(
         &mut self,
         launcher: &[&str],
@@ -113,7 +113,7 @@ impl World {
         &self.grantd().socket
     }
 
-    /// The object of a program.
+    /// Compiles a source text to an object.
     fn compile(&self, text: &str) -> Vec<u8> {
         let [source, object] =
             ["text.bpf.c", "text.bpf.o"].map(|name| self.disk.image().with_file_name(name));
@@ -130,8 +130,8 @@ impl World {
         run("fallocate", &["-l", &ballast.to_string(), name.to_str().expect("UTF-8")]);
     }
 
-    /// The hostile client, as a process of its own. It goes on until it has run so many chains beside
-    /// [`CHANGES`] changes, or attempts where its files are immutable, or has lost its lane.
+    /// Starts the hostile client as a process of its own. It ends when it has lost its lane, or has run that many
+    /// chains and made [`CHANGES`] changes (attempts, if its files are immutable).
     fn start_hostile(&self, chains: Option<u64>) -> std::process::Child {
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let (socket, folder) = (text(self.socket()), text(&self.folder));
@@ -148,7 +148,7 @@ impl World {
         as_nobody("hostile_process", &variables)
     }
 
-    /// The hostile client that goes on until it has lost its lane, once its chains run.
+    /// Starts a hostile client that ends only with the loss of its lane, and waits until its chains run.
     fn start_endless_hostile(&self) -> std::process::Child {
         let hostile = self.start_hostile(None);
         let begun = Instant::now();
@@ -167,7 +167,7 @@ impl World {
 /// make one.
 const WAITS: &str = "waits";
 
-/// Not a test: what the hostile process runs.
+/// Not a test: the program of the hostile process.
 #[test]
 #[ignore = "the program of a process that the tests start"]
 fn hostile_process() {
@@ -181,7 +181,7 @@ fn hostile_process() {
         wait_immutable(&folder);
     }
     let mut hostile = Hostile::new(&socket, &folder, &object);
-    // A daemon that is dead takes nothing back: its files wait, until who holds the leases lets go.
+    // A dead daemon revokes nothing: changes of its files wait until the process with the leases releases them.
     let changer = Changer::start(folder.clone());
     let counted = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     let attempts = || counted(&changer.attempts);
@@ -199,7 +199,7 @@ fn hostile_process() {
     let Tally { answers, refused, lost } = hostile.tally;
     println!("answers={answers} refused={refused} lost={}", u8::from(lost));
     println!("attempts={} changes={}", attempts(), counted(&changer.changes));
-    // The changer may wait for a lease that nobody gives back for a while.
+    // Exit without joining the changer: it may wait long for the release of a lease.
     std::process::exit(0);
 }
 
@@ -229,7 +229,7 @@ fn a_hostile_owner_sees_its_own_bytes_only() {
     assert!(answers > chains / 100 && number(&printed, "refused") > chains / 100, "{printed}");
 }
 
-/// Its files are immutable, and it tries to give their blocks away nevertheless.
+/// The client's files are immutable, and it tries to free their blocks nevertheless.
 #[test]
 fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
     if cannot_mount().is_some() {
@@ -250,7 +250,7 @@ fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
     assert!(number(&printed, "answers") > chains / 4, "{printed}");
 }
 
-/// The same without revocation, to show that the test notices: a map stays while its file is truncated.
+/// The same without revocation, to show that the test finds the error: a map stays while its file is truncated.
 #[test]
 fn without_revocation_the_bytes_of_others_are_seen() {
     if cannot_mount().is_some() {
@@ -300,7 +300,7 @@ fn without_revocation_the_bytes_of_others_are_seen() {
     drop(victim);
 }
 
-/// Whether somebody who would wait for a lease of `path` would have to.
+/// Whether an open of `path` for writing would have to wait for a lease.
 fn is_leased(path: &Path) -> bool {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     match OpenOptions::new().write(true).custom_flags(nonblock).open(path) {
@@ -312,7 +312,7 @@ fn is_leased(path: &Path) -> bool {
     }
 }
 
-/// A grant of root's for a file that nobody changes.
+/// A grant of root for a file that does not change.
 fn granted_file(world: &World, name: &str) -> (GrantClient, PathBuf) {
     let path = world.folder.join(name);
     fs::write(&path, filled(MINE, 64 << 10)).expect("written");
@@ -339,7 +339,7 @@ fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
     let hostile = world.start_endless_hostile();
     world.grantd().signal(Signal::KILL);
     let killed = Instant::now();
-    // Its associations end with its connections; the leases last as long as they might.
+    // The daemon's associations end with its connections; the leases last as long as the associations might have.
     let printed = outcome(hostile);
     assert!(killed.elapsed() < KEEP_ALIVE, "{printed}");
     assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
@@ -376,7 +376,7 @@ fn a_stopped_daemon_loses_its_associations() {
     }
     assert_eq!(client.page().version(1), 0);
     drop(victim);
-    // And it goes on.
+    // The daemon still works.
     grant(&world, &path);
 }
 
@@ -390,7 +390,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
     let hostile = world.start_endless_hostile();
-    // What the daemon sends; its clients' lanes are its clients'.
+    // Cut only the connections of the daemon itself; the lanes belong to its clients.
     relay.cut_admin_queues();
     let cut = Instant::now();
     let printed = outcome(hostile);
@@ -404,7 +404,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     drop(victim);
 }
 
-/// More than one command of the daemon's takes to its target.
+/// Maps and functions that are too large for one command of the daemon to its target.
 #[test]
 fn large_maps_and_functions_reach_the_target() {
     if cannot_mount().is_some() {
@@ -455,8 +455,8 @@ fn a_daemon_whose_terminal_goes_takes_its_grants_back_unless_it_is_to_stay() {
     assert!(client.is_connected());
 }
 
-/// A target that takes its time for each command: a file that somebody waits for comes before the rest of a
-/// request, and of what a client has left.
+/// With a slow target, the daemon first revokes files for which a writer waits, before it continues a request or cleans
+/// up after a client.
 #[test]
 fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
     if cannot_mount().is_some() {
@@ -498,7 +498,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
         assert!(waited < Duration::from_secs(5), "a writer has waited for {waited:?}");
     }
 
-    // So slow that the next command could take too long: the association is given up instead.
+    // The target is so slow that the next command could take too long: the daemon gives the association up instead.
     relay.delay_admin_answers(Duration::ZERO);
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     client.add(&ids, &files).expect("answered");
@@ -546,7 +546,7 @@ fn cause(answers: Vec<FileAnswer>) -> Option<Cause> {
     answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
 }
 
-/// Waits until the grant of file 1 is taken back.
+/// Waits until the grant of file 1 is revoked.
 fn await_taken_back(client: &GrantClient) {
     let end = Instant::now() + Duration::from_secs(20);
     while client.page().version(1) != 0 {
@@ -555,7 +555,7 @@ fn await_taken_back(client: &GrantClient) {
     }
 }
 
-/// An open for reading truncates, and breaks no lease: files that their owners could treat so have no grant.
+/// An open for reading can truncate without breaking a lease: files whose owners could do that get no grant.
 #[test]
 fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
     if cannot_mount().is_some() {
@@ -580,7 +580,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
     run("chattr", &["+i", name]);
     chown(&path, Some(UID), Some(UID)).expect_err("it is immutable");
     run("chattr", &["-i", name]);
-    // Given back, its owner could.
+    // After the file is given back, its owner could truncate it.
     chown(&path, Some(UID), Some(UID)).expect("given");
     await_taken_back(&client);
     run("chattr", &["+i", name]);
@@ -588,7 +588,8 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
     run("chattr", &["-i", name]);
 }
 
-/// That is so: the lease stands, and the file is empty. If a kernel breaks it, the rule above can go.
+/// The reason for the rule above: the lease stands, and the file is empty. If a kernel breaks the lease, the rule can
+/// go.
 #[test]
 fn an_open_for_reading_truncates_in_spite_of_a_lease() {
     if cannot_mount().is_some() {
@@ -624,23 +625,23 @@ fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
     let file = File::open(&kept).expect("opened");
     let first = client.add(&[1], &[file.as_fd()]).expect("answered");
     assert_eq!(cause(first), Some(Cause::NotImmutable));
-    // Who has it open for writing may change it although it is immutable.
+    // A process that has the file open for writing may change it although it is immutable.
     let writer = OpenOptions::new().write(true).open(&kept).expect("opened");
     run("chattr", &["+i", &text(&kept)]);
     assert_eq!(cause(client.refresh(&[1]).expect("answered")), Some(Cause::BeingWritten));
     drop(writer);
     let granted = client.refresh(&[1]).expect("answered");
     assert!(granted[0].result.is_ok(), "{granted:?}");
-    // Deduplication would give the blocks away in spite of the lease.
+    // Deduplication would free the blocks in spite of the lease.
     let dedupe = format!("dedupe {} 0 0 1m", text(&twin));
     let output = disk::output("xfs_io", &["-r", "-c", &dedupe, &text(&kept)]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("not permitted") || said.contains("denied"), "{said}");
-    // An immutable file that is none any more is taken back.
+    // The grant of a file that is no longer immutable is revoked.
     run("chattr", &["-i", &text(&kept)]);
     await_taken_back(&client);
-    // The tool does deduplicate what is not protected, or the test shows nothing.
+    // The tool deduplicates unprotected files; otherwise the test would show nothing.
     let output = disk::output("xfs_io", &["-c", &dedupe, &text(&kept)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

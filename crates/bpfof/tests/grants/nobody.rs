@@ -1,4 +1,4 @@
-//! Processes without privileges.
+//! Processes of the user `nobody`, without privileges.
 
 use super::daemon::UID;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ pub(crate) fn as_nobody(test: &str, variables: &[(&str, &str)]) -> Child {
         .expect("it starts")
 }
 
-/// What it has printed, once it has ended well.
+/// The output of the process, which must end successfully.
 pub(crate) fn outcome(child: Child) -> String {
     let output = child.wait_with_output().expect("it ends");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();

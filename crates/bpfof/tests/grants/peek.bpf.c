@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What a thief would load: reads 16 blocks of a file, one a hop, and answers with the first 256 bytes of
- * each as they are.
+ * The function of a thief: reads 16 blocks of a file, one a hop, and answers with the first 256 bytes of each,
+ * unchanged.
  */
 #include "bpfof.h"
 

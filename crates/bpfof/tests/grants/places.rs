@@ -1,4 +1,4 @@
-//! Where descriptors are: clients and the daemon may see different mounts, and file systems may never answer.
+//! Descriptors from other places: clients and the daemon may see different mounts, and file systems may never answer.
 
 use super::disk::skip::skip_part;
 use super::{World, cannot_mount, cause, filled, granted_file, is_leased, run};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// As `packaging/systemd/bpfof-grantd.service` has it: a mount namespace of its own, and few rights.
+/// As in `packaging/systemd/bpfof-grantd.service`: a mount namespace of its own, and few capabilities.
 const CONFINED: [&str; 6] = [
     "unshare",
     "--mount",
@@ -49,7 +49,7 @@ fn a_daemon_in_a_mount_namespace_of_its_own_grants_files() {
     assert_eq!(client.page().version(1), 0);
 }
 
-/// Unmounted when dropped.
+/// A mount point, unmounted when dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -72,7 +72,7 @@ impl Drop for Mounted {
 const INIT: u32 = 26;
 const OPENDIR: u32 = 27;
 
-/// A file system whose folder can be opened, and which answers nothing else; what it was asked.
+/// Starts a file system whose folder can be opened, and which answers nothing else. Returns the requests that it gets.
 fn start_silent(device: File) -> Arc<Mutex<Vec<u32>>> {
     let asked = Arc::<Mutex<Vec<u32>>>::default();
     let into = Arc::clone(&asked);
@@ -132,7 +132,7 @@ fn a_file_system_that_never_answers_is_not_asked() {
     drop((client, mounted));
 }
 
-/// It gives the device of the file system below it for files that are there only.
+/// An overlay shows the device of the lower file system for files that exist only there.
 #[test]
 fn files_of_an_overlay_are_not_granted() {
     if cannot_mount().is_some() {

@@ -1,4 +1,4 @@
-//! What is not granted, and what clients may not do.
+//! Files that are not granted, and requests that clients may not make.
 
 use super::{World, cannot_mount, granted_file, is_leased};
 use bpfof_function::Object;
@@ -50,11 +50,11 @@ fn only_files_that_are_read_and_that_nobody_writes_are_granted() {
     assert_eq!(refusal(&mut client, &pipe), Some(Cause::OtherPlace));
     let folder = File::open(&world.folder).expect("opened");
     assert_eq!(refusal(&mut client, &folder), Some(Cause::NotRegular));
-    // On the disk, but in no extent.
+    // On the disk, but without an extent.
     let small = world.folder.join("small");
     fs::write(&small, b"").expect("written");
     assert_eq!(refusal(&mut client, &File::open(&small).expect("opened")), None);
-    // Nothing is held for those that were given back.
+    // No lease is held for descriptors that were given back.
     assert!(!is_leased(&path));
 }
 
@@ -78,7 +78,7 @@ fn a_grant_is_taken_back_when_somebody_writes() {
     let again = client.refresh(&[1]).expect("answered");
     let grant = again[0].result.as_ref().expect("granted again");
     assert!(grant.version > version && client.page().version(1) == grant.version);
-    // With the client its grants go.
+    // The grants of a client end with it.
     drop(client);
     let end = Instant::now() + Duration::from_secs(20);
     while is_leased(&path) {
@@ -87,7 +87,7 @@ fn a_grant_is_taken_back_when_somebody_writes() {
     }
 }
 
-/// A client that sends and never reads, once the daemon has given it up.
+/// Makes a client that sends and never reads, and waits until the daemon has given it up.
 fn give_up(world: &World) -> PacketSocket {
     let mut open = Vec::new();
     Request::Open { protocol: PROTOCOL }.encode(&mut open);
@@ -120,7 +120,7 @@ fn quotas_policy_and_nonsense() {
     let descriptors = [file.as_fd(); 4];
     let answers = client.add(&[1, 2, 3, 4], &descriptors).expect("answered");
     let causes = answers.iter().map(|answer| answer.result.as_ref().err().map(|why| why.cause));
-    // One extent, and no fourth file.
+    // The quotas allow one extent a file, and no fourth file.
     let quota = Some(Cause::Quota);
     assert_eq!(causes.collect::<Vec<_>>(), [None, quota, quota, quota]);
     let refused = |error: GrantError| match error {
@@ -130,7 +130,7 @@ fn quotas_policy_and_nonsense() {
     let object = fs::read(&world.object).expect("read");
     let error = client.load(&object, 0, "peek", [1; 32]).map(|_| ()).expect_err("not its own");
     assert_eq!(refused(error), Cause::Policy);
-    // A kept function of the same name and length, which differs in a constant, is not the client's.
+    // An installed function of the same name and length, which differs in a constant, is not taken for the client's.
     let peek = include_str!("peek.bpf.c");
     let [same, other] = [peek, &peek.replace("reads = 1", "reads = 2")].map(|text| {
         let object = world.compile(text);
@@ -147,7 +147,7 @@ fn quotas_policy_and_nonsense() {
     drop(client.lane().expect("one lane"));
     let error = client.lane().map(|_| ()).expect_err("a second lane").to_string();
     assert!(error.contains("1 lanes"), "{error}");
-    // What is no message ends the client, and nobody else.
+    // An invalid message ends the connection of its client only.
     for packet in [&[9_u8][..], &[4, 1, 1, 0, 0, 0], &[1, 1, 0, 0]] {
         let mut socket = PacketSocket::connect(world.socket()).expect("it connects");
         socket.send(packet, &[]).expect("sent");
@@ -155,7 +155,8 @@ fn quotas_policy_and_nonsense() {
         assert!(socket.receive().is_ok_and(|packet| packet.is_none()), "{packet:?}");
     }
     let flood = give_up(&world);
-    // Its share is free, though it still has its socket, and so are those of the three before it.
+    // The slot of the client that was given up is free, though its socket is still open; and so are those of the three
+    // before it.
     let (mut others, end) = (Vec::new(), Instant::now() + Duration::from_secs(30));
     while others.len() < 7 {
         match GrantClient::connect(world.socket(), None) {

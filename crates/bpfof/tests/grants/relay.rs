@@ -1,5 +1,4 @@
-//! A relay between a daemon and its target, which can stop carrying what the daemon sends, and delay what the
-//! target answers.
+//! A relay between a daemon and its target, which can drop the daemon's data, and delay the target's answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Where a host's Connect names its queue: behind ICReq and the header of the capsule (NVMe over Fabrics
-/// 1.1a §3.3, QID).
+/// Offset of the queue id in a host's Connect, after ICReq and the header of the capsule (NVMe over Fabrics 1.1a §3.3,
+/// QID).
 const QID_AT: usize = 128 + 8 + 42;
 
 #[derive(Default)]
@@ -61,12 +60,12 @@ impl Relay {
         Relay { port, connections, answer_delay_ms }
     }
 
-    /// From now on each answer to a command of an admin queue takes so much longer.
+    /// From now on each answer to a command of an admin queue is delayed by `delay`.
     pub(crate) fn delay_admin_answers(&self, delay: Duration) {
         self.answer_delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Carries no more of what is sent on admin queues, as if a cable were cut; the connections stay open.
+    /// Drops everything that hosts send on admin queues, as if a cable were cut; the connections stay open.
     pub(crate) fn cut_admin_queues(&self) {
         for connection in self.connections.lock().expect("no panic").iter() {
             connection.cut.store(connection.is_admin.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -74,7 +73,7 @@ impl Relay {
     }
 }
 
-/// Carries bytes one way, each time after `before`, which sees them.
+/// Carries bytes in one direction, and calls `before` with them each time before it sends them.
 fn carry(mut from: TcpStream, mut to: TcpStream, mut before: impl FnMut(&[u8]) + Send + 'static) {
     to.set_nodelay(true).expect("set");
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! What grants cost: chains by the library through the daemon, against those of a process that has the
-//! association itself, in turns.
+//! The cost of grants: chains through the daemon are compared with chains of a process that has an association of its
+//! own, in turns.
 
 use super::World;
 use super::disk::cannot_mount;
@@ -17,7 +17,7 @@ const ROUND: Duration = Duration::from_millis(300);
 const ROUNDS: usize = 20;
 
 struct Side {
-    // In the order of their ends.
+    // The fields are dropped in this order.
     reader: PushdownReader,
     file: [PushdownFile; 1],
     function: StorageFunction,
@@ -59,7 +59,7 @@ impl Side {
     }
 }
 
-/// `make grants` runs it, on a machine that does nothing else.
+/// `make grants` runs this, on an idle machine.
 #[test]
 #[ignore = "a measurement"]
 fn grants_cost_little() {

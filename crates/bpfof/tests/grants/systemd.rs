@@ -1,4 +1,4 @@
-//! The daemon under a service manager: leases are in its descriptor store.
+//! The daemon under a service manager, which keeps the leases in its descriptor store.
 
 use super::manager::{Told, expect, listen};
 use super::{KEEP_ALIVE, World, cannot_mount, cause, granted_file, is_leased};
@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-/// A world whose daemon a manager runs, and what that is told. It says how much it stores, as systemd does
-/// since version 254, or it does not.
+/// A world whose daemon runs under a manager, and the messages to the manager. With `stores` the manager says how many
+/// descriptors it stores, as systemd does since version 254.
 fn managed(stores: Option<&str>) -> (World, Told) {
     let mut world = World::new("ext4", 96 << 20);
     let notify = world.disk.image().with_file_name("notify");
@@ -23,7 +23,7 @@ fn managed(stores: Option<&str>) -> (World, Told) {
     (world, told)
 }
 
-/// Kills the daemon, and forgets what it has stored.
+/// Kills the daemon, and drops the descriptors that it has stored.
 fn kill_and_forget(world: &World, told: &Told) {
     world.grantd().signal(Signal::KILL);
     std::thread::sleep(Duration::from_secs(1));
@@ -43,7 +43,7 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     told.lock().expect("no panic").clear();
     assert!(!is_leased(&path));
     let (_client, path) = granted_file(&world, "kept");
-    // It would drop silently what it has no room for.
+    // The manager would silently drop descriptors for which it has no room.
     let (mut client, _) = granted_file(&world, "second");
     let third = File::open(&path).expect("opened");
     let refused = client.add(&[2], &[third.as_fd()]).expect("answered");
@@ -88,7 +88,7 @@ fn a_manager_that_takes_nothing_for_a_while_costs_no_grant() {
 }
 
 #[test]
-fn what_a_manager_does_not_promise_to_keep_a_process_keeps() {
+fn a_keepsake_keeps_leases_that_the_manager_does_not() {
     if cannot_mount().is_some() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Builds the integration with RocksDB, by CMake and with the machine's RocksDB, or with ROCKSDB_VERSION if
-//! ROCKSDB_CMAKE says in lines of arguments where that is.
+//! Builds the integration with RocksDB, by CMake and with the machine's RocksDB, or with that of ROCKSDB_VERSION, whose
+//! place ROCKSDB_CMAKE gives as lines of arguments.
 #![allow(dead_code)] // Each test uses a part.
 
 use crate::disk::skip::skip;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Whether something is missing here; then the log of the tests says what.
+/// Whether this machine lacks something for the build; the log of the tests then says what.
 pub(crate) fn cannot_build() -> bool {
     let source = b"#include <rocksdb/db.h>\n#include <lz4.h>\n#include <xxhash.h>\n";
     let folder = tempfile::tempdir().expect("a folder");
@@ -28,13 +28,13 @@ pub(crate) fn is_other_version() -> bool {
     std::env::var_os("ROCKSDB_VERSION").is_some()
 }
 
-/// Builds all of it, once, and gives the folder with the tests.
+/// Builds everything, once, and returns the folder with the tests.
 pub(crate) fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build_only("all"))
 }
 
-/// Builds a target of CMake's, and gives the folder where it is.
+/// Builds a target of CMake, and returns the folder with its output.
 pub(crate) fn build_only(target: &str) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/rocksdb");
     let version = std::env::var("ROCKSDB_VERSION").map(|name| format!("rocksdb-{name}"));
@@ -45,7 +45,7 @@ pub(crate) fn build_only(target: &str) -> PathBuf {
     let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
     let others = std::env::var("ROCKSDB_CMAKE").unwrap_or_default();
     let mut arguments = vec!["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"];
-    // It compiles a third faster than with what users have by default: debug information, and -O2.
+    // This compiles a third faster than the default for users: debug information, and -O2.
     arguments.extend(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]);
     arguments.extend(others.lines());
     run("cmake", &arguments);

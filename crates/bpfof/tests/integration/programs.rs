@@ -12,7 +12,7 @@ fn preload(folder: &Path) -> PathBuf {
     folder.join("libbpfof-rocksdb-preload.so")
 }
 
-/// What a program needs to find it and libbpfof.
+/// Sets the path on which a program finds that library and libbpfof.
 fn with_library(command: &mut Command, folder: &Path) {
     command.env("LD_LIBRARY_PATH", folder);
 }
@@ -32,7 +32,7 @@ fn printed(command: &mut Command) -> String {
     text
 }
 
-/// One benchmark of a database that is there, always with the same random keys.
+/// One benchmark of an existing database, always with the same random keys.
 fn db_bench(database: &Path, benchmark: &str) -> Command {
     let mut command = Command::new("db_bench");
     command.args(["--use_existing_db", "--num=60000", "--seed=4711", "--cache_size=0"]);
@@ -41,7 +41,7 @@ fn db_bench(database: &Path, benchmark: &str) -> Command {
     command
 }
 
-/// How many of how many keys it has found: "(12713 of 20000 found)".
+/// The number of keys that it has found, and of keys it has looked up: "(12713 of 20000 found)".
 fn found(printed: &str) -> (u64, u64) {
     let (_, rest) = printed.rsplit_once('(').unwrap_or_else(|| panic!("{printed}"));
     let words: Vec<&str> = rest.split_whitespace().collect();
@@ -49,14 +49,14 @@ fn found(printed: &str) -> (u64, u64) {
     (number(words[0]), number(words[2]))
 }
 
-/// The counters that a database has left when it was closed.
+/// The counters that a database wrote when it was closed.
 fn reported(report: &Path) -> Value {
     let text = std::fs::read_to_string(report).expect("a report");
     std::fs::remove_file(report).expect("removed");
     serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
 }
 
-/// Its reads run at the target, and find what they find without.
+/// The reads of db_bench run at the target, and find the same as without pushdown.
 pub(crate) fn a_stock_db_bench_is_pushed_down(folder: &Path, disk: &Disk) {
     let database = disk.mount().join("stock");
     if !crate::make_by_db_bench(&database, 0) {
@@ -92,7 +92,7 @@ pub(crate) fn a_stock_db_bench_is_pushed_down(folder: &Path, disk: &Disk) {
     std::fs::remove_dir_all(database).expect("removed");
 }
 
-/// Databases with optimistic transactions take RocksDB's own class under them.
+/// Databases with optimistic transactions need RocksDB's own class underneath.
 fn transactions_are_as_without(folder: &Path, disk: &Disk) {
     let database = disk.mount().join("transactions");
     std::fs::create_dir(&database).expect("made");
@@ -103,7 +103,7 @@ fn transactions_are_as_without(folder: &Path, disk: &Disk) {
     std::fs::remove_dir_all(&database).expect("removed");
 }
 
-/// Who asks for pushdown by an option gets an error, and who has the variable only is told.
+/// A program that requests pushdown by an option gets an error; with the variable only, it prints a warning.
 fn unreachable_targets_are_told(folder: &Path, database: &Path) {
     let nowhere = "url=nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:none;device=/dev/loop0";
     let mut by_option = db_bench(database, "readrandom");
@@ -124,7 +124,7 @@ fn unreachable_targets_are_told(folder: &Path, database: &Path) {
     }
 }
 
-/// By one line that differs, and by none.
+/// Once with one changed line in the program, once with none.
 pub(crate) fn a_python_program_is_pushed_down(folder: &Path, disk: &Disk) {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/rocksdb_lookup.py");
     let (database, report) = (disk.mount().join("python"), folder.join("report"));
@@ -151,7 +151,7 @@ pub(crate) fn a_python_program_is_pushed_down(folder: &Path, disk: &Disk) {
     std::fs::remove_dir_all(&database).expect("removed");
 }
 
-/// That of the crate for users of the crate `rocksdb`.
+/// The example of the crate for users of the crate `rocksdb`.
 pub(crate) fn a_program_is_pushed_down(program: &str, disk: &Disk) {
     let database = disk.mount().join("rust").display().to_string();
     let report = disk.mount().join("report");

@@ -1,4 +1,4 @@
-//! A service manager, as services see it: it takes what they tell.
+//! A service manager, as services see it: it records their notifications.
 #![allow(dead_code)] // Each test uses a part.
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -9,10 +9,10 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a manager was told, and given.
+/// Notifications to a manager, with their descriptors.
 pub(crate) type Told = Arc<Mutex<Vec<(String, Vec<OwnedFd>)>>>;
 
-/// Takes what is sent, and lets barriers pass at once.
+/// Receives notifications, and answers barriers at once.
 pub(crate) fn listen(socket: UnixDatagram) -> Told {
     let told = Told::default();
     let into = Arc::clone(&told);
@@ -39,14 +39,14 @@ pub(crate) fn listen(socket: UnixDatagram) -> Told {
     told
 }
 
-/// How many were told that, and the descriptors that came with it.
+/// The number of notifications with this line, and of the descriptors that came with them.
 pub(crate) fn count(told: &Told, what: &str) -> (usize, usize) {
     let told = told.lock().expect("no panic");
     let lines = told.iter().filter(|(text, _)| text.lines().any(|line| line == what));
     lines.fold((0, 0), |(count, held), (_, descriptors)| (count + 1, held + descriptors.len()))
 }
 
-/// Waits until it was told that so often, with so many descriptors.
+/// Waits until there are that many notifications with this line, and that many descriptors.
 pub(crate) fn expect(told: &Told, what: &str, (times, descriptors): (usize, usize)) {
     let end = Instant::now() + Duration::from_secs(20);
     while count(told, what) != (times, descriptors) {

@@ -1,4 +1,4 @@
-//! A target that operators see and change, and a host of it.
+//! A target with the interfaces for operators, and a host of it.
 #![allow(dead_code)] // Each test uses a part.
 
 use crate::command::{BPFOF, Target, bad, good, json};
@@ -72,7 +72,7 @@ impl Operated {
         body
     }
 
-    /// The value of a metric whose line begins so.
+    /// The value of the metric whose line has this beginning.
     pub(crate) fn metric(&self, beginning: &str) -> f64 {
         let text = self.metrics();
         let line = text.lines().find(|line| line.starts_with(beginning));

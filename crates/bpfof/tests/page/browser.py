@@ -25,7 +25,7 @@ class Browser:
         self.from_, to_write = os.pipe()
 
         def place_pipes():
-            # First out of the way: either may be 3 or 4 already.
+            # Move both away first: either may be 3 or 4 already.
             reads, writes = os.dup(to_read), os.dup(to_write)
             os.dup2(reads, 3)
             os.dup2(writes, 4)

@@ -43,7 +43,7 @@ def shows_what_happens(browser, host, function):
 def names_stay_names(browser):
     assert browser.evaluate("document.title") == "bpf-of target"
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
-    # And if something were written into the page, its policy would not let it run.
+    # If a script were inserted into the page, the policy would not let it run.
     browser.evaluate("document.body.append(Object.assign(document.createElement('script'), "
                      "{ textContent: 'document.title = \"owned\"' }))")
     assert browser.evaluate("document.title") == "bpf-of target"
@@ -77,11 +77,11 @@ def works_with_the_keyboard(browser):
     browser.press("Enter")
     figures = column(browser, "namespaces", 5)
     assert figures == sorted(figures, reverse=True), figures
-    # What has the focus keeps it when figures change.
+    # The focus stays when figures change.
     before = browser.evaluate("performance.now()")
     browser.wait(f"performance.now() > {before} + 2500")
     assert browser.evaluate(focus) == "chains"
-    # A chain is opened, and stays so.
+    # A chain is opened, and stays open.
     browser.evaluate("[...document.querySelectorAll('#slow details')].find((of) => of.querySelector('.hops'))"
                      ".querySelector('summary').focus()")
     browser.press("Enter")
@@ -140,7 +140,7 @@ def main():
         names_stay_names(browser)
         works_with_the_keyboard(browser)
         pauses(browser)
-        # Enough of the past for its lines.
+        # Enough history for the curves.
         browser.wait("document.querySelector('#overview polyline').getAttribute('points').split(' ').length >= 8")
         fits(browser, pictures)
         assert browser.problems() == [], browser.problems()

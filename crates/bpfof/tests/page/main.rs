@@ -1,7 +1,7 @@
-//! The live page, in Chromium: what it shows of a target under load, with the keyboard, in the dark, on a phone, and
-//! that names which hosts choose remain names.
+//! The live page in Chromium: its figures of a target under load, use by keyboard, dark mode, a phone's screen, and
+//! that names chosen by hosts are shown as text only.
 //!
-//! `SCREENSHOTS=FOLDER` is where its pictures are written to (`make screenshots`); otherwise they are thrown away.
+//! `SCREENSHOTS=FOLDER` is the folder for its pictures (`make screenshots`); otherwise they are discarded.
 
 #[path = "../command/mod.rs"]
 mod command;
@@ -23,7 +23,7 @@ use std::time::Duration;
 const HOSTILE_HOST: &str = "nqn.2026-01.org.example:<img/src=x/onerror=\"document.title='owned'\">";
 const HOSTILE_FUNCTION: &str = "<img src=x onerror=\"document.title='owned'\">";
 
-/// Whether there is a Chromium; it is not for every machine that compiles this.
+/// Whether there is a Chromium, which not every machine has.
 fn has_chromium() -> bool {
     Command::new("chromium").arg("--version").output().is_ok_and(|output| output.status.success())
 }
@@ -49,7 +49,7 @@ fn load(url: &str, (nqn, number): (&str, u8), nsids: &[u32], function: u32, stop
         if key.is_multiple_of(8) {
             lane.write(nsids[0], 6 << 20, &block).expect("written");
         }
-        // Others work on this machine too.
+        // Leave processor time for other programs.
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -10,7 +10,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("a checkout")
 }
 
-/// A folder for PYTHONPATH: the package as a wheel has it.
+/// A folder for PYTHONPATH with the package, laid out as in a wheel.
 fn package() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let package = folder.path().join("bpfof");

@@ -1,4 +1,5 @@
-//! Queries at a target, on this machine by direct reads, and over plain reads: the same answers.
+//! Queries at a target, on this machine by direct reads, and over plain reads give the same
+//! answers.
 
 #[path = "../clang/mod.rs"]
 mod clang;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stop::StopAtEnd;
 use world::{Dice, World};
 
-/// Hosts that do something at once.
+/// Hosts that install stages at the same time.
 const HOSTS: usize = 4;
 
 fn at_target(disk: &Disk) -> FileMaps {
@@ -65,7 +66,7 @@ fn a_target_answers_what_this_machine_answers() {
             ..Settings::default()
         };
         for (stages, is_remote) in [(&remote, true), (&local, false)] {
-            // Without a target there is nothing to fall back from.
+            // Only chains at a target can fall back.
             let settings = Settings { falls_back: !is_remote, ..settings };
             let run = world.run(stages, &path, settings, u64::MAX);
             let (table, stats) = run.map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -80,7 +81,7 @@ fn a_target_answers_what_this_machine_answers() {
     }
 }
 
-/// Records with a number that grows: the sum of all, and how many there are.
+/// A plan over records with increasing numbers: their sum and their count.
 fn sums() -> Plan {
     Plan {
         schema: Schema {
@@ -112,7 +113,7 @@ fn sum_of(stages: &Stages<'_>, path: &Path, settings: Settings) -> Result<(i128,
     Ok((sum, runner.stats().chains_at_target))
 }
 
-/// Somebody moves the file's blocks all the time; its values stay.
+/// The file's blocks move all the time; its values stay.
 #[test]
 fn a_file_that_moves_is_summed_as_it_is() {
     if cannot_mount().is_some() {
@@ -129,7 +130,7 @@ fn a_file_that_moves_is_summed_as_it_is() {
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&is_over);
         scope.spawn(|| {
-            // Each copy has blocks of its own, and takes the name.
+            // Each copy has blocks of its own, and replaces the file.
             let copy = disk.mount().join("copy");
             while !is_over.load(Ordering::Relaxed) {
                 write(&copy, &bytes);
@@ -142,8 +143,8 @@ fn a_file_that_moves_is_summed_as_it_is() {
         for _ in 0..20 {
             let settings = Settings { range_max_bytes: Some(64 << 10), ..Settings::default() };
             let mut found = sum_of(&stages, &path, settings);
-            // The name was taken between the look at the file and its opening: it is asked again.
-            while matches!(&found, Err(RunError::Data { what, .. }) if what.contains("ask again")) {
+            // The file was replaced between its examination and its opening: ask again.
+            while matches!(&found, Err(RunError::Data { what, .. }) if what.contains("again")) {
                 found = sum_of(&stages, &path, settings);
             }
             assert_eq!(found.as_ref().map(|(sum, _)| *sum).ok(), Some(expected), "{found:?}");
@@ -151,7 +152,7 @@ fn a_file_that_moves_is_summed_as_it_is() {
     });
 }
 
-/// Stages that the target keeps are not loaded once more.
+/// Stages that are installed at the target are not loaded again.
 #[test]
 fn installed_stages_are_used() {
     if cannot_mount().is_some() {
@@ -175,7 +176,7 @@ fn installed_stages_are_used() {
     assert_eq!(install_stages(&mut controller).expect("they are there"), 0);
     assert_eq!(own_functions(), 0);
 
-    // What a name says proves nothing: another program has each of theirs.
+    // A name proves nothing: another program is installed under each of the names.
     for entry in controller.function_report().expect("it reports") {
         let id = FunctionId(entry.function);
         controller.unload_function(id).expect("it is there");
@@ -187,7 +188,7 @@ fn installed_stages_are_used() {
     assert_eq!(own_functions(), 0);
 }
 
-/// Hosts that install stages at once leave one of each.
+/// Hosts that install stages at the same time leave one copy of each.
 #[test]
 fn stages_are_installed_once() {
     if cannot_mount().is_some() {
@@ -216,7 +217,7 @@ fn stages_are_installed_once() {
     assert_eq!(report.iter().filter(|entry| entry.function >> 31 == 1).count(), STAGES.len());
 }
 
-/// A target that dies ends no query, unless it must run there.
+/// The death of a target does not end a query, unless the query must run there.
 #[test]
 fn without_its_target_a_query_runs_here() {
     if cannot_mount().is_some() {
@@ -233,7 +234,7 @@ fn without_its_target_a_query_runs_here() {
     assert_eq!(sum, expected);
     assert!(at_target > 0);
 
-    // It dies within a query.
+    // The target dies during a query.
     let plan = sums();
     let mut runner = Runner::new(&stages, &plan, Settings::default()).expect("a target");
     let files = [SourceFile::at(&path).expect("it is there")];
@@ -251,7 +252,7 @@ fn without_its_target_a_query_runs_here() {
     assert!(matches!(error, RunError::Stopped), "{error}");
 }
 
-/// `bpfof query`, with targets of mounts as the variable tells them.
+/// Runs `bpfof query` with this value of BPFOF_TARGETS.
 fn ask(targets: &str, arguments: &[&str]) -> std::process::Output {
     let beside = Path::new(disk::BPFOF).with_file_name("bpfof-query");
     assert!(beside.exists(), "first: cargo build -p bpfof-query-command");

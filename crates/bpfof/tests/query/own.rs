@@ -1,4 +1,4 @@
-//! Stages of the user's own: at a target and on this machine, and what is said of those that are none.
+//! The user's own stages: at a target and on this machine, and the errors for objects that are not stages.
 
 use crate::clang::compile;
 use crate::disk::{Disk, cannot_mount};
@@ -88,7 +88,7 @@ fn own_stages_answer_what_is_computed_here() {
     assert_eq!(answered(&output), powers);
 }
 
-/// What the command says of a filter or a reduction.
+/// The error of the command for an invalid filter or reduction.
 fn refusal(file: &Path, option: &str, stage: &str) -> String {
     let sql = format!("SELECT count(*) FROM '{}'", file.display());
     let output = ask("", &["--schema", "n i64", "--here", option, stage, &sql]);
@@ -97,7 +97,7 @@ fn refusal(file: &Path, option: &str, stage: &str) -> String {
 }
 
 #[test]
-fn what_is_no_stage_is_refused_in_words() {
+fn functions_that_are_not_stages_are_refused_with_a_reason() {
     let folder = examples();
     let path = |name: &str| folder.path().join(name);
     write(&path("n.bin"), &7_i64.to_le_bytes());
@@ -122,14 +122,14 @@ fn what_is_no_stage_is_refused_in_words() {
         (
             "--filter",
             "other(n)",
-            "get is no stage of a query: mark its function with BPFOF_OWN_FILTER",
+            "get is not a stage of a query: mark its function with BPFOF_OWN_FILTER",
         ),
         ("--filter", "old(n)", "version 0 of the contract"),
         ("--filter", "powers.bpf.o(n)", "it is a reduction and not a filter"),
         ("--filter", "whole_minutes.bpf.o(m)", "there is no column m"),
         ("--filter", "wild(n)", "instruction "),
         ("--filter", "fault(n)", "Function Fault"),
-        ("--reduce", "powers.bpf.o(n) -> bits u64", "it answered 1024 bytes for 64 rows of 8 each"),
+        ("--reduce", "powers.bpf.o(n) -> bits u64", "answered 1024 bytes for 64 rows of 8 each"),
         ("--reduce", "powers.bpf.o(n) -> bits u32", "numbers of the kinds u64, i64 and f64"),
     ];
     for (option, stage, expected) in cases {

@@ -10,10 +10,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const NUMBERS: u64 = 40_000;
-/// After this something is wrong.
+/// Longest wait before the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two targets, and a file on each: numbers from 0 on, and those behind them.
+/// Two targets with a file each: numbers from 0 on in the first, the following numbers in the
+/// second.
 fn world() -> ([Disk; 2], Source, Session) {
     let disks = [(), ()].map(|()| Disk::new("ext4", 96 << 20));
     let mut session = Session::default();
@@ -47,7 +48,7 @@ fn a_target_does_not_wait_for_the_one_before_it() {
     let (mut plan, mut parts) = (sums(), Vec::new());
     plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None };
     let mut on_part = |partial: Partial| {
-        // The second target answers while nobody takes what the first one has told.
+        // The second target runs chains while the first one's rows are not taken.
         let begun = Instant::now();
         while chains(&disks[1]) == 0 {
             assert!(begun.elapsed() < PATIENCE, "the second target is not asked");
@@ -105,12 +106,12 @@ fn what_ends_a_query_ends_it_at_all_targets() {
     plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(3) };
     let (result, parts) = run(&plan, true, 1);
     assert!(result.is_ok() && parts == 1, "{result:?}");
-    // One target dies: that is told, whoever answers.
+    // One target dies: the query reports that, although the other answers.
     disks[1].stop_target();
     let (result, _) = run(&sums(), true, usize::MAX);
     let is_told = matches!(result, Err(RunError::Chain { .. } | RunError::Host(_)));
     assert!(is_told, "{result:?}");
-    // Where the stages may run here, they do.
+    // If the stages may run on this machine, they do.
     let paths: Vec<PathBuf> = source.files.iter().map(|file| file.path.clone()).collect();
     let targets: Vec<String> = disks
         .iter()

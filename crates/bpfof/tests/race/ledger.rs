@@ -1,4 +1,4 @@
-//! What processes tell each other of the files that change: a file of pairs of generations.
+//! A file with pairs of generations, by which processes tell each other about changes of files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ pub(crate) struct Generations {
 }
 
 impl Generations {
-    /// Nobody is changing the file.
+    /// No process is changing the file.
     pub(crate) fn is_quiet(self) -> bool {
         self.started == self.finished
     }
@@ -54,7 +54,7 @@ impl Ledger {
     }
 }
 
-/// Numbers for everybody: the same sequence for the same seed.
+/// Pseudo-random numbers: the same sequence for the same seed.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {

@@ -1,7 +1,7 @@
 //! Lookups across many files while other processes change, replace, delete, punch, defragment them
 //! and fill the disk. No answer may be wrong.
 //!
-//! RACE_SECONDS is how long it runs on each file system (5), at least.
+//! RACE_SECONDS is the least time on each file system (5).
 
 #[path = "../disk/mod.rs"]
 mod disk;
@@ -29,10 +29,10 @@ const DEPTH: usize = 12;
 const TABLES: u64 = 5;
 /// The longest wait until chains have met changes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Free space that the processes fight for.
+/// Free space for which the processes compete.
 const FREE_BYTES: u64 = 24 << 20;
 
-/// Not a test: what the other processes run.
+/// Not a test: the program of the other processes.
 #[test]
 #[ignore = "the program of the processes that the race starts"]
 fn mutator_process() {
@@ -49,7 +49,7 @@ fn no_answer_is_wrong_on_xfs() {
     race("xfs", 320 << 20);
 }
 
-/// Without the comparison of versions, to show that the race finds what is wrong.
+/// Without the comparison of versions, to show that the race finds wrong answers.
 #[test]
 fn without_checks_an_answer_is_wrong() {
     if cannot_mount().is_some() {
@@ -62,14 +62,14 @@ fn without_checks_an_answer_is_wrong() {
     assert!(!race.tally.wrong.is_empty(), "no answer is wrong");
 }
 
-/// One lookup, and what was known when it began.
+/// One lookup, and the generations when it began.
 #[derive(Clone, Default)]
 struct Begun {
     files: Vec<u64>,
     key: u64,
-    /// Of files that change.
+    /// Generations of files that change.
     before: Vec<Generations>,
-    /// Of the others: the generation of the file that is open.
+    /// For the others: the generation of the open file.
     fixed: Vec<u64>,
 }
 
@@ -78,7 +78,7 @@ struct Tally {
     target: u64,
     fall_back: u64,
     stale: u64,
-    /// Answers that no error or generation excuses, in words.
+    /// Descriptions of answers that no error or generation excuses.
     wrong: Vec<String>,
     /// Lookups that ended in an error while a file was being written.
     in_flux: u64,
@@ -96,7 +96,7 @@ struct Race {
     begun: Vec<Begun>,
     free: Vec<usize>,
     tally: Tally,
-    /// Last: unmounted when its files are closed.
+    /// The last field: dropped, and so unmounted, after its files are closed.
     disk: Disk,
 }
 
@@ -141,7 +141,7 @@ fn start(kind: &str, size_bytes: u64, checks: bool) -> (Race, Vec<Mutator>) {
     (race, mutators)
 }
 
-/// All files of generation 0, and little room left.
+/// Writes all files in generation 0, and leaves little free space.
 fn prepare(disk: &Disk) {
     let mount = disk.mount();
     for file in 0..FILES {
@@ -191,7 +191,7 @@ impl Race {
         (0..CHANGED).map(|file| self.ledger.read(file).finished).sum()
     }
 
-    /// Whether chains have met changes.
+    /// Whether enough chains have met changes.
     fn is_one(&self) -> bool {
         self.tally.target > 100 && self.tally.stale > 10 && self.generations() > 50
     }
@@ -215,7 +215,7 @@ impl Race {
                 self.judge(slot, result);
                 self.free.push(slot);
             }
-            // Whatever has its name now.
+            // Open the file that has this name now.
             let file = CHANGED + self.numbers.below(REPLACED);
             if self.numbers.below(100) == 0 && self.begun.iter().all(|b| !b.files.contains(&file)) {
                 self.reopen(file);
@@ -223,7 +223,7 @@ impl Race {
         }
     }
 
-    /// Opens a file that may have been replaced. What is open keeps its bytes.
+    /// Opens a file that may have been replaced. An open file keeps its bytes.
     fn reopen(&mut self, file: u64) {
         let Ok(opened) = self.maps.open(self.path(file)) else { return };
         let bytes = fs::read(format!("/proc/self/fd/{}", fd(&opened))).expect("reads");
@@ -289,8 +289,8 @@ impl Race {
     }
 }
 
-/// Whether the lookup found its value; false if a file was being written and excuses that it did
-/// not.
+/// Whether the lookup found its value; false if it did not and a file was being written, which
+/// excuses that.
 fn check(
     begun: &Begun,
     after: &[Generations],
@@ -307,12 +307,12 @@ fn check(
     let flux = after[index] != begun.before[index] || !after[index].is_quiet();
     let value = match Lookup::parse(&answer) {
         Some(Lookup::Found(_, bytes)) => Value::parse(bytes),
-        // A table that is being written may be empty where it is not written yet.
+        // A table that is being written may have parts without entries.
         Some(Lookup::NotFound) if flux => return Ok(false),
         other => return Err(format!("{other:?}")),
     };
     let Some(value) = value else {
-        // A value may be half written as well as a table.
+        // A value may be half written as well.
         return if flux { Ok(false) } else { Err("a torn value".into()) };
     };
     let allowed = if holder < CHANGED {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What each process does.
+/// The role of each process.
 pub(crate) const ROLES: [&str; 5] = ["change", "hold", "replace", "fill", "defragment"];
 
 /// A mutator; killed when dropped.
@@ -31,7 +31,7 @@ impl Mutator {
         Mutator(child)
     }
 
-    /// Still at work.
+    /// Whether the process still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -44,7 +44,7 @@ impl Drop for Mutator {
     }
 }
 
-/// The program of a mutator, as its environment says.
+/// The program of a mutator; its environment has its role.
 pub(crate) fn run() {
     let Ok(role) = std::env::var("RACE_ROLE") else { return };
     let variable = |name: &str| PathBuf::from(std::env::var_os(name).expect("set"));
@@ -52,7 +52,7 @@ pub(crate) fn run() {
     let ledger = Ledger::open(&variable("RACE_LEDGER"));
     let parent: u32 = std::env::var("RACE_PARENT").expect("set").parse().expect("a number");
     let mut numbers = Numbers::new(u64::from(std::process::id()));
-    // Files held open for writing: nobody gets a lease on them.
+    // Files held open for writing, so that they cannot be leased.
     let held: Vec<File> = match role.as_str() {
         "hold" => (0..CHANGED / 2).map(|file| open(&mount, file).expect("opens")).collect(),
         _ => Vec::new(),
@@ -94,8 +94,8 @@ fn insist<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
     }
 }
 
-/// Gives a file its next generation in one of many ways, or leaves its table and changes what is
-/// around it.
+/// Gives a file its next generation in one of many ways, or changes the file only outside its
+/// table.
 fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers: &mut Numbers) {
     let opened;
     let target = match held {
@@ -110,7 +110,7 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
     let length = bytes.len() as u64;
     let write = || insist(|| target.write_all_at(&bytes, 0));
     match numbers.below(7) {
-        // Behind the table: its blocks may move, its bytes do not change.
+        // After the table, whose blocks may move; its bytes do not change.
         0 => {
             insist(|| target.write_all_at(&[0x55; 40_000], length.next_multiple_of(4096)));
             if numbers.below(2) == 0 {
@@ -177,7 +177,7 @@ fn replace(mount: &Path, numbers: &mut Numbers) -> u64 {
     numbers.below(15)
 }
 
-/// Takes whatever blocks are free, fills them with what looks like tables, and gives them back.
+/// Takes free blocks, fills them with fake tables, and frees them again.
 fn fill(mount: &Path, numbers: &mut Numbers) -> u64 {
     let name = mount.join(format!("poison-{}", numbers.below(3)));
     let _ = fs::remove_file(&name);
@@ -193,7 +193,7 @@ fn fill(mount: &Path, numbers: &mut Numbers) -> u64 {
         }
         at += bytes.len() as u64;
     }
-    // Reports a full disk late; then there was less poison.
+    // This may report a full disk late; then less poison was written.
     let _ = file.sync_data();
     numbers.below(10)
 }

@@ -1,5 +1,4 @@
-//! The files of the race: sorted tables whose values say which file, key and generation they are
-//! of.
+//! The files of the race: sorted tables whose values contain their file, key and generation.
 
 use bpfof_sorted::{Root, Shape, TableWriter};
 use std::path::{Path, PathBuf};
@@ -8,14 +7,14 @@ use std::path::{Path, PathBuf};
 pub(crate) const CHANGED: u64 = 32;
 /// Files that are replaced by others of the same name, or deleted and made again.
 pub(crate) const REPLACED: u64 = 24;
-/// Keys of one file: `file * KEYS` on.
+/// Keys of one file, which begin at `file * KEYS`.
 pub(crate) const KEYS: u64 = 600;
-/// Values of this file are in blocks that belong to nobody.
+/// The file number in values of fake tables, which fill free blocks.
 pub(crate) const POISON: u64 = 0xDEAD;
 
 const VALUE_BYTES: usize = 80;
 
-/// What a value says of itself.
+/// The contents of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) file: u64,
@@ -27,7 +26,7 @@ impl Value {
     fn encode(self) -> Vec<u8> {
         let words = [self.file, self.key, self.generation];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        // Torn values show, and the zeroes of what is not written yet are none.
+        // The filler reveals torn values, and is never 0 as in unwritten blocks.
         let filler = (self.file ^ self.key ^ self.generation) as u8 ^ 0x5A;
         bytes.resize(VALUE_BYTES, filler);
         bytes
@@ -41,7 +40,7 @@ impl Value {
     }
 }
 
-/// Table `file` of a generation, with values that say they are of `says`.
+/// Table `file` of a generation, with values that name the file `says`.
 pub(crate) fn table_of(file: u64, generation: u64, says: u64) -> (Vec<u8>, Root) {
     let mut writer = TableWriter::new(Shape { data_block_bytes: 1500, fanout: 8 });
     for key in file * KEYS..(file + 1) * KEYS {
@@ -64,7 +63,7 @@ pub(crate) fn path(mount: &Path, file: u64) -> PathBuf {
     mount.join(format!("file-{file}"))
 }
 
-/// The generation that a file's first value is of, in the file's bytes.
+/// The generation of the first value in a file's bytes.
 pub(crate) fn generation_of(bytes: &[u8]) -> Option<u64> {
     let first_value = bytes.get(16..20)?.first_chunk().map(|at| u32::from_le_bytes(*at))? as usize;
     Value::parse(bytes.get(first_value..first_value + VALUE_BYTES)?).map(|value| value.generation)

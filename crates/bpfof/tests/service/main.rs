@@ -1,5 +1,5 @@
-//! A target as a service: under a service manager, with sockets that are open before it starts, and logs that
-//! others read.
+//! A target as a service: under a service manager, with sockets that are open before it starts, and logs that other
+//! programs read.
 
 #[path = "../command/mod.rs"]
 mod command;
@@ -49,7 +49,7 @@ fn a_service_manager_is_told_and_keeps_the_socket() {
     let socket = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = socket.local_addr().expect("an address");
     let config = folder.path().join("target.toml");
-    // The socket takes the place of `listen`, where nobody may listen.
+    // The socket replaces `listen`, at whose port the target may not listen.
     let text = "listen = \"127.0.0.1:1\"\nnamespaces = [\"mem:size=8MiB\"]\n";
     fs::write(&config, text).expect("written");
     let mut child = start(&at, &socket, &config);
@@ -70,7 +70,7 @@ fn a_service_manager_is_told_and_keeps_the_socket() {
     signal(Signal::TERM);
     expect(&told, "STOPPING=1", (1, 0));
     assert!(child.wait().expect("it ends").success());
-    // Hosts that come while nobody serves wait in the socket, and the next process finds them.
+    // Hosts that connect while no process serves wait in the socket's queue, and the next process accepts them.
     let waiting = TcpStream::connect(address).expect("the manager's socket listens");
     let mut child = start(&at, &socket, &config);
     expect(&told, "READY=1", (3, 0));
@@ -129,7 +129,7 @@ fn leases_of_a_killed_grant_daemon_are_kept_and_then_dropped() {
     expect(&told, "FDSTOREREMOVE=1", (2, 0));
 }
 
-/// What a target logs that cannot start: its port is taken.
+/// The log of a target that cannot start because its port is taken.
 fn logged(arguments: &[&str], journal: bool) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log");
@@ -152,7 +152,7 @@ fn logged(arguments: &[&str], journal: bool) -> String {
 }
 
 #[test]
-fn logs_are_for_whoever_reads_them() {
+fn logs_have_the_format_of_their_reader() {
     let text = logged(&[], true);
     assert!(
         text.lines().count() >= 3 && text.lines().all(|line| line.starts_with("<6>")),
@@ -179,7 +179,7 @@ fn a_configuration_is_looked_at_without_being_served() {
     write("listen = \"127.0.0.1:1\"\nnamespaces = [\"file:path=/nowhere/disk\"]\n");
     let report = json(&["config", "check", "--json", &file]);
     assert_eq!((&report["namespaces"], &report["rules"]), (&1.into(), &0.into()));
-    assert!(good(&["config", "check", &file]).contains("everybody may do everything"));
+    assert!(good(&["config", "check", &file]).contains("every host may do everything"));
     for (text, said) in [
         ("namespace = []\n", "namespace"),
         ("namespaces = []\n", "namespace"),
@@ -200,7 +200,7 @@ fn a_configuration_is_looked_at_without_being_served() {
     }
 }
 
-/// What waits for a disk may be started again and again, what waits for another configuration not.
+/// A target that lacks a disk may be restarted again and again, one with a wrong configuration may not.
 #[test]
 fn a_bad_configuration_has_a_status_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -222,13 +222,13 @@ fn a_bad_configuration_has_a_status_of_its_own() {
     for setting in ["RestartPreventExitStatus=2 78", "StartLimitIntervalSec=0"] {
         assert!(unit.lines().any(|line| line == setting), "{setting}");
     }
-    // The status of what is started before the target prevents nothing.
+    // RestartPreventExitStatus= does not apply to commands of ExecStartPre=, so there must be none.
     assert!(!unit.contains("ExecStartPre="));
 }
 
-/// A target serves whoever does not read its log, and ends.
+/// A target serves hosts and stops even if its log is not read.
 #[test]
-fn a_log_that_nobody_reads_holds_nobody_up() {
+fn an_unread_log_does_not_stall_the_target() {
     let (_reader, writer) = std::io::pipe().expect("a pipe");
     let nonblocking = OFlags::NONBLOCK;
     fcntl_setfl(&writer, nonblocking).expect("set");
@@ -239,7 +239,7 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     target.args(["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=8MiB", "--verbose"]);
     target.args(["--json", "--exit-with-parent"]).stderr(writer).stdout(Stdio::piped());
     let mut child = target.spawn().expect("it starts");
-    // The pipe is the child's alone.
+    // Only the child has the pipe from here on.
     drop(target);
     let mut announced = String::new();
     let output = child.stdout.take().expect("piped");

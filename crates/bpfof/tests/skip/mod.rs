@@ -1,20 +1,20 @@
-//! What tests say that leave something out.
+//! Messages of tests that leave something out.
 #![allow(dead_code)] // Each test uses a part.
 
 use std::io::Write as _;
 
-/// Where this variable is set nothing may be left out: `make test` as root sets it.
+/// If this variable is set, nothing may be left out: `make test` as root sets it.
 const NO_SKIP: &str = "BPFOF_NO_SKIP";
-/// Parts that may be left out even there, in words: what a kernel may lack, and nobody can install.
+/// Parts that may be left out even then, as words: features of the kernel, which cannot be installed.
 const MAY_SKIP: &str = "BPFOF_MAY_SKIP";
 
-/// Says why something is left out, past the capture of what tests print. It is a failure where nothing may be left out.
+/// Says why something is left out, past the capture of test output. Fails if nothing may be left out.
 #[track_caller]
 pub(crate) fn skip(why: &str) {
     skip_part("", why);
 }
 
-/// The same of a part that `BPFOF_MAY_SKIP` may name.
+/// The same for a part that `BPFOF_MAY_SKIP` may name.
 #[track_caller]
 pub(crate) fn skip_part(part: &str, why: &str) {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

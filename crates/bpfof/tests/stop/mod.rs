@@ -1,8 +1,8 @@
-//! Threads of a test that go on until it ends, however it ends.
+//! Stops the threads of a test when it ends, however it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sets the flag when it is dropped: a check that fails then ends the test, which would wait for its threads otherwise.
+/// Sets the flag when it is dropped: so a failed check ends the test, which would otherwise wait for its threads.
 pub(crate) struct StopAtEnd<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {

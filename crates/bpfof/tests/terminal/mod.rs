@@ -1,4 +1,4 @@
-//! A program in a terminal: a pseudo-terminal of the kernel's, and an emulator that knows what a person would see.
+//! A program in a terminal: a pseudo-terminal of the kernel, and an emulator that computes the visible screen.
 
 pub(crate) mod svg;
 
@@ -13,10 +13,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use vt100::Parser;
 
-/// Time that a screen gets to become what is waited for.
+/// Longest wait for a state of the screen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a person sees, and a bell for each change of it.
+/// The visible screen, and a condition variable for its changes.
 struct Seen {
     parser: Mutex<Parser>,
     changed: Condvar,
@@ -56,7 +56,7 @@ impl Terminal {
         let (mut output, sees) = (keyboard.try_clone().expect("a descriptor"), Arc::clone(&seen));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error is the end of the last program in the terminal.
+            // An error means that the last program in the terminal has ended.
             while let Ok(length @ 1..) = output.read(&mut bytes) {
                 sees.parser.lock().expect("it is whole").process(&bytes[..length]);
                 sees.changed.notify_all();
@@ -74,7 +74,7 @@ impl Terminal {
         tcsetwinsize(&self.keyboard, size(lines, columns)).expect("a size");
     }
 
-    /// Waits until the screen is so, and returns it.
+    /// Waits until the screen satisfies `is_so`, and returns it.
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let parser = self.seen.parser.lock().expect("it is whole");
         let (parser, timed_out) = self
@@ -87,7 +87,7 @@ impl Terminal {
         text
     }
 
-    /// Waits until all of these words are there.
+    /// Waits until the screen shows all of these words.
     pub(crate) fn until_shows(&self, words: &[&str]) -> String {
         self.until(&words.join(", "), |text| words.iter().all(|word| text.contains(word)))
     }
@@ -97,7 +97,7 @@ impl Terminal {
         svg::draw(self.seen.parser.lock().expect("it is whole").screen(), title)
     }
 
-    /// Waits for the end of the program, after which the terminal has to be as it was.
+    /// Waits for the end of the program, after which the terminal must be in its former state.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         let status = loop {

@@ -1,4 +1,4 @@
-//! A screen as an SVG picture: a line of text for each row, in runs of one look each.
+//! A screen as an SVG picture: a line of text for each row, in runs of characters with the same look.
 
 use std::fmt::Write as _;
 use vt100::{Cell, Color, Screen};
@@ -6,12 +6,12 @@ use vt100::{Cell, Color, Screen};
 /// Pixels of a character cell.
 const WIDTH: f32 = 8.4;
 const HEIGHT: f32 = 18.0;
-/// Around the screen, and for the title.
+/// Space around the screen, and for the title.
 const MARGIN: f32 = 14.0;
 const TITLE: f32 = 26.0;
 const BACKGROUND: &str = "#1d2129";
 const FOREGROUND: &str = "#d8dee6";
-/// ANSI's sixteen, as most terminals have them in the dark.
+/// The sixteen ANSI colours, as in most dark terminals.
 const COLOURS: [&str; 16] = [
     "#3b4252", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d8dee6",
     "#5c6370", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#ffffff",

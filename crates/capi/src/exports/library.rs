@@ -17,7 +17,7 @@ pub(crate) struct Handle(pub(super) Arc<Session>);
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
-/// Part number `index` of the version.
+/// Parses one part of the version number.
 const fn part(text: &str) -> u32 {
     let (bytes, mut index, mut number) = (text.as_bytes(), 0, 0);
     while index < bytes.len() {
@@ -45,7 +45,7 @@ extern "C" fn bpfof_error() -> *const c_char {
     last_message()
 }
 
-/// The options of a program that was compiled with this header or another version's.
+/// Copies the options of a program, which may be compiled with another version of the header.
 ///
 /// # Safety
 /// `options` is NULL or valid for as many bytes as its first field says.
@@ -57,7 +57,7 @@ unsafe fn options_of(options: *const Options) -> Result<Options, Failure> {
     // SAFETY: the structure begins with its size, in every version.
     let size = unsafe { options.cast::<usize>().read_unaligned() };
     if !(size_of::<usize>()..=4096).contains(&size) {
-        let why = "options.size is not set; begin with BPFOF_OPTIONS_INIT";
+        let why = "options.size is not set; initialize options with BPFOF_OPTIONS_INIT";
         return Err(Failure::invalid(why));
     }
     // SAFETY: the structure is as long as it says.
@@ -86,7 +86,7 @@ unsafe extern "C" fn bpfof_open(
             false => {
                 // SAFETY: what C promises.
                 let url = unsafe { utf8(url, "url") }?;
-                // A grant daemon knows what its namespace is.
+                // A grant daemon may know the namespace itself.
                 let device = match device.is_null() && url.starts_with("grantd:") {
                     true => &b""[..],
                     // SAFETY: what C promises.

@@ -1,4 +1,4 @@
-//! What the library has to say, for the program.
+//! Passes the library's log messages to the program.
 
 use super::call;
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 /// `void (*)(int level, const char *line)`
 type Say = unsafe extern "C" fn(c_int, *const c_char);
 
-/// While the program is told something this is locked for reading.
+/// The program's function. Locked for reading while it is called.
 static SAY: RwLock<Option<Say>> = RwLock::new(None);
 
 struct Logger;
@@ -52,7 +52,7 @@ unsafe extern "C" fn bpfof_set_log(say: Option<Say>, level: c_int) -> c_int {
             _ => return Err(Failure::invalid("level is not one of BPFOF_LOG_ERROR to _DEBUG")),
         };
         if !IS_OURS.get_or_init(|| log::set_logger(&Logger).is_ok()) {
-            let why = "the program has a logger of Rust's crate log, which gets what there is";
+            let why = "the program has its own logger of Rust's crate log, which gets the messages";
             return Err(Failure::new(libc::EBUSY, why));
         }
         *SAY.write().unwrap_or_else(PoisonError::into_inner) = say;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_what_they_want_to_hear() {
+    fn the_log_function_gets_lines_up_to_its_level() {
         // SAFETY: it takes no memory.
         let set = |say, level| unsafe { bpfof_set_log(say, level) };
         log::warn!("before");
@@ -88,10 +88,10 @@ mod tests {
         assert_eq!(set(Some(say), 3), 0);
         log::info!("more");
         assert_eq!(set(None, 0), 0);
-        log::error!("nobody listens");
+        log::error!("no function is set");
         let told = TOLD.lock().expect("no panic").clone();
-        // Other tests may have said something meanwhile.
-        let ours: Vec<&str> = ["one two", "more", "before", "too much", "nobody listens"]
+        // Other tests may have logged something meanwhile.
+        let ours: Vec<&str> = ["one two", "more", "before", "too much", "no function is set"]
             .into_iter()
             .filter(|line| told.iter().any(|(_, told)| told == line))
             .collect();

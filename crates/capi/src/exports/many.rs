@@ -1,4 +1,4 @@
-//! Calls of many chains. Those over the same files with the same function leave together.
+//! Calls of many chains. Chains over the same files with the same function are sent together.
 
 use super::reader::{Core, End, Reader, check, finish, give, outcome_of, submit};
 use super::{call, elements, elements_mut, given};
@@ -12,13 +12,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The tag of a call's first chain; others follow. Chains of the caller's are not at such addresses: of
-/// 64-bit processes the upper half of all addresses is the kernel's.
+/// The tag of a call's first chain; the others follow. No chain of the caller's has such an address, because the upper
+/// half of the address space belongs to the kernel.
 const FIRST_TAG: u64 = 1 << 63;
-/// Longest single wait of an endless one.
+/// Longest single wait of an endless call.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// What chains that leave together have in common.
+/// The parameters that chains must share to be sent together.
 #[derive(PartialEq, Eq)]
 struct Common {
     fds: *const c_int,
@@ -34,7 +34,7 @@ impl Common {
     }
 }
 
-/// What each of them has of its own.
+/// The parameters of a single chain.
 struct Own {
     first: Read,
     scratch: *mut c_void,
@@ -57,16 +57,16 @@ impl From<&Chain> for Own {
 
 fn check_first(first: &Read, nfds: usize) -> Result<(), Failure> {
     if first.size == 0 {
-        return Err(Failure::invalid("the first read has no bytes"));
+        return Err(Failure::invalid("the first read has length 0"));
     }
     if first.file as usize >= nfds {
-        return Err(Failure::invalid("the first read is of a file that is not listed"));
+        return Err(Failure::invalid("the first read refers to a file that is not in the list"));
     }
     Ok(())
 }
 
-/// Begins chains, from number `first` of the caller's array on, with these tags. None is begun if
-/// the call makes no sense for one of them.
+/// Begins chains, from index `first` of the caller's array on, with these tags. If the call makes
+/// no sense for one of them, none is begun.
 ///
 /// # Safety
 /// The pointers are what C promises, during this call.
@@ -111,11 +111,11 @@ unsafe fn submit_many(
     })
 }
 
-/// Sends what was submitted and waits until a chain has ended. `on_end` is told which of this call's have,
-/// by their numbers; those that were submitted before wait for a `bpfof_poll`.
+/// Sends what was submitted and waits until a chain has ended. `on_end` gets the index and result of chains of this
+/// call; chains that were submitted before are kept for `bpfof_poll`.
 ///
 /// # Safety
-/// Chains that were submitted before are still there.
+/// Chains that were submitted before are still valid.
 unsafe fn wait(core: &mut Core, on_end: &mut dyn FnMut(usize, &End<'_>)) {
     let mut others = VecDeque::new();
     core.wait(WAIT, &mut |tag, end| match (tag as u64).checked_sub(FIRST_TAG) {
@@ -129,7 +129,7 @@ unsafe fn wait(core: &mut Core, on_end: &mut dyn FnMut(usize, &End<'_>)) {
     core.ended.append(&mut others);
 }
 
-/// Gives a chain its end. Whether it succeeded.
+/// Writes the answer and the result of a chain. Whether it succeeded.
 ///
 /// # Safety
 /// `scratch` has room for `scratch_len` bytes.
@@ -201,7 +201,7 @@ unsafe extern "C" fn bpfof_submit_many(
                 "fds, nfds, function and scratch_len must be the same in all chains",
             ));
         }
-        // SAFETY: of `count` chains. Their addresses are their tags, as those of single ones.
+        // SAFETY: the index is below `count`. Chains have their addresses as tags, as single ones do.
         let tag = |index| unsafe { chains.add(index) }.expose_provenance() as u64;
         let own = theirs.iter().map(Own::from).zip((0..count).map(tag));
         // SAFETY: what C promises.
@@ -210,7 +210,7 @@ unsafe extern "C" fn bpfof_submit_many(
     })
 }
 
-/// The longest run of chains that may leave together with the first of these, which there is.
+/// The number of chains at the beginning of `chains`, which is not empty, that can be sent together.
 fn run_length(chains: &[Chain]) -> usize {
     let common = chains.first().map(Common::of);
     chains.iter().take_while(|chain| Some(Common::of(chain)) == common).count()
@@ -255,7 +255,7 @@ unsafe extern "C" fn bpfof_read_pushdown_batch(
     })
 }
 
-/// Begins chains of a batch that may leave together. How many were begun; the others have ended.
+/// Begins chains of a batch that can be sent together. Returns how many were begun; the others have failed.
 ///
 /// # Safety
 /// The pointers are what C promises, during this call.
@@ -273,16 +273,15 @@ unsafe fn submit_run(
     // SAFETY: the caller's promise.
     match unsafe { submit_many(reader, core, &Common::of(first), ("chains", run.start), own) } {
         Ok(()) => run.len(),
-        // Each is told what is wrong with itself.
-        // SAFETY: the caller's promise.
+        // Submit each alone, so that each gets its own error. SAFETY: the caller's promise.
         Err(_) => unsafe { submit_alone(reader, core, chains, run) },
     }
 }
 
-/// The same, each by itself.
+/// The same, but submits each chain alone.
 ///
 /// # Safety
-/// As of [`submit_run`].
+/// That of [`submit_run`].
 unsafe fn submit_alone(
     reader: &Reader,
     core: &mut Core,

@@ -1,9 +1,9 @@
-//! The functions of `bpfof.h`. What a caller must see to stands there.
+//! The functions of `bpfof.h`, which documents the obligations of callers.
 //!
 //! # Safety
-//! All of them rely on what C promises by calling: pointers are NULL or valid for what the header
-//! says of them, handles are those that this library gave out and has not taken back, and strings
-//! end in a zero. Whatever else a caller may get wrong is checked.
+//! All functions rely on the caller's promises ("what C promises" below): pointers are NULL or
+//! valid as the header says, handles were returned by this library and not closed yet, and strings
+//! end in a zero. All other mistakes of callers are checked.
 #![allow(unsafe_code)]
 
 mod library;
@@ -16,16 +16,16 @@ use crate::failure::Failure;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does what a function of the header does. An error leaves its message and errno, and `failed` is
-/// returned; a panic is an error.
+/// Runs the body of an exported function. On an error it keeps the message, sets errno and returns
+/// `failed`; a panic counts as an error.
 fn call<T>(failed: T, attempt: impl FnOnce() -> Result<T, Failure>) -> T {
-    // What a panic leaves half done is behind a lock that it poisons.
+    // All state that a panic may leave inconsistent is behind a lock, which the panic poisons.
     let outcome = catch_unwind(AssertUnwindSafe(attempt));
     match outcome.unwrap_or_else(|_| Err(Failure::internal())) {
         Ok(value) => value,
         Err(failure) => {
             failure.keep();
-            // SAFETY: errno is this thread's, and there as long as the thread is.
+            // SAFETY: errno belongs to this thread, and is valid as long as the thread runs.
             unsafe { *libc::__errno_location() = failure.errno };
             failed
         }
@@ -36,19 +36,19 @@ fn null(what: &str) -> Failure {
     Failure::invalid(format!("{what} is NULL"))
 }
 
-/// What a pointer of the caller's points to, which is called `what`.
+/// Dereferences a pointer of the caller's. `what` is its name in messages.
 ///
 /// # Safety
-/// It is NULL or valid while the call lasts.
+/// The pointer is NULL or valid while the call lasts.
 unsafe fn given<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
-/// `length` elements of the caller's; NULL is allowed for none.
+/// A slice of `length` elements of the caller's; NULL is allowed if `length` is 0.
 ///
 /// # Safety
-/// It is NULL or valid for as many while the call lasts.
+/// The pointer is NULL or valid for `length` elements while the call lasts.
 unsafe fn elements<'a, T>(
     pointer: *const T,
     length: usize,
@@ -58,14 +58,14 @@ unsafe fn elements<'a, T>(
         return Ok(&[]);
     }
     check_elements(pointer, length, what)?;
-    // SAFETY: not NULL, so it is valid for as many, and they are no more than memory can have.
+    // SAFETY: not NULL, so it is valid for `length` elements, which are at most `isize::MAX` bytes.
     Ok(unsafe { std::slice::from_raw_parts(pointer, length) })
 }
 
-/// The same, to be changed.
+/// The same, mutable.
 ///
 /// # Safety
-/// That of [`elements`]; and nobody else uses them while the call lasts.
+/// That of [`elements`]; and no other code accesses the elements while the call lasts.
 unsafe fn elements_mut<'a, T>(
     pointer: *mut T,
     length: usize,
@@ -84,7 +84,9 @@ fn check_elements<T>(pointer: *const T, length: usize, what: &str) -> Result<(),
         return Err(null(what));
     }
     if length.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
-        return Err(Failure::invalid(format!("{what}: {length} elements fit no memory")));
+        return Err(Failure::invalid(format!(
+            "{what}: {length} elements exceed the address space"
+        )));
     }
     Ok(())
 }
@@ -92,7 +94,7 @@ fn check_elements<T>(pointer: *const T, length: usize, what: &str) -> Result<(),
 /// A string of the caller's.
 ///
 /// # Safety
-/// It is NULL or ends in a zero, and is valid while the call lasts.
+/// The string is NULL or ends in a zero, and is valid while the call lasts.
 unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a CStr, Failure> {
     if pointer.is_null() {
         return Err(null(what));
@@ -111,10 +113,10 @@ unsafe fn utf8<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failur
     text.to_str().map_err(|_| Failure::invalid(format!("{what} is not UTF-8")))
 }
 
-/// Ends what [`Box::into_raw`] has made a handle of.
+/// Drops a handle that [`Box::into_raw`] has made.
 ///
 /// # Safety
-/// It is NULL or such a handle, which nobody uses any more.
+/// The pointer is NULL or such a handle, which is not used any more.
 unsafe fn close<T>(handle: *mut T) {
     call((), || {
         if !handle.is_null() {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_are_looked_at_before_they_are_used() {
+    fn null_pointers_are_refused() {
         let (none, seven): (*const u64, u64) = (std::ptr::null(), 7);
         // SAFETY: NULL, and a number that lives longer.
         unsafe {

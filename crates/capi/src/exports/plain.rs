@@ -1,4 +1,4 @@
-//! Reads without a function, and what a reader tells of its connection.
+//! Reads without a function, and the state of a reader's connection.
 
 use super::reader::Reader;
 use super::{call, elements_mut, given, null};
@@ -32,7 +32,7 @@ unsafe extern "C" fn bpfof_read_files_within(
         let reader = unsafe { given(reader, "reader") }?;
         let mut core = reader.lock()?;
         if core.reader.in_flight() > 0 {
-            let why = "chains that were submitted have not ended; bpfof_poll() them first";
+            let why = "submitted chains have not ended; call bpfof_poll() first";
             return Err(Failure::new(libc::EBUSY, why));
         }
         // SAFETY: what C promises.
@@ -41,8 +41,8 @@ unsafe extern "C" fn bpfof_read_files_within(
         reader.session.files(theirs.iter().map(|read| read.fd), &mut files)?;
         let mut ours = Vec::with_capacity(count);
         for (read, file) in theirs.iter().zip(&files) {
-            // SAFETY: what C promises. That the bytes may be uninitialised is of no consequence: they
-            // are written before they are read.
+            // SAFETY: what C promises. The bytes may be uninitialised, which does not matter: they are written before
+            // they are read.
             let data = unsafe { elements_mut(read.data.cast::<u8>(), read.size, "data") }?;
             ours.push(FileRead { file, offset_bytes: read.offset, data, read_bytes: 0 });
         }

@@ -18,7 +18,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest single wait of an endless one.
+/// Longest single wait of an endless call.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// A `struct bpfof_reader`.
@@ -32,9 +32,9 @@ pub(crate) struct Reader {
 pub(super) struct Core {
     /// Its tags are the addresses of the caller's chains.
     pub(super) reader: PushdownReader,
-    /// Addresses of chains that have ended and that no `bpfof_poll` has returned.
+    /// Addresses of chains that have ended and were not returned by `bpfof_poll` yet.
     pub(super) ended: VecDeque<usize>,
-    /// Room for the files of a call; empty between calls.
+    /// Buffer for the files of a call; empty between calls.
     pub(super) files: Vec<PushdownFile>,
 }
 
@@ -42,7 +42,7 @@ impl Reader {
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Failure> {
         self.core.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => {
-                let why = "another thread uses the reader; make one for each thread";
+                let why = "another thread is using the reader; open one for each thread";
                 Failure::new(libc::EBUSY, why)
             }
             TryLockError::Poisoned(_) => Failure::internal(),
@@ -50,7 +50,7 @@ impl Reader {
     }
 }
 
-/// How a chain ended: its answer and what there is to tell, or why it failed.
+/// How a chain ended: its answer and statistics, or why it failed.
 pub(super) type End<'a> = Result<(&'a [u8], ReadInfo), Failure>;
 
 impl Core {
@@ -63,16 +63,16 @@ impl Core {
     }
 }
 
-/// Writes the end of a chain into it, and the answer into its scratch.
+/// Writes the result of a chain into its structure, and the answer into its scratch.
 ///
 /// # Safety
-/// `address` is that of a chain that was submitted and is still there.
+/// `address` is that of a submitted chain, which is still valid.
 pub(super) unsafe fn finish(address: usize, end: &End<'_>) {
     let chain: *mut Chain = ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the chain is there; only fields that were read when it was submitted are read.
+    // SAFETY: the chain is valid; only fields that were read at submission are read.
     let (scratch, room) = unsafe { ((*chain).scratch, (*chain).scratch_len) };
     if let Ok((answer, _)) = end {
-        // SAFETY: the chain's scratch has so much room.
+        // SAFETY: the chain's scratch has `room` bytes.
         unsafe { give(answer, scratch, room) };
     }
     // SAFETY: the chain is there.
@@ -86,7 +86,8 @@ pub(super) unsafe fn finish(address: usize, end: &End<'_>) {
 pub(super) unsafe fn give(answer: &[u8], scratch: *mut c_void, room: usize) {
     let length = answer.len().min(room);
     if length > 0 {
-        // SAFETY: there is room, and the answer is in memory of ours.
+        // SAFETY: there is room, and the answer is in this library's memory, so they do not
+        // overlap.
         unsafe { ptr::copy_nonoverlapping(answer.as_ptr(), scratch.cast::<u8>(), length) };
     }
 }
@@ -112,7 +113,7 @@ pub(super) fn outcome_of(end: &End<'_>) -> Outcome {
     outcome
 }
 
-/// What a target would refuse, and what it is not asked.
+/// Refuses calls that make no sense or exceed limits.
 pub(super) fn check(
     nfds: usize,
     scratch_len: usize,
@@ -121,7 +122,7 @@ pub(super) fn check(
 ) -> Result<(), Failure> {
     let too_much = |what: String| Err(Failure::new(libc::E2BIG, what));
     if nfds == 0 {
-        return Err(Failure::invalid("a chain reads files, and nfds is 0"));
+        return Err(Failure::invalid("nfds is 0, but a chain reads at least one file"));
     }
     if nfds > MAX_READS {
         return too_much(format!("a chain reads at most {MAX_READS} files, not {nfds}"));
@@ -140,7 +141,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Begins a chain that is to end with `tag`.
+/// Begins a chain, whose completion will carry `tag`.
 ///
 /// # Safety
 /// The pointers in `asked` are what C promises, during this call.
@@ -164,7 +165,7 @@ pub(super) unsafe fn submit(
     let call = ReadPushdown {
         files: &core.files,
         first_read: FirstRead {
-            // One that is too large names no file either way.
+            // An index that is too large for u16 is invalid either way.
             file: u16::try_from(file).unwrap_or(u16::MAX),
             offset_bytes: offset,
             size_bytes: size,
@@ -183,7 +184,7 @@ pub(super) unsafe fn submit(
     })
 }
 
-/// The same for a chain of the caller's, whose address is the tag.
+/// The same for a chain of the caller's; its address is the tag.
 ///
 /// # Safety
 /// `chain` is NULL or what C promises, until it has ended.
@@ -217,10 +218,10 @@ unsafe extern "C" fn bpfof_reader_close(reader: *mut Reader) {
 /// The tag of the chain of a blocking call: no chain of the caller's is at this address.
 const BLOCKING: usize = 0;
 
-/// Runs one chain; its end is for `result` too.
+/// Runs one chain, and writes its answer into scratch.
 ///
 /// # Safety
-/// The pointers in `asked` are what C promises, and so are chains in flight.
+/// The pointers in `asked` are what C promises, and chains in flight are still valid.
 unsafe fn run(reader: *mut Reader, asked: &Chain) -> Result<Outcome, Failure> {
     // SAFETY: the caller's promise.
     let reader = unsafe { given(reader, "reader") }?;
@@ -231,7 +232,8 @@ unsafe fn run(reader: *mut Reader, asked: &Chain) -> Result<Outcome, Failure> {
     while mine.is_none() {
         core.wait(WAIT, &mut |tag, end| {
             if tag != BLOCKING {
-                // SAFETY: other tags are addresses of chains that must be there until they end.
+                // SAFETY: other tags are addresses of chains, which the caller keeps valid until
+                // they end.
                 unsafe { finish(tag, &end) };
                 others.push_back(tag);
                 return;
@@ -327,17 +329,18 @@ unsafe extern "C" fn bpfof_poll_within(
         let reader = unsafe { given(reader, "reader") }?;
         let mut core = reader.lock()?;
         if ended.is_null() || max == 0 {
-            return Err(Failure::invalid("there is no room for chains that have ended"));
+            return Err(Failure::invalid("ended is NULL or max is 0"));
         }
         let end = timeout_of(timeout_us).map(|timeout| Instant::now() + timeout);
         loop {
             let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
-            // Those that ended during other calls first; what was submitted leaves all the same.
+            // Do not wait if chains have ended during earlier calls, but still send what was
+            // submitted.
             let left = if core.ended.is_empty() { left } else { Duration::ZERO };
             let mut new = VecDeque::new();
             core.wait(left, &mut |tag, end| {
-                // SAFETY: a blocking call leaves none behind, so the tag is an address of the
-                // caller's, where the chain must be until it ends.
+                // SAFETY: a blocking call leaves no chain of its own behind, so the tag is the
+                // address of a caller's chain, which stays valid until it ends.
                 unsafe { finish(tag, &end) };
                 new.push_back(tag);
             });
@@ -371,7 +374,7 @@ mod tests {
     use crate::options::Options;
     use std::io;
 
-    /// Calls that must fail, with errno.
+    /// The errno of a `bpfof_poll` that must fail.
     fn refused(reader: &Reader) -> Option<i32> {
         let reader = ptr::from_ref(reader).cast_mut();
         let mut ended = ptr::null_mut();
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_in_use_or_half_done_is_not_touched() {
+    fn a_reader_that_is_in_use_or_poisoned_is_refused() {
         let (session, _) = Session::open(None, &Options::default()).expect("without a target");
         let session = Arc::new(session);
         let reader = PushdownReader::new(session.maps(), session.policy()).expect("no target");

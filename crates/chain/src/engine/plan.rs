@@ -1,4 +1,4 @@
-//! The reads of the next hop: checked, laid out in the data area, and asked of the device.
+//! The reads of the next hop: checks them, lays them out in the data area, and emits device reads.
 
 use super::{Chain, Read};
 use crate::chain::{ChainError, ChainId, DeviceRead, InvalidOutput};
@@ -9,7 +9,7 @@ use bpfof_function::Arena;
 use bpfof_function::abi::{MAX_HOP_BYTES, MAX_READS, context};
 
 impl Chain {
-    /// Asks for the reads that the function wants.
+    /// Emits the reads that the function has requested.
     #[inline]
     pub(super) fn plan_next(
         &mut self,
@@ -19,7 +19,7 @@ impl Chain {
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<(), ChainError> {
         match self.arena.context_u32(context::READS) {
-            // What a lookup does: nothing else to wait for.
+            // The usual case of a lookup.
             1 => self.plan_one(id, tables, next_read(&self.arena, 0), spent, emit),
             count => self.plan(id, tables, count as usize, spent, emit),
         }
@@ -53,8 +53,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Lays the next `count` reads out in the data area and emits them. Nothing is emitted unless
-    /// all of them are good. A read of size 0 is left out.
+    /// Lays the next `count` reads out in the data area and emits them, or emits none if any of
+    /// them is invalid. Skips reads of size 0.
     #[inline(never)]
     fn plan(
         &mut self,
@@ -97,8 +97,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Checks one read (file, offset, size), and puts the units around it at `data_at` of
-    /// the data area. Pays for the pieces that it is in.
+    /// Checks one read (file, offset, size), and places the units that contain it at `data_at` of
+    /// the data area. Pays for the contiguous pieces of the namespace that it spans.
     #[inline(always)]
     fn place(
         &self,
@@ -116,7 +116,7 @@ impl Chain {
         if end > map.length_bytes() {
             return Err(outside);
         }
-        // A file's length is such that this does not overflow.
+        // Cannot overflow: `FileMap` bounds a file's length.
         let first = offset & !self.unit_mask;
         let length = ((end + self.unit_mask) & !self.unit_mask) - first;
         if u64::from(data_at) + length > MAX_HOP_BYTES as u64 {
@@ -137,7 +137,7 @@ impl Chain {
         Ok(Read { file, offset, start, end, data_at, length, device_offset, in_one_piece })
     }
 
-    /// Asks the device for a read: one that was placed with the same tables.
+    /// Emits the device reads for a read that was placed with the same tables.
     #[inline]
     fn emit(
         &mut self,
@@ -169,7 +169,7 @@ impl Chain {
     }
 }
 
-/// The read that a function asks for in entry `index` of its outputs: file, offset, size.
+/// The read that a function requests in entry `index` of its outputs: file, offset, size.
 #[inline]
 fn next_read(arena: &Arena, index: usize) -> (u32, u64, u32) {
     (

@@ -1,4 +1,4 @@
-//! Programs by hand.
+//! Hand-written eBPF instructions.
 
 pub(crate) const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 

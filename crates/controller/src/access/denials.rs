@@ -1,4 +1,4 @@
-//! How often hosts were refused something, and how their TLS handshakes ended.
+//! Counts refusals of hosts, and how their TLS handshakes ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum Reason {
     /// No rule names the host.
     NoRule,
-    /// A rule names it, and does not give the right that the command needs.
+    /// A rule names the host, but does not give the right that the command needs.
     NoRight,
-    /// Its rule asks for TLS, and it came without.
+    /// Its rule requires TLS, and the host came without.
     NoTls,
     /// The name in Connect is not the one that its key was made for.
     ForeignName,
-    /// No TLS handshake: no key, a wrong one, or no TLS at all.
+    /// Its TLS handshake failed: no key, a wrong one, or no TLS at all.
     Handshake,
     /// It did not authenticate itself.
     NotAuthenticated,
@@ -29,7 +29,7 @@ impl Reason {
         Reason::NotAuthenticated,
     ];
 
-    /// In words, for metrics.
+    /// Its name in metrics.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Reason::NoRule => "no rule",
@@ -47,13 +47,13 @@ impl Reason {
 pub(crate) enum Handshaken {
     /// The kernel seals the records.
     Kernel,
-    /// This process does.
+    /// This process seals the records.
     Process,
     /// The host came without TLS, which its listener allows.
     Plain,
-    /// No key, a wrong one, or bytes that are no TLS.
+    /// No key, a wrong one, or bytes that are not TLS.
     Failed,
-    /// Too many others.
+    /// There were too many others.
     Refused,
 }
 

@@ -1,10 +1,10 @@
-//! Who may connect and do what: rules of the configuration, and the rights that they give.
+//! Access control: the rules of the configuration, and the rights that they give to hosts.
 //!
 //! - [`rights`]: what a host may do, one bit each.
-//! - [`rules`]: which host has which rights in which subsystem; [`Access`] is what comes of that for one
-//!   association, taken when it connects.
-//! - [`handshake_key`]: the TLS key that a host has proved to have.
-//! - [`denials`]: how often hosts were refused something, by reason.
+//! - [`rules`]: the rights of each host in each subsystem; [`Access`] is the result for one association, determined
+//!   when it connects.
+//! - [`handshake_key`]: the TLS key of a connection, until Connect.
+//! - [`denials`]: counts refusals of hosts by reason.
 
 mod denials;
 mod handshake_key;

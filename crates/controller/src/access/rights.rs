@@ -1,20 +1,22 @@
-//! What a host may do.
+//! The rights of a host.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
 
-/// Rights of a host, one bit each (docs/security.md). A command needs one of some rights: one AND.
+/// Rights of a host, one bit each (docs/security.md). A command needs one right of a set, so that
+/// the check is a single AND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights(u8);
 
 impl Rights {
     /// None.
     pub const NONE: Rights = Rights(0);
-    /// Read, Compare, Verify; File Map Set, which with a chain is the same as reading.
+    /// Read, Compare, Verify; File Map Set, which together with a chain amounts to reading.
     pub const READ: Rights = Rights(1);
     /// Write, Write Zeroes, Dataset Management.
     pub const WRITE: Rights = Rights(1 << 1);
-    /// Function Load and Unload of functions of its own. A function of one's own tells everything.
+    /// Function Load and Unload of the association's own functions. A function can reveal
+    /// everything that it reads.
     pub const LOAD: Rights = Rights(1 << 2);
     /// Function Load and Unload of kept functions, which every host runs.
     pub const KEEP: Rights = Rights(1 << 3);
@@ -24,7 +26,7 @@ impl Rights {
     pub const MAPS: Rights = Rights(1 << 5);
     /// All of them.
     pub const ALL: Rights = Rights((1 << 6) - 1);
-    /// What a rule gives that names none: all but `keep` and `maps`.
+    /// The rights given by a rule that names none: all but `keep` and `maps`.
     pub const USUAL: Rights = Rights(Self::READ.0 | Self::WRITE.0 | Self::LOAD.0 | Self::RUN.0);
 
     const NAMES: [(&'static str, Rights); 6] = [
@@ -36,7 +38,7 @@ impl Rights {
         ("maps", Self::MAPS),
     ];
 
-    /// Whether some right is in both.
+    /// Whether the two have a right in common.
     #[inline]
     #[must_use]
     pub const fn intersects(self, other: Rights) -> bool {
@@ -52,7 +54,7 @@ impl Rights {
     /// These rights by name, with what they imply: `load` lets the host run its functions.
     ///
     /// # Errors
-    /// A name that is none, or rights that make no sense together.
+    /// An unknown name, or rights that make no sense together.
     pub fn from_names<'a>(
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<Rights, UnknownRight> {
@@ -101,16 +103,16 @@ impl fmt::Display for Rights {
     }
 }
 
-/// Why names are no rights.
+/// Why names are not valid rights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownRight {
-    /// A name that is none.
-    #[error("{0:?} is no right; there are read, write, load, keep, run and maps")]
+    /// An unknown name.
+    #[error("unknown right {0:?}: the rights are read, write, load, keep, run and maps")]
     Name(String),
-    /// A function of one's own reads everything.
-    #[error("the right load needs the right read: a function of one's own can tell all it reads")]
+    /// `load` needs `read`, because a function can reveal everything that it reads.
+    #[error("the right load needs the right read: a loaded function can return all that it reads")]
     LoadWithoutRead,
-    /// Keeping is loading for all.
+    /// `keep` needs `load`, because keeping a function is loading it for all hosts.
     #[error("the right keep needs the right load")]
     KeepWithoutLoad,
 }
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_rights_and_back() {
+    fn rights_convert_to_names_and_back() {
         let rights = Rights::from_names(["read", "run"]).expect("good");
         assert_eq!(rights, Rights::READ | Rights::RUN);
         assert_eq!(rights.to_string(), "read, run");

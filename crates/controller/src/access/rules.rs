@@ -1,4 +1,4 @@
-//! Which host has which rights.
+//! The rules that give rights to hosts.
 
 use super::rights::Rights;
 use crate::limits::MAX_NSID;
@@ -22,27 +22,27 @@ pub(crate) struct Identity {
 pub struct HostRule {
     /// NVMe qualified name of the host, or `*` for each.
     pub nqn: String,
-    /// The subsystems that it is about. None: all.
+    /// The subsystems that it applies to. None: all.
     pub subsystems: Option<Vec<String>>,
     /// Ids of the namespaces that exist for the host. None: all.
     pub namespaces: Option<Vec<u32>>,
-    /// What it may do.
+    /// The rights of the host.
     pub rights: Rights,
-    /// How it proves who it is.
+    /// The keys by which the host proves its identity.
     pub keys: HostKeys,
 }
 
 /// Files with the keys of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostKeys {
-    /// Keys for TLS, `NVMeTLSkey-1:…`. With some, the host must come by TLS.
+    /// Keys for TLS, `NVMeTLSkey-1:…`. If there are any, the host must come by TLS.
     pub tls_psk: Vec<PathBuf>,
-    /// Its keys are derived as libnvme before 1.16 does it, where identities do not tell.
+    /// Its keys are derived as by libnvme before 1.16, if their identities do not show the derivation.
     pub tls_compat: bool,
-    /// Secrets for DH-HMAC-CHAP, `DHHC-1:…`: one, or two during rotation. With some, the host must
-    /// authenticate itself.
+    /// Secrets for DH-HMAC-CHAP, `DHHC-1:…`: one, or two during rotation. If there are any, the host must authenticate
+    /// itself.
     pub dhchap_key: Vec<PathBuf>,
-    /// The target's own secret, for hosts that want to know whom they talk to.
+    /// The target's own secret, for hosts that want to authenticate the target.
     pub dhchap_ctrl_key: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl HostKeys {
 }
 
 impl HostRule {
-    /// Whether it is about this host in this subsystem.
+    /// Whether it applies to this host in this subsystem.
     pub(crate) fn is_about(&self, host_nqn: &str, subsystem: &str) -> bool {
         let is_host = self.nqn == "*" || self.nqn == host_nqn;
         let is_in = |subsystems: &Vec<String>| subsystems.iter().any(|known| known == subsystem);
@@ -66,22 +66,22 @@ impl HostRule {
 /// Namespaces, a bit for each id from 1 on.
 type NamespaceSet = [u64; MAX_NSID as usize / 64];
 
-/// What a host may do in a subsystem.
+/// The access of a host to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) rights: Rights,
     /// Namespaces that exist for the host; None: all.
     namespaces: Option<Box<NamespaceSet>>,
-    /// The rule that says so, for logs: its place in the file, from 1. None: there are no rules.
+    /// The rule that gives it, for logs: its place in the file, from 1. None: there are no rules.
     rule: Option<usize>,
-    /// It must come by TLS, with a key of its own.
+    /// The host must come by TLS, with a key of its own.
     pub(crate) needs_tls: bool,
-    /// It must authenticate itself with this.
+    /// The host must authenticate itself with this.
     pub(crate) authentication: Option<Arc<ControllerConfig>>,
 }
 
 impl Access {
-    /// Everything, where there are no rules.
+    /// Full access, for a target without rules.
     pub(crate) const fn everything() -> Access {
         Access {
             rights: Rights::ALL,
@@ -125,13 +125,13 @@ impl Access {
     /// Whether it allows all that `other` allows.
     pub(crate) fn contains(&self, other: &Access) -> bool {
         let sees_all = (1..=MAX_NSID).all(|nsid| self.sees(nsid) || !other.sees(nsid));
-        // Who need not prove who it is may do more.
+        // Access without proof of identity is more.
         let proves_less = (other.needs_tls || !self.needs_tls)
             && (other.authentication.is_some() || self.authentication.is_none());
         self.rights.contains(other.rights) && sees_all && proves_less
     }
 
-    /// Where it comes from, in words.
+    /// Its origin as text.
     pub(crate) fn origin(&self) -> String {
         match self.rule {
             Some(place) => format!("[[host]] rule {place} gives {}", self.rights),
@@ -186,7 +186,7 @@ impl Rules {
         Ok(loaded)
     }
 
-    /// One host with these secrets, and a secret of the target's, without files.
+    /// Rules for one host with these secrets, and with a secret of the target, without files.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn with_secrets(
         nqn: &str,
@@ -199,13 +199,13 @@ impl Rules {
         Rules { known: vec![Known { rule, dhchap_keys, dhchap_ctrl_key }], ..Rules::default() }
     }
 
-    /// Each identity that the host may present for a key.
+    /// Adds each identity that the host may present for a key.
     fn add_psk(&mut self, rule: &HostRule, psk: &ConfiguredPsk, subsystems: &[&str]) {
         let derivation = match rule.keys.tls_compat {
             true => Derivation::Compat,
             false => Derivation::Standard,
         };
-        // Of a subsystem that an earlier rule is about, that rule's keys are the host's.
+        // If an earlier rule applies to the host in a subsystem, that rule's keys are valid there.
         let is_first = |nqn: &str| {
             let is_about = |known: &Known| known.rule.is_about(&rule.nqn, nqn);
             rule.is_about(&rule.nqn, nqn) && !self.known.iter().any(is_about)
@@ -220,7 +220,7 @@ impl Rules {
                 };
                 let names =
                     Identity { host_nqn: rule.nqn.clone(), subsystem_nqn: subsystem.to_owned() };
-                // An identity of version 0 is the same for all keys: that of the first is valid.
+                // An identity of version 0 is the same for all keys: the first key is valid.
                 let key = TlsKey { secret: found.psk, hash, names };
                 self.tls.entry(found.identity).or_insert(key);
             }
@@ -233,15 +233,14 @@ impl Rules {
         Psk::new(identity, key.secret.expose(), key.hash).ok()
     }
 
-    /// Whom an identity stands for, if its key is the one that it had by the rules `before`.
+    /// The names that an identity stands for, if it has the same key as in the rules `before`.
     pub(crate) fn still_stands_for(&self, identity: &str, before: &Rules) -> Option<Identity> {
         let key = self.tls.get(identity)?;
         (before.tls.get(identity) == Some(key)).then(|| key.names.clone())
     }
 
-    /// What a host may do in a subsystem: by the first rule that is about it, in the order of the file.
-    /// None if no rule is; everything if there are none at all. The discovery subsystem is open to each
-    /// host that a rule is about.
+    /// A host's access to a subsystem, by the first rule in the file that applies to it. None if no rule applies; full
+    /// access if there are no rules at all. Each host that some rule names may use the discovery subsystem.
     pub(crate) fn access(&self, host_nqn: &str, subsystem: &str) -> Option<Access> {
         if self.known.is_empty() {
             return Some(Access::everything());
@@ -260,7 +259,7 @@ impl Rules {
         Some(Access { authentication, ..Access::of(rule, place + 1) })
     }
 
-    /// Whether some rule is about a host, in whatever subsystem.
+    /// Whether some rule names a host, in any subsystem.
     pub(crate) fn knows(&self, host_nqn: &str) -> bool {
         let is_about = |known: &Known| known.rule.nqn == "*" || known.rule.nqn == host_nqn;
         self.known.is_empty() || self.known.iter().any(is_about)
@@ -308,7 +307,7 @@ mod tests {
         assert_eq!(access.origin(), "[[host]] rule 1 gives read");
     }
 
-    /// Each rule with a key of its own for TLS, in this order.
+    /// Each rule has its own key for TLS.
     #[test]
     fn keys_are_those_of_the_first_rule_about_a_subsystem() {
         let psk = || ConfiguredPsk::generate(bpfof_auth::PskHash::Sha256).expect("random numbers");
@@ -336,7 +335,7 @@ mod tests {
                 assert_eq!(opens, is_in, "{subsystem} {}", found.identity);
             }
         }
-        // An identity that is the same for both keys of a rule is that of the first.
+        // An identity that is the same for both keys of a rule stands for the first key.
         let mut rules = Rules::default();
         let both = rule("a", None, None);
         rules.add_psk(&both, &first, &["one"]);
@@ -346,9 +345,9 @@ mod tests {
         }
     }
 
-    /// An identity of version 0 does not tell keys apart.
+    /// An identity of version 0 does not distinguish keys.
     #[test]
-    fn a_replaced_key_stands_for_nobody() {
+    fn a_replaced_key_identifies_no_host() {
         let psk = || ConfiguredPsk::generate(bpfof_auth::PskHash::Sha256).expect("random numbers");
         let names = Names::new("a", "one").expect("names");
         let rules = [psk(), psk()].map(|psk| {
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn who_need_not_prove_its_name_may_do_more() {
+    fn access_without_proof_of_identity_is_wider() {
         let open = Access::of(&rule("a", None, None), 1);
         let with_tls = Access { needs_tls: true, ..open.clone() };
         assert!(open.contains(&with_tls) && !with_tls.contains(&open));

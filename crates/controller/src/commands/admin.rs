@@ -1,4 +1,4 @@
-//! Commands of admin queues: which function carries out which.
+//! Dispatches the commands of admin queues.
 
 use super::context::{Answered, Command, Context, Outcome, not_authenticated};
 use super::{events, fabrics, features, file_maps, function_maps, functions, identify, logs};
@@ -7,7 +7,7 @@ use crate::kept::is_kept;
 use crate::refusal::Refusal;
 use bpfof_nvme::{AdminCommand, Status};
 
-/// Carries a command out, or begins to. Its data is there, if it came in the capsule or was fetched.
+/// Executes a command, or starts to. Its data has arrived if it was in the capsule or has been fetched.
 pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) {
     let outcome = match AdminCommand::parse(command.sqe) {
         Ok(AdminCommand::Fabrics(fabrics)) => fabrics::on_admin_queue(cx, command, fabrics),
@@ -35,7 +35,7 @@ fn dispatch(cx: &mut Context<'_>, command: &Command<'_>, parsed: AdminCommand) -
             features::get(cx, command, (fid, sel, cdw11))
         }
         AdminCommand::AsyncEventRequest => events::park(cx, command),
-        // Nothing can be taken back once a device has it: DW0 bit 0 says "not aborted".
+        // Commands cannot be withdrawn from a device: DW0 bit 0 says "not aborted".
         AdminCommand::Abort { .. } => Ok(Outcome::dword(1)),
         AdminCommand::KeepAlive => Ok(Outcome::DONE),
         AdminCommand::Fabrics(_) | AdminCommand::Unknown(_) => {
@@ -44,7 +44,7 @@ fn dispatch(cx: &mut Context<'_>, command: &Command<'_>, parsed: AdminCommand) -
         // Functions and file maps belong to subsystems with namespaces.
         _ if cx.subsystem().is_discovery() => {
             let status = Status::INVALID_OPCODE.with_dnr();
-            Err(Refusal::new(status, "the discovery subsystem has no functions and maps"))
+            Err(Refusal::new(status, "the discovery subsystem has no functions or maps"))
         }
         AdminCommand::FunctionLoad(upload, installation) => {
             cx.check_rights(if installation.kept { Rights::KEEP } else { Rights::LOAD })?;

@@ -13,13 +13,13 @@ use bpfof_nvme::fabrics::SecurityProtocol;
 use bpfof_nvme::{DataPointer, Status};
 use log::Level;
 
-/// Longer messages are none, in bytes.
+/// Maximum length of a message in bytes.
 const MESSAGE_MAX_BYTES: u32 = 4096;
 
 fn check_protocol(protocol: SecurityProtocol) -> Result<(), Refusal> {
     match protocol == SecurityProtocol::IN_BAND {
         true => Ok(()),
-        false => Err(Refusal::field("SECP, SPSP0 or SPSP1", "there is DH-HMAC-CHAP only")),
+        false => Err(Refusal::field("SECP, SPSP0 or SPSP1", "only DH-HMAC-CHAP is supported")),
     }
 }
 
@@ -38,10 +38,10 @@ pub(super) fn send(
     if !matches!(command.pointer, DataPointer::InCapsule { .. }) && command.data.is_empty() {
         return match cx.connection.phase.is_admin() {
             true => Ok(Outcome::NeedData(length_bytes)),
-            false => Err(wrong_pointer("the message is in the capsule")),
+            false => Err(wrong_pointer("on an I/O queue the message must be in the capsule")),
         };
     }
-    // It has been told, and may fetch why: for more nobody does anything.
+    // After a failure the host may only fetch the reason: end the connection.
     if cx.connection.phase.association().is_some_and(|association| association.has_failed) {
         cx.connection.asks.close = Some("its authentication failed");
         return Ok(Outcome::DONE);
@@ -52,7 +52,7 @@ pub(super) fn send(
     follow(cx, Some(command), step)
 }
 
-/// The secrets of the host may have changed since it connected.
+/// Takes over the host's current secrets, which may have changed since it connected.
 fn renew_keys(cx: &mut Context<'_>) {
     let rules = cx.executor.registry.rules();
     let Some(association) = cx.connection.phase.association_mut() else { return };
@@ -69,11 +69,11 @@ fn auth<'a>(cx: &'a mut Context<'_>) -> Result<&'a mut ControllerAuth, Refusal> 
     let auth = association.and_then(|association| association.auth.as_deref_mut());
     auth.ok_or_else(|| {
         let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-        Refusal::new(status, "the host has no secret here, and need not authenticate itself")
+        Refusal::new(status, "no secret is configured for the host, so it need not authenticate")
     })
 }
 
-/// What a message leads to. Without a command, the slot of one waits for the result.
+/// Acts on the result of a message. Without `command`, the command waits in a slot.
 fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> Answered {
     match step {
         Step::Complete => {}
@@ -95,10 +95,10 @@ fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> An
     Ok(Outcome::DONE)
 }
 
-/// Arithmetic has ended: the command that has led to it is answered.
+/// Continues after the arithmetic of a step, and answers the command that required it.
 pub(crate) fn computed(cx: &mut Context<'_>, authenticated: Authenticated) {
     let slot = authenticated.command.slot;
-    // It may have been forgotten, and the slot be another command's.
+    // The command may have been dropped, and its slot reused by another.
     if !matches!(cx.connection.queue.slot(slot).state, State::Authentication) {
         return;
     }
@@ -124,14 +124,14 @@ pub(super) fn receive(
     length_bytes: u32,
 ) -> Answered {
     check_protocol(protocol)?;
-    // Before the message is taken, and with it the step that it leads to.
+    // Checked first, because taking the message also advances the protocol.
     command.check_remote()?;
     let answer = auth(cx)?.receive(length_bytes.min(command.pointer.length_bytes()));
     let answer = answer.map_err(|small| {
-        // It may have been out of order, and ended what was proved before.
+        // The command may have been out of order, which voids an earlier authentication.
         let ended = |its: &Association| its.awaits_authentication() && its.rights != Rights::NONE;
         if cx.connection.phase.association().is_some_and(ended) {
-            failed(cx, "Authentication Receive without room for a failure");
+            failed(cx, "Authentication Receive has no room for the failure message");
         }
         Refusal::field("AL", small.to_string())
     })?;
@@ -146,22 +146,23 @@ pub(super) fn receive(
     Ok(Outcome::Data(Reply::default(), answer.message))
 }
 
-/// The queue takes other commands from now on.
+/// Admits other commands to the queue from now on.
 fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
     let (is_admin, qid) = (cx.connection.phase.is_admin(), cx.connection.queue.id());
     if let Some(association) = cx.connection.phase.association_mut()
         && !is_admin
         && !association.register(qid)
     {
-        cx.connection.asks.close = Some("its id is another queue's by now, or it was reset");
+        cx.connection.asks.close =
+            Some("its queue id was taken by another queue meanwhile, or the controller was reset");
         return;
     }
     if let Err(full) =
         cx.connection.join_host(&cx.executor.registry.hosts.limits, cx.executor.now_ns)
     {
-        let what = format_args!("it has authenticated itself, and there is no room: {full}");
+        let what = format_args!("authenticated, but refused: {full}");
         cx.executor.note(cx.connection, Level::Warn, what);
-        cx.connection.asks.close = Some("its host may have no more");
+        cx.connection.asks.close = Some("a limit of its host is reached");
         if let Some(association) = cx.connection.phase.association_mut() {
             association.has_failed = true;
         }

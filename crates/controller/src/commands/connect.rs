@@ -1,4 +1,4 @@
-//! Connect (NVMe Base 2.0 §6.3): a connection becomes a queue of an association.
+//! Connect (NVMe Base 2.0 §6.3): makes a connection a queue of an association.
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
 use super::functions::ASSOCIATION_UNITS;
@@ -23,10 +23,10 @@ use log::Level;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Connect, dword 0: the host is to authenticate itself (NVMe Base 2.0 §6.3, AUTHREQ.ATR).
+/// Connect, dword 0: the host must authenticate itself (NVMe Base 2.0 §6.3, AUTHREQ.ATR).
 const ASKS_FOR_AUTHENTICATION: u32 = 1 << 17;
 
-/// Until Connect succeeds nothing else is allowed (NVMe Base 2.0 §3.3.2.2).
+/// Handles a command before Connect: nothing else is allowed (NVMe Base 2.0 §3.3.2.2).
 pub(super) fn before_connect(cx: &mut Context<'_>, command: &Command<'_>) {
     let parsed = AdminCommand::parse(command.sqe);
     let Ok(AdminCommand::Fabrics(connect @ FabricsCommand::Connect { .. })) = parsed else {
@@ -49,19 +49,19 @@ pub(super) fn before_connect(cx: &mut Context<'_>, command: &Command<'_>) {
     cx.answer(command, outcome);
 }
 
-/// A parameter of Connect at fault: at this byte of the command, or of its data (NVMe Base 2.0 §6.3).
+/// The refusal for an invalid parameter at this byte of the command or of its data (NVMe Base 2.0 §6.3).
 fn invalid(in_data: bool, at: u16, field: &'static str, cause: String) -> Refusal {
     let dw0 = u32::from(at) | u32::from(in_data) << 16;
     let status = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
     Refusal::new(status, cause).of_field(field).with_dwords(dw0, 0)
 }
 
-/// A host cannot be served further now.
+/// The refusal of a host for which there is no room.
 fn no_room(why: &HostFull, host_nqn: &str) -> Refusal {
     Refusal::new(Status::CONNECT_CONTROLLER_BUSY, format!("{host_nqn}: {why}"))
 }
 
-/// What Connect asks for.
+/// The parameters of a Connect command.
 struct Wish {
     data: ConnectData,
     qid: u16,
@@ -69,7 +69,7 @@ struct Wish {
     subsystem: Arc<Subsystem>,
     host: Arc<Host>,
     access: Arc<Access>,
-    /// Its host has yet to show that it is the one it names.
+    /// The host has not yet proved that it is the one it names.
     is_stranger: bool,
 }
 
@@ -82,7 +82,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         return Err(Refusal::new(status, format!("{recfmt}, not 0")).of_field("RECFMT"));
     }
     let Some(bytes) = command.data.first_chunk() else {
-        // Where the capsule has no room for the data, it is fetched before anybody is known.
+        // If the capsule has no room for the data, it must be fetched, although the host is not known yet.
         let length = ConnectData::BYTES as u32;
         return match command.pointer {
             pointer if pointer.is_remote() && pointer.length_bytes() == length => {
@@ -113,11 +113,11 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         0 => None,
         _ => Some(known_controller(&data, &subsystem, registry.listener(ends.listener))?),
     };
-    // By the rules under which the admin queue has connected: those may be others now.
+    // The rules under which the admin queue connected decide: the current ones may be others.
     let asked = known.as_ref().map_or(&access, |known| &known.access).authentication.is_some();
     let address = (!is_identified).then(|| ends.counted_address());
     let host = host(&registry, address, asked, counted_name(&data, &subsystem, is_identified));
-    // Anybody can name a host: what it has is not for who has yet to show that it is the host.
+    // Any peer can claim a host's name: until it has authenticated itself it gets no part of that host's share.
     let is_stranger = asked && !is_identified;
     let place = match is_stranger {
         true => None,
@@ -157,21 +157,21 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     Ok(Outcome::dword(u32::from(id) | asks))
 }
 
-/// What the connection carries from now on.
+/// The connection's phase after Connect.
 fn phase(qid: u16, association: Association) -> Phase {
     if qid > 0 {
         return Phase::Io(association);
     }
     let mut admin = Box::<AdminState>::default();
-    // What changes from now on is news.
+    // Only later changes are reported as events.
     admin.events.known_ana = association.controller.listener.changes();
     Phase::Admin(association, admin)
 }
 
-/// Whether the queue may be of this size, and is the one that was asked for.
+/// Checks the size of the queue, and that its id is the one that the connection was made for.
 fn check_queue(port: &Port, qid: u16, sqsize: u16) -> Result<(), Refusal> {
     if let Some(asked) = port.asked_qid().filter(|asked| *asked != qid) {
-        // It has memory for that one.
+        // The connection's memory was sized for that queue.
         let cause = format!("{qid}; the connection was made for {asked}");
         return Err(invalid(false, 42, "QID", cause));
     }
@@ -182,7 +182,7 @@ fn check_queue(port: &Port, qid: u16, sqsize: u16) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The subsystem that the data name, for a host whose name can be told.
+/// The subsystem that the Connect data names. Also checks the host's NQN.
 fn wanted_subsystem(
     registry: &Registry,
     data: &ConnectData,
@@ -191,24 +191,24 @@ fn wanted_subsystem(
     let subsystem = registry.subsystem(&data.subnqn);
     let subsystem = subsystem.filter(|known| known.is_discovery() || !discovery_only);
     let Some(subsystem) = subsystem else {
-        let cause = format!("{:?} is not served here", data.subnqn);
+        let cause = format!("this target does not serve {:?}", data.subnqn);
         return Err(invalid(true, 256, "SUBNQN", cause));
     };
-    // By this name all are counted who ask for the discovery log.
+    // Hosts that read the discovery log are counted under this name.
     if data.hostnqn == DISCOVERY_NQN && !subsystem.is_discovery() {
         let cause = "it is the name of the discovery subsystem".to_owned();
         return Err(invalid(true, 512, "HOSTNQN", cause));
     }
-    // The name goes into logs, where nobody is to write what looks like a line about another.
+    // The name is logged, and must not be able to fake a log line about another host.
     if data.hostnqn.contains(|c: char| is_unprintable(c) || c.is_whitespace()) {
-        let cause = "it has white space, or a character that cannot be printed".to_owned();
+        let cause = "it has white space or an unprintable character".to_owned();
         return Err(invalid(true, 512, "HOSTNQN", cause));
     }
     Ok(subsystem)
 }
 
-/// The name that a host is counted by. In the discovery subsystem the one that it gives says what the log page tells,
-/// and gives no share to anybody.
+/// The name under which a host is counted. In the discovery subsystem the name that an unidentified host gives only
+/// selects the contents of its log page, and gives it no part of the named host's share.
 fn counted_name<'a>(data: &'a ConnectData, subsystem: &Subsystem, is_identified: bool) -> &'a str {
     match subsystem.is_discovery() && !is_identified {
         true => DISCOVERY_NQN,
@@ -216,7 +216,7 @@ fn counted_name<'a>(data: &'a ConnectData, subsystem: &Subsystem, is_identified:
     }
 }
 
-/// The host of a name; one that has to authenticate itself is not those of the same name that need not.
+/// The host with a name. A host that must authenticate itself is distinct from one of the same name that need not.
 fn host(registry: &Registry, address: Option<IpAddr>, asked: bool, name: &str) -> Arc<Host> {
     match address {
         Some(address) if asked => registry.hosts.host_with_key(address, name),
@@ -224,7 +224,7 @@ fn host(registry: &Registry, address: Option<IpAddr>, asked: bool, name: &str) -
     }
 }
 
-/// What the host may do.
+/// The host's access to the subsystem, or why it has none.
 fn access(
     registry: &Registry,
     rules: &Rules,
@@ -233,7 +233,7 @@ fn access(
     identity: Option<&Identity>,
 ) -> Result<Arc<Access>, Refusal> {
     let found = match subsystem.is_discovery() {
-        // It has nothing to be protected but the names of subsystems, and tells each host its own.
+        // The discovery subsystem protects only the names of subsystems, and shows each host its own.
         true => rules.knows(&data.hostnqn).then(Access::everything),
         false => rules.access(&data.hostnqn, &data.subnqn),
     };
@@ -247,25 +247,25 @@ fn access(
         return refused(Reason::NoRule, cause);
     };
     match identity {
-        // Else whoever has one key would be everybody.
+        // Otherwise the holder of one key could claim any name.
         Some(Identity { host_nqn, subsystem_nqn })
             if (host_nqn, subsystem_nqn) != (hostnqn, subnqn) =>
         {
             let cause = format!(
-                "its TLS key is that of {host_nqn:?} for {subsystem_nqn:?}, and it names itself \
-                 {hostnqn:?} and {subnqn:?}"
+                "the TLS key is for host {host_nqn:?} and subsystem {subsystem_nqn:?}, but Connect \
+                 names {hostnqn:?} and {subnqn:?}"
             );
             refused(Reason::ForeignName, cause)
         }
         None if access.needs_tls => {
-            let cause = format!("{hostnqn:?} must come by TLS: {}", access.origin());
+            let cause = format!("{hostnqn:?} must connect over TLS: {}", access.origin());
             refused(Reason::NoTls, cause)
         }
         _ => Ok(Arc::new(access)),
     }
 }
 
-/// An admin queue makes its controller, with what `rules` allow.
+/// Creates the controller of an admin queue, with the access that `rules` allow.
 fn new_controller(
     cx: &mut Context<'_>,
     wish: &Wish,
@@ -273,7 +273,10 @@ fn new_controller(
 ) -> Result<Arc<Controller>, Refusal> {
     let Wish { data, kato_ms, subsystem, host, access, .. } = wish;
     if data.cntlid != CNTLID_DYNAMIC {
-        let cause = format!("{:#x}; controllers are chosen by the subsystem (FFFFh)", data.cntlid);
+        let cause = format!(
+            "{:#x}; the subsystem chooses the controller, so FFFFh is required",
+            data.cntlid
+        );
         return Err(invalid(true, 16, "CNTLID", cause));
     }
     let listener = cx.executor.registry.listener(cx.connection.ends.listener);
@@ -303,16 +306,16 @@ fn new_controller(
     if !wish.is_stranger {
         cx.executor.spend(subsystem.kept_count() as u64 * ASSOCIATION_UNITS);
     }
-    // Who took over other rules may have looked for controllers before this one was there.
+    // A thread that installs new rules may have gone through the controllers before this one was added.
     if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
         subsystem.remove_controller(&controller);
-        let cause = "the rules have changed meanwhile";
+        let cause = "the [[host]] rules have changed meanwhile";
         return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
     }
     Ok(controller)
 }
 
-/// The controller that an I/O queue asks for, which is its host's.
+/// The controller that an I/O queue names, after checking that it belongs to the same host.
 fn known_controller(
     data: &ConnectData,
     subsystem: &Subsystem,
@@ -321,19 +324,20 @@ fn known_controller(
     let controller = subsystem.controller(data.cntlid).ok_or_else(|| {
         let cause = format!("there is no controller {}", data.cntlid);
         let mut refusal = invalid(true, 16, "CNTLID", cause);
-        // It may have been that of a process before this one: the host can begin anew.
+        // The controller may be one of an earlier target process: without Do Not Retry, the host can connect anew.
         refusal.reply.status = Status::CONNECT_INVALID_PARAMETERS;
         refusal
     })?;
     if controller.host_nqn() != data.hostnqn || controller.host_id != data.hostid {
         let (status, cause) =
-            (Status::CONNECT_INVALID_HOST.with_dnr(), "another host's controller");
+            (Status::CONNECT_INVALID_HOST.with_dnr(), "the controller belongs to another host");
         return Err(Refusal::new(status, cause).of_field("HOSTNQN or HOSTID"));
     }
-    // What is told of the ways to a namespace is told of the controller.
+    // ANA states are reported by the controller, so all of its queues must use one listener.
     if !Arc::ptr_eq(&controller.listener, listener) {
         let cause = format!(
-            "its admin queue has come to another listener, {}, where this queue must come as well",
+            "the admin queue is connected to another listener, {}, to which this queue must \
+             connect as well",
             controller.listener.address
         );
         return Err(invalid(true, 16, "CNTLID", cause));
@@ -345,7 +349,8 @@ fn known_controller(
     Ok(controller)
 }
 
-/// An I/O queue joins the controller of its host; how often that has ended all its queues.
+/// Reserves a queue of the host's controller, or only checks it if the host must authenticate first. Returns how often
+/// the controller has ended all its queues.
 fn place_of_queue(wish: &Wish, controller: &Controller) -> Result<u32, Refusal> {
     let qid = wish.qid;
     let resets = match controller.access.authentication {
@@ -355,7 +360,7 @@ fn place_of_queue(wish: &Wish, controller: &Controller) -> Result<u32, Refusal> 
         None => controller.add_queue(qid),
     };
     resets.ok_or_else(|| {
-        let cause = format!("queue {qid} is taken, or more than the controller has");
+        let cause = format!("queue {qid} is in use or beyond the queues of the controller");
         invalid(false, 42, "QID", cause)
     })
 }

@@ -1,4 +1,4 @@
-//! What commands are carried out with.
+//! The environment in which commands are executed.
 
 use super::observed;
 use crate::access::{Reason, Rights};
@@ -19,27 +19,27 @@ use bpfof_nvme::{DataPointer, Sqe, Status};
 use log::Level;
 use std::sync::Arc;
 
-/// A command that has been taken.
+/// A command that has been received.
 #[derive(Clone, Copy)]
 pub(crate) struct Command<'a> {
     pub(crate) sqe: &'a Sqe,
-    /// Where its data is.
+    /// The location of its data.
     pub(crate) pointer: DataPointer,
-    /// Its data, if that is here: it came in the capsule, or was fetched.
+    /// Its data, if it has arrived: in the capsule, or by a fetch.
     pub(crate) data: &'a [u8],
 }
 
 impl Command<'_> {
-    /// Checks that the data pointer is not one of data in the capsule, or of an unknown kind.
+    /// Checks that the data pointer refers to data at the host, or to none.
     pub(crate) fn check_remote(&self) -> Result<(), Refusal> {
         match self.pointer {
             DataPointer::None => Ok(()),
             pointer if pointer.is_remote() => Ok(()),
-            _ => Err(wrong_pointer("the answer needs a descriptor of room at the host")),
+            _ => Err(wrong_pointer("the answer needs a descriptor of memory at the host")),
         }
     }
 
-    /// Checks that the data is in the capsule, whether the descriptor is of it or of room for the answer.
+    /// Checks that the data is in the capsule. The descriptor may refer to that data, or to room for the answer.
     #[inline]
     pub(crate) fn check_in_capsule(&self, cause: &'static str) -> Result<(), Refusal> {
         match self.pointer {
@@ -49,7 +49,7 @@ impl Command<'_> {
         }
     }
 
-    /// Checks that an answer of up to so many bytes has room, unless it goes into the response.
+    /// Checks that the host has room for an answer of up to so many bytes, unless the answer goes into the response.
     #[inline]
     pub(crate) fn check_answer_room(&self, most_bytes: u32) -> Result<(), Refusal> {
         if self.pointer.is_remote() { self.check_room(most_bytes as usize) } else { Ok(()) }
@@ -64,44 +64,44 @@ impl Command<'_> {
         if room >= length || length == 0 {
             return Ok(());
         }
-        let cause = format!("room for {room} bytes, where the answer has {length}");
+        let cause = format!("room for {room} bytes, but the answer has {length}");
         Err(Refusal::new(Status::DATA_SGL_LENGTH_INVALID.with_dnr(), cause).of_field("SGL1"))
     }
 }
 
-/// The data pointer is of a kind that the command does not take.
+/// The refusal of a data pointer of a kind that the command does not take.
 pub(crate) fn wrong_pointer(cause: &'static str) -> Refusal {
     Refusal::new(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr(), cause).of_field("SGL1")
 }
 
-/// The data pointer has another length than the command's data.
+/// The refusal of a data pointer whose length differs from that of the command's data.
 pub(crate) fn wrong_length(has: u32, needs: u32) -> Refusal {
-    let cause = format!("{has} bytes, where the command has {needs}");
+    let cause = format!("{has} bytes, but the command needs {needs}");
     Refusal::new(Status::DATA_SGL_LENGTH_INVALID.with_dnr(), cause).of_field("SGL1")
 }
 
-/// A command on a queue that has yet to be authenticated.
+/// The refusal of a command on a queue that is not authenticated yet.
 #[cold]
 pub(crate) fn not_authenticated() -> Refusal {
     let status = Status::AUTHENTICATION_REQUIRED.with_dnr();
     Refusal::new(status, "the queue is not authenticated")
 }
 
-/// What has become of a command.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It has been carried out.
+    /// The command has been executed.
     Reply(Reply),
-    /// The same, with data for the host, which has [room](Command::check_room) for it.
+    /// It has been executed and has data for the host, which has [room](Command::check_room) for it.
     Data(Reply, Vec<u8>),
-    /// The host is to send so many bytes; then the command comes again with them.
+    /// The host must send so many bytes; the command is executed again once they have arrived.
     NeedData(u32),
-    /// It is being carried out.
+    /// The command is still being executed.
     Pending,
 }
 
 impl Outcome {
-    /// Success and no more.
+    /// Success without data.
     pub(crate) const DONE: Outcome =
         Outcome::Reply(Reply { status: Status::SUCCESS, dw0: 0, dw1: 0 });
 
@@ -111,24 +111,24 @@ impl Outcome {
     }
 }
 
-/// An outcome, or why there is none.
+/// An outcome or a refusal.
 pub(crate) type Answered = Result<Outcome, Refusal>;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Close {
-    /// The peer broke the rules of the transport; it has been told.
+    /// The peer broke the rules of the transport, and has been told.
     #[error("protocol error: {0}")]
     Violation(#[from] Violation),
-    /// The peer says that we broke them.
+    /// The peer reports that the target broke them.
     #[error("the host ended the connection: {0}")]
     Peer(String),
-    /// A Disconnect command, answered.
+    /// A Disconnect command, which has been answered.
     #[error("the host disconnected")]
     Disconnect,
 }
 
-/// Where a command is carried out.
+/// The connection and the executor of a command.
 pub(crate) struct Context<'a> {
     pub(crate) connection: &'a mut Connection,
     pub(crate) executor: &'a mut Executor,
@@ -136,7 +136,7 @@ pub(crate) struct Context<'a> {
 
 impl Context<'_> {
     fn association(&self) -> &Association {
-        self.connection.phase.association().expect("commands but Connect have one")
+        self.connection.phase.association().expect("all commands except Connect have one")
     }
 
     /// The controller of a connected queue.
@@ -149,7 +149,7 @@ impl Context<'_> {
         Arc::clone(&self.association().subsystem)
     }
 
-    /// Whether the host has yet to authenticate itself on this queue.
+    /// Whether the host has not authenticated itself yet on this queue.
     pub(crate) fn awaits_authentication(&self) -> bool {
         self.association().awaits_authentication()
     }
@@ -163,7 +163,7 @@ impl Context<'_> {
         }
     }
 
-    /// The host does not have the right that its command needs.
+    /// The refusal of a command that needs a right which the host lacks.
     #[cold]
     fn denied(&self, needed: Rights) -> Refusal {
         if self.association().awaits_authentication() {
@@ -171,18 +171,17 @@ impl Context<'_> {
         }
         self.executor.registry.denials.count(Reason::NoRight);
         let status = match needed == Rights::WRITE {
-            // With which Linux makes the disk read-only.
+            // This status makes Linux set the disk read-only.
             true => Status::NAMESPACE_WRITE_PROTECTED,
             false => Status::OPERATION_DENIED,
         };
         let origin = self.association().controller.access.origin();
-        let cause = format!("it needs the right {needed}, and {origin}");
+        let cause = format!("the command needs the right {needed}, but {origin}");
         let refusal = Refusal::new(status.with_dnr(), cause);
         if needed.intersects(Rights::RUN) { refusal } else { self.not_carried_out(refusal) }
     }
 
-    /// Why a command that is no chain is not carried out: for this reason, unless the queue takes nothing
-    /// but chains.
+    /// The refusal of a command that is not a chain: `otherwise`, unless the queue is restricted to chains.
     #[cold]
     pub(crate) fn not_carried_out(&self, otherwise: impl Into<Refusal>) -> Refusal {
         if !self.association().is_restricted {
@@ -192,7 +191,7 @@ impl Context<'_> {
         Refusal::new(Status::OPERATION_DENIED.with_dnr(), cause)
     }
 
-    /// What an admin queue keeps between commands.
+    /// The state that an admin queue keeps between commands.
     pub(crate) fn admin(&mut self) -> &mut AdminState {
         match &mut self.connection.phase {
             Phase::Admin(_, admin) => admin,
@@ -206,7 +205,7 @@ impl Context<'_> {
         CommandId { connection: self.connection.index, slot }
     }
 
-    /// Takes a slot for a command that waits for something.
+    /// Takes a slot for a command that must wait.
     #[inline]
     pub(crate) fn occupy(&mut self, command: &Command<'_>, state: State) -> CommandId {
         let came = (command.sqe.cid, self.executor.now_ns);
@@ -214,8 +213,8 @@ impl Context<'_> {
         self.command(slot)
     }
 
-    /// Takes a command that brings `length` bytes of data, and gives it with the data if that came in
-    /// the capsule; else it is fetched.
+    /// Takes a slot for a command with `length` bytes of data. Returns its id and the data if that came in the capsule;
+    /// otherwise starts to fetch the data.
     pub(crate) fn take_data(
         &mut self,
         command: &Command<'_>,
@@ -224,7 +223,7 @@ impl Context<'_> {
     ) -> Result<Option<(CommandId, IoBuffer)>, Refusal> {
         let pointer = command.pointer;
         if matches!(pointer, DataPointer::Unknown(_)) {
-            return Err(wrong_pointer("a kind of descriptor that this transport does not have"));
+            return Err(wrong_pointer("this transport does not have descriptors of this type"));
         }
         if pointer.length_bytes() != length {
             return Err(wrong_length(pointer.length_bytes(), length));
@@ -242,7 +241,7 @@ impl Context<'_> {
         Ok(Some((self.command(slot), buffer)))
     }
 
-    /// Fetches `length` bytes of a command's data, at once or when there is room for them.
+    /// Fetches `length` bytes of a command's data, now or once there is room for them.
     pub(crate) fn fetch(&mut self, command: &Command<'_>, length: u32, state: State) {
         let transfer = Transfer { stage: Stage::Waits, ..Transfer::here(length) };
         let Command { pointer, sqe, .. } = *command;
@@ -251,8 +250,8 @@ impl Context<'_> {
         self.fetch_more();
     }
 
-    /// Fetches data that waits at the host, as far as there is room for it. The connection must keep
-    /// receiving meanwhile: the host may send commands ahead of that data.
+    /// Fetches waiting data from the host, as far as there is room for it. The connection must keep receiving
+    /// meanwhile: the host may send commands ahead of that data.
     #[inline]
     pub(crate) fn fetch_more(&mut self) {
         if self.connection.queue.has_waiting() {
@@ -274,10 +273,10 @@ impl Context<'_> {
         }
     }
 
-    /// Answers a command whose slot has been given back, counts it, and fetches what had no room until now.
+    /// Answers a command whose slot has been vacated, counts it, and fetches data that has room now.
     #[inline]
     pub(crate) fn respond(&mut self, slot: &Slot, reply: Reply, payload: Payload<'_>) {
-        // A Compare that finds a difference has done what it was asked for.
+        // A Compare that finds a difference counts as successful.
         let is_ok =
             reply.status == Status::SUCCESS || reply.status.same_code(Status::COMPARE_FAILURE);
         let bytes = match slot.state {
@@ -299,7 +298,7 @@ impl Context<'_> {
         self.fetch_more();
     }
 
-    /// Sends what has become of a command, if that is known.
+    /// Sends the outcome of a command, unless it is pending.
     #[inline]
     pub(crate) fn answer(&mut self, command: &Command<'_>, outcome: Answered) {
         if !matches!(outcome, Ok(Outcome::Pending)) {
@@ -320,7 +319,9 @@ impl Context<'_> {
                 self.fetch(command, length, State::AdminData { sqe });
             }
             Ok(Outcome::NeedData(_)) => {
-                let refusal = wrong_pointer("the data is neither in the capsule nor at the host");
+                let refusal = wrong_pointer(
+                    "the descriptor points neither into the capsule nor to memory at the host",
+                );
                 self.refuse(command.sqe, &refusal);
             }
             Ok(Outcome::Pending) => {}
@@ -332,7 +333,7 @@ impl Context<'_> {
     pub(crate) fn refuse(&mut self, sqe: &Sqe, refusal: &Refusal) {
         let Context { connection, executor } = self;
         let now_ns = executor.now_ns;
-        // Anybody can cause these.
+        // Any peer can cause these refusals, so their log lines are limited.
         let is_strangers = connection.is_of_stranger();
         match is_strangers.then(|| executor.strangers.admit(Level::Info, now_ns)) {
             None | Some(Some(None)) => connection.refuse(sqe, refusal, now_ns),
@@ -344,7 +345,7 @@ impl Context<'_> {
         }
     }
 
-    /// The host's share of the memory, or all of it, is used up: the log says which.
+    /// The refusal for a lack of memory, which it logs: of the host's share or of the whole target.
     pub(crate) fn no_memory(&mut self, what: &str, full: &MemoryFull) -> Refusal {
         let now_ns = self.executor.now_ns;
         self.connection.note(Level::Warn, now_ns, format_args!("no memory for {what}: {full}"));

@@ -1,4 +1,4 @@
-//! How commands end that devices have worked on.
+//! Completes commands whose device operations have ended.
 
 use super::context::Context;
 use super::{nvm_optional, observed};
@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// A command on a memory namespace is due.
+/// Completes a command on a memory namespace when it is due.
 #[inline]
 pub(crate) fn memory_done(cx: &mut Context<'_>, slot: u16) {
     let mut taken = cx.connection.queue.vacate(slot);
@@ -49,7 +49,7 @@ pub(crate) fn memory_done(cx: &mut Context<'_>, slot: u16) {
     cx.respond(&taken, reply, Payload::None);
 }
 
-/// A command's file operation has completed with a system call's `result`, or that of a drive.
+/// Handles the completion of a command's file operation; `result` is that of a system call or of a drive.
 pub(crate) fn file_done(
     cx: &mut Context<'_>,
     slot: u16,
@@ -78,7 +78,8 @@ pub(crate) fn file_done(
         reply = note_failed(cx, (taken.cid, &taken.state), &failed).into();
     } else if nvm_optional::has_ranges(&taken.state) {
         reply = Status::ABORTED_SQ_DELETION.into();
-        let what = "zeroes or deallocation in parts goes no further: nobody waits for it any more";
+        let what = "Write Zeroes or deallocation in parts stops here: the host no longer waits for \
+                    it";
         cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
     } else if let State::Read { .. } = taken.state {
         payload = buffer.take().map_or(Payload::None, Payload::Buffer);
@@ -89,11 +90,11 @@ pub(crate) fn file_done(
         cx.executor.buffers.recycle(*expected);
     }
     if let Some((losses, number)) = unheard {
-        // A status with which the host tries again would hide the loss.
+        // With a status without Do Not Retry the host would try again, and miss the loss.
         if !reply.status.dnr() {
             reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
         }
-        // Of what nobody waits for, nobody hears.
+        // If no host waits for the reply, it does not learn of the loss.
         if is_wanted && let Some(association) = cx.connection.phase.association() {
             association.controller.told.hears(&losses, number);
         }
@@ -104,7 +105,7 @@ pub(crate) fn file_done(
     cx.respond(&taken, reply, payload);
 }
 
-/// What a command that makes writes durable has to tell its host of lost ones.
+/// The loss of writes that a command which makes writes durable must report to its host, if there is one.
 fn unheard_loss(
     cx: &Context<'_>,
     state: &State,
@@ -120,7 +121,7 @@ fn unheard_loss(
     Some((Arc::clone(losses), number))
 }
 
-/// What is done to a device.
+/// The operation that failed at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Read,
@@ -139,7 +140,7 @@ impl Deed {
         }
     }
 
-    /// The status where nothing better is known.
+    /// The status if nothing more specific is known.
     fn fault(self) -> Status {
         match self {
             Deed::Read => Status::UNRECOVERED_READ_ERROR,
@@ -159,13 +160,13 @@ impl fmt::Display for Deed {
     }
 }
 
-/// How a command has failed at a device.
+/// The failure of a command at a device.
 #[derive(Debug)]
 struct Failed {
     status: Status,
     level: Level,
     cause: String,
-    /// Writes of others may have been lost by it, which nobody will hear of from the device.
+    /// Whether other writes may have been lost as well, which the device will not report again.
     loses_writes: bool,
 }
 
@@ -175,9 +176,9 @@ impl Failed {
         let failure = Failure::of(result);
         let (status, level, cause) = match failure {
             Failure::Short if deed == Deed::Read => {
-                (deed.fault(), Level::Error, "the file is shorter than it was".to_owned())
+                (deed.fault(), Level::Error, "the file has become shorter".to_owned())
             }
-            // The kernel writes what still fits.
+            // A short write: the kernel wrote only as much as fit.
             Failure::Short => {
                 let status = Status::CAPACITY_EXCEEDED.with_dnr();
                 (status, Level::Error, "the disk is full".to_owned())
@@ -192,23 +193,23 @@ impl Failed {
             // have enabled it by Host Behavior Support (NVMe Base 2.0 §3.3.3.2.1.2).
             Failure::Cancelled => (Status::NAMESPACE_NOT_READY, Level::Warn, failure.to_string()),
         };
-        // A write with Force Unit Access fails for itself; what the page cache has lost, a watch tells.
+        // A failed write with Force Unit Access loses only its own data; a watch reports losses in the page cache.
         let loses_writes = deed == Deed::Flush && !matches!(failure, Failure::Cancelled);
         Failed { status, level, cause, loses_writes }
     }
 
-    /// One that has succeeded, but other writes of the host may be lost.
+    /// For a command that succeeded, although other writes of the host may be lost.
     fn lost() -> Failed {
         Failed {
             status: Status::WRITE_FAULT.with_dnr(),
             level: Level::Error,
-            cause: "writes that were acknowledged before have been lost".to_owned(),
+            cause: "previously acknowledged writes have been lost".to_owned(),
             loses_writes: false,
         }
     }
 }
 
-/// Logs and remembers that a command has failed; gives its status.
+/// Logs and records the failure of a command; returns its status.
 fn note_failed(cx: &mut Context<'_>, (cid, state): (u16, &State), failed: &Failed) -> Status {
     let Failed { status, level, cause, .. } = failed;
     let offset = match *state {
@@ -247,25 +248,25 @@ fn status_of_kernel(deed: Deed, kind: io::ErrorKind) -> Status {
         (_, StorageFull | QuotaExceeded | FileTooLarge) => Status::CAPACITY_EXCEEDED.with_dnr(),
         (_, ReadOnlyFilesystem) => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
         (Deed::Write { fua: false }, _) => Status::WRITE_FAULT,
-        // Some devices find out when they are asked that they write no zeroes; the host writes them then.
+        // Some devices only find out now that they cannot write zeroes; the host then sends zeroes as data.
         (Deed::Zeroes, Unsupported) => Status::INVALID_OPCODE.with_dnr(),
-        // A second flush would succeed, although what the first one lost is not there: the kernel
-        // tells of each lost write once. So the host must not try again.
+        // A second flush would succeed although data that the first one lost is gone: the kernel reports each lost
+        // write once. So the host must not try again.
         _ => Status::WRITE_FAULT.with_dnr(),
     }
 }
 
-/// The status for that of a drive.
+/// The status for a drive's status.
 fn status_of_drive(deed: Deed, found: Status) -> Status {
     let known = [
         Status::CAPACITY_EXCEEDED,
         Status::NAMESPACE_WRITE_PROTECTED,
-        // The host stops sending such commands.
+        // On this status the host stops sending such commands.
         Status::INVALID_OPCODE,
         Status::LBA_OUT_OF_RANGE,
     ];
     let status = known.into_iter().find(|known| known.same_code(found)).unwrap_or(deed.fault());
-    // What a drive has lost it may not tell of a second time either.
+    // A drive may not report a loss a second time either.
     if found.dnr() || deed == Deed::Flush { status.with_dnr() } else { status }
 }
 
@@ -274,8 +275,7 @@ mod tests {
     use super::*;
     use crate::operation::{drive_result, status_result};
 
-    /// Of a disk without room, a host must hear that, and of a flush that failed that trying again
-    /// does not help.
+    /// A host must learn that a disk is full, and that repeating a failed flush does not help.
     #[test]
     fn failures_have_their_status() {
         use rustix::io::Errno;
@@ -294,9 +294,9 @@ mod tests {
         assert_eq!(of(Deed::Read, Errno::IO), Status::UNRECOVERED_READ_ERROR);
     }
 
-    /// What a drive answers comes to the host, with its Do Not Retry.
+    /// The status of a drive is passed on to the host, with its Do Not Retry.
     #[test]
-    fn a_drive_is_heard() {
+    fn the_status_of_a_drive_is_passed_on() {
         let failed = |state: &State, status: Status| {
             let Failed { status, loses_writes, .. } =
                 Failed::of(state, status_result(status.field()));
@@ -314,7 +314,7 @@ mod tests {
         let opcode = Status::INVALID_OPCODE.with_dnr();
         assert_eq!(failed(&zeroes, opcode), (opcode, false));
         assert_eq!(failed(&read, Status::LBA_OUT_OF_RANGE), (Status::LBA_OUT_OF_RANGE, false));
-        // A status that only says something of the drive.
+        // A status that only concerns the drive itself.
         let internal = Status::INTERNAL_ERROR.with_dnr();
         assert_eq!(failed(&read, internal), (Status::UNRECOVERED_READ_ERROR.with_dnr(), false));
         let not_ready = Status::NAMESPACE_NOT_READY;

@@ -1,4 +1,4 @@
-//! The discovery log page: which subsystems there are and where they are reached.
+//! The discovery log page: subsystems and their addresses.
 
 use crate::config::{Advertised, Transport};
 use crate::connection::Endpoints;
@@ -10,8 +10,8 @@ use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// The log page of `generation` or later, whole (NVMe Base 2.0 §5.16.1.23), for a host that reached
-/// us at `ends.local`: the subsystems that it may connect to.
+/// The whole log page of `generation` or later (NVMe Base 2.0 §5.16.1.23), for a host that connected to `ends.local`:
+/// the subsystems that it may connect to.
 pub(crate) fn log_page(
     registry: &Registry,
     generation: u64,
@@ -21,7 +21,7 @@ pub(crate) fn log_page(
     let rules = registry.rules();
     let needs_tls = registry.is_tls_required;
     let subtype = DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY;
-    // Who comes to the listener for discovery has used an address that works.
+    // A host of the discovery listener has used an address that works for it.
     let advertised = (!ends.discovery_only)
         .then(|| Reached::of(registry.listener(ends.listener), &registry.listeners, ends.local))
         .flatten();
@@ -57,7 +57,7 @@ pub(crate) fn log_page(
 struct Reached {
     /// An address, or a name.
     host: String,
-    /// The address, or, of a name, one of the same kind.
+    /// The address; for a name, an address of the same family.
     ip: IpAddr,
     port: u16,
     transport: Transport,
@@ -93,8 +93,8 @@ impl Reached {
     }
 }
 
-/// `needs_tls`: the host is refused without TLS. Where it only may use it, nothing is said of a security
-/// type, because hosts take that for an offer to make keys of the authentication.
+/// `needs_tls`: the host is refused without TLS. If TLS is only allowed, the entry has no security type, because hosts
+/// would take one as an offer to derive keys from the authentication.
 fn entry(
     subtype: u8,
     nqn: &str,
@@ -136,7 +136,7 @@ fn entry(
 mod tests {
     use super::*;
 
-    /// A host may make its admin queue as large as it is told to.
+    /// A host may create an admin queue as large as this entry says.
     #[test]
     fn an_admin_queue_has_the_limit_of_its_transport() {
         let asqsz = |transport| {

@@ -1,5 +1,5 @@
-//! Asynchronous events (NVMe Base 2.0 §5.2): hosts leave requests with us, which we answer when
-//! something has changed that they want to know of.
+//! Asynchronous events (NVMe Base 2.0 §5.2): the target holds event requests of hosts, and answers one when something
+//! has changed that its host wants to know about.
 
 use super::context::{Answered, Command, Context, Outcome};
 use crate::association::{Association, Events};
@@ -15,42 +15,42 @@ pub(crate) const NAMESPACE_CHANGED: u32 = 1 << 8;
 pub(crate) const ANA_CHANGED: u32 = 1 << 11;
 /// Discovery Log Page Change, likewise.
 pub(crate) const DISCOVERY_CHANGED: u32 = 1 << 31;
-/// Asynchronous event requests one host may leave with us.
+/// Maximum outstanding asynchronous event requests of one host.
 pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
 
-/// DW0 that ends an asynchronous event request (§5.2.1): a notice (2), what has changed, and the log page
-/// that says more.
+/// DW0 of the answer to an asynchronous event request (§5.2.1): a notice (2), what has changed, and the log page with
+/// the details.
 const fn notice(information: u32, log: u8) -> u32 {
     2 | information << 8 | (log as u32) << 16
 }
 
-/// The notices of subsystems with namespaces. That of ANA comes first: I/O waits for it.
+/// The notices of subsystems with namespaces. ANA comes first, because I/O waits for it.
 const NOTICES: &[(u32, u32)] = &[
     (ANA_CHANGED, notice(0x03, lid::ANA)),
     (NAMESPACE_CHANGED, notice(0x00, lid::CHANGED_NAMESPACES)),
 ];
-/// That of the discovery subsystem.
+/// The notices of the discovery subsystem.
 const DISCOVERY_NOTICES: &[(u32, u32)] = &[(DISCOVERY_CHANGED, notice(0xF0, lid::DISCOVERY))];
 
-/// The host says what it wants to hear of.
+/// Sets which events the host wants.
 pub(super) fn configure(cx: &mut Context<'_>, config: u32) {
     cx.admin().events.config = config;
     notify(cx.connection);
 }
 
-/// Whether there is news of this kind that the host has not read.
+/// Whether there are changes of this kind that the host has not read.
 fn has_news(kind: u32, association: &Association, events: &Events) -> bool {
     let controller = &association.controller;
     match kind {
         ANA_CHANGED => events.known_ana != controller.listener.changes(),
         NAMESPACE_CHANGED => !controller.changed_namespaces().is_empty(),
-        // A host that has read nothing yet misses nothing.
+        // A host that has not read the log yet cannot miss a change.
         _ => events.known_log != association.subsystem.log_generation() && events.known_log != 0,
     }
 }
 
-/// Tells the host of news of each kind: once, until it has read about it; if it wants to know and has left
-/// a request for it.
+/// Sends an event for each kind of change, if the host wants it and has a request outstanding: one event, until the
+/// host has read the log page.
 pub(crate) fn notify(connection: &mut Connection) {
     let Phase::Admin(association, _) = &connection.phase else { return };
     let is_discovery = association.subsystem.is_discovery();
@@ -68,17 +68,17 @@ pub(crate) fn notify(connection: &mut Connection) {
     }
 }
 
-/// Whether the host wants to hear of ANA, and has yet to read what has changed.
+/// Whether the host wants ANA events, and has not yet read the latest change.
 pub(crate) fn awaits_ana(connection: &Connection) -> bool {
     let Phase::Admin(association, admin) = &connection.phase else { return false };
     admin.events.config & ANA_CHANGED != 0 && has_news(ANA_CHANGED, association, &admin.events)
 }
 
-/// Asynchronous Event Request: it is answered when there is something to tell.
+/// Asynchronous Event Request: held until there is an event.
 pub(super) fn park(cx: &mut Context<'_>, command: &Command<'_>) -> Answered {
     let events = &mut cx.admin().events;
     if events.parked.len() == MAX_ASYNC_EVENTS {
-        let cause = format!("the host has left {MAX_ASYNC_EVENTS} requests");
+        let cause = format!("the host already has {MAX_ASYNC_EVENTS} requests outstanding");
         return Err(Refusal::new(Status::ASYNC_EVENT_LIMIT.with_dnr(), cause));
     }
     events.parked.push_back(command.sqe.cid);
@@ -86,10 +86,10 @@ pub(super) fn park(cx: &mut Context<'_>, command: &Command<'_>) -> Answered {
     Ok(Outcome::Pending)
 }
 
-/// The host has read of what there was to tell of this kind, and hears of what comes next.
+/// The host has read the log page of this kind: the next change causes an event again.
 pub(super) fn has_read(cx: &mut Context<'_>, kind: u32) {
     cx.admin().events.told &= !kind;
     notify(cx.connection);
 }
 
-const _: () = assert!(MAX_ASYNC_EVENTS <= 256, "AERL is one byte, less 1");
+const _: () = assert!(MAX_ASYNC_EVENTS <= 256, "AERL is one byte that holds the limit less 1");

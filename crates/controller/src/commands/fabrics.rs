@@ -1,4 +1,4 @@
-//! Fabrics commands but Connect, on connected queues (NVMe Base 2.0 §6).
+//! Fabrics commands other than Connect, on connected queues (NVMe Base 2.0 §6).
 
 use super::authentication;
 use super::context::{Answered, Close, Command, Context, Outcome, not_authenticated};
@@ -26,7 +26,7 @@ pub(super) fn on_admin_queue(
         FabricsCommand::PropertyGet { offset, size8 } => {
             let value = property(offset, size8, &cx.controller());
             let value = value.ok_or_else(|| {
-                Refusal::field("OFST", format!("no property of this size at {offset:#x}"))
+                Refusal::field("OFST", format!("there is no property of this size at {offset:#x}"))
             })?;
             let (dw0, dw1) = (value as u32, (value >> 32) as u32);
             Ok(Outcome::Reply(Reply { dw0, dw1, ..Reply::default() }))
@@ -37,9 +37,10 @@ pub(super) fn on_admin_queue(
             cx.connection.note(Level::Debug, cx.executor.now_ns, what);
             Ok(Outcome::DONE)
         }
-        FabricsCommand::PropertySet { offset, .. } => {
-            Err(Refusal::field("OFST", format!("the property at {offset:#x} cannot be set so")))
-        }
+        FabricsCommand::PropertySet { offset, .. } => Err(Refusal::field(
+            "OFST",
+            format!("the property at {offset:#x} cannot be set, or not with this size"),
+        )),
         FabricsCommand::Connect { .. } => Err(connected_already()),
         // Only for I/O queues (NVMe Base 2.0 §6.4).
         FabricsCommand::Disconnect => {
@@ -80,7 +81,7 @@ pub(super) fn on_io_queue(
 }
 
 fn connected_already() -> Refusal {
-    Refusal::new(Status::COMMAND_SEQUENCE_ERROR.with_dnr(), "the queue is connected already")
+    Refusal::new(Status::COMMAND_SEQUENCE_ERROR.with_dnr(), "the queue is already connected")
 }
 
 /// Property Set of CC (NVMe Base 2.0 §3.1.3.5).
@@ -93,7 +94,7 @@ fn configure(cx: &mut Context<'_>, config: ControllerConfig) {
     }
 }
 
-/// Properties (NVMe Base 2.0 §3.1.3). None for an unknown one or a wrong size.
+/// The value of a property (NVMe Base 2.0 §3.1.3). `None` if it is unknown or the size is wrong.
 fn property(at: u32, size8: bool, controller: &Controller) -> Option<u64> {
     match (at, size8) {
         (offset::CAP, true) => Some(

@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 const CHANGEABLE: u32 = 1 << 2;
 /// Arbitration: no limit to the commands fetched from one queue at a time (§5.27.1.1).
 const NO_BURST_LIMIT: u32 = 7;
-/// Temperature Threshold, CDW11 bits 21:20: the lower one is meant (§5.27.1.3).
+/// Temperature Threshold, CDW11 bits 21:20: selects the lower threshold (§5.27.1.3).
 const UNDER_TEMPERATURE: u32 = 1 << 20;
 /// The upper threshold that is never exceeded: there is no thermometer.
 const NO_TEMPERATURE_LIMIT: u32 = 0xFFFF;
 
-/// The value of a feature that cannot be changed, for `cdw11`.
+/// The value of a feature that cannot be changed; `cdw11` is the command's.
 fn fixed(fid: u8, cdw11: u32, has_cache: bool) -> Option<u32> {
     match fid {
         features::ARBITRATION => Some(NO_BURST_LIMIT),
@@ -31,7 +31,7 @@ fn fixed(fid: u8, cdw11: u32, has_cache: bool) -> Option<u32> {
         features::ERROR_RECOVERY => Some(0),
         // Bit 0: enabled.
         features::VOLATILE_WRITE_CACHE if has_cache => Some(1),
-        // Writes are as atomic in normal operation as the controller announces.
+        // Writes are as atomic in normal operation as the controller reports.
         features::WRITE_ATOMICITY => Some(0),
         _ => None,
     }
@@ -48,7 +48,7 @@ pub(super) fn get(
     (fid, select, cdw11): (u8, u8, u32),
 ) -> Answered {
     let (controller, subsystem) = (cx.controller(), cx.subsystem());
-    let unknown_select = || Refusal::field("SEL", format!("there is no selection {select}"));
+    let unknown_select = || Refusal::field("SEL", format!("there is no selector {select}"));
     let default = match fid {
         features::NUMBER_OF_QUEUES if !subsystem.is_discovery() => {
             features::number_of_queues(MAX_IO_QUEUES)
@@ -57,7 +57,8 @@ pub(super) fn get(
         // Bit 0: the 128-bit form, which fabrics hosts have.
         features::HOST_IDENTIFIER if cdw11 & 1 == 0 => {
             let status = Status::HOST_ID_INCONSISTENT.with_dnr();
-            return Err(Refusal::new(status, "hosts over fabrics have 128 bits").of_field("EXHID"));
+            return Err(Refusal::new(status, "hosts over fabrics have identifiers of 128 bits")
+                .of_field("EXHID"));
         }
         features::QUEUE_RESTRICTION if !subsystem.is_discovery() => 0,
         features::HOST_IDENTIFIER if select == SELECT_SUPPORTED => return Ok(Outcome::dword(0)),
@@ -99,7 +100,7 @@ pub(super) fn set(
     let (controller, subsystem) = (cx.controller(), cx.subsystem());
     if save {
         let status = Status::FEATURE_NOT_SAVEABLE.with_dnr();
-        return Err(Refusal::new(status, "no feature is saved").of_field("SV"));
+        return Err(Refusal::new(status, "features are not saved").of_field("SV"));
     }
     match fid {
         features::NUMBER_OF_QUEUES if !subsystem.is_discovery() => {
@@ -116,13 +117,13 @@ pub(super) fn set(
             check_of_controller(nsid)?;
             restrict(cdw11, &controller)?;
             let (now_ns, cntlid) = (cx.executor.now_ns, controller.id);
-            let what = format_args!("the I/O queues of association {cntlid} take chains only");
+            let what = format_args!("the I/O queues of association {cntlid} accept only chains");
             cx.connection.note(Level::Info, now_ns, what);
         }
         features::HOST_IDENTIFIER => {
             // (NVMe Base 2.0 §5.27.1.25)
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-            return Err(Refusal::new(status, "Connect has told the host's identifier"));
+            return Err(Refusal::new(status, "Connect has already set the host identifier"));
         }
         _ if subsystem.is_discovery() => return Err(unknown(fid)),
         _ => set_fixed((fid, cdw11, nsid), controller.traits.has_volatile_cache)?,
@@ -130,14 +131,14 @@ pub(super) fn set(
     Ok(Outcome::DONE)
 }
 
-/// To set what it is changes nothing.
+/// Setting a fixed feature to its value succeeds, and changes nothing.
 fn set_fixed((fid, cdw11, nsid): (u8, u32, u32), has_cache: bool) -> Result<(), Refusal> {
     let value = fixed(fid, cdw11, has_cache).ok_or_else(|| unknown(fid))?;
-    // Of these only Error Recovery belongs to a namespace.
+    // Of the fixed features only Error Recovery belongs to a namespace.
     if fid != features::ERROR_RECOVERY {
         check_of_controller(nsid)?;
     }
-    // A threshold has its selectors above it.
+    // Bits above the threshold's value are its selectors.
     if cdw11 & 0xFFFF == value {
         return Ok(());
     }
@@ -150,7 +151,8 @@ fn check_of_controller(nsid: u32) -> Result<(), Refusal> {
         return Ok(());
     }
     let status = Status::FEATURE_NOT_PER_NAMESPACE.with_dnr();
-    Err(Refusal::new(status, "the feature is the controller's").of_field("NSID"))
+    Err(Refusal::new(status, "the feature belongs to the controller, not to a namespace")
+        .of_field("NSID"))
 }
 
 /// Queue Restriction (docs/protocol.md).
@@ -159,7 +161,7 @@ fn restrict(cdw11: u32, controller: &Controller) -> Result<(), Refusal> {
         (features::PUSHDOWN_ONLY, true) | (0, false) => return Ok(()),
         (features::PUSHDOWN_ONLY, false) => {}
         (0, true) => {
-            let cause = "an association that is restricted stays so";
+            let cause = "a restriction cannot be removed";
             return Err(Refusal::new(Status::FEATURE_NOT_CHANGEABLE.with_dnr(), cause));
         }
         _ => return Err(Refusal::field("CDW11", format!("there is no restriction {cdw11:#x}"))),
@@ -169,18 +171,18 @@ fn restrict(cdw11: u32, controller: &Controller) -> Result<(), Refusal> {
         true => Ok(()),
         false => {
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-            Err(Refusal::new(status, "the association has had an I/O queue already"))
+            Err(Refusal::new(status, "the association already has or had an I/O queue"))
         }
     }
 }
 
-/// A restricted association ends soon after its owner has fallen silent.
+/// A restricted association must end soon after its owner falls silent.
 fn check_short_kato(kato_ms: u32) -> Result<(), Refusal> {
     if RESTRICTED_KATO_MS.contains(&kato_ms) {
         return Ok(());
     }
     let (least, most) = (RESTRICTED_KATO_MS.start(), RESTRICTED_KATO_MS.end());
-    let cause = format!("{kato_ms} ms, where a restricted association has {least} to {most} ms");
+    let cause = format!("{kato_ms} ms, but a restricted association needs {least} to {most} ms");
     let status = Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr();
     Err(Refusal::new(status, cause).of_field("KATO"))
 }
@@ -195,7 +197,7 @@ fn grant_queues(cdw11: u32, controller: &Controller) -> Answered {
     let granted = submission.min(MAX_IO_QUEUES - 1) + 1;
     if !controller.grant_queues(granted) {
         let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-        return Err(Refusal::new(status, "the controller has I/O queues already"));
+        return Err(Refusal::new(status, "the controller already has I/O queues"));
     }
     Ok(Outcome::dword(features::number_of_queues(granted)))
 }

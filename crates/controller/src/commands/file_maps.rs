@@ -12,7 +12,7 @@ use bpfof_chain::{Extent, FileMap};
 use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{Installation, Status, Upload};
 
-/// What a byte of a file map costs, in units: it is parsed, checked and indexed.
+/// The cost of a byte of a file map in units: it is parsed, checked and indexed.
 const MAP_UNITS_PER_BYTE: u64 = 8;
 
 /// File Map Set.
@@ -35,11 +35,11 @@ pub(super) fn set(cx: &mut Context<'_>, command: &Command<'_>, upload: Upload) -
     }
 }
 
-/// All reactors have passed a turn since the maps changed: none goes on with a chain that has read by an
-/// old one. Until then one may be about to copy blocks that it has found in the old map.
+/// Answers a map change once all reactors have passed a turn since then: no reactor continues a chain that has read
+/// through an old map. Until then a reactor could be about to copy blocks that it found in the old map.
 pub(crate) fn followed(cx: &mut Context<'_>, fenced: Fenced) {
     let slot = fenced.command.slot;
-    // It may have been forgotten, and the slot be another command's.
+    // The command may have been dropped, and its slot reused by another.
     if matches!(cx.connection.queue.slot(slot).state, State::Fence) {
         let taken = cx.connection.queue.vacate(slot);
         cx.respond(&taken, Reply::default(), Payload::None);
@@ -48,11 +48,11 @@ pub(crate) fn followed(cx: &mut Context<'_>, fenced: Fenced) {
 
 fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Result<(), Refusal> {
     let tables = controller.tables();
-    // A part of the table of them is copied.
+    // The change copies a part of the table of maps.
     let copied = tables.copied_by_map() as u64;
     cx.executor.spend(object.len() as u64 * MAP_UNITS_PER_BYTE + copied * MAP_UNITS);
     let map = FileMapObject::parse(object).map_err(|error| {
-        Refusal::field("the file map object", format!("it breaks a rule at byte {}", error.at))
+        Refusal::field("the file map object", format!("it is malformed at byte {}", error.at))
     })?;
     let place = cx.executor.namespaces.find(cx.subsystem().number, map.nsid);
     let place = place.filter(|_| controller.access.sees(map.nsid));
@@ -65,13 +65,13 @@ fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Resu
     }
     let full = |cause| Err(Refusal::new(Status::RESOURCE_LIMIT.with_dnr(), cause));
     if tables.map_count() >= MAX_FILE_MAPS && !tables.has_map(map.file) {
-        return full(format!("the association has {MAX_FILE_MAPS} file maps"));
+        return full(format!("the association already has {MAX_FILE_MAPS} file maps, the limit"));
     }
     let extents = tables.extent_count(map.file) + map.extents.len();
     if extents > MAX_ASSOCIATION_EXTENTS {
         return full(format!(
-            "with it the association's file maps would have {extents} extents, where \
-             {MAX_ASSOCIATION_EXTENTS} is most"
+            "the association's file maps would have {extents} extents; at most \
+             {MAX_ASSOCIATION_EXTENTS} are allowed"
         ));
     }
     let extents = map.extents.iter().map(|extent| Extent {
@@ -96,7 +96,7 @@ fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Resu
     let mut fits = true;
     let set = memory.and_then(|memory| {
         controller.try_update(|tables| {
-            // It may be smaller meanwhile; who makes it so looks for maps after that.
+            // The namespace may have shrunk in the meantime; the thread that shrinks it checks the maps afterwards.
             fits = end <= namespace.size_bytes();
             match fits {
                 true => tables.with_counted_map(map.file, checked, Some(memory)),
@@ -107,6 +107,8 @@ fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Resu
     set.map_err(|full| cx.no_memory("a file map", &full))?;
     match fits {
         true => Ok(()),
-        false => Err(Refusal::field("the file map object", "the namespace is smaller by now")),
+        false => {
+            Err(Refusal::field("the file map object", "the namespace has become smaller meanwhile"))
+        }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn carry_out(
     }
 }
 
-/// The association that a command means, if the host may look at it.
+/// The association that a command names, if the host may access it.
 fn owner(cx: &Context<'_>, id: u16) -> Result<Arc<Controller>, Refusal> {
     cx.subsystem().association_for(&cx.controller(), id).ok_or_else(|| {
         Refusal::new(Status::UNKNOWN_MAP, format!("the host has no association {id}"))
@@ -43,17 +43,19 @@ fn find(cx: &Context<'_>, address: MapAddress) -> Result<Arc<FunctionMap>, Refus
     })
 }
 
-/// What a command that failed is answered.
+/// The refusal for an error of a map.
 fn refusal(error: MapError) -> Refusal {
     match error {
         MapError::NoEntry => Status::NO_SUCH_ENTRY.into(),
         MapError::Exists => Status::ENTRY_EXISTS.into(),
         MapError::NoRoom => Status::MAP_FULL.into(),
-        MapError::Invalid => Refusal::field("the entry", "the map has no such keys or values"),
+        MapError::Invalid => {
+            Refusal::field("the entry", "the key or the value does not fit the map")
+        }
     }
 }
 
-/// Map Report: as many entries as fit, and the length of all.
+/// Map Report: as many entries as fit, and the full length.
 fn report(cx: &mut Context<'_>, command: &Command<'_>, of: u16, length_bytes: u32) -> Answered {
     let owners = match of {
         MapAddress::ALL_OF_HOST => cx.subsystem().associations_for(&cx.controller()),
@@ -89,14 +91,14 @@ fn report_entry(known: &FunctionMap, owner: &Controller) -> MapReportEntry {
     }
 }
 
-/// Map Get: the key is in the capsule, because other descriptors are for data in one direction.
+/// Map Get: the key is in the capsule, because the descriptor is for the answer.
 fn get(
     cx: &mut Context<'_>,
     command: &Command<'_>,
     map: MapAddress,
     length_bytes: u32,
 ) -> Answered {
-    command.check_in_capsule("the key is in the capsule")?;
+    command.check_in_capsule("the key must be in the capsule")?;
     command.check_answer_room(length_bytes)?;
     let found = find(cx, map)?;
     let value = found.map.get(command.data).map_err(refusal)?;
@@ -115,7 +117,7 @@ fn read(
     let max_bytes = (length_bytes as usize).min(MAX_PAGE_BYTES);
     let entry_bytes = found.map.definition().entry_bytes();
     if entry_bytes > max_bytes {
-        let cause = format!("{length_bytes} bytes, where an entry has {entry_bytes}");
+        let cause = format!("{length_bytes} bytes, but an entry has {entry_bytes}");
         return Err(Refusal::field("the buffer's length", cause));
     }
     let mut entries = Vec::new();
@@ -135,7 +137,7 @@ fn change(
 ) -> Answered {
     let length = command.pointer.length_bytes();
     if command.data.len() != length as usize {
-        // No entry is longer.
+        // No entry is longer than this.
         if length as usize > MAX_KEY_BYTES + MAX_VALUE_BYTES {
             return Err(Refusal::field("SGL1", format!("no entry has {length} bytes")));
         }

@@ -21,7 +21,7 @@ use bpfof_nvme::{AdminCommand, Installation, ReportContent, Status, Upload};
 use log::Level;
 use std::sync::Arc;
 
-/// What it takes to give a kept function to an association, or to take it away, with its maps: some 25 µs.
+/// The cost of adding a kept function and its maps to an association, or of removing it: some 25 µs.
 pub(super) const ASSOCIATION_UNITS: u64 = 25_000_000 / UNIT_PS;
 
 /// Function Load.
@@ -52,9 +52,9 @@ fn compile(cx: &mut Context<'_>, command: &Command<'_>, upload: PartialUpload) -
         () if own_functions(&controller).0 >= MAX_FUNCTIONS => {
             Some(format!("the association has {MAX_FUNCTIONS} functions; unload one first"))
         }
-        // After weeks of nothing but loads; an id is never used again.
+        // Takes weeks of continuous loading; ids are never reused.
         () if is_kept(admin.last_function + 1) => {
-            Some("the association has used all its ids; connect again".to_owned())
+            Some("the association has used all its function ids; reconnect".to_owned())
         }
         () => None,
     };
@@ -73,10 +73,10 @@ fn compile(cx: &mut Context<'_>, command: &Command<'_>, upload: PartialUpload) -
     Ok(Outcome::Pending)
 }
 
-/// A compilation has ended: installs the function and answers.
+/// Installs a compiled function, and answers the command that loaded it.
 pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     let Loaded { command, installation, outcome, .. } = loaded;
-    // It may have been forgotten, and the slot be another command's.
+    // The command may have been dropped, and its slot reused by another.
     if !matches!(cx.connection.queue.slot(command.slot).state, State::Load) {
         return;
     }
@@ -107,14 +107,14 @@ pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     cx.respond(&taken, reply, Payload::None);
 }
 
-/// How many functions the association has of its own, and the bytes of their machine code.
+/// Number of the association's own functions, and the total size of their machine code in bytes.
 fn own_functions(controller: &Controller) -> (usize, usize) {
     let tables = controller.tables();
     let own = tables.functions().iter().filter(|function| !is_kept(function.id));
     own.fold((0, 0), |(count, bytes), function| (count + 1, bytes + function.native.code_bytes()))
 }
 
-/// Gives a compiled function to its association, or to all. Returns its id.
+/// Installs a compiled function in its association, or in all of them. Returns its id.
 fn install(
     mut function: Function,
     installation: Installation,
@@ -132,8 +132,8 @@ fn install(
     let used = own_functions(controller).1;
     if !installation.kept && used + bytes > MAX_ASSOCIATION_CODE_BYTES {
         return Err(full(format!(
-            "{bytes} bytes of machine code, where the association's other functions take {used} of \
-             {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
+            "the function has {bytes} bytes of machine code, but the association's other functions \
+             already use {used} of {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
         )));
     }
     let bytes = function.native.memory_bytes() + Trace::MEMORY_BYTES;
@@ -148,7 +148,7 @@ fn install(
     Ok(id)
 }
 
-/// Gives an association a function of its own, with its maps. Only its admin connection does that.
+/// Installs a function of an association's own, with its maps. Only its admin connection calls this.
 fn install_own(
     function: Function,
     controller: &Controller,
@@ -160,7 +160,7 @@ fn install_own(
     let wanted = function.native.program().maps();
     let declared = declared_maps::declare(wanted, &known, last_map, 0)?;
     let (id, function) = (function.id, Arc::new(function));
-    // Nobody else changes the tables' own maps meanwhile.
+    // No other thread changes the association's own maps in the meantime.
     let installed =
         declared_maps::make(&declared, &tables, &controller.host().memory, 0).and_then(|maps| {
             controller
@@ -180,7 +180,7 @@ pub(super) fn unload(cx: &mut Context<'_>, function: u32) -> Answered {
     if is_kept(function) {
         if !subsystem.owns(&controller, function) {
             let status = Status::OPERATION_DENIED.with_dnr();
-            return Err(Refusal::new(status, "another host keeps the function"));
+            return Err(Refusal::new(status, "the function was installed by another host"));
         }
         cx.executor.spend(subsystem.associations() as u64 * ASSOCIATION_UNITS);
         subsystem.drop_function(function);
@@ -225,7 +225,7 @@ pub(super) fn report(
     Ok(Outcome::Data(Reply::dword(dw0), report))
 }
 
-/// The function with this id, or all.
+/// The function with this id, or all functions.
 fn wanted(function: u32, controller: &Controller) -> Result<Vec<Arc<Function>>, Refusal> {
     let tables = controller.tables();
     let is_all = function == AdminCommand::ALL_FUNCTIONS;
@@ -277,7 +277,8 @@ fn associations(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     [controller.id].into_iter().chain(others).flat_map(u16::to_le_bytes).collect()
 }
 
-/// What is known of a function: of a kept one what concerns the association, or all if it owns it.
+/// The counters of a function. For a kept function, those of the association, or of all associations if it is the
+/// owner.
 fn counters(function: u32, controller: &Controller, subsystem: &Subsystem) -> Counters {
     match is_kept(function) && subsystem.owns(controller, function) {
         true => subsystem.kept_counters.get(function),

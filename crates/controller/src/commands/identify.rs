@@ -1,4 +1,4 @@
-//! What the controller says of itself: identify structures and pushdown limits.
+//! Identify structures and pushdown limits.
 
 use super::context::{Answered, Command, Context, Outcome};
 use super::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
@@ -60,14 +60,14 @@ fn page(
             let port = &cx.connection.port;
             Ok(identify_controller(&controller, &subsystem, port).to_bytes())
         }
-        // A discovery controller knows no other structure.
+        // A discovery controller has no other structure.
         _ if subsystem.is_discovery() => Err(unknown()),
         cns::NAMESPACE if nsid == ALL_NAMESPACES => Ok(IdentifyNamespace {
             lbaf: [LbaFormat { lbads: 9, ..LbaFormat::default() }; 16],
             ..IdentifyNamespace::default()
         }
         .to_bytes()),
-        // An id that is valid and that no namespace has (NVM Command Set 1.0 §4.1.5.1).
+        // A valid id that no namespace has (NVM Command Set 1.0 §4.1.5.1).
         cns::NAMESPACE if (1..=MAX_NSID).contains(&nsid) => {
             let is_writable = access.rights.intersects(Rights::WRITE);
             let known = known().map(|known| {
@@ -92,8 +92,7 @@ fn page(
                 NamespaceDescriptor::CommandSet(0),
             ]))
         }
-        // The NVM command set adds nothing that we support: all zero (NVM Command Set 1.0
-        // §4.1.5.3).
+        // The NVM command set adds nothing that the target supports: all zero (NVM Command Set 1.0 §4.1.5.3).
         cns::COMMAND_SET_NAMESPACE if csi == 0 => namespace().map(|_| [0; IDENTIFY_BYTES]),
         cns::COMMAND_SET_CONTROLLER if csi == 0 => {
             Ok(NvmController { vsl: max_transfer_exponent() }.to_bytes())
@@ -109,12 +108,12 @@ fn page(
     }
 }
 
-/// The largest transfer, as a power of two of memory pages of 4 KiB.
+/// The largest transfer, as an exponent of two in memory pages of 4 KiB.
 fn max_transfer_exponent() -> u8 {
     (MAX_TRANSFER_BYTES / 4096).trailing_zeros() as u8
 }
 
-/// The model name says which kind of storage loses everything when the target stops, of that which exists for the host.
+/// The model name says whether namespaces that the host sees lose their data when the target stops.
 fn model(subsystem: &Subsystem, access: &Access) -> &'static str {
     let mut namespaces = subsystem.namespaces();
     namespaces.retain(|namespace| access.sees(namespace.nsid));
@@ -130,9 +129,9 @@ fn model(subsystem: &Subsystem, access: &Access) -> &'static str {
     }
 }
 
-/// Optional commands (ONCS): Compare and Verify always, Write Zeroes where each namespace can do that
-/// without data, Dataset Management where each gives blocks back by it. No Compare and Write (fused):
-/// see docs/decisions.md. No reservations.
+/// Optional commands (ONCS): Compare and Verify always, Write Zeroes if every namespace can write zeroes without data,
+/// Dataset Management if every namespace can deallocate blocks. No Compare and Write (fused): see docs/decisions.md. No
+/// reservations.
 fn optional_commands(traits: Traits) -> u16 {
     const COMPARE_AND_VERIFY: u16 = 1 | 1 << 7;
     COMPARE_AND_VERIFY | u16::from(traits.deallocates) << 2 | u16::from(traits.writes_zeroes) << 3
@@ -150,8 +149,8 @@ fn identify_controller(
         serial: SpacePadded::new(&serial),
         model: SpacePadded::new(model(subsystem, &controller.access)),
         firmware: SpacePadded::new(env!("CARGO_PKG_VERSION")),
-        // The subsystem may have more than one port, here or at another target; more than one controller
-        // (one a host) shares it; ANA is reported.
+        // The subsystem may have several ports, here or at another target, and several controllers (one for each host);
+        // ANA is reported.
         cmic: if is_discovery { 1 << 1 } else { 1 | 1 << 1 | 1 << 3 },
         mdts: max_transfer_exponent(),
         cntlid: controller.id,
@@ -169,7 +168,7 @@ fn identify_controller(
         frmw: 1 | 1 << 1,
         npss: 0,
         kas_100ms: 1,
-        // There is no transition: a group is in one state, then in another.
+        // The shortest time: groups change their state at once.
         anatt_s: if is_discovery { 0 } else { 1 },
         anacap: if is_discovery { 0 } else { ANA_STATES | ANA_GROUPS_ARE_FIXED },
         anagrpmax: if is_discovery { 0 } else { MAX_ANA_GROUPS },
@@ -205,7 +204,7 @@ fn identify_namespace(
     IdentifyNamespace {
         nsze: blocks,
         ncap: blocks,
-        // Nothing is told of the use of what is inaccessible (NVM Command Set 1.0 §4.1.5.1).
+        // The usage of an inaccessible namespace is not reported (NVM Command Set 1.0 §4.1.5.1).
         nuse: if is_accessible { blocks } else { 0 },
         // Shared: every host sees it.
         nmic: 1,

@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{NvmCommand, Status};
 
-/// Carries a command out, or begins to.
+/// Executes a command, or starts to.
 #[inline]
 pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) -> Result<(), Close> {
     let outcome = match NvmCommand::parse(command.sqe) {
@@ -18,7 +18,7 @@ pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) -> Result<(
         }
         Ok(NvmCommand::Unknown(_)) => Err(cx.not_carried_out(Status::INVALID_OPCODE.with_dnr())),
         Ok(parsed) => on_namespace(cx, command, parsed),
-        // Only a Pushdown Short that reads nothing.
+        // Only for a Pushdown Short whose first read is empty.
         Err(status) if status.same_code(Status::MALFORMED_REQUEST) => {
             Err(pushdown::malformed(PushdownShort::FIRST_BLOCKS_AT))
         }
@@ -28,7 +28,7 @@ pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) -> Result<(
     Ok(())
 }
 
-/// The rights of which a command needs one.
+/// The rights for a command: it needs one of them.
 #[inline]
 fn needed(parsed: &NvmCommand) -> Rights {
     match parsed {
@@ -36,7 +36,7 @@ fn needed(parsed: &NvmCommand) -> Rights {
         NvmCommand::Write(_)
         | NvmCommand::WriteZeroes(_)
         | NvmCommand::DatasetManagement { .. } => Rights::WRITE,
-        // The rules see to it that who has only this has no functions of its own.
+        // A host with only this right has no functions of its own: Function Load needs LOAD or KEEP.
         NvmCommand::Pushdown | NvmCommand::PushdownShort(_) | NvmCommand::PushdownVector => {
             Rights::RUN
         }
@@ -45,8 +45,8 @@ fn needed(parsed: &NvmCommand) -> Rights {
     }
 }
 
-/// Refuses a command if its namespace is inaccessible where the host came in: it may try again on another
-/// way (NVMe Base 2.0 §8.1.1.3).
+/// Refuses a command if its namespace is inaccessible through the listener that the host uses: the host may retry it on
+/// another path (NVMe Base 2.0 §8.1.1.3).
 #[cold]
 fn check_access(cx: &Context<'_>, namespace: usize) -> Result<(), Refusal> {
     let group = cx.executor.namespace(namespace).ana_group;
@@ -59,7 +59,7 @@ fn check_access(cx: &Context<'_>, namespace: usize) -> Result<(), Refusal> {
     }
 }
 
-/// A command of a namespace.
+/// Executes a command on a namespace.
 #[inline]
 fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand) -> Answered {
     let nsid = command.sqe.nsid;

@@ -16,7 +16,7 @@ use bpfof_nvme::{AdminCommand, SpacePadded, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What there is: [`page`], and those of which hosts hear when they change.
+/// The supported log pages: those of [`page`], and those whose changes cause events.
 const SUPPORTED: &[u8] = &[
     lid::SUPPORTED,
     lid::ERROR,
@@ -46,7 +46,7 @@ pub(super) fn get_log_page(
         if lid != lid::DISCOVERY {
             return Err(unknown(lid));
         }
-        // Before the page is made: what comes in between is news.
+        // Taken before the page is made: a change in between still causes an event.
         let generation = subsystem.log_generation();
         let host = controller.host_nqn();
         let (registry, ends) = (&cx.executor.registry, &cx.connection.ends);
@@ -66,7 +66,7 @@ pub(super) fn get_log_page(
         return answer(cx, command, part, (events::NAMESPACE_CHANGED, rae));
     }
     if lid == lid::ANA {
-        // Before the page is made: what comes in between is news.
+        // Taken before the page is made: a change in between still causes an event.
         let changes = controller.listener.changes();
         let part = part(command, &ana(lsp, &controller, &subsystem), range)?;
         controller.learn_ana();
@@ -79,8 +79,8 @@ pub(super) fn get_log_page(
     Ok(Outcome::Data(Reply::default(), part(command, &page, range)?))
 }
 
-/// Sends a page that hosts are told of when it changes. Reading it allows the next event, which comes
-/// behind it, unless `retain` (RAE) is set.
+/// Sends a log page whose changes cause events. Unless `retain` (RAE) is set, reading it allows the next event, which
+/// is sent after the page.
 fn answer(
     cx: &mut Context<'_>,
     command: &Command<'_>,
@@ -99,22 +99,22 @@ fn unknown(lid: u8) -> Refusal {
     Refusal::new(Status::INVALID_LOG_PAGE.with_dnr(), cause).of_field("LID")
 }
 
-/// The part of a page that a command asks for: what lies behind its end reads as zero (§5.16).
+/// The part of a page that a command requests; bytes behind the page's end are zero (§5.16).
 fn part(
     command: &Command<'_>,
     page: &[u8],
     (offset_bytes, length_bytes): (u64, u64),
 ) -> Result<Vec<u8>, Refusal> {
     if !offset_bytes.is_multiple_of(4) {
-        return Err(Refusal::field("LPO", format!("{offset_bytes} is no multiple of 4")));
+        return Err(Refusal::field("LPO", format!("{offset_bytes} is not a multiple of 4")));
     }
     let rest = usize::try_from(offset_bytes).ok().and_then(|start| page.get(start..));
     let rest = rest.ok_or_else(|| {
-        let cause = format!("{offset_bytes} is behind the end of {} bytes", page.len());
+        let cause = format!("{offset_bytes} is beyond the page's {} bytes", page.len());
         Refusal::field("LPO", cause)
     })?;
     if length_bytes > u64::from(MAX_TRANSFER_BYTES) {
-        let cause = format!("{length_bytes} bytes, where MDTS allows {MAX_TRANSFER_BYTES}");
+        let cause = format!("{length_bytes} bytes, but MDTS allows {MAX_TRANSFER_BYTES}");
         return Err(Refusal::field("NUMD", cause));
     }
     command.check_remote()?;
@@ -124,7 +124,7 @@ fn part(
     Ok(part)
 }
 
-/// A log page, whole.
+/// A whole log page.
 fn page(
     lid: u8,
     nsid: u32,
@@ -134,7 +134,7 @@ fn page(
     let page = match lid {
         lid::SUPPORTED => supported_log_pages(SUPPORTED).to_vec(),
         lid::ERROR => controller.errors.page(),
-        // There is none for each namespace (LPA bit 0).
+        // There are no pages for single namespaces (LPA bit 0).
         lid::SMART if !matches!(nsid, 0 | ALL_NAMESPACES) => {
             return Err(Refusal::field("NSID", "there is one page for the whole controller"));
         }
@@ -146,8 +146,8 @@ fn page(
     Ok(page)
 }
 
-/// The ANA log (§5.16.1.13): the groups that the host sees namespaces of, as they are reached where it came
-/// in; `lsp` is the command's Log Specific Parameter.
+/// The ANA log (§5.16.1.13): the groups with namespaces that the host sees, in their states at the listener that it
+/// uses; `lsp` is the command's Log Specific Parameter.
 fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     let mut namespaces = subsystem.namespaces();
     namespaces.retain(|namespace| controller.access.sees(namespace.nsid));

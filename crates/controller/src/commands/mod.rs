@@ -1,13 +1,12 @@
-//! Commands: each is a function of the [`Command`] and the [`Context`] that it is carried out in.
+//! Commands: each is a function of the [`Command`] and the [`Context`] in which it is executed.
 //!
 //! - [`connect`], [`authentication`], [`fabrics`]: fabrics commands (NVMe Base 2.0 §6).
-//! - [`admin`]: which function carries out which admin command; [`identify`], [`features`], [`logs`],
-//!   [`discovery`], [`events`] those of NVMe; [`functions`], [`file_maps`], [`function_maps`] ours, whose
-//!   data [`upload`] collects.
-//! - [`io`]: which function carries out which I/O command; [`nvm`], [`nvm_optional`] those of the NVM
-//!   command set, [`pushdown`] and [`pushdown_vector`] chains; [`device_done`]: how they end, [`observed`]:
-//!   what is noted of that.
-//! - [`receive`]: commands as they come from a port.
+//! - [`admin`]: dispatches admin commands; [`identify`], [`features`], [`logs`], [`discovery`], [`events`] execute
+//!   those of NVMe; [`functions`], [`file_maps`], [`function_maps`] the vendor-specific ones, whose data [`upload`]
+//!   collects.
+//! - [`io`]: dispatches I/O commands; [`nvm`], [`nvm_optional`] execute those of the NVM command set, [`pushdown`] and
+//!   [`pushdown_vector`] chains; [`device_done`]: completes them; [`observed`]: records slow or observed ones.
+//! - [`receive`]: takes commands from a port.
 
 pub(crate) mod admin;
 pub(crate) mod authentication;

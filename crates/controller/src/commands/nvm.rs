@@ -25,7 +25,7 @@ pub(crate) fn read(
     Ok(Outcome::Pending)
 }
 
-/// The host's buffer has exactly the length of what is read.
+/// Checks that the host's buffer is exactly as long as the data read.
 #[inline]
 fn check_room(command: &Command<'_>, length: u32) -> Result<(), Refusal> {
     let pointer = command.pointer;
@@ -39,7 +39,7 @@ fn check_room(command: &Command<'_>, length: u32) -> Result<(), Refusal> {
 fn no_room(pointer: DataPointer, length: u32) -> Refusal {
     match pointer.length_bytes() {
         room if pointer.is_remote() || room == 0 => wrong_length(room, length),
-        _ => wrong_pointer("what is read needs a descriptor of room at the host"),
+        _ => wrong_pointer("the data read needs a descriptor of memory at the host"),
     }
 }
 
@@ -69,8 +69,8 @@ pub(crate) fn flush(cx: &mut Context<'_>, command: &Command<'_>, namespace: usiz
     Ok(Outcome::Pending)
 }
 
-/// A command's range in bytes, checked against the namespace; `transfers` if data of that length
-/// crosses the network.
+/// A command's range in bytes, checked against the namespace, and, if data of that length crosses
+/// the network (`transfers`), against MDTS.
 #[inline]
 pub(super) fn byte_range(
     x: &Executor,
@@ -85,7 +85,7 @@ pub(super) fn byte_range(
     }
     let length = u64::from(rw.blocks) << namespace.block_shift;
     if transfers && length > u64::from(MAX_TRANSFER_BYTES) {
-        let cause = format!("{length} bytes, where MDTS allows {MAX_TRANSFER_BYTES}");
+        let cause = format!("{length} bytes, but MDTS allows {MAX_TRANSFER_BYTES}");
         return Err(Refusal::field("NLB", cause));
     }
     Ok((rw.slba << namespace.block_shift, length as u32))
@@ -93,6 +93,7 @@ pub(super) fn byte_range(
 
 #[cold]
 pub(super) fn out_of_range(slba: u64, blocks: u32, size: u64) -> Refusal {
-    let cause = format!("{blocks} blocks from {slba} on, of a namespace of {size}");
+    let cause =
+        format!("{blocks} blocks from block {slba} on exceed the namespace of {size} blocks");
     Refusal::new(Status::LBA_OUT_OF_RANGE.with_dnr(), cause).of_field("SLBA")
 }

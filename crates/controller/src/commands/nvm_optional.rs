@@ -11,7 +11,7 @@ use crate::transport::Payload;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{DataPointer, DsmRange, Rw, Status};
 
-/// Data of a Dataset Management command with as many ranges as there can be.
+/// Data of a Dataset Management command with the maximum number of ranges.
 const MAX_RANGES_BYTES: u32 = 256 * DsmRange::BYTES as u32;
 
 /// Compare (NVM Command Set 1.0 §3.2.1).
@@ -33,7 +33,7 @@ pub(crate) fn take_compare(
     Ok(Outcome::Pending)
 }
 
-/// Reads what is to be compared with the command's data, which is here.
+/// Reads the blocks to compare with the command's data, which has arrived.
 pub(crate) fn compare(
     cx: &mut Context<'_>,
     command: CommandId,
@@ -64,12 +64,12 @@ pub(super) fn compare_memory(
     reply
 }
 
-/// The result of a Compare: the same, or not.
+/// The result of a Compare: success if the data is equal.
 pub(super) fn compared(expected: &[u8], found: &[u8]) -> Reply {
     if expected == found { Reply::default() } else { Status::COMPARE_FAILURE.with_dnr().into() }
 }
 
-/// Verify (§3.2.5): reads, and keeps what it has read to itself.
+/// Verify (§3.2.5): reads the blocks and discards the data.
 pub(crate) fn verify(
     cx: &mut Context<'_>,
     command: &Command<'_>,
@@ -109,14 +109,14 @@ pub(crate) fn write_zeroes(
     Ok(Outcome::Pending)
 }
 
-/// Whether a namespace can make ranges zero.
+/// Checks that a namespace can zero ranges.
 fn check_zeroes(x: &Executor, namespace: usize) -> Result<(), Refusal> {
-    supported(x.namespace(namespace).writes_zeroes(), "the namespace makes no ranges zero")
+    supported(x.namespace(namespace).writes_zeroes(), "the namespace does not support Write Zeroes")
 }
 
-/// Whether a namespace gives blocks back.
+/// Checks that a namespace can deallocate blocks.
 fn check_deallocates(x: &Executor, namespace: usize) -> Result<(), Refusal> {
-    supported(x.namespace(namespace).deallocates(), "the namespace gives no blocks back")
+    supported(x.namespace(namespace).deallocates(), "the namespace does not support deallocation")
 }
 
 fn supported(is_supported: bool, why_not: &'static str) -> Result<(), Refusal> {
@@ -145,11 +145,15 @@ pub(crate) fn dataset_management(
             Ok(Outcome::Pending)
         }
         DataPointer::InCapsule { .. } => deallocate(cx, command, (ranges, deallocates), namespace),
-        _ => Err(wrong_pointer("the ranges are neither in the capsule nor at the host")),
+        _ => Err(wrong_pointer(
+            "the descriptor of the ranges points neither into the capsule nor to memory at the \
+             host",
+        )),
     }
 }
 
-/// Begins to deallocate the ranges, which are here. Other attributes are hints we do not use.
+/// Starts to deallocate the ranges in the command's data. Other attributes are hints, which are
+/// ignored.
 pub(super) fn deallocate(
     cx: &mut Context<'_>,
     command: &Command<'_>,
@@ -176,8 +180,8 @@ pub(super) fn deallocate(
     Ok(Outcome::Pending)
 }
 
-/// Hands the next part of a range that is being deallocated to its device, one at a time; false if
-/// there is none left.
+/// Submits the next part of a range to be deallocated to its device, one part at a time; false if
+/// none is left.
 pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool {
     let state = cx.connection.queue.state_mut(command.slot);
     let State::Deallocate(rest) = state else { return false };
@@ -185,7 +189,8 @@ pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool 
     let Some(range) = ranges.get_mut(*next) else { return false };
     let (offset, length) = *range;
     let namespace = *namespace;
-    // A file system may hold up others while it takes blocks from a file, and a drive as well.
+    // Deallocating blocks of a file may delay other users of the file system, and likewise on a
+    // drive.
     let is_memory = cx.executor.namespace(namespace).backend.memory().is_some();
     let part = if is_memory { length } else { length.min(ZEROES_PART_BYTES) };
     *range = (offset + part, length - part);
@@ -197,13 +202,13 @@ pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool 
     true
 }
 
-/// Whether a command has ranges that were not deallocated.
+/// Whether a command has ranges that have not been deallocated yet.
 pub(super) fn has_ranges(state: &State) -> bool {
     matches!(state, State::Deallocate(rest) if rest.next < rest.ranges.len())
 }
 
-/// Zeroes of a memory namespace are due: offset and length in bytes. They end here unless they are
-/// still `wanted`.
+/// Zeroes a range of a memory namespace (offset and length in bytes) when it is due. Ends the
+/// command if it is no longer `wanted`.
 pub(crate) fn zero_memory(
     cx: &mut Context<'_>,
     namespace: usize,

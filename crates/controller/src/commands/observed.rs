@@ -1,4 +1,4 @@
-//! What is noted of commands that have ended, where somebody watches or they were slow.
+//! Records commands that have ended, if an observer watches them or they were slow.
 
 use crate::connection::Connection;
 use crate::executor::Executor;
@@ -8,7 +8,7 @@ use crate::queue::Slot;
 use bpfof_chain::{ChainId, Outcome as ChainOutcome};
 use bpfof_nvme::Status;
 
-/// Notes a command that is no chain.
+/// Records a command that is not a chain.
 #[cold]
 pub(super) fn command_ended(
     connection: &Connection,
@@ -31,13 +31,14 @@ pub(super) fn command_ended(
     });
 }
 
-/// What a place had of a chain is not of this command.
+/// Clears the values that an earlier chain left in this entry.
 fn clear_chain(observed: &mut Observed) {
     let chain = &mut observed.chain;
     (chain.hops, chain.units, chain.is_logged) = (0, 0, false);
 }
 
-/// Notes a chain of a command that came at `begun_ns`, whose arena has not been given back.
+/// Records a chain of a command that arrived at `begun_ns`. The chain's arena must not have been
+/// released yet.
 #[cold]
 pub(super) fn chain_ended(
     connection: &Connection,

@@ -1,4 +1,5 @@
-//! Pushdown: a command begins a chain, and its end answers the command (docs/protocol.md).
+//! Pushdown: a command starts a chain, and the end of the chain answers the command
+//! (docs/protocol.md).
 
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
 use super::observed;
@@ -21,14 +22,14 @@ use bpfof_nvme::{DataPointer, Sqe, Status, opcode};
 
 const _: () = assert!(WHOLE_NAMESPACE == 0, "Pushdown Short and file maps reserve file id 0");
 const _: () = assert!(DEFAULT_SCRATCH_BYTES as usize == abi::DEFAULT_SCRATCH_BYTES);
-// Arguments are limited by the capsule. One that fills the default scratch always fits.
+// The capsule limits arguments. An argument that fills the default scratch always fits.
 const _: () =
     assert!(32 + 16 * abi::MAX_READS + abi::DEFAULT_SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);
 
 /// docs/protocol.md, Pushdown.
 #[inline]
 pub(crate) fn pushdown(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
-    command.check_in_capsule("the request is in the capsule")?;
+    command.check_in_capsule("the request must be in the capsule")?;
     let request = PushdownRequest::parse(command.data, abi::MAX_READS as u16)
         .map_err(|error| malformed(error.at))?;
     let header = request.header();
@@ -70,7 +71,7 @@ pub(crate) fn short(
 ) -> Answered {
     let pointer = command.pointer;
     if !pointer.is_remote() && pointer != DataPointer::None {
-        return Err(wrong_pointer("the answer needs a descriptor of room at the host"));
+        return Err(wrong_pointer("the answer needs a descriptor of memory at the host"));
     }
     let nsid = command.sqe.nsid;
     let id = u32::from(short.file);
@@ -128,11 +129,13 @@ fn begin(
     }
 }
 
-/// A chain of this connection has ended: answers and releases it.
+/// Answers the command of a chain that has ended, and releases the chain's arena.
 #[inline]
 pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: ChainOutcome) {
     let taken = cx.connection.queue.vacate(slot);
-    let State::Chain { namespace, .. } = taken.state else { unreachable!("it is a chain's") };
+    let State::Chain { namespace, .. } = taken.state else {
+        unreachable!("the slot belongs to a chain")
+    };
     let usage = count(cx, (namespace, taken.begun_ns), chain, &outcome);
     match outcome {
         Ok(Answer { hops, length_bytes }) => {
@@ -151,7 +154,7 @@ pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: Ch
     cx.fetch_more();
 }
 
-/// Counts a chain that has ended, of a command that came then.
+/// Counts the end of a chain whose command arrived at `begun_ns`.
 #[inline]
 pub(super) fn count(
     cx: &mut Context<'_>,
@@ -177,7 +180,7 @@ pub(super) fn count(
     usage
 }
 
-/// A chain has failed: counts and logs that. How the host is to be told.
+/// Counts and logs the failure of a chain. Returns the refusal for the host.
 pub(super) fn failed(
     cx: &mut Context<'_>,
     namespace: usize,
@@ -198,9 +201,10 @@ pub(super) fn failed(
     let is_gone = executor.namespaces.is_leaving(namespace);
     let refusal = match error {
         ChainError::Device if is_gone => namespace_gone(),
-        // No device has failed.
+        // The device has not failed: the chain was cut short because the connection closes.
         ChainError::Device if connection.is_abandoned => {
-            Refusal::new(Status::ABORTED_SQ_DELETION, "the connection closes").with_dwords(0, hops)
+            Refusal::new(Status::ABORTED_SQ_DELETION, "the connection is closing")
+                .with_dwords(0, hops)
         }
         error => Refusal::of_chain(error, hops),
     };
@@ -208,10 +212,10 @@ pub(super) fn failed(
     refusal
 }
 
-/// A chain that has rested has been granted an arena: it goes on.
+/// Continues a resting chain that has been granted an arena.
 ///
 /// # Errors
-/// If it cannot: it is to end so.
+/// The chain cannot continue, and must end with this refusal.
 pub(crate) fn resume(cx: &mut Context<'_>, resting: Resting) -> Result<(), Refusal> {
     let slot = resting.slot;
     let command = cx.command(slot);
@@ -234,19 +238,19 @@ pub(crate) fn resume(cx: &mut Context<'_>, resting: Resting) -> Result<(), Refus
     Ok(())
 }
 
-/// A chain without an arena ends.
+/// Ends a resting chain, which has no arena.
 pub(crate) fn end_resting(cx: &mut Context<'_>, slot: u16, refusal: &Refusal) {
     cx.connection.note_refusal((opcode::nvm::PUSHDOWN, 0), refusal, cx.executor.now_ns);
     let taken = cx.connection.queue.vacate(slot);
     cx.respond(&taken, refusal.reply, Payload::None);
 }
 
-/// Begins to wait if a command needs an arena and there is none for it; whether that is so.
+/// If a command needs an arena and none is free for it, makes it wait. Returns whether it waits.
 #[inline]
 pub(crate) fn wait_for_arena(cx: &mut Context<'_>, sqe: &Sqe) -> bool {
     let Context { connection, executor } = cx;
     let may_run = |association: &Association| association.rights.intersects(Rights::RUN);
-    // Who may not run chains makes no others give way: it is refused.
+    // A host that may not run chains must not make other chains give way: its command is refused.
     let waits = matches!(sqe.opcode, opcode::nvm::PUSHDOWN | opcode::nvm::PUSHDOWN_SHORT)
         && connection.phase.association().is_some_and(may_run)
         && !executor.may_start_chain(connection.index);
@@ -257,13 +261,13 @@ pub(crate) fn wait_for_arena(cx: &mut Context<'_>, sqe: &Sqe) -> bool {
     waits
 }
 
-/// Malformed Request: the field at this byte of the request is at fault.
+/// Malformed Request, for the field at this byte of the request.
 pub(crate) fn malformed(at: u32) -> Refusal {
-    let cause = "the request breaks a rule at the byte that DW0 tells";
+    let cause = "the request is malformed at the byte that DW0 gives";
     Refusal::new(Status::MALFORMED_REQUEST.with_dnr(), cause).with_dwords(at, 0)
 }
 
-/// The chain's namespace is none any more.
+/// The refusal of a chain whose namespace has been removed.
 pub(super) fn namespace_gone() -> Refusal {
     Refusal::new(Status::INVALID_NAMESPACE.with_dnr(), "the namespace has been removed")
 }

@@ -1,7 +1,7 @@
-//! Pushdown Vector: a command begins many chains, and the end of the last answers it (docs/protocol.md).
+//! Pushdown Vector: a command starts many chains, and the end of the last one answers it (docs/protocol.md).
 //!
-//! Its chains begin one by one, as arenas become free for the connection, and a few at a time where they
-//! wait for nothing but memory. Each leaves a record and its answer in the buffer that is sent at the end.
+//! The chains start one by one, as arenas become free for the connection, and only a few at a time if they wait for
+//! nothing but memory. Each chain leaves a record and its answer in a buffer, which is sent at the end.
 
 use super::context::{Answered, Command, Context, Outcome};
 use super::pushdown::{count, failed, malformed, namespace_gone};
@@ -20,9 +20,9 @@ use bpfof_function::abi;
 use bpfof_nvme::opcode::nvm::PUSHDOWN_VECTOR;
 use bpfof_nvme::vendor_specific::PushdownVectorRequest;
 
-/// Takes a vector of chains. They begin with [`start_more`].
+/// Takes a vector of chains. [`start_more`] starts them.
 pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
-    command.check_in_capsule("the request is in the capsule")?;
+    command.check_in_capsule("the request must be in the capsule")?;
     let files_max = abi::MAX_READS as u16;
     let request = PushdownVectorRequest::parse(command.data, files_max, MAX_VECTOR_CHAINS)
         .map_err(|error| malformed(error.at))?;
@@ -35,7 +35,7 @@ pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usiz
     }
     command.check_answer_room(header.room_bytes)?;
     let bytes = header.room_bytes + command.data.len() as u32;
-    // Room that is new to the process is made of zeroes.
+    // A buffer that is new to the process must be zeroed.
     cx.executor.spend(u64::from(header.room_bytes) / ZEROES_PER_UNIT);
     let buffer = cx.executor.buffers.take(bytes as usize);
     let unit_bytes = cx.executor.namespace(namespace).unit_bytes();
@@ -47,15 +47,15 @@ pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usiz
     Ok(Outcome::Pending)
 }
 
-/// Begins chains of a connection's vectors: as many as may run and there are arenas for, until so many
-/// units are spent.
+/// Starts chains of a connection's vectors, as many as may run and as there are arenas for, until `until` units are
+/// spent.
 pub(crate) fn start_more(cx: &mut Context<'_>, until: u64) {
     while let Some(place) = cx.connection.vectors.next_unstarted() {
         let Context { connection, executor } = cx;
         let slot = connection.vectors.get(place).slot;
         let Some(namespace) = connection.queue.slot(slot).state.namespace() else { return };
         let at_a_time = executor.vector_chains_at_a_time(namespace);
-        // One that waits goes on when it is granted an arena.
+        // A vector that waits continues when it is granted an arena.
         if connection.waiters.vector_since_ns.is_some() || connection.vectors.running >= at_a_time {
             return;
         }
@@ -71,7 +71,7 @@ pub(crate) fn start_more(cx: &mut Context<'_>, until: u64) {
     }
 }
 
-/// Begins the next chain.
+/// Starts the next chain.
 #[inline]
 fn start_next(cx: &mut Context<'_>, namespace: usize) {
     let Context { connection, executor } = cx;
@@ -102,7 +102,7 @@ fn start_next(cx: &mut Context<'_>, namespace: usize) {
     }
 }
 
-/// A chain of a vector has ended: notes its answer and releases it.
+/// Stores the answer of a chain that has ended, and releases the chain's arena.
 #[inline]
 pub(crate) fn ended(
     cx: &mut Context<'_>,
@@ -113,7 +113,7 @@ pub(crate) fn ended(
     cx.connection.vectors.running -= 1;
     let taken = cx.connection.queue.slot(slot);
     let State::Vector { namespace, vector: place, .. } = taken.state else {
-        unreachable!("it is a vector's")
+        unreachable!("the slot belongs to a vector")
     };
     let begun_ns = taken.begun_ns;
     let usage = count(cx, (namespace, begun_ns), chain, &outcome);
@@ -132,7 +132,7 @@ pub(crate) fn ended(
     answer_if_over(cx, place);
 }
 
-/// A chain of a vector ends that is in no arena.
+/// Ends a chain that has no arena.
 pub(crate) fn end(cx: &mut Context<'_>, slot: u16, entry: u16, refusal: &Refusal) {
     let Context { connection, executor } = cx;
     connection.note_refusal((PUSHDOWN_VECTOR, 0), refusal, executor.now_ns);
@@ -162,8 +162,8 @@ fn answer_if_over(cx: &mut Context<'_>, place: u32) {
     cx.fetch_more();
 }
 
-/// The connection closes: chains that have not begun are forgotten, those that rest as well if chains are cut short,
-/// and with the last of a vector the vector. Others come back.
+/// Called when the connection closes. Drops chains that have not started, and also resting chains if `cuts_chains`;
+/// drops each vector that has no chain left. Running chains still end later.
 pub(crate) fn abandon(cx: &mut Context<'_>, cuts_chains: bool) {
     let Context { connection, executor } = cx;
     let forgotten = if cuts_chains { connection.waiters.resting.len() } else { 0 };

@@ -1,4 +1,4 @@
-//! Commands as they come from a port.
+//! Takes commands from a port.
 
 use super::context::{Close, Command, Context};
 use super::{admin as admin_commands, connect, io, nvm_optional, pushdown, pushdown_vector};
@@ -10,15 +10,14 @@ use crate::transport::{Arrival, Fetched, Input, Payload};
 use bpfof_nvme::opcode::{admin, nvm};
 use bpfof_nvme::{DataPointer, Sqe, Status};
 
-/// Works on what has been received behind the first `used` bytes or messages of the input; returns how
-/// many more it has used. The rest must come again, with more behind it or once the connection is no
-/// longer paused.
+/// Processes the input after its first `begin` bytes or messages; returns how many more it has used. The caller must
+/// pass the rest again, once more has arrived or the connection is no longer paused.
 ///
-/// It stops after a few PDUs, so that the clock can be looked at, and when `until` units are spent; on queues that are
-/// not for I/O behind a command, or behind the data that one has waited for.
+/// Stops after a few PDUs, so that the reactor can read the clock, and when `until` units are spent. On a queue that is
+/// not an I/O queue, also stops after a command, or after the data that a command has waited for.
 ///
 /// # Errors
-/// If the connection is over. What the peer is to hear of that is to be sent.
+/// The connection is over. A message for the peer may be in the send buffer and must still be sent.
 pub(crate) fn receive(
     cx: &mut Context<'_>,
     input: &Input,
@@ -46,7 +45,7 @@ pub(crate) fn receive(
         has_ended |= !is_piece;
         arrived(cx, arrival, (input, used))?;
         used += length;
-        // It has a host and an association now, whose shares count what comes behind Connect.
+        // The connection has a host and an association now: input after Connect is charged to their shares.
         if cx.connection.asks.connected {
             cx.connection.has_more = true;
             break;
@@ -60,11 +59,11 @@ pub(crate) fn receive(
         cx.executor.spend(bytes as u64 / BYTES_PER_UNIT);
     }
     let connection = &mut *cx.connection;
-    // The command stays where it was received, with all that came after it.
+    // A command that waits for an arena stays in the input, with everything after it.
     if connection.waiters.command_since_ns.is_some() {
         used -= length;
     }
-    // A connection that has stopped does not let the peer finish.
+    // If the loop stopped early, the peer is not to blame for an unfinished PDU.
     let is_unfinished = !connection.has_more && connection.port.is_within(used, input.len());
     let arrivals = &mut connection.arrivals;
     let begun_ns = arrivals.unfinished_since_ns.filter(|_| !has_ended);
@@ -80,7 +79,7 @@ fn arrived(
     (input, at): (&Input, usize),
 ) -> Result<(), Close> {
     match arrival {
-        // Not moved: it is large.
+        // By reference: the command is large.
         Arrival::Command { ref sqe, data, intact } => {
             let units = if cx.connection.phase.is_io() { COMMAND_UNITS } else { ADMIN_UNITS };
             cx.executor.spend(units + data.len() as u64 / BYTES_PER_UNIT);
@@ -126,8 +125,8 @@ fn take(
     Ok(())
 }
 
-/// What holds for every command: no fused operations (bits 1:0), SGLs (bits 7:6, NVMe Base 2.0
-/// §3.3.3.1), data that is intact and matches its descriptor.
+/// Checks the rules for every command: no fused operations (bits 1:0), SGLs (bits 7:6, NVMe Base 2.0 §3.3.3.1), intact
+/// data that matches its descriptor.
 #[inline]
 fn is_well_formed(command: &Command<'_>, intact: bool) -> bool {
     let Command { sqe, pointer, data } = command;
@@ -135,14 +134,14 @@ fn is_well_formed(command: &Command<'_>, intact: bool) -> bool {
         DataPointer::InCapsule { offset_bytes, length_bytes } => {
             offset_bytes == 0 && length_bytes as usize == data.len()
         }
-        // Of these the request is in the capsule, and the descriptor has room for the answer.
+        // These commands have the request in the capsule, and a descriptor of room for the answer.
         DataPointer::Keyed { .. } => data.is_empty() || may_have_both(sqe.opcode),
         _ => data.is_empty(),
     };
     intact && fits && sqe.flags & 0x03 == 0 && sqe.flags & 0xc0 != 0
 }
 
-/// Whether a command may have data in its capsule, and be answered elsewhere.
+/// Whether a command may have data in its capsule and a descriptor of room for its answer.
 fn may_have_both(opcode: u8) -> bool {
     matches!(opcode, nvm::PUSHDOWN | nvm::PUSHDOWN_VECTOR | admin::MAP_GET)
 }
@@ -155,15 +154,15 @@ fn refuse_malformed(cx: &mut Context<'_>, command: &Command<'_>, intact: bool) {
     } else if command.sqe.flags & 0x03 != 0 {
         Refusal::field("FUSE", "fused operations are not supported")
     } else if command.sqe.flags & 0xc0 == 0 {
-        Refusal::field("PSDT", "fabrics commands have SGLs")
+        Refusal::field("PSDT", "commands over fabrics must use SGLs")
     } else {
-        let cause = "it does not describe the data that is in the capsule";
+        let cause = "it does not match the data in the capsule";
         Refusal::new(Status::DATA_SGL_LENGTH_INVALID.with_dnr(), cause).of_field("SGL1")
     };
     cx.refuse(command.sqe, &refusal);
 }
 
-/// The data that a command has waited for is not what the host has sent.
+/// Refuses a command whose fetched data does not match its digest.
 #[cold]
 fn refuse_damaged(cx: &mut Context<'_>, slot: u16) {
     let cause = "its data does not match the digest";
@@ -190,7 +189,7 @@ fn refuse_damaged(cx: &mut Context<'_>, slot: u16) {
     cx.respond(&taken, refusal.reply, Payload::None);
 }
 
-/// All of a command's data has been fetched.
+/// Continues a command whose data has been fetched completely.
 fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
     let Fetched { slot, buffer, intact } = fetched;
     cx.connection.queue.arrived(slot, cx.executor.now_ns);

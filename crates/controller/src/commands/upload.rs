@@ -1,4 +1,4 @@
-//! Objects that come in several commands (docs/protocol.md, Uploads).
+//! Objects that are uploaded in several commands (docs/protocol.md, Uploads).
 
 use super::context::{Command, Context};
 use crate::association::{AdminState, PartialUpload};
@@ -8,7 +8,7 @@ use bpfof_function::memory::Charge;
 use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{Installation, Upload};
 
-/// Which object is uploaded: there is one of each kind at a time.
+/// The kind of an uploaded object: there is at most one upload of each kind at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Function,
@@ -24,17 +24,17 @@ impl Kind {
     }
 }
 
-/// What a part of an upload leads to.
+/// The result of a part of an upload.
 pub(super) enum Part {
-    /// Its data is to be fetched: so many bytes.
+    /// Its data must be fetched first: so many bytes.
     NeedData(u32),
-    /// More parts are to come.
+    /// More parts must follow.
     Taken,
     /// The object is complete.
     Whole(PartialUpload),
 }
 
-/// Takes a part of an object of at most `limit` bytes. A part that does not fit ends the upload.
+/// Takes a part of an object of at most `limit` bytes. An invalid part ends the upload.
 pub(super) fn take_part(
     cx: &mut Context<'_>,
     command: &Command<'_>,
@@ -93,11 +93,11 @@ fn check(
         return Err(Refusal::field("SGL1", cause));
     }
     if total_bytes as usize > limit {
-        let cause = format!("{total_bytes} bytes, where {limit} is most");
+        let cause = format!("{total_bytes} bytes; at most {limit} are allowed");
         return Err(Refusal::field("TOTAL", cause));
     }
     if offset_bytes.checked_add(length).is_none_or(|end| end > total_bytes) {
-        let cause = format!("{length} bytes at {offset_bytes}, of {total_bytes} in all");
+        let cause = format!("{length} bytes at {offset_bytes} exceed the total of {total_bytes}");
         return Err(Refusal::field("OFFSET", cause));
     }
     let follows = |partial: &PartialUpload| {
@@ -105,7 +105,7 @@ fn check(
             == (offset_bytes as usize, total_bytes, installation)
     };
     if offset_bytes > 0 && !begun.is_some_and(follows) {
-        return Err(Refusal::field("OFFSET", "it does not go on with the upload that has begun"));
+        return Err(Refusal::field("OFFSET", "it does not continue the upload in progress"));
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! What can be wrong with a configuration.
+//! Errors in a configuration.
 
 use crate::limits::{MAX_LISTENERS, MAX_NSID};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What is wrong with a configuration, and where.
+/// An error in a configuration, and where it is.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A namespace option.
@@ -12,9 +12,9 @@ pub enum ConfigError {
         "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], mem:file=FILE[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…], concat:path=FILE,path=FILE[,size=…] or nvme:path=/dev/ngXnY, each with [,lba=512][,nqn=NAME][,nsid=1][,uuid=UUID][,anagrpid=1]"
     )]
     Namespace {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The file cannot be read.
@@ -22,10 +22,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The file's contents; the message names line and column.
+    /// The file's contents are invalid; the message names line and column.
     #[error("{path}: {message}")]
     File {
         /// The file.
@@ -36,50 +36,50 @@ pub enum ConfigError {
     /// No chain could ever run.
     #[error("{0} is 0, so nothing could be pushed down: it must be 1 or more")]
     NoChains(&'static str),
-    /// Two reactors that never sleep would take each other's time.
-    #[error("cores has {0} twice, and with poll a processor has room for one reactor")]
+    /// Two reactors that never sleep would compete for one processor.
+    #[error("cores has {0} twice, but with poll a processor has room for only one reactor")]
     SameCore(usize),
-    /// Too little memory beside that of the namespaces.
+    /// Too little memory besides that of the namespaces.
     #[error(
         "memory-max is {given_bytes} bytes, of which namespaces in memory take {namespace_bytes}: \
          it must be {needed_bytes} bytes or more"
     )]
     Memory {
-        /// What is configured.
+        /// The configured limit.
         given_bytes: u64,
-        /// What the namespaces take of it.
+        /// The part of it that namespaces take.
         namespace_bytes: u64,
-        /// The least that would do.
+        /// The minimum.
         needed_bytes: u64,
     },
-    /// Namespaces in memory that the machine has not.
+    /// Namespaces in memory are larger than the machine's memory.
     #[error(
-        "mem:size=: namespaces in memory have {size_bytes} bytes together, and the machine, or its control \
-         group, {machine_bytes}: make them smaller, serve files, or give --overcommit-memory if most of them \
-         stays unwritten"
+        "mem:size=: namespaces in memory have {size_bytes} bytes together, but the machine or its \
+         control group has {machine_bytes}: make them smaller, serve files, or give \
+         --overcommit-memory if most of their blocks stay unwritten"
     )]
     NamespaceMemory {
-        /// What is configured.
+        /// Their total size.
         size_bytes: u64,
-        /// What there is.
+        /// The machine's memory.
         machine_bytes: u64,
     },
     /// No connection could ever be made.
-    #[error("{0} is 0, so nobody could connect: it must be 1 or more")]
+    #[error("{0} is 0, so that no host could connect: it must be 1 or more")]
     NoConnections(&'static str),
-    /// Other machines reach the target, and nothing says who may.
+    /// Other machines reach the target, and no rule says which may connect.
     #[error(
-        "{0} is reached by other machines, and no [[host]] rule says who may connect: write rules in \
-         the --config file (docs/security.md), or allow-any-host = true (--allow-any-host) if everybody \
-         on that network may read and write everything"
+        "{0} is reachable from other machines, but there are no [[host]] rules: write rules in the \
+         --config file (docs/security.md), or allow-any-host = true (--allow-any-host) if every \
+         host on that network may read and write everything"
     )]
     AnyHost(SocketAddr),
-    /// A rule that makes no sense.
+    /// A rule that is invalid.
     #[error("the [[host]] rule of {nqn:?}: {why}")]
     Rule {
-        /// The host that it names.
+        /// The host that the rule names.
         nqn: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// No namespace at all.
@@ -87,7 +87,8 @@ pub enum ConfigError {
     NoNamespace,
     /// Two namespaces of a subsystem have one id.
     #[error(
-        "{nqn} has two namespaces with id {nsid}: one without nsid= has its position as its id; give each an nsid= of its own"
+        "{nqn} has two namespaces with id {nsid}: a namespace without nsid= gets its position as \
+         its id; give each its own nsid="
     )]
     SameId {
         /// The subsystem.
@@ -95,31 +96,34 @@ pub enum ConfigError {
         /// The id.
         nsid: u32,
     },
-    /// Namespaces without an id of their own beyond what there can be.
+    /// A subsystem has more namespaces than there are ids.
     #[error("{nqn} has more than {MAX_NSID} namespaces")]
     TooMany {
         /// The subsystem.
         nqn: String,
     },
-    /// Nowhere to listen, or at too many addresses.
-    #[error("listen has {0} addresses: it has 1 to {MAX_LISTENERS}")]
+    /// No address to listen on, or too many.
+    #[error("listen has {0} addresses, not 1 to {MAX_LISTENERS}")]
     Listeners(usize),
     /// Two listeners at one address.
     #[error("listen has {0} twice")]
     SameAddress(SocketAddr),
     /// A listener whose connections TLS cannot protect.
     #[error(
-        "{0} listens for RDMA, which has no TLS, and tls is \"required\"; listen for TCP only, or set tls to \"allowed\""
+        "{0} listens for RDMA, which has no TLS, but tls is \"required\"; listen only for TCP, or \
+         set tls to \"allowed\""
     )]
     RdmaWithoutTls(SocketAddr),
-    /// Two listeners with one number.
+    /// Two listeners with the same id.
     #[error(
-        "listen has the id {0} twice: one without id= has its position as its id; give each an id= of its own"
+        "listen has the id {0} twice: an address without id= gets its position as its id; give \
+         each its own id="
     )]
     SamePortId(u16),
     /// Two namespaces with one UUID.
     #[error(
-        "two namespaces have the uuid of {nqn} namespace {nsid}: hosts would take them for one disk"
+        "two namespaces have the uuid of {nqn} namespace {nsid}: hosts would treat them as one \
+         disk"
     )]
     SameUuid {
         /// The subsystem of one of them.
@@ -128,10 +132,10 @@ pub enum ConfigError {
         nsid: u32,
     },
     /// Two namespaces in one file.
-    #[error("{0} is in two places of the configuration; a file has one namespace")]
+    #[error("{0} is configured twice; a file can serve only one namespace")]
     SameFile(PathBuf),
-    /// A setting that differs from that of the running target.
-    #[error("{0} cannot change while the target runs; restart it for that")]
+    /// A setting differs from the running target's and cannot change.
+    #[error("{0} cannot change while the target runs; restart the target")]
     Fixed(&'static str),
     /// Not an NVMe qualified name.
     #[error(

@@ -1,4 +1,4 @@
-//! Where hosts reach the target, as `--listen` and the file write it.
+//! The addresses of a target, as in `--listen` and in the file.
 
 use super::values::parse_address;
 use crate::limits::MAX_ANA_GROUPS;
@@ -14,31 +14,31 @@ use std::str::FromStr;
 /// One address that the target listens on: a port of the NVM subsystem, as the specification calls it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Where to listen.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// What the discovery log says instead, where hosts reach it by another address.
+    /// The address for the discovery log, if hosts reach the listener by another one.
     pub advertise: Option<Advertised>,
-    /// Its number in the discovery log (PORTID), not 0; if none is given, its position.
+    /// Its number in the discovery log (PORTID), not 0; the default is its position.
     pub port_id: Option<u16>,
-    /// How well namespaces are reached here.
+    /// The ANA states of namespaces at this listener.
     pub ana: AnaStates,
-    /// What carries connections.
+    /// The transport of its connections.
     pub transport: Transport,
 }
 
-/// What carries connections to a listener.
+/// The transport of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// NVMe/TCP.
     #[default]
     Tcp,
-    /// NVMe/RDMA, by a network card of this machine.
+    /// NVMe/RDMA, with a network card of this machine.
     Rdma,
 }
 
 impl Transport {
-    /// As configurations write it.
+    /// The name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl FromStr for Transport {
     }
 }
 
-/// All of them, in order.
+/// All listeners, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listeners(pub Vec<ListenConfig>);
 
@@ -69,20 +69,20 @@ pub struct Listeners(pub Vec<ListenConfig>);
 pub struct Advertised {
     /// An IP address, or a name that hosts resolve.
     pub host: String,
-    /// None: that of the listener.
+    /// None: the listener's port.
     pub port: Option<u16>,
 }
 
-/// How well a namespace is reached (NVMe Base 2.0 §8.1.1), with the numbers of the specification.
+/// The accessibility of a namespace (NVMe Base 2.0 §8.1.1), with the numbers of the specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaState {
-    /// As well as can be.
+    /// With the best performance.
     #[default]
     Optimized = AnaGroup::OPTIMIZED as isize,
-    /// Less well: hosts come this way only if no other is better.
+    /// With less performance: hosts use this path only if no other is better.
     NonOptimized = AnaGroup::NON_OPTIMIZED as isize,
-    /// Not now: I/O ends with the status Asymmetric Access Inaccessible.
+    /// Not accessible now: I/O ends with the status Asymmetric Access Inaccessible.
     Inaccessible = AnaGroup::INACCESSIBLE as isize,
 }
 
@@ -91,14 +91,14 @@ pub enum AnaState {
 pub struct AnaStates([AnaState; MAX_ANA_GROUPS as usize]);
 
 impl AnaState {
-    /// All, with their names.
+    /// All states with their names.
     const NAMES: [(AnaState, &'static str); 3] = [
         (AnaState::Optimized, "optimized"),
         (AnaState::NonOptimized, "non-optimized"),
         (AnaState::Inaccessible, "inaccessible"),
     ];
 
-    /// As configurations write it.
+    /// The name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         AnaState::NAMES.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
@@ -128,13 +128,13 @@ impl AnaStates {
         AnaStates([state; MAX_ANA_GROUPS as usize])
     }
 
-    /// That of a group, from 1 on.
+    /// The state of a group; groups count from 1.
     #[must_use]
     pub fn of(&self, group: u32) -> AnaState {
         self.0.get(group.wrapping_sub(1) as usize).copied().unwrap_or_default()
     }
 
-    /// Gives a group another state.
+    /// Sets the state of a group.
     ///
     /// # Errors
     /// There is no such group.
@@ -145,9 +145,9 @@ impl AnaStates {
     }
 }
 
-/// Why an ANA group is refused.
+/// The error for an invalid ANA group.
 pub(crate) fn no_group(group: impl fmt::Display) -> String {
-    format!("an ANA group is 1 to {MAX_ANA_GROUPS}, not {group}")
+    format!("an ANA group must be 1 to {MAX_ANA_GROUPS}, not {group}")
 }
 
 impl FromStr for Advertised {
@@ -169,7 +169,7 @@ impl FromStr for Advertised {
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) => match port.parse() {
                 Ok(port) => (host, Some(port)),
-                Err(_) => return bad("no such port"),
+                Err(_) => return bad("invalid port"),
             },
             None => (text, None),
         };
@@ -190,11 +190,11 @@ impl Advertised {
             host.len() < 254 && host.split('.').all(label)
         };
         match self.host.parse::<IpAddr>() {
-            _ if self.port == Some(0) => bad("port 0 is none"),
-            Ok(ip) if ip.is_unspecified() => bad("that address is nowhere"),
+            _ if self.port == Some(0) => bad("port 0 is invalid"),
+            Ok(ip) if ip.is_unspecified() => bad("that address is unspecified"),
             Ok(_) => Ok(self),
             Err(_) if is_name(&self.host) => Ok(self),
-            Err(_) => bad("neither an address nor a name"),
+            Err(_) => bad("neither an IP address nor a host name"),
         }
     }
 }
@@ -243,9 +243,9 @@ impl FromStr for ListenConfig {
         let mut seen = Vec::new();
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
-            // Groups have states of their own.
+            // `ana` may be given once for each group.
             if key != "ana" && seen.contains(&key) {
-                return Err(format!("{key}= is there twice"));
+                return Err(format!("{key}= is given twice"));
             }
             seen.push(key);
             match key {
@@ -355,7 +355,7 @@ impl<'de> Deserialize<'de> for ListenConfig {
     }
 }
 
-/// A text, or a list.
+/// A text, or a list of texts and tables.
 struct AllVisitor;
 
 impl<'de> Visitor<'de> for AllVisitor {
@@ -407,12 +407,12 @@ mod tests {
             assert_eq!(config.advertise.expect("it is there").to_string(), advertised);
         }
         for (text, reason) in [
-            ("nowhere", "is no IP address with a port"),
+            ("nowhere", "is not an IP address with a port"),
             ("127.0.0.1:1,advertise=0.0.0.0:1", "nowhere"),
             ("127.0.0.1:1,advertise=a:0", "port 0"),
-            ("127.0.0.1:1,advertise=a:x", "no such port"),
-            ("127.0.0.1:1,advertise=a..b", "neither an address nor a name"),
-            ("127.0.0.1:1,advertise=a b", "neither an address nor a name"),
+            ("127.0.0.1:1,advertise=a:x", "invalid port"),
+            ("127.0.0.1:1,advertise=a..b", "neither an IP address nor a host name"),
+            ("127.0.0.1:1,advertise=a b", "neither an IP address nor a host name"),
             ("127.0.0.1:1,id=0", "not 1 to 65535"),
             ("127.0.0.1:1,ana=good", "is not optimized"),
             ("127.0.0.1:1,ana=0:optimized", "1 to 32, not 0"),
@@ -420,8 +420,8 @@ mod tests {
             ("127.0.0.1:1,transport=fc", "neither tcp nor rdma"),
             ("127.0.0.1:1,colour=red", "unknown option"),
             ("127.0.0.1:1,id", "has no value"),
-            ("127.0.0.1:1,id=1,id=2", "id= is there twice"),
-            ("127.0.0.1:1,transport=rdma,transport=tcp", "transport= is there twice"),
+            ("127.0.0.1:1,id=1,id=2", "id= is given twice"),
+            ("127.0.0.1:1,transport=rdma,transport=tcp", "transport= is given twice"),
         ] {
             let message = parse(text).expect_err(text);
             assert!(message.contains(reason), "{text}: {message}");

@@ -1,18 +1,17 @@
-//! How much of the machine's memory the target takes.
+//! The memory that the target uses.
 
 use super::{ConfigError, TargetConfig};
 use crate::machine_memory::machine_bytes;
 
-/// The part of the machine's memory that the target takes beside that of its namespaces, unless it is
-/// told otherwise: a quarter.
+/// By default the target uses this part of the machine's memory besides its namespaces: a quarter.
 const DEFAULT_PART: u64 = 4;
-/// The least that serves a few hosts: buffers, arenas, one connection each.
+/// The minimum for a few hosts: buffers, arenas, one connection each.
 const LEAST_BYTES: u64 = 32 << 20;
-/// What the process takes whoever is connected: the program, rings, stacks, tables.
+/// Memory of the process that does not depend on its hosts: the program, rings, stacks, tables.
 const PROCESS_BYTES: u64 = 16 << 20;
 
 impl TargetConfig {
-    /// What hosts may take together, in bytes, beside namespaces in memory of so many bytes.
+    /// Memory for all hosts together in bytes, besides `namespace_bytes` of namespaces in memory.
     pub(crate) fn hosts_bytes(&self, namespace_bytes: u64) -> Result<usize, ConfigError> {
         let given_bytes = self
             .memory_max_bytes
@@ -24,7 +23,7 @@ impl TargetConfig {
         Ok((given_bytes - namespace_bytes - PROCESS_BYTES) as usize)
     }
 
-    /// That namespaces in memory fit into the machine, unless they may be larger.
+    /// Checks that namespaces in memory fit into the machine, unless overcommitting is allowed.
     pub(super) fn check_memory(&self) -> Result<(), ConfigError> {
         let (size_bytes, machine_bytes) = (self.memory_size_bytes(), machine_bytes());
         if size_bytes > machine_bytes && !self.overcommit_memory {

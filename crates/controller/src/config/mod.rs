@@ -1,4 +1,4 @@
-//! What a target serves: from command-line options or a TOML file.
+//! The configuration of a target: from command-line options or a TOML file.
 
 mod error;
 mod listen;
@@ -23,56 +23,56 @@ pub use tls_mode::TlsMode;
 pub(crate) use values::is_nqn;
 pub use values::{parse_address, parse_cntlids, parse_size, parse_tls_mode};
 
-/// The name a target has unless it is given another.
+/// The default name of a target.
 const DEFAULT_NQN: &str = "nqn.2026-01.io.bpf-of:target";
 
 /// Everything a target needs to start.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Listeners,
-    /// Where to listen for hosts that only ask what there is, usually port 8009. The discovery
-    /// subsystem is reached at `listen` as well.
+    /// The address for hosts that only read the discovery log, usually with port 8009. The discovery subsystem is also
+    /// reached at `listen`.
     pub discovery: Option<SocketAddr>,
-    /// Ids of controllers. Those of targets that serve one subsystem together must differ: hosts refuse a
-    /// second controller of one id.
+    /// Ids for controllers. Targets that serve one subsystem together need different ranges: hosts refuse a second
+    /// controller with the same id.
     pub cntlids: RangeInclusive<u16>,
-    /// NVMe qualified name of the subsystem of namespaces that name none.
+    /// NVMe qualified name of the subsystem for namespaces that do not name one.
     pub nqn: String,
-    /// Namespaces; in each subsystem the ids are from 1 in this order, but where one is given.
+    /// Namespaces. In each subsystem ids count from 1 in this order, except where an id is given.
     pub namespaces: Vec<NamespaceConfig>,
-    /// The processors to run a reactor on. Empty: one reactor, not pinned.
+    /// The processors that get a reactor each. Empty: one reactor, not pinned.
     pub cores: Vec<usize>,
-    /// Never sleep: for processors that do nothing else.
+    /// Never sleep: for processors that have no other work.
     pub poll: bool,
-    /// How long to look for work before sleeping, in µs, where looking has paid so far.
+    /// How long to poll for work before sleeping, in µs, as long as polling has paid off so far.
     pub spin_us: u32,
     /// Budgets of each chain.
     pub limits: Limits,
-    /// Memory of the process, in bytes, that of namespaces in memory included. None: that and a quarter
-    /// of the machine's.
+    /// Maximum memory of the process in bytes, including namespaces in memory. None: a quarter of the machine's memory
+    /// in addition to these namespaces.
     pub memory_max_bytes: Option<u64>,
-    /// Namespaces in memory may be larger together than the machine's memory: pages that nobody has
-    /// written take none.
+    /// Whether namespaces in memory may together exceed the machine's memory: unwritten pages take none.
     pub overcommit_memory: bool,
-    /// What one host may have, and how long it may be silent.
+    /// What one host may use, and how long it may be silent.
     pub hosts: HostLimits,
-    /// Who may connect and do what; the first rule about a host counts. None: everybody may do all.
+    /// Which hosts may connect and what they may do; the first matching rule applies. Without rules every host may do
+    /// everything.
     pub rules: Vec<HostRule>,
-    /// Objects of storage functions that each subsystem keeps from the start on, so that nobody on the
-    /// network needs the right `keep`.
+    /// Objects of storage functions that each subsystem keeps from the start, so that no host needs the right `keep`.
     pub functions: Vec<PathBuf>,
-    /// Whether hosts come by TLS.
+    /// Whether hosts connect by TLS.
     pub tls: TlsMode,
-    /// Let the kernel seal the records of TLS, where it can. Else this process does, which opens them in any case.
+    /// Let the kernel encrypt TLS records where it can. Otherwise this process does; it always decrypts them itself.
     pub kernel_tls: bool,
-    /// Without rules, listen on addresses that other machines reach.
+    /// Without rules, allow listening on addresses that other machines reach.
     pub allow_any_host: bool,
-    /// Where to listen for who collects metrics, if anywhere. The server does not; whoever starts it does.
+    /// Where to listen for metrics collectors, if anywhere. The program that starts the server does this, not the
+    /// server.
     pub metrics: Option<SocketAddr>,
-    /// Names by which it may be asked for there, beside the machine's own.
+    /// Host names that metrics requests may use, besides the machine's own.
     pub metrics_names: Vec<String>,
-    /// The socket for operators, if there is to be one. Likewise.
+    /// The operators' control socket, if any. Also opened by the program, not by the server.
     pub control: Option<PathBuf>,
 }
 
@@ -104,7 +104,7 @@ impl Default for TargetConfig {
 }
 
 impl TargetConfig {
-    /// Checks what can be checked without opening anything.
+    /// Checks everything that can be checked without opening files or sockets.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.namespaces.is_empty() {
             return Err(ConfigError::NoNamespace);
@@ -120,7 +120,7 @@ impl TargetConfig {
         }
         let has_keys = |rule: &&HostRule| !rule.keys.tls_psk.is_empty();
         if let Some(rule) = self.rules.iter().find(has_keys).filter(|_| self.tls == TlsMode::Off) {
-            let why = "it has a tls-psk, and tls is \"off\"".to_owned();
+            let why = "it has a tls-psk, but tls is \"off\"".to_owned();
             return Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
         }
         let limits = &self.limits;
@@ -162,7 +162,7 @@ impl TargetConfig {
         }
     }
 
-    /// Whether hosts come by TLS, with what the rules say.
+    /// Whether hosts connect by TLS, taking the rules into account.
     pub(crate) fn tls(&self) -> TlsMode {
         match (self.tls, self.has_tls_keys()) {
             (TlsMode::ByRules, true) => TlsMode::Allowed,
@@ -171,12 +171,12 @@ impl TargetConfig {
         }
     }
 
-    /// Whether some rule has a key for TLS.
+    /// Whether any rule has a TLS key.
     pub(crate) fn has_tls_keys(&self) -> bool {
         self.rules.iter().any(|rule| !rule.keys.tls_psk.is_empty())
     }
 
-    /// What namespaces in memory have together, in bytes.
+    /// Total size of the namespaces in memory, in bytes.
     fn memory_size_bytes(&self) -> u64 {
         let sizes = self.namespaces.iter().map(|namespace| match namespace.source {
             NamespaceSource::Memory { size_bytes, .. } => size_bytes,
@@ -194,7 +194,7 @@ impl TargetConfig {
         names
     }
 
-    /// An address at which everybody on the network would get in, though nobody has asked for that.
+    /// An address through which any host on the network could connect, although the configuration does not allow that.
     fn open_to_all(&self) -> Option<SocketAddr> {
         let listens = self.listen.0.iter().map(|listener| listener.address).chain(self.discovery);
         let mut reachable = listens.filter(|address| !address.ip().to_canonical().is_loopback());
@@ -253,13 +253,13 @@ impl TargetConfig {
         positions.map(|(listener, position)| listener.port_id.unwrap_or(position))
     }
 
-    /// Addresses and ids of all listeners, which last as long as the target runs.
+    /// Addresses and ids of all listeners, which are fixed while the target runs.
     fn places(&self) -> Vec<(SocketAddr, Transport, u16)> {
         let all = self.listen.0.iter().zip(self.port_ids());
         all.map(|(listener, id)| (listener.address, listener.transport, id)).collect()
     }
 
-    /// A host that has to prove its name to the running target, and would not have to any more.
+    /// A host that must prove its identity to the running target, and would no longer have to.
     fn unproved<'a>(&self, running: &'a TargetConfig) -> Option<&'a str> {
         let comes_in_unproved = |config: &TargetConfig, nqn: &str, subsystem: &str| {
             let first = config.rules.iter().find(|rule| rule.is_about(nqn, subsystem));
@@ -280,9 +280,8 @@ impl TargetConfig {
         with_keys.filter(is_unproved).map(|rule| rule.nqn.as_str()).next()
     }
 
-    /// Checks that a running target can go on with this configuration instead of `running`: only
-    /// namespaces, rules, advertised addresses and ANA states may differ. `serves_tls`: it was started
-    /// with TLS.
+    /// Checks that a running target can change from `running` to this configuration: the settings below must stay the
+    /// same, while namespaces, rules and what listeners report may change. `serves_tls`: it was started with TLS.
     pub(crate) fn check_change(
         &self,
         running: &TargetConfig,
@@ -290,11 +289,12 @@ impl TargetConfig {
     ) -> Result<(), ConfigError> {
         self.check()?;
         if let Some(nqn) = self.unproved(running) {
-            let why = "it proves who it is by keys now, and would come in without any, and so would anybody in \
-                       its name: remove what lets it in, or restart the target if that is wanted";
+            let why = "the host authenticates with keys now, but the new rules would let it, or \
+                       any host with its name, connect without keys: remove the rule that allows \
+                       this, or restart the target if it is intended";
             return Err(ConfigError::Rule { nqn: nqn.to_owned(), why: why.to_owned() });
         }
-        // Keys may go, and come where TLS handshakes have been served since the start.
+        // A target that was started with TLS serves handshakes to its end, whether there are keys or not.
         let tls_stays = self.tls == running.tls && (serves_tls || self.tls() == TlsMode::Off);
         let fixed = [
             ("listen", self.places() == running.places()),
@@ -320,7 +320,7 @@ impl TargetConfig {
     }
 }
 
-/// Refuses keys that would count for nothing: the first rule that is about a host and a subsystem holds.
+/// Rejects keys that would have no effect: the first rule for a host and a subsystem applies.
 fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError> {
     let hides = |earlier: &HostRule| {
         let is_host = earlier.nqn == "*" || earlier.nqn == rule.nqn;
@@ -334,8 +334,8 @@ fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError
     match before.iter().position(hides).filter(|_| !rule.keys.is_empty()) {
         Some(place) => {
             let why = format!(
-                "[[host]] rule {} is about the same and comes first, so the keys of this one would count for \
-                 nothing: put them there",
+                "[[host]] rule {} applies to the same hosts and comes first, so the keys of this \
+                 rule would have no effect: put them there",
                 place + 1
             );
             Err(ConfigError::Rule { nqn: rule.nqn.clone(), why })
@@ -347,20 +347,20 @@ fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError
 fn check_rule(rule: &HostRule) -> Result<(), ConfigError> {
     let refused = |why: String| Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
     if rule.nqn != "*" && !is_nqn(&rule.nqn) {
-        return refused("nqn is \"*\" or an NVMe qualified name".to_owned());
+        return refused("nqn must be \"*\" or an NVMe qualified name".to_owned());
     }
     if rule.nqn == "*" && !rule.keys.is_empty() {
-        return refused("keys are those of one host, which nqn names".to_owned());
+        return refused("keys belong to one host, so nqn must name it".to_owned());
     }
     if rule.keys.dhchap_ctrl_key.is_some() && rule.keys.dhchap_key.is_empty() {
-        return refused("dhchap-ctrl-key needs a dhchap-key of the host".to_owned());
+        return refused("dhchap-ctrl-key also needs a dhchap-key".to_owned());
     }
     if rule.keys.dhchap_key.len() > 2 {
-        return refused("dhchap-key has two secrets at most, during rotation".to_owned());
+        return refused("dhchap-key may have at most two secrets (for rotation)".to_owned());
     }
     let unknown = |nqn: &&String| !is_nqn(nqn);
     if let Some(nqn) = rule.subsystems.iter().flatten().find(unknown) {
-        return refused(format!("subsystems has {nqn:?}, which is no NVMe qualified name"));
+        return refused(format!("subsystems has {nqn:?}, which is not an NVMe qualified name"));
     }
     let outside = |nsid: &&u32| !(1..=MAX_NSID).contains(*nsid);
     match rule.namespaces.iter().flatten().find(outside) {
@@ -384,7 +384,10 @@ mod tests {
             ("\nnamespaces = [\"mem:size=1M\", \"mem\"]", "line 2, column 30"),
             ("\n\n  colour = 1", "line 3, column 3"),
             ("listen = \"nowhere\"", "line 1, column 10"),
-            ("discovery = \"[::1]:99999\"", "line 1, column 13: \"[::1]:99999\" is no IP address"),
+            (
+                "discovery = \"[::1]:99999\"",
+                "line 1, column 13: \"[::1]:99999\" is not an IP address",
+            ),
         ] {
             let message = TargetConfig::from_toml(text).expect_err(text);
             assert!(message.starts_with(reason), "{message}");
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_count_for_nothing_are_refused() {
+    fn keys_without_effect_are_refused() {
         let host = "[[host]]\nnqn = \"nqn.2026-01.org:a\"\n";
         let key = "tls-psk = [\"a.psk\"]\n";
         let of_one = "subsystems = [\"nqn.2026-01.org:x\"]\n";
@@ -447,13 +450,13 @@ mod tests {
             &["[[host]]\nnqn = \"*\"\n", host, key],
             &[host, of_one, host, of_one, key],
         ] {
-            let error = check(rules).expect_err("nobody could use the key");
-            assert!(error.contains("rule 1 is about the same and comes first"), "{error}");
+            let error = check(rules).expect_err("no host could use the key");
+            assert!(error.contains("rule 1 applies to the same hosts and comes first"), "{error}");
         }
     }
 
     #[test]
-    fn a_host_with_keys_does_not_lose_them_and_come_in() {
+    fn a_host_with_keys_cannot_come_in_without_them_after_a_reload() {
         let config = |rules: &str| {
             let text = format!("namespaces = [\"mem:size=1M\"]\n{rules}");
             TargetConfig::from_toml(&text).expect("good")
@@ -465,11 +468,11 @@ mod tests {
         for before in [&tls, &secret] {
             let running = config(before);
             let hidden = config(&(rule("") + before)).check_change(&running, true);
-            assert!(hidden.is_err_and(|error| error.to_string().contains("count for nothing")));
+            assert!(hidden.is_err_and(|error| error.to_string().contains("would have no effect")));
             for after in [rule(""), everybody.to_owned(), String::new()] {
                 let refused =
                     config(&after).check_change(&running, true).expect_err("it opens a name");
-                assert!(refused.to_string().contains("anybody in its name"), "{refused}");
+                assert!(refused.to_string().contains("any host with its name"), "{refused}");
             }
             for after in [tls.clone() + &secret, other.clone(), before.clone() + everybody] {
                 let change = config(&after).check_change(&running, true);

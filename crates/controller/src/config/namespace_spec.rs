@@ -1,4 +1,4 @@
-//! One namespace, as `--namespace` and the file write it.
+//! One namespace, as in `--namespace` and in the file.
 
 use super::error::ConfigError;
 use super::listen::no_group;
@@ -10,60 +10,60 @@ use std::path::PathBuf;
 /// One namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// What it is made of.
+    /// Its storage.
     pub source: NamespaceSource,
-    /// Logical block size in bytes: 512 or 4096. A drive has its own, whatever is given here.
+    /// Logical block size in bytes: 512 or 4096. A drive keeps its own block size.
     pub lba_bytes: u32,
-    /// NVMe qualified name of the subsystem it belongs to, if not the target's.
+    /// NVMe qualified name of its subsystem, if not the target's.
     pub subsystem: Option<String>,
-    /// Namespace id, 1 to 1024; if none is given, its position among those of its subsystem.
+    /// Namespace id, 1 to 1024; the default is its position in its subsystem.
     pub nsid: Option<u32>,
-    /// Its UUID and NGUID, by which hosts know one disk behind several targets; if none is given, made
-    /// from what it is.
+    /// Its UUID and NGUID, by which hosts recognize one disk behind several targets; the default is derived from its
+    /// storage.
     pub uuid: Option<[u8; 16]>,
-    /// Its ANA group, 1 to 32: those of a group become inaccessible, and accessible, together.
+    /// Its ANA group, 1 to 32: the namespaces of a group become accessible and inaccessible together.
     pub ana_group: u32,
 }
 
-/// What a namespace is made of.
+/// The storage of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceSource {
-    /// Zeroed memory, gone when the target stops.
+    /// Zeroed memory, which is lost when the target stops.
     Memory {
         /// Size in bytes.
         size_bytes: u64,
         /// Time of each operation in µs.
         latency_us: u64,
-        /// Most operations a second, 0 for no ceiling.
+        /// Maximum operations per second, 0 for no limit.
         iops: u64,
     },
-    /// The memory of a file on tmpfs, which other processes may read and write, too. It must not be
-    /// made shorter while it is served.
+    /// The memory of a file on tmpfs, which other processes may also read and write. The file must not be shortened
+    /// while it is served.
     MemoryFile {
         /// Its path.
         path: PathBuf,
         /// Time of each operation in µs.
         latency_us: u64,
-        /// Most operations a second, 0 for no ceiling.
+        /// Maximum operations per second, 0 for no limit.
         iops: u64,
     },
     /// A file or block device.
     File {
         /// Its path.
         path: PathBuf,
-        /// Size in bytes; default all of it.
+        /// Size in bytes; default: all of it.
         size_bytes: Option<u64>,
     },
     /// Several files or block devices.
     Pieces {
         /// Their paths, two or more, in the order in which they are used.
         paths: Vec<PathBuf>,
-        /// Size of each in bytes; default all of it.
+        /// Size of each in bytes; default: all of it.
         size_bytes: Option<u64>,
-        /// How the blocks lie in them.
+        /// How the blocks are distributed over them.
         layout: Layout,
     },
-    /// A namespace of an NVMe drive of this machine, by its character device and NVMe commands.
+    /// A namespace of an NVMe drive of this machine, accessed through its character device with NVMe commands.
     Drive {
         /// The device, `/dev/ngXnY`.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum NamespaceSource {
 }
 
 impl NamespaceSource {
-    /// The files it is made of.
+    /// The files that the storage consists of.
     pub fn paths(&self) -> &[PathBuf] {
         match self {
             NamespaceSource::Memory { .. } => &[],
@@ -82,7 +82,7 @@ impl NamespaceSource {
         }
     }
 
-    /// The size that each file is given, if one is.
+    /// The size given for each file, if any.
     pub(crate) fn file_bytes(&self) -> Option<u64> {
         match self {
             NamespaceSource::Memory { .. }
@@ -104,7 +104,7 @@ impl std::str::FromStr for NamespaceConfig {
 }
 
 impl NamespaceConfig {
-    /// One with logical blocks of `lba_bytes`, and all else as if nothing were said of it.
+    /// A namespace with logical blocks of `lba_bytes`, and defaults for everything else.
     #[must_use]
     pub fn new(source: NamespaceSource, lba_bytes: u32) -> NamespaceConfig {
         let (subsystem, nsid, uuid) = (None, None, None);
@@ -121,13 +121,13 @@ impl NamespaceConfig {
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
             if seen.contains(&key) && !matches!((kind, key), ("stripe" | "concat", "path")) {
-                return Err(format!("{key}= is there twice"));
+                return Err(format!("{key}= is given twice"));
             }
             seen.push(key);
             let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
             match (kind, key) {
                 ("nvme", "size" | "lba") => {
-                    return Err(format!("{key}= for a drive, which has its own"));
+                    return Err(format!("{key}= cannot be given for a drive, which has its own"));
                 }
                 (_, "size") => size = Some(parse_size(value)?),
                 (_, "lba") => lba = number()?,
@@ -155,7 +155,11 @@ impl NamespaceConfig {
                     NamespaceSource::Memory { size_bytes, latency_us, iops }
                 }
                 (Some(path), None) => NamespaceSource::MemoryFile { path, latency_us, iops },
-                (Some(_), Some(_)) => return Err("size= and file=, whose size it has".to_owned()),
+                (Some(_), Some(_)) => {
+                    return Err(
+                        "size= cannot be given with file=: the file determines the size".to_owned()
+                    );
+                }
             },
             "file" => NamespaceSource::File {
                 path: paths.pop().ok_or("path is missing")?,
@@ -202,9 +206,9 @@ impl NamespaceConfig {
         if let NamespaceSource::Memory { latency_us, iops, .. }
         | NamespaceSource::MemoryFile { latency_us, iops, .. } = source
         {
-            // An hour, and the nanosecond clock's resolution.
+            // An hour, and the resolution of the nanosecond clock.
             if latency_us > 3_600_000_000 || iops > 1_000_000_000 {
-                return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
+                return Err("latency_us may be at most 3600000000, iops at most 1000000000".into());
             }
         }
         if let Some(nsid) = nsid.filter(|nsid| !(1..=u64::from(MAX_NSID)).contains(nsid)) {
@@ -215,13 +219,13 @@ impl NamespaceConfig {
     }
 }
 
-/// Most files of a namespace.
+/// Maximum files of a namespace.
 const MAX_PIECES: usize = 64;
-/// What one file of a stripe gets before it is the next one's turn, unless it is said.
+/// The default chunk of a striped namespace.
 const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
-/// Whole logical blocks and memory pages, and no more parts of one transfer than 33.
+/// At least a logical block and a memory page, so that a transfer has at most 33 parts.
 const MIN_CHUNK_BYTES: u64 = 4096;
-/// Beyond it a stripe is rather a concatenation.
+/// A larger chunk would make it a concatenation rather than a stripe.
 const MAX_CHUNK_BYTES: u64 = 1 << 30;
 
 fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
@@ -233,7 +237,9 @@ fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
             if !chunk_bytes.is_power_of_two()
                 || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) =>
         {
-            Err(format!("a chunk of {chunk_bytes} bytes; it is a power of two, 4KiB to 1GiB"))
+            Err(format!(
+                "a chunk of {chunk_bytes} bytes; it must be a power of two from 4KiB to 1GiB"
+            ))
         }
         _ => Ok(()),
     }
@@ -278,8 +284,8 @@ mod tests {
             ("mem:size=100", "less than one block"),
             ("mem:size=1G,path=/x", "unknown option"),
             ("mem:file=", "file is missing"),
-            ("mem:file=/x,size=1G", "file=, whose size it has"),
-            ("mem:file=/x,latency_us=3600000001", "latency_us is at most"),
+            ("mem:file=/x,size=1G", "the file determines the size"),
+            ("mem:file=/x,latency_us=3600000001", "latency_us may be at most"),
             ("mem:size=99999999999999T", "not a size"),
             ("disk:size=1G", "unknown kind"),
             ("stripe:path=/a", "1 files; give path= 2 to 64 times"),
@@ -291,14 +297,14 @@ mod tests {
             ("mem:size=1G,nsid=1025", "not 1 to 1024"),
             ("mem:size=1G,anagrpid=0", "1 to 32, not 0"),
             ("mem:size=1G,anagrpid=33", "1 to 32, not 33"),
-            ("mem:size=1G,uuid=7", "is no UUID"),
+            ("mem:size=1G,uuid=7", "is not a UUID"),
             ("file:size", "no value"),
             ("file:", "path is missing"),
             ("file:path=", "path is missing"),
-            ("file:path=/a,path=/b", "path= is there twice"),
-            ("nvme:path=/dev/ng0n1,path=/dev/ng1n1", "path= is there twice"),
-            ("mem:size=1G,size=2G", "size= is there twice"),
-            ("stripe:path=/a,path=/b,size=1M,size=1M", "size= is there twice"),
+            ("file:path=/a,path=/b", "path= is given twice"),
+            ("nvme:path=/dev/ng0n1,path=/dev/ng1n1", "path= is given twice"),
+            ("mem:size=1G,size=2G", "size= is given twice"),
+            ("stripe:path=/a,path=/b,size=1M,size=1M", "size= is given twice"),
             ("mem:size=+1M", "is not a size"),
             ("nvme:", "path is missing"),
             ("nvme:path=/dev/ng0n1,lba=512", "for a drive, which has its own"),

@@ -1,14 +1,14 @@
-//! Whether hosts come by TLS.
+//! Whether hosts connect by TLS.
 
-/// Whether hosts come by TLS (NVMe/TCP 1.0 §3.6.1).
+/// Whether hosts connect by TLS (NVMe/TCP 1.0 §3.6.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Allowed if a rule has a key for it.
+    /// Allowed if a rule has a TLS key.
     #[default]
     ByRules,
     /// Never.
     Off,
-    /// With or without, on one port; those whose rule has a key must.
+    /// With or without, on one port; hosts whose rule has a TLS key must use it.
     Allowed,
     /// Always.
     Required,

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// The same in a file.
+/// An address in a file.
 fn address<'de, D: Deserializer<'de>>(form: D) -> Result<Option<SocketAddr>, D::Error> {
     parse_address(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
 }
@@ -22,7 +22,7 @@ fn cntlids<'de, D: Deserializer<'de>>(form: D) -> Result<Option<RangeInclusive<u
     parse_cntlids(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
 }
 
-/// Whether hosts come by TLS.
+/// Whether hosts connect by TLS.
 fn tls_mode<'de, D: Deserializer<'de>>(form: D) -> Result<Option<TlsMode>, D::Error> {
     let text = String::deserialize(form)?;
     parse_tls_mode(&text).map(Some).map_err(D::Error::custom)
@@ -42,7 +42,7 @@ fn size<'de, D: Deserializer<'de>>(form: D) -> Result<Option<u64>, D::Error> {
     }
 }
 
-/// The file's form. Namespaces are written as on the command line.
+/// The file's structure. Namespaces are written as on the command line.
 // One field for each option.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -102,11 +102,12 @@ struct HostForm {
     dhchap_ctrl_key: Option<PathBuf>,
 }
 
-/// Files with keys, of which there is one at least: who empties a list means nobody, and would get everybody.
+/// Files with keys, at least one: an empty list would let every host in without a key, not none.
 fn keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     let files = Vec::deserialize(deserializer)?;
     if files.is_empty() {
-        let what = "no key: name a file, or remove the rule; without the line the host comes in without a key";
+        let what = "no keys: name a file, or remove the rule; without this line the host could \
+                    connect without a key";
         return Err(D::Error::custom(what));
     }
     Ok(files)
@@ -126,7 +127,7 @@ impl HostForm {
 }
 
 impl TargetConfig {
-    /// Reads a TOML file over the defaults. Returns its text, too.
+    /// Reads a TOML file over the defaults. Also returns its text.
     pub fn from_file(path: &Path) -> Result<(TargetConfig, String), ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;

@@ -9,11 +9,11 @@ use std::ops::RangeInclusive;
 /// Parses an IP address with a port.
 ///
 /// # Errors
-/// What it should look like.
+/// A description of the expected form.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let example = "127.0.0.1:4420 or [::1]:4420";
     text.parse().map_err(|_| {
-        format!("{text:?} is no IP address with a port (up to 65535); write it as {example}")
+        format!("{text:?} is not an IP address with a port (up to 65535); write it as {example}")
     })
 }
 
@@ -21,7 +21,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let no_size = || format!("{text:?} is not a size");
-    // A number of Rust's may have a sign.
+    // Rust's parser would accept a sign.
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(no_size());
     }
@@ -36,8 +36,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(no_size)
 }
 
-/// NVMe Base 2.0 §4.5: at most 223 bytes, and a date after "nqn.". The discovery subsystem's name is
-/// taken.
+/// Whether this is an NQN (NVMe Base 2.0 §4.5): at most 223 bytes, with a date after "nqn.". The discovery subsystem's
+/// name is reserved.
 pub(crate) fn is_nqn(nqn: &str) -> bool {
     let date_at = nqn.strip_prefix("nqn.").map(str::as_bytes);
     let dated = date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
@@ -47,7 +47,7 @@ pub(crate) fn is_nqn(nqn: &str) -> bool {
 /// Parses `off`, `allowed` or `required`.
 ///
 /// # Errors
-/// What it may be.
+/// The allowed values.
 pub fn parse_tls_mode(text: &str) -> Result<TlsMode, String> {
     match text {
         "off" => Ok(TlsMode::Off),
@@ -60,7 +60,7 @@ pub fn parse_tls_mode(text: &str) -> Result<TlsMode, String> {
 /// Parses a range of controller ids, `FIRST-LAST`.
 ///
 /// # Errors
-/// What it should look like.
+/// A description of the expected form.
 pub fn parse_cntlids(text: &str) -> Result<RangeInclusive<u16>, String> {
     let ends = text.split_once('-').and_then(|(first, last)| {
         let number = |text: &str| text.trim().parse::<u16>().ok();
@@ -72,7 +72,7 @@ pub fn parse_cntlids(text: &str) -> Result<RangeInclusive<u16>, String> {
     });
     range.map(|(first, last)| first..=last).ok_or_else(|| {
         format!(
-            "cntlid {text:?} is no range of {MIN_CONTROLLER_IDS} or more ids from 1 to \
+            "cntlid {text:?} is not a range of at least {MIN_CONTROLLER_IDS} ids from 1 to \
              {LAST_CONTROLLER_ID}; write it as 1-32000"
         )
     })
@@ -82,7 +82,7 @@ pub fn parse_cntlids(text: &str) -> Result<RangeInclusive<u16>, String> {
 pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     let bad = || {
         let example = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
-        format!("uuid={text} is no UUID; write it as {example} (uuidgen makes one)")
+        format!("uuid={text} is not a UUID; write it as {example} (uuidgen makes one)")
     };
     let groups: Vec<&str> = text.split('-').collect();
     let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();

@@ -1,4 +1,4 @@
-//! The chains that run, in their arenas, and whose they are.
+//! The running chains, their arenas and their owners.
 
 use crate::limits::{CALLS_SLICE_UNITS, KEPT_ARENAS};
 use crate::observe::HopLog;
@@ -8,21 +8,21 @@ use bpfof_function::Arena;
 use bpfof_function::memory::{Account, Charge};
 use std::sync::Arc;
 
-/// What an arena takes, with what is noted of its chain.
+/// Memory of an arena, with the log of its chain.
 const ARENA_BYTES: usize = Arena::MEMORY_BYTES + HopLog::BYTES;
 
-/// Whom a running chain belongs to.
+/// The owner of a running chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) command: CommandId,
-    /// Of a vector which chain.
+    /// The chain's index, if the command is a vector.
     pub(crate) entry: Option<u16>,
     pub(super) namespace: usize,
     /// When it got its arena.
     pub(crate) since_ns: u64,
-    /// It has been asked to give its arena to somebody else.
+    /// Set when it has been asked to give up its arena.
     pub(super) asked: Option<Asked>,
-    /// Its hops are noted.
+    /// Its hops are logged.
     pub(crate) is_logged: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Owner {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) at_ns: u64,
-    /// For others of its group, host or association, and not for the connection that needed an arena most.
+    /// It gives way to others of its group, host or association, and not to the connection that needed an arena most.
     pub(super) is_within: bool,
 }
 
@@ -44,18 +44,18 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct Arenas {
     pub(crate) engine: Engine,
-    /// That of the engine's arenas.
+    /// Charge for the engine's arenas.
     memory: Charge,
     /// Reads that a chain has just asked for.
     pub(super) reads: Vec<DeviceRead>,
-    /// Chains that have just come to their ends, and how.
+    /// Chains that have just ended, and their outcomes.
     pub(crate) ended: Vec<(ChainId, Outcome)>,
     /// By chain index.
     owners: Vec<Owner>,
 }
 
 impl Arenas {
-    /// Arenas within these limits, whose memory is of this account.
+    /// Arenas within these limits, whose memory is charged to this account.
     pub(super) fn new(limits: Limits, account: &Arc<Account>) -> Arenas {
         let kept = KEPT_ARENAS.min(limits.chains) * ARENA_BYTES;
         Arenas {
@@ -67,31 +67,31 @@ impl Arenas {
         }
     }
 
-    /// Chains that can still be started, as far as the limit of them goes.
+    /// Chains that can still be started within their limit.
     #[inline]
     pub(crate) fn free(&self) -> usize {
         self.engine.limits().chains - self.engine.running()
     }
 
-    /// Whether there is an arena for `more` chains than run, or memory to make it.
+    /// Whether there is memory for arenas of `more` chains than are running.
     #[inline]
     pub(crate) fn has_arena(&mut self, more: usize) -> bool {
         let wanted = (self.engine.running() + more) * ARENA_BYTES;
         wanted <= self.memory.bytes() || self.memory.resize(wanted).is_ok()
     }
 
-    /// Drops arenas that nobody uses, but for some.
+    /// Drops unused arenas beyond the first `keep`.
     pub(crate) fn trim(&mut self, keep: usize) {
         self.engine.trim(keep);
         self.owners.truncate(self.engine.arenas());
         let bytes = self.engine.arenas().max(keep) * ARENA_BYTES;
         if bytes < self.memory.bytes() {
-            // Less is never refused.
+            // Shrinking is never refused.
             let _ = self.memory.resize(bytes);
         }
     }
 
-    /// Notes whom a chain belongs to that has got an arena now.
+    /// Notes the owner of a chain that has just got an arena.
     #[inline]
     pub(super) fn own(&mut self, chain: ChainId, owner: Owner) {
         match self.owners.get_mut(chain.index()) {
@@ -100,18 +100,18 @@ impl Arenas {
         }
     }
 
-    /// Whom a running chain belongs to.
+    /// The owner of a running chain.
     #[inline]
     pub(crate) fn owner(&self, chain: ChainId) -> Owner {
         self.owners[chain.index()]
     }
 
-    /// The same to be changed.
+    /// The owner of a running chain, mutable.
     pub(super) fn owner_mut(&mut self, chain: ChainId) -> &mut Owner {
         &mut self.owners[chain.index()]
     }
 
-    /// The running chains and whom they belong to.
+    /// The running chains and their owners.
     pub(crate) fn running(&self) -> impl Iterator<Item = (ChainId, &Owner)> {
         let all = self.owners.iter().enumerate();
         let all = all.map(|(index, owner)| (ChainId::from_index(index), owner));

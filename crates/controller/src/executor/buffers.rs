@@ -1,4 +1,4 @@
-//! Buffers for direct I/O that are used again.
+//! Buffers for direct I/O that are reused.
 
 use crate::limits::SPARE_BYTES;
 use bpfof_device::IoBuffer;
@@ -7,13 +7,13 @@ use bpfof_device::IoBuffer;
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool {
     buffers: Vec<IoBuffer>,
-    /// What they take.
+    /// Their memory.
     spare_bytes: usize,
 }
 
 impl BufferPool {
-    /// A buffer of `length` bytes, a spare one if it is large enough. Its contents may be left over from
-    /// earlier use: whoever takes it overwrites them before they are seen.
+    /// A buffer of `length` bytes, a spare one if it is large enough. It may still have the contents of an earlier use:
+    /// the caller must overwrite them before they can be read.
     pub(crate) fn take(&mut self, length: usize) -> IoBuffer {
         if let Some(mut buffer) = self.buffers.pop() {
             self.spare_bytes -= buffer.capacity();

@@ -1,4 +1,4 @@
-//! One reactor's work behind the protocol: device operations and chains, without devices.
+//! One reactor's work below the protocol: device operations and chains, without devices.
 //!
 //! Connections submit; the reactor takes operations in the order of the [`Schedule`], performs them and
 //! reports back. Operations on memory with a latency model wait until they are due. Operations on files
@@ -37,25 +37,24 @@ use log::Level;
 use std::fmt;
 use std::sync::Arc;
 
-/// What commands ask of others than the executor; the reactor takes it from here.
+/// Requests of commands to the ring and to other threads; the reactor takes them from here.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// For the ring.
     pub(crate) file_operations: Vec<FileOperation>,
-    /// What the ring gets for them beyond one operation each, because they lie in several files or are too large for
-    /// one.
+    /// Operations that the ring gets beyond one for each of these, because they span several files or are too large.
     pub(crate) more_operations: u64,
     /// For the loader.
     pub(crate) loads: Vec<Load>,
     /// Arithmetic of authentication.
     pub(crate) authentications: Vec<Authentication>,
-    /// Commands that wait until all reactors have passed a turn.
+    /// Commands that wait until all reactors have dropped a fence.
     pub(crate) fences: Vec<Fenced>,
-    /// Controllers that had to go for others: their queues are to end.
+    /// Controllers that were removed to make room for others: their queues are to end.
     pub(crate) evicted: Vec<Arc<Controller>>,
 }
 
-/// How much of a [run](Schedule::run) is done at once: hops, units, and bytes of a read that is not
+/// Limits of the part of a [run](Schedule::run) that is performed at once: hops, units, and bytes of each read after
 /// the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Most {
@@ -64,15 +63,14 @@ pub(crate) struct Most {
     pub(crate) bytes: u32,
 }
 
-/// Reads of chains that were performed together. Chains that came to their ends by them are in
-/// [`Arenas::ended`].
+/// Reads of chains that were performed together. Chains that ended with them are in [`Arenas::ended`].
 #[derive(Debug, Default)]
 pub(crate) struct ChainReads {
     /// How many.
     pub(crate) hops: usize,
-    /// What those before the last have cost.
+    /// Cost of the reads before the last, with their calls.
     pub(crate) cost: u64,
-    /// The last one's chain, if that is to make calls, or to rest.
+    /// The chain of the last read, if it has more calls to make or must rest.
     pub(crate) stopped: Option<(ChainId, Progress)>,
 }
 
@@ -91,21 +89,22 @@ pub(crate) struct Executor {
     pub(crate) namespaces: NamespaceTable,
     pub(crate) observer: Observer,
     pub(crate) functions: FunctionLatencies,
-    /// Lines of the log about connections that have not got through Connect, and about commands of those that have not
+    /// Log lines about connections that have not completed Connect, and about commands of connections that have not
     /// authenticated.
     pub(crate) strangers: CommandLog,
-    /// Lines about how the latter come and go, and fail: not every stranger causes those.
+    /// Log lines about how connections that have not authenticated come, go and fail; kept apart because not every
+    /// stranger can cause these.
     unproved: CommandLog,
-    /// There are arenas to grant that this turn had no time for.
+    /// There are arenas left to grant, for which this turn had no time.
     pub(crate) grants_wait: bool,
-    /// Units of work that is not of an operation, since they were last taken.
+    /// Units of work outside the engine, since they were last taken.
     spent: u64,
-    /// For each place the operations that are not due: the connection, whether it goes on with something,
-    /// and the operation. Those of namespaces without a model stay empty.
+    /// For each place, the operations that are not due yet: the connection, whether the operation continues something,
+    /// and the operation. Queues of namespaces without a latency model stay empty.
     delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
-    /// Whether chains over memory go on at once: there is no such model, and nobody traces.
+    /// Whether chains over memory go on at once: there is no latency model, and no trace runs.
     is_direct: bool,
 }
 
@@ -135,7 +134,7 @@ impl Executor {
         executor
     }
 
-    /// Serves these namespaces from now on; of others only the commands that are in flight.
+    /// Serves these namespaces from now on; for others, only commands in flight are completed.
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.namespaces.serve(served);
         self.delayed.resize_with(self.namespaces.count(), DelayQueue::default);
@@ -145,31 +144,31 @@ impl Executor {
         self.is_direct = !self.is_modelled && !self.observer.is_tracing();
     }
 
-    /// Somebody traces from now on.
+    /// Begins a trace.
     pub(crate) fn begin_trace(&mut self, trace: Trace) {
         self.observer.begin_trace(trace);
         self.is_direct = false;
     }
 
-    /// Somebody does not trace any more.
+    /// Ends a trace.
     pub(crate) fn end_trace(&mut self, id: u64) {
         self.observer.end_trace(id);
         self.is_direct = !self.is_modelled && !self.observer.is_tracing();
     }
 
-    /// Work has been done that costs so many units.
+    /// Adds units of work that has been done.
     #[inline]
     pub(crate) fn spend(&mut self, units: u64) {
         self.spent += units;
     }
 
-    /// Units of the work since they were last taken, that of chains included.
+    /// Units of work since they were last taken, including the work of chains.
     #[inline]
     pub(crate) fn spent(&self) -> u64 {
         self.spent + self.arenas.engine.spent()
     }
 
-    /// Takes the units of the work since this was last called.
+    /// Takes the units of work since this was last called.
     #[inline]
     pub(crate) fn take_spent(&mut self) -> u64 {
         std::mem::take(&mut self.spent) + self.arenas.engine.take_spent()
@@ -181,7 +180,7 @@ impl Executor {
         self.is_modelled
     }
 
-    /// Counts an I/O command that has ended, also for its connection.
+    /// Counts an ended I/O command for its namespace and its connection.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
@@ -204,24 +203,24 @@ impl Executor {
         }
     }
 
-    /// The namespace at a place that a command has.
+    /// The namespace at the place that a command has.
     #[inline]
     pub(crate) fn namespace(&self, place: usize) -> &Namespace {
         self.namespaces.get(place)
     }
 
-    /// Queues an operation on memory: now, or when it is due. One that goes on with something comes
-    /// before those that begin.
+    /// Queues an operation on memory: now, or when it is due. An operation that continues something comes before
+    /// operations that begin something.
     #[inline]
     fn submit(&mut self, namespace: usize, connection: u32, goes_on: bool, operation: Operation) {
         let Backend::Memory(memory) = &self.namespaces.get(namespace).backend else {
-            unreachable!("the ring works on files")
+            unreachable!("only namespaces in memory get here")
         };
         match memory.latency() {
             None if goes_on => self.schedule.push_active(connection, operation),
             None => self.schedule.push(connection, operation),
             Some(model) => {
-                // Such a device brings data near the processor meanwhile.
+                // While a modelled device works, its data comes into the processor's cache.
                 prefetch(memory, &operation);
                 let delayed = (connection, goes_on, operation);
                 self.delayed[namespace].push(model, self.now_ns, delayed);
@@ -229,7 +228,7 @@ impl Executor {
         }
     }
 
-    /// Queues a command on a memory namespace that reads so many bytes at an offset.
+    /// Queues a command on a memory namespace that reads `length` bytes at `offset`.
     #[inline]
     fn submit_memory(
         &mut self,
@@ -241,7 +240,8 @@ impl Executor {
         self.submit(namespace, command.connection, false, operation);
     }
 
-    /// Queues an operation of a connection for the ring. What it is divided into is paid for, and time of the turn.
+    /// Queues an operation of a connection for the ring. If it is split into several, each is paid for and counts as
+    /// time of the turn.
     #[inline]
     fn submit_file_operation(&mut self, connection: u32, operation: FileOperation) {
         let is_zero = matches!(operation, FileOperation::Zero { .. });
@@ -249,7 +249,7 @@ impl Executor {
         let count = match (backend, operation.range()) {
             (Backend::Volume(volume), None) => volume.pieces(),
             (Backend::Volume(volume), Some((offset, length))) => match is_zero {
-                // One for each file at most.
+                // At most one for each file.
                 true => volume.count(offset, length).min(volume.pieces()),
                 false => volume.count(offset, length),
             },
@@ -258,7 +258,7 @@ impl Executor {
         };
         let more = count - 1;
         if more > 0 {
-            // Not spent, because the clock of now does not see it.
+            // Charged but not spent, because the work comes later and the clock does not show it yet.
             self.schedule.charge(connection, (more * FILE_OPERATION_UNITS) as i64);
             self.outbox.more_operations += more;
         }
@@ -308,7 +308,7 @@ impl Executor {
         }
     }
 
-    /// Queues zeroes for a range: offset and length in bytes.
+    /// Queues the zeroing of a range: offset and length in bytes.
     pub(crate) fn submit_zero(
         &mut self,
         namespace: usize,
@@ -328,7 +328,7 @@ impl Executor {
         }
     }
 
-    /// Does the first part of due zeroes; the rest waits behind others. Whether that was all.
+    /// Zeroes the first part of a range; the rest is queued behind other operations. Returns whether that was all.
     pub(crate) fn zero_some(
         &mut self,
         namespace: usize,
@@ -336,7 +336,7 @@ impl Executor {
         (offset, length): (u64, u64),
     ) -> bool {
         let Backend::Memory(memory) = &self.namespaces.get(namespace).backend else {
-            unreachable!("the ring zeroes files")
+            unreachable!("only namespaces in memory are zeroed here")
         };
         let done = memory.zero_some(offset, length);
         self.spent += done / ZEROES_PER_UNIT;
@@ -346,7 +346,7 @@ impl Executor {
         done == length
     }
 
-    /// Queues what has become due.
+    /// Queues operations that have become due.
     pub(crate) fn release_due(&mut self) {
         if !self.is_modelled {
             return;
@@ -361,12 +361,12 @@ impl Executor {
         }
     }
 
-    /// When the next operation on memory is due that is not.
+    /// When the next operation on memory becomes due that is not due yet.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.delayed.iter().filter_map(DelayQueue::next_due_ns).min()
     }
 
-    /// Fetches the memory of all operations of the round that has begun.
+    /// Prefetches the memory of all operations of the round that has begun.
     #[inline]
     pub(crate) fn prefetch_round(&self) {
         for operation in self.schedule.round() {
@@ -384,7 +384,7 @@ impl Executor {
 
 /// Chains.
 impl Executor {
-    /// Notes whom a chain belongs to that has got an arena.
+    /// Notes the command of a chain that has got an arena.
     #[inline]
     fn own(
         &mut self,
@@ -397,7 +397,7 @@ impl Executor {
         self.arenas.own(chain, owner);
     }
 
-    /// Whether chains over a namespace go on at once, and their hops are not noted.
+    /// Whether chains over a namespace go on at once, without logs of their hops.
     #[inline]
     pub(crate) fn is_direct(&self, namespace: usize) -> bool {
         self.is_direct && matches!(self.namespaces.get(namespace).backend, Backend::Memory(_))
@@ -431,7 +431,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Lets a chain go on that has rested.
+    /// Resumes a chain that has rested.
     pub(crate) fn resume_chain(
         &mut self,
         namespace: usize,
@@ -460,10 +460,10 @@ impl Executor {
         }
     }
 
-    /// Performs the read of a chain from memory whose turn it is, and goes on with the chain; and with
-    /// those of the [run](Schedule::run) behind it, until a chain is to make more calls or to rest. Chains
-    /// that are not `wanted` any more end; so do those whose namespace has been removed: file maps may
-    /// already be those of another with the same id.
+    /// Performs the chain's read from memory whose turn it is and goes on with the chain, then with the reads that
+    /// follow in the [run](Schedule::run), until a chain has more calls to make or must rest. Chains that are not
+    /// `wanted` any more end; so do chains whose namespace has been removed, because the file maps may already be those
+    /// of another namespace with the same id.
     #[inline]
     pub(crate) fn read_for_chains(
         &mut self,
@@ -475,9 +475,12 @@ impl Executor {
         let ok = wanted && !self.namespaces.is_leaving(namespace);
         let place = namespace as u32;
         let Executor { arenas, schedule, namespaces, .. } = self;
-        debug_assert!(arenas.ended.is_empty(), "the last ones' commands have been answered");
+        debug_assert!(
+            arenas.ended.is_empty(),
+            "the commands of chains that ended before have been answered"
+        );
         let Backend::Memory(memory) = &namespaces.get(namespace).backend else {
-            unreachable!("the ring works on files")
+            unreachable!("only namespaces in memory get here")
         };
         let Run { connection, operations, active, fresh } = schedule.run();
         let mut of = operations.iter().map_while(|operation| match operation {
@@ -510,7 +513,7 @@ impl Executor {
                 dearest = cost.max(dearest);
             }
         }
-        debug_assert!(done.hops > 0, "it is the turn of a read over this namespace");
+        debug_assert!(done.hops > 0, "at least the first read of the run is over this namespace");
         schedule.advance(done.hops - 1, done.cost, dearest);
         if done.hops > arenas.ended.len() + usize::from(done.stopped.is_some()) {
             schedule.wake(connection);
@@ -518,7 +521,7 @@ impl Executor {
         done
     }
 
-    /// Goes on with a chain of which a read has ended, well or not, or that has calls left.
+    /// Goes on with a chain of which a read has ended, successfully or not, or that has calls left.
     #[inline(never)]
     pub(crate) fn go_on_with_chain(
         &mut self,
@@ -548,7 +551,7 @@ impl Executor {
     fn submit_chain_reads(&mut self, namespace: usize, connection: u32, goes_on: bool) {
         let mut reads = std::mem::take(&mut self.arenas.reads);
         if reads.len() > 1 && self.namespaces.get(namespace).backend.memory().is_none() {
-            // Not spent, because the clock of now does not see it.
+            // Charged but not spent, because the work comes later and the clock does not show it yet.
             let units = (reads.len() as u64 - 1) * FILE_OPERATION_UNITS;
             self.schedule.charge(connection, units as i64);
         }
@@ -582,8 +585,7 @@ impl Executor {
         self.admission.may_start(connection, self.arenas.free()) && self.arenas.has_arena(1)
     }
 
-    /// Logs something about a connection, unless there were too many lines this second about hosts, or about
-    /// strangers.
+    /// Logs a line about a connection, unless there were too many this second about its host, or about strangers.
     pub(crate) fn note(&mut self, connection: &Connection, level: Level, what: fmt::Arguments<'_>) {
         let when = (level, self.now_ns);
         match connection.phase.association() {
@@ -597,8 +599,8 @@ impl Executor {
         }
     }
 
-    /// Grants what is free to connections that wait, and asks chains to give way where there is
-    /// nothing; `wake` is told who has been granted an arena.
+    /// Grants free arenas to waiting connections, and asks chains to give way if there is none; calls `wake` with each
+    /// connection that has been granted an arena.
     pub(crate) fn grant_arenas(&mut self, mut wake: impl FnMut(u32)) {
         self.grants_wait = false;
         if self.admission.waiting().is_empty() {
@@ -617,7 +619,7 @@ impl Executor {
         if !self.admission.is_to_look(self.now_ns) {
             return;
         }
-        // What chains are asked to leave counts as theirs until they have left: all are for the same.
+        // An arena counts as its chain's until that has left it, so all asked chains give way to the same connection.
         let neediest = self.admission.neediest();
         let (asked, is_asked_within) = self.asked();
         let missing = self.admission.waiting().len().saturating_sub(asked);
@@ -630,7 +632,7 @@ impl Executor {
         if displaced == DISPLACED_PER_TURN {
             return;
         }
-        // One at a time: its place is for whoever needs it most then.
+        // One at a time: its arena goes to the connection that needs it most by then.
         if displaced < missing && !is_asked_within && self.admission.is_to_look_within(self.now_ns)
         {
             if self.displace(None) {
@@ -641,8 +643,8 @@ impl Executor {
         self.admission.look_later(self.now_ns);
     }
 
-    /// How many chains have been asked to give way and will, and whether one of them was asked within its own. What was
-    /// asked long ago waits for a read that may never end: others are asked in its place.
+    /// How many chains have recently been asked to give way, and whether one of them was asked within its group. A
+    /// chain that was asked long ago waits for a read that may never end: others are asked in its place.
     fn asked(&self) -> (usize, bool) {
         let all = self.arenas.running().filter_map(|(_, owner)| owner.asked);
         let recent = all.filter(|asked| self.now_ns.saturating_sub(asked.at_ns) < ARENA_SLICE_NS);
@@ -650,8 +652,8 @@ impl Executor {
             .fold((0, false), |(count, is_within), asked| (count + 1, is_within || asked.is_within))
     }
 
-    /// Asks one chain to give way to the connection that needs an arena most, or to others of its own; false if none
-    /// should.
+    /// Asks one chain to give way to the connection that needs an arena most, or, without one, to others of its group;
+    /// false if none should.
     fn displace(&mut self, neediest: Option<u32>) -> bool {
         let now_ns = self.now_ns;
         let running = self.arenas.running().filter(|(_, owner)| !owner.gives_way());
@@ -672,7 +674,7 @@ impl Executor {
     }
 }
 
-/// Asks the processor to fetch what an operation will read.
+/// Asks the processor to prefetch the memory that an operation will read.
 #[inline]
 fn prefetch(memory: &MemoryNamespace, operation: &Operation) {
     match operation {

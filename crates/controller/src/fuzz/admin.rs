@@ -1,4 +1,4 @@
-//! Hosts that keep the rules of the transport and obey no others, on admin queues.
+//! Hosts that follow the rules of the transport but no others, on admin queues.
 
 use super::input::Input;
 use super::object::object;
@@ -25,32 +25,32 @@ use bpfof_nvme::{AdminCommand, Cqe, Installation, Sgl, Sqe, Status, Upload, feat
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Connections of one run.
+/// Maximum connections of one run.
 const MAX_CALLERS: usize = 6;
-/// Commands of one connection that wait for their answers or for data, but for asynchronous event
-/// requests. Fewer than hold as much data as a connection may.
+/// Commands of one connection that may wait for answers or data, not counting asynchronous event requests. Fewer than
+/// would fill a connection's allowance of data.
 const MAX_PENDING: usize = 16;
-/// Objects of one run that can be compiled, which takes a hundred times as long as all the rest.
+/// Objects of one run that can be compiled; compiling one takes a hundred times as long as everything else.
 const MAX_SOUND_OBJECTS: u8 = 2;
-/// Uploads that are not complete: a function and a map.
+/// Bytes of incomplete uploads: a function and a map.
 const MAX_UPLOAD_BYTES: usize = 2 << 20;
-/// More than what the commands between two passings of time take, in ns.
+/// Upper bound of the time that commands take between two calls of `pass_time`, in ns.
 const SOON_NS: u64 = 50_000_000;
 
-/// A command that is not answered yet.
+/// A command that has not been answered yet.
 struct Pending {
     sqe: Sqe,
-    /// Counts the commands of the connection.
+    /// Its number among the connection's commands.
     number: u64,
     /// Whether the controller was ready when the command came.
     was_ready: bool,
-    /// The target has asked for its data.
+    /// Whether the target has requested its data.
     asked: bool,
-    /// Data that the target has sent for it.
+    /// Bytes of data that the target has sent for it.
     data_bytes: u32,
 }
 
-/// The queue of a connection, by the Connect that made it.
+/// The queue of a connection, as requested by its Connect.
 #[derive(Clone, Copy)]
 struct Joined {
     qid: u16,
@@ -58,7 +58,7 @@ struct Joined {
     flow_control: bool,
 }
 
-/// One connection, as its host sees it.
+/// One connection, from its host's side.
 struct Caller {
     receiver: PduReceiver,
     digests: Digests,
@@ -69,22 +69,21 @@ struct Caller {
     commands: u64,
 }
 
-/// Hosts whose every choice is made by the input.
+/// Hosts that take every choice from the input.
 struct Hosts<'a> {
     rig: Rig,
     input: Input<'a>,
     callers: Vec<Caller>,
-    /// Of the controller that was made last.
+    /// Id of the controller that was created last.
     cntlid: u16,
-    /// Objects that may still be sent and can be compiled.
+    /// How many compilable objects may still be sent.
     sound_objects: u8,
 }
 
-/// Plays `data` as hosts that connect to the target's subsystem and to the one for discovery, and
-/// send admin commands with fields and data from `data`, whole or in pieces. No connection may
-/// end unless the host ends it or falls silent. Each command is answered once, in words that fit it,
-/// with no more data than it announced; only asynchronous event requests wait, and only a few. What
-/// the target holds is bounded, and gone when the hosts are.
+/// Plays `data` as hosts that connect to the target's subsystem and to the discovery subsystem, and send admin commands
+/// with fields and data from `data`, whole or in pieces. No connection may end unless the host ends it or falls silent.
+/// Each command is answered once, with a fitting status and no more data than it announced; only asynchronous event
+/// requests wait, and only a few. The state that the target keeps is bounded, and is gone once the hosts are.
 pub fn admin(data: &[u8]) {
     let mut input = Input(data);
     let mode = input.byte();
@@ -120,7 +119,7 @@ pub fn admin(data: &[u8]) {
     hosts.rig.finish();
 }
 
-/// Maps of the function that a run begins with.
+/// The maps of the function that is installed at the start of a run.
 fn maps() -> FunctionMaps {
     let map = |id, kind, key_bytes| {
         let definition = MapDefinition::new("fuzzed", kind, (key_bytes, 8), 5);
@@ -141,7 +140,7 @@ fn discovery_connect() -> (Sqe, Vec<u8>) {
 }
 
 impl Hosts<'_> {
-    /// A new connection, past the exchange that begins it.
+    /// Opens a connection and completes the ICReq/ICResp exchange.
     fn open(&mut self, digests: Digests, discovery_only: bool) -> usize {
         let caller = self.rig.open_at(discovery_only);
         self.callers.push(Caller {
@@ -165,7 +164,7 @@ impl Hosts<'_> {
         self.rig.entry(caller)?.controller().cloned()
     }
 
-    /// Sends bytes in two pieces. They break no rule, so the connection stays.
+    /// Sends bytes in two pieces. They break no rule of the transport, so the connection stays open.
     fn say(&mut self, caller: usize, bytes: &[u8]) {
         let at = self.input.byte() as usize * bytes.len() / 256;
         for piece in [&bytes[..at], &bytes[at..]] {
@@ -182,7 +181,7 @@ impl Hosts<'_> {
         if self.callers[caller].waiting() >= entries.min(MAX_PENDING) {
             self.settle(caller);
         }
-        // Settling may hear of a reset, which ends the queues of a controller.
+        // Settling may deliver a reset, which ends the controller's queues.
         if !self.rig.is_open(caller) {
             return;
         }
@@ -200,13 +199,13 @@ impl Hosts<'_> {
             self.hear();
             assert!(
                 self.callers[caller].waiting() == 0,
-                "Disconnect is answered, and it is the last"
+                "Disconnect and all commands before it are answered"
             );
             self.end(caller);
         }
     }
 
-    /// Gives the target all data that it waits for.
+    /// Sends the target all data that it waits for.
     fn settle(&mut self, caller: usize) {
         self.listen();
         while let Some(r2t) = self.callers[caller].r2ts.pop() {
@@ -216,7 +215,7 @@ impl Hosts<'_> {
         assert_eq!(self.callers[caller].waiting(), 0, "commands remain without an answer");
     }
 
-    /// The data that an R2T asks for, of the function or of any bytes.
+    /// Sends the data that an R2T requests: a function or arbitrary bytes.
     fn give(&mut self, caller: usize, r2t: R2t) {
         let fill = self.input.byte();
         let mut data = match fill & 1 {
@@ -243,7 +242,7 @@ impl Hosts<'_> {
         self.say(caller, &h2c_data(pdu, &data, digests));
     }
 
-    /// Lets the target work, and forgets the connections that it has closed.
+    /// Lets the target work, and drops the connections that it has closed.
     fn listen(&mut self) {
         self.hear();
         for caller in 0..self.callers.len() {
@@ -253,7 +252,7 @@ impl Hosts<'_> {
         }
     }
 
-    /// Lets the target work, and hears what it says.
+    /// Lets the target work, and reads its answers.
     fn hear(&mut self) {
         self.rig.work();
         for caller in 0..self.callers.len() {
@@ -267,7 +266,7 @@ impl Hosts<'_> {
 
     fn check_bounds(&self, caller: usize) {
         let Some(connection) = self.rig.entry(caller) else { return };
-        // A buffer is aligned to a page, within one more.
+        // A buffer is aligned to a page, and so takes up to a page more.
         let transfer_bytes = MAX_TRANSFER_BYTES as usize + BUFFER_BYTES;
         assert!(connection.queue.held_bytes() <= MAX_PENDING * transfer_bytes);
         let uploaded = match &connection.phase {
@@ -278,7 +277,7 @@ impl Hosts<'_> {
         if let Some(controller) = connection.controller() {
             let tables = controller.tables();
             assert!(tables.map_count() <= MAX_FILE_MAPS);
-            // And the one that the run begins with.
+            // One more: the function installed at the start of the run.
             assert!(tables.functions().len() <= MAX_FUNCTIONS + MAX_KEPT_FUNCTIONS + 1);
         }
     }
@@ -290,7 +289,7 @@ impl Hosts<'_> {
         self.forget(caller);
     }
 
-    /// What it has not heard it will not hear.
+    /// Drops everything that the connection still waits for.
     fn forget(&mut self, caller: usize) {
         self.callers[caller].pending.clear();
         self.callers[caller].r2ts.clear();
@@ -327,11 +326,11 @@ impl Hosts<'_> {
         }
     }
 
-    /// Time passes, and the target gives up hosts that were silent for too long.
+    /// Lets time pass, and the target close connections that were silent for too long.
     fn pass_time(&mut self) {
         self.listen();
         self.rig.core.io.now_ns += u64::from(self.input.byte()) * 100_000_000;
-        // Until nobody's time ends with what the next commands take.
+        // Move on until no connection would become overdue during the next commands.
         while (0..self.callers.len()).any(|caller| self.is_nearly_overdue(caller)) {
             self.rig.core.io.now_ns += SOON_NS;
         }
@@ -355,7 +354,7 @@ impl Hosts<'_> {
         }
     }
 
-    /// Connect, right but for what the input changes.
+    /// Connect, correct except for what the input changes.
     fn connect(&mut self, caller: usize) {
         let (what, wrong) = (self.input.byte(), self.input.byte());
         let qid = match what & 3 {
@@ -363,7 +362,7 @@ impl Hosts<'_> {
             queue => u16::from(queue) - 1,
         };
         let cattr = if what & 4 == 0 { 0 } else { CATTR_DISABLE_SQ_FLOW_CONTROL };
-        // Longer than what commands take: whoever is slower than that is given up, and rightly.
+        // Longer than commands take; a host with a shorter timeout would rightly be given up.
         let kato_ms = if what & 8 == 0 { 0 } else { (self.input.edge() as u32).max(1000) };
         let sqsize = if wrong & 1 == 0 { 31 } else { self.input.edge() as u16 };
         let recfmt = if wrong & 2 == 0 { 0 } else { u16::from(self.input.byte()) };
@@ -405,7 +404,7 @@ impl Hosts<'_> {
         let enabled = u32::from(ControllerConfig::ENABLED);
         let value = match choice >> 4 {
             0 => any,
-            // Disabled, and shut down in two ways.
+            // Disabled, or shut down in one of two ways.
             1 | 2 => u64::from(enabled & !1),
             3 => u64::from(enabled | 1 << 14),
             4 => u64::from(enabled | 2 << 14),
@@ -421,7 +420,7 @@ impl Hosts<'_> {
         self.command(caller, command.to_sqe(), &[]);
     }
 
-    /// A command that asks for something, right but for what the input changes.
+    /// A command that reads data or settings, correct except for what the input changes.
     fn query(&mut self, caller: usize, kind: u8) {
         let (a, b, wrong) = (self.input.byte(), self.input.edge(), self.input.byte());
         let mut sqe = match kind {
@@ -438,7 +437,7 @@ impl Hosts<'_> {
             }
             25 if a >= 0x80 => AdminCommand::set_features(features::KEEP_ALIVE_TIMER, 5000),
             25 => {
-                // As in connect().
+                // As in `connect`.
                 let least = if a % 32 == features::KEEP_ALIVE_TIMER { 1000 } else { 0 };
                 AdminCommand::set_features(a % 32, (b as u32).max(least))
             }
@@ -473,8 +472,8 @@ impl Hosts<'_> {
         self.command(caller, sqe, &[]);
     }
 
-    /// A command about function maps, right but for what the input changes. The map with id 1 has
-    /// keys of a byte and values of eight, that with id 2 is an array of such.
+    /// A command about function maps, correct except for what the input changes. Map 1 has keys of one byte and values
+    /// of eight, map 2 is an array with such keys and values.
     fn map(&mut self, caller: usize) {
         let (choice, wrong) = (self.input.byte(), self.input.byte());
         let map = u32::from(choice >> 3 & 1) + 1;
@@ -535,7 +534,8 @@ impl Hosts<'_> {
         }
     }
 
-    /// Any command at all: on I/O queues a fabrics command, because data belongs to others there.
+    /// An arbitrary command; on I/O queues a fabrics command, because there the checks do not know other commands'
+    /// data.
     fn any_fields(&mut self, caller: usize) {
         let mut bytes = [0; Sqe::BYTES];
         let given = self.input.bytes(Sqe::BYTES);
@@ -552,14 +552,14 @@ impl Hosts<'_> {
         self.command(caller, sqe, &data);
     }
 
-    /// The object of a function, as long as it may be one that can be compiled.
+    /// The object of a function, compilable as long as that is allowed.
     fn function(&mut self) -> Vec<u8> {
         let sound = self.sound_objects > 0;
         self.sound_objects = self.sound_objects.saturating_sub(1);
         if sound { object(&follow_code()) } else { object(&[0; 8]) }
     }
 
-    /// A function or a file map in one to three chunks, right but for what the input changes.
+    /// A function or a file map in one to three chunks, correct except for what the input changes.
     fn upload(&mut self, caller: usize) {
         let (choice, wrong) = (self.input.byte(), self.input.byte());
         let mut whole = match choice & 3 {
@@ -616,13 +616,12 @@ impl Hosts<'_> {
 }
 
 impl Caller {
-    /// Commands that are not answered, but for asynchronous event requests.
+    /// Number of unanswered commands, not counting asynchronous event requests.
     fn waiting(&self) -> usize {
         self.pending.values().filter(|pending| !is_event_request(&pending.sqe)).count()
     }
 
-    /// Reads what the target says. Returns the controller id if a Connect for an admin queue
-    /// has succeeded.
+    /// Reads the target's answers. Returns the controller id if a Connect for an admin queue has succeeded.
     fn hear(&mut self, output: &[u8]) -> Option<u16> {
         self.inbox.extend(output);
         let inbox = std::mem::take(&mut self.inbox);
@@ -651,11 +650,11 @@ impl Caller {
                     assert!(digest_ok || !last_fragment, "a wrong data digest");
                     self.given(&pdu, offset_bytes, bytes.len() as u32, last_fragment);
                 }
-                other => panic!("{other:?} breaks a connection on which no rule was broken"),
+                other => panic!("{other:?} ends a connection whose host broke no rule"),
             }
         }
         self.inbox = inbox[used..].to_vec();
-        assert!(self.inbox.is_empty(), "the target says things by halves");
+        assert!(self.inbox.is_empty(), "the target's output ends within a PDU");
         cntlid
     }
 
@@ -675,7 +674,7 @@ impl Caller {
         assert_eq!(offset_bytes, pending.data_bytes, "data comes in order");
         pending.data_bytes += length_bytes;
         let Sqe { sgl, .. } = pending.sqe;
-        // The answer of Map Get has no SGL: that of the command is the key.
+        // Map Get has no SGL for its answer: its SGL describes the key.
         let is_get = pending.sqe.opcode == opcode::admin::MAP_GET;
         let room = if is_get { pending.sqe.cdw11 } else { sgl.length_bytes };
         assert!((is_get || sgl.kind == Sgl::TRANSPORT) && pending.data_bytes <= room);
@@ -720,7 +719,7 @@ impl Caller {
         None
     }
 
-    /// Before there is a queue only a Connect can succeed. Returns the queue of its answer.
+    /// Before Connect only a Connect can succeed. Returns the queue that it connected.
     fn connect(&mut self, sqe: &Sqe, status: Status) -> u16 {
         let is_fabrics = sqe.opcode == opcode::FABRICS;
         match FabricsCommand::parse(sqe) {
@@ -739,7 +738,7 @@ impl Caller {
         }
     }
 
-    /// Nothing is under way: only what waits for the host may be unanswered.
+    /// Checks that nothing is in progress: only commands that wait for the host may be unanswered.
     fn check_quiet(&self) {
         let events = self.pending.values().filter(|p| is_event_request(&p.sqe)).count();
         assert!(events <= MAX_ASYNC_EVENTS, "{events} asynchronous event requests wait");
@@ -749,7 +748,7 @@ impl Caller {
 }
 
 impl Pending {
-    /// What is true of each command that succeeds.
+    /// Checks the conditions under which a command may succeed.
     fn check_success(&self) {
         let Sqe { opcode, sgl, .. } = self.sqe;
         assert!(opcode == opcode::FABRICS || self.was_ready, "a controller that is off");

@@ -1,4 +1,4 @@
-//! Authentication of a host that obeys no rules, and what it may do before it has succeeded.
+//! Authentication of a host that follows no rules, and the commands that it may use before it has succeeded.
 
 use super::input::Input;
 use crate::access::Rules;
@@ -11,7 +11,7 @@ use bpfof_nvme::{Cqe, Sgl, Sqe};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Secrets of 32 times the same byte: the host's, another, the target's.
+/// Secrets of 32 equal bytes: the host's, a wrong one, the target's.
 const SECRETS: [&str; 3] = [
     "DHHC-1:00:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQHMnzFi:",
     "DHHC-1:00:AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgJvwX3v:",
@@ -22,45 +22,45 @@ fn secret(at: usize) -> DhchapKey {
     DhchapKey::parse(SECRETS[at]).expect("a good secret")
 }
 
-/// A target that asks its host for a secret.
+/// Rules of a target that requires its host to authenticate.
 pub(super) fn rules() -> Rules {
     Rules::with_secrets(PEER_NQN, vec![secret(0)], Some(secret(2)))
 }
 
-/// How the host authenticates itself, on a target that asks for it.
+/// A host's authentication at a target that requires it.
 pub(super) struct Authentications {
     config: Arc<HostConfig>,
-    /// Whether the host has the right secret.
+    /// Whether the host uses the right secret.
     knows: bool,
-    /// By line, whether it authenticates itself as soon as it has connected.
+    /// For each line, whether the host authenticates as soon as it has connected.
     is_eager: [bool; 2],
-    /// By line.
+    /// One for each line.
     runs: Vec<Run>,
 }
 
-/// The run of one line, and what is known of its commands.
+/// The authentication on one line, and the state of its commands.
 #[derive(Default)]
 struct Run {
     host: Option<HostAuth>,
-    /// What is to be sent next.
+    /// The next message to send.
     message: Vec<u8>,
-    /// Identifiers of commands that are answered before the queue is authenticated.
+    /// Identifiers of commands that may succeed before the queue is authenticated.
     allowed: HashSet<u16>,
-    /// What is to follow an R2T, by identifier.
+    /// Data to send for an R2T, by command identifier.
     remote: HashMap<u16, Vec<u8>>,
-    /// The Authentication Receive whose answer the run waits for, and that answer.
+    /// The pending Authentication Receive of the run, and its answer so far.
     fetch: Option<u16>,
     fetched: Vec<u8>,
-    /// The host has shown that it has the secret.
+    /// Whether the host may have proved that it has the secret.
     has_proved: bool,
-    /// The last run has ended.
+    /// Whether the last run has ended.
     is_over: bool,
 }
 
 impl Authentications {
-    /// Bit 0 of `settings`: the host has a wrong secret. Bit 1: it wants the target authenticated. Bit 2: a
-    /// group, so that arithmetic is beside the reactor. Bits 3 and 4: it does not authenticate its admin
-    /// queue, its I/O queue at once.
+    /// Bit 0 of `settings`: the host has a wrong secret. Bit 1: it requires the target to authenticate. Bit 2: a
+    /// Diffie-Hellman group, so that the arithmetic is done outside the reactor. Bits 3 and 4: it does not authenticate
+    /// its admin queue, its I/O queue, immediately.
     pub(super) fn new(settings: u8) -> Authentications {
         let names = Names::new(PEER_NQN, NQN).expect("good names");
         let group = if settings & 4 == 0 { Group::Null } else { Group::Ffdhe2048 };
@@ -77,7 +77,7 @@ impl Authentications {
         self.runs.push(Run::default());
     }
 
-    /// A command is about to be sent.
+    /// Called before a command is sent.
     pub(super) fn sends(&mut self, line: usize, sqe: &Sqe) {
         use fabrics_type::{AUTHENTICATION_RECEIVE, AUTHENTICATION_SEND, CONNECT, DISCONNECT};
         let is_allowed = sqe.opcode == FABRICS
@@ -90,19 +90,19 @@ impl Authentications {
         }
     }
 
-    /// What is to follow an R2T, if that is known.
+    /// The data to send for an R2T, if known.
     pub(super) fn data(&self, line: usize, cid: u16) -> Option<&Vec<u8>> {
         self.runs[line].remote.get(&cid)
     }
 
-    /// A command was answered.
+    /// Checks the answer to a command.
     pub(super) fn answered(&mut self, line: usize, cqe: &Cqe) {
         let run = &self.runs[line];
         let is_early = !run.has_proved && !run.allowed.contains(&cqe.cid);
         assert!(!is_early || !cqe.status.is_success(), "{cqe:?} before authentication");
     }
 
-    /// Data of a command has come.
+    /// Checks and stores data of a command.
     pub(super) fn given(&mut self, line: usize, cid: u16, bytes: &[u8]) {
         let run = &mut self.runs[line];
         assert!(run.has_proved || run.allowed.contains(&cid), "data before authentication");
@@ -116,13 +116,13 @@ impl Authentications {
         self.runs[line].has_proved
     }
 
-    /// Whether a host that has just connected goes on with a run.
+    /// Whether a newly connected host must continue a run.
     pub(super) fn is_due(&self, line: usize) -> bool {
         self.is_eager[line] && !self.runs[line].is_over
     }
 
-    /// The next command of a run by the rules, and its data; the answer to the last one has come. None
-    /// if the run is over.
+    /// The next command of a regular run, and its data; the answer to the previous one has arrived. `None` if the run
+    /// is over.
     pub(super) fn next(
         &mut self,
         line: usize,
@@ -136,7 +136,10 @@ impl Authentications {
             run.message = match host.received(&std::mem::take(&mut run.fetched)) {
                 HostStep::Exchange(message) => message,
                 HostStep::Finished { last, result } => {
-                    assert!(self.knows || result.is_err(), "a wrong secret is believed");
+                    assert!(
+                        self.knows || result.is_err(),
+                        "authentication succeeds with a wrong secret"
+                    );
                     (run.host, run.is_over) = (None, true);
                     last.unwrap_or_default()
                 }
@@ -153,7 +156,7 @@ impl Authentications {
         }
         if !run.message.is_empty() {
             let message = std::mem::take(&mut run.message);
-            // From its Reply on it may be believed.
+            // The target may accept the host from its Reply on.
             run.has_proved |= self.knows && message.starts_with(&[1, 2]);
             return Some((send_command(&message), message));
         }
@@ -163,7 +166,7 @@ impl Authentications {
         Some((receive.to_sqe(), Vec::new()))
     }
 
-    /// Authentication Send or Receive of any shape, and its data.
+    /// An arbitrary Authentication Send or Receive, and its data.
     pub(super) fn any(
         &mut self,
         line: usize,
@@ -181,7 +184,7 @@ impl Authentications {
             2 => sqe.sgl.length_bytes = input.edge() as u32,
             3 => sqe.sgl.address = input.edge(),
             4 => sqe.sgl.kind = input.byte(),
-            // It is to be asked for.
+            // The target must request the data.
             5 | 6 => {
                 sqe.sgl = Sgl::transport(message.len() as u32);
                 self.runs[line].remote.insert(next_cid, message);
@@ -212,7 +215,7 @@ fn any_receive(input: &mut Input<'_>) -> Sqe {
     sqe
 }
 
-/// A message that a host may send, or none that anybody knows.
+/// A message of the protocol, or an unknown one.
 fn message(input: &mut Input<'_>) -> Vec<u8> {
     let mut message = match input.byte() % 5 {
         0 => {

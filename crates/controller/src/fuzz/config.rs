@@ -1,4 +1,4 @@
-//! Configurations: files, and what the command line takes.
+//! Configurations: files, and command-line values.
 
 use super::input::Input;
 use crate::access::{HostKeys, HostRule, Rights};
@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Reads `data` as a configuration file, as the text of a `--namespace` option or as a size; or
-/// makes a configuration of it, writes that down and reads it. What is refused is refused with its
-/// place; what is accepted keeps the rules, and is the same again when it is written down and read.
+/// builds a configuration from it, writes that and reads it again. Errors name the place; accepted
+/// configurations follow the rules, and are unchanged after being written and read again.
 pub fn config(data: &[u8]) {
     let mut input = Input(data);
     let kind = input.byte();
@@ -51,7 +51,7 @@ fn file(text: &str) {
         }
         Err(message) => {
             let (line, column) = place(&message).unwrap_or_else(|| panic!("no place: {message}"));
-            // The last line, which is empty, is one too.
+            // The empty last line also counts.
             let there = text.split('\n').nth(line - 1);
             let there = there.unwrap_or_else(|| panic!("{message}: of {text:?}"));
             assert!(column <= there.chars().count() + 2, "{message}: of {text:?}");
@@ -59,7 +59,7 @@ fn file(text: &str) {
     }
 }
 
-/// The numbers of "line 3, column 4: …".
+/// The numbers in "line 3, column 4: …".
 fn place(message: &str) -> Option<(usize, usize)> {
     let (line, rest) = message.strip_prefix("line ")?.split_once(", column ")?;
     let (column, reason) = rest.split_once(": ")?;
@@ -82,7 +82,7 @@ fn namespace(text: &str) {
     }
 }
 
-/// The rules of a namespace.
+/// Checks the rules of a namespace.
 fn check(config: &NamespaceConfig) {
     assert!(matches!(config.lba_bytes, 512 | 4096));
     assert!(config.subsystem.as_ref().is_none_or(|nqn| is_nqn(nqn)));
@@ -126,12 +126,12 @@ fn size(text: &str) {
     assert_eq!(parse_size(text).ok(), expected, "{text:?}");
 }
 
-/// All of a configuration, to be compared.
+/// A complete configuration as text, for comparison.
 fn shown(config: &TargetConfig) -> String {
     format!("{config:?}")
 }
 
-/// A namespace as a `--namespace` option.
+/// Writes a namespace as a `--namespace` option.
 fn option(config: &NamespaceConfig) -> String {
     let NamespaceConfig { source, lba_bytes, subsystem, nsid, uuid, ana_group } = config;
     let size = |bytes: &Option<u64>| bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
@@ -173,7 +173,7 @@ fn option(config: &NamespaceConfig) -> String {
     text
 }
 
-/// A configuration as a file.
+/// Writes a configuration as a file.
 fn written(config: &TargetConfig) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
@@ -255,20 +255,29 @@ fn written_rule(rule: &HostRule) -> String {
     text
 }
 
-/// The rules of rules.
+/// Checks the rules of `[[host]]` rules.
 fn check_rules(config: &TargetConfig) {
     for HostRule { nqn, subsystems, namespaces, rights, keys } in &config.rules {
-        assert!(nqn == "*" && keys.is_empty() || is_nqn(nqn), "{nqn}: a key is that of one host");
+        assert!(
+            nqn == "*" && keys.is_empty() || is_nqn(nqn),
+            "{nqn}: a rule with keys must name one host"
+        );
         assert!(subsystems.iter().flatten().all(|nqn| is_nqn(nqn)));
         assert!(namespaces.iter().flatten().all(|nsid| (1..=1024).contains(nsid)));
         assert!(!rights.contains(Rights::LOAD) || rights.contains(Rights::READ));
         assert!(keys.dhchap_key.len() <= 2);
         assert!(keys.dhchap_ctrl_key.is_none() || !keys.dhchap_key.is_empty());
-        assert!(keys.tls_psk.is_empty() || config.tls() != TlsMode::Off, "keys for nothing");
+        assert!(
+            keys.tls_psk.is_empty() || config.tls() != TlsMode::Off,
+            "TLS keys although TLS is off"
+        );
     }
     let listens = config.listen.0.iter().map(|one| one.address).chain(config.discovery);
     let is_open = listens.into_iter().any(|at| !at.ip().to_canonical().is_loopback());
-    assert!(!is_open || config.allow_any_host || !config.rules.is_empty(), "everybody gets in");
+    assert!(
+        !is_open || config.allow_any_host || !config.rules.is_empty(),
+        "hosts of other machines are allowed without rules"
+    );
 }
 
 fn make_rule(input: &mut Input<'_>) -> HostRule {
@@ -286,7 +295,7 @@ fn make_rule(input: &mut Input<'_>) -> HostRule {
     }
 }
 
-/// None, or some, which may make no sense together.
+/// No keys, or some, which may be inconsistent.
 fn make_keys(input: &mut Input<'_>) -> HostKeys {
     let choice = input.byte();
     if choice & 1 == 0 {
@@ -301,9 +310,9 @@ fn make_keys(input: &mut Input<'_>) -> HostKeys {
     }
 }
 
-/// A configuration that keeps the rules.
+/// A configuration that follows the rules.
 fn make(input: &mut Input<'_>) -> TargetConfig {
-    // TOML's integers have a sign.
+    // TOML integers are signed.
     let number = |input: &mut Input<'_>| input.edge() & i64::MAX as u64;
     let address = |input: &mut Input<'_>| match input.byte() & 1 {
         0 => SocketAddr::from((
@@ -382,7 +391,7 @@ fn make_nqn(input: &mut Input<'_>) -> String {
     format!("nqn.2026-01.org.x:{}", word(input))
 }
 
-/// Any text without commas, which end an option.
+/// Arbitrary text without commas, which end an option.
 fn word(input: &mut Input<'_>) -> String {
     let length = usize::from(input.byte() % 32);
     String::from_utf8_lossy(input.bytes(length)).replace(',', ";")

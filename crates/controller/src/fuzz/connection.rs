@@ -1,4 +1,4 @@
-//! A host that obeys no rules.
+//! A host that follows no rules.
 
 use super::authentication::{self, Authentications};
 use super::input::Input;
@@ -13,10 +13,10 @@ use bpfof_nvme::vendor_specific::{
 };
 use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
 
-/// Command identifier of Connect, which no other command gets before many have been sent.
+/// Command identifier of Connect; no other command gets it until many have been sent.
 const CONNECT_CID: u16 = 0xFFFF;
 
-/// What the host at the other end of a line has heard.
+/// What the host has received on a line.
 struct Ear {
     receiver: PduReceiver,
     inbox: Vec<u8>,
@@ -24,24 +24,23 @@ struct Ear {
     next_cid: u16,
 }
 
-/// A host whose every choice is made by the input.
+/// A host that takes every choice from the input.
 struct Host<'a> {
     rig: Rig,
     input: Input<'a>,
     ears: Vec<Ear>,
     digests: Digests,
-    /// On a target that asks for a secret. Nothing is damaged then, so that it is known what was asked.
+    /// Set for a target that requires authentication. Then no bytes are damaged, so that the sent commands are known.
     authentications: Option<Authentications>,
 }
 
-/// Plays `data` as a host: random bytes on a new connection, random bytes after the handshake, or
-/// a sequence of commands, transfers and uploads with fields from `data`, all split at random.
-/// Nothing may panic, what the target says must be valid, what it keeps to send is bounded, and
-/// when the host is gone nothing of it is left. On a target that asks for a secret, no queue does
-/// anything for a host that has not shown there that it has it.
+/// Plays `data` as a host: random bytes on a new connection, random bytes after the handshake, or a sequence of
+/// commands, transfers and uploads with fields from `data`, all split at random. Nothing may panic, everything that the
+/// target sends must be valid, its unsent data is bounded, and nothing of the host is left once it is gone. On a target
+/// that requires authentication, no queue serves a host that has not proved on that queue that it has the secret.
 ///
-/// Byte 0: bits 1:0 what is played, bits 3:2 digests, bit 4 the target asks for a secret. Then byte 1 is
-/// that of [`Authentications::new`].
+/// Byte 0: bits 1:0 select what is played, bits 3:2 digests, bit 4 a target that requires authentication. Then byte 1
+/// is the argument of [`Authentications::new`].
 pub fn connection(data: &[u8]) {
     let mut input = Input(data);
     let mode = input.byte();
@@ -72,7 +71,7 @@ pub fn connection(data: &[u8]) {
             host.play();
         }
     }
-    // It may say anything from here on, and so authenticate itself.
+    // From here on the host may send anything, so it may also authenticate itself.
     host.authentications = None;
     let rest = host.input.bytes(data.len());
     host.say(admin, rest.to_vec());
@@ -88,7 +87,7 @@ impl Host<'_> {
         }
     }
 
-    /// One of the lines that there are.
+    /// A random line.
     fn line(&mut self) -> usize {
         usize::from(self.input.byte() & 1).min(self.ears.len() - 1)
     }
@@ -124,7 +123,7 @@ impl Host<'_> {
             self.rig.feed(line, &capsule(enable_command(), &[], self.digests));
         }
         self.listen();
-        // What was said before Connect may have ended the connection.
+        // Commands sent before Connect may have ended the connection.
         assert!(self.authentications.is_some() || self.is_connected(line), "the handshake works");
     }
 
@@ -132,9 +131,9 @@ impl Host<'_> {
         self.rig.entry(line).is_some_and(|connection| connection.controller().is_some())
     }
 
-    /// A whole run by the rules, of a host that begins with it.
+    /// A whole regular authentication, if the host starts with one.
     fn authenticate(&mut self, line: usize) {
-        // Each step is a command, and there are five in a run in which both sides are authenticated.
+        // Each step is one command; a run in which both sides authenticate has five.
         for _ in 0..6 {
             if !self.authentications.as_ref().is_some_and(|its| its.is_due(line)) {
                 return;
@@ -144,7 +143,7 @@ impl Host<'_> {
         }
     }
 
-    /// A command of a run by the rules, or any like it.
+    /// The next command of a regular authentication, or an arbitrary one like it.
     fn authentication(&mut self, line: usize, by_rules: bool) {
         let next_cid = self.ears[line].next_cid;
         let Some(authentications) = &mut self.authentications else { return };
@@ -157,7 +156,7 @@ impl Host<'_> {
         }
     }
 
-    /// No queue works without a proof, whatever was said on it.
+    /// Checks that no queue works without a proof, whatever was sent on it.
     fn check_authentications(&self) {
         let Some(authentications) = &self.authentications else { return };
         for line in 0..self.ears.len() {
@@ -169,8 +168,8 @@ impl Host<'_> {
         }
     }
 
-    /// Installs a function, and stores a list of eight blocks, a block that points to itself and
-    /// one that points nowhere.
+    /// Installs a function, and stores a list of eight blocks, a block that points to itself, and a block that points
+    /// outside the namespace.
     fn furnish(&mut self) {
         let controller = self.rig.connection(0).controller().cloned().expect("connected");
         controller.update(|tables| tables.with_function(follow()));
@@ -183,7 +182,7 @@ impl Host<'_> {
         }
     }
 
-    /// Sends bytes in two pieces, with one of them damaged now and then.
+    /// Sends bytes in two pieces, occasionally with one byte damaged.
     fn say(&mut self, line: usize, mut bytes: Vec<u8>) {
         let (at, chance) = (self.input.number() as usize, self.input.byte());
         if chance & 31 == 31 && !bytes.is_empty() && self.authentications.is_none() {
@@ -195,7 +194,7 @@ impl Host<'_> {
         self.rig.feed(line, tail);
     }
 
-    /// Lets the target work, and reads what it says.
+    /// Lets the target work, and reads its answers.
     fn listen(&mut self) {
         self.rig.work();
         for (line, ear) in self.ears.iter_mut().enumerate() {
@@ -306,7 +305,7 @@ impl Host<'_> {
         let in_capsule = choice & 8 != 0;
         let sgl =
             if in_capsule { Sgl::in_capsule(length_bytes) } else { Sgl::transport(length_bytes) };
-        // One range more or less than there are, now and then.
+        // Occasionally the count is one more or less than the number of ranges.
         let ranges = count as u32 + u32::from(choice >> 6 & 1);
         let sqe = Sqe {
             cdw10: ranges.wrapping_sub(1),
@@ -354,8 +353,8 @@ impl Host<'_> {
         self.command(self.ears.len() - 1, sqe, &data);
     }
 
-    /// Chains of one function that begin all over the namespace, one byte of the request changed now and
-    /// then: counts, tables and sizes that lie.
+    /// Chains of one function that start anywhere in the namespace; occasionally one byte of the request is changed, so
+    /// that counts, tables and sizes are wrong.
     fn pushdown_vector(&mut self) {
         let choice = self.input.byte();
         let count = match self.input.byte() {
@@ -389,7 +388,7 @@ impl Host<'_> {
             },
             scratch_size_bytes: if choice & 32 == 0 { 0 } else { self.input.edge() as u32 },
             answer_max_bytes: 64,
-            // Of the answers, of 8 bytes each, some have no room.
+            // Some answers, of 8 bytes each, have no room.
             room_bytes: match choice & 64 {
                 0 => count as u32 * 16 + u32::from(self.input.byte()),
                 _ => self.input.edge() as u32,
@@ -422,7 +421,7 @@ impl Host<'_> {
         self.command(self.ears.len() - 1, sqe, &[]);
     }
 
-    /// Data for an R2T, or for none.
+    /// Sends data for an R2T, or unsolicited data.
     fn transfer(&mut self) {
         self.listen();
         let line = self.line();
@@ -450,7 +449,7 @@ impl Host<'_> {
             3 => pdu.data_length_bytes = self.input.edge() as u32 % 300_000 + 1,
             4 => pdu.data_length_bytes = pdu.data_length_bytes / 2 + 1,
             5 => {
-                // Two pieces, as they should be.
+                // Correctly, in two pieces.
                 let half = pdu.data_length_bytes / 2;
                 if half > 0 {
                     let first = H2cData { data_length_bytes: half, last: false, ..pdu };
@@ -494,7 +493,7 @@ impl Host<'_> {
         self.command(0, sqe, &[]);
     }
 
-    /// A chunk of a function or of a file map, in its capsule or to be asked for.
+    /// A chunk of a function or of a file map, in its capsule or to be fetched.
     fn upload(&mut self) {
         let choice = self.input.byte();
         let mut object = self.input.bytes(usize::from(choice)).to_vec();

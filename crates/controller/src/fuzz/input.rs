@@ -1,9 +1,9 @@
-//! Structure out of bytes.
+//! Turns bytes into structured choices.
 
 use crate::limits::MAX_TRANSFER_BYTES;
 use crate::rig::NAMESPACE_BYTES;
 
-/// Structure out of bytes; zeroes when they are used up.
+/// Structured choices from bytes; zeroes when the bytes are used up.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -25,7 +25,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(bytes)
     }
 
-    /// A number at or near a limit, a small one, or any.
+    /// A number at or near a limit, a small one, or any number.
     pub(super) fn edge(&mut self) -> u64 {
         match self.byte() % 12 {
             0 => 0,

@@ -1,12 +1,11 @@
-//! Entry points for fuzzing, also run by tests so that they stay green.
+//! Entry points for fuzzing, which tests also run so that they keep working.
 //!
-//! [`connection`] plays a host that obeys no rules against an admin connection and an I/O
-//! connection over memory namespaces. A host's receiver reads all that the target answers, so that
-//! a PDU which breaks the protocol is found too.
+//! [`connection`] plays a host that follows no rules, on an admin connection and an I/O connection over memory
+//! namespaces. A host's receiver parses everything that the target sends, so that PDUs which break the protocol are
+//! found, too.
 //!
-//! [`admin`] plays hosts that keep the rules of the transport, so that what is known of each command
-//! can be checked: it is answered once, with no more data than it announced. [`config`] reads
-//! configurations.
+//! [`admin`] plays hosts that follow the rules of the transport, so that each command can be checked: it is answered
+//! once, with no more data than it announced. [`config`] reads configurations.
 
 mod admin;
 mod authentication;

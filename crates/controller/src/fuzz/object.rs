@@ -1,6 +1,6 @@
-//! A storage function's object, without a compiler.
+//! An ELF object of a storage function, made without a compiler.
 
-/// The smallest ELF file that holds `code` as the entry point `follow`.
+/// The smallest ELF file with `code` as the entry point `follow`.
 pub(super) fn object(code: &[u8]) -> Vec<u8> {
     const NAMES: &[u8] = b"\0bpfof/follow\0.shstrtab\0";
     const HEADER_BYTES: usize = 64;
@@ -42,7 +42,7 @@ pub(super) fn object(code: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn it_is_one_that_the_loader_takes() {
+    fn the_loader_accepts_the_object() {
         let code = crate::rig::follow_code();
         let object = bpfof_function::Object::parse(&super::object(&code)).expect("an object");
         assert_eq!(object.entries().len(), 1);

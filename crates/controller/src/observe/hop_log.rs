@@ -1,23 +1,23 @@
-//! The hops of one chain as they happen.
+//! A log of the hops of one chain.
 
 use super::record::{HopRecord, ReadRecord};
 use bpfof_chain::FileRead;
 
-/// Hops that are kept of a chain: more than lookups take.
+/// Hops of a chain that are kept: more than lookups take.
 pub(super) const MAX_HOPS: usize = 32;
-/// Reads that are kept of these.
+/// Reads of a chain that are kept.
 const MAX_READS: usize = 64;
 
 /// A hop, on the reactor's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hop {
-    /// When its reads were asked for.
+    /// When its reads were requested.
     asked_ns: u64,
-    /// When the last of them was here.
+    /// When the last of them arrived.
     came_ns: u64,
     /// When its first call began; 0 before that.
     called_ns: u64,
-    /// How long its calls took.
+    /// Time of its calls.
     function_ns: u64,
     units: u64,
     /// Its reads among those of the log.
@@ -25,7 +25,7 @@ struct Hop {
     reads: u32,
 }
 
-/// See the module. What there is no room for is only in the sums.
+/// See the module. Hops that do not fit are only in the sums.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HopLog {
     hops: Vec<Hop>,
@@ -38,16 +38,16 @@ pub(crate) struct HopLog {
     function_ns: u64,
     /// Time without an arena.
     pub(super) arena_ns: u64,
-    /// It has given its arena up.
+    /// The chain has given up its arena.
     pub(super) has_rested: bool,
     /// Hops that have begun.
     pub(super) count: u32,
-    /// Traces that may want it, of which the clock is read for each step.
+    /// Bits of traces that may want the chain; if there are any, the clock is read at each step.
     pub(super) traces: u8,
 }
 
 impl HopLog {
-    /// What it takes at most, in bytes.
+    /// Most bytes of memory that it takes.
     pub(crate) const BYTES: usize =
         size_of::<HopLog>() + MAX_HOPS * size_of::<Hop>() + MAX_READS * size_of::<FileRead>();
 
@@ -75,12 +75,12 @@ impl HopLog {
         };
     }
 
-    /// A read of this hop is here.
+    /// A read of this hop has arrived.
     pub(super) fn came(&mut self, now_ns: u64) {
         self.now.came_ns = now_ns;
     }
 
-    /// Calls of this hop were made, and the chain has paid so many units in all.
+    /// Calls of this hop were made; the chain has paid `units` in all.
     pub(super) fn called(&mut self, (begun_ns, ended_ns): (u64, u64), units: u64) {
         let hop = &mut self.now;
         if hop.called_ns == 0 {
@@ -105,7 +105,7 @@ impl HopLog {
         self.keep();
     }
 
-    /// Whether the clock is read for each step.
+    /// Whether the clock is read at each step.
     pub(super) fn is_exact(&self) -> bool {
         self.traces != 0
     }
@@ -120,7 +120,7 @@ impl HopLog {
         self.is_exact().then_some(self.function_ns)
     }
 
-    /// Takes over another log, in the memory of this one.
+    /// Copies another log, reusing the memory of this one.
     pub(super) fn copy(&mut self, other: &HopLog) {
         self.hops.clone_from(&other.hops);
         self.reads.clone_from(&other.reads);
@@ -141,7 +141,7 @@ impl HopLog {
         };
     }
 
-    /// What is kept, in times since `begun_ns`.
+    /// The kept hops, with times since `begun_ns`.
     pub(super) fn records(&self, begun_ns: u64) -> Vec<HopRecord> {
         let record = |hop: &Hop| {
             let reads = self.reads.iter().skip(hop.first_read as usize).take(hop.reads as usize);
@@ -158,7 +158,7 @@ impl HopLog {
     }
 }
 
-/// What units stand for, in ns: most code takes less than it pays.
+/// The time that units pay for, in ns: most code takes less.
 pub(super) fn price_ns(units: u64) -> u64 {
     units.saturating_mul(bpfof_function::cost::UNIT_PS) / 1000
 }
@@ -171,7 +171,7 @@ mod tests {
         FileRead { file: 1, offset_bytes, size_bytes: 512 }
     }
 
-    /// Of a chain that is longer than what is kept the rest is in the sums.
+    /// Hops of a long chain that are not kept are in the sums.
     #[test]
     fn long_chains_are_kept_in_part() {
         let mut log = HopLog::default();

@@ -1,10 +1,9 @@
-//! Why commands were slow: what they waited for, and chains hop by hop.
+//! Records why commands were slow: what they waited for, and chains hop by hop.
 //!
-//! Chains over files and drives note their hops as they happen ([`hop_log`]), on the clock of the reactor's
-//! turns. Those over memory do so only while somebody traces ([`tracer`]), and then the clock is read for each
-//! step. The slowest commands are remembered ([`slowest`]). A command that ends costs one comparison here,
-//! unless it is among these or traced; what is made of it then is an [`observed::Observed`], and in words a
-//! [`record::CommandRecord`].
+//! Hops of chains over files and drives are always logged ([`hop_log`]), with the time that the reactor has read last.
+//! Hops of chains over memory are logged only during a trace ([`tracer`]). For traced chains the clock is read at each
+//! step. The slowest commands are kept ([`slowest`]). The end of a command costs one comparison here, unless it is
+//! among the slowest or traced; then it becomes an [`observed::Observed`], and as text a [`record::CommandRecord`].
 
 mod hop_log;
 pub(crate) mod observed;
@@ -20,23 +19,23 @@ use record::CommandRecord;
 use slowest::Slowest;
 use tracer::{Trace, Tracer};
 
-/// What the slowest commands of a reactor take of its memory, in bytes.
+/// Memory of the slowest commands of a reactor, in bytes.
 pub(crate) const SLOWEST_BYTES: usize =
     slowest::KEPT * (size_of::<Observed>() + HopLog::BYTES + 1024);
 
-/// How a reactor observes its commands.
+/// Observes the commands of a reactor.
 #[derive(Debug)]
 pub(crate) struct Observer {
     pub(crate) reactor: usize,
-    /// A command is looked at that takes so long, in ns.
+    /// Least duration of a command that is examined, in ns.
     watch_ns: u64,
-    /// One is among the slowest that takes so long.
+    /// Least duration of a command that is among the slowest, in ns.
     slow_ns: u64,
     /// By chain index.
     logs: Vec<HopLog>,
     pub(crate) slowest: Slowest,
     tracer: Tracer,
-    /// What is told to traces, in memory that is used again.
+    /// The chain that is reported to traces; its memory is reused.
     traced: Observed,
 }
 
@@ -55,24 +54,24 @@ impl Default for Observer {
 }
 
 impl Observer {
-    /// Whether there is something to note of a command that has taken so long.
+    /// Whether a command that has taken this long is to be examined.
     #[inline]
     pub(crate) fn watches(&self, duration_ns: u64) -> bool {
         duration_ns >= self.watch_ns
     }
 
-    /// Whether anybody traces.
+    /// Whether a trace runs.
     pub(crate) fn is_tracing(&self) -> bool {
         self.tracer.is_on()
     }
 
-    /// Somebody traces from now on.
+    /// Begins a trace.
     pub(crate) fn begin_trace(&mut self, trace: Trace) {
         self.tracer.begin(trace);
         self.watch();
     }
 
-    /// Somebody does not trace any more.
+    /// Ends a trace.
     pub(crate) fn end_trace(&mut self, id: u64) {
         self.tracer.end(id);
         self.watch();
@@ -88,18 +87,18 @@ impl Observer {
         self.slowest.all().map(|observed| observed.record(self.reactor, now_ns)).collect()
     }
 
-    /// Forgets what was slow long ago; called now and then.
+    /// Drops slow commands that ended long ago; called periodically.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         self.slowest.expire(now_ns);
         self.watch();
     }
 
-    /// There are so many arenas left.
+    /// Keeps the logs of this many arenas.
     pub(crate) fn trim(&mut self, arenas: usize) {
         self.logs.truncate(arenas);
     }
 
-    /// Notes a command that has ended after so long, if it is one of the slowest. `fill` tells what it was.
+    /// Keeps a command that has ended after this duration, if it is one of the slowest. `fill` describes it.
     pub(crate) fn ended(
         &mut self,
         connection: &Connection,
@@ -115,8 +114,8 @@ impl Observer {
         self.watch();
     }
 
-    /// Notes a chain that has ended likewise, and tells it to those who trace it. `is_logged` tells whether its
-    /// hops were noted.
+    /// The same for a chain, which is also reported to traces that want it. `is_logged` says whether its hops were
+    /// logged.
     pub(crate) fn chain_ended(
         &mut self,
         connection: &Connection,
@@ -153,15 +152,15 @@ impl Observer {
     }
 }
 
-/// Chains whose hops are noted.
+/// Chains whose hops are logged.
 impl Observer {
-    /// A time of a chain: exact, if somebody traces it.
+    /// The time for an event of a chain: read from the clock if the chain is traced, otherwise `now_ns`.
     fn now_ns(&self, chain: ChainId, now_ns: u64) -> u64 {
         let is_exact = self.logs.get(chain.index()).is_some_and(HopLog::is_exact);
         if is_exact { self.tracer.now_ns().unwrap_or(now_ns) } else { now_ns }
     }
 
-    /// A chain begins, and asks for its first reads.
+    /// A chain has begun and asked for its first reads.
     pub(crate) fn chain_begun(&mut self, engine: &Engine, chain: ChainId, now_ns: u64) {
         let traces = if self.tracer.is_on() { self.tracer.begun() } else { 0 };
         if self.logs.len() <= chain.index() {
@@ -179,7 +178,7 @@ impl Observer {
         }
     }
 
-    /// A read of a chain is here.
+    /// A read of a chain has arrived.
     pub(crate) fn read_came(&mut self, chain: ChainId, now_ns: u64) {
         let now_ns = self.now_ns(chain, now_ns);
         if let Some(log) = self.logs.get_mut(chain.index()) {
@@ -187,12 +186,12 @@ impl Observer {
         }
     }
 
-    /// A chain is about to go on: what [`chain_went_on`](Self::chain_went_on) needs.
+    /// A chain is about to go on: returns the state that [`chain_went_on`](Self::chain_went_on) needs.
     pub(crate) fn chain_goes_on(&self, engine: &Engine, chain: ChainId, now_ns: u64) -> (u64, u32) {
         (self.now_ns(chain, now_ns), engine.usage(chain).hops)
     }
 
-    /// A chain has gone on, perhaps by calls: with those of a hop that was interrupted if `is_call`.
+    /// A chain has gone on, perhaps by calls; with `is_call`, by remaining calls of an interrupted hop.
     pub(crate) fn chain_went_on(
         &mut self,
         engine: &Engine,
@@ -212,7 +211,7 @@ impl Observer {
         }
     }
 
-    /// Takes the log of a chain that gives its arena up, and had none for `before_ns` until it began.
+    /// Takes the log of a chain that gives up its arena, and that had waited `before_ns` for it before it began.
     pub(crate) fn chain_rests(
         &mut self,
         chain: ChainId,
@@ -228,7 +227,7 @@ impl Observer {
         log
     }
 
-    /// A chain goes on in an arena, after it had none for so long.
+    /// A chain goes on in an arena, after it had none for `arena_ns`.
     pub(crate) fn chain_resumed(&mut self, chain: ChainId, mut log: HopLog, arena_ns: u64) {
         log.arena_ns += arena_ns;
         if self.logs.len() <= chain.index() {

@@ -1,4 +1,4 @@
-//! A command that has just ended, as the reactor knows it: without words, so that its memory can be used again.
+//! A command that has just ended, in the reactor's form: without text, so that its memory can be reused.
 
 use super::hop_log::{HopLog, price_ns};
 use super::record::CommandRecord;
@@ -14,14 +14,14 @@ pub(crate) enum Outcome {
     Chain(ChainError),
 }
 
-/// What only chains have.
+/// The part that only chains have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObservedChain {
     pub(crate) function: u32,
     pub(crate) function_name: String,
     pub(crate) hops: u32,
     pub(crate) units: u64,
-    /// Whether `log` is this chain's.
+    /// Whether `log` belongs to this chain.
     pub(crate) is_logged: bool,
     pub(crate) log: HopLog,
 }
@@ -32,9 +32,9 @@ pub(crate) struct Observed {
     pub(crate) class: Class,
     pub(crate) begun_ns: u64,
     pub(crate) ended_ns: u64,
-    /// Until the host had sent its data.
+    /// Time until the host had sent its data.
     pub(crate) data_ns: u64,
-    /// Without an arena.
+    /// Time without an arena.
     pub(crate) arena_ns: u64,
     /// It works on a file or a drive.
     pub(crate) is_of_device: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Nothing yet.
+    /// Not filled yet.
     pub(crate) fn new() -> Observed {
         Observed {
             class: Class::Read,
@@ -71,7 +71,7 @@ impl Observed {
         }
     }
 
-    /// Whose it is.
+    /// Sets the host, the subsystem and the queue.
     pub(crate) fn set_connection(&mut self, connection: &Connection) {
         self.host.clear();
         self.subsystem.clear();
@@ -87,7 +87,7 @@ impl Observed {
         self.ended_ns.saturating_sub(self.begun_ns)
     }
 
-    /// In words, at this time.
+    /// As a record with text, at this time.
     pub(crate) fn record(&self, reactor: usize, now_ns: u64) -> CommandRecord {
         let (chain, duration_ns) = (&self.chain, self.duration_ns());
         let own_ns = duration_ns.saturating_sub(self.arena_ns).saturating_sub(self.data_ns);

@@ -1,4 +1,4 @@
-//! What operators are told of one command.
+//! Records of commands for operators.
 
 use crate::metrics::Class;
 use bpfof_chain::FileRead;
@@ -11,7 +11,7 @@ pub struct ReadRecord {
     pub file: u32,
     /// Offset in the file, in bytes.
     pub offset_bytes: u64,
-    /// What was asked for, in bytes.
+    /// Requested size in bytes.
     pub size_bytes: u32,
 }
 
@@ -25,17 +25,17 @@ impl From<&FileRead> for ReadRecord {
 /// A hop of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopRecord {
-    /// When its reads were asked for, since the command came, in ns.
+    /// When its reads were requested: time since the command came, in ns.
     pub since_start_ns: u64,
-    /// Until the last of its reads was here, in ns.
+    /// Time until the last of its reads had arrived, in ns.
     pub device_ns: u64,
-    /// From then on until it was its turn, in ns.
+    /// Time from then until its turn, in ns.
     pub queued_ns: u64,
-    /// How long its calls of the function took, in ns, if that was measured.
+    /// Time of its calls of the function, in ns, if it was measured.
     pub function_ns: Option<u64>,
-    /// What these calls have paid, in units of processor time (200 ps): at least what they take at their worst.
+    /// Price of these calls, in units of processor time (200 ps): at least their worst-case time.
     pub units: u64,
-    /// Its reads, as the function has asked for them.
+    /// Its reads, as the function has requested them.
     pub reads: Vec<ReadRecord>,
 }
 
@@ -48,13 +48,13 @@ pub struct CommandRecord {
     pub begun_ns: u64,
     /// How long ago it ended, in ms.
     pub age_ms: u64,
-    /// Until it was answered, in ns.
+    /// Time until it was answered, in ns.
     pub duration_ns: u64,
     /// Its kind.
     pub class: Class,
     /// Name of the host.
     pub host: String,
-    /// Where it came from.
+    /// Address of the host.
     pub peer: String,
     /// Its queue.
     pub queue: u16,
@@ -70,21 +70,21 @@ pub struct CommandRecord {
     pub data_ns: u64,
     /// Time in devices, in ns.
     pub device_ns: u64,
-    /// Time in functions, in ns: measured of chains that are traced, else what they have paid.
+    /// Time in functions, in ns: measured for traced chains, otherwise the price that they have paid.
     pub function_ns: u64,
-    /// What is left of the duration: it waited for its turn among others, in ns.
+    /// The rest of the duration, in ns: the command waited for its turn among others.
     pub queued_ns: u64,
-    /// From the answer on until the host's side of the connection had room for it, in ns; none if that is not
-    /// known (yet).
+    /// Time from the answer until the host's side of the connection had room for it, in ns; none if that is not known
+    /// (yet).
     pub output_ns: Option<u64>,
-    /// What was read or written, in bytes.
+    /// Bytes read or written.
     pub bytes: u64,
     /// Hops of a chain.
     pub hop_count: u32,
-    /// What a chain has paid, in units of processor time (200 ps).
+    /// Price that a chain has paid, in units of processor time (200 ps).
     pub units: u64,
     /// How it ended.
     pub outcome: String,
-    /// The first hops of a chain, if they were recorded: those over files and drives always are.
+    /// The first hops of a chain, if they were logged, as those over files and drives always are.
     pub hops: Vec<HopRecord>,
 }

@@ -2,18 +2,18 @@
 
 use super::observed::Observed;
 
-/// Commands that are kept.
+/// Number of commands that are kept.
 pub(crate) const KEPT: usize = 100;
-/// How long one is remembered, in ns.
+/// How long a command is kept, in ns.
 const REMEMBERED_NS: u64 = 600_000_000_000;
 
 /// A command whose answer has yet to leave.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     connection: u32,
-    /// The send of the connection with which it leaves; 0 as long as that is not known.
+    /// The number of the connection's send with which it leaves; 0 while that is not known.
     send: u64,
-    /// Its place and its number.
+    /// Its place in `kept`, and its number.
     place: usize,
     number: u64,
 }
@@ -21,21 +21,20 @@ struct Leaving {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Slowest {
-    /// Each with a number that no other has.
+    /// Each command with a unique number.
     kept: Vec<(u64, Observed)>,
     numbers: u64,
     leaving: Vec<Leaving>,
 }
 
 impl Slowest {
-    /// A command is slow that takes longer than this, in ns: than the fastest of those kept, if there are
-    /// enough.
+    /// A command is slow if it takes longer than this, in ns: the fastest kept command, if enough are kept.
     pub(super) fn threshold_ns(&self) -> Option<u64> {
         let fastest = self.kept.iter().map(|(_, of)| of.duration_ns()).min();
         fastest.filter(|_| self.kept.len() >= KEPT)
     }
 
-    /// Room for one more of this connection, in place of the fastest. The caller fills it.
+    /// A place for one more command of this connection, if necessary that of the fastest. The caller fills it.
     pub(super) fn take_place(&mut self, connection: u32) -> &mut Observed {
         self.numbers += 1;
         let number = self.numbers;
@@ -46,7 +45,7 @@ impl Slowest {
             let fastest = self.kept.iter().enumerate().min_by_key(|(_, (_, of))| of.duration_ns());
             fastest.map_or(0, |(place, _)| place)
         };
-        // As many as there are places: of those before, some have lost theirs.
+        // At most one for each place: earlier ones may have lost their places.
         self.leaving.retain(|of| self.kept[of.place].0 == of.number && of.place != place);
         self.leaving.push(Leaving { connection, send: 0, place, number });
         let (known, observed) = &mut self.kept[place];
@@ -61,14 +60,14 @@ impl Slowest {
         !self.leaving.is_empty()
     }
 
-    /// What a connection had to say until now leaves with this send, unless that is known.
+    /// Answers of a connection whose send is not known yet leave with this send.
     #[cold]
     pub(crate) fn leaves_with(&mut self, connection: u32, send: u64) {
         let its = |of: &&mut Leaving| of.connection == connection && of.send == 0;
         self.leaving.iter_mut().filter(its).for_each(|of| of.send = send);
     }
 
-    /// So many sends of a connection have ended.
+    /// This many sends of a connection have ended.
     #[cold]
     pub(crate) fn sent(&mut self, connection: u32, sends: u64, now_ns: u64) {
         let kept = &mut self.kept;
@@ -87,7 +86,7 @@ impl Slowest {
         self.leaving.retain(|of| of.connection != connection);
     }
 
-    /// Forgets those that ended long ago.
+    /// Drops commands that ended long ago.
     pub(super) fn expire(&mut self, now_ns: u64) {
         let is_old = |(_, of): &(u64, Observed)| now_ns.saturating_sub(of.ended_ns) > REMEMBERED_NS;
         if self.kept.iter().any(is_old) {
@@ -135,7 +134,7 @@ mod tests {
         let mut slowest = Slowest::default();
         add(&mut slowest, 7, (0, 100));
         slowest.sent(7, 3, 150);
-        assert!(slowest.has_leaving(), "nobody knows with which it leaves");
+        assert!(slowest.has_leaving(), "the send of the answer is not known yet");
         slowest.leaves_with(7, 4);
         add(&mut slowest, 7, (0, 120));
         slowest.leaves_with(7, 5);

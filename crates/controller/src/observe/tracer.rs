@@ -1,4 +1,4 @@
-//! Traces: operators who watch chains, and which of them they want.
+//! Traces: operators watch chains, and select those that they want.
 
 use super::observed::Observed;
 use super::record::CommandRecord;
@@ -9,29 +9,29 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 
 /// Traces at a time.
 pub(crate) const MAX_TRACES: usize = 4;
-/// Chains that a trace tells of in a second, those of all reactors together.
+/// Chains that a trace reports in a second, by all reactors together.
 pub(crate) const MAX_PER_SECOND: u32 = 1000;
-/// Chains that may wait to be told of.
+/// Reports of a trace that may wait in its channel.
 pub(crate) const RING: usize = 256;
 
-/// Which chains are wanted. All conditions must hold.
+/// Selects chains. All conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceRequest {
-    /// One in so many of those for which the other conditions hold; 0 and 1 are all.
+    /// Every how many of the chains for which the other conditions hold; 0 and 1 select all.
     pub every: u32,
-    /// Those that take longer than this, in µs.
+    /// Chains that take longer than this, in µs.
     pub slower_us: Option<u64>,
-    /// Of the host with this name.
+    /// Chains of the host with this name.
     pub host: Option<String>,
-    /// Of the function with this name.
+    /// Chains of the function with this name.
     pub function: Option<String>,
 }
 
-/// What a trace tells.
+/// A report of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traced {
-    /// Chains before this one that were wanted too, and for which there was no room.
+    /// Selected chains before this one that were dropped, for lack of room or because of the rate limit.
     pub skipped: u64,
     /// The chain.
     #[serde(flatten)]
@@ -41,7 +41,7 @@ pub struct Traced {
 /// The time of all reactors, in ns.
 pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Somebody who traces.
+/// A trace, as given to each reactor.
 #[derive(Clone)]
 pub(crate) struct Trace {
     pub(crate) id: u64,
@@ -53,27 +53,27 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Whether it depends on its end whether a chain is wanted.
+    /// Whether only the end of a chain decides if it is selected.
     fn is_decided_late(&self) -> bool {
         let TraceRequest { slower_us, host, function, .. } = &self.request;
         slower_us.is_some() || host.is_some() || function.is_some()
     }
 }
 
-/// A trace, and how far it is.
+/// A trace and its progress.
 struct Running {
     trace: Trace,
-    /// Its bit in the chains that it may want.
+    /// Its bit in the logs of chains that it may want.
     bit: u8,
-    /// Chains that it could have wanted.
+    /// Chains counted for `every`.
     seen: u64,
     skipped: u64,
-    /// The second that is counted, and how many chains it has had.
+    /// The current second, and how many chains were reported in it.
     second: u64,
     told: u32,
 }
 
-/// All of a reactor.
+/// All traces of a reactor.
 #[derive(Default)]
 pub(crate) struct Tracer(Vec<Running>);
 
@@ -96,17 +96,17 @@ impl Tracer {
         self.0.retain(|running| running.trace.id != id);
     }
 
-    /// Whether anybody traces.
+    /// Whether a trace runs.
     pub(super) fn is_on(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The time now, if anybody traces.
+    /// The current time, if a trace runs.
     pub(super) fn now_ns(&self) -> Option<u64> {
         self.0.first().map(|running| (running.trace.clock)())
     }
 
-    /// A chain begins: a bit for each trace that may want it.
+    /// A chain begins: returns the bits of the traces that may want it.
     pub(super) fn begun(&mut self) -> u8 {
         let wanting = self.0.iter_mut().filter_map(|running| {
             let may_want = running.trace.is_decided_late() || running.is_next();
@@ -115,8 +115,8 @@ impl Tracer {
         wanting.fold(0, |bits, bit| bits | bit)
     }
 
-    /// A chain has ended that traces with these bits may want: tells it to those who do. Who does not listen
-    /// any more is forgotten.
+    /// A chain has ended that traces with these bits may want: reports it to those that do. Removes traces whose
+    /// receiver is gone.
     pub(super) fn ended(&mut self, reactor: usize, bits: u8, chain: &Observed) {
         self.0.retain_mut(|running| {
             if running.bit & bits == 0 || !running.wants(chain) {
@@ -130,7 +130,7 @@ impl Tracer {
                 running.skipped += 1;
                 return true;
             }
-            // Also of those that nobody takes: words take time.
+            // Counts also if the channel is full, because making the text takes time.
             running.told += 1;
             let skipped = running.skipped;
             let traced = Traced { skipped, chain: chain.record(reactor, chain.ended_ns) };
@@ -145,7 +145,7 @@ impl Tracer {
 }
 
 impl Running {
-    /// Counts a chain, and tells whether it is the next that is wanted.
+    /// Counts a chain; returns whether it is the next to be selected by `every`.
     fn is_next(&mut self) -> bool {
         self.seen += 1;
         self.seen.is_multiple_of(self.trace.request.every.max(1).into())
@@ -183,7 +183,7 @@ mod tests {
 
     /// Each trace gets what it has asked for, whatever others ask for.
     #[test]
-    fn traces_get_what_they_want() {
+    fn traces_get_the_chains_that_they_request() {
         let mut tracer = Tracer::default();
         assert!(!tracer.is_on() && tracer.now_ns().is_none());
         let tenth = begin(&mut tracer, 1, TraceRequest { every: 10, ..Default::default() });

@@ -1,4 +1,4 @@
-//! Chains that go on, end, or give way.
+//! Continues, ends and suspends chains.
 
 use super::io::Io;
 use super::state::Core;
@@ -11,8 +11,8 @@ use crate::refusal::Refusal;
 use bpfof_chain::{ChainId, Progress};
 use bpfof_nvme::Status;
 
-/// A read of a chain from memory is due, and with it those behind it in the round. Where hosts share the reactor a long one is an operation, and the
-/// call is another, so that others come between them.
+/// Performs a due read of a chain from memory, and the reads that follow it in the round. If several hosts share the
+/// reactor, a long read is one operation and its call another, so that operations of others can come between them.
 #[inline]
 pub(super) fn read<I: Io>(
     core: &mut Core<I>,
@@ -56,12 +56,12 @@ pub(super) fn read<I: Io>(
     }
 }
 
-/// What moving so many bytes costs.
+/// The cost of copying this many bytes.
 const fn units(bytes: usize) -> u64 {
     bytes as u64 / BYTES_PER_UNIT
 }
 
-/// A read has ended, well or not, for which so many units have been paid; or a hop has calls left.
+/// Continues a chain: a read has ended, successfully or not, for which units have been paid; or a hop has calls left.
 pub(super) fn go_on<I: Io>(
     core: &mut Core<I>,
     index: u32,
@@ -77,13 +77,13 @@ pub(super) fn go_on<I: Io>(
     let ok = read.map(|(ok, _)| ok);
     let progress = core.executor.go_on_with_chain(chain, ok, wanted, tables);
     if let Some((_, paid)) = read {
-        // If the chain ends, what it has spent is taken.
+        // If the chain ends, `end_together` takes what it has spent, so the refund comes before.
         core.executor.arenas.engine.refund(u64::from(paid));
     }
     progressed(core, index, chain, progress);
 }
 
-/// A step of a chain has led to more than reads.
+/// Handles the progress of a chain if it is more than reads.
 #[inline]
 fn progressed<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, progress: Progress) {
     match progress {
@@ -97,8 +97,8 @@ fn progressed<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, progress: P
     }
 }
 
-/// Chains of a connection have come to their ends: answers their commands, and begins others of its vectors.
-/// That is no part of what its operations are believed to cost.
+/// Chains of a connection have ended: answers their commands, and begins further chains of its vectors. The cost of
+/// this is not part of the operation's cost, so that estimates do not include it.
 fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(mut cx) = core.context(index) else { return };
     let of_operation = cx.executor.take_spent();
@@ -125,7 +125,7 @@ fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
     answered(core, index, before);
     let is_closing = core.table.get(index).is_some_and(|entry| entry.closing);
     if of_vectors < left || is_closing {
-        // It may only have waited for these.
+        // It may have waited only for these chains.
         core.mark_dirty(index);
     }
     let spent = core.executor.take_spent();
@@ -135,7 +135,7 @@ fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
     core.executor.spend(of_operation);
 }
 
-/// Begins chains of a connection's vectors. It may be too full to take commands: they are what makes room.
+/// Begins chains of a connection's vectors, even if it is too full to take commands: ending chains make room.
 pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(mut cx) = core.context(index) else { return };
     let before = cx.connection.port.unsent_bytes();
@@ -147,7 +147,7 @@ pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
     core.executor.schedule.charge(index, cost as i64);
 }
 
-/// Commands of a connection may have been answered since it had so many bytes to send.
+/// Accounts for answers of a connection that have been added since it had `before` unsent bytes.
 #[inline]
 fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
     let Some(cx) = core.context(index) else { return };
@@ -158,7 +158,7 @@ fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
     }
 }
 
-/// Queues what a chain goes on with: before all others of its connection if it gives way.
+/// Queues the next operation of a chain: before all others of its connection if the chain gives way.
 #[inline]
 pub(super) fn queue<I: Io>(core: &mut Core<I>, chain: ChainId, operation: Operation) {
     let owner = core.executor.arenas.owner(chain);
@@ -169,7 +169,7 @@ pub(super) fn queue<I: Io>(core: &mut Core<I>, chain: ChainId, operation: Operat
     }
 }
 
-/// A chain gives its arena to somebody else, and waits for another.
+/// A chain gives up its arena and waits for another.
 #[cold]
 fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     let Some(mut cx) = core.context(index) else { return };
@@ -189,9 +189,9 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
             executor.admission.wait(index);
         }
         Err(full) => {
-            let what = format_args!("a chain that gives way is ended: {full}");
+            let what = format_args!("a chain is ended because it cannot be suspended: {full}");
             connection.note(log::Level::Warn, executor.now_ns, what);
-            let cause = "there is no memory for a chain that gives way";
+            let cause = "there is no memory to suspend the chain";
             let refusal = Refusal::new(Status::COMMAND_INTERRUPTED, cause);
             end_resting(&mut cx, (slot, entry), &refusal);
             core.mark_dirty(index);
@@ -199,23 +199,23 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     }
 }
 
-/// A chain without an arena ends.
+/// Ends a chain that has no arena.
 fn end_resting(cx: &mut Context<'_>, (slot, entry): (u16, Option<u16>), refusal: &Refusal) {
     let Some(entry) = entry else { return pushdown::end_resting(cx, slot, refusal) };
     pushdown_vector::end(cx, slot, entry, refusal);
     let Context { connection, executor } = cx;
-    // It may have been the last that ran, at whose end others were to begin.
+    // It may have been the last running chain, whose end would have begun others.
     if connection.vectors.has_unstarted() {
         connection.has_more = true;
         executor.schedule.wake(connection.index);
     }
 }
 
-/// A connection has been granted an arena: for a chain that rests, the next of a vector, or its next
-/// command, whichever has waited longest.
+/// A connection has been granted an arena: for a resting chain, the next chain of a vector, or the next command,
+/// whichever has waited longest.
 pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
-    // What rests ends as it would, though the host is to go.
+    // Resting chains run to their ends, although the connection closes.
     if entry.closing && entry.connection.waiters.resting.is_empty() {
         return core.executor.admission.stop_waiting(index);
     }

@@ -1,4 +1,4 @@
-//! How connections go.
+//! Closes connections.
 
 use super::io::{Io, Message, Shut};
 use super::state::{Core, Ended};
@@ -14,7 +14,7 @@ use crate::transport::Port;
 use log::Level;
 use std::sync::Arc;
 
-/// A connection is to be closed soon. Many may end at once, and closing one takes longer than most
+/// Queues a connection to be closed at the end of a turn. Many may end at once, and closing one takes longer than most
 /// commands.
 pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
     if let Some(entry) = core.table.get_mut(index) {
@@ -24,9 +24,8 @@ pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) 
     }
 }
 
-/// The same for a connection that goes whether its host likes it or not: it takes no more input. What ends until then is
-/// answered as it would be; chains are cut short, unless their host waits for them, and what is done in parts goes no
-/// further.
+/// The same for a connection that the target ends: it takes no more input. Commands that end before it is closed are
+/// answered; chains are cut short if `cuts_chains`, and commands that are carried out in parts go no further.
 pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
     let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
     let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
@@ -37,7 +36,7 @@ pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts
     core.ended.push_back(Ended { index, serial, reason, cuts_chains });
 }
 
-/// Closes some of those.
+/// Closes some of the queued connections.
 pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
     for _ in 0..CLOSES_PER_TURN {
         let Some(Ended { index, serial, reason, cuts_chains }) = core.ended.pop_front() else {
@@ -52,14 +51,14 @@ pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
     }
 }
 
-/// Begins to close a connection: no more commands; what is in flight comes back first, but chains are cut
-/// short.
+/// Begins to close a connection: it takes no more commands. Operations in flight complete first, but chains are cut
+/// short, unless the target stops.
 pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     let cuts_chains = core.stop_at_ns.is_none();
     begin_to_close(core, index, reason, cuts_chains);
 }
 
-/// The same for a host that waits for its chains: they end as they would.
+/// The same for a host that waits for its chains: they run to their ends.
 pub(super) fn dismiss<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     begin_to_close(core, index, reason, false);
 }
@@ -79,14 +78,15 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         |association: &Association| association.awaits_authentication() && !association.has_failed;
     if connection.phase.association().is_some_and(is_stranger) {
         core.executor.registry.denials.count(Reason::NotAuthenticated);
-        let what =
-            format_args!("closed: {reason}; it has not authenticated itself, as its rule asks");
+        let what = format_args!(
+            "closed: {reason}; the host has not authenticated, which its rule requires"
+        );
         core.executor.note(connection, Level::Warn, what);
     } else {
         core.executor.note(connection, Level::Info, format_args!("closed: {reason}"));
     }
-    // The commands that wait for the peer's data or for a compiler are forgotten. What is left is with
-    // a device or a chain and must come back.
+    // The commands that wait for the peer's data or for a compiler are forgotten. The others are with a device or a
+    // chain and must complete.
     connection.is_abandoned = true;
     connection.waiters.command_since_ns = None;
     core.executor.admission.stop_waiting(index);
@@ -100,8 +100,8 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     connection.queue.forget_pending();
     connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
     core.io.cancel(connection.serial);
-    // Ends the receive; what is being sent still goes out. By RDMA nobody knows what a stranger will take, and
-    // strangers that close are not counted as such.
+    // Ends the receive; data that is being sent still goes out. A stranger by RDMA is shut down both ways: it may never
+    // take its data, and closing connections do not count as strangers.
     let has_failed =
         connection.phase.association().is_some_and(|association| association.has_failed);
     let is_stranger = connection.is_pending() && !has_failed;
@@ -125,14 +125,14 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     remove_if_done(core, index);
 }
 
-/// What has not begun is forgotten, and what rests if chains are cut short.
+/// Gives up chains that have not begun, and resting chains if chains are cut short.
 fn abandon_chains<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
     let mut cx = Context { connection: &mut entry.connection, executor: &mut core.executor };
     pushdown_vector::abandon(&mut cx, entry.cuts_chains);
 }
 
-/// A connection that closes has had its time: nobody gets what its chains find any more.
+/// The time for a closing connection is over: cuts its chains short, because their answers cannot be sent any more.
 pub(super) fn forget_chains<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index).filter(|entry| !entry.cuts_chains) else { return };
     entry.cuts_chains = true;
@@ -152,7 +152,7 @@ pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>
     }
 }
 
-/// Forgets a connection that has closed and of which nothing is left.
+/// Removes a closing connection that has no work left.
 pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get(index) else { return };
     let is_idle = entry.connection.is_idle() && entry.connection.port.is_at_rest();
@@ -170,7 +170,7 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
     core.io.close(index);
 }
 
-/// Sends what a connection has to say, if nothing is on its way already.
+/// Sends a connection's unsent data, if no send is in progress.
 pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
     match &mut entry.connection.port {
@@ -193,7 +193,7 @@ pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
-/// A connection with more input goes on in a later turn, or when what keeps it has ended.
+/// Lets a connection with more input go on in a later turn, or when it is no longer paused.
 pub(super) fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection: &Connection) {
     match connection.is_paused() {
         true => io.tell_next(connection.index),
@@ -201,7 +201,7 @@ pub(super) fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection
     }
 }
 
-/// A connection that was paused with received bytes left goes on with them, others receive.
+/// Lets a connection with input left go on with it; others receive.
 pub(super) fn resume<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing {

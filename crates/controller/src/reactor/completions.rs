@@ -1,4 +1,4 @@
-//! What others have completed, and what they ask for.
+//! Completions of a reactor's operations, and messages to it.
 
 use super::chains;
 use super::closing::{close, close_soon, dismiss, end_queues, flush, remove_if_done};
@@ -21,10 +21,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Something was received into this buffer, or, with a `result` of 0 or below, nothing will be.
+/// Bytes were received into this buffer, or, with a `result` of 0 or below, no more will be.
 pub(crate) fn received<I: Io>(core: &mut Core<I>, index: u32, buffer: Vec<u8>, result: i32) {
     let Some(entry) = core.table.get_mut(index) else { return };
-    let Port::Tcp(port) = &mut entry.connection.port else { unreachable!("it is a socket's") };
+    let Port::Tcp(port) = &mut entry.connection.port else {
+        unreachable!("only sockets receive bytes")
+    };
     port.received(buffer, if entry.closing { 0 } else { result.max(0) as usize });
     if entry.closing {
         return remove_if_done(core, index);
@@ -47,13 +49,15 @@ pub(crate) fn sent<I: Io>(core: &mut Core<I>, index: u32, mut sent: Box<Outgoing
     core.lent -= usize::from(!sent.is_own());
     let Core { io, executor, table, .. } = &mut *core;
     let Some(entry) = table.get_mut(index) else { return };
-    let Port::Tcp(port) = &mut entry.connection.port else { unreachable!("it is a socket's") };
+    let Port::Tcp(port) = &mut entry.connection.port else {
+        unreachable!("only sockets send bytes")
+    };
     let is_complete = result == sent.len() as i32;
     let takes_nothing = result == -rustix::io::Errno::AGAIN.raw_os_error();
     let accepted = if takes_nothing { 0 } else { result };
     let is_part = !sent.is_own() || port.sends_in_parts() && accepted > 0;
     if !is_complete && accepted >= 0 && is_part {
-        // No command has been looked at since the kernel read the first part: no block is torn.
+        // No command was performed since the kernel read the first part, so no block is torn.
         sent.copy_rest(accepted as usize, |buffer| executor.buffers.recycle(buffer));
         port.sends_on(sent.len());
         let in_parts = port.sends_in_parts();
@@ -76,11 +80,11 @@ pub(crate) fn sent<I: Io>(core: &mut Core<I>, index: u32, mut sent: Box<Outgoing
     core.mark_dirty(index);
 }
 
-/// Something has happened at the endpoint of a fabric.
+/// An event of a fabric's endpoint.
 pub(crate) fn happened<I: Io>(core: &mut Core<I>, index: u32, event: Event) {
     let Some(entry) = core.table.get_mut(index) else { return };
     let Port::Message(port) = &mut entry.connection.port else {
-        unreachable!("it is an endpoint's")
+        unreachable!("only fabric endpoints have events")
     };
     match event {
         Event::Message(bytes) if !entry.closing => port.deliver(Received::Capsule(bytes)),
@@ -151,10 +155,12 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
     chains::queue(core, chain, Operation::ChainReadDone { chain, ok, paid: 0 });
 }
 
-/// What others ask for.
+/// Handles a message.
 pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     match message {
-        Message::Adopt(..) => unreachable!("who knows sockets takes it"),
+        Message::Adopt(..) => {
+            unreachable!("the caller, which owns the sockets, adopts connections")
+        }
         Message::EndQueues(controller, and_admin) => end_queues(core, &controller, and_admin),
         Message::Serve(served, _done) => {
             core.executor.serve(&served);
@@ -169,7 +175,8 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 let listener = registry.listener(connection.ends.listener);
                 connection.inaccessible = listener.inaccessible();
                 if listener.is_drained() && !entry.closing && ends_when_drained(connection) {
-                    let reason = "its listener is drained, and the host does not know of paths";
+                    let reason =
+                        "its listener is drained, and the host has not read the ANA log page";
                     dismiss(core, index, reason);
                 }
             }
@@ -196,7 +203,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 after_commands(core, index);
             }
         }
-        // No operation is being performed here, and the next one looks for new tables.
+        // No operation is being performed now, and the next one looks for new tables.
         Message::Fence(_passed) => {}
         Message::Fenced(all) => {
             for fenced in all {
@@ -225,7 +232,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     }
 }
 
-/// Whether it is of a host that could only take Inaccessible for an error.
+/// Whether its host does not know ANA states, so that it would take Inaccessible for an error.
 fn ends_when_drained(connection: &Connection) -> bool {
     connection
         .phase
@@ -233,7 +240,7 @@ fn ends_when_drained(connection: &Connection) -> bool {
         .is_some_and(|of| !of.subsystem.is_discovery() && !of.controller.knows_ana())
 }
 
-/// Hosts hear what has changed, if they want to.
+/// Tells hosts of changes, if they have enabled the events.
 fn tell_hosts<I: Io>(core: &mut Core<I>) {
     for index in core.table.indices() {
         if let Some(entry) = core.table.get_mut(index)
@@ -245,7 +252,7 @@ fn tell_hosts<I: Io>(core: &mut Core<I>) {
     }
 }
 
-/// A function has been compiled, or not.
+/// A compilation has ended, successfully or not.
 fn compiled<I: Io>(core: &mut Core<I>, loaded: Loaded) {
     let index = loaded.command.connection;
     if let Some(mut cx) = core.context(index)
@@ -259,7 +266,7 @@ fn compiled<I: Io>(core: &mut Core<I>, loaded: Loaded) {
     }
 }
 
-/// What operators ask for.
+/// Handles a message of operators.
 fn of_operator<I: Io>(core: &mut Core<I>, message: Message) {
     match message {
         Message::Report(to) => _ = to.send((core.index, part(core))),
@@ -269,11 +276,11 @@ fn of_operator<I: Io>(core: &mut Core<I>, message: Message) {
         }
         Message::BeginTrace(trace) => core.executor.begin_trace(trace),
         Message::EndTrace(id) => core.executor.end_trace(id),
-        _ => unreachable!("operators ask for nothing else"),
+        _ => unreachable!("not a message of operators"),
     }
 }
 
-/// What the reactor has, for a report.
+/// The reactor's part of a report.
 fn part<I: Io>(core: &Core<I>) -> Part {
     let Core { executor, table, index, .. } = core;
     let now_ns = executor.now_ns;

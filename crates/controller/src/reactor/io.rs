@@ -1,4 +1,4 @@
-//! What a reactor needs of the world, and what others ask of it.
+//! The interface between a reactor and its environment, and messages to a reactor.
 
 use crate::authenticator::{Authenticated, Authentication};
 use crate::connection::Endpoints;
@@ -28,38 +28,38 @@ pub(crate) enum Shut {
     Both,
 }
 
-/// What a reactor needs of the world. Connections are named by their index. Whatever is begun here ends
-/// with a call of one of the [`completions`](super::completions).
+/// A reactor's interface to its environment. Connections are named by their index. Each operation that is begun here
+/// ends with a call of one of the [`completions`](super::completions).
 pub(crate) trait Io {
     /// The time on the reactor's clock.
     fn now_ns(&mut self) -> u64;
 
-    /// Work has been done that costs so many units: what is simulated takes its time.
+    /// Notes work of this many units, so that simulated work takes time.
     fn spend(&mut self, _units: u64) {}
 
-    /// Whether something has happened that the next turn takes.
+    /// Whether there are events that the next turn takes.
     fn has_news(&mut self) -> bool;
 
     /// Receives into `buffer[filled..]`.
     fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize);
 
-    /// Sends all of `outgoing` if it is its own, or, with `in_parts`, some of it; else as much as can be
+    /// Sends all of `outgoing` if it owns its bytes, or, with `in_parts`, a part of it; otherwise as much as can be
     /// sent at once.
     fn send(&mut self, connection: u32, outgoing: Box<Outgoing>, in_parts: bool);
 
     /// Posts works, in this order.
     fn post(&mut self, connection: u32, works: Vec<Work>);
 
-    /// Tells when the next of what was posted has ended: the connection waits for it.
+    /// Asks to be told when the next posted work has ended, because the connection waits for it.
     fn tell_next(&mut self, _connection: u32) {}
 
     /// Begins an operation on a file, or a read of a chain into its arena.
     fn file(&mut self, executor: &mut Executor, operation: FileOperation);
 
-    /// Ends one or both directions.
+    /// Shuts down one or both directions.
     fn shut(&mut self, connection: u32, half: Shut);
 
-    /// The connection is over, and its index free.
+    /// Closes the connection and frees its index.
     fn close(&mut self, connection: u32);
 
     /// Whether the other end has closed the connection, or it is broken.
@@ -68,28 +68,28 @@ pub(crate) trait Io {
     /// How many bytes the peer has taken, in all.
     fn taken_bytes(&mut self, connection: u32) -> u64;
 
-    /// Compiles a function, beside everything else.
+    /// Compiles a function in the background.
     fn load(&mut self, load: Load);
 
-    /// Does the arithmetic of an authentication, beside everything else.
+    /// Does the arithmetic of an authentication in the background.
     fn authenticate(&mut self, work: Authentication);
 
-    /// Nobody waits for what a connection has asked to be compiled or calculated.
+    /// Cancels compilations and calculations of a connection.
     fn cancel(&mut self, serial: u64);
 
-    /// Waits until all reactors of the target have passed a turn, and says so by [`Message::Fenced`].
+    /// Sends [`Message::Fenced`] to this reactor once all reactors of the target have dropped a [`Fence`].
     fn fence(&mut self, fenced: Vec<Fenced>);
 
-    /// Tells all reactors of the target, this one too.
+    /// Sends a message to all reactors of the target, including this one.
     fn tell_all(&mut self, message: &dyn Fn() -> Message);
 }
 
-/// What carries a connection.
+/// The transport endpoint of a connection.
 #[derive(Debug)]
 pub(crate) enum Link {
     Socket(OwnedFd, Option<Box<Secure>>),
     Fabric(Endpoint),
-    /// Until the reactor accepts it.
+    /// A request that the reactor has not accepted yet.
     Asked(Box<Asked>),
     Rdma(Box<rdma::Endpoint>),
 }
@@ -98,13 +98,13 @@ pub(crate) enum Link {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) request: rdma::Request,
-    /// What of its size the request says.
+    /// The sizes that follow from the request.
     pub(crate) shape: rdma::Shape,
-    /// The queue that it is to be.
+    /// The queue id that the host asks for.
     pub(crate) qid: u16,
 }
 
-/// Shared by those who have yet to pass a turn: the last to drop it tells that all have. One that has
+/// Shared by the reactors that have not passed it yet: the last to drop it reports that all have. A reactor that has
 /// ended drops it as well.
 pub(crate) struct Fence(Option<Box<dyn FnOnce() + Send + Sync>>);
 
@@ -123,7 +123,7 @@ impl Drop for Fence {
     }
 }
 
-/// What others ask of a reactor.
+/// Messages to a reactor.
 pub(crate) enum Message {
     /// Serve this connection.
     Adopt(Link, Endpoints, AddressSlot),
@@ -133,28 +133,28 @@ pub(crate) enum Message {
     Serve(Arc<[Served]>, Sender<()>),
     /// Namespaces or the discovery log have changed: tell the hosts.
     NamespacesChanged,
-    /// States of listeners have changed: act by them, tell the hosts, and drop the sender.
+    /// States of listeners have changed: take them over, tell the hosts, and drop the sender.
     PathsChanged(Sender<()>),
     /// End all connections of this listener.
     EndListener(u16),
-    /// A function has been compiled, or not.
+    /// A compilation has ended, successfully or not.
     Loaded(Box<Loaded>),
     /// The arithmetic of an authentication has been done.
     Authenticated(Box<Authenticated>),
-    /// Drop this, between two operations.
+    /// Drop this between two operations.
     Fence(Arc<Fence>),
-    /// All reactors have passed a turn since these commands changed something.
+    /// All reactors have dropped the fence of these commands.
     Fenced(Vec<Fenced>),
-    /// Give this sign of life.
+    /// Answer, to show that the reactor responds.
     Pulse(Sender<()>),
-    /// Tell what there is to tell.
+    /// Report the reactor's state and counters.
     Report(Sender<(usize, Part)>),
-    /// Tell which commands were slowest.
+    /// Report the slowest commands.
     Slowest(Sender<(usize, Vec<CommandRecord>)>),
-    /// Somebody traces.
+    /// Begin a trace.
     BeginTrace(Trace),
-    /// Somebody does not trace any more.
+    /// End a trace.
     EndTrace(u64),
-    /// Finish what is in flight and end.
+    /// Finish commands in flight, then end.
     Stop,
 }

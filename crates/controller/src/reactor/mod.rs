@@ -1,14 +1,13 @@
 //! Reactors: each is one thread with its connections, its chains and its ring.
 //!
-//! What a reactor does is without threads, sockets and a ring: these are behind [`Io`], which the real
-//! ring ([`uring`]), the simulation and the fuzzer's rig each implement. A turn: it [begins](turn::begin);
-//! what others have completed comes in ([`completions`]); connections are [served](serve::work) in the
-//! order of their shares until the turn's time is over; at its [end](turn::end) each sends what it has to
-//! say, with one send, and receives again.
+//! The code of a reactor uses no threads, sockets or ring directly: these are behind [`Io`], which the real ring
+//! ([`uring`]), the simulation and the fuzzer's rig each implement. A turn [begins](turn::begin); completions and
+//! messages come in ([`completions`]); connections are [served](serve::work) in the order of their shares until the
+//! turn's time is over; at its [end](turn::end) each connection sends its answers with one send, and receives again.
 //!
-//! - [`state`]: what a reactor has; `table`: its connections.
-//! - [`upkeep`]: how connections come, how long they stay; [`closing`]: how they go.
-//! - [`chains`]: chains that go on, end, or give way.
+//! - [`state`]: the state of a reactor; `table`: its connections.
+//! - [`upkeep`]: adopts connections and checks them periodically; [`closing`]: closes them.
+//! - [`chains`]: continues, ends and suspends chains.
 
 pub(crate) mod chains;
 pub(crate) mod closing;

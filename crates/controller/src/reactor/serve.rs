@@ -15,12 +15,12 @@ use crate::operation::Operation;
 use log::Level;
 use std::sync::Arc;
 
-/// Serves connections until the turn is over or nothing is left to do.
+/// Serves connections until the turn is over or no work is left.
 pub(crate) fn work<I: Io>(core: &mut Core<I>) {
     core.executor.release_due();
     core.begin_work();
     while !core.turn.is_over && core.turn.hops < HOPS_PER_TURN {
-        // The next is likely to be as long as the last.
+        // The next answer is likely to be as long as the last.
         let bytes = core.turn.bytes;
         if bytes > 0 && bytes + core.turn.last_bytes > BYTES_PER_TURN || !step(core) {
             break;
@@ -51,7 +51,7 @@ pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
     true
 }
 
-/// Begins a round: takes the input of those whose turn it is, and their operations.
+/// Begins a round: takes the input and the operations of the connections whose turn it is.
 #[inline(never)]
 fn next_round<I: Io>(core: &mut Core<I>) {
     core.executor.schedule.end_round();
@@ -64,8 +64,8 @@ fn next_round<I: Io>(core: &mut Core<I>) {
     core.executor.now_ns = core.io.now_ns();
 }
 
-/// Whether a long operation waits until answers have left and input has been taken. Not the first of a turn:
-/// whose turn it is the schedule says, and others' input never keeps it from that.
+/// Whether a long operation waits until answers have left and input has been taken. The first operation of a turn never
+/// does: the schedule has chosen it, and input of others must not delay it for ever.
 fn gives_way<I: Io>(core: &mut Core<I>) -> bool {
     let cost = core.turn.cost;
     cost > 0
@@ -76,7 +76,7 @@ fn gives_way<I: Io>(core: &mut Core<I>) -> bool {
 /// Performs the operation whose turn it is, of this connection.
 #[inline]
 fn perform<I: Io>(core: &mut Core<I>, index: u32) {
-    // Fields are taken one by one: a copy of the whole would be waited for.
+    // Fields are read one by one: a copy of the whole would stall.
     match *core.executor.schedule.operation() {
         Operation::Command { command, .. } => {
             let Some(mut cx) = core.context(index) else { return };
@@ -109,9 +109,8 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
-/// Gives what has been received to the connection, as much as it may do now. More is received after
-/// what it has to say is sent: the kernel does both in that order, and arming a receive takes longer
-/// than many answers.
+/// Gives received input to the connection, as much as it may process now. The next receive comes after the send of its
+/// answers: the kernel does both in that order, and arming a receive takes longer than many answers.
 pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let begins_chains = |entry: &Entry| {
         let Entry { closing, connection, .. } = entry;
@@ -124,13 +123,13 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = table.get_mut(index) else { return };
     let connection = &mut entry.connection;
     if entry.closing || entry.is_over || !connection.has_more || connection.is_full() {
-        // What it was granted for its next command is for others, if it does not take commands.
+        // If it takes no commands, an arena that was granted for its next command goes to others.
         if !connection.waiters.want_arena() {
             executor.admission.let_go(index);
         }
         return;
     }
-    // By the clock of now: the process may have been stopped since it was last looked at.
+    // Reads the clock anew: the process may have been stopped since the last reading.
     let begun_ns = io.now_ns();
     executor.now_ns = begun_ns;
     if connection.has_expired(begun_ns) {
@@ -153,7 +152,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
             break Ok(());
         }
     };
-    // What is left is a part of a PDU, or waits until the connection goes on.
+    // The rest is a part of a PDU, or waits until the connection goes on.
     connection.port.put_back(input, used);
     executor.spend(connection.port.take_spent());
     connection.has_more |= connection.port.has_unopened();
@@ -175,7 +174,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
         }
         Err(reason) => {
             if let Close::Violation(violation) = &reason {
-                // Anybody can cause those of a connection that has not got through Connect.
+                // Any peer can cause violations on a connection that has not completed Connect.
                 executor.note(connection, Level::Warn, format_args!("{violation}"));
             }
             after_commands(core, index);
@@ -189,7 +188,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     core.executor.schedule.charge(index, cost as i64);
 }
 
-/// What commands asked for beyond the executor: of other threads, and of other reactors.
+/// Handles requests of commands to other threads and other reactors.
 pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
     for load in core.executor.outbox.loads.drain(..) {
         core.io.load(load);

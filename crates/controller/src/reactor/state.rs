@@ -1,4 +1,4 @@
-//! What a reactor has.
+//! The state of a reactor.
 
 use super::io::Io;
 use super::table::Table;
@@ -12,20 +12,20 @@ use crate::limits::{
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
 
-/// What has been done in this turn.
+/// The work of this turn so far.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     pub(super) begun_ns: u64,
     pub(super) hops: usize,
-    /// What its operations have cost, in units.
+    /// Cost of its operations, in units.
     pub(super) cost: u64,
-    /// Bytes that have been added to what is to be sent.
+    /// Bytes that have been added to send buffers.
     pub(super) bytes: usize,
-    /// What the last command added.
+    /// Bytes that the last command added.
     pub(super) last_bytes: usize,
-    /// Connections that will be sent to at its end.
+    /// Connections that will send at its end.
     sends: u64,
-    /// Units since the clock was last looked at.
+    /// Units since the clock was last read.
     units: u64,
     clock_ns: u64,
     pub(super) is_over: bool,
@@ -37,14 +37,13 @@ impl Turn {
         Turn { begun_ns: now_ns, clock_ns: now_ns, ..Turn::default() }
     }
 
-    /// Units that may be spent before the clock is looked at.
+    /// Units that may be spent before the clock is read.
     #[inline]
     pub(super) fn units_to_clock(&self) -> u64 {
         CLOCK_UNITS.saturating_sub(self.units)
     }
 
-    /// Returns the time since the last look, in ns. So many operations on files are handed to the ring at
-    /// its end.
+    /// Returns the time since the last reading, in ns. `file_operations` are handed to the ring at the turn's end.
     fn look_at_clock(&mut self, now_ns: u64, file_operations: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.clock_ns);
         self.clock_ns = now_ns;
@@ -56,23 +55,23 @@ impl Turn {
     }
 }
 
-/// Time without anything to do.
+/// Idle time.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
-    /// Since when it waits, if it does.
+    /// Since when the reactor has been waiting, if it waits.
     pub(crate) since_ns: Option<u64>,
     pub(super) total_ns: u64,
 }
 
-/// When a reactor looks around.
+/// Times of periodic checks.
 #[derive(Debug, Default)]
 pub(super) struct Ticks {
     pub(super) next_ns: u64,
-    /// When connections are looked at, which is not at every tick.
+    /// When connections are checked next, which is not at every tick.
     pub(super) next_slow_ns: u64,
-    /// The connection that is looked at next, while not all have been.
+    /// The connection that is checked next, while the check is not complete.
     pub(super) looking: Option<u32>,
-    /// Those in a row without chains.
+    /// Consecutive ticks without chains.
     pub(super) quiet: u32,
 }
 
@@ -82,14 +81,14 @@ pub(super) struct Ended {
     pub(super) index: u32,
     pub(super) serial: u64,
     pub(super) reason: String,
-    /// Chains are cut short.
+    /// Its chains are cut short.
     pub(super) cuts_chains: bool,
 }
 
-/// A reactor, but for its thread.
+/// A reactor without its thread.
 pub(crate) struct Core<I> {
     pub(crate) io: I,
-    /// Which of the target's reactors it is.
+    /// Its index among the target's reactors.
     pub(super) index: usize,
     pub(crate) idle: Idle,
     pub(crate) executor: Executor,
@@ -99,14 +98,14 @@ pub(crate) struct Core<I> {
     /// Connections that have ended and are to be closed.
     pub(super) ended: VecDeque<Ended>,
     pub(super) turn: Turn,
-    /// Sends of memory that commands may change, which have not ended.
+    /// Unfinished sends of memory that commands may change.
     pub(super) lent: usize,
     pub(super) ticks: Ticks,
     pub(super) stop_at_ns: Option<u64>,
 }
 
 impl<I: Io> Core<I> {
-    /// `index` is that of the reactor among those of its target.
+    /// `index` is the reactor's index among those of its target.
     pub(crate) fn new(io: I, mut executor: Executor, index: usize) -> Core<I> {
         let pending = executor.schedule.lasting_host();
         executor.observer.reactor = index;
@@ -126,7 +125,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Whether it was told to stop and all is done, or has taken too long.
+    /// Whether it was told to stop and all work is done, or the time for that is over.
     pub(crate) fn is_finished(&self) -> bool {
         self.stop_at_ns.is_some_and(|at| self.executor.now_ns >= at || self.table.is_empty())
     }
@@ -151,14 +150,14 @@ impl<I: Io> Core<I> {
         self.table.get(index).map(|entry| &entry.connection)
     }
 
-    /// The same, with what its commands are carried out with.
+    /// The same, with the executor that its commands use.
     #[inline]
     pub(crate) fn context(&mut self, index: u32) -> Option<Context<'_>> {
         let entry = self.table.get_mut(index)?;
         Some(Context { connection: &mut entry.connection, executor: &mut self.executor })
     }
 
-    /// When something is to be done at the latest, if nothing happens before.
+    /// The latest time of the next turn, if no event comes before.
     pub(crate) fn next_ns(&self) -> u64 {
         let due_ns = self.executor.next_due_ns();
         due_ns.map_or(self.ticks.next_ns, |due_ns| due_ns.min(self.ticks.next_ns))
@@ -169,9 +168,8 @@ impl<I: Io> Core<I> {
         self.lent > 0
     }
 
-    /// Whether this turn takes another completion after it has taken so many. The end of a send that
-    /// lends memory comes before commands in any case: what was not sent must be copied before they
-    /// change it.
+    /// Whether this turn takes another completion after `taken`. Ends of sends that lend memory are always taken before
+    /// commands are performed: data that was not sent must be copied before commands change it.
     pub(crate) fn takes_more(&mut self, taken: usize) -> bool {
         if self.lent > 0 {
             return true;
@@ -182,28 +180,28 @@ impl<I: Io> Core<I> {
         taken < COMPLETIONS_PER_TURN && !self.turn.is_over
     }
 
-    /// Whether the turn has lasted as long as it may, by the clock of now.
+    /// Reads the clock; returns whether the turn's time is over.
     pub(crate) fn is_turn_over(&mut self) -> bool {
         self.look_at_clock();
         self.turn.is_over
     }
 
-    /// Whether operations, or what has been received, have waited as long as they should for messages, which have been
-    /// taken since then. The clock has just been looked at.
+    /// Whether messages have been taken since `begun_ns` for so long that operations or received data should not wait
+    /// any more. The clock has just been read.
     pub(crate) fn keeps_waiting_since(&mut self, begun_ns: u64) -> bool {
         let taken_ns = self.executor.now_ns.saturating_sub(begun_ns);
         taken_ns >= MESSAGES_NS && (self.executor.schedule.has_work() || self.io.has_news())
     }
 
-    /// Operations begin. What came before them is none of their time: whoever causes much of it would keep them from
-    /// being performed at all.
+    /// Operations begin. If the turn's time is over already, it starts anew: otherwise a peer that causes much work
+    /// before operations could keep them from being performed at all.
     pub(super) fn begin_work(&mut self) {
         if self.turn.is_over {
             self.turn = Turn::new(self.io.now_ns());
         }
     }
 
-    /// Returns the time since the last look, in ns.
+    /// Reads the clock; returns the time since the last reading, in ns.
     fn look_at_clock(&mut self) -> u64 {
         let now_ns = self.io.now_ns();
         self.executor.now_ns = now_ns;
@@ -211,8 +209,8 @@ impl<I: Io> Core<I> {
         self.turn.look_at_clock(now_ns, file_operations.len() as u64 + more_operations)
     }
 
-    /// Something has been done for a connection; returns what it counts. What takes long is counted as
-    /// the clock says, not as its price: that is made for the worst code.
+    /// Notes work for a connection; returns its cost. Long work costs its time by the clock and not its price, which is
+    /// set for the worst code.
     #[inline]
     pub(super) fn spend(&mut self, units: u64) -> u64 {
         self.io.spend(units);
@@ -223,7 +221,7 @@ impl<I: Io> Core<I> {
         self.spend_by_clock(units)
     }
 
-    /// Something has been done that takes less than [`Turn::units_to_clock`].
+    /// Notes work that takes less than [`Turn::units_to_clock`].
     #[inline]
     pub(super) fn spend_before_clock(&mut self, units: u64) {
         self.io.spend(units);
@@ -235,7 +233,7 @@ impl<I: Io> Core<I> {
     pub(super) fn spend_by_clock(&mut self, units: u64) -> u64 {
         let before = self.turn.units.saturating_sub(units);
         let passed = self.look_at_clock() * 1000 / UNIT_PS;
-        // Not for time in which the machine did something else.
+        // Limited, because time in which the machine did something else must not count.
         passed.saturating_sub(before).clamp(units / 16, 4 * units)
     }
 
@@ -261,7 +259,7 @@ mod tests {
     use crate::rig::Rig;
     use bpfof_chain::Limits;
 
-    /// What comes before operations may take as long as it likes: they have time of their own.
+    /// However long the work before operations takes, operations have time of their own.
     #[test]
     fn operations_are_performed_in_each_turn() {
         let mut core = Rig::new(Limits::default()).core;

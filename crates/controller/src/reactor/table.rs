@@ -1,4 +1,4 @@
-//! The connections of a reactor, and whose they are.
+//! The connections of a reactor, and the parties that they belong to.
 
 use crate::chain_admission::Party;
 use crate::connection::{Connection, Endpoints};
@@ -16,9 +16,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) connections: usize,
-    /// Of these, those of strangers: they have not got through Connect, or not authenticated as their rule asks.
+    /// Of these, connections of strangers, which have not completed Connect, or not authenticated as their rule
+    /// requires.
     pub(crate) pending: usize,
-    /// Of these, those of one address.
+    /// Of these, connections of one address.
     pub(crate) pending_of_address: usize,
 }
 
@@ -32,19 +33,19 @@ impl Default for Room {
     }
 }
 
-/// A connection, and what the reactor knows of it.
+/// A connection, and the reactor's state for it.
 pub(crate) struct Entry {
     pub(crate) connection: Connection,
     /// Sends that have ended.
     pub(super) sends: u64,
-    /// What was known at an earlier tick of a send that has not ended: its number, how much the peer
-    /// had taken, since when that is so.
+    /// An unfinished send as seen at an earlier tick: its number, how many bytes the peer had taken, and since when
+    /// neither has changed.
     stuck: Option<(u64, u64, u64)>,
     pub(super) dirty: bool,
     pub(crate) closing: bool,
     /// It takes no more input, and is to be closed.
     pub(super) is_over: bool,
-    /// Chains end at their next hop, zeroes at their next part: nobody waits for them.
+    /// Chains end at their next hop, Write Zeroes at its next part: no host waits for them.
     pub(super) cuts_chains: bool,
     pub(super) closed_ns: u64,
     pub(super) party: Option<PartyIndex>,
@@ -60,8 +61,7 @@ impl Entry {
         }
     }
 
-    /// For how many seconds a send has been waiting for the peer, of whom it is known how many bytes it
-    /// has taken in all.
+    /// For how many seconds a send has been waiting for the peer, which has taken `taken_bytes` in all.
     pub(super) fn stuck_s(&mut self, taken_bytes: u64, now_ns: u64) -> u64 {
         if !self.is_sending() {
             self.stuck = None;
@@ -74,7 +74,7 @@ impl Entry {
     }
 }
 
-/// The shares of a connection that is its host's.
+/// The party of a connection that belongs to its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartyIndex {
     pub(super) group: GroupIndex,
@@ -92,14 +92,14 @@ pub(crate) struct Parties {
     groups: HashMap<u64, (GroupIndex, u32)>,
     /// By serial number: its index and how many connections it has.
     hosts: HashMap<u64, (HostIndex, u32)>,
-    /// By association, in use or not: the address of its controller, and its connections.
+    /// By association index, in use or not: the memory address of its controller, and its number of connections.
     associations: Vec<(usize, u32)>,
-    /// By serial number, the virtual time of groups that have gone and had had more than others: they do not lose that
-    /// by coming back.
+    /// By serial number, the virtual time of gone groups that had had more than others, so that they do not reset it by
+    /// coming back.
     ahead: HashMap<u64, u64>,
 }
 
-/// Most groups whose virtual time is kept when they are gone.
+/// Most gone groups whose virtual time is kept.
 const MOST_AHEAD: usize = 1024;
 
 impl Parties {
@@ -110,8 +110,8 @@ impl Parties {
         address: IpAddr,
         schedule: &mut Schedule,
     ) -> PartyIndex {
-        // Those who ask for the discovery log without having shown who they are have one share together, wherever they
-        // are: 0, which is no serial number.
+        // All unidentified hosts that ask for the discovery log have one share together, wherever they are: 0, which is
+        // no serial number.
         let serials = if host.is_anybody() { [0, 0] } else { [host.group.serial, host.serial] };
         let Parties { groups, ahead, .. } = self;
         let (group, hosts) = groups.entry(serials[0]).or_insert_with(|| {
@@ -154,7 +154,7 @@ impl Parties {
     }
 }
 
-/// Counts a member less, and forgets who has none left; whether it was the last one.
+/// Removes a member, and its entry after the last one; returns whether it was the last.
 fn part<I>(all: &mut HashMap<u64, (I, u32)>, serial: u64) -> bool {
     let Some((_, members)) = all.get_mut(&serial) else { return false };
     *members -= 1;
@@ -165,13 +165,13 @@ fn part<I>(all: &mut HashMap<u64, (I, u32)>, serial: u64) -> bool {
     is_last
 }
 
-/// The connections of strangers that do not close: they have not got through Connect, or not authenticated as their
-/// rule asks. Whoever connects again and again makes nobody look through all.
+/// The strangers' connections that are not closing: they have not completed Connect, or not authenticated as their rule
+/// requires. Sorted, so that frequent new connections do not cause searches of all.
 #[derive(Debug, Default)]
 struct Strangers {
-    /// By serial number, which is by age: the index.
+    /// The index, by serial number and so by age.
     all: BTreeMap<u64, u32>,
-    /// By address as well.
+    /// The same by address and serial number.
     by_address: BTreeMap<(IpAddr, u64), u32>,
     /// How many each address has.
     counts: HashMap<IpAddr, usize>,
@@ -185,7 +185,7 @@ impl Strangers {
         *self.counts.entry(address).or_insert(0) += 1;
     }
 
-    /// It has become its host's, closes, or is gone; any of these may have been told before.
+    /// Removes a connection that has joined its host, closes, or is gone. It may have been removed before.
     fn remove(&mut self, connection: &Connection) {
         let (address, serial) = (connection.ends.counted_address(), connection.serial);
         if self.all.remove(&serial).is_none() {
@@ -200,12 +200,12 @@ impl Strangers {
         }
     }
 
-    /// How many there are of an address.
+    /// How many connections of strangers an address has.
     fn count_of(&self, address: IpAddr) -> usize {
         self.counts.get(&address).copied().unwrap_or(0)
     }
 
-    /// Those of an address, the oldest first.
+    /// The connections of an address, the oldest first.
     fn of(&self, address: IpAddr) -> impl Iterator<Item = u32> {
         self.by_address.range((address, 0)..=(address, u64::MAX)).map(|(_, index)| *index)
     }
@@ -214,10 +214,10 @@ impl Strangers {
 /// See the module. Connections are named by their index.
 pub(crate) struct Table {
     entries: Vec<Option<Entry>>,
-    /// Indices that nobody has.
+    /// Free indices.
     free: Vec<u32>,
     strangers: Strangers,
-    /// The connections of each association that has some here, by its serial number.
+    /// The connections of each association that has some at this reactor, by its serial number.
     associations: HashMap<u64, Vec<u32>>,
     next_serial: u64,
     parties: Parties,
@@ -227,7 +227,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// No connections; the first gets this serial.
+    /// A table without connections; the first one gets this serial number.
     pub(super) fn new(pending: HostIndex, next_serial: u64) -> Table {
         Table {
             entries: Vec::new(),
@@ -274,7 +274,7 @@ impl Table {
         self.free.last().copied()
     }
 
-    /// A serial number that no other connection has or gets.
+    /// A serial number that is unique among all connections.
     pub(super) fn take_serial(&mut self) -> u64 {
         self.next_serial += 1;
         self.next_serial - 1
@@ -283,7 +283,7 @@ impl Table {
     /// A connection takes the [free index](Self::free_index).
     pub(super) fn insert(&mut self, connection: Connection, address: Option<AddressSlot>) {
         let index = connection.index as usize;
-        // The last, unless another became free meanwhile.
+        // The last free index, unless another became free meanwhile.
         let free = self.free.iter().rposition(|free| *free == connection.index);
         self.free.swap_remove(free.expect("the index is free"));
         self.strangers.insert(&connection);
@@ -301,7 +301,7 @@ impl Table {
         });
     }
 
-    /// A connection is gone.
+    /// Removes a connection.
     pub(super) fn remove(&mut self, index: u32, schedule: &Schedule) {
         let Some(entry) = self.entries[index as usize].take() else { return };
         self.free.push(index);
@@ -319,14 +319,14 @@ impl Table {
         }
     }
 
-    /// A connection begins to close.
+    /// Notes that a connection begins to close.
     pub(super) fn closes(&mut self, index: u32) {
         if let Some(Some(entry)) = self.entries.get(index as usize) {
             self.strangers.remove(&entry.connection);
         }
     }
 
-    /// A connection has got through Connect, and is of an association from now on.
+    /// Notes that a connection has completed Connect and belongs to an association.
     pub(super) fn associate(&mut self, index: u32) {
         let entry = self.entries.get(index as usize).and_then(Option::as_ref);
         if let Some(controller) = entry.and_then(|entry| entry.connection.controller()) {
@@ -339,7 +339,8 @@ impl Table {
         self.associations.get(&controller.serial).cloned().unwrap_or_default()
     }
 
-    /// A connection has got through Connect, and authentication if that is asked for: whose it is.
+    /// A connection has completed Connect, and authentication if required: returns the host and the party that it
+    /// belongs to.
     pub(super) fn join(
         &mut self,
         index: u32,
@@ -357,8 +358,8 @@ impl Table {
         Some((host, Party { group: group.number(), host: host.number(), association }))
     }
 
-    /// The connection that has to go for one more at these ends, if there are too many of strangers, or too many of the
-    /// same address: the oldest of these.
+    /// The connection to close for one more at these ends, if there are too many connections of strangers, or too many
+    /// of the same address: the oldest of them.
     pub(super) fn oldest_pending(&self, ends: &Endpoints) -> Option<u32> {
         let address = ends.counted_address();
         match () {
@@ -372,8 +373,8 @@ impl Table {
         }
     }
 
-    /// The stranger's connection that goes when there is no memory for one more at these ends and by the same
-    /// transport: the oldest of the same address, or of all.
+    /// The stranger's connection to close when there is no memory for one more at these ends and by the same transport:
+    /// the oldest of the same address, or of all.
     pub(super) fn oldest_stranger(&self, ends: &Endpoints, port: &Port) -> Option<u32> {
         let is_message = |port: &Port| port.asked_qid().is_some();
         let is_alike = |index: &u32| {
@@ -384,14 +385,13 @@ impl Table {
         here.or_else(|| self.strangers.all.values().copied().find(is_alike))
     }
 
-    /// Whether there are so many connections that those who want to connect may find no room: all are looked through
-    /// then.
+    /// Whether there are so many connections that new ones may find no room: then all are searched.
     pub(super) fn is_crowded(&self) -> bool {
         self.entries.len() - self.free.len() > self.room.connections - self.room.pending
     }
 
-    /// The connection that has been idle longest of the host with most of them at the address with most, if there are
-    /// so many that those who want to connect would find no room.
+    /// The connection that has been idle longest, of the host with the most connections at the address with the most,
+    /// if there are so many that new ones would find no room.
     pub(super) fn idlest_of_greediest(&self) -> Option<u32> {
         if !self.is_crowded() {
             return None;
@@ -401,7 +401,7 @@ impl Table {
             return None;
         }
         let parties = || served().filter_map(|entry| Some((entry, entry.party?)));
-        // Names cost nothing at an address.
+        // By address first, because host names are free.
         let (address, members) = most(parties().map(|(_, party)| party.address))?;
         if members < 2 {
             return None;
@@ -414,7 +414,7 @@ impl Table {
     }
 }
 
-/// What comes most often, and how often.
+/// The most frequent value, and how often it occurs.
 fn most<T: Eq + Hash>(all: impl Iterator<Item = T>) -> Option<(T, u32)> {
     let mut counts = HashMap::new();
     for one in all {
@@ -434,7 +434,7 @@ mod tests {
         Endpoints { peer, local: peer, discovery_only: false, listener: 0 }
     }
 
-    /// A table for eight connections, four of which may not have connected, three of an address.
+    /// A table for eight connections; four may be of strangers, three of these of one address.
     fn table() -> Table {
         let mut table = Table::new(Schedule::default().lasting_host(), 1);
         table.room = Room { connections: 8, pending: 4, pending_of_address: 3 };
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_fullest_goes() {
+    fn the_oldest_stranger_of_the_fullest_address_is_closed() {
         let mut table = table();
         let [first, _, _, other] = [1, 1, 1, 2].map(|last| come(&mut table, last).expect("room"));
         assert_eq!(table.oldest_pending(&ends(1)), Some(first));
@@ -462,7 +462,7 @@ mod tests {
         let port = Port::Tcp(crate::transport::tcp::TcpPort::default());
         assert_eq!(table.oldest_stranger(&ends(2), &port), Some(other));
         assert_eq!(table.oldest_stranger(&ends(3), &port), Some(1));
-        // One that has closed and goes leaves no trace.
+        // Removing a connection that was closing before leaves no trace.
         table.remove(first, &Schedule::default());
         assert_eq!(come(&mut table, 4), Some(first));
         assert_eq!(table.oldest_pending(&ends(4)), Some(1), "the oldest of four");
@@ -475,7 +475,7 @@ mod tests {
         assert_eq!(all, (0..8).collect::<Vec<_>>());
         assert_eq!(come(&mut table, 9), None);
         table.remove(5, &Schedule::default());
-        // What becomes free between the question and the answer does not matter.
+        // An index that becomes free between `free_index` and `insert` does no harm.
         assert_eq!(table.free_index(), Some(5));
         table.remove(2, &Schedule::default());
         let again = [come(&mut table, 9), come(&mut table, 9), come(&mut table, 9)];

@@ -7,7 +7,7 @@ use super::state::{Core, Turn};
 use super::upkeep::tick;
 use crate::transport::Port;
 
-/// A turn begins.
+/// Begins a turn.
 pub(crate) fn begin<I: Io>(core: &mut Core<I>) {
     let now_ns = core.io.now_ns();
     core.executor.now_ns = now_ns;
@@ -28,8 +28,8 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
         granted(core, index);
     }
     let mut dirty = std::mem::take(&mut core.dirty);
-    // All sends come before all receives, so that they also complete before: what a socket did not
-    // take of data that is borrowed is copied before commands change it.
+    // All sends come before all receives, so that they also complete before them: borrowed data that a socket did not
+    // take is copied before commands change it.
     for &index in &dirty {
         let Some(entry) = core.table.get_mut(index) else { continue };
         entry.dirty = false;
@@ -41,7 +41,7 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
         resume(core, index);
         remove_if_done(core, index);
     }
-    // Resuming may have marked connections again: they come with the next turn.
+    // Resuming may have marked connections again: the next turn handles these.
     if core.dirty.is_empty() {
         core.dirty = dirty;
     }
@@ -49,8 +49,8 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
     tick(core);
 }
 
-/// Waits for all reactors on behalf of those commands of the turn that have to: once for all, or reactors would be
-/// told of more than they take.
+/// Waits for all reactors on behalf of the turn's commands that need it: one fence for all of them, so that reactors do
+/// not get more messages than they take.
 fn fence<I: Io>(core: &mut Core<I>) {
     let fences = std::mem::take(&mut core.executor.outbox.fences);
     if !fences.is_empty() {
@@ -58,7 +58,7 @@ fn fence<I: Io>(core: &mut Core<I>) {
     }
 }
 
-/// Notes with which of a connection's sends the answers leave that are watched.
+/// Notes with which send of a connection its watched answers leave.
 #[inline]
 fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
     if core.executor.observer.slowest.has_leaving()
@@ -67,11 +67,11 @@ fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
         let slowest = &mut core.executor.observer.slowest;
         match &entry.connection.port {
             Port::Tcp(port) => {
-                // What is not in the send that is on its way is in the next.
+                // Answers that are not in the send in progress are in the next one.
                 let more = u64::from(port.is_sending() && port.has_unsent());
                 slowest.leaves_with(index, entry.sends + 1 + more);
             }
-            // There messages leave one by one.
+            // Messages leave one by one.
             Port::Message(_) => slowest.forget(index),
         }
     }

@@ -1,4 +1,4 @@
-//! How connections come, and what is done about them now and then.
+//! Adopts connections, and checks them periodically.
 
 use super::closing::{close, end_soon, forget_chains, resume};
 use super::io::{Io, Shut};
@@ -12,19 +12,19 @@ use bpfof_function::cost::UNIT_PS;
 use log::Level;
 use std::sync::Arc;
 
-/// How often timers are looked at.
+/// How often timers are checked.
 const TICK_NS: u64 = 1_000_000_000;
 /// The same while removed namespaces wait for the last of their commands, or connections for an arena.
 const SHORT_TICK_NS: u64 = 10_000_000;
-/// Connections of strangers that go for the memory of one that comes, at most.
+/// Most strangers' connections that are closed to free memory for a new one.
 const EVICTED_MAX: usize = 8;
-/// What looking for whom to close costs for each connection: some 50 ns.
+/// Cost of the search for a connection to close, for each connection: some 50 ns.
 const ENTRY_UNITS: u64 = 50_000 / UNIT_PS;
-/// Ticks without a busy moment after which arenas that nobody uses are dropped.
+/// Ticks without running chains after which unused arenas are dropped.
 const QUIET_TICKS: u32 = 10;
 
-/// Takes a connection on; none if it is refused. Its index is that of its socket; when the reactor's
-/// [`Io`] knows that, it [begins](begin) to be served.
+/// Adopts a connection; none if it is refused. When the caller has stored its socket in the reactor's [`Io`] under the
+/// index, it must call [`begin`].
 pub(crate) fn adopt<I: Io>(
     core: &mut Core<I>,
     ends: Endpoints,
@@ -35,7 +35,11 @@ pub(crate) fn adopt<I: Io>(
         return None;
     }
     if let Some(goes) = core.table.oldest_pending(&ends) {
-        close(core, goes, "others came and it had not connected or authenticated itself yet");
+        close(
+            core,
+            goes,
+            "it had not connected or authenticated yet, and a newer connection needed its place",
+        );
     }
     let Some(index) = core.table.free_index() else {
         let (peer, count) = (ends.peer, core.table.room.connections);
@@ -54,8 +58,8 @@ pub(crate) fn adopt<I: Io>(
             break;
         }
         let Some(goes) = core.table.oldest_stranger(&ends, &port) else { break };
-        let reason = "others came, there is no memory for more, and it had not connected or \
-                      authenticated itself yet";
+        let reason = "it had not connected or authenticated yet, and a newer connection needed its \
+                      memory";
         close(core, goes, reason);
         if let Some(entry) = core.table.get_mut(goes) {
             entry.connection.memory.let_go();
@@ -79,13 +83,12 @@ pub(crate) fn adopt<I: Io>(
     Some(index)
 }
 
-/// Begins to receive from a connection that was taken on.
+/// Begins to receive from an adopted connection.
 pub(crate) fn begin<I: Io>(core: &mut Core<I>, index: u32) {
     resume(core, index);
 }
 
-/// A connection has got through Connect, and authentication if that is asked for: it has shares of its host from now
-/// on.
+/// A connection has completed Connect, and authentication if required: it belongs to its host's shares from now on.
 pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
     let Some((host, party)) = core.table.join(index, &mut core.executor.schedule) else { return };
     core.executor.schedule.join(index, host);
@@ -99,7 +102,7 @@ pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
         core.executor.schedule.charge(index, units as i64);
     }
     if let Some(goes) = core.table.idlest_of_greediest() {
-        close(core, goes, "the reactor's connections are all taken, and its host has most");
+        close(core, goes, "the reactor is at its limit of connections, and its host has the most");
     }
 }
 
@@ -109,8 +112,8 @@ fn interval_ns<I: Io>(core: &Core<I>) -> u64 {
     if is_short { SHORT_TICK_NS } else { TICK_NS }
 }
 
-/// Looks around, if it is time: namespaces that can go; and once a second peers that are silent or do
-/// not take what is sent to them, and what idle connections keep.
+/// Does periodic checks if it is time: drops removed namespaces, and once a second closes connections of peers that are
+/// silent or do not take their data, and frees memory of idle connections.
 pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     look_on(core);
     let now_ns = core.executor.now_ns;
@@ -121,7 +124,7 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     if core.executor.namespaces.has_leaving() {
         let begun_ns = core.io.now_ns();
         let_namespaces_go(core);
-        // Looking through many queues takes no more than a tenth of the time.
+        // Searching many queues takes no more than a tenth of the time.
         let looked_ns = core.io.now_ns();
         let pause_ns = (10 * looked_ns.saturating_sub(begun_ns)).min(TICK_NS);
         core.ticks.next_ns = core.ticks.next_ns.max(looked_ns + pause_ns);
@@ -146,8 +149,8 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     }
 }
 
-/// Closes connections that take their time to send what is to be written to a namespace that was removed: each
-/// piece is in time, but all of it keeps the namespace.
+/// Closes connections that are slow to send data for a removed namespace: each piece is in time, but the transfer keeps
+/// the namespace.
 fn end_transfers<I: Io>(core: &mut Core<I>) {
     for index in core.table.indices() {
         let Some(entry) = core.table.get(index).filter(|entry| !entry.closing) else { continue };
@@ -158,12 +161,12 @@ fn end_transfers<I: Io>(core: &mut Core<I>) {
                 && slot.state.namespace().is_some_and(|place| executor.namespaces.is_leaving(place))
         };
         if queue.is_fetching() && queue.slots().any(keeps) {
-            close(core, index, "it sends data for a namespace that was removed, too slowly");
+            close(core, index, "it sends data for a removed namespace too slowly");
         }
     }
 }
 
-/// Looks at some connections; at the others in turns that follow.
+/// Checks some connections; the others follow in later turns.
 fn look_on<I: Io>(core: &mut Core<I>) {
     let Some(first) = core.ticks.looking else { return };
     let end = core.table.indices().end;
@@ -191,15 +194,15 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
     }
     let taken_bytes = if entry.is_sending() { io.taken_bytes(index) } else { 0 };
     if entry.stuck_s(taken_bytes, now_ns) >= u64::from(limits.send_timeout_s) {
-        let reason = "it takes nothing of what is sent to it (send-timeout)";
+        let reason = "it does not receive the data that is sent to it (send-timeout)";
         return end_soon(core, index, reason, true);
     }
-    // While nothing is received, nobody else hears that the host is gone.
+    // While the connection does not receive, nothing else shows that the host is gone.
     if entry.connection.is_paused() && io.has_hung_up(index) {
         return end_soon(core, index, "the host closed the connection", true);
     }
-    // What an idle connection keeps, nobody has any use for: tables that are out of date, with what has
-    // been unloaded, and room for answers.
+    // Frees memory that the connection keeps for no use: outdated tables with unloaded functions, and, if it is idle,
+    // buffers.
     if let Some(association) = entry.connection.phase.association_mut() {
         association.refresh_tables();
     }
@@ -211,13 +214,13 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
-/// Lets namespaces go that were removed and that no command works on any more.
+/// Drops removed namespaces that no command works on any more.
 pub(super) fn let_namespaces_go<I: Io>(core: &mut Core<I>) {
     let connections = core.table.entries().map(|entry| &entry.connection);
     let busy = connections.filter(|connection| !connection.is_idle());
     let slots = busy.flat_map(|connection| connection.queue.slots());
     core.executor.namespaces.release_unused(slots.filter_map(|slot| slot.state.namespace()));
-    // Else it would come only after the sleep that is being prepared now.
+    // Otherwise the next tick would come only after the sleep that is about to begin.
     let soon_ns = core.executor.now_ns + interval_ns(core);
     core.ticks.next_ns = core.ticks.next_ns.min(soon_ns);
 }

@@ -39,23 +39,23 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Events of one endpoint that are taken in a turn, before others have theirs: the queue of a usual host has no
-/// more under way.
+/// Events of one endpoint that are taken before other endpoints get their turn: the queue of a usual host has no more
+/// in flight.
 const EVENTS_PER_TURN: usize = 256;
-/// Submissions one ring takes at a time.
+/// Submission queue entries of a ring.
 const RING_ENTRIES: u32 = 1024;
-/// How often to look for completions before looking at the clock: while it waits for a device of a few
-/// µs, the time between two looks comes on top of each hop.
+/// Polls for completions for each clock read: while it waits for a device of a few µs, the time between two polls adds
+/// to the latency of each hop.
 const LOOKS_PER_CLOCK: u32 = 4;
 /// The longest sleep and spin.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Where to send messages to a reactor.
+/// Handle to send messages to a reactor.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     sender: Sender<Message>,
     event: Arc<OwnedFd>,
-    /// Connections that it has not taken.
+    /// Connections that the reactor has not taken yet.
     untaken: Arc<AtomicUsize>,
 }
 
@@ -84,17 +84,17 @@ impl Mailbox {
     }
 }
 
-/// What a reactor is made with.
+/// Parameters of a new reactor.
 pub(crate) struct Setup {
     pub(crate) index: usize,
     pub(crate) registry: Arc<Registry>,
     pub(crate) messages: Receiver<Message>,
     pub(crate) event: Arc<OwnedFd>,
-    /// Of all reactors, in order.
+    /// Mailboxes of all reactors, in order.
     pub(crate) mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     pub(crate) loader: Loader,
     pub(crate) authenticator: Authenticator,
-    /// Where time starts: the same for all, because latency models are shared.
+    /// Start of the reactors' clock: the same for all, because latency models are shared.
     pub(crate) clock: Instant,
     pub(crate) spin: Duration,
     pub(crate) poll: bool,
@@ -108,20 +108,20 @@ fn chain_token(read: &DeviceRead) -> u64 {
     token::CHAIN | (read.chain.index() as u64) << 32 | u64::from(read.length)
 }
 
-/// The rings, and what carries the connections.
+/// The rings, and the links of the connections.
 struct Uring {
     ring: Ring,
-    /// Made for the first operation on a drive.
+    /// Created for the first operation on a drive.
     drives: Option<DriveRing>,
     /// Operations on drives that could not begin.
     failed: Vec<Completion>,
     links: Links,
-    /// Of the file operation that is being submitted.
+    /// Parts of the file operation that is being submitted.
     parts: Vec<Part>,
     setup: Setup,
 }
 
-/// The ring for NVMe commands, whose entries are larger. The other one waits for it.
+/// The ring for NVMe commands, whose entries are larger. The main ring waits for its event.
 struct DriveRing {
     ring: NvmeRing,
     event: OwnedFd,
@@ -208,12 +208,12 @@ impl Reactor {
             Some(rest) if !polls => io.ring.submit(Some(rest))?,
             _ => return Ok(()),
         }
-        // A sleep that was hardly longer than a spin would have been better spun through.
+        // A sleep that was hardly longer than a spin should have been a spin.
         self.spin_pays = begun.elapsed() <= 2 * setup_spin;
         Ok(())
     }
 
-    /// Takes what the ring has completed, as much as a turn has time for.
+    /// Takes completions, as many as a turn has time for.
     fn take_completions(&mut self) -> std::io::Result<()> {
         let mut taken = 0;
         let mut over = std::mem::take(&mut self.core.io.links.over).into_iter();
@@ -240,7 +240,7 @@ impl Reactor {
         if completion.is_some() || !self.core.lends() {
             return Ok(completion);
         }
-        // What the queue of completions had no room for.
+        // Fetches completions for which the completion queue had no room.
         self.core.io.ring.submit(None)?;
         Ok(self.core.io.ring.completion())
     }
@@ -273,11 +273,11 @@ impl Reactor {
             (token::RDMA_CONNECTION, _) => {
                 self.happened(index, token >> 32 & 0xff_ffff, Signal::Connection);
             }
-            _ => unreachable!("operations come back with what they were begun with"),
+            _ => unreachable!("every token is made by this module"),
         }
     }
 
-    /// Something has happened at the endpoint of a fabric.
+    /// Handles a signal of a fabric's endpoint.
     fn happened(&mut self, index: u32, number: u64, signal: Signal) {
         if self.core.io.links.number(index) != Some(number) {
             return;
@@ -288,7 +288,7 @@ impl Reactor {
         links.arm(ring, index, signal);
     }
 
-    /// Takes what has happened at an endpoint, as long as it is there, and as much as a turn has time for.
+    /// Takes events of an endpoint, while it exists, and as many as a turn has time for.
     fn take_events(&mut self, index: u32) {
         let number = self.core.io.links.number(index);
         for taken in 1..=EVENTS_PER_TURN {
@@ -304,7 +304,7 @@ impl Reactor {
         self.core.io.links.over.push(index);
     }
 
-    /// Takes a few messages; for what is left it wakes itself.
+    /// Takes a few messages; wakes the reactor itself if more may be left.
     fn take_messages(&mut self) {
         let Uring { ring, setup, .. } = &mut self.core.io;
         ring.read_event(&setup.event, token::WAKE);
@@ -326,7 +326,7 @@ impl Reactor {
         self.core.io.setup.mailbox(Mailbox::wake);
     }
 
-    /// Takes a connection on.
+    /// Adopts a connection.
     fn adopt(&mut self, mut link: Link, ends: Endpoints, address: AddressSlot) {
         let port = match &mut link {
             Link::Socket(_, secure) => Port::Tcp(match secure.take() {
@@ -343,7 +343,7 @@ impl Reactor {
             }
             return;
         };
-        // Memory is registered only now that it is accounted for.
+        // Memory is registered only after it has been charged.
         let link = match link {
             Link::Asked(asked) => Link::Rdma(Box::new(accept(*asked))),
             link => link,
@@ -357,7 +357,7 @@ impl Reactor {
 }
 
 impl Setup {
-    /// Gives the reactor's own mailbox.
+    /// Calls `use_it` with the reactor's own mailbox.
     fn mailbox<T>(&self, use_it: impl FnOnce(&Mailbox) -> T) -> T {
         use_it(&self.mailboxes.lock().expect("no panic while held")[self.index])
     }
@@ -387,8 +387,8 @@ impl Uring {
         self.ring.completion().or_else(|| self.drive_completion())
     }
 
-    /// The next completion of a drive, with the result that a file gives: the bytes that were read or
-    /// written, or below 0 what [`Failure`](crate::operation::Failure) says.
+    /// The next completion of a drive, with a result in the form of file operations: the bytes that were read or
+    /// written, or below 0 a [`Failure`](crate::operation::Failure).
     fn drive_completion(&mut self) -> Option<Completion> {
         if let Some(failed) = self.failed.pop() {
             return Some(failed);
@@ -433,7 +433,10 @@ impl Uring {
         let ring = match self.drive_ring() {
             Ok(ring) => ring,
             Err(error) => {
-                log::error!("no ring for the commands of {}: {error}", drive.path().display());
+                log::error!(
+                    "cannot make a ring for commands to {}: {error}",
+                    drive.path().display()
+                );
                 self.failed.push(failed(operation));
                 self.parts = parts;
                 return;
@@ -532,7 +535,9 @@ impl Io for Uring {
                     self.links.over.push(connection);
                 }
             }
-            Link::Socket(..) | Link::Asked(_) => unreachable!("its port has bytes"),
+            Link::Socket(..) | Link::Asked(_) => {
+                unreachable!("sockets take bytes, not work requests")
+            }
         }
     }
 
@@ -547,7 +552,7 @@ impl Io for Uring {
 
     fn shut(&mut self, connection: u32, half: Shut) {
         match (self.links.get_mut(connection), half) {
-            // It fails where the other end has gone already.
+            // It fails if the other end is gone already.
             (Link::Socket(socket, _), Shut::Receive) => {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
             }
@@ -624,21 +629,21 @@ impl Io for Uring {
     }
 }
 
-/// Accepts a connection by RDMA, or refuses it for want of what it takes.
+/// Accepts a connection by RDMA, or refuses it for lack of resources.
 fn accept(asked: Asked) -> rdma::Endpoint {
     let Asked { request, shape, .. } = asked;
     let accepted = ConnectAccept { controller_receives: shape.receives }.to_bytes();
     rdma::Endpoint::accept(request, shape, &accepted, &no_resources())
 }
 
-/// What a host is told for whom there is no room.
+/// The answer to a host for which there is no room.
 fn no_resources() -> [u8; ConnectReject::BYTES] {
     ConnectReject { status: RejectStatus::NO_RESOURCES }.to_bytes()
 }
 
-/// Bytes that the other end's kernel has acknowledged; 0 if they cannot be had.
+/// Bytes that the other end's kernel has acknowledged; 0 if unknown.
 fn acked_bytes(socket: RawFd) -> u64 {
-    /// Where `tcpi_bytes_acked` is in `struct tcp_info` (linux/tcp.h), since Linux 4.1.
+    /// Offset of `tcpi_bytes_acked` in `struct tcp_info` (linux/tcp.h), since Linux 4.1.
     const ACKED_AT: usize = 120;
     let mut info = [0u8; ACKED_AT + 8];
     let mut length = info.len() as libc::socklen_t;
@@ -651,7 +656,7 @@ fn acked_bytes(socket: RawFd) -> u64 {
     acked.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The end of an operation that cannot begin.
+/// The completion of an operation that cannot begin.
 fn failed(operation: FileOperation) -> Completion {
     let (token, buffer) = match operation {
         FileOperation::Read { buffer, command, .. }
@@ -666,8 +671,8 @@ fn failed(operation: FileOperation) -> Completion {
     Completion { token, result: -libc::EIO, buffer }
 }
 
-/// The files of a namespace that has some.
+/// The volume of a namespace in files.
 fn volume(executor: &Executor, namespace: usize) -> &Volume {
     let volume = executor.namespace(namespace).backend.volume();
-    volume.expect("memory operations do not come here")
+    volume.expect("the namespace is a volume of files")
 }

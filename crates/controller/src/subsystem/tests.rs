@@ -1,4 +1,4 @@
-//! How associations come and go.
+//! Tests of associations: their limits, removal and lost writes.
 
 use super::*;
 use crate::hosts::HostLimits;
@@ -9,7 +9,7 @@ use bpfof_nvme::fabrics::{ControllerConfig, Shutdown};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// Where one came from that had to go, and its id.
+/// Address and id of an association that was removed to make room.
 type Gone = Option<(IpAddr, u16)>;
 
 struct Full {
@@ -32,7 +32,7 @@ impl Full {
         Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
     }
 
-    /// An association, and which had to go for it: of whom, and its id.
+    /// Makes an association; also returns address and id of the one that was removed for it, if any.
     fn connect(
         &self,
         last: u8,
@@ -53,10 +53,10 @@ impl Full {
     }
 }
 
-/// Associations that are all in use are taken from the address that has most, as long as that has
-/// more than the newcomer's.
+/// If all associations are in use, one of the address with most is removed, as long as that has more than the
+/// newcomer's address.
 #[test]
-fn a_full_subsystem_takes_from_who_has_most() {
+fn a_full_subsystem_evicts_from_the_address_with_most() {
     let full = Full::new();
     let connect = |last, now_ns| {
         let (controller, gone) = full.connect(last, false, now_ns)?;
@@ -67,17 +67,17 @@ fn a_full_subsystem_takes_from_who_has_most() {
         let last = if number < MAX_CONTROLLERS / 2 { 1 } else { 2 };
         assert_eq!(connect(last, number as u64), Ok(None));
     }
-    // Nobody has more than these would have.
+    // No address has more than these would have.
     let busy = Err(HostFull::Controllers(MAX_CONTROLLERS));
     assert_eq!((connect(1, 5000), connect(2, 5000)), (busy, busy));
-    // The one goes that was silent longest, of the one and of the other.
+    // Each time the association goes that was silent longest, of the one address and then of the other.
     let mut gone = [0; 2].map(|_| connect(3, 5000).expect("room is made").expect("one goes"));
     gone.sort_unstable();
     let [one, two] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
     assert_eq!(gone, [(one, 1), (two, 1 + MAX_CONTROLLERS as u16 / 2)]);
 }
 
-/// The connection of one that had to go may end when another has its id.
+/// The connection of a removed association may end when another one has its id already.
 #[test]
 fn a_controller_is_not_forgotten_for_another() {
     let full = Full::with_ids(1..=1);
@@ -91,8 +91,8 @@ fn a_controller_is_not_forgotten_for_another() {
     assert!(full.subsystem.controllers().by_id.is_empty());
 }
 
-/// Who was cut off hears by its next association what was lost meanwhile, and nobody else does, also not who says
-/// to be the host.
+/// A host that was cut off is told by its next association of writes lost meanwhile; no other host is, and no stranger
+/// that claims to be the host.
 #[test]
 fn a_host_that_was_cut_off_hears_what_was_lost() {
     let full = Full::new();
@@ -107,13 +107,13 @@ fn a_host_that_was_cut_off_hears_what_was_lost() {
     let stranger = connect(true);
     full.subsystem.recognize(&stranger, 0).expect("memory");
     assert!(stranger.told.must_hear(&lost) && !stranger.told.must_hear(&lost));
-    // It has been told, by whatever association, and does not forget that.
+    // It has been told by one association, which holds for its others.
     let other = connect(false);
     assert!(!other.told.must_hear(&lost));
     end(&stranger);
     let again = connect(false);
     assert!(!again.told.must_hear(&lost));
-    // What one has not been told, another one that comes is told as well.
+    // A new association is also told of losses that one of the old ones has not been told of.
     lost.note();
     assert!(other.told.must_hear(&lost));
     let more = connect(false);
@@ -129,7 +129,7 @@ fn a_host_that_was_cut_off_hears_what_was_lost() {
 }
 
 #[test]
-fn who_has_not_shown_who_it_is_takes_from_such_only() {
+fn strangers_replace_only_strangers() {
     let full = Full::new();
     let late_ns = 3 * USELESS_AFTER_NS;
     for _ in 0..MAX_CONTROLLERS - 1 {
@@ -143,10 +143,10 @@ fn who_has_not_shown_who_it_is_takes_from_such_only() {
     assert!(full.connect(2, false, late_ns).expect("and go for others").1.is_some());
 }
 
-/// Whoever comes in the name of hosts that authenticate, again and again from several addresses, keeps out
-/// nobody who comes from elsewhere.
+/// A peer that connects in the names of hosts that authenticate, again and again from several addresses, does not lock
+/// out hosts at other addresses.
 #[test]
-fn strangers_share_what_they_have_by_address() {
+fn strangers_share_their_places_by_address() {
     let full = Full::new();
     for number in 0..MAX_CONTROLLERS {
         full.connect(1 + (number % 8) as u8, true, 0).expect("room");

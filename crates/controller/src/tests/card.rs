@@ -1,6 +1,6 @@
-//! A queue whose messages and memory a network card carries, and this test is the card and the host: what is
-//! read from the host comes late, and after answers that were posted behind it; works end late, or without
-//! having been done; the connection is lost; hosts send what they should not.
+//! A queue over RDMA, where the test plays the network card and the host: reads from the host complete late, after
+//! answers that were posted behind them; works complete late, or without having been done; the connection is lost;
+//! hosts send invalid messages.
 
 use crate::rig::{FOLLOW, Rig, connect_command, enable_command, follow};
 use bpfof_chain::Limits;
@@ -16,28 +16,28 @@ const SHAPE: Shape =
     Shape { receives: ENTRIES, receive_bytes: 4160, work_bytes: 512 << 10, shared_bytes: 0 };
 const ENTRIES: u16 = 16;
 const BLOCK: usize = 512;
-/// Where the host's memory is, and its key. Each command has a room of its own there.
+/// Address of the host's memory, and its key. Each command has its own room there.
 const BASE: u64 = 0x7000_0000_0000;
 const KEY: u32 = 0x0abc_def1;
 const ROOM_BYTES: usize = 16 << 10;
-/// Blocks that nobody writes, with contents by number; behind these each write has its own.
+/// Read-only blocks, with contents by block number; behind these each write has its own block.
 const READ_BLOCKS: u64 = 512;
 const WRITE_BLOCKS: u64 = 1400;
-/// What no command has in its room.
+/// Fills the room of a command that has no data.
 const NOTHING: u8 = 0xee;
 
-/// What a test does next.
+/// The next action of a test.
 #[derive(Clone, Debug)]
 enum Step {
     Send(What, u64),
-    /// The card does so many of the sends and writes that it has, also those behind reads.
+    /// The card performs so many of its pending sends and writes, also those behind reads.
     Do(usize),
-    /// So many works end, the first ones.
+    /// The first so many works complete.
     End(usize),
-    /// The target works.
+    /// Runs the target.
     Work,
     Hostile(Hostile),
-    /// The connection is lost, as the host sees fit or because something failed.
+    /// The connection is lost: closed by the host if true, otherwise by a failure.
     Lose(bool),
 }
 
@@ -49,11 +49,11 @@ enum What {
     Flush,
     ChainInResponse,
     ChainByKey,
-    /// Of blocks that there are not.
+    /// A read of blocks that do not exist.
     ReadNothing,
-    /// Without enough room.
+    /// A read without enough room.
     ReadLittle,
-    /// By a descriptor of another transport.
+    /// A read with a descriptor of another transport.
     ReadByTcp,
 }
 
@@ -61,11 +61,11 @@ enum What {
 enum Hostile {
     Garbage(Vec<u8>),
     TooLong,
-    /// The identifier of a command that is in flight.
+    /// A command with the identifier of one in flight.
     Twice,
-    /// A write whose data is where the host has no memory.
+    /// A write whose data is outside the host's memory.
     WrongKey,
-    /// More commands than there are entries.
+    /// More commands than the queue has entries.
     Flood,
 }
 
@@ -99,41 +99,41 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
-/// What a block has that is known by this number.
+/// The contents of block `number`.
 fn contents(number: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (number * 37 + at * 11 + at / 253) as u8).collect()
 }
 
-/// A command that was sent and not answered.
+/// A command that has been sent and not answered.
 #[derive(Clone, Debug)]
 struct Open {
     what: What,
     number: u64,
-    /// Bytes that it moves, or its answer's.
+    /// Bytes that it transfers, or bytes of its answer.
     bytes: usize,
     room: Range<usize>,
-    /// Other commands that have its identifier, and have not been answered.
+    /// Other unanswered commands with the same identifier.
     others: usize,
-    /// Nobody knows which answer is its own.
+    /// Whether its answer cannot be told from others.
     is_muddled: bool,
 }
 
-/// A work that the card has not ended.
+/// A work that the card has not completed.
 struct Held {
     work: Work,
     is_done: bool,
 }
 
-/// The host and the card of one queue.
+/// The host and the network card of one queue.
 struct Card {
     line: usize,
     memory: Vec<u8>,
     open: BTreeMap<u16, Open>,
     held: VecDeque<Held>,
     next: u64,
-    /// Writes that have succeeded, by block.
+    /// Successful writes, by block.
     written: BTreeMap<u64, usize>,
-    /// Answers to what the test does not follow.
+    /// Answers to commands that the test does not track.
     answers: Vec<Cqe>,
     is_hostile: bool,
     is_lost: bool,
@@ -154,7 +154,7 @@ impl Card {
         }
     }
 
-    /// The host sends a message.
+    /// Sends a message of the host.
     fn send(&mut self, rig: &mut Rig, sqe: &Sqe, data: &[u8]) {
         let message = [&sqe.to_bytes()[..], data].concat();
         self.say(rig, message);
@@ -198,7 +198,7 @@ impl Card {
                 (rw(opcode::nvm::READ, u64::MAX - 9, bytes, keyed(bytes)), Vec::new())
             }
             What::WriteByKey | What::WriteInCapsule => {
-                // Its own block, and as many as others do not have.
+                // A single block that no other write uses.
                 number = READ_BLOCKS + number % WRITE_BLOCKS;
                 bytes = BLOCK;
                 let data = contents(number, bytes);
@@ -252,20 +252,20 @@ impl Card {
         }
     }
 
-    /// Takes what the target has posted.
+    /// Takes the works that the target has posted.
     fn take_posted(&mut self, rig: &mut Rig) {
         let posted = rig.posted(self.line).into_iter().flat_map(std::mem::take);
         self.held.extend(posted.map(|work| Held { work, is_done: false }));
     }
 
-    /// A range of the host's memory that a work names; none if it names none.
+    /// The range of the host's memory that a work refers to; `None` if it is outside.
     fn place(&self, key: u32, address: u64, length: usize) -> Option<Range<usize>> {
         let start = usize::try_from(address.checked_sub(BASE)?).ok()?;
         let place = start..start.checked_add(length)?;
         (key == KEY && place.end <= self.memory.len()).then_some(place)
     }
 
-    /// The card does a work; false if it fails.
+    /// Performs a work; false if it fails.
     fn perform(&mut self, index: usize) -> bool {
         if std::mem::replace(&mut self.held[index].is_done, true) {
             return true;
@@ -279,7 +279,7 @@ impl Card {
             Work::Send(message) => {
                 let message = std::mem::take(message);
                 self.answered(&message);
-                // Its length counts when it ends.
+                // Its length is needed when it completes.
                 self.held[index].work = Work::Send(message);
             }
             Work::Write { key, address, bytes } => {
@@ -310,7 +310,7 @@ impl Card {
         true
     }
 
-    /// The card does so many sends and writes, in their order, and leaves out reads.
+    /// Performs so many sends and writes in order, skipping reads.
     fn perform_some(&mut self, count: usize) {
         let is_due = |held: &Held| !held.is_done && !matches!(held.work, Work::Read { .. });
         let due: Vec<usize> = (0..self.held.len()).filter(|at| is_due(&self.held[*at])).collect();
@@ -319,7 +319,7 @@ impl Card {
         }
     }
 
-    /// So many works end. That one fails ends the connection.
+    /// Completes so many works. A failed one ends the connection.
     fn end_some(&mut self, rig: &mut Rig, count: usize) {
         for _ in 0..count.min(self.held.len()) {
             if !self.perform(0) {
@@ -335,7 +335,7 @@ impl Card {
         }
     }
 
-    /// The connection is over: all works end without having been done.
+    /// Ends the connection: all works complete without having been done.
     fn lose(&mut self, rig: &mut Rig, by_peer: bool) {
         if !std::mem::replace(&mut self.is_lost, true) && rig.is_open(self.line) {
             let reason = "lost".to_owned();
@@ -352,7 +352,7 @@ impl Card {
         }
     }
 
-    /// A response has come.
+    /// Checks a response.
     fn answered(&mut self, message: &[u8]) {
         let (cqe, answer) = message.split_first_chunk().expect("a completion");
         let cqe = Cqe::from_bytes(cqe);
@@ -370,7 +370,7 @@ impl Card {
         }
         let place = room.start..room.start + bytes;
         let is_bad = matches!(what, What::ReadNothing | What::ReadLittle | What::ReadByTcp);
-        // What is in flight when a host breaks the rules is aborted.
+        // Commands in flight when a host breaks the rules are aborted.
         let may_fail = is_bad || self.is_hostile;
         let is_right = if cqe.status.is_success() { !is_bad } else { may_fail };
         assert!(is_right, "{what:?}: {cqe:?}");
@@ -397,7 +397,7 @@ impl Card {
         self.memory[room].fill(NOTHING);
     }
 
-    /// All works end, and more are posted, until nothing is left.
+    /// Completes all works, and those posted after them, until none is left.
     fn settle(&mut self, rig: &mut Rig) {
         loop {
             rig.work();
@@ -412,7 +412,7 @@ impl Card {
         }
     }
 
-    /// A command that succeeds, of a queue that has no others.
+    /// Runs a command that must succeed, on a queue without others.
     fn call(&mut self, rig: &mut Rig, sqe: Sqe, data: &[u8]) -> Cqe {
         self.is_hostile = true;
         self.send(rig, &Sqe { cid: 0xfffe, ..sqe }, data);
@@ -424,12 +424,12 @@ impl Card {
     }
 }
 
-/// What these blocks have that are only read.
+/// The contents of these read-only blocks.
 fn read_contents(first: u64, bytes: usize) -> Vec<u8> {
     (first..).flat_map(|block| contents(block, BLOCK)).take(bytes).collect()
 }
 
-/// A chain over two blocks that answers with this number.
+/// A chain over two blocks, whose answer contains this number.
 fn chain(number: u64) -> (Sqe, Vec<u8>) {
     super::peer::pushdown(&PushdownParts {
         function: FOLLOW,
@@ -443,7 +443,7 @@ fn chain(number: u64) -> (Sqe, Vec<u8>) {
     })
 }
 
-/// A target with a controller whose admin queue and first I/O queue are by card.
+/// A target with a controller whose admin queue and first I/O queue are RDMA queues.
 fn connected() -> (Rig, Card, Card) {
     let mut rig = Rig::new(Limits::default());
     for block in 0..READ_BLOCKS {
@@ -452,7 +452,7 @@ fn connected() -> (Rig, Card, Card) {
     rig.store(0, 2000 * BLOCK as u64, &(2010 * BLOCK as u64).to_le_bytes());
     let mut admin = Card::new(rig.open_by_card(&SHAPE, 0));
     let (sqe, data) = connect_command(0, 15, 0);
-    // Data of an admin queue's Connect is where the key says.
+    // The Connect data of an admin queue is in the host's memory.
     admin.memory[..data.len()].copy_from_slice(&data);
     let (what, room) = (What::WriteByKey, 0..ROOM_BYTES);
     admin.open.insert(0, Open { what, number: 0, bytes: 0, room, others: 0, is_muddled: false });
@@ -471,8 +471,8 @@ fn connected() -> (Rig, Card, Card) {
 }
 
 proptest! {
-    /// Each command is answered once, with its own data, and what it has written is there; nothing is written or
-    /// read where no command of the host is; and in the end nothing is left.
+    /// Each command is answered once, with its own data, and its writes are stored; no memory of the host is accessed
+    /// outside the rooms of commands; at the end nothing is left.
     #[test]
     fn whatever_a_card_does(steps in steps()) {
         let (mut rig, mut admin, mut io) = connected();
@@ -509,7 +509,7 @@ proptest! {
     }
 }
 
-/// What is not ended is given up when the connection has been closing for too long.
+/// Works that the card never completes are given up when the connection has been closing for too long.
 #[test]
 fn a_card_that_ends_nothing() {
     let (mut rig, mut admin, mut io) = connected();

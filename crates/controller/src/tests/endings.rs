@@ -14,8 +14,8 @@ fn disable_command() -> Sqe {
     FabricsCommand::PropertySet { offset: offset::CC, size8: false, value }.to_sqe()
 }
 
-/// A reactor hears of a reset when another has answered it already. By then the host may have
-/// opened new queues, which stay.
+/// A reactor learns of a reset after another reactor has already answered it. By then the host may
+/// have opened new queues, which stay open.
 #[test]
 fn a_reset_ends_the_queues_that_were_there() {
     let mut rig = Rig::new(Limits::default());
@@ -36,7 +36,7 @@ fn a_reset_ends_the_queues_that_were_there() {
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, false)), [false, true, true]);
 }
 
-/// What is still said on a connection that closes is true: no device has failed.
+/// Answers on a closing connection are accurate: no device has failed.
 #[test]
 fn a_chain_cut_short_is_not_a_failed_device() {
     let mut rig = Rig::new(Limits::default());

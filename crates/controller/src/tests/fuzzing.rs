@@ -1,9 +1,9 @@
-//! The fuzzing entry on seeds and on random input.
+//! Runs the fuzzing entry points on seeds and on random input.
 
 use crate::fuzz;
 use proptest::prelude::*;
 
-/// Bytes that are not random: a simple generator, so that a failing number reproduces.
+/// Pseudo-random bytes from a simple generator, so that failures can be reproduced.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -25,7 +25,7 @@ fn seeds() {
             data.extend(noise(seed, 3000));
             fuzz::connection(&data);
         }
-        // Every kind of action alone, with the same byte for each of its choices.
+        // Each kind of action alone, with the same byte for all of its choices.
         for action in 0..17u8 {
             for byte in [0, 1, 7, 63, 255] {
                 let mut data = vec![mode, 0, 0];
@@ -42,7 +42,7 @@ fn seeds() {
 #[test]
 fn admin_seeds() {
     fuzz::admin(&[]);
-    // As many transfers at once as there may be, each as long as can be.
+    // The maximum number of concurrent transfers, each of maximum length.
     fuzz::admin(&[&[0][..], &[76; 124], &[142, 246, 11, 41]].concat());
     for mode in 0..32 {
         for seed in 0..8 {
@@ -51,7 +51,7 @@ fn admin_seeds() {
             fuzz::admin(&data);
         }
     }
-    // Every kind of action alone, with the same byte for each of its choices.
+    // Each kind of action alone, with the same byte for all of its choices.
     for mode in [0, 3, 16, 24] {
         for action in 0..32u8 {
             for byte in [0, 1, 4, 8, 63, 255] {

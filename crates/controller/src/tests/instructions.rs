@@ -1,9 +1,8 @@
-//! Instructions of a command on each side, counted by Valgrind: unlike a time, the number is the same
-//! on a busy machine, and a regression shows.
+//! Instructions of a command on each side, counted by Valgrind: unlike a time, the count is the same on a busy machine,
+//! so regressions show.
 //!
-//! The host's protocol core, and the target's reactor with all that it drives, run as they are, with
-//! neither sockets nor threads: what the kernel, the ring and the lane do is not in the numbers.
-//! A batch is i10's caravan of 16.
+//! Runs the host's protocol core, and the target's reactor with everything that it drives, without sockets and threads:
+//! the work of the kernel, the ring and the lane is not counted. A batch is i10's caravan of 16.
 
 use super::peer::Peer;
 use crate::rig::{FOLLOW, Rig, connect_command, follow};
@@ -17,13 +16,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 const BATCH: u64 = 16;
-/// Enough that the first, which makes buffers large enough, does not show.
+/// So many that the first batch, which grows the buffers, does not matter.
 const BATCHES: u64 = 400;
 const DATA: [u8; 4096] = [7; 4096];
-/// A command may take so much more than its budget: compilers differ.
+/// Tolerance on top of a command's budget, because compilers differ.
 const TOLERANCE: f64 = 1.03;
 
-/// Valgrind counts an instruction for each byte of a copy by `rep movsb`, so glibc is to use others.
+/// Valgrind counts an instruction for each byte of a copy by `rep movsb`, so make glibc use other copies.
 const PLAIN_COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=1000000000:\
                             glibc.cpu.x86_rep_stosb_threshold=1000000000";
 
@@ -32,11 +31,11 @@ enum Kind {
     Read512,
     Read4096,
     Write4096,
-    /// Eight reads, each of the block that the one before points to.
+    /// Eight reads, each of the block that the previous one points to.
     Chain,
     /// One such chain in a vector.
     Vector1,
-    /// 32 of them.
+    /// 32 such chains in a vector.
     Vector32,
 }
 
@@ -46,13 +45,13 @@ impl Kind {
         if self == Kind::Vector32 { 32 } else { 1 }
     }
 
-    /// Batches that are counted.
+    /// Number of batches counted.
     fn batches(self) -> u64 {
         BATCHES / u64::from(self.chains())
     }
 }
 
-/// Kinds with the instructions that one may take on the host and at the target.
+/// The kinds, with the maximum instructions of one command on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 6] = [
     (Kind::Read512, 1020, 1760),
     (Kind::Read4096, 1360, 1690),
@@ -67,10 +66,10 @@ struct Pair {
     rig: Rig,
     line: usize,
     initiator: Initiator,
-    /// What is on its way, to the target or from it.
+    /// The bytes in transit, to the target or from it.
     wire: Vec<u8>,
     ended: u64,
-    /// Those of each vector that is in flight; 0 if there is none.
+    /// Chains of each vector in flight; 0 if there is none.
     chains: u16,
 }
 
@@ -104,7 +103,7 @@ impl Pair {
         pair
     }
 
-    /// A caravan of such commands and their answers.
+    /// Runs one caravan of such commands.
     fn batch(&mut self, kind: Kind) {
         let before = self.ended;
         self.chains = match kind {
@@ -116,7 +115,7 @@ impl Pair {
         assert_eq!(self.ended - before, BATCH);
     }
 
-    /// Until nobody has anything to say.
+    /// Exchanges messages until neither side has any.
     fn exchange(&mut self) {
         loop {
             self.host_sends();
@@ -131,7 +130,7 @@ impl Pair {
         }
     }
 
-    /// A vector of such chains as [`Kind::Chain`] is.
+    /// Submits a vector of chains like [`Kind::Chain`].
     fn submit_vector(&mut self, tag: u64, chains: u16) {
         let call = PushdownVectorCall {
             nsid: 1,
@@ -153,7 +152,7 @@ impl Pair {
             let request = match kind {
                 Kind::Read512 => Request::Read { nsid, offset_bytes, length_bytes: 512 },
                 Kind::Read4096 => Request::Read { nsid, offset_bytes, length_bytes: 4096 },
-                // Not over what chains read.
+                // Does not overwrite blocks that chains read.
                 Kind::Write4096 => Request::Write {
                     nsid,
                     offset_bytes: (64 << 10) + offset_bytes,
@@ -210,7 +209,7 @@ impl Pair {
     }
 }
 
-/// Not a test: what is counted.
+/// Not a test: the counted workload.
 #[test]
 #[ignore = "what make instructions counts"]
 fn workload() {
@@ -223,7 +222,7 @@ fn workload() {
     }
 }
 
-/// The protocol works without sockets: else nothing would be counted but errors.
+/// Checks that the commands succeed without sockets; otherwise only errors would be counted.
 #[test]
 fn every_kind_of_command_is_served() {
     let mut pair = Pair::new();
@@ -232,7 +231,7 @@ fn every_kind_of_command_is_served() {
     }
 }
 
-/// Instructions of one command in the functions whose names have this in them.
+/// Instructions of one command in functions whose names contain this text.
 fn count(kind: Kind, functions: &str) -> f64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

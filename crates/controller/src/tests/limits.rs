@@ -1,4 +1,4 @@
-//! What the target refuses, what it bounds, and what it must not stop for.
+//! Requests that the target refuses, limits that it enforces, and conditions under which it must continue.
 
 use super::peer::{Peer, Said, pushdown};
 use crate::connection::Connection;
@@ -41,7 +41,7 @@ fn load_get(rig: &mut Rig, admin: &mut Peer) -> u32 {
     id
 }
 
-/// The status and the id that the last chunk is answered with, or the first that is refused.
+/// The status and the id in the answer to the last chunk, or to the first that is refused.
 pub(super) fn try_to_load_get(
     rig: &mut Rig,
     admin: &mut Peer,
@@ -63,7 +63,7 @@ pub(super) fn try_to_load_get(
     last
 }
 
-/// A node of BPF-KV whose only child is itself: `get` goes round in it.
+/// A node of BPF-KV whose only child is the node itself: `get` loops in it.
 fn store_cycle(rig: &Rig, namespace: usize) {
     let mut node = [0xff; 512];
     node[..24].fill(0);
@@ -85,7 +85,7 @@ fn call(function: u32) -> PushdownParts<'static> {
     }
 }
 
-/// A connection that ends while it waits is forgotten.
+/// A connection that ends while it waits for an arena is removed from the queue.
 #[test]
 fn nobody_waits_behind_the_dead() {
     let mut rig = Rig::new(Limits { hops: 2000, chains: 1, ..Limits::default() });
@@ -107,7 +107,7 @@ fn nobody_waits_behind_the_dead() {
     rig.finish();
 }
 
-/// A target with nine arenas, two of its I/O queues, and a chain that takes 2,000 hops.
+/// A target with nine arenas, two hosts' I/O queues, and a chain that takes 2,000 hops.
 fn two_hosts() -> (Rig, [Peer; 2], (Sqe, Vec<u8>)) {
     let mut rig = Rig::new(Limits { hops: 2000, chains: 9, ..Limits::default() });
     let mut admin = Peer::connect(&mut rig, 0, 31);
@@ -117,7 +117,7 @@ fn two_hosts() -> (Rig, [Peer; 2], (Sqe, Vec<u8>)) {
     (rig, hosts, pushdown(&call(function)))
 }
 
-/// Who has more chains than others gives some up for them, and all are answered in the end.
+/// A connection with more chains than others gives some up for them, and all chains are answered in the end.
 #[test]
 fn chains_are_shared() {
     let (mut rig, mut hosts, (sqe, data)) = two_hosts();
@@ -145,7 +145,7 @@ fn chains_are_shared() {
     rig.finish();
 }
 
-/// A chain that was asked to give its arena up, and whose read does not end, is no reason to ask no other.
+/// If a chain was asked to give way and its read does not complete, another chain is asked.
 #[test]
 fn another_chain_is_asked_in_the_place_of_one_that_hangs() {
     let (mut rig, mut hosts, (sqe, data)) = two_hosts();
@@ -167,7 +167,7 @@ fn another_chain_is_asked_in_the_place_of_one_that_hangs() {
     rig.finish();
 }
 
-/// A target that stops lets chains end as they would, also those that have given way.
+/// A stopping target lets chains end normally, also those that have given way.
 #[test]
 fn chains_that_rest_end_when_the_target_stops() {
     let (mut rig, mut hosts, (sqe, data)) = two_hosts();
@@ -187,8 +187,8 @@ fn chains_that_rest_end_when_the_target_stops() {
     rig.finish();
 }
 
-/// A host whose connection an operator closes gets the answers of its chains, if they come within the time that it
-/// has to take them. Longer they do not run: nobody would get what they find.
+/// A host whose connection an operator closes gets the answers of its chains, if they end within the time that it has
+/// to receive them. After that chains are cut short, because their answers could not be delivered.
 #[test]
 fn chains_of_a_closed_connection_end_with_its_time() {
     let mut rig = Rig::new(Limits { hops: 1 << 24, chains: 9, ..Limits::default() });
@@ -213,7 +213,7 @@ fn chains_of_a_closed_connection_end_with_its_time() {
     rig.finish();
 }
 
-/// Commands in one piece with Connect are those of the queue that it makes: their chains count, and wait.
+/// Commands in one piece with Connect belong to the new queue: their chains are counted, and wait.
 #[test]
 fn chains_behind_connect_count_and_wait() {
     let mut rig = Rig::new(Limits { hops: 2000, chains: 2, ..Limits::default() });
@@ -257,7 +257,7 @@ fn malformed_requests_name_the_field() {
     assert_eq!(refused(&PushdownParts { files: &[file; 17], ..good }, &|_| ()), 4);
     assert_eq!(refused(&PushdownParts { first_file: 1, ..good }, &|_| ()), 6);
     assert_eq!(refused(&PushdownParts { first_size_bytes: 0, ..good }, &|_| ()), 16);
-    // A scratch size that does not hold the argument, or is above the limit.
+    // A scratch size that is too small for the argument, or above the limit.
     assert_eq!(refused(&PushdownParts { scratch: &[0; 4097], ..good }, &|_| ()), 28);
     assert_eq!(refused(&PushdownParts { scratch_size_bytes: 7, ..good }, &|_| ()), 28);
     assert_eq!(refused(&PushdownParts { scratch_size_bytes: 16_385, ..good }, &|_| ()), 28);
@@ -271,10 +271,10 @@ fn malformed_requests_name_the_field() {
     let answer = io.call(&mut rig, short.to_sqe(1, 72), &[]);
     assert_eq!(answer.status, Status::MALFORMED_REQUEST.with_dnr());
     assert_eq!(answer.dw0, PushdownShort::FIRST_BLOCKS_AT);
-    // Limits themselves are fine.
+    // Values at the limits are accepted.
     let (sqe, data) = pushdown(&PushdownParts { files: &[file; 16], scratch: &[0; 4096], ..good });
     assert_eq!(io.call(&mut rig, sqe, &data).status, Status::FUNCTION_ABORT.with_dnr());
-    // The longest argument that fits a capsule, in the largest scratch.
+    // The longest argument that fits in a capsule, with the largest scratch.
     let (sqe, data) = pushdown(&PushdownParts {
         files: &[file; 16],
         scratch: &[0; 8192 - 32 - 16 * 16],
@@ -298,8 +298,8 @@ fn a_log_page_is_not_longer_than_a_transfer() {
     assert_eq!(admin.call(&mut rig, huge, &[]).status, Status::SUCCESS);
 }
 
-/// A host may send all its commands before any data. If the target stopped to listen when it
-/// holds as much data as it wants to, the data would never come.
+/// A host may send all its commands before any data. If the target stopped receiving once it holds as much data as it
+/// allows, the data would never arrive.
 #[test]
 fn writes_wait_for_their_turn_and_all_are_done() {
     let (mut rig, _admin, mut io) = rig();
@@ -323,7 +323,7 @@ fn writes_wait_for_their_turn_and_all_are_done() {
         }
         most_asked = most_asked.max(asked.len());
         if !asked.is_empty() {
-            // In another order than asked.
+            // In an order other than requested.
             let r2t = asked.swap_remove(asked.len() / 2);
             io.send_data(&mut rig, r2t, &[7; TRANSFER_BYTES as usize]);
         }
@@ -373,7 +373,7 @@ fn commands_beyond_the_queue_end_the_connection() {
     rig.finish();
 }
 
-/// A chain without end in one namespace keeps nobody in another waiting.
+/// An endless chain in one namespace does not make commands on another namespace wait.
 #[test]
 fn namespaces_take_turns() {
     let (mut rig, mut admin, mut io) = rig();
@@ -420,7 +420,7 @@ fn answers_of_chains_have_a_response() {
     };
     let read = say(rw(opcode::nvm::READ, 1, 0, 512), &[]);
     assert!(matches!(&read[..], [Said::Data(_, true)]), "{read:?}");
-    // A leaf that holds no key but 0: not found, 8 bytes.
+    // A leaf with only key 0: not found, an answer of 8 bytes.
     let mut leaf = [0xff; 512];
     leaf[..24].fill(0);
     leaf[8] = 1;
@@ -432,7 +432,7 @@ fn answers_of_chains_have_a_response() {
     rig.finish();
 }
 
-/// Data that is not what was asked for ends the connection.
+/// Data that does not match the request ends the connection.
 #[test]
 fn wrong_transfers() {
     let good =
@@ -512,13 +512,13 @@ fn an_association_has_a_limit_of_extents() {
     assert_eq!(set(33, 1), Status::SUCCESS);
 }
 
-/// Functions take memory of their host, and Function Load says what there is too little of.
+/// Functions take memory of their host, and Function Load reports when there is too little.
 #[test]
 fn functions_take_memory_of_their_host() {
     let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
     let mut admin = Peer::connect(&mut rig, 0, 31);
     let host = Arc::clone(rig.connection(admin.line).controller().expect("connected").host());
-    // Room for data is given back in time.
+    // Buffers are returned after a while.
     let settle = |rig: &mut Rig| {
         rig.core.io.now_ns += 2_000_000_000;
         rig.work();
@@ -532,7 +532,7 @@ fn functions_take_memory_of_their_host() {
     let one = host.memory.used_bytes() - with_one;
     assert!(status == Status::SUCCESS && one > 1000, "{status}: {one} bytes");
 
-    // All that it may have but the object's own bytes, which is less than the function takes.
+    // Leave the host only the object's own bytes, which is less than the function takes.
     let mut others = host.memory.charge(0).expect("nothing");
     while others.resize(others.bytes() + 64).is_ok() {}
     let small = others.bytes() - bpfkv::GET_OBJECT.len();
@@ -561,7 +561,7 @@ fn functions_take_memory_of_their_host() {
     assert!(left < 512, "{left} bytes beside the room that tables keep");
 }
 
-/// Takes all that a host may have of memory, once its connections have given back what they do not need.
+/// Takes all memory that a host may have, after its connections have returned what they do not need.
 fn fill(rig: &mut Rig, host: &Arc<Host>) -> Charge {
     rig.core.io.now_ns += 2_000_000_000;
     rig.work();
@@ -572,7 +572,7 @@ fn fill(rig: &mut Rig, host: &Arc<Host>) -> Charge {
     others
 }
 
-/// A host without memory has its writes carried out, one at a time, and its reads meanwhile.
+/// A host without memory has its writes executed one at a time, and its reads in the meantime.
 #[test]
 fn data_arrives_where_memory_is_short() {
     let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
@@ -620,7 +620,7 @@ fn data_arrives_where_memory_is_short() {
     rig.finish();
 }
 
-/// What it costs to keep a function is not left to whoever is served next.
+/// The cost of keeping a function is charged at once, not to the connection that is served next.
 #[test]
 fn whoever_keeps_a_function_pays_for_it() {
     let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
@@ -634,7 +634,7 @@ fn whoever_keeps_a_function_pays_for_it() {
     assert_eq!(rig.core.executor.take_spent(), 0);
 }
 
-/// Whoever has not connected takes little, and where there is not even that the oldest of them goes.
+/// Connections before Connect take little memory; without even that, the oldest of them is closed.
 #[test]
 fn strangers_that_say_hello_keep_nobody_out() {
     const MEMORY_BYTES: usize = 16 << 20;
@@ -700,7 +700,7 @@ fn commands_on_the_wrong_queue_or_too_early() {
     assert_eq!(io.call(&mut rig, disconnect, &[]).status, Status::SUCCESS);
     assert!(!rig.is_open(io.line));
 
-    // Before Connect nothing, and after a refused Connect another one.
+    // Only Connect is allowed first, and a refused Connect may be repeated.
     let line = rig.open();
     let mut ear = super::peer::Ear::new();
     let mut request = Vec::new();
@@ -732,7 +732,7 @@ fn commands_on_the_wrong_queue_or_too_early() {
     assert_eq!(statuses(connect, &data(&|data| data.cntlid = 1)), (invalid, 16 | 1 << 16));
     let (queue, _) = connect_command(1, 31, 0);
     let unknown = data(&|data| data.cntlid = 77);
-    // It may have been an earlier process's: the host may begin anew.
+    // The controller may be an earlier process's: the host may connect anew.
     let gone = Status::CONNECT_INVALID_PARAMETERS;
     assert_eq!(statuses(queue, &unknown), (gone, 16 | 1 << 16));
     let thief = data(&|data| (data.cntlid, data.hostid) = (1, [9; 16]));
@@ -742,7 +742,7 @@ fn commands_on_the_wrong_queue_or_too_early() {
     assert_eq!(statuses(connect, &data(&|_| ())), (Status::SUCCESS, 2));
 }
 
-/// However many connections are overdue at once, a turn closes a few, and looks at some.
+/// However many connections are overdue at once, a turn only closes a few, and only checks some.
 #[test]
 fn silent_peers_are_closed_a_few_in_a_turn() {
     let mut rig = Rig::new(Limits::default());
@@ -764,7 +764,7 @@ fn silent_peers_are_closed_a_few_in_a_turn() {
     rig.finish();
 }
 
-/// The same of the queues of a controller that is reset; none of them takes a command any more.
+/// The same for the queues of a controller that is reset; none of them accepts another command.
 #[test]
 fn queues_of_a_reset_controller_are_closed_a_few_in_a_turn() {
     let mut rig = Rig::new(Limits::default());

@@ -1,4 +1,4 @@
-//! Tests of the protocol core, without sockets but for the scripted peer's.
+//! Tests of the protocol core, without sockets except in `scripted`.
 
 mod card;
 mod endings;

@@ -1,4 +1,4 @@
-//! A well-behaved host on a line of a rig.
+//! A well-behaved host on one line of a rig.
 
 use crate::rig::{Rig, capsule, connect_command, enable_command};
 use bpfof_nvme::fabrics::ConnectData;
@@ -7,7 +7,7 @@ use bpfof_nvme::vendor_specific::PushdownParts;
 use bpfof_nvme::{Cqe, Sgl, Sqe, Status, opcode};
 use std::net::Ipv4Addr;
 
-/// What a target says.
+/// A message of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     IcResp,
@@ -18,7 +18,7 @@ pub(super) enum Said {
     Terminated(Fes, u32),
 }
 
-/// Reads what a target says, PDU by PDU.
+/// Parses the target's output into messages.
 pub(super) struct Ear {
     receiver: PduReceiver,
     inbox: Vec<u8>,
@@ -95,7 +95,7 @@ impl Peer {
         peer.enabled(rig, 0)
     }
 
-    /// Asks for the admin queue of a host at an address in a subsystem; the answer.
+    /// Connects an admin queue of a host at an address to a subsystem; returns the answer.
     pub(super) fn ask(
         rig: &mut Rig,
         address: Ipv4Addr,
@@ -111,7 +111,7 @@ impl Peer {
         (peer, answer)
     }
 
-    /// One that has not connected a queue yet.
+    /// Opens a connection without connecting a queue.
     pub(super) fn hello(rig: &mut Rig) -> Peer {
         let line = rig.open();
         Peer::hello_on(rig, line, Digests::default())
@@ -163,8 +163,7 @@ impl Peer {
         self.ear.hear(&bytes)
     }
 
-    /// Sends a command, lets the target work, and returns its completion; data before it is
-    /// dropped.
+    /// Sends a command, runs the target, and returns the completion; drops data before it.
     pub(super) fn call(&mut self, rig: &mut Rig, sqe: Sqe, data: &[u8]) -> Cqe {
         let cid = self.send(rig, sqe, data);
         rig.work();

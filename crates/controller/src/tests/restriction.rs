@@ -1,4 +1,4 @@
-//! Restricted associations: what keeps them alive, and when a change of a file map is over.
+//! Restricted associations: what keeps them alive, and when a change of a file map is complete.
 
 use super::peer::{Peer, Said};
 use crate::hosts::HostLimits;
@@ -43,7 +43,7 @@ fn map(version: u64) -> FileMapObject {
     FileMapObject { file: 7, nsid: 1, version, length_bytes: 512, extents }
 }
 
-/// Chains are those of whoever was handed the queue: they say nothing of the owner.
+/// Chains come from whichever process was given the queue, so they are no sign of life of the owner.
 #[test]
 fn chains_do_not_keep_a_restricted_association_alive() {
     let mut rig = Rig::new(Limits::default());
@@ -63,8 +63,8 @@ fn chains_do_not_keep_a_restricted_association_alive() {
     assert_eq!(overdue(&rig, &admin, 9 * SECOND_NS + 1), late);
 }
 
-/// A reactor may be about to copy what it has found in a map that is gone: until each has passed a turn
-/// nobody may believe that the blocks are free.
+/// A reactor may be about to copy blocks that it found in a removed map: until each reactor has passed a turn, the
+/// blocks must not be considered free.
 #[test]
 fn a_change_of_a_map_is_over_when_all_reactors_follow_it() {
     let mut rig = Rig::new(Limits::default());
@@ -82,11 +82,11 @@ fn a_change_of_a_map_is_over_when_all_reactors_follow_it() {
         let [Said::Response(answer)] = admin.hear(&mut rig)[..] else { panic!("one answer") };
         assert_eq!((answer.cid, answer.status), (cid, Status::SUCCESS));
     }
-    // One that is refused has changed nothing.
+    // A refused change has changed nothing.
     rig.core.io.holds_messages = true;
     let (sqe, object) = map_command(&FileMapObject { nsid: 9, ..map(3) });
     assert_eq!(admin.call(&mut rig, sqe, &object).status, Status::INVALID_FIELD.with_dnr());
-    // Nobody hears of one whose connection has gone meanwhile.
+    // The answer is dropped if the connection has closed in the meantime.
     let (sqe, object) = map_command(&map(3));
     admin.send(&mut rig, sqe, &object);
     rig.close(admin.line);
@@ -103,8 +103,8 @@ fn maps_of_other_associations_change_at_once() {
     assert_eq!(admin.call(&mut rig, sqe, &object).status, Status::SUCCESS);
 }
 
-/// A reactor takes a few messages a turn: with one for each command, those who ask for many would keep it from
-/// new connections.
+/// A reactor takes only a few messages each turn: with a message for each command, hosts with many commands would keep
+/// it from new connections.
 #[test]
 fn commands_of_a_turn_wait_for_reactors_together() {
     let mut rig = Rig::new(Limits::default());

@@ -1,4 +1,4 @@
-//! A whole session, recorded once, then repeated with its PDUs cut at every byte.
+//! Records a whole session once, and repeats it with its PDUs cut at every byte.
 
 use super::peer::{Ear, Said, pushdown};
 use crate::rig::{NQN, Rig, capsule, connect_command, enable_command, h2c_data};
@@ -19,17 +19,17 @@ use std::time::Duration;
 
 const ADMIN: usize = 0;
 const IO: usize = 1;
-/// Data of one H2CData PDU, so that no PDU is longer than a Connect.
+/// Data of one H2CData PDU, chosen so that no PDU is longer than a Connect.
 const PIECE_BYTES: usize = 1000;
 
-/// One PDU of the host and the bytes that the target answers.
+/// One PDU of the host, and the target's answer in bytes.
 struct Step {
     line: usize,
     pdu: Vec<u8>,
     answer: Vec<u8>,
 }
 
-/// Plays a session on a rig and writes it down.
+/// Plays a session on a rig and records it.
 struct Recorder {
     rig: Rig,
     ears: [Ear; 2],
@@ -61,7 +61,7 @@ impl Recorder {
         self.pdu(line, capsule(sqe, data, self.digests))
     }
 
-    /// A command that succeeds: its data and its completion.
+    /// Runs a command that must succeed: returns its data and completion.
     fn call(&mut self, line: usize, sqe: Sqe, data: &[u8]) -> (Vec<u8>, Cqe) {
         match &self.send(line, sqe, data)[..] {
             [Said::Response(cqe)] if cqe.status.is_success() => (Vec::new(), *cqe),
@@ -72,7 +72,7 @@ impl Recorder {
         }
     }
 
-    /// A command whose data the target asks for.
+    /// Runs a command whose data the target requests.
     fn call_by_r2t(&mut self, line: usize, sqe: Sqe, data: &[u8]) -> Cqe {
         let sqe = Sqe { sgl: Sgl::transport(data.len() as u32), ..sqe };
         let said = self.send(line, sqe, &[]);
@@ -158,7 +158,7 @@ fn record_admin(recorder: &mut Recorder) -> u32 {
     let function = recorder.call_by_r2t(ADMIN, load, object).dw0;
     assert_eq!(function, 1);
 
-    // The file has its five blocks in five places.
+    // The five blocks of the file are in five places.
     let extent = |index: u64| Extent {
         file_offset: index * 512,
         device_offset: (100 - 7 * index) * 512,
@@ -226,7 +226,7 @@ fn longest(steps: &[Step]) -> usize {
     steps.iter().map(|step| step.pdu.len()).max().unwrap_or(0)
 }
 
-/// For each `cut`, all PDUs longer than that are cut there.
+/// For each `cut`, cuts all PDUs that are longer there.
 #[test]
 fn pdus_cut_anywhere_mean_the_same() {
     for digests in [Digests::default(), BOTH] {
@@ -252,7 +252,7 @@ fn pdus_cut_anywhere_mean_the_same() {
     }
 }
 
-/// Byte by byte, and in pieces that hold the end of one PDU and the start of the next.
+/// Sends single bytes, and pieces that contain the end of one PDU and the start of the next.
 #[test]
 fn a_stream_has_no_boundaries() {
     for digests in [Digests::default(), BOTH] {
@@ -286,14 +286,14 @@ fn server() -> Server {
         namespaces: vec![namespace(512), namespace(4096)],
         ..TargetConfig::default()
     };
-    // The recorded answers are those of controller 1.
+    // The recorded answers contain controller id 1.
     Server::start_behind(&config, ServerOptions::default(), 0).expect("it starts")
 }
 
 #[test]
 fn over_a_socket_too() {
     let steps = record(BOTH);
-    // Wherever a header may be cut, and now and then in data: `pdus_cut_anywhere` does that everywhere.
+    // All cuts in headers, and some in data: `pdus_cut_anywhere` tries the rest.
     for cut in (1..longest(&steps)).filter(|cut| *cut <= 128 || cut % 8 == 0) {
         let server = server();
         let mut sockets = Vec::new();

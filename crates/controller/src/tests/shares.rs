@@ -1,4 +1,4 @@
-//! What a host has of the target, and what others cannot take of it.
+//! The shares of a host, and how they are protected from others.
 
 use super::limits::try_to_load_get;
 use super::peer::{Peer, Said};
@@ -52,7 +52,7 @@ fn discover(rig: &mut Rig, address: Ipv4Addr, hostnqn: &str) -> Peer {
     peer
 }
 
-/// Whoever asks for the discovery log takes nothing of the host that it names, and many names are one host.
+/// A host of the discovery subsystem takes nothing from the host that it names, and many names count as one host.
 #[test]
 fn names_in_the_discovery_subsystem_give_no_shares() {
     let mut rig = rig(HostLimits::default());
@@ -67,7 +67,7 @@ fn names_in_the_discovery_subsystem_give_no_shares() {
     assert!(one.serial != named.serial && one.serial != host(&rig, &elsewhere).serial);
     assert_eq!((named.memory.used_bytes(), named.report().connections), before);
     assert_eq!(controller(&rig, &all[1]).host_nqn(), OTHER, "that says what the log page tells");
-    // And of a reactor's time they have one share, wherever they are.
+    // All hosts of the discovery subsystem share one share of a reactor's time, at any address.
     rig.close(admin.line);
     rig.work();
     rig.output(admin.line);
@@ -76,7 +76,7 @@ fn names_in_the_discovery_subsystem_give_no_shares() {
     rig.finish();
 }
 
-/// However many associations there are with the discovery subsystem, a host has its associations.
+/// Associations with the discovery subsystem do not count against a host's other associations.
 #[test]
 fn discovery_keeps_no_host_out() {
     let limits = HostLimits {
@@ -95,7 +95,7 @@ fn discovery_keeps_no_host_out() {
     rig.finish();
 }
 
-/// An admin queue that ends tells reactors of it only if there may be I/O queues to be closed.
+/// The end of an admin queue is only sent to reactors if there may be I/O queues to close.
 #[test]
 fn the_end_of_an_association_without_queues_is_nobodys_news() {
     let mut rig = rig(HostLimits::default());
@@ -112,7 +112,7 @@ fn the_end_of_an_association_without_queues_is_nobodys_news() {
     let controller = controller(&second, &admin);
     second.close(admin.line);
     assert_eq!(second.messages(), 1);
-    // Who comes when the association has ended cannot stay.
+    // A queue that connects after the end of its association cannot stay.
     assert!(controller.place_of_queue(2).is_none());
     second.core.io.holds_messages = false;
     second.work();
@@ -124,7 +124,7 @@ fn the_end_of_an_association_without_queues_is_nobodys_news() {
     rig.finish();
 }
 
-/// Where a reactor has too many connections, many names at one address do not save it from being the one that loses.
+/// When a reactor has too many connections, an address with many names is still counted as one, and loses some.
 #[test]
 fn names_at_an_address_share_what_it_has() {
     let mut rig = rig(HostLimits::default());
@@ -143,7 +143,7 @@ fn names_at_an_address_share_what_it_has() {
     rig.finish();
 }
 
-/// The end of a file map's chunk, byte by byte: a look at the clock for each would cost more than the bytes.
+/// The end of a file map's chunk, byte by byte: reading the clock for each byte would cost more than the bytes.
 #[test]
 fn small_pieces_on_an_admin_queue_are_taken_together() {
     let mut rig = rig(HostLimits::default());
@@ -177,7 +177,7 @@ fn small_pieces_on_an_admin_queue_are_taken_together() {
     rig.finish();
 }
 
-/// The bytes of an admin command's answer are paid for.
+/// The bytes in the answer to an admin command are charged.
 #[test]
 fn answers_of_admin_commands_cost_what_they_are() {
     let mut rig = rig(HostLimits::default());
@@ -194,7 +194,7 @@ fn answers_of_admin_commands_cost_what_they_are() {
     rig.finish();
 }
 
-/// Data that does not match its digest is told of, as that in a capsule is.
+/// Fetched data that does not match its digest is in the error log, like damaged data in a capsule.
 #[test]
 fn damaged_data_is_in_the_error_log() {
     let mut rig = rig(HostLimits::default());
@@ -228,7 +228,7 @@ fn damaged_data_is_in_the_error_log() {
     rig.finish();
 }
 
-/// What comes and goes that does not exist for a host is no change for it.
+/// Namespaces that are hidden from a host cause no changes for it.
 #[test]
 fn hidden_namespaces_do_not_show() {
     let mut rig = rig(HostLimits::default());
@@ -250,7 +250,7 @@ fn hidden_namespaces_do_not_show() {
     rig.finish();
 }
 
-/// Two subsystems, and one host that may have two associations.
+/// Two subsystems, and one host with a limit of two associations.
 struct Two {
     registry: Registry,
     subsystems: [Arc<Subsystem>; 2],
@@ -292,7 +292,7 @@ impl Two {
     }
 }
 
-/// Associations of other subsystems go as well where there is room for no more of a host.
+/// If a host has no room for another association, idle ones in other subsystems are evicted, too.
 #[test]
 fn idle_associations_go_wherever_they_are() {
     let mut two = Two::new();
@@ -306,7 +306,7 @@ fn idle_associations_go_wherever_they_are() {
     assert_eq!(counts, [1, 1]);
 }
 
-/// Those of the subsystem that it wants go as well if most are there, but not as many as it may have.
+/// An idle association of the requested subsystem is evicted as well, even if the subsystem is below the limit.
 #[test]
 fn idle_associations_of_the_same_subsystem_go() {
     let mut two = Two::new();
@@ -318,7 +318,7 @@ fn idle_associations_of_the_same_subsystem_go() {
     assert!(Arc::ptr_eq(gone, &idle));
 }
 
-/// By the name of the discovery subsystem all are counted who ask for its log.
+/// Hosts that read the discovery log are counted under the discovery subsystem's name, so no other host may use it.
 #[test]
 fn no_host_has_the_name_of_the_discovery_subsystem() {
     let mut rig = rig(HostLimits::default());
@@ -328,7 +328,7 @@ fn no_host_has_the_name_of_the_discovery_subsystem() {
     rig.finish();
 }
 
-/// What a controller announces follows from the namespaces that exist for its host.
+/// A controller's capabilities depend only on namespaces that its host sees.
 #[test]
 fn a_hidden_namespace_announces_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -359,7 +359,7 @@ fn a_hidden_namespace_announces_nothing() {
     assert_eq!(has_cache(Some(vec![])), None);
 }
 
-/// Each association gets all kept functions.
+/// Each association gets all kept functions, and pays for them.
 #[test]
 fn whoever_connects_pays_for_the_kept_functions() {
     let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
@@ -378,7 +378,7 @@ fn whoever_connects_pays_for_the_kept_functions() {
     rig.finish();
 }
 
-/// Half of what others leave.
+/// One host may keep at most half of the functions that others leave room for.
 #[test]
 fn one_host_leaves_room_for_functions_of_others() {
     let mut rig = Rig::new(Limits::default());

@@ -1,4 +1,4 @@
-//! Hosts that are to authenticate themselves, before they have.
+//! Hosts that must authenticate, before they have done so.
 
 use super::peer::{Peer, Said};
 use crate::access::Rules;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// A target that asks its host for a secret, and what the host knows.
+/// A target that requires authentication, and the host's secrets.
 struct Target {
     rig: Rig,
     config: Arc<HostConfig>,
@@ -36,7 +36,7 @@ impl Target {
         Target { rig, config }
     }
 
-    /// A queue of the largest size that has connected and no more.
+    /// A queue of the largest size that has connected, and not authenticated.
     fn stranger(&mut self, qid: u16) -> Peer {
         let mut peer = Peer::hello(&mut self.rig);
         let (sqe, data) = connect_command(qid, 1022, 0);
@@ -44,14 +44,14 @@ impl Target {
         peer
     }
 
-    /// An Authentication Send; its status.
+    /// Runs an Authentication Send; returns its status.
     fn say(&mut self, peer: &mut Peer, message: &[u8]) -> Status {
         let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, message.len() as u32);
         let send = FabricsCommand::AuthenticationSend { protocol, length_bytes };
         peer.call(&mut self.rig, send.to_sqe(), message).status
     }
 
-    /// An Authentication Receive; what it brings.
+    /// Runs an Authentication Receive; returns its data.
     fn fetch(&mut self, peer: &mut Peer) -> Vec<u8> {
         let (protocol, length_bytes) = (SecurityProtocol::IN_BAND, 4096);
         let receive = FabricsCommand::AuthenticationReceive { protocol, length_bytes };
@@ -81,7 +81,7 @@ impl Target {
         self.rig.core.executor.registry.hosts.pending.used_bytes()
     }
 
-    /// How many functions a queue's association has.
+    /// Number of functions in a queue's association.
     fn functions(&self, peer: &Peer) -> usize {
         let controller = self.rig.connection(peer.line).controller().expect("connected");
         controller.tables().functions().len()
@@ -99,8 +99,8 @@ fn block(opcode: u8) -> Sqe {
     Sqe { sgl: Sgl::transport(512), ..rw.to_sqe(opcode, 1) }
 }
 
-/// Whoever knows the name of a host takes neither memory nor shares of it, and no kept functions, before it has shown
-/// that it is the host.
+/// A peer that only knows a host's name gets neither its memory nor its shares nor kept functions before it has
+/// authenticated as that host.
 #[test]
 fn what_a_host_has_is_for_who_has_shown_that_it_is_the_host() {
     let mut target = Target::new(HostLimits::default());
@@ -127,7 +127,7 @@ fn what_a_host_has_is_for_who_has_shown_that_it_is_the_host() {
     assert!(target.pending_bytes() < 64 << 10);
     target.authenticate(&mut io);
     assert_eq!((target.pending_bytes(), host.report().connections), (0, 2));
-    // It has a slot for each entry from now on.
+    // The queue has a slot for each entry from now on.
     let read = block(opcode::nvm::READ);
     (0..1000).for_each(|_| _ = io.send(&mut target.rig, read, &[]));
     target.rig.work();
@@ -136,7 +136,7 @@ fn what_a_host_has_is_for_who_has_shown_that_it_is_the_host() {
     target.rig.finish();
 }
 
-/// They count as connections that have not connected, and the oldest goes for one that comes.
+/// They count as connections before Connect: a new one replaces the oldest.
 #[test]
 fn strangers_compete_among_themselves() {
     let mut target = Target::new(HostLimits::default());
@@ -151,7 +151,7 @@ fn strangers_compete_among_themselves() {
     target.rig.finish();
 }
 
-/// A host that has authenticated itself and may have no more connections is let go.
+/// A host that has authenticated is disconnected if it may have no more connections.
 #[test]
 fn limits_of_a_host_count_when_it_has_shown_who_it_is() {
     let limits = HostLimits { connections_per_host: 1, ..HostLimits::default() };
@@ -165,7 +165,7 @@ fn limits_of_a_host_count_when_it_has_shown_who_it_is() {
     target.rig.finish();
 }
 
-/// What takes a reactor long counts as that, whoever asks for it.
+/// Work for an unknown peer costs as much time as for a known one.
 #[test]
 fn refused_connects_and_messages_cost_what_they_take() {
     let mut target = Target::new(HostLimits::default());
@@ -190,14 +190,14 @@ fn refused_connects_and_messages_cost_what_they_take() {
     assert!(target.rig.is_open(io.line));
     assert_eq!(io.call(&mut target.rig, send, &[]).status, Status::SUCCESS, "that was no message");
     assert!(target.rig.core.io.now_ns - begun_ns >= least_ns(1));
-    // It has failed, and one that does not fetch why is let go.
+    // Authentication has failed; a host that does not fetch the reason is disconnected.
     assert!(target.rig.is_open(io.line));
     assert_eq!(io.call(&mut target.rig, send, &[]).status, Status::SUCCESS);
     assert!(!target.rig.is_open(io.line));
     target.rig.finish();
 }
 
-/// A command that has no room for a message takes none: what it would lead to is still to come.
+/// A command without room for a message does not consume it: the message's step is still to come.
 #[test]
 fn a_message_is_taken_by_who_has_room_for_it() {
     let mut target = Target::new(HostLimits::default());
@@ -225,13 +225,13 @@ fn a_message_is_taken_by_who_has_room_for_it() {
     let success = target.fetch(&mut peer);
     assert_eq!(association(&target.rig), (false, false));
     assert!(matches!(host.received(&success), HostStep::Finished { result: Ok(_), .. }));
-    // And one that asks out of order loses nothing by such a command.
+    // A host that has asked out of order loses nothing by such a command, either.
     assert_eq!(peer.call(&mut target.rig, in_capsule, &room).status, wrong);
     assert_eq!(association(&target.rig), (false, false));
     target.rig.finish();
 }
 
-/// The error log of an association is not for who only names its host.
+/// A peer that only names a host cannot write to the error log of its association.
 #[test]
 fn strangers_leave_no_errors_to_a_host() {
     let mut target = Target::new(HostLimits::default());

@@ -1,4 +1,4 @@
-//! Silent peers, by a clock that the test moves.
+//! Silent peers, with a clock that the test controls.
 
 use super::peer::{Peer, Said};
 use crate::access::Rules;
@@ -22,7 +22,7 @@ fn a_host_that_does_not_connect_is_given_up_after_ten_seconds() {
     };
     assert_eq!(overdue(&rig, 10), None);
     assert_eq!(overdue(&rig, 11), Some("no Connect within 10 seconds"));
-    // ICReq alone buys no time.
+    // ICReq alone does not extend the time.
     let mut request = Vec::new();
     IcReq::default().encode_into(&mut request);
     rig.core.io.now_ns += 9 * SECOND_NS;
@@ -30,7 +30,7 @@ fn a_host_that_does_not_connect_is_given_up_after_ten_seconds() {
     assert_eq!(overdue(&rig, 2), Some("no Connect within 10 seconds"));
     let (sqe, data) = connect_command(0, 31, 0);
     rig.feed(line, &capsule(sqe, &data, Digests::default()));
-    // No keep-alive timeout was asked for.
+    // No keep-alive timeout was requested.
     assert_eq!(overdue(&rig, 600), None);
     let silent = Some("it has no keep-alive timer and was silent for longer than idle-timeout");
     assert_eq!(overdue(&rig, 601), silent);
@@ -54,14 +54,14 @@ fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
     let overdue = |rig: &Rig, ns: u64| rig.connection(line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 5 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 5 * SECOND_NS + 1), Some("keep-alive timeout"));
-    // Every command keeps it alive, also one that is refused.
+    // Every command keeps the association alive, even a refused one.
     rig.core.io.now_ns = 4 * SECOND_NS;
     rig.feed(line, &capsule(AdminCommand::keep_alive(), &[], Digests::default()));
     assert_eq!(overdue(&rig, 9 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 9 * SECOND_NS + 1), Some("keep-alive timeout"));
 }
 
-/// Its admin queue's commands are all refused, and are no sign of the host.
+/// Commands on an unauthenticated admin queue are all refused, and are no sign of life of the host.
 #[test]
 fn who_has_not_authenticated_keeps_no_association_alive() {
     let mut rig = Rig::new(Limits::default());
@@ -90,7 +90,7 @@ fn the_keep_alive_timeout_can_be_changed() {
     assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
 }
 
-/// A host that has sent its writes again to another target must not find the old ones over newer data.
+/// Writes that a host has since sent to another target must not overwrite newer data.
 #[test]
 fn what_waits_while_the_process_is_stopped_is_not_carried_out_afterwards() {
     for (stopped_ns, is_written) in [(SECOND_NS, true), (3 * SECOND_NS, false)] {
@@ -112,7 +112,7 @@ fn what_waits_while_the_process_is_stopped_is_not_carried_out_afterwards() {
     }
 }
 
-/// A byte now and then is not enough: each PDU has 30 seconds.
+/// An occasional byte is not enough: each PDU must be complete within 30 seconds.
 #[test]
 fn a_host_that_does_not_finish_a_pdu_is_given_up() {
     let mut rig = Rig::new(Limits::default());
@@ -131,7 +131,7 @@ fn a_host_that_does_not_finish_a_pdu_is_given_up() {
     rig.feed(admin.line, &keep_alive[31..]);
     assert_eq!(overdue(&rig, admin.line, 100), None);
 
-    // The same within the data of a PDU, where pieces are taken as they come.
+    // The same within the data of a PDU, whose pieces are processed as they arrive.
     let write = Rw { slba: 0, blocks: 8, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
     io.send(&mut rig, Sqe { sgl: Sgl::transport(4096), ..write }, &[]);
     let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
@@ -152,8 +152,7 @@ fn a_host_that_does_not_finish_a_pdu_is_given_up() {
     assert_eq!(overdue(&rig, io.line, 1000), None);
 }
 
-/// Data that the target has asked for keeps a buffer: the host has 30 seconds to begin, and for each
-/// PDU after that.
+/// Data that the target has requested occupies a buffer: the host has 30 seconds to start, and for each further PDU.
 #[test]
 fn a_host_that_does_not_send_its_data_is_given_up() {
     let mut rig = Rig::new(Limits::default());
@@ -168,7 +167,7 @@ fn a_host_that_does_not_send_its_data_is_given_up() {
     io.send(&mut rig, Sqe { sgl: Sgl::transport(4096), ..write }, &[]);
     let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
     assert_eq!((overdue(&rig, io.line, 80), overdue(&rig, io.line, 81)), (None, late));
-    // Other commands buy no time.
+    // Other commands do not extend the time.
     rig.core.io.now_ns = 79 * SECOND_NS;
     let flush = Sqe::new(opcode::nvm::FLUSH, 1);
     assert_eq!(io.call(&mut rig, flush, &[]).status, Status::SUCCESS);
@@ -187,7 +186,7 @@ fn a_host_that_does_not_send_its_data_is_given_up() {
     }
 }
 
-/// Pieces that each come in time do not keep a namespace that was removed.
+/// Data that arrives slowly but in time does not hold up the removal of a namespace.
 #[test]
 fn slow_data_does_not_keep_a_removed_namespace() {
     let mut rig = Rig::new(Limits::default());
@@ -235,7 +234,7 @@ fn traffic_of_an_io_queue_keeps_the_association_alive() {
     let overdue = |rig: &Rig, ns: u64| rig.connection(admin.line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 4 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 4 * SECOND_NS + 1), Some("keep-alive timeout"));
-    // What comes then is too late, though no reactor has looked yet.
+    // A command after the timeout is too late, even if no reactor has checked yet.
     rig.core.io.now_ns = 4 * SECOND_NS + 1;
     io.send(&mut rig, flush, &[]);
     assert!(!rig.is_open(io.line), "and nothing of it is done");

@@ -1,4 +1,4 @@
-//! When a turn ends.
+//! Tests for the end of a turn.
 
 use super::peer::{Peer, Said, pushdown};
 use crate::limits::PIECE_UNITS;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 const FUNCTION: u32 = 9;
 const HOPS: u32 = 40;
 
-/// Computes for so many rounds, and reads the same again.
+/// Computes for so many rounds, then requests the same read again.
 fn computing(rounds: i32, size_bytes: u32) -> Arc<Function> {
     let size = size_bytes as i32;
     let code = [
@@ -36,11 +36,11 @@ struct Scene {
     rig: Rig,
     scan: Peer,
     other: Peer,
-    /// Of a hop.
+    /// Bytes of each hop.
     size_bytes: u32,
 }
 
-/// A target at which two hosts are connected, or one, which calls such a function.
+/// A target with two connected hosts, or one with two queues, that calls such a function.
 fn target(work: (i32, u32), hosts: usize) -> Scene {
     target_with(work, hosts, HOPS)
 }
@@ -60,7 +60,7 @@ fn target_with((rounds, size_bytes): (i32, u32), hosts: usize, hops: u32) -> Sce
     Scene { rig, scan, other, size_bytes }
 }
 
-/// Turns until a chain of [`HOPS`] such hops has ended. All the while input may be there.
+/// Turns until a chain of [`HOPS`] such hops has ended. With `has_input`, another connection always has input.
 fn turns(mut scene: Scene, has_input: bool) -> usize {
     begin(&mut scene);
     let Scene { mut rig, scan, other, .. } = scene;
@@ -76,7 +76,7 @@ fn turns(mut scene: Scene, has_input: bool) -> usize {
     panic!("the chain does not end");
 }
 
-/// Sends the command for the chain.
+/// Sends the command that starts the chain.
 fn begin(Scene { rig, scan, size_bytes, .. }: &mut Scene) {
     let (sqe, data) = pushdown(&PushdownParts {
         function: FUNCTION,
@@ -93,11 +93,11 @@ fn begin(Scene { rig, scan, size_bytes, .. }: &mut Scene) {
 
 #[test]
 fn long_operations_give_way_to_other_hosts() {
-    // Some 12 µs a hop.
+    // Some 12 µs for each hop.
     const LONG: (i32, u32) = (30_000, 512);
     let most = HOPS as usize;
     let given_way = turns(target(LONG, 2), true);
-    // What it costs is known from the first hop on.
+    // The cost is known from the first hop on.
     assert!((most - 1..=most + 1).contains(&given_way), "each hop gives way: {given_way}");
     assert!(turns(target(LONG, 2), false) < most / 2, "nobody waits");
     assert!(turns(target(LONG, 1), true) < most / 2, "it is one host's turn");
@@ -115,8 +115,8 @@ fn a_long_read_and_its_call_give_way() {
     assert!(turns(target(SCAN, 1), true) < HOPS as usize / 2, "it is one host's turn");
 }
 
-/// Where hosts share a target it is an operation of its own, and what it pays is no part of what the hop pays
-/// behind it, also if that is the last.
+/// If hosts share a target, a long read is an operation of its own. Its cost is not charged again to the hop behind it,
+/// not even to the last one.
 #[test]
 fn a_long_read_is_paid_for_once() {
     let ns = |hosts| {

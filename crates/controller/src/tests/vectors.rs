@@ -1,4 +1,4 @@
-//! Pushdown Vector: whatever happens meanwhile, its chains end as they would alone, each once.
+//! Pushdown Vector: its chains end as they would alone, each once, whatever happens in the meantime.
 
 use super::peer::{Peer, Said, pushdown};
 use crate::rig::{FOLLOW, Rig, follow};
@@ -11,16 +11,16 @@ use bpfof_nvme::{Cqe, Sgl, Sqe, Status, opcode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A file whose blocks are those of the namespace.
+/// A file that consists of the namespace's first blocks.
 const FILE: u32 = 5;
 const BLOCKS: u64 = 12;
-/// Hops of a chain at most.
+/// Maximum hops of a chain.
 const HOPS: u32 = 40;
 
 /// One chain of a vector.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Block of the first read, of which the last is outside the file.
+    /// Block of the first read; the last block is outside the file.
     block: u64,
     argument: Vec<u8>,
 }
@@ -32,12 +32,12 @@ struct Call {
     version: u64,
     entries: Vec<Entry>,
     answer_max_bytes: u32,
-    /// Bytes beside the records.
+    /// Room for answers besides the records, in bytes.
     room: u32,
 }
 
 impl Call {
-    /// As a command with its request.
+    /// The command and its request.
     fn command(&self) -> (Sqe, Vec<u8>) {
         let reads: Vec<FirstRead> = self.entries.iter().map(|entry| entry.first()).collect();
         let sizes: Vec<u16> = self.entries.iter().map(|of| of.argument.len() as u16).collect();
@@ -65,7 +65,7 @@ impl Call {
         self.entries.len() as u32 * 16 + self.room
     }
 
-    /// One of its chains alone.
+    /// One of its chains as a single command.
     fn single(&self, entry: &Entry) -> (Sqe, Vec<u8>) {
         let FirstRead { file, offset_bytes, size_bytes } = entry.first();
         pushdown(&PushdownParts {
@@ -90,7 +90,7 @@ impl Entry {
 /// How a chain ended: status, DW0, DW1, answer.
 type End = (Status, u32, u32, Vec<u8>);
 
-/// A target whose blocks are lists of up to seven, one that points to itself, and one that points nowhere.
+/// A target with blocks that form lists of up to seven, one block that points to itself, and one that points nowhere.
 struct Stage {
     rig: Rig,
     admin: Peer,
@@ -126,7 +126,7 @@ impl Stage {
         self.update(|tables| tables.with_map(FILE, map));
     }
 
-    /// The end of one chain alone.
+    /// Runs a single chain; returns how it ended.
     fn alone(&mut self, (sqe, data): (Sqe, Vec<u8>)) -> End {
         let cid = self.io.send(&mut self.rig, sqe, &data);
         self.rig.work();
@@ -136,7 +136,7 @@ impl Stage {
     }
 }
 
-/// Completions, each with the data before it.
+/// The completions, each with the data before it.
 fn ends(said: Vec<Said>) -> Vec<(Cqe, Vec<u8>)> {
     let (mut ends, mut data) = (Vec::new(), Vec::new());
     for one in said {
@@ -149,7 +149,7 @@ fn ends(said: Vec<Said>) -> Vec<(Cqe, Vec<u8>)> {
     ends
 }
 
-/// How the chains of a call ended, if its answer is as it must be.
+/// How the chains of a call ended; checks the form of the answer.
 fn chains(call: &Call, (cqe, data): &(Cqe, Vec<u8>)) -> Vec<End> {
     assert_eq!((cqe.status, cqe.dw1 as usize), (Status::SUCCESS, data.len()));
     assert!(data.len() <= call.room_bytes() as usize);
@@ -160,13 +160,13 @@ fn chains(call: &Call, (cqe, data): &(Cqe, Vec<u8>)) -> Vec<End> {
         .collect();
     let failed = ends.iter().filter(|(status, ..)| !status.is_success()).count();
     assert_eq!(cqe.dw0 as usize, failed);
-    // Without padding.
+    // No padding.
     let bytes: usize = ends.iter().map(|(.., bytes)| bytes.len()).sum();
     assert_eq!(data.len(), ends.len() * 16 + bytes);
     ends
 }
 
-/// Whether a chain of a vector ended as it did alone, or could not for want of room.
+/// Whether a chain of a vector ended as it did alone, or had no room for its answer.
 fn is_as_alone(found: &End, alone: &End, left: usize) -> bool {
     let is_full = found.0 == Status::VECTOR_FULL
         && alone.0.is_success()
@@ -198,15 +198,15 @@ fn call() -> impl Strategy<Value = Call> {
         })
 }
 
-/// What may happen while vectors run.
+/// Events while vectors run.
 #[derive(Clone, Debug)]
 enum Event {
     Steps(usize),
     Send(usize),
-    /// Another version of the file's map.
+    /// Sets another version of the file's map.
     Map(u64),
     Unload,
-    /// Namespace 1 stays; the other goes.
+    /// Changes namespaces; namespace 1 stays.
     Namespace,
     Close,
 }
@@ -225,7 +225,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// With as few arenas as one.
+    /// Also with a single arena.
     #[test]
     fn a_vector_ends_as_its_chains_do_alone(
         calls in vec(call(), 1..4),
@@ -254,8 +254,8 @@ proptest! {
         stage.rig.finish();
     }
 
-    /// Each command is answered once or its connection is closed, and each of its chains has ended as it
-    /// does with one of the tables that there were.
+    /// Each command is answered once or its connection is closed, and each of its chains has ended as it would with one
+    /// of the tables that existed.
     #[test]
     fn nothing_is_lost_whatever_happens(
         calls in vec(call(), 4),
@@ -344,7 +344,7 @@ fn a_map_that_changes_ends_the_chains_that_have_not_ended() {
     stage.rig.finish();
 }
 
-/// Chains of a vector give way as others do: a connection that has none gets an arena after a hop.
+/// Chains of a vector give way like others: a connection without an arena gets one after a hop.
 #[test]
 fn a_vector_takes_no_more_than_its_share() {
     let mut stage = Stage::new(4);
@@ -379,7 +379,7 @@ fn a_vector_takes_no_more_than_its_share() {
     stage.rig.finish();
 }
 
-/// What is read in many pieces takes its time to begin, and others come between.
+/// Reads in many pieces take long to start, so other work is done in between.
 #[test]
 fn chains_over_a_fragmented_file_begin_few_at_a_time() {
     const FRAGMENTED: u32 = 6;
@@ -417,7 +417,7 @@ fn chains_over_a_fragmented_file_begin_few_at_a_time() {
     stage.rig.finish();
 }
 
-/// Chains that rest or have not begun end with their connection, as do those that run.
+/// Resting chains and chains that have not started end with their connection, as do running chains.
 #[test]
 fn a_vector_ends_with_its_connection() {
     let mut stage = Stage::new(2);
@@ -438,8 +438,8 @@ fn a_vector_ends_with_its_connection() {
     stage.rig.finish();
 }
 
-/// Nobody gets the answer of a vector whose connection has closed before all of its chains had begun, and no time is
-/// spent on records of those.
+/// A vector whose connection closes before all of its chains have started is not answered, and no time is spent on
+/// records of these chains.
 #[test]
 fn a_vector_that_closes_is_not_answered() {
     let mut stage = Stage::new(2);
@@ -453,8 +453,7 @@ fn a_vector_that_closes_is_not_answered() {
     stage.rig.finish();
 }
 
-/// A connection that holds as much as it may goes on with its vectors, however many of their chains fail
-/// without a hop.
+/// A connection at its limit of held data continues with its vectors, however many of their chains fail without a hop.
 #[test]
 fn full_connections_go_on() {
     let mut stage = Stage::new(1);
@@ -479,7 +478,7 @@ fn full_connections_go_on() {
     stage.rig.finish();
 }
 
-/// Its memory is the host's, before the command is taken and as long as it is there.
+/// A vector is charged to its host's memory, from before the command is taken until it ends.
 #[test]
 fn waiting_vectors_are_charged() {
     let mut stage = Stage::new(1);
@@ -496,7 +495,7 @@ fn waiting_vectors_are_charged() {
         "{}",
         memory.used_bytes() - used
     );
-    // As long as they wait, plain commands go on.
+    // While vectors wait, plain commands continue.
     let read = bpfof_nvme::Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::READ, 1);
     let read = Sqe { sgl: Sgl::transport(512), ..read };
     let cid = stage.io.send(&mut stage.rig, read, &[]);

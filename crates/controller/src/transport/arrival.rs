@@ -1,20 +1,20 @@
-//! What crosses between a port and its queue pair.
+//! Types that pass between a port and its queue pair.
 
 use bpfof_device::{IoBuffer, MemoryNamespace};
 use bpfof_nvme::Sqe;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// The peer breaks the rules of the transport; it has been told, if the transport has words for that.
+/// The peer breaks the rules of the transport; it has been told, if the transport has a message for that.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub(crate) struct Violation(pub(crate) String);
 
-/// What has arrived.
+/// Something that has arrived from the peer.
 pub(crate) enum Arrival<'a> {
-    /// A command, with the data in its capsule; `intact` unless a digest says that this is damaged.
+    /// A command, with the data in its capsule; `intact` unless a digest shows that the data is damaged.
     Command { sqe: Sqe, data: &'a [u8], intact: bool },
-    /// So many bytes of data that was fetched, perhaps the last.
+    /// Bytes of fetched data; with `fetched` if they were the last.
     Data { bytes: usize, fetched: Option<Fetched> },
     /// Something that concerns the transport alone.
     Nothing,
@@ -22,14 +22,14 @@ pub(crate) enum Arrival<'a> {
     Ended(String),
 }
 
-/// All of a command's data is here; `intact` unless a digest says that it is damaged.
+/// All of a command's data; `intact` unless a digest shows that it is damaged.
 pub(crate) struct Fetched {
     pub(crate) slot: u16,
     pub(crate) buffer: IoBuffer,
     pub(crate) intact: bool,
 }
 
-/// What has been received and not been looked at.
+/// Received input that has not been processed.
 pub(crate) enum Input {
     /// Bytes of a stream: the first `filled` of a buffer.
     Stream { buffer: Vec<u8>, filled: usize },
@@ -51,7 +51,7 @@ impl Input {
 pub(crate) enum Payload<'a> {
     None,
     Bytes(&'a [u8]),
-    /// So many bytes at an offset of a namespace in memory.
+    /// A range of a namespace in memory: offset and length in bytes.
     Memory(&'a Arc<MemoryNamespace>, u64, usize),
     Buffer(IoBuffer),
 }
@@ -73,7 +73,7 @@ impl Payload<'_> {
 #[derive(Debug)]
 pub(crate) enum Received {
     Capsule(Vec<u8>),
-    /// Data that was fetched for the command in this slot; none once it was looked at.
+    /// Data that was fetched for the command in this slot; none once it has been processed.
     Fetched {
         slot: u16,
         buffer: RefCell<Option<IoBuffer>>,

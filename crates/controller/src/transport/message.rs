@@ -1,7 +1,7 @@
-//! Capsules that arrive whole, one in a message, and data that the controller reads and writes in the
-//! host's memory by key: the shape of NVMe over RDMA (NVMe RDMA Transport 1.0).
+//! Capsules that arrive whole, one in each message, and data that the controller reads and writes in the host's memory
+//! by key: the form of NVMe over RDMA (NVMe RDMA Transport 1.0).
 //!
-//! An answer whose command has no room for it elsewhere follows the completion in its message.
+//! If a command has no data pointer for its answer, the answer follows the completion in its message.
 
 use super::arrival::{Arrival, Fetched, Input, Payload, Received, Violation};
 use crate::limits::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, RDMA_IN_CAPSULE_BYTES};
@@ -11,30 +11,30 @@ use bpfof_device::fabric::Work;
 use bpfof_device::rdma::Shape;
 use bpfof_nvme::{Cqe, DataPointer, Sqe};
 
-/// Messages that may be received and not looked at before a queue is known.
+/// Unprocessed messages that a connection may have before its queue is known.
 const PENDING_MESSAGES: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct MessagePort {
-    /// Data that a capsule has room for, in bytes.
+    /// Bytes of data that a capsule has room for.
     in_capsule_bytes: u32,
-    /// Memory that is registered for it, and of messages that wait to be looked at, in bytes.
+    /// Bytes of its registered memory and of waiting messages.
     own_bytes: usize,
-    /// The queue that was asked for before there was a connection.
+    /// The queue id in the connection request.
     asked_qid: Option<u16>,
-    /// None while it is looked at.
+    /// None while it is being processed.
     inbox: Option<Vec<Received>>,
-    /// How many capsules are in it, or are being looked at.
+    /// How many capsules are in it or being processed.
     capsules: usize,
-    /// How many it may hold.
+    /// How many capsules it may hold.
     room: usize,
     unposted: Vec<Work>,
     unposted_bytes: usize,
     /// Works that have not ended, and their bytes.
     posted: usize,
     posted_bytes: usize,
-    /// Of these bytes those that are being read from the host.
+    /// The part of these bytes that is being read from the host.
     reading_bytes: usize,
 }
 
@@ -57,9 +57,9 @@ impl Default for MessagePort {
 }
 
 impl MessagePort {
-    /// Of a connection by RDMA.
+    /// The port of a connection by RDMA.
     pub(crate) fn rdma(shape: &Shape, qid: u16) -> MessagePort {
-        // There are as many messages as there are receives for them, at most.
+        // There are at most as many messages as receives.
         let inbox_bytes =
             usize::from(shape.receives) * (shape.receive_bytes + size_of::<Received>());
         MessagePort {
@@ -71,7 +71,7 @@ impl MessagePort {
     }
 }
 
-/// What the port is for a queue pair.
+/// The port's interface for a queue pair.
 impl MessagePort {
     pub(super) fn in_capsule_bytes(&self) -> u32 {
         self.in_capsule_bytes
@@ -168,7 +168,7 @@ impl MessagePort {
         self.unposted_bytes + self.posted_bytes.saturating_sub(self.reading_bytes)
     }
 
-    /// What is being read comes back all the same, and goes then.
+    /// Data that is being read still arrives and is dropped then.
     pub(super) fn stop_fetching(&mut self) {
         self.unposted.retain(|work| !is_read(work));
         self.unposted_bytes = self.unposted.iter().map(Work::bytes).sum();
@@ -184,7 +184,7 @@ impl MessagePort {
     }
 }
 
-/// What the port is for an endpoint of a fabric.
+/// The port's interface for a fabric's endpoint.
 impl MessagePort {
     /// Something has been received.
     pub(crate) fn deliver(&mut self, received: Received) {
@@ -194,7 +194,7 @@ impl MessagePort {
         }
     }
 
-    /// What is to be posted now.
+    /// Takes the works that are to be posted now.
     pub(crate) fn take_unposted(&mut self) -> Vec<Work> {
         self.posted += self.unposted.len();
         self.reading_bytes +=
@@ -203,13 +203,13 @@ impl MessagePort {
         std::mem::take(&mut self.unposted)
     }
 
-    /// A work of so many bytes has ended.
+    /// A work of this many bytes has ended.
     pub(crate) fn ended(&mut self, bytes: usize) {
         self.posted -= 1;
         self.posted_bytes -= bytes;
     }
 
-    /// So many bytes have been read from the host.
+    /// This many bytes have been read from the host.
     pub(crate) fn has_read(&mut self, bytes: usize) {
         self.reading_bytes -= bytes;
         self.ended(bytes);
@@ -228,7 +228,7 @@ fn is_read(work: &Work) -> bool {
 fn capsule(bytes: &[u8], in_capsule_bytes: u32) -> Result<Arrival<'_>, Violation> {
     let most = Sqe::BYTES + in_capsule_bytes as usize;
     if bytes.len() > most {
-        let words = format!("a capsule of {} bytes, where {most} is most", bytes.len());
+        let words = format!("a capsule of {} bytes; the limit is {most}", bytes.len());
         return Err(Violation(words));
     }
     let Some((sqe, data)) = bytes.split_first_chunk() else {

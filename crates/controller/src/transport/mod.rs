@@ -1,8 +1,7 @@
-//! The seam between a queue pair and what carries it: capsules come in; responses go out; data is
-//! fetched.
+//! The interface between a queue pair and its transport: capsules come in, responses go out, data is fetched.
 //!
-//! A [`Port`] is one connection's end of a transport, without its socket: bytes or messages are given to
-//! it and taken from it. [`tcp`] cuts a byte stream into PDUs; [`message`] has capsules that arrive
+//! A [`Port`] is one connection's end of a transport, without its socket: the reactor gives it received bytes or
+//! messages and takes those to be sent. [`tcp`] cuts a byte stream into PDUs; [`message`] has capsules that arrive
 //! whole, and data that the controller reads and writes by key, as with RDMA.
 
 pub(crate) mod message;
@@ -29,7 +28,7 @@ pub(crate) enum Port {
 }
 
 impl Port {
-    /// Reads a command's descriptor. Kinds that the transport does not have are unknown.
+    /// Reads a command's SGL descriptor. Types that the transport does not have are unknown.
     #[inline]
     pub(crate) fn pointer(&self, sgl: &Sgl) -> DataPointer {
         match (self, DataPointer::of(sgl)) {
@@ -39,12 +38,12 @@ impl Port {
         }
     }
 
-    /// Whether hosts name data by keys.
+    /// Whether hosts refer to data by keys.
     pub(crate) fn is_keyed(&self) -> bool {
         matches!(self, Port::Message(_))
     }
 
-    /// Data that a capsule has room for, in bytes.
+    /// Bytes of data that a capsule has room for.
     pub(crate) fn in_capsule_bytes(&self) -> u32 {
         match self {
             Port::Tcp(_) => IN_CAPSULE_BYTES,
@@ -52,7 +51,7 @@ impl Port {
         }
     }
 
-    /// Memory that is registered with a network card for it, and that of messages that wait, in bytes.
+    /// Bytes of its memory that is registered with a network card, and of waiting messages.
     pub(crate) fn own_bytes(&self) -> usize {
         match self {
             Port::Tcp(_) => 0,
@@ -60,7 +59,7 @@ impl Port {
         }
     }
 
-    /// The queue that the peer has asked for as it connected; none by TCP, where only Connect names it.
+    /// The queue id that the peer has asked for by its connection request; none by TCP, where only Connect names it.
     pub(crate) fn asked_qid(&self) -> Option<u16> {
         match self {
             Port::Tcp(_) => None,
@@ -68,7 +67,7 @@ impl Port {
         }
     }
 
-    /// Who the peer has proved to be below this, if it has.
+    /// The identity that the peer has proved by TLS, if it has.
     pub(crate) fn identity(&self) -> Option<&Identity> {
         match self {
             Port::Tcp(port) => port.identity(),
@@ -91,7 +90,7 @@ impl Port {
         }
     }
 
-    /// What encryption has cost since the last call, in units.
+    /// Cost of encryption since the last call, in units.
     #[inline]
     pub(crate) fn take_spent(&mut self) -> u64 {
         match self {
@@ -100,7 +99,7 @@ impl Port {
         }
     }
 
-    /// Takes what has been received; it must be [put back](Self::put_back). None while there is nothing.
+    /// Takes the received input; the caller must [put it back](Self::put_back). None while a receive has the buffer.
     #[inline]
     pub(crate) fn take_input(&mut self) -> Option<Input> {
         match self {
@@ -117,15 +116,15 @@ impl Port {
                 port.put_back(buffer, used..filled);
             }
             (Port::Message(port), Input::Messages(received)) => port.put_back(received, used),
-            _ => unreachable!("a port's own input comes back"),
+            _ => unreachable!("the input is not from this port"),
         }
     }
 
-    /// What is next in the input behind its first `used` bytes or messages, and how many of them it
-    /// takes; none if that is not here entirely.
+    /// The next arrival in the input behind its first `used` bytes or messages, and how many of them it takes; none if
+    /// it is not complete.
     ///
     /// # Errors
-    /// If the peer breaks the rules. It is told in what there is to be sent.
+    /// If the peer breaks the rules. A message that tells it so is added to the send buffer.
     #[inline]
     pub(crate) fn next<'a>(
         &mut self,
@@ -137,11 +136,11 @@ impl Port {
                 port.next(&buffer[used..*filled])
             }
             (Port::Message(port), Input::Messages(received)) => port.next(&received[used..]),
-            _ => unreachable!("a port's own input comes back"),
+            _ => unreachable!("the input is not from this port"),
         }
     }
 
-    /// The peer breaks a rule of the queue with what is behind the first `used` of the input.
+    /// The peer breaks a rule of the queue with the PDU or message behind the first `used` of the input.
     pub(crate) fn violated(
         &mut self,
         reason: &'static str,
@@ -154,7 +153,7 @@ impl Port {
         Violation(reason.to_owned())
     }
 
-    /// Whether more of what has been received can be looked at that is not in the input.
+    /// Whether there is received data that is not in the input yet and can be opened.
     #[inline]
     pub(crate) fn has_unopened(&self) -> bool {
         match self {
@@ -163,8 +162,7 @@ impl Port {
         }
     }
 
-    /// Whether a part of something is here whose rest is on its way, once `used` of `length` bytes have
-    /// been looked at.
+    /// Whether a PDU or record has arrived in part, once `used` of `length` bytes have been processed.
     #[inline]
     pub(crate) fn is_within(&self, used: usize, length: usize) -> bool {
         match self {
@@ -173,8 +171,8 @@ impl Port {
         }
     }
 
-    /// Sends a command's data, which its pointer has room for, and its completion. Returns a buffer that
-    /// was copied.
+    /// Sends a command's data, which its pointer has room for, and its completion. Returns a buffer whose data was
+    /// copied.
     #[inline]
     pub(crate) fn respond(
         &mut self,
@@ -188,7 +186,7 @@ impl Port {
         }
     }
 
-    /// Fetches a command's data from the host into a buffer of that length: it comes as [`Fetched`].
+    /// Fetches a command's data from the host into a buffer of its length; the data arrives as [`Fetched`].
     pub(crate) fn fetch(&mut self, fetch: Fetch, buffer: IoBuffer) {
         match self {
             Port::Tcp(port) => port.fetch(fetch, buffer),
@@ -196,7 +194,7 @@ impl Port {
         }
     }
 
-    /// Bytes that are to be sent and that nobody sends yet.
+    /// Bytes that are to be sent and whose send has not begun.
     #[inline]
     pub(crate) fn unsent_bytes(&self) -> usize {
         match self {
@@ -205,7 +203,7 @@ impl Port {
         }
     }
 
-    /// Bytes for the host that are in the way of more: what it, or its kernel, has not taken.
+    /// Bytes for the host that it, or its kernel, has not taken yet.
     #[inline]
     pub(crate) fn backlog_bytes(&self) -> usize {
         match self {
@@ -214,7 +212,7 @@ impl Port {
         }
     }
 
-    /// Those that nobody sends yet, and those that are being sent.
+    /// Unsent bytes, and bytes that are being sent.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
@@ -223,7 +221,7 @@ impl Port {
         }
     }
 
-    /// The connection closes: data that is being fetched is not waited for. Gives its buffers back.
+    /// Stops waiting for data that is being fetched, because the connection closes. Gives the buffers back.
     pub(crate) fn stop_fetching(&mut self, give_back: impl FnMut(IoBuffer)) {
         match self {
             Port::Tcp(port) => port.stop_fetching(give_back),
@@ -231,7 +229,7 @@ impl Port {
         }
     }
 
-    /// Whether nobody outside has any of its buffers.
+    /// Whether all of its buffers have come back from the ring or the card.
     pub(crate) fn is_at_rest(&self) -> bool {
         match self {
             Port::Tcp(port) => port.is_at_rest(),
@@ -239,7 +237,7 @@ impl Port {
         }
     }
 
-    /// Makes room for the commands of a queue of so many entries.
+    /// Makes room for the commands of a queue with this many entries.
     pub(crate) fn grow(&mut self, entries: u16, is_io: bool) {
         match self {
             Port::Tcp(port) if is_io => port.grow(),
@@ -248,7 +246,7 @@ impl Port {
         }
     }
 
-    /// Gives back what it keeps of a busy time.
+    /// Gives back memory from a busy time.
     pub(crate) fn shrink(&mut self) {
         if let Port::Tcp(port) = self {
             port.shrink();

@@ -1,5 +1,4 @@
-//! TLS below the framing: what a handshake has left behind. Records are opened here, and sealed where the kernel
-//! does not do it.
+//! TLS below the framing, after the handshake. Records are opened here, and sealed here unless the kernel does it.
 
 use super::arrival::Violation;
 use crate::access::{HandshakeKey, Identity, Rules};
@@ -19,7 +18,7 @@ pub(crate) struct Secure {
     pub(crate) has_more: bool,
     /// The peer has said that it sends no more.
     is_closed: bool,
-    /// What opening and sealing has cost since somebody asked, in units.
+    /// Cost of opening and sealing since it was last taken, in units.
     spent: u64,
 }
 
@@ -32,15 +31,15 @@ impl std::fmt::Debug for Secure {
     }
 }
 
-/// What records of so many bytes cost, with so many bytes of plaintext in them, in units. Each has some
-/// bytes of its own, which tell how many there are.
+/// The cost of records of `sealed_bytes` with `plain_bytes` of plaintext in them, in units. The overhead bytes show how
+/// many records there are.
 fn cost(sealed_bytes: usize, plain_bytes: usize) -> u64 {
     let records = sealed_bytes.saturating_sub(plain_bytes) / RECORD_OVERHEAD_BYTES;
     sealed_bytes as u64 / RECORD_BYTES_PER_UNIT + records as u64 * RECORD_UNITS
 }
 
 impl Secure {
-    /// What a handshake has left behind; records are sealed here unless the kernel does it.
+    /// Takes over from a handshake; records are sealed here unless the kernel does it.
     ///
     /// # Errors
     /// The cryptographic library refuses a key.
@@ -75,14 +74,14 @@ impl Secure {
         self.key = None;
     }
 
-    /// Whether the kernel seals: its sockets take no send that waits for all.
+    /// Whether the kernel seals: such sockets do not support sends that wait until all bytes are taken.
     pub(crate) const fn is_sealed_by_kernel(&self) -> bool {
         self.sealer.is_none()
     }
 
-    /// Opens records in `buffer[plain..filled]`, behind plaintext, some at a time. Returns where the plaintext ends
-    /// now, and what is sealed behind it. An error is told by [`check`](Self::check), once what
-    /// came before has been looked at.
+    /// Opens some records in `buffer[plain..filled]`, behind plaintext. Returns where the plaintext and the sealed
+    /// bytes behind it end now. [`check`](Self::check) reports an error, once the plaintext before it has been
+    /// processed.
     pub(crate) fn open(
         &mut self,
         buffer: &mut [u8],
@@ -117,7 +116,7 @@ impl Secure {
         self.spent += cost(out.len() - before, bytes.len());
     }
 
-    /// What opening and sealing has cost since the last call, in units.
+    /// Cost of opening and sealing since the last call, in units.
     pub(crate) fn take_spent(&mut self) -> u64 {
         std::mem::take(&mut self.spent)
     }
@@ -125,7 +124,7 @@ impl Secure {
     /// Whether the connection goes on.
     ///
     /// # Errors
-    /// A record that was not the peer's, or the peer's end.
+    /// A record was not the peer's, or the peer has closed the connection.
     pub(crate) fn check(&self) -> Result<(), Violation> {
         match self.failed {
             Some(error) => Err(Violation(format!("TLS: {error}"))),

@@ -1,4 +1,4 @@
-//! NVMe/TCP: PDUs out of a byte stream, and into one (NVMe/TCP 1.0).
+//! NVMe/TCP: parses PDUs from a byte stream, and encodes PDUs into one (NVMe/TCP 1.0).
 
 use super::arrival::{Arrival, Fetched, Input, Payload, Violation};
 use super::secure::Secure;
@@ -16,7 +16,7 @@ use bpfof_nvme::tcp::{
 };
 use std::ops::Range;
 
-/// Data of a command that is on its way by H2CData.
+/// Data of a command that is arriving by H2CData.
 #[derive(Debug)]
 struct Arriving {
     cid: u16,
@@ -32,16 +32,16 @@ pub(crate) struct TcpPort {
     digests: Digests,
     /// Alignment of data that the host wants, in units of 4 bytes less 1 (§3.6.2.2, HPDA).
     hpda: u8,
-    /// None while the socket receives into it, or while it is looked at.
+    /// None while the socket receives into it, or while it is being processed.
     rx: Option<Vec<u8>>,
     rx_filled: usize,
-    /// What of that is plaintext; behind it are records that are not opened, or a part of one.
+    /// The plaintext part of that; behind it are records that are not opened yet, or a part of one.
     rx_plain: usize,
     /// None on a connection without TLS.
     secure: Option<Box<Secure>>,
-    /// To be sent.
+    /// The send buffer.
     tx: Box<Outgoing>,
-    /// The buffer that is not being filled; none while it is sent.
+    /// The other send buffer; none while it is being sent.
     spare_tx: Option<Box<Outgoing>>,
     sending_bytes: usize,
     /// By transfer tag, which is the command's slot.
@@ -96,19 +96,19 @@ impl TcpPort {
         self.secure.as_mut().map_or(0, |secure| secure.take_spent())
     }
 
-    /// Whether there are records that are not opened, and may be.
+    /// Whether there may be more whole records to open.
     #[inline]
     pub(super) fn has_unopened(&self) -> bool {
         self.secure.as_ref().is_some_and(|secure| secure.has_more)
     }
 
-    /// Whether the rest of a record is on its way.
+    /// Whether a part of a record has arrived.
     pub(super) fn has_part_of_record(&self) -> bool {
         self.rx_filled > self.rx_plain
     }
 }
 
-/// What the port is for a queue pair.
+/// The port's interface for a queue pair.
 impl TcpPort {
     #[inline]
     pub(super) fn take_input(&mut self) -> Option<Input> {
@@ -126,7 +126,7 @@ impl TcpPort {
 
     #[inline]
     pub(super) fn put_back(&mut self, mut buffer: Vec<u8>, left: Range<usize>) {
-        // With what is sealed behind the plaintext.
+        // Including the sealed bytes behind the plaintext.
         buffer.copy_within(left.start..self.rx_filled, 0);
         self.rx_filled -= left.start;
         self.rx_plain = left.len();
@@ -155,7 +155,7 @@ impl TcpPort {
         Err(Violation(error.to_string()))
     }
 
-    /// What is no command.
+    /// Handles an event that is not a command.
     fn event(&mut self, event: PduEvent<'_>) -> Result<Arrival<'static>, PduError> {
         match event {
             PduEvent::Data {
@@ -201,14 +201,14 @@ impl TcpPort {
         let arriving = self.arriving.get_mut(usize::from(slot)).and_then(Option::as_mut);
         let arriving = arriving.filter(|arriving| arriving.cid == pdu.cccid);
         let Some(Arriving { buffer, received, intact, .. }) = arriving else {
-            return Err(PduError::invalid_field(8, "data that was not asked for"));
+            return Err(PduError::invalid_field(8, "data that was not requested"));
         };
         if pdu.data_length_bytes > MAX_H2C_DATA_BYTES {
             return Err(PduError::new(Fes::LimitExceeded, 16, "H2CData above MAXH2CDATA"));
         }
         let length = buffer.len() as u32;
         if offset != *received || bytes.len() as u32 > length - *received {
-            return Err(out_of_range("data out of order or beyond what was asked for"));
+            return Err(out_of_range("data out of order or beyond what was requested"));
         }
         buffer[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
         *received += bytes.len() as u32;
@@ -223,7 +223,7 @@ impl TcpPort {
         Ok(arriving.map(|Arriving { buffer, intact, .. }| Fetched { slot, buffer, intact }))
     }
 
-    /// Says that the peer breaks a rule of the queue with this PDU (NVMe/TCP 1.0 §3.6.2.5).
+    /// Tells the peer that it breaks a rule of the queue with this PDU (NVMe/TCP 1.0 §3.6.2.5).
     pub(super) fn terminate(&mut self, reason: &'static str, pdu: &[u8]) {
         let error = PduError::new(Fes::LimitExceeded, 0, reason);
         TermReq::for_error(&error, Sender::Controller, pdu).encode_into(self.tx.own());
@@ -234,8 +234,8 @@ impl TcpPort {
         self.receiver.is_within_data()
     }
 
-    /// A completion that says nothing but success is left out if the queue has no flow control: the
-    /// data has the SUCCESS flag (NVMe/TCP 1.0 §3.3.3.2).
+    /// Omits a completion that only reports success if the queue has no flow control: the data has the SUCCESS flag
+    /// (NVMe/TCP 1.0 §3.3.3.2).
     #[inline]
     pub(super) fn respond(&mut self, cqe: Cqe, payload: Payload<'_>) -> Option<IoBuffer> {
         let length = payload.len();
@@ -263,8 +263,8 @@ impl TcpPort {
     /// Adds data, and its digest.
     #[inline]
     fn add(&mut self, payload: Payload<'_>, length: usize) -> Option<IoBuffer> {
-        // Data may be sent from where it is at the end of this turn, before anything else is written
-        // there. A digest is that of the bytes that are sent, so these must not change any more.
+        // Data may be sent in place at the end of this turn, before commands can overwrite it. With a digest it is
+        // copied, because the bytes must not change after the digest is computed.
         let lends = !self.digests.data && self.sending_bytes == 0 && self.secure.is_none();
         let (start, before) = (self.tx.own().len(), self.tx.len());
         let mut copied = None;
@@ -333,20 +333,20 @@ impl TcpPort {
     }
 }
 
-/// What the port is for a socket.
+/// The port's interface for a socket.
 impl TcpPort {
-    /// The buffer to receive into, behind its first bytes.
+    /// The buffer to receive into, and how many of its first bytes are filled.
     pub(crate) fn receive_buffer(&mut self) -> Option<(Vec<u8>, usize)> {
         self.rx.take().map(|buffer| (buffer, self.rx_filled))
     }
 
-    /// So many bytes have been received.
+    /// This many bytes have been received.
     pub(crate) fn received(&mut self, buffer: Vec<u8>, bytes: usize) {
         self.rx = Some(buffer);
         self.rx_filled += bytes;
     }
 
-    /// What is to be sent now, if there is something and nothing is being sent already.
+    /// Takes the data to be sent now, if there is any and no send is in progress.
     pub(crate) fn take_unsent(&mut self) -> Option<Box<Outgoing>> {
         if self.tx.is_empty() {
             return None;
@@ -365,17 +365,17 @@ impl TcpPort {
         Some(full)
     }
 
-    /// Whether a send may take a part of what it is given.
+    /// Whether a send may take only a part of its data.
     pub(crate) fn sends_in_parts(&self) -> bool {
         self.secure.as_ref().is_some_and(|secure| secure.is_sealed_by_kernel())
     }
 
-    /// So many bytes of what is being sent are left.
+    /// This many bytes of the current send are left.
     pub(crate) fn sends_on(&mut self, bytes: usize) {
         self.sending_bytes = bytes;
     }
 
-    /// A send has ended, well or not.
+    /// A send has ended, successfully or not.
     pub(crate) fn sent(&mut self, mut sent: Box<Outgoing>, give_back: impl FnMut(IoBuffer)) {
         sent.clear(RX_BYTES, give_back);
         self.spare_tx = Some(sent);

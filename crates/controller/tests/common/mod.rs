@@ -1,4 +1,4 @@
-//! What the tests share: a target in this process, hosts, and functions compiled on the spot.
+//! Shared code of the tests: a target in this process, hosts, and functions compiled at run time.
 #![allow(dead_code)] // Each test uses a part.
 
 pub(crate) mod raw;
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:test";
 /// The whole namespace as a file.
 pub(crate) const WHOLE: &[FileVersion] = &[FileVersion { id: 0, version: 1 }];
-/// Size of most namespaces here.
+/// Size of most namespaces in the tests.
 pub(crate) const NAMESPACE_BYTES: u64 = 4 << 20;
-/// The last block of such a namespace, where the witness works.
+/// The last block of such a namespace, which the witness uses.
 const WITNESS_AT: u64 = NAMESPACE_BYTES - 512;
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -64,7 +64,7 @@ pub(crate) fn any_ports() -> Listeners {
     listeners
 }
 
-/// Those that a target had.
+/// The ports that a target had.
 pub(crate) fn same_ports(server: &Server) -> Listeners {
     let mut listeners = any_ports();
     for (listener, address) in listeners.0.iter_mut().zip(server.addresses()) {
@@ -128,7 +128,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Room for the descriptors of both sides.
+/// Raises the limit of descriptors, which both sides share.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -161,8 +161,8 @@ pub(crate) fn compile_text(text: &str) -> Vec<u8> {
     })
 }
 
-/// An object by its name in the folder BPFOF_TEST_OBJECTS, for machines without a compiler. Where it is not there
-/// yet, it is made and put there.
+/// An object by its name from the folder BPFOF_TEST_OBJECTS, for machines without a compiler. If it does not exist yet,
+/// it is made and stored there.
 fn compiled(name: String, make: impl Fn() -> Vec<u8>) -> Vec<u8> {
     let Some(folder) = std::env::var_os("BPFOF_TEST_OBJECTS") else { return make() };
     let path = Path::new(&folder).join(name + ".o");
@@ -213,7 +213,7 @@ pub(crate) fn call(function: FunctionId, scratch: &[u8]) -> PushdownCall<'_> {
     }
 }
 
-/// Runs a chain: its answer and hops, or the status it ended with.
+/// Runs a chain; returns its answer and hops, or the status that it ended with.
 pub(crate) fn run(
     lane: &mut Lane,
     call: &PushdownCall<'_>,
@@ -226,7 +226,7 @@ pub(crate) fn run(
     }
 }
 
-/// A host that behaves, and expects to be served whatever others do.
+/// A well-behaved host that expects to be served whatever other hosts do.
 pub(crate) struct Witness {
     _controller: Controller,
     pub(crate) lane: Lane,
@@ -248,16 +248,16 @@ impl Witness {
     }
 }
 
-/// Polls a lane until all its requests ended; the tags and results in the order of their ends.
+/// Polls a lane until all its requests have ended; returns their tags and results in the order of their ends.
 pub(crate) fn ends(lane: &mut Lane) -> Vec<(u64, Result<u32, RequestError>)> {
     let ends = ends_with_data(lane).into_iter();
     ends.map(|(tag, end)| (tag, end.map(|(dw0, _)| dw0))).collect()
 }
 
-/// How a request with a tag ended: dword 0 and what it returned.
+/// The tag of a request and its result: dword 0 and the returned data.
 pub(crate) type Ended = (u64, Result<(u32, Vec<u8>), RequestError>);
 
-/// The same with what they returned.
+/// The same with the returned data.
 pub(crate) fn ends_with_data(lane: &mut Lane) -> Vec<Ended> {
     let mut ends = Vec::new();
     let started = Instant::now();
@@ -284,7 +284,7 @@ pub(crate) fn database(levels: u32) -> Vec<u8> {
     file
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudorandom numbers, the same in every run.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {

@@ -1,4 +1,4 @@
-//! A peer that speaks NVMe/TCP by hand, so that it can speak it wrongly.
+//! A peer that builds NVMe/TCP PDUs by hand, so that it can break the rules.
 
 use super::NQN;
 use bpfof_controller::Server;
@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What the target says.
+/// A message of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     IcResp,
@@ -19,7 +19,7 @@ pub(crate) enum Said {
     R2t(R2t),
     Data(Vec<u8>),
     Terminated(Fes, u32),
-    /// It closed the connection.
+    /// The target closed the connection.
     Closed,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Said {
 pub(crate) const RAW_HOST: &str = "nqn.2026-01.io.bpf-of:raw";
 
 pub(crate) struct Peer {
-    /// What it calls itself.
+    /// The name that it uses.
     pub(crate) host: String,
     pub(crate) stream: TcpStream,
     pub(crate) digests: Digests,
@@ -84,7 +84,7 @@ impl Peer {
         self.status(command.to_sqe(), &data.to_bytes())
     }
 
-    /// The enabled controller of a subsystem: its admin queue.
+    /// The admin queue of an enabled controller of a subsystem.
     pub(crate) fn admin(address: SocketAddr, nqn: &str) -> Peer {
         let mut peer = Peer::open_at(address);
         peer.initialize(Digests::default());
@@ -109,7 +109,7 @@ impl Peer {
         (admin, io)
     }
 
-    /// The same by another name of the host.
+    /// The same with another host name.
     pub(crate) fn pair_as(server: &Server, host: &str) -> (Peer, Peer) {
         let open = || {
             let mut peer = Peer { host: host.to_owned(), ..Peer::open(server) };
@@ -170,7 +170,7 @@ impl Peer {
         bytes
     }
 
-    /// The next thing the target says.
+    /// The next message of the target.
     pub(crate) fn hear(&mut self) -> Said {
         loop {
             if let Some(said) = self.next() {

@@ -1,5 +1,5 @@
-//! Hosts with two paths to a target, of which one is cut, falls silent, and comes back: what they do goes
-//! on, each request ends once, and a write is never carried out later than its end says.
+//! Hosts with two paths to a target, one of which is cut, falls silent, and comes back: requests go on, each ends once,
+//! and a write never takes effect after it was reported as ended.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const KEYS: u64 = 31 * 31;
-/// Where tests write: behind the database.
+/// The offset at which tests write: behind the database.
 const SCRATCH_AT: u64 = 2 << 20;
 const NAMESPACE_BYTES: u64 = 4 << 20;
 /// Longest pause that a host may notice while another path works, on a busy machine.
@@ -32,7 +32,7 @@ struct Two {
     server: Server,
     relays: [Relay; 2],
     url: TargetUrl,
-    /// What each key has.
+    /// The value of each key.
     values: Vec<Vec<u8>>,
 }
 
@@ -94,12 +94,12 @@ fn quick() -> Options {
     Options { path_timeout: Duration::from_secs(2), ..Options::default() }
 }
 
-/// Who waits for a timeout waits for longer than [`PAUSE_MAX`].
+/// Options with a timeout above [`PAUSE_MAX`], so that waiting for it would be noticed.
 fn patient() -> Options {
     Options { path_timeout: 6 * PAUSE_MAX, ..Options::default() }
 }
 
-/// What a host counts while it works.
+/// Counters of a working host.
 #[derive(Default)]
 struct Progress {
     stop: AtomicBool,
@@ -112,14 +112,14 @@ impl Progress {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// One more has ended; the last did at `last`.
+    /// Counts a request that has ended; the previous one ended at `last`.
     fn note(&self, last: &mut Instant) {
         self.longest_us.fetch_max(last.elapsed().as_micros() as u64, Ordering::Relaxed);
         *last = Instant::now();
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until so much more has ended, with what was in flight before.
+    /// Waits until 200 more requests have ended, including those in flight.
     fn wait(&self) {
         let goal = self.ended.load(Ordering::Relaxed) + 200;
         until("requests end", || self.ended.load(Ordering::Relaxed) >= goal);
@@ -171,7 +171,7 @@ fn share_chains(lane: &SharedLane, get: FunctionId, two: &Two, progress: &Progre
 }
 
 #[test]
-fn what_reads_goes_on_while_paths_are_cut_and_come_back() {
+fn reads_go_on_while_paths_are_cut_and_come_back() {
     let two = Two::new();
     let mut controller = two.connect(patient());
     let get = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
@@ -218,11 +218,11 @@ fn write_and_read(lane: &mut Lane, progress: &Progress) {
     }
 }
 
-/// What a drained listener refuses was not carried out, so that writes go by the other at once.
+/// Commands that a drained listener refuses were not carried out, so that writes are sent by the other path at once.
 #[test]
-fn drains_show_in_no_request_writes_among_them() {
+fn drains_fail_no_request_not_even_writes() {
     let two = Two::new();
-    // A lane that looks at timeouts only then must not sleep on what was refused.
+    // With this timeout a lane that slept on refused requests until its next timeout check would be noticed.
     let command_timeout = Duration::from_secs(600);
     let mut controller = two.connect(Options { command_timeout, ..patient() });
     let get = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
@@ -273,15 +273,15 @@ fn a_path_that_falls_silent_is_noticed_within_its_timeout() {
     assert!(waited < timeout + PAUSE_MAX, "noticed after {waited:?}");
     let first = &controller.paths()[0];
     assert!(!first.is_preferred && first.state == PathState::Lost, "{first:?}");
-    // The target misses the Keep Alive as well, and may close the connection first.
+    // The target gets no Keep Alive either, and may close the connection first.
     let is_told = |why: &String| why.contains("Keep Alive") || why.contains("connection reset");
     assert!(first.reason.as_ref().is_some_and(is_told), "{first:?}");
     two.relays[0].open();
     is_in(&controller, 0, PathState::Optimized);
 }
 
-/// Silences the path, submits a write and a read, and cuts the path with both in flight. How each ends, in
-/// order, and when.
+/// Silences the path, submits a write and a read, and cuts the path with both in flight. Returns how and when each
+/// ends, in order.
 fn lose_a_write(two: &Two, options: Options) -> Vec<(u64, Option<RequestError>, Duration)> {
     let controller = two.connect(options);
     let mut lane = controller.open_lane().expect("a lane");
@@ -313,7 +313,7 @@ fn a_write_is_sent_again_when_the_first_target_cannot_carry_it_out() {
     let [(2, None, read), (1, None, write)] = ends[..] else { panic!("{ends:?}") };
     println!("read after {read:?}, written after {write:?}");
     assert!(read < write, "read after {read:?}");
-    // Twice its keep-alive timeout, which traffic restarts, and what it may be late.
+    // Twice its keep-alive timeout, which traffic restarts, plus the tolerance.
     assert!(write >= 2 * path_timeout + Duration::from_millis(900), "written after {write:?}");
     let mut data = [0; 512];
     connect(&two.server, false).1.read(1, SCRATCH_AT, &mut data).expect("read");
@@ -386,7 +386,7 @@ fn functions_and_file_maps_are_on_each_path() {
         two.relays[path].cut();
         is_in(&controller, path, PathState::Lost);
         check(&mut lane, round as u64 + 1);
-        // A map that is set while a path is down is there when it is back.
+        // A map that is set while a path is down exists there when the path is back.
         controller.set_file_map(&map(round as u64 + 2)).expect("set");
         two.relays[path].open();
         is_in(&controller, path, PathState::Optimized);
@@ -401,7 +401,7 @@ fn functions_and_file_maps_are_on_each_path() {
 }
 
 #[test]
-fn function_maps_have_on_each_path_what_the_program_has_set() {
+fn function_maps_have_the_programs_entries_on_each_path() {
     let two = Two::new();
     let mut controller = two.connect(quick());
     let object = compile_text(include_str!("../../../../docs/examples/hot_blocks.bpf.c"));
@@ -425,7 +425,7 @@ fn function_maps_have_on_each_path_what_the_program_has_set() {
         assert_eq!(seen(&mut lane), round + 7);
         let value = controller.map_get(&map, &key).expect("asked");
         assert_eq!(value, Some((round + 7).to_le_bytes().to_vec()));
-        // Heard of by the path that is down when it is back.
+        // The path that is down gets this when it is back.
         controller.map_set(&map, &key, &(round + 70).to_le_bytes()).expect("set");
         two.relays[path].open();
         is_in(&controller, path, PathState::Optimized);
@@ -439,7 +439,7 @@ fn function_maps_have_on_each_path_what_the_program_has_set() {
 }
 
 #[test]
-fn without_a_path_requests_end_and_with_one_they_go_on() {
+fn requests_end_without_a_path_and_continue_with_one() {
     let two = Two::new();
     let command_timeout = Duration::from_millis(300);
     let controller = two.connect(Options { command_timeout, ..quick() });
@@ -475,7 +475,7 @@ fn a_portal_of_another_disk_is_not_used() {
     let url = format!("nvme-tcp://{},{}/{NQN}", one.address(), other.address());
     let controller = Controller::connect(&url.parse().expect("an address"), Options::default());
     let controller = controller.expect("the first is good");
-    // Either may have been the first that was connected.
+    // Either may have been connected first.
     let states =
         || -> Vec<PathState> { controller.paths().iter().map(|path| path.state).collect() };
     until("one is refused", || states().contains(&PathState::Lost));

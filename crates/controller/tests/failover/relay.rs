@@ -6,18 +6,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// It carries what comes.
+    /// It relays all bytes.
     Open,
-    /// It closes what it is connected to, and what connects to it.
+    /// It closes its connections, and new ones at once.
     Cut,
-    /// It carries nothing, and says nothing of it.
+    /// It relays nothing, and keeps connections open.
     Silent,
 }
 
 struct State {
     way: Way,
     connections: Vec<TcpStream>,
-    /// Bytes that have come since it fell silent.
+    /// Bytes that have arrived since it fell silent.
     held_bytes: usize,
 }
 
@@ -84,7 +84,7 @@ impl Relay {
     }
 }
 
-/// Carries bytes one way.
+/// Relays bytes in one direction.
 fn carry(mut from: TcpStream, mut to: TcpStream, shared: Arc<(Mutex<State>, Condvar)>) {
     to.set_nodelay(true).expect("set");
     std::thread::spawn(move || {

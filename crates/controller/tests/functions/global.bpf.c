@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A variable, which lasts for a chain. */
+/* A variable that lives for one chain. */
 #include "bpfof.h"
 
 static volatile __u32 calls;

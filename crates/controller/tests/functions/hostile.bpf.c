@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Functions that do what no function should, and a few that only help to test. */
+/* Functions that misbehave, and a few helpers for tests. */
 #include "bpfof.h"
 
 static inline int read_next(struct bpfof_ctx *ctx, __u64 offset, __u32 size)
@@ -17,7 +17,7 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 length)
 	return 0;
 }
 
-/* Reads where the first word of scratch points: null, for an empty argument. */
+/* Reads the address in the first word of scratch: null for an empty argument. */
 SEC("bpfof/load")
 int load(struct bpfof_ctx *ctx)
 {
@@ -27,7 +27,7 @@ int load(struct bpfof_ctx *ctx)
 	return answer(ctx, 1);
 }
 
-/* Writes there. */
+/* Writes to the address in the first word of scratch. */
 SEC("bpfof/store")
 int store(struct bpfof_ctx *ctx)
 {
@@ -59,7 +59,7 @@ int endless(struct bpfof_ctx *ctx)
 	return read_next(ctx, ctx->offset, 512);
 }
 
-/* Asks for a block at the offset that the first word of scratch has. */
+/* Asks for a block at the offset in the first word of scratch. */
 SEC("bpfof/outside")
 int outside(struct bpfof_ctx *ctx)
 {
@@ -103,7 +103,7 @@ int large(struct bpfof_ctx *ctx)
 	return 0;
 }
 
-/* An answer as long as the first word of scratch says. */
+/* Answers with the length in the first word of scratch. */
 SEC("bpfof/answer")
 int answer_of(struct bpfof_ctx *ctx)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Follows bytes of the block, each of which says where the next one is: much
- * machine code.
+ * Follows bytes of the block, each of which is the index of the next one: a
+ * function with much machine code.
  */
 #include "bpfof.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A function that goes on in another, and one to go on in. */
+/* A function that makes a tail call, and one to be called. */
 #include "bpfof.h"
 
-/* Goes on in the function whose number scratch begins with. */
+/* Makes a tail call to the function whose id is at the start of scratch. */
 SEC("bpfof/onward")
 int onward(struct bpfof_ctx *ctx)
 {
@@ -15,7 +15,7 @@ int onward(struct bpfof_ctx *ctx)
 
 static __u32 calls = 100;
 
-/* Answers with how often it was called since its variables began anew. */
+/* Answers with how often it was called since its variables were initialised. */
 SEC("bpfof/landed")
 int landed(struct bpfof_ctx *ctx)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Long reads, to be compared with what was written. */
+/* Long reads, whose checksum is compared with that of the written data. */
 #include "bpfof.h"
 
 struct argument {
@@ -8,7 +8,7 @@ struct argument {
 	__u32 sum;
 };
 
-/* The CRC-32C of the first read, and then of two more, in one hop. */
+/* The CRC-32C of the first read, and then of two more reads in one hop. */
 SEC("bpfof/checksum")
 int checksum(struct bpfof_ctx *ctx)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Answers with the first byte of the block, one higher. */
+/* Answers with the first byte of the block plus one. */
 #include "bpfof.h"
 
 SEC("bpfof/small")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Reads the same place of a file again and again, until it holds something else. */
+/* Reads the same range of a file again and again, until its contents change. */
 #include "bpfof/blocks.h"
 
 struct argument {
@@ -8,7 +8,7 @@ struct argument {
 	__u32 hops;
 };
 
-/* Answers with the last 8 bytes: others than expected, or those of the last hop. */
+/* Answers with the last 8 bytes of the block: unexpected ones, or those of the last hop. */
 SEC("bpfof/watch")
 int watch(struct bpfof_ctx *ctx)
 {

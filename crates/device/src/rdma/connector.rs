@@ -10,34 +10,36 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Reasons of a rejection (InfiniBand 1.4 §12.6.7.2, as the connection manager tells them): nobody listens for
-/// this service, and a reason of the listener's own.
+/// Reasons of a rejection (InfiniBand 1.4 §12.6.7.2, as the connection manager reports them): no listener for this
+/// service, and a reason of the listener's own.
 const INVALID_SERVICE: c_int = 8;
 const CONSUMER_DEFINED: c_int = 28;
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The libraries are not installed, or this machine's cards cannot be used.
     #[error("{}", words(.0))]
     Local(#[from] io::Error),
     /// No card of this machine reaches the address.
-    #[error("no RDMA device of this machine reaches it ({0}); `rdma link` shows devices")]
+    #[error(
+        "no RDMA device of this machine reaches the address ({0}); `rdma link` lists the devices"
+    )]
     NoWay(String),
-    /// Nobody listens there.
-    #[error("nobody listens there for RDMA")]
+    /// There is no listener.
+    #[error("no RDMA listener at this address")]
     NobodyListens,
-    /// The listener refuses, and says so with this private data, padded with zeroes.
-    #[error("it refuses the connection")]
+    /// The listener refuses, with this private data, padded with zeroes.
+    #[error("the peer refuses the connection")]
     Refused {
-        /// What it says.
+        /// The private data.
         private_data: Vec<u8>,
     },
     /// The connection manager refuses, for this reason.
     #[error("the connection is rejected (connection manager's reason {0})")]
     Rejected(i32),
-    /// Nothing is heard of it.
-    #[error("it does not answer within {} ms", .0.as_millis())]
+    /// There is no answer within the timeout.
+    #[error("no answer within {} ms", .0.as_millis())]
     Silent(Duration),
     /// Something else has failed.
     #[error("the connection failed (connection manager's event {kind}, status {status})")]
@@ -49,7 +51,7 @@ pub enum ConnectError {
     },
 }
 
-/// A step's end by itself, or its time's.
+/// The time at which connecting must have ended.
 struct Deadline {
     ends: Instant,
     timeout: Duration,
@@ -65,7 +67,7 @@ impl Deadline {
     }
 }
 
-/// Connects, and returns what the peer says with its acceptance, too.
+/// Connects. Also returns the private data of the peer's acceptance.
 pub(super) fn connect(
     address: SocketAddr,
     size: Size,
@@ -73,7 +75,7 @@ pub(super) fn connect(
     timeout: Duration,
 ) -> Result<(QueuePair, Vec<u8>), ConnectError> {
     let deadline = Deadline { ends: Instant::now() + timeout, timeout };
-    // The identifier goes before its channel, also where this returns early.
+    // Dropped after the identifier, also on an early return.
     let channel = Channel::new()?;
     let mut id = Id::new(&channel)?;
     let unreachable = |error: io::Error| match error.raw_os_error() {
@@ -92,7 +94,7 @@ pub(super) fn connect(
     Ok((pair, accepted))
 }
 
-/// Waits for an event of this kind; what the peer says with it.
+/// Waits for an event of this kind; returns its private data.
 fn wait(channel: &Channel, expected: c_int, deadline: &Deadline) -> Result<Vec<u8>, ConnectError> {
     loop {
         match channel.next()? {
@@ -102,7 +104,7 @@ fn wait(channel: &Channel, expected: c_int, deadline: &Deadline) -> Result<Vec<u
             Some(Happened::Other { kind, status, private_data }) => {
                 return Err(failure(kind, status, private_data, deadline));
             }
-            // Nobody asks here: the request is refused by being dropped.
+            // Not a listener: dropping the request rejects it.
             Some(Happened::Request(..)) => {}
             None => {
                 let left = deadline.left();
@@ -120,11 +122,11 @@ fn wait(channel: &Channel, expected: c_int, deadline: &Deadline) -> Result<Vec<u
     }
 }
 
-/// What an event means that is not the one that was waited for.
+/// The error that an unexpected event means.
 fn failure(kind: c_int, status: c_int, private_data: Vec<u8>, deadline: &Deadline) -> ConnectError {
     let errno = |status: c_int| io::Error::from_raw_os_error(status.saturating_abs());
     match (kind, status) {
-        // The library's own, which is no errno.
+        // The library's own status, which is not an errno.
         (sys::ADDRESS_ERROR | sys::ROUTE_ERROR | sys::CONNECT_ERROR, -1) => {
             ConnectError::Failed { kind, status }
         }
@@ -149,10 +151,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_in_words() {
+    fn connection_events_are_explained() {
         let deadline = Deadline { ends: Instant::now(), timeout: Duration::from_millis(1500) };
         let words = |kind, status| failure(kind, status, Vec::new(), &deadline).to_string();
-        assert!(words(sys::REJECTED, 8).contains("nobody listens"));
+        assert!(words(sys::REJECTED, 8).contains("no RDMA listener"));
         assert!(words(sys::REJECTED, 28).contains("refuses"));
         assert!(words(sys::REJECTED, 3).contains("reason 3"));
         assert!(words(sys::ADDRESS_ERROR, -libc::ETIMEDOUT).contains("1500 ms"));

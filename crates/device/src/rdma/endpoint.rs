@@ -16,15 +16,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// How large an endpoint is. It registers `receives × receive_bytes + work_bytes + shared_bytes`.
+/// The size of an endpoint. It registers `receives × receive_bytes + work_bytes + shared_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Messages that the peer may send before this end has sent one.
     pub receives: u16,
-    /// Bytes of the longest.
+    /// Maximum bytes of a message.
     pub receive_bytes: usize,
-    /// Memory of what is being sent, written and read, in bytes: no less than the longest work. Works for
-    /// which there is no room wait.
+    /// Memory for data being sent, written and read, in bytes: at least the size of the longest work. Works wait until
+    /// there is room.
     pub work_bytes: usize,
     /// Memory that the peer reads and writes by its key, in bytes; 0 is none.
     pub shared_bytes: usize,
@@ -47,13 +47,13 @@ impl Shape {
     }
 }
 
-/// What a signal has become readable for: bits.
+/// What has made a signal readable: bits.
 const ENDED: u8 = 1;
 const HAPPENED: u8 = 2;
-/// With so many bytes of works posted their ends are waited for: whoever has more under way may go on when
-/// they have ended.
+/// From this many bytes of posted works on, completions of works make the signal readable: a caller with so much in
+/// flight may need them to continue.
 const QUIET_BYTES: usize = 32 << 10;
-/// How often in a row a signal is not looked at, because something has just been posted.
+/// How many times in a row `look` may skip reading the signal because works have just been posted.
 const SKIPS: u8 = 16;
 
 /// A work that is posted.
@@ -62,7 +62,7 @@ struct Posted {
     number: u64,
     bytes: usize,
     piece: Piece,
-    /// Of a read: its id, and where to.
+    /// For a read: its id and destination.
     read: Option<(u64, IoBuffer)>,
 }
 
@@ -74,38 +74,38 @@ struct Over {
 
 /// One end of a connection. Dropping it closes the connection.
 ///
-/// Receives are posted again one for each message that is sent, so a peer that sends more than it gets
-/// answers for waits at its own card.
+/// A receive is reposted only when a message is sent, so a peer that sends more messages than it gets answers waits at
+/// its own card.
 ///
-/// That a message was sent nobody waits for, unless much is under way (32 KiB), something waits, or
-/// [all](Self::tell_all) or [the next](Self::tell_next) is to be told: such ends are taken with what comes next, or by
+/// Completions of sends and writes do not make the signal readable, unless much is in flight (32 KiB), works wait, or a
+/// caller asked for [all](Self::tell_all) or [the next](Self::tell_next). They are taken with other completions, or by
 /// [`take_done`](Self::take_done).
 #[derive(Debug)]
 pub struct Endpoint {
-    /// None if the connection could not be accepted.
+    /// `None` if the connection could not be accepted.
     queue: Option<Queue>,
     shape: Shape,
     memory: Pieces,
-    /// Works that are not posted, in order.
+    /// Works that are not posted yet, in order.
     waiting: VecDeque<Work>,
     posted: VecDeque<Posted>,
-    /// Of these: their bytes, and how many are reads.
+    /// Total bytes of the posted works, and how many are reads.
     posted_bytes: usize,
     reads: usize,
     last_number: u64,
-    /// Receives whose messages were taken, to be posted again.
+    /// Receives whose messages were taken, to be reposted.
     free_receives: VecDeque<u32>,
     events: VecDeque<Event>,
     postings: Vec<Posting>,
-    /// What is turned into events; empty at other times.
+    /// Completions being turned into events; empty at other times.
     ended: Vec<Ended>,
-    /// Whether the next end of a receive, and of a work, makes the signal readable.
+    /// Whether the next completion of a receive, and of a work, makes the signal readable.
     is_armed: [bool; 2],
     tells_all: bool,
-    /// Whether the end of the next work is waited for, whatever it is.
+    /// Whether the next work's completion makes the signal readable, whatever its kind.
     tells_next: bool,
     is_closed: bool,
-    /// What has come before the end is being taken.
+    /// Whether the connection is ending, and the last messages are being taken.
     is_ending: bool,
     taken_bytes: u64,
 }
@@ -113,34 +113,34 @@ pub struct Endpoint {
 #[derive(Debug)]
 struct Queue {
     pair: QueuePair,
-    /// Readable when one of the pair's descriptors is; of who has connected only.
+    /// Readable when one of the pair's descriptors is; only on the connecting end.
     signal: Option<OwnedFd>,
-    /// What the signal has told and nobody has looked at: bits.
+    /// Bits that `wait` has read from the signal, and `look` has not handled yet.
     told: AtomicU8,
-    /// Works were posted since somebody looked.
+    /// Whether works were posted since the last look.
     has_posted: bool,
-    /// How often nobody looked at the signal therefore, in a row.
+    /// How many looks in a row were skipped for that reason.
     skipped: u8,
 }
 
 impl Endpoint {
-    /// Accepts a connection, with `accepted` as private data. If that fails, the connection is refused with
-    /// `refused`, and the endpoint is closed from the start.
+    /// Accepts a connection, with `accepted` as private data. If that fails, rejects the connection with `refused`, and
+    /// the endpoint is closed from the start.
     pub fn accept(request: Request, shape: Shape, accepted: &[u8], refused: &[u8]) -> Endpoint {
         let mut endpoint = Endpoint::of(None, shape);
         match Queue::accept(request, shape, accepted, refused) {
             Ok(queue) => endpoint.queue = Some(queue),
             Err(error) => {
                 endpoint.is_closed = true;
-                let reason = format!("it cannot be accepted: {}", words(&error));
+                let reason = format!("the connection cannot be accepted: {}", words(&error));
                 endpoint.events.push_back(Event::Closed { reason, by_peer: false });
             }
         }
         endpoint
     }
 
-    /// Connects to `address` within `timeout`, with at most 56 bytes of private data. Returns what the peer says
-    /// with its acceptance, too.
+    /// Connects to `address` within `timeout`, with at most 56 bytes of private data. Also returns the private data of
+    /// the peer's acceptance.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -179,24 +179,24 @@ impl Endpoint {
         }
     }
 
-    /// Readable when something may have happened; none of an endpoint that was accepted, which has
-    /// [two](Self::signals), or whose queue pair is gone.
+    /// Readable when there may be events; `None` for an endpoint that was accepted, which has [two](Self::signals), or
+    /// whose queue pair is gone.
     pub fn signal(&self) -> Option<BorrowedFd<'_>> {
         self.queue.as_ref()?.signal.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// Readable when something has ended, and when something has happened to the connection; none of an endpoint
-    /// that was closed from the start, or whose queue pair is gone.
+    /// The first is readable when there are completions, the second when the connection has events; `None` for an
+    /// endpoint that was closed from the start, or whose queue pair is gone.
     pub fn signals(&self) -> Option<[BorrowedFd<'_>; 2]> {
         let pair = &self.queue.as_ref()?.pair;
         Some([pair.completions(), pair.channel().as_fd()])
     }
 
-    /// Waits until the [signal](Self::signal) is readable, at most `timeout`, which may be 0. Whether it is, or is
-    /// none.
+    /// Waits until the [signal](Self::signal) is readable, at most `timeout`, which may be 0. Returns whether it is
+    /// readable, and true if there is none.
     ///
     /// # Errors
-    /// The kernel's; a signal that interrupts is none.
+    /// The kernel's error; an interruption by a Unix signal is not an error.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let Some(Queue { signal: Some(signal), told, .. }) = &self.queue else { return Ok(true) };
         let ready = ready(signal, timeout)?;
@@ -204,14 +204,14 @@ impl Endpoint {
         Ok(ready != 0)
     }
 
-    /// Looks what has made the [signal](Self::signal) readable, which it is not any more.
+    /// Handles the [signal](Self::signal), which is unreadable afterwards.
     pub fn look(&mut self) {
         let Some(Queue { signal: Some(signal), told, has_posted, skipped, .. }) = &mut self.queue
         else {
             return;
         };
         let told = match std::mem::take(told.get_mut()) {
-            // Who has just posted something looks again before it waits.
+            // A caller that has just posted works looks again before it waits.
             0 if std::mem::take(has_posted) && *skipped < SKIPS => {
                 *skipped += 1;
                 return;
@@ -228,10 +228,10 @@ impl Endpoint {
         }
     }
 
-    /// Looks at the first of the [signals](Self::signals), which is not readable any more.
+    /// Handles the first of the [signals](Self::signals), which is unreadable afterwards.
     pub fn look_at_ends(&mut self) {
         let Some(queue) = &mut self.queue else { return };
-        // Each that is waited for is told once.
+        // Each armed queue notifies once.
         while self.is_armed != [false; 2]
             && let Some(of) = queue.pair.take_notification()
         {
@@ -239,22 +239,23 @@ impl Endpoint {
         }
     }
 
-    /// Looks at the second of the [signals](Self::signals), which is not readable any more.
+    /// Handles the second of the [signals](Self::signals), which is unreadable afterwards.
     pub fn look_at_connection(&mut self) {
         if let Some(Over { reason, by_peer }) = self.queue.as_ref().and_then(Queue::what_happened) {
-            // What has come before the end counts, and may say why. It ends: no receive is posted meanwhile.
+            // Messages from before the end are still delivered, and may say why. The loop ends: no receive is posted
+            // meanwhile.
             while self.take_ended() > 0 {}
             self.end(reason, by_peer);
         }
     }
 
-    /// Does works, in this order. Their ends come as events.
+    /// Performs works in this order. Their completions arrive as events.
     pub fn post(&mut self, works: impl IntoIterator<Item = Work>) {
         self.waiting.extend(works);
         self.submit();
     }
 
-    /// What has happened next. If nothing has, the signal becomes readable when something does.
+    /// The next event. If there is none, the signal becomes readable when there is one.
     pub fn poll(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -265,44 +266,44 @@ impl Endpoint {
                 continue;
             }
             if self.is_closed && self.posted.is_empty() {
-                // Nothing of it is ever done.
+                // A waiting work will never be done.
                 let bytes = self.waiting.pop_front()?.bytes();
                 return Some(Event::Done { bytes });
             }
-            // What ends before this is seen by the next look, what ends later is told.
+            // The next iteration finds completions from before the arming; later ones make the signal readable.
             if !self.arm(Of::Receives) & !self.arm_works() {
                 return None;
             }
         }
     }
 
-    /// Whether events are there that [`poll`](Self::poll) gives without looking.
+    /// Whether [`poll`](Self::poll) has an event to return without asking the card.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// From now on the end of each work is waited for.
+    /// Makes the completion of each work from now on an event that the signal reports.
     pub fn tell_all(&mut self) {
         self.tells_all = true;
         self.arm_works();
         self.take_done();
     }
 
-    /// From now on the end of the next work is waited for.
+    /// Makes the signal report the completion of the next work.
     pub fn tell_next(&mut self) {
         self.tells_next = true;
         self.arm_works();
-        // What had ended before is not told.
+        // The signal does not report completions from before the arming.
         self.take_done();
     }
 
-    /// Takes the ends of works, also of those that nobody waits for, and posts what there is room for then.
+    /// Takes completions of works, also those that the signal does not report, and posts works that now have room.
     pub fn take_done(&mut self) {
         while self.take(Of::Works) > 0 {}
         self.submit();
     }
 
-    /// Whether the end of a work is waited for.
+    /// Whether the signal must report the completion of a work.
     fn awaits_works(&self) -> bool {
         self.is_closed
             || self.tells_all
@@ -310,22 +311,22 @@ impl Endpoint {
             || self.reads > 0
             || !self.waiting.is_empty()
             || self.posted_bytes >= QUIET_BYTES
-            // The card ends receives where it fails, and there are none.
+            // A failing card ends its receives, but none is posted: only works can report the failure.
             || self.free_receives.len() == usize::from(self.shape.receives)
     }
 
-    /// Has the end of the next work be told, if somebody waits for it; whether that is new.
+    /// Makes the signal report the next completion of a work, if that is needed. Returns whether it did not before.
     fn arm_works(&mut self) -> bool {
         self.awaits_works() && self.arm(Of::Works)
     }
 
-    /// Has the next of these ends be told; whether that is new.
+    /// Makes the signal report the next completion in this queue. Returns whether it did not before.
     fn arm(&mut self, of: Of) -> bool {
         if std::mem::replace(&mut self.is_armed[of as usize], true) {
             return false;
         }
         if let Some(Err(error)) = self.queue.as_mut().map(|queue| queue.pair.notify(of)) {
-            self.fail(format!("its completion queue does not work: {error}"));
+            self.fail(format!("the completion queue failed: {error}"));
         }
         true
     }
@@ -335,14 +336,14 @@ impl Endpoint {
         self.is_closed
     }
 
-    /// Where the memory is that the peer reads and writes, for it, and its key; none of an endpoint without such
-    /// memory, or whose queue pair is gone.
+    /// The address of the memory that the peer reads and writes, as the peer names it, and its key; `None` for an
+    /// endpoint without such memory, or whose queue pair is gone.
     pub fn shared(&self) -> Option<(u64, u32)> {
         let queue = self.queue.as_ref().filter(|_| self.shape.shared_bytes > 0)?;
         Some(queue.pair.shared_address())
     }
 
-    /// Writes to it at `offset` bytes.
+    /// Writes to the shared memory at `offset` bytes.
     ///
     /// # Panics
     /// If the range leaves it.
@@ -352,7 +353,7 @@ impl Endpoint {
         }
     }
 
-    /// Copies what is in it from `offset` bytes on.
+    /// Copies from the shared memory at `offset` bytes.
     ///
     /// # Panics
     /// If the range leaves it.
@@ -362,31 +363,30 @@ impl Endpoint {
         }
     }
 
-    /// Bytes of works that have ended well.
+    /// Bytes of works that have ended successfully.
     pub fn taken_bytes(&self) -> u64 {
         self.taken_bytes
     }
 
-    /// Ends the connection: what is posted and what waits ends without having been done. Of a connection that is
-    /// over, and whose card has not ended all that is posted, the rest is given up, and there is no signal any
-    /// more.
+    /// Ends the connection: posted and waiting works end without having been done. If the connection has ended already,
+    /// and the card has not ended all posted works, gives these up; there is no signal afterwards.
     pub fn close(&mut self) {
         if self.is_closed && !self.posted.is_empty() {
-            // Without its queue pair the card does no work, and touches no memory.
+            // Without a queue pair the card does no work, and accesses no memory.
             self.queue = None;
             self.abandon(0);
         }
-        self.fail("closed from here".to_owned());
+        self.fail("closed by this side".to_owned());
     }
 
-    /// The connection is over: something has failed at this end.
+    /// Ends the connection because of a failure at this end.
     fn fail(&mut self, reason: String) {
         self.end(reason, false);
     }
 
-    /// The connection is over. What has come until now counts, and may say why.
+    /// Ends the connection. Messages that have arrived are still delivered, and may say why.
     fn end(&mut self, reason: String, by_peer: bool) {
-        // What comes ends with an error as well, now.
+        // Completions taken below may report errors, and would end the connection again.
         if self.is_closed || std::mem::replace(&mut self.is_ending, true) {
             return;
         }
@@ -398,21 +398,21 @@ impl Endpoint {
         }
     }
 
-    /// Posts what there is room for.
+    /// Posts as many waiting works as there is room for.
     fn submit(&mut self) {
         loop {
             self.submit_once();
             if self.waiting.is_empty() || self.is_closed {
                 return;
             }
-            // What has ended until now nobody tells, and it makes room; what ends later must be told.
+            // Earlier completions make room, but the signal does not report them; later ones must be reported.
             if self.take(Of::Works) == 0 && !self.arm_works() {
                 return;
             }
         }
     }
 
-    /// Posts what there is room for, with one call.
+    /// Posts as many waiting works as there is room for, with one call.
     fn submit_once(&mut self) {
         let Some(queue) = &mut self.queue else { return };
         if self.is_closed {
@@ -446,7 +446,7 @@ impl Endpoint {
             self.posted_bytes += bytes;
             self.reads += usize::from(read.is_some());
             self.posted.push_back(Posted { number, bytes, piece, read });
-            // The end of a message tells that of what was written before it.
+            // The completion of a send covers the writes before it.
             let is_signaled = !matches!(does, Does::Write { .. });
             let offset = piece.offset;
             self.postings.push(Posting { number, does, offset, length: bytes, is_signaled });
@@ -458,21 +458,21 @@ impl Endpoint {
             return;
         }
         queue.has_posted = true;
-        // Before what is to be told can end.
+        // Arm before posting, or a completion that must be reported could be missed.
         self.arm_works();
         let Some(queue) = &mut self.queue else { return };
         outcome = outcome.and(queue.pair.post(&self.postings));
         if let Err(error) = outcome {
-            // What was not posted never ends.
+            // Works that were not posted never complete.
             let first = self.postings.first().map_or(u64::MAX, |posting| posting.number);
             self.postings.clear();
-            self.fail(format!("works cannot be posted: {error}"));
+            self.fail(format!("cannot post work requests: {error}"));
             self.abandon(first);
         }
         self.postings.clear();
     }
 
-    /// The works from this number on end without having been done.
+    /// Ends the works from this number on without their having been done.
     fn abandon(&mut self, first: u64) {
         let kept = self.posted.partition_point(|posted| posted.number < first);
         for Posted { bytes, read, .. } in self.posted.drain(kept..) {
@@ -482,12 +482,12 @@ impl Endpoint {
         }
     }
 
-    /// Turns what has ended into events; returns how much that was.
+    /// Turns completions into events; returns their number.
     fn take_ended(&mut self) -> usize {
         self.take(Of::Receives) + self.take(Of::Works)
     }
 
-    /// Turns these ends into events; returns how many those were.
+    /// Turns the completions in this queue into events; returns their number.
     fn take(&mut self, of: Of) -> usize {
         let Some(queue) = &mut self.queue else { return 0 };
         let mut ended = std::mem::take(&mut self.ended);
@@ -496,9 +496,9 @@ impl Endpoint {
             match one {
                 Ended::Receive(slot, Ok(bytes)) => self.received(slot, bytes),
                 Ended::Work(number, Ok(())) => self.work_ended(number, true),
-                Ended::Receive(_, Err(words)) => self.fail(format!("receive failed: {words}")),
+                Ended::Receive(_, Err(words)) => self.fail(format!("a receive failed: {words}")),
                 Ended::Work(number, Err(words)) => {
-                    self.fail(format!("send failed: {words}"));
+                    self.fail(format!("a work request failed: {words}"));
                     self.work_ended(number, false);
                 }
             }
@@ -517,7 +517,7 @@ impl Endpoint {
         }
     }
 
-    /// The works up to this number have ended, well or not.
+    /// Ends the works up to this number, successfully or not.
     fn work_ended(&mut self, number: u64, is_done: bool) {
         while self.posted.front().is_some_and(|posted| posted.number <= number)
             && let Some(Posted { bytes, piece, read, .. }) = self.posted.pop_front()
@@ -526,7 +526,7 @@ impl Endpoint {
             self.reads -= usize::from(read.is_some());
             let next = self.posted.front().map(|posted| posted.piece);
             let event = match (read, &self.queue) {
-                // What was not read must not be taken for data.
+                // The buffer of a read that failed must not be taken for data.
                 (Some((id, mut buffer)), Some(queue)) if is_done => {
                     queue.pair.read(piece.offset, &mut buffer);
                     Event::Read { id, buffer }
@@ -543,7 +543,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // The peer hears of it at once, and not only when it misses answers.
+        // Tells the peer at once; otherwise it would only notice by missing answers.
         self.close();
     }
 }
@@ -585,7 +585,7 @@ impl Queue {
         Ok(signal)
     }
 
-    /// Why the connection is over, if it is.
+    /// Why the connection has ended, if it has.
     fn what_happened(&self) -> Option<Over> {
         let failed = |reason| Some(Over { reason, by_peer: false });
         loop {
@@ -594,7 +594,7 @@ impl Queue {
                 Ok(Some(Happened::Other { kind, status, .. })) => match kind {
                     sys::ESTABLISHED | sys::TIMEWAIT_EXIT => {}
                     sys::DISCONNECTED => {
-                        let reason = "the other end closed the connection".to_owned();
+                        let reason = "the peer closed the connection".to_owned();
                         return Some(Over { reason, by_peer: true });
                     }
                     sys::DEVICE_REMOVAL => return failed("the network card is gone".to_owned()),
@@ -604,15 +604,15 @@ impl Queue {
                         ));
                     }
                 },
-                // Nobody asks here: the request is refused by being dropped.
+                // Not a listener: dropping the request rejects it.
                 Ok(Some(Happened::Request(..))) => {}
-                Err(error) => return failed(format!("the connection manager fails: {error}")),
+                Err(error) => return failed(format!("the connection manager failed: {error}")),
             }
         }
     }
 }
 
-/// What of a signal is readable, within a time: bits.
+/// Bits for the readable parts of a signal, after waiting at most `timeout`.
 fn ready(signal: &OwnedFd, timeout: Duration) -> io::Result<u8> {
     let nothing = epoll::EventFlags::empty();
     let mut events = [epoll::Event { flags: nothing, data: epoll::EventData::new_u64(0) }; 2];
@@ -626,7 +626,7 @@ fn ready(signal: &OwnedFd, timeout: Duration) -> io::Result<u8> {
     }
 }
 
-/// Works that are posted at a time at most: for each message an answer, and data that is read or written.
+/// Maximum works posted at a time: for each message an answer, and data that is read or written.
 fn works_of(shape: Shape) -> usize {
     2 * usize::from(shape.receives)
 }

@@ -1,4 +1,4 @@
-//! Where connections are asked for.
+//! A listener for RDMA connections.
 
 use super::sys;
 use super::verbs::{Channel, Happened, Id};
@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Listens at an address for RDMA connections.
 #[derive(Debug)]
 pub struct Listener {
-    /// None while there is no card that has the address.
+    /// `None` while no card has the address.
     id: Mutex<Option<Id>>,
-    /// Of `id`, which goes before it.
+    /// The channel of `id`, which is dropped before it.
     channel: Arc<Channel>,
     address: SocketAddr,
 }
 
-/// A connection that somebody asks for. Dropping it refuses it.
+/// A request of a peer for a connection. Dropping it rejects the request.
 #[derive(Debug)]
 pub struct Request {
     pub(super) id: Id,
-    /// Of `id`, until another end of it takes over: that of the listener, which may be gone.
+    /// The channel of `id`, which keeps the listener's channel alive until `id` moves to another.
     _channel: Arc<Channel>,
-    /// RDMA Reads that the peer answers at a time.
+    /// RDMA Reads that the peer answers concurrently.
     pub(super) reads: u8,
     private_data: Vec<u8>,
     local: SocketAddr,
@@ -31,25 +31,26 @@ pub struct Request {
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 lets the kernel choose. Readable when somebody may have asked for a
-    /// connection.
+    /// Listens at `address`; port 0 lets the kernel choose. The listener is readable when there may be requests.
     ///
     /// # Errors
-    /// The libraries are not installed (the words say what to install), no card of this machine has the
-    /// address, or it is in use.
+    /// The libraries are not installed (the message says what to install), no card of this machine has the address, or
+    /// it is in use.
     pub fn bind(address: SocketAddr) -> io::Result<Listener> {
         let channel = Arc::new(Channel::new()?);
         let id = Id::listen(&channel, address)?;
-        let told = id.address().ok_or_else(|| io::Error::other("librdmacm tells no address"))?;
+        let told = id
+            .address()
+            .ok_or_else(|| io::Error::other("librdmacm reports no address for the listener"))?;
         Ok(Listener { id: Mutex::new(Some(id)), channel, address: told })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether its network card is gone, so that it listens no more.
+    /// Whether its network card is gone, so that it does not listen any more.
     pub fn is_dead(&self) -> bool {
         self.id().is_none()
     }
@@ -57,7 +58,7 @@ impl Listener {
     /// Listens again, if the network card was gone and is back.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind); it is to be tried again.
+    /// As [`bind`](Self::bind); try again later.
     pub fn revive(&self) -> io::Result<()> {
         let mut id = self.id();
         if id.is_none() {
@@ -70,11 +71,10 @@ impl Listener {
         self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next connection that is asked for; none if there is none now. It does not wait.
+    /// The next request for a connection; `None` if there is none now. Does not wait.
     ///
     /// # Errors
-    /// The kernel's answer, or the network card is gone: nobody comes until it [has
-    /// revived](Self::revive).
+    /// The kernel's error, or that the network card is gone: there are no requests until a [revival](Self::revive).
     pub fn next(&self) -> io::Result<Option<Request>> {
         while let Some(happened) = self.channel.next()? {
             match happened {
@@ -85,11 +85,11 @@ impl Listener {
                     return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
                 }
                 Happened::Other { kind: sys::DEVICE_REMOVAL, .. } => {
-                    // Else nobody could have its port, this listener included.
+                    // Drop the identifier, or the port would stay in use, also for this listener.
                     *self.id() = None;
                     return Err(io::Error::other("the network card is gone"));
                 }
-                // They concern connections that were given up before they were taken.
+                // These concern requests that were withdrawn before they were taken.
                 Happened::Other { .. } => {}
             }
         }
@@ -104,7 +104,7 @@ impl AsFd for Listener {
 }
 
 impl Request {
-    /// What the peer says with it: of its message all that there is room for, padded with zeroes.
+    /// The private data of the request: the whole area of the message, padded with zeroes.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
@@ -124,9 +124,9 @@ impl Request {
         self.reads > 0
     }
 
-    /// Refuses it, and says why with at most 148 bytes.
+    /// Rejects the request, with at most 148 bytes of private data.
     pub fn reject(mut self, private_data: &[u8]) {
-        // Where it fails the peer hears nothing, and gives up by itself.
+        // If this fails the peer gets no answer, and times out.
         let _ = self.id.reject(private_data);
     }
 }

@@ -1,20 +1,20 @@
-//! Memory for works that end in the order in which they begin.
+//! Memory for works, which end in the order in which they begin.
 
-/// What pieces begin at: a line of the processor's cache.
+/// Alignment of pieces: a cache line.
 const ALIGN: usize = 64;
 
-/// Gives out pieces of a memory in order, and takes them back in the same order.
+/// Allocates pieces of a memory in order, and frees them in the same order.
 #[derive(Debug)]
 pub(super) struct Pieces {
     length: usize,
     /// Where the oldest piece begins, and where the newest ends.
     oldest: usize,
     end: usize,
-    /// How many there are.
+    /// Number of pieces.
     count: usize,
 }
 
-/// A piece: where it begins, and where the next one may.
+/// A piece: its start, and where the next one may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) offset: usize,
@@ -26,8 +26,8 @@ impl Pieces {
         Pieces { length, oldest: 0, end: 0, count: 0 }
     }
 
-    /// A piece of `bytes`; none if there is no room for it now. With no other piece there is always room for
-    /// one as long as the memory.
+    /// A piece of `bytes`; `None` if there is no room now. If there are no other pieces, there is room for one as long
+    /// as the whole memory.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Piece> {
         let bytes = bytes.max(1).next_multiple_of(ALIGN);
         if self.count == 0 {
@@ -36,7 +36,7 @@ impl Pieces {
         let offset = match self.count {
             0 if bytes <= self.length => 0,
             0 => return None,
-            // Pieces are from the oldest up to the end: there is room behind them, and before.
+            // Pieces occupy the range from the oldest to the end: free space is behind them and in front of them.
             _ if self.end > self.oldest && self.length - self.end >= bytes => self.end,
             _ if self.end > self.oldest && self.oldest >= bytes => 0,
             _ if self.end <= self.oldest && self.oldest - self.end >= bytes => self.end,
@@ -47,7 +47,7 @@ impl Pieces {
         Some(Piece { offset, end: offset + bytes })
     }
 
-    /// The oldest piece is not used any more; `next` is the one behind it.
+    /// Frees the oldest piece; `next` is the one after it.
     pub(super) fn give_back(&mut self, oldest: Piece, next: Option<Piece>) {
         debug_assert!(self.count > 0, "it was taken");
         self.count -= 1;

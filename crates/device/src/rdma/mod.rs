@@ -1,12 +1,12 @@
-//! RDMA by the verbs of this machine's network cards: listening, connecting, and one end of each connection.
+//! RDMA with this machine's network cards: listeners, connecting, and the endpoints of connections.
 //!
-//! An [`Endpoint`] has the shape of a [`fabric`](crate::fabric)'s: [works](Work) are posted, done in order,
-//! and end by [events](Event) that come later. What it sends and what it reads goes through memory of its
-//! own that is registered once. A peer gets the key of memory only where a [`Shape`] has some for it.
+//! An [`Endpoint`] works like a [`fabric`](crate::fabric) endpoint: [works](Work) are posted, done in order, and
+//! complete with later [events](Event). Data that it sends and reads goes through its own memory, which is registered
+//! once. A peer gets the key of memory only if the [`Shape`] includes shared memory.
 //!
-//! The libraries, librdmacm and libibverbs, are loaded when somebody listens or connects; nothing is linked.
+//! The libraries, librdmacm and libibverbs, are loaded by the first listener or connection; nothing is linked.
 //!
-//! Unsafe code is in `sys` (what the libraries look like) and `verbs` (their values with owners).
+//! Unsafe code is in `sys` (the libraries' declarations) and `verbs` (owned wrappers of their objects).
 
 mod connector;
 mod endpoint;

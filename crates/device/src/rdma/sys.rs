@@ -1,8 +1,8 @@
-//! librdmacm and libibverbs, loaded when they are first needed: their functions, and of their structures what
-//! is used here (rdma-core: `infiniband/verbs.h`, `rdma/rdma_cma.h`).
+//! librdmacm and libibverbs, loaded on first use: their functions, and the parts of their structures in use (rdma-core:
+//! `infiniband/verbs.h`, `rdma/rdma_cma.h`).
 //!
-//! Nothing is linked: a program runs where they are not installed. Both libraries keep their layouts within
-//! a major version; assertions below compare sizes and offsets with those of rdma-core 44 and 56.
+//! Nothing is linked, so a program also runs where they are not installed. Both libraries keep their layouts within a
+//! major version; assertions below compare sizes and offsets with those of rdma-core 44 and 56.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -22,7 +22,7 @@ pub(super) struct Context {
     pub(super) ops: ContextOps,
 }
 
-/// Of `struct ibv_context_ops` what the header's inline functions call.
+/// The members of `struct ibv_context_ops` that the header's inline functions call.
 #[repr(C)]
 pub(super) struct ContextOps {
     _before_poll: [*mut c_void; 11],
@@ -45,7 +45,7 @@ pub(super) struct Qp {
     pub(super) context: *mut Context,
 }
 
-/// `struct ibv_pd`, which only the libraries look into.
+/// `struct ibv_pd`, which is opaque here.
 #[repr(C)]
 pub(super) struct Pd {
     _inside: [u8; 0],
@@ -138,7 +138,7 @@ pub(super) struct CmId {
     channel: *mut EventChannel,
     context: *mut c_void,
     pub(super) qp: *mut Qp,
-    /// `struct rdma_addr` begins with both addresses: this end's, and the other's.
+    /// `struct rdma_addr` begins with both addresses: this end's, and the peer's.
     pub(super) source: [u8; 128],
     pub(super) destination: [u8; 128],
 }
@@ -198,9 +198,9 @@ pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(super) const ACCESS_REMOTE: c_int = 2 | 4;
 /// `IBV_QPT_RC`.
 pub(super) const QPT_RC: c_int = 2;
-/// `RDMA_MAX_INIT_DEPTH`: the lesser of what the peer's card answers and of what this end's card asks.
+/// `RDMA_MAX_INIT_DEPTH`: the smaller of what the peer's card answers and what this end's card can request.
 pub(super) const MAX_INITIATOR_DEPTH: u8 = 0xff;
-/// `RDMA_MAX_RESP_RES`: as many RDMA Reads as this end's card answers at a time.
+/// `RDMA_MAX_RESP_RES`: as many concurrent RDMA Reads as this end's card can answer.
 pub(super) const MAX_RESPONDER_RESOURCES: u8 = 0xff;
 /// `RDMA_PS_TCP`.
 pub(super) const PS_TCP: c_int = 0x0106;
@@ -221,7 +221,7 @@ pub(super) const TIMEWAIT_EXIT: c_int = 15;
 
 macro_rules! library {
     ($($from:ident { $($name:ident($($argument:ty),*) -> $result:ty;)* })*) => {
-        /// The functions that are used, by their names.
+        /// The functions in use, by name.
         #[derive(Debug)]
         pub(super) struct Library {
             $($(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*)*
@@ -314,12 +314,12 @@ fn symbol(library: *mut c_void, name: &str) -> Result<*mut c_void, String> {
     Ok(found)
 }
 
-/// What the dynamic linker says of the last failure.
+/// The dynamic linker's message for the last failure.
 fn last_error() -> String {
-    // SAFETY: it has no conditions.
+    // SAFETY: the call has no preconditions.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
-        return "no reason given".to_owned();
+        return "the dynamic linker gave no reason".to_owned();
     }
     // SAFETY: the text ends with a zero, and is read before this thread calls the linker again.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()

@@ -1,5 +1,5 @@
-//! Verbs as values with owners: identifiers of the connection manager, its channels, queue pairs with their
-//! memory. What is created here is destroyed when it is dropped, in the order that the libraries ask for.
+//! Owned wrappers of the verbs' objects: identifiers of the connection manager, event channels, queue pairs with their
+//! memory. Each is destroyed when it is dropped, in the order that the libraries require.
 #![allow(unsafe_code)]
 
 use super::sys::{self, Library};
@@ -11,15 +11,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
-/// Connections that may wait to be accepted.
+/// Maximum connections waiting to be accepted.
 const BACKLOG: c_int = 1024;
-/// Completions that are taken with one call.
+/// Completions taken with one call.
 pub(super) const BATCH: usize = 32;
-/// A receive's number has this bit; the others are those of works.
+/// This bit is set in the ids of receives, and clear in those of works.
 const RECEIVE: u64 = 1 << 63;
-/// How often a message without an acknowledgement is sent again, at most (InfiniBand 1.4 §9.9.2.1.1).
+/// How many times a message without an acknowledgement is sent again (InfiniBand 1.4 §9.9.2.1.1).
 const RETRIES: u8 = 7;
-/// "Infinite": a receive that is not there yet is waited for (InfiniBand 1.4 §9.7.5.2.8).
+/// "Infinite": retries until the peer has posted a receive (InfiniBand 1.4 §9.7.5.2.8).
 const RETRY_FOR_EVER: u8 = 7;
 
 /// The result of a call that returns 0, or -1 with an errno.
@@ -32,41 +32,41 @@ fn created<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(pointer).ok_or_else(io::Error::last_os_error)
 }
 
-/// Where the connection manager tells what has happened. Looking at it does not wait.
+/// A channel for events of the connection manager. Reading it does not wait.
 #[derive(Debug)]
 pub(super) struct Channel {
     raw: NonNull<sys::EventChannel>,
     library: &'static Library,
 }
 
-// SAFETY: the libraries lock what threads share, and the pointer has one owner.
+// SAFETY: the libraries lock shared state, and the pointer has one owner.
 unsafe impl Send for Channel {}
-// SAFETY: as above; with a shared reference only events are taken, which the library locks.
+// SAFETY: as above; a shared reference only allows taking events, which the library locks.
 unsafe impl Sync for Channel {}
 
-/// What has happened to a connection.
+/// An event of the connection manager.
 pub(super) enum Happened {
-    /// Somebody asks for one.
+    /// A peer requests a connection.
     Request(Id, Asked),
     Other {
         kind: c_int,
         status: c_int,
-        /// What the other end says with it.
+        /// The private data that the peer sent.
         private_data: Vec<u8>,
     },
 }
 
-/// Which ends a completion queue has.
+/// The two completion queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Receives,
     Works,
 }
 
-/// What is asked for with it.
+/// The parameters of a request.
 pub(super) struct Asked {
     pub(super) private_data: Vec<u8>,
-    /// RDMA Reads that the peer answers at a time.
+    /// RDMA Reads that the peer answers concurrently.
     pub(super) reads: u8,
 }
 
@@ -74,28 +74,28 @@ impl Channel {
     pub(super) fn new() -> io::Result<Channel> {
         let library =
             sys::library().map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
-        // SAFETY: it has no conditions.
+        // SAFETY: the call has no preconditions.
         let raw = created(unsafe { (library.rdma_create_event_channel)() })?;
         let channel = Channel { raw, library };
         rustix::io::ioctl_fionbio(&channel, true)?;
         Ok(channel)
     }
 
-    /// What has happened next; none if nothing has.
+    /// The next event; `None` if there is none.
     pub(super) fn next(&self) -> io::Result<Option<Happened>> {
         let mut event = ptr::null_mut();
-        // SAFETY: the channel lives, and the event is written.
+        // SAFETY: the channel is valid, and the event pointer is written.
         match check(unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) })
         {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             other => other?,
         }
-        // SAFETY: the event is ours until it is acknowledged.
+        // SAFETY: the event belongs to this thread until it is acknowledged.
         let (kind, status, param, id) = unsafe {
             let event = &*event;
             (event.kind, event.status, event.param, event.id)
         };
-        // Other events have none: their parameters are of another kind.
+        // Other events have no private data: their parameters are of another kind.
         let has_data = matches!(kind, sys::CONNECT_REQUEST | sys::REJECTED | sys::ESTABLISHED);
         let (from, length) = (param.private_data.cast::<u8>(), usize::from(param.private_data_len));
         let private_data = match has_data && !from.is_null() {
@@ -104,13 +104,13 @@ impl Channel {
             false => Vec::new(),
         };
         let happened = if kind == sys::CONNECT_REQUEST {
-            // The event tells what this end may do: how many reads it may have outstanding.
+            // The event's initiator depth says how many reads this end may have outstanding.
             let asked = Asked { private_data, reads: param.initiator_depth };
             created(id).map(|raw| Happened::Request(Id { raw, library: self.library }, asked))
         } else {
             Ok(Happened::Other { kind, status, private_data })
         };
-        // SAFETY: it was got above, and nothing of it is used any more.
+        // SAFETY: the event was taken above, and no part of it is used any more.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
         happened.map(Some)
     }
@@ -125,13 +125,13 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: who has identifiers on it drops them first.
+        // SAFETY: owners of identifiers on the channel drop these first.
         unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) }
     }
 }
 
-/// An identifier of the connection manager: a listener, or one end of a connection. Dropping one that has
-/// been asked for a connection refuses it.
+/// An identifier of the connection manager: a listener, or one end of a connection. Dropping the identifier of a
+/// request rejects the request.
 #[derive(Debug)]
 pub(super) struct Id {
     raw: NonNull<sys::CmId>,
@@ -144,11 +144,11 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// Of nothing yet. What happens to it comes to the channel, which must outlive it.
+    /// A new, unbound identifier. Its events arrive on the channel, which must outlive it.
     pub(super) fn new(channel: &Channel) -> io::Result<Id> {
         let mut raw = ptr::null_mut();
         let library = channel.library;
-        // SAFETY: the channel lives, and the identifier is written.
+        // SAFETY: the channel is valid, and the pointer is written.
         check(unsafe {
             (library.rdma_create_id)(
                 channel.raw.as_ptr(),
@@ -160,7 +160,7 @@ impl Id {
         Ok(Id { raw: created(raw)?, library })
     }
 
-    /// Finds the card that reaches an address, within so many ms: an event tells the end.
+    /// Finds the card that reaches an address, within the timeout; an event reports the result.
     pub(super) fn resolve_address(
         &mut self,
         address: SocketAddr,
@@ -174,13 +174,13 @@ impl Id {
         })
     }
 
-    /// Finds the way to an address that was resolved, within so many ms: an event tells the end.
+    /// Finds a route to the resolved address, within the timeout; an event reports the result.
     pub(super) fn resolve_route(&mut self, timeout_ms: c_int) -> io::Result<()> {
-        // SAFETY: the identifier lives.
+        // SAFETY: the identifier is valid.
         check(unsafe { (self.library.rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
     }
 
-    /// Listens at an address. Requests come to the channel, which must outlive the identifier.
+    /// Listens at an address. Requests arrive on the channel, which must outlive the identifier.
     pub(super) fn listen(channel: &Channel, address: SocketAddr) -> io::Result<Id> {
         let (library, id) = (channel.library, Id::new(channel)?);
         let address = socket2::SockAddr::from(address);
@@ -191,9 +191,9 @@ impl Id {
         Ok(id)
     }
 
-    /// The address of this end, and that of the other.
+    /// The addresses of this end and of the peer.
     pub(super) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        // SAFETY: the identifier lives, and its addresses do not change.
+        // SAFETY: the identifier is valid, and its addresses do not change.
         let id = unsafe { self.raw.as_ref() };
         Some((address(&id.source)?, address(&id.destination)?))
     }
@@ -204,15 +204,18 @@ impl Id {
         address(&unsafe { self.raw.as_ref() }.source)
     }
 
-    /// From now on, what happens to it is told there.
+    /// Moves the identifier to another channel, where its events will arrive.
     pub(super) fn migrate(&mut self, channel: &Channel) -> io::Result<()> {
-        // SAFETY: both live; events of the identifier have been acknowledged.
+        // SAFETY: both are valid; all events of the identifier have been acknowledged.
         check(unsafe { (self.library.rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) })
     }
 
-    /// Refuses what was asked for, with at most 148 bytes of why.
+    /// Rejects the request, with at most 148 bytes of private data.
     pub(super) fn reject(&mut self, private_data: &[u8]) -> io::Result<()> {
-        debug_assert!(private_data.len() <= 148, "a message of RoCE has no more room");
+        debug_assert!(
+            private_data.len() <= 148,
+            "a message of the connection manager has room for 148 bytes"
+        );
         let (data, length) = (private_data.as_ptr().cast(), private_data.len() as u8);
         // SAFETY: the library copies so many bytes.
         check(unsafe { (self.library.rdma_reject)(self.raw.as_ptr(), data, length) })
@@ -226,7 +229,7 @@ impl Drop for Id {
     }
 }
 
-/// What a `struct sockaddr_storage` has.
+/// The address in a `struct sockaddr_storage`.
 fn address(storage: &[u8; 128]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes([storage[0], storage[1]]);
     let port = u16::from_be_bytes([storage[2], storage[3]]);
@@ -248,7 +251,7 @@ fn address(storage: &[u8; 128]) -> Option<SocketAddr> {
 #[derive(Debug)]
 struct Region {
     mr: NonNull<sys::Mr>,
-    /// Where it is; the owner of the memory follows.
+    /// Its address; the field `memory` owns it.
     start: NonNull<u8>,
     length: usize,
     library: &'static Library,
@@ -256,7 +259,7 @@ struct Region {
 }
 
 impl Region {
-    /// Memory that only this end names, or that the other end may, by its key.
+    /// Registers memory for use by this end only, or also by the peer with the key.
     fn new(
         library: &'static Library,
         pd: NonNull<sys::Pd>,
@@ -274,26 +277,26 @@ impl Region {
         Ok(Region { mr, start, length, library, memory: ManuallyDrop::new(memory) })
     }
 
-    /// Names a part of it to the card.
+    /// The scatter/gather entry for a part of the region.
     fn part(&self, offset: usize, length: usize) -> sys::Sge {
         assert!(offset + length <= self.length, "the part is within the memory");
         let address = self.start.as_ptr().addr() as u64 + offset as u64;
-        // SAFETY: the registration lives.
+        // SAFETY: the registration is valid.
         let lkey = unsafe { self.mr.as_ref() }.lkey;
         sys::Sge { address, length: length as u32, lkey }
     }
 
-    /// Writes to a part that the card does not use now.
+    /// Writes to a part that the card is not using.
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.length, "the part is within the memory");
-        // SAFETY: the part is within the memory, which nobody else has a reference to.
+        // SAFETY: the part is within the memory, to which there is no other reference.
         unsafe {
             let to = self.start.as_ptr().add(offset);
             ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
     }
 
-    /// Reads a part that the card does not use now.
+    /// Reads a part that the card is not using.
     fn read(&self, offset: usize, to: &mut [u8]) {
         assert!(offset + to.len() <= self.length, "the part is within the memory");
         // SAFETY: as in `write`.
@@ -306,31 +309,31 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the queue pair that used it is gone.
+        // SAFETY: the queue pair that used the region is gone.
         let error = unsafe { (self.library.ibv_dereg_mr)(self.mr.as_ptr()) };
-        // Of a card that fails: it may still write to the memory, which nobody else gets then.
+        // If this fails, the card may still write to the memory: leak it.
         if error == 0 {
-            // SAFETY: it is dropped here only.
+            // SAFETY: it is dropped only here.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
 }
 
-/// How large a queue pair is.
+/// The size of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) receives: u32,
-    /// Bytes of each.
+    /// Bytes of each receive.
     pub(super) receive_bytes: usize,
-    /// Works that are posted at a time.
+    /// Maximum works posted at a time.
     pub(super) works: u32,
-    /// Memory of these works, in bytes.
+    /// Memory for these works, in bytes.
     pub(super) work_bytes: usize,
-    /// Memory that the other end reads and writes by its key, in bytes; 0 is none.
+    /// Memory that the peer reads and writes by its key, in bytes; 0 is none.
     pub(super) shared_bytes: usize,
 }
 
-/// What a work does with its part of the memory.
+/// The operation of a work on its part of the memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Does {
     Send,
@@ -341,45 +344,45 @@ pub(super) enum Does {
 /// A work to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Posting {
-    /// Comes back with its completion.
+    /// Returned with the completion.
     pub(super) number: u64,
     pub(super) does: Does,
     pub(super) offset: usize,
     pub(super) length: usize,
-    /// Its end, and that of all before it, is told.
+    /// Whether its completion, which covers all works before it, is reported.
     pub(super) is_signaled: bool,
 }
 
-/// Something has ended: well, or with the words of an error.
+/// A completion: success, or an error in words.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// A message of so many bytes is in this receive.
+    /// This receive has a message of so many bytes.
     Receive(u32, Result<usize, String>),
-    /// A work, and those before it.
+    /// This work has ended, and those before it.
     Work(u64, Result<(), String>),
 }
 
-/// A connection's queue pair with its completion queues, its memory and its identifier.
+/// A connection's queue pair with its completion queues, memory and identifier.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     library: &'static Library,
     id: Id,
-    /// Of `id`, which goes before it.
+    /// The channel of `id`, which is dropped before it.
     channel: Channel,
     qp: Option<NonNull<sys::Qp>>,
     parts: Parts,
     size: Size,
     requests: Vec<(sys::SendWr, sys::Sge)>,
-    /// What is being taken.
+    /// Buffer for polled completions.
     ended: Vec<sys::Wc>,
 }
 
-/// What a queue pair is made of, as far as it has been made.
+/// The components of a queue pair, as far as they have been created.
 #[derive(Debug, Default)]
 struct Parts {
     pd: Option<NonNull<sys::Pd>>,
     completions: Option<NonNull<sys::CompChannel>>,
-    /// One for receives and one for works, so that each can be waited for without the other.
+    /// Separate queues for receives and works, so that each can be waited for without the other.
     received: Option<NonNull<sys::Cq>>,
     worked: Option<NonNull<sys::Cq>>,
     receives: Option<Region>,
@@ -391,8 +394,8 @@ struct Parts {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Makes one for a connection that was asked for, with all of its receives posted; events of the
-    /// connection come to `channel`. If that fails, refuses it with `refusal`.
+    /// Creates the queue pair for a request, with all receives posted; events of the connection arrive on `channel`. If
+    /// that fails, rejects the request with `refusal`.
     pub(super) fn new(
         id: Id,
         channel: Channel,
@@ -408,8 +411,8 @@ impl QueuePair {
         created.map(|()| queue)
     }
 
-    /// Makes one to connect with, with all of its receives posted, for an identifier on `channel` whose route
-    /// is resolved.
+    /// Creates a queue pair to connect with, with all receives posted, for an identifier on `channel` whose route is
+    /// resolved.
     pub(super) fn to_connect(id: Id, channel: Channel, size: Size) -> io::Result<QueuePair> {
         let mut queue = QueuePair::of(id, channel, size);
         queue.create().map(|()| queue)
@@ -430,10 +433,10 @@ impl QueuePair {
 
     fn create(&mut self) -> io::Result<()> {
         let QueuePair { library, id, size, .. } = self;
-        // SAFETY: the identifier lives; one that was asked for a connection has a device.
+        // SAFETY: the identifier is valid; that of a request has a device.
         let context = created(unsafe { id.raw.as_ref() }.verbs)?.as_ptr();
         let parts = &mut self.parts;
-        // SAFETY: the device's context lives as long as the identifier.
+        // SAFETY: the device's context is valid as long as the identifier.
         let pd = created(unsafe { (library.ibv_alloc_pd)(context) })?;
         parts.pd = Some(pd);
         let receive_bytes = size.receives as usize * size.receive_bytes;
@@ -472,16 +475,16 @@ impl QueuePair {
             kind: sys::QPT_RC,
             signals_all: 0,
         };
-        // SAFETY: all that the attributes name lives longer than the queue pair.
+        // SAFETY: everything that the attributes refer to outlives the queue pair.
         check(unsafe {
             (library.rdma_create_qp)(id.raw.as_ptr(), pd.as_ptr(), &raw mut attributes)
         })?;
-        // SAFETY: the identifier lives, and has a queue pair now.
+        // SAFETY: the identifier is valid, and has a queue pair now.
         self.qp = Some(created(unsafe { id.raw.as_ref() }.qp)?);
         (0..self.size.receives).try_for_each(|slot| self.post_receive(slot))
     }
 
-    /// Accepts what was asked for. As many RDMA Reads may be outstanding as both cards can have.
+    /// Accepts the request. Allows as many outstanding RDMA Reads as both cards support.
     pub(super) fn accept(&mut self, private_data: &[u8]) -> io::Result<()> {
         let mut param = sys::ConnParam {
             private_data: private_data.as_ptr().cast::<c_void>(),
@@ -489,7 +492,7 @@ impl QueuePair {
             responder_resources: 0,
             initiator_depth: sys::MAX_INITIATOR_DEPTH,
             flow_control: 0,
-            // Of who connects only.
+            // Only used by the connecting end.
             retry_count: 0,
             rnr_retry_count: RETRY_FOR_EVER,
             srq: 0,
@@ -499,15 +502,18 @@ impl QueuePair {
         check(unsafe { (self.library.rdma_accept)(self.id.raw.as_ptr(), &raw mut param) })
     }
 
-    /// Asks for a connection, with at most 56 bytes of what for: an event tells the end. The other end may have
-    /// as many RDMA Reads outstanding as this end's card answers.
+    /// Requests a connection, with at most 56 bytes of private data; an event reports the result. Lets the peer have as
+    /// many RDMA Reads outstanding as this end's card answers.
     pub(super) fn connect(&mut self, private_data: &[u8]) -> io::Result<()> {
-        debug_assert!(private_data.len() <= 56, "a message of RoCE has no more room");
+        debug_assert!(
+            private_data.len() <= 56,
+            "a message of the connection manager has room for 148 bytes"
+        );
         let mut param = sys::ConnParam {
             private_data: private_data.as_ptr().cast::<c_void>(),
             private_data_len: private_data.len() as u8,
             responder_resources: sys::MAX_RESPONDER_RESOURCES,
-            // This end reads nothing.
+            // This end posts no RDMA Reads.
             initiator_depth: 0,
             flow_control: 0,
             retry_count: RETRIES,
@@ -519,29 +525,29 @@ impl QueuePair {
         check(unsafe { (self.library.rdma_connect)(self.id.raw.as_ptr(), &raw mut param) })
     }
 
-    /// Ends the connection: whatever is posted ends with an error.
+    /// Ends the connection: all posted receives and works end with errors.
     pub(super) fn disconnect(&mut self) {
-        // SAFETY: the identifier lives. That it fails where the other end was quicker changes nothing: the
-        // queue pair is in its error state by then.
+        // SAFETY: the identifier is valid. The call fails if the peer disconnected first, which does not matter: the
+        // queue pair is in its error state then.
         unsafe { (self.library.rdma_disconnect)(self.id.raw.as_ptr()) };
     }
 
-    /// What happens to the connection is told here.
+    /// The channel for events of the connection.
     pub(super) fn channel(&self) -> &Channel {
         &self.channel
     }
 
-    /// Readable when something has ended since [`notify`](Self::notify).
+    /// Readable when there is a completion since [`notify`](Self::notify).
     pub(super) fn completions(&self) -> BorrowedFd<'_> {
         let channel = self.parts.completions.expect("it was made with the queue pair");
         // SAFETY: the channel has the descriptor open as long as it lives.
         unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) }
     }
 
-    /// Has the next of these ends from now on be told by [`completions`](Self::completions), once.
+    /// Makes [`completions`](Self::completions) readable, once, when the next completion arrives in this queue.
     pub(super) fn notify(&mut self, of: Of) -> io::Result<()> {
         let cq = self.cq(of);
-        // SAFETY: the queue lives, and so does its context.
+        // SAFETY: the queue and its context are valid.
         let result = unsafe {
             let context = &*cq.as_ref().context;
             (context.ops.req_notify_cq)(cq.as_ptr(), 0)
@@ -549,12 +555,12 @@ impl QueuePair {
         if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result.abs())) }
     }
 
-    /// Takes one of what [`completions`](Self::completions) tells, without waiting: each
-    /// [`notify`](Self::notify) is told once.
+    /// Takes a notification from [`completions`](Self::completions) without waiting: each [`notify`](Self::notify)
+    /// causes at most one.
     pub(super) fn take_notification(&mut self) -> Option<Of> {
         let completions = self.parts.completions.expect("it was made with the queue pair");
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel lives; both results are written.
+        // SAFETY: the channel is valid; both results are written.
         let result = unsafe {
             let channel = completions.as_ptr();
             (self.library.ibv_get_cq_event)(channel, &raw mut cq, &raw mut context)
@@ -562,7 +568,7 @@ impl QueuePair {
         if result != 0 {
             return None;
         }
-        // SAFETY: it was got of this queue, which lives.
+        // SAFETY: the notification came from this queue, which is valid.
         unsafe { (self.library.ibv_ack_cq_events)(cq, 1) }
         Some(if cq == self.cq(Of::Receives).as_ptr() { Of::Receives } else { Of::Works })
     }
@@ -575,10 +581,10 @@ impl QueuePair {
         cq.expect("it was made with the queue pair")
     }
 
-    /// Takes what has ended, at most [`BATCH`].
+    /// Takes at most [`BATCH`] completions.
     pub(super) fn poll(&mut self, of: Of, mut take: impl FnMut(Ended)) -> usize {
         let cq = self.cq(of);
-        // SAFETY: the queue and its context live; at most so many are written.
+        // SAFETY: the queue and its context are valid; at most `BATCH` completions are written.
         let count = unsafe {
             let context = &*cq.as_ref().context;
             (context.ops.poll_cq)(cq.as_ptr(), BATCH as c_int, self.ended.as_mut_ptr())
@@ -597,7 +603,7 @@ impl QueuePair {
         count
     }
 
-    /// Gives a receive to the card.
+    /// Posts a receive.
     pub(super) fn post_receive(&mut self, slot: u32) -> io::Result<()> {
         let region = self.parts.receives.as_ref().expect("it was made with the queue pair");
         let bytes = self.size.receive_bytes;
@@ -606,7 +612,7 @@ impl QueuePair {
         let mut request =
             sys::RecvWr { id, next: ptr::null_mut(), sge: &raw mut part, sge_count: 1 };
         let (qp, mut bad) = (self.qp(), ptr::null_mut());
-        // SAFETY: the queue pair and its context live; the request is read before this returns.
+        // SAFETY: the queue pair and its context are valid; the request is read before this returns.
         let result = unsafe {
             let context = &*qp.as_ref().context;
             (context.ops.post_recv)(qp.as_ptr(), &raw mut request, &raw mut bad)
@@ -614,53 +620,57 @@ impl QueuePair {
         if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result.abs())) }
     }
 
-    /// Copies the message in a receive that has ended and was not posted again.
+    /// Copies the message out of a receive that has ended and has not been posted again.
     pub(super) fn received(&self, slot: u32, to: &mut [u8]) {
         let region = self.parts.receives.as_ref().expect("it was made with the queue pair");
         region.read(slot as usize * self.size.receive_bytes, to);
     }
 
-    /// Writes to memory of works that are not posted.
+    /// Writes to the memory of works that are not posted.
     pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.parts.works.as_mut().expect("it was made with the queue pair").write(offset, bytes);
     }
 
-    /// Reads memory of works that have ended.
+    /// Reads the memory of works that have ended.
     pub(super) fn read(&self, offset: usize, to: &mut [u8]) {
         self.parts.works.as_ref().expect("it was made with the queue pair").read(offset, to);
     }
 
     fn shared(&self) -> &Region {
-        self.parts.shared.as_ref().expect("its size has some")
+        self.parts.shared.as_ref().expect("the queue pair was made with shared memory")
     }
 
-    /// Where the memory is that the other end reads and writes, and its key.
+    /// The address of the memory that the peer reads and writes, and its key.
     pub(super) fn shared_address(&self) -> (u64, u32) {
         let region = self.shared();
-        // SAFETY: the registration lives.
+        // SAFETY: the registration is valid.
         let key = unsafe { region.mr.as_ref() }.rkey;
         (region.start.as_ptr().addr() as u64, key)
     }
 
-    /// Writes to a part of it that the other end was not told of.
+    /// Writes to a part of the shared memory that the peer has not been told about.
     pub(super) fn write_shared(&mut self, offset: usize, bytes: &[u8]) {
-        self.parts.shared.as_mut().expect("its size has some").write(offset, bytes);
+        self.parts
+            .shared
+            .as_mut()
+            .expect("the queue pair was made with shared memory")
+            .write(offset, bytes);
     }
 
-    /// Reads a part of it. What the other end writes at the same time may be torn, and is its own affair.
+    /// Reads a part of the shared memory. The result may be torn if the peer writes to it at the same time.
     pub(super) fn read_shared(&self, offset: usize, to: &mut [u8]) {
         self.shared().read(offset, to);
     }
 
-    /// Posts works, all with one call.
+    /// Posts works with one call.
     pub(super) fn post(&mut self, postings: &[Posting]) -> io::Result<()> {
         let region = self.parts.works.as_ref().expect("it was made with the queue pair");
         self.requests.clear();
         self.requests.extend(postings.iter().map(|posting| request(posting, region)));
-        // The vector does not grow any more: its elements stay where they are.
+        // The vector does not grow from here on, so its elements do not move.
         let first = self.requests.as_mut_ptr();
         for index in 0..self.requests.len() {
-            // SAFETY: both elements are in the vector, or the second is none.
+            // SAFETY: both elements are in the vector; the second is only used if it exists.
             unsafe {
                 let (request, part) = &mut *first.add(index);
                 request.sge = part;
@@ -673,7 +683,7 @@ impl QueuePair {
             return Ok(());
         }
         let (qp, mut bad) = (self.qp(), ptr::null_mut());
-        // SAFETY: the queue pair and its context live; the requests are read before this returns.
+        // SAFETY: the queue pair and its context are valid; the requests are read before this returns.
         let result = unsafe {
             let context = &*qp.as_ref().context;
             (context.ops.post_send)(qp.as_ptr(), &raw mut (*first).0, &raw mut bad)
@@ -685,23 +695,23 @@ impl QueuePair {
         self.qp.expect("it was made with the rest")
     }
 
-    /// Refuses what was asked for.
+    /// Rejects the request.
     pub(super) fn reject(&mut self, private_data: &[u8]) {
         self.destroy();
-        // Where it fails the peer hears nothing, and gives up by itself.
+        // If this fails the peer gets no answer, and times out.
         let _ = self.id.reject(private_data);
     }
 
-    /// Destroys the queue pair and what it is made of, in this order.
+    /// Destroys the queue pair and then its components, in order.
     fn destroy(&mut self) {
         let library = self.library;
         if self.qp.take().is_some() {
-            // SAFETY: it is this identifier's; nothing is posted to it any more.
+            // SAFETY: it belongs to this identifier, and nothing uses it any more.
             unsafe { (library.rdma_destroy_qp)(self.id.raw.as_ptr()) }
         }
         let Parts { pd, completions, received, worked, receives, works, shared } =
             std::mem::take(&mut self.parts);
-        // SAFETY: each is destroyed once, after what uses it; events that were got are acknowledged.
+        // SAFETY: each is destroyed once, after its users; all notifications have been acknowledged.
         unsafe {
             for cq in [received, worked].into_iter().flatten() {
                 (library.ibv_destroy_cq)(cq.as_ptr());
@@ -719,7 +729,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // The fields follow in their order.
+        // The fields are dropped afterwards, in their order.
         self.destroy();
     }
 }
@@ -745,17 +755,17 @@ fn request(posting: &Posting, region: &Region) -> (sys::SendWr, sys::Sge) {
     (request, region.part(posting.offset, posting.length))
 }
 
-/// A status of a completion in words (`enum ibv_wc_status`).
+/// The description of a completion's status (`enum ibv_wc_status`).
 fn status_words(status: c_int, vendor_error: u32) -> String {
     let words = match status {
         1 => "a message is longer than its receive",
-        4 => "this end's memory may not be used so",
+        4 => "local protection error: a wrong key, address or length on this side",
         5 => "flushed",
-        9 => "the other end calls a request invalid",
-        10 => "the other end's memory may not be used so: a wrong key, address or length",
-        11 => "the other end has failed",
-        12 => "the other end does not answer",
-        13 => "the other end posts no receives",
+        9 => "the peer reports an invalid request",
+        10 => "remote access error: a wrong key, address or length of the peer's memory",
+        11 => "the peer has failed",
+        12 => "the peer does not answer",
+        13 => "the peer posts no receives",
         _ => return format!("status {status} (vendor's {vendor_error:#x})"),
     };
     words.to_owned()

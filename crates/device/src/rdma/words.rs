@@ -1,25 +1,27 @@
-//! Errors of the libraries in words that say what to do.
+//! Error messages for the libraries' errors, with a remedy.
 
 use std::io;
 
-/// An error of a listener or an endpoint, and what to do about it.
+/// The message for an error of a listener or an endpoint, with a remedy.
 pub fn words(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::ENOMEM) => {
-            "the limit of locked memory may be too low: ulimit -l, LimitMEMLOCK= of a service"
+            "the limit on locked memory may be too low: ulimit -l, or LimitMEMLOCK= of the service"
         }
         Some(libc::EPERM | libc::EACCES) => {
-            "this process may not use /dev/infiniband: its owner, mode, or the DeviceAllow= of a service"
+            "this process may not use /dev/infiniband: check its owner and mode, or the \
+             DeviceAllow= of the service"
         }
         Some(libc::ENOENT) => {
-            "/dev/infiniband/rdma_cm is not there: modprobe rdma_ucm; in a container it must be let in"
+            "/dev/infiniband/rdma_cm does not exist: modprobe rdma_ucm; a container must be given \
+             the device"
         }
         Some(libc::ENODEV) => {
-            "no RDMA device of this machine is used for it: rdma link shows them, and modprobe rdma_ucm lets \
-             programs use them"
+            "no RDMA device of this machine serves the address: rdma link lists the devices, and \
+             modprobe rdma_ucm lets programs use them"
         }
         Some(libc::EMFILE | libc::ENFILE) => {
-            "too many open files: ulimit -n, LimitNOFILE= of a service"
+            "too many open files: ulimit -n, or LimitNOFILE= of the service"
         }
         _ => return error.to_string(),
     };

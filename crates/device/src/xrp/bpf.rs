@@ -1,4 +1,4 @@
-//! The system call `bpf`: programs, arenas, struct_ops.
+//! The system call `bpf`: loads programs, creates arenas, registers struct_ops.
 
 use std::ffi::CString;
 use std::io;
@@ -22,7 +22,7 @@ const ATTACH_STRUCT_OPS: u32 = 44;
 const F_MMAPABLE: u32 = 1 << 10;
 const F_LINK: u32 = 1 << 13;
 const F_VTYPE_BTF_OBJ_FD: u32 = 1 << 15;
-/// Room for what the verifier says.
+/// Size of the verifier's log.
 const LOG_BYTES: usize = 1 << 20;
 /// How often a program is loaded whose verification a signal breaks off; libbpf does the same.
 const ATTEMPTS: u32 = 5;
@@ -55,44 +55,44 @@ impl Attributes {
     }
 
     /// # Safety
-    /// What the attributes point to is as long as the command takes it for.
+    /// The memory that the attributes point to is valid, and as long as the command expects.
     unsafe fn call(&mut self, command: i32) -> io::Result<i32> {
         let size = size_of_val(&self.0);
-        // SAFETY: the attributes are of this size, and by the caller all that they point to is there.
+        // SAFETY: the attributes have this size, and the caller guarantees the memory that they point to.
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), size) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
     }
 
     /// # Safety
-    /// As [`call`](Self::call), of a command that gives a descriptor.
+    /// As [`call`](Self::call), for a command that returns a descriptor.
     unsafe fn open(&mut self, command: i32) -> io::Result<OwnedFd> {
-        // SAFETY: the caller's; the descriptor is new and nobody else's.
+        // SAFETY: as the caller guarantees; the descriptor is new and has no other owner.
         unsafe { Ok(OwnedFd::from_raw_fd(self.call(command)?)) }
     }
 }
 
-/// Makes an arena of so many pages for a mapping at `address`.
+/// Creates an arena of `pages` pages for a mapping at `address`.
 pub(super) fn arena(pages: u32, address: u64) -> io::Result<OwnedFd> {
     let mut attributes = Attributes::new()
         .u32(0, MAP_TYPE_ARENA)
         .u32(12, pages)
         .u32(16, F_MMAPABLE)
         .u64(64, address);
-    // SAFETY: it points to nothing.
+    // SAFETY: the attributes contain no pointers.
     unsafe { attributes.open(MAP_CREATE) }
 }
 
-/// The types of a loaded module.
+/// A descriptor of the types of a loaded module.
 pub(super) fn module_types(name: &str) -> io::Result<OwnedFd> {
     let mut id = 0;
     loop {
         let mut next = Attributes::new().u32(0, id);
-        // SAFETY: it points to nothing.
+        // SAFETY: the attributes contain no pointers.
         unsafe { next.call(BTF_GET_NEXT_ID)? };
         id = (next.0[0] >> 32) as u32;
-        // SAFETY: it points to nothing.
+        // SAFETY: the attributes contain no pointers.
         let types = match unsafe { Attributes::new().u32(0, id).open(BTF_GET_FD_BY_ID) } {
-            // Another process has just let it go.
+            // The module was unloaded in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             types => types?,
         };
@@ -105,7 +105,7 @@ pub(super) fn module_types(name: &str) -> io::Result<OwnedFd> {
             .u32(0, types.as_raw_fd() as u32)
             .u32(4, size_of_val(&info) as u32)
             .pointer(8, info.as_mut_ptr());
-        // SAFETY: `info` is as long as said, and the name in it.
+        // SAFETY: `info` has the given length, and so does the name buffer in it.
         unsafe { attributes.call(OBJ_GET_INFO_BY_FD)? };
         if found.split(|byte| *byte == 0).next() == Some(name.as_bytes()) {
             return Ok(types);
@@ -113,7 +113,7 @@ pub(super) fn module_types(name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Types of nobody, which maps of struct_ops must have.
+/// Minimal types of our own, because struct_ops maps must refer to some.
 fn own_types() -> io::Result<OwnedFd> {
     // A header, the type `int`, its name.
     let mut types = vec![0x9f, 0xeb, 1, 0];
@@ -123,7 +123,7 @@ fn own_types() -> io::Result<OwnedFd> {
     types.extend(b"\0int\0");
     let len = types.len() as u32;
     let mut attributes = Attributes::new().pointer(0, types.as_ptr()).u32(16, len);
-    // SAFETY: it points to so many bytes.
+    // SAFETY: the pointer refers to so many bytes.
     unsafe { attributes.open(BTF_LOAD) }
 }
 
@@ -145,11 +145,11 @@ fn is_of_the_moment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EAGAIN | EMFILE | ENFILE | ENOMEM | EPERM))
 }
 
-/// Loads a program for the first member of a struct_ops type of a module.
+/// Loads a program that implements the first member of a module's struct_ops type.
 ///
 /// # Errors
-/// The kernel's, with the end of what its verifier says: [`InvalidData`](io::ErrorKind::InvalidData) if
-/// that is why.
+/// The kernel's error, with the end of the verifier's log: [`InvalidData`](io::ErrorKind::InvalidData) if the
+/// verifier refuses the program.
 pub(super) fn program(
     instructions: &[[u8; 8]],
     structure: u32,
@@ -172,7 +172,7 @@ pub(super) fn program(
         if level > 0 {
             attributes = attributes.pointer(32, log.as_mut_ptr());
         }
-        // SAFETY: instructions, licence, log and descriptors live, and are as long as said.
+        // SAFETY: instructions, licence, log and descriptors are valid and as long as stated.
         unsafe { attributes.open(PROG_LOAD) }
     };
     let error = match despite_signals(|| load(0, &mut [])) {
@@ -180,7 +180,7 @@ pub(super) fn program(
         Err(error) => error,
     };
     let mut log = vec![0; LOG_BYTES];
-    // Once more, to hear why. A log without room for all keeps the end.
+    // Load again to get the verifier's log. If the log is too short it keeps the end.
     if let Ok(program) = despite_signals(|| load(1, &mut log)) {
         return Ok(program);
     }
@@ -192,8 +192,8 @@ pub(super) fn program(
     Err(io::Error::new(kind, format!("{error}: {end}")))
 }
 
-/// Registers a value of a struct_ops type: `size` bytes, in which `data` is behind 64 that are the
-/// kernel's. It is registered as long as the descriptor is open.
+/// Registers a value of a struct_ops type. It has `size` bytes: 64 of the kernel's, then `data`. It stays registered as
+/// long as the descriptor is open.
 pub(super) fn register(
     value_type: u32,
     size: u32,
@@ -210,7 +210,7 @@ pub(super) fn register(
         .u32(48, types.as_raw_fd() as u32)
         .u32(60, value_type)
         .fd(72, module);
-    // SAFETY: it points to nothing.
+    // SAFETY: the attributes contain no pointers.
     let map = unsafe { attributes.open(MAP_CREATE)? };
     let mut value = vec![0; size as usize];
     let place = value.get_mut(64..64 + data.len());
@@ -223,7 +223,7 @@ pub(super) fn register(
     // SAFETY: the map has keys of 4 bytes and values of `size`.
     unsafe { attributes.call(MAP_UPDATE_ELEM)? };
     let mut attributes = Attributes::new().u32(0, map.as_raw_fd() as u32).u32(8, ATTACH_STRUCT_OPS);
-    // SAFETY: it points to nothing.
+    // SAFETY: the attributes contain no pointers.
     unsafe { attributes.open(LINK_CREATE) }
 }
 

@@ -1,4 +1,4 @@
-//! Types of the running kernel and of its modules (BTF): just enough to find some by their names.
+//! Types of the running kernel and of its modules (BTF): just enough to find types by name.
 
 use std::io;
 use std::path::Path;
@@ -9,11 +9,11 @@ const STRUCT: u32 = 4;
 const FUNCTION: u32 = 12;
 const HEADER_BYTES: usize = 24;
 
-/// What the types of a module are numbered after: those of the kernel.
+/// The kernel's types, after which the types of modules are numbered.
 #[derive(Debug, Default)]
 pub(super) struct Base {
     types: u32,
-    /// Those that both have are here only.
+    /// The kernel's strings, which precede those of a module.
     strings: Vec<u8>,
 }
 
@@ -31,9 +31,9 @@ struct Type<'a> {
     kind: u32,
     name: &'a [u8],
     size: u32,
-    /// What follows it.
+    /// The data that follows the type's header.
     rest: &'a [u8],
-    /// Whether offsets of members share their word with the width of a bit field.
+    /// Whether the word of a member's offset also holds the width of a bit field.
     has_bit_fields: bool,
 }
 
@@ -61,12 +61,12 @@ fn once(
 }
 
 impl Btf {
-    /// Those of `/sys/kernel/btf/NAME`; of a module after `base`.
+    /// Reads the types in `/sys/kernel/btf/NAME`; those of a module are numbered after `base`.
     pub(super) fn read(name: &str, base: Arc<Base>) -> io::Result<Btf> {
         let path = Path::new("/sys/kernel/btf").join(name);
         let bytes = std::fs::read(path)?;
         let parsed = Btf::parse(&bytes, base);
-        parsed.ok_or_else(|| io::Error::other(format!("the types of {name} make no sense")))
+        parsed.ok_or_else(|| io::Error::other(format!("the BTF of {name} is invalid")))
     }
 
     fn parse(bytes: &[u8], base: Arc<Base>) -> Option<Btf> {
@@ -83,7 +83,7 @@ impl Btf {
         Some(Btf { types: section(8)?, strings: section(16)?, base })
     }
 
-    /// What modules are numbered after.
+    /// These types as the base of modules.
     pub(super) fn as_base(&self) -> Arc<Base> {
         Arc::new(Base { types: self.types().count() as u32, strings: self.strings.clone() })
     }
@@ -122,17 +122,17 @@ impl Btf {
         self.types().find(|found| found.kind == kind && found.name == name.as_bytes())
     }
 
-    /// Number and size of a structure.
+    /// Type id and size of a structure.
     pub(super) fn structure(&self, name: &str) -> Option<(u32, u32)> {
         self.find(STRUCT, name).map(|found| (found.id, found.size))
     }
 
-    /// Number of a function.
+    /// Type id of a function.
     pub(super) fn function(&self, name: &str) -> Option<u32> {
         self.find(FUNCTION, name).map(|found| found.id)
     }
 
-    /// Where a member of a structure is, in bytes.
+    /// Offset of a member of a structure in bytes.
     pub(super) fn member(&self, structure: &str, member: &str) -> Option<u32> {
         let found = self.find(STRUCT, structure)?;
         let (members, _) = found.rest.as_chunks::<12>();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_bytes_are_types_or_none() {
+    fn any_bytes_are_parsed_as_types_or_refused() {
         let mut header = vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0];
         for word in [0u32, 24, 24, 8] {
             header.extend(word.to_le_bytes());
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(btf.structure("a"), Some((1, 16)));
         assert_eq!(btf.member("a", "b"), Some(8));
         assert_eq!((btf.member("a", "c"), btf.function("a")), (None, None));
-        // A module's struct "c", whose member has a name of the kernel.
+        // A module's struct "c", with a member whose name is in the kernel's strings.
         let mut module = vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0];
         for word in [0u32, 24, 24, 3, 9, 4 << 24 | 1, 4, 3, 0, 16] {
             module.extend(word.to_le_bytes());

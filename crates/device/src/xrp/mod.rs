@@ -1,7 +1,7 @@
 //! Chains in the kernel: a domain of the module `bpfof_xrp` (`kernel/`, docs/kernel.md).
 //!
-//! A domain is a drive, an arena that the process shares with the kernel, the maps of files, and
-//! functions as eBPF of the kernel. This one has a single slot: it runs one chain at a time.
+//! A domain consists of a drive, an arena that the process shares with the kernel, file maps, and functions as kernel
+//! eBPF programs. This one has a single slot: it runs one chain at a time.
 #![allow(unsafe_code)]
 
 mod bpf;
@@ -15,24 +15,24 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The module, and its device.
+/// Names of the module and its device.
 const MODULE: &str = "bpfof_xrp";
 const DEVICE: &str = "/dev/bpfof-xrp";
 
 /// `BPFOF_XRP_VERSION` and the limits of kernel/bpfof_xrp.h.
 const VERSION: u32 = 1;
-/// Bytes of the arena that a slot takes.
+/// Bytes of the arena for each slot.
 pub const SLOT_BYTES: usize = 0x28000;
-/// Functions of a domain.
+/// Maximum functions of a domain.
 pub const FUNCTIONS_MAX: u32 = 64;
-/// Files of a domain.
+/// Maximum files of a domain.
 pub const FILES_MAX: u32 = 1024;
-/// Files of one chain.
+/// Maximum files of one chain.
 pub const CHAIN_FILES: usize = 16;
-/// Hops of one chain; user space goes on behind them.
+/// Maximum hops of one chain in the kernel; user space continues the chain after them.
 pub const HOPS_MAX: u32 = 64;
 
-// _IOWR('B', 0xe0, struct bpfof_xrp_create) and so on.
+// _IOWR('B', 0xe0, struct bpfof_xrp_create), and likewise.
 const IOC_CREATE: u64 = ioc(3, 0xe0, size_of::<Create>());
 const IOC_FILE: u64 = ioc(1, 0xe1, size_of::<FileMap>());
 const IOC_RUN: u64 = ioc(3, 0xe2, size_of::<Run>());
@@ -118,7 +118,7 @@ struct Run {
 const _: () = assert!(size_of::<Create>() == 32 && size_of::<FileMap>() == 32);
 const _: () = assert!(size_of::<Run>() == 72 + 16 * CHAIN_FILES);
 
-/// A chain for the kernel.
+/// A chain to run in the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct XrpChain<'a> {
     /// The function's number in the domain.
@@ -129,9 +129,9 @@ pub struct XrpChain<'a> {
     pub first: (u32, u64, u32),
     /// Bytes of scratch.
     pub scratch_bytes: u32,
-    /// The longest answer that is wanted, in bytes.
+    /// The longest answer that is accepted, in bytes.
     pub answer_max: u32,
-    /// Units of processor time that its calls may take.
+    /// Units of processor time that its calls may use.
     pub units: u64,
     /// Bytes that it may read.
     pub bytes: u64,
@@ -142,42 +142,42 @@ pub struct XrpChain<'a> {
 pub enum XrpEnd {
     /// With an answer of so many bytes in scratch, after so many hops.
     Done {
-        /// Of the answer.
+        /// Length of the answer.
         length_bytes: u32,
-        /// Done.
+        /// Hops done.
         hops: u32,
     },
-    /// Behind a hop: the reads that the context asks for are left to user space.
+    /// After a hop: user space must continue with the reads that the context requests.
     Continue {
-        /// Done.
+        /// Hops done.
         hops: u32,
-        /// Units that are left.
+        /// Units left.
         units: u64,
-        /// Bytes that may still be read.
+        /// Bytes that the chain may still read.
         bytes: u64,
     },
-    /// User space must run it from its start.
+    /// User space must run the chain from its start.
     Restart,
 }
 
-/// An arena of one slot, mapped where its lower address bits are offsets.
+/// An arena of one slot, mapped so that the lower address bits are offsets in the arena.
 #[derive(Debug)]
 struct Mapping {
     address: NonNull<u8>,
     map: OwnedFd,
 }
 
-// SAFETY: the mapping is the process's, not a thread's.
+// SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl Send for Mapping {}
 
-/// What arenas are aligned to: their addresses have 32 bits.
+/// Alignment of arenas: offsets in them have 32 bits.
 const ALIGN: usize = 1 << 32;
 
 impl Mapping {
     fn new() -> io::Result<Mapping> {
         let reserve = || {
             let (access, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: a new mapping, of nothing.
+            // SAFETY: a new mapping, which replaces none.
             unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
@@ -198,18 +198,18 @@ impl Mapping {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED | libc::MAP_FIXED;
             let at = found.with_addr(start);
-            // SAFETY: the place is inside what was reserved above and nobody uses.
+            // SAFETY: the range lies in the reservation above, which is not in use.
             let at = unsafe { libc::mmap(at, SLOT_BYTES, access, flags, map.as_raw_fd(), 0) };
             match NonNull::new(at.cast::<u8>()) {
                 Some(address) if at != libc::MAP_FAILED => Ok(Mapping { address, map }),
                 _ => Err(io::Error::last_os_error()),
             }
         });
-        // What was reserved around it is given back.
+        // Unmap the rest of the reservation.
         let end = start + if mapped.is_ok() { SLOT_BYTES } else { 0 };
         for (from, to) in [(found.addr(), start), (end, found.addr() + 2 * ALIGN)] {
             if to > from {
-                // SAFETY: reserved above, and nobody uses it.
+                // SAFETY: reserved above and not in use.
                 unsafe { libc::munmap(found.with_addr(from), to - from) };
             }
         }
@@ -219,17 +219,17 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and borrowed by nobody.
+        // SAFETY: mapped in `new`, and not borrowed any more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), SLOT_BYTES) };
     }
 }
 
-/// What of the module's types is needed.
+/// The types of the module that a domain needs.
 #[derive(Debug)]
 struct ModuleTypes {
     descriptor: OwnedFd,
     structure: u32,
-    /// Number and size.
+    /// Type id and size.
     value: (u32, u32),
     kfuncs: Vec<u32>,
 }
@@ -251,7 +251,7 @@ impl ModuleTypes {
     }
 }
 
-/// A function as the kernel takes it.
+/// A function in the form that the kernel takes.
 #[derive(Clone, Copy, Debug)]
 pub struct XrpFunction<'a> {
     /// Its instructions, for this arena and these kfuncs.
@@ -265,7 +265,7 @@ pub struct XrpFunction<'a> {
 /// A domain with one slot.
 #[derive(Debug)]
 pub struct XrpDomain {
-    /// Functions end before the domain does.
+    /// Declared first: functions must be dropped before the device.
     functions: Vec<Option<OwnedFd>>,
     device: File,
     mapping: Mapping,
@@ -281,10 +281,10 @@ impl XrpDomain {
         Path::new(DEVICE).exists()
     }
 
-    /// A domain over the block device of a whole namespace, for functions that call these kfuncs.
+    /// A domain on the block device of a whole namespace, for functions that call these kfuncs.
     ///
     /// # Errors
-    /// The module is not there or refuses the drive; the process may not load eBPF.
+    /// The module is not loaded or rejects the drive, or the process may not load eBPF.
     pub fn new(drive: &Path, kfuncs: &[&str]) -> io::Result<XrpDomain> {
         let device = File::options().read(true).write(true).open(DEVICE)?;
         let types = ModuleTypes::find(kfuncs)?;
@@ -303,7 +303,7 @@ impl XrpDomain {
         Ok(XrpDomain { functions: Vec::new(), device, mapping, types, id, block_bytes })
     }
 
-    /// The descriptor of the arena, and the kfuncs' numbers in the order in which they were named.
+    /// The descriptor of the arena, and the kfuncs' type ids in the order of their names in [`new`](Self::new).
     #[must_use]
     pub fn relocations(&self) -> (i32, &[u32]) {
         (self.mapping.map.as_raw_fd(), &self.types.kfuncs)
@@ -315,16 +315,16 @@ impl XrpDomain {
         self.block_bytes
     }
 
-    /// Gives the kernel a function; its number.
+    /// Adds a function to the domain; returns its number.
     ///
     /// # Errors
-    /// The kernel's, with what its verifier says; too many functions. What is refused each time is
-    /// [`InvalidData`](io::ErrorKind::InvalidData).
+    /// The kernel's error, with the verifier's message, or too many functions. A program that is refused each time
+    /// is [`InvalidData`](io::ErrorKind::InvalidData).
     pub fn add_function(&mut self, function: &XrpFunction<'_>) -> io::Result<u32> {
         let free = self.functions.iter().position(Option::is_none);
         let number = free.unwrap_or(self.functions.len()) as u32;
         if number == FUNCTIONS_MAX {
-            return Err(io::Error::other("a domain has no more than 64 functions"));
+            return Err(io::Error::other("a domain has at most 64 functions"));
         }
         let ModuleTypes { descriptor, structure, value, .. } = &self.types;
         let module = descriptor.as_fd();
@@ -344,17 +344,17 @@ impl XrpDomain {
         Ok(number)
     }
 
-    /// Takes a function back.
+    /// Removes a function.
     pub fn remove_function(&mut self, number: u32) {
         if let Some(place) = self.functions.get_mut(number as usize) {
             *place = None;
         }
     }
 
-    /// Sets the map of a file; without extents takes it away.
+    /// Sets the map of a file, or removes it if `extents` is empty.
     ///
     /// # Errors
-    /// What the module refuses.
+    /// The module's error.
     pub fn set_file(
         &mut self,
         file: u32,
@@ -372,17 +372,17 @@ impl XrpDomain {
         ioctl(&self.device, IOC_FILE, &raw mut map)
     }
 
-    /// The memory of the slot, from guest address 0 on, while no chain runs.
+    /// The memory of the slot from guest address 0 on. No chain is running.
     pub fn slot(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping has so many bytes, and the kernel uses it during `run` only, which
-        // borrows the domain as well. Chains that a signal has cut short end before `run` returns.
+        // SAFETY: the mapping has so many bytes, and the kernel uses it only during `run`, which also borrows the
+        // domain mutably. A chain that a signal interrupts ends before `run` returns.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.address.as_ptr(), SLOT_BYTES) }
     }
 
     /// Runs a chain in the slot, and waits for its end.
     ///
     /// # Errors
-    /// What the module refuses.
+    /// The module's error.
     pub fn run(&mut self, chain: &XrpChain<'_>) -> io::Result<XrpEnd> {
         let (file, offset, size) = chain.first;
         let mut run = Run {
@@ -411,25 +411,24 @@ impl XrpDomain {
 }
 
 fn ioctl<T>(device: &File, request: u64, argument: *mut T) -> io::Result<()> {
-    // SAFETY: the descriptor is the module's, whose request says the size of the argument.
+    // SAFETY: the descriptor is the module's, and the request encodes the size of the argument.
     match unsafe { libc::ioctl(device.as_raw_fd(), request as _, argument) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Where members of the driver's structures are, in bytes, by the types of the running kernel; None if they do
-/// not say.
+/// Offsets of members of the driver's structures in bytes, from the types of the running kernel; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverOffsets {
     /// The lock of a submission queue: `nvme_queue.sq_lock`.
     pub submission_lock: Option<u32>,
-    /// What a drive said of a request: `nvme_request.status`.
+    /// The status that a drive returned for a request: `nvme_request.status`.
     pub status: Option<u32>,
 }
 
 impl DriverOffsets {
-    /// Those of the running kernel, whose drivers may be modules.
+    /// The offsets in the running kernel, whose drivers may be modules.
     #[must_use]
     pub fn find() -> Self {
         let Ok(kernel) = Btf::read("vmlinux", Arc::default()) else { return Self::default() };

@@ -1,4 +1,5 @@
-//! An arena between guard pages and other arenas, for functions that try to leave theirs.
+//! An arena between guard pages and other arenas, for functions that try to access memory outside
+//! of it.
 #![allow(unsafe_code)]
 
 use crate::abi;
@@ -8,20 +9,20 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// Pages are that large at most: what is protected begins and ends at a multiple of it.
+/// Maximum size of a page: protected ranges begin and end at multiples of it.
 const PAGE_BYTES: usize = 4096;
-/// An arena with its workspace.
+/// Size of an arena with its workspace.
 const WHOLE_BYTES: usize = abi::WORKSPACE_BYTES + abi::ARENA_BYTES;
-/// Three arenas with a page before and behind each.
+/// Size of three arenas with a page before and after each.
 const ALL_BYTES: usize = PAGE_BYTES + 3 * (WHOLE_BYTES + PAGE_BYTES);
-/// What the neighbours are full of.
+/// The neighbours are filled with this byte.
 const CANARY: u8 = 0xa5;
 
 const _: () = assert!(abi::ARENA_BYTES.is_multiple_of(PAGE_BYTES));
 
 struct Guarded {
     mapping: Allocation,
-    /// The second of three.
+    /// The second of the three arenas.
     arena: ManuallyDrop<Arena>,
 }
 
@@ -29,11 +30,11 @@ thread_local! {
     static GUARDED: RefCell<Guarded> = RefCell::new(Guarded::new());
 }
 
-/// Gives an arena of which the workspace is there if it is the lowest that may be accessed, and
-/// the data area has so many pages: an access to more ends the process.
+/// Calls with an arena whose workspace is accessible if `lowest` is its start, and whose data area
+/// has this many accessible pages. An access to the rest of the arena ends the process.
 ///
 /// # Panics
-/// If the arenas before and behind have changed afterwards.
+/// If the arenas before and after it have changed.
 pub(super) fn with_arena(lowest: u64, pages: usize, call: impl FnOnce(&mut Arena, Limit)) {
     GUARDED.with_borrow_mut(|guarded| guarded.run(lowest, pages, call));
 }
@@ -44,7 +45,7 @@ impl Guarded {
         let start = mapping.as_mut_ptr::<u8>();
         let place = |index| start.wrapping_add(Guarded::offset(index));
         for index in 0..3 {
-            // SAFETY: the three places are in the mapping, whose memory nobody uses yet.
+            // SAFETY: the three places are in the mapping, whose memory is not used yet.
             unsafe { region::protect(place(index), WHOLE_BYTES, Protection::READ_WRITE) }
                 .expect("memory");
         }
@@ -58,7 +59,7 @@ impl Guarded {
         Guarded { mapping, arena }
     }
 
-    /// Where an arena begins in the mapping.
+    /// Offset of an arena in the mapping.
     fn offset(index: usize) -> usize {
         PAGE_BYTES + index * (WHOLE_BYTES + PAGE_BYTES)
     }
@@ -77,7 +78,7 @@ impl Guarded {
         }
     }
 
-    /// Makes inaccessible what a call may not access.
+    /// Makes the memory inaccessible that a call may not access.
     fn protect(&mut self, lowest: u64, visible: usize) {
         let start = self.mapping.as_mut_ptr::<u8>().wrapping_add(Guarded::offset(1));
         let workspace =
@@ -88,9 +89,9 @@ impl Guarded {
         parts.push((data, visible, Protection::READ_WRITE));
         parts.push((data.wrapping_add(visible), hidden, Protection::NONE));
         for (at, len, protection) in parts.into_iter().filter(|(_, len, _)| *len > 0) {
-            // SAFETY: whole pages of the arena's place in the mapping; the arena is borrowed
-            // mutably, so nobody has a slice of them, and until the next call all that use it
-            // stay below its limit.
+            // SAFETY: whole pages of the arena's place in the mapping. The arena is borrowed
+            // mutably, so no slice of them exists, and until the next call all uses stay below its
+            // limit.
             unsafe { region::protect(at, len, protection) }.expect("pages of the mapping");
         }
     }
@@ -116,7 +117,8 @@ mod tests {
         });
     }
 
-    /// What an access to a guard page does to the process: it is run in a child, by its name.
+    /// An access to a guard page ends the process, so the test runs itself, by its name, as a
+    /// child.
     #[test]
     #[cfg_attr(not(target_arch = "x86_64"), ignore = "an emulated program cannot start itself")]
     fn guards_are_where_the_arena_ends() {
@@ -125,8 +127,8 @@ mod tests {
             let offset: isize = offset.parse().expect("a number");
             with_arena(abi::GUEST_BASE, 2, |arena, _| {
                 let byte = arena.data_ptr().wrapping_offset(offset);
-                // SAFETY: inside of what is mapped; if it is not accessible, the process ends,
-                // which is what the parent looks for.
+                // SAFETY: inside of the mapping; if the byte is not accessible, the process
+                // ends, which the parent expects.
                 unsafe { byte.write_volatile(1) }
             });
             return;

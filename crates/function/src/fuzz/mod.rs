@@ -1,4 +1,4 @@
-//! Entry points for fuzzing, also run by unit tests so that they stay green.
+//! Entry points for fuzzing. Unit tests run them as well, so that they stay green.
 
 mod guarded;
 mod repair;
@@ -15,16 +15,16 @@ use crate::{Arena, Environment, Exit, Fault, Limit, NativeFunction, Object, Prog
 use crate::{Map, MapDefinition, MapKind};
 use repair::{repair, scan};
 
-/// Units that a call of a fuzzed program may take.
+/// Budget of a call of a fuzzed program, in units.
 const BUDGET: i64 = 50_000;
 
-/// The same program with static data, of which the first `constant_bytes` are constants.
+/// Adds static data to a program; the first `constant_bytes` of it are constants.
 #[must_use]
 pub fn with_statics(program: Program, image: Vec<u8>, constant_bytes: usize) -> Program {
     program.with_statics(Statics::new(image, constant_bytes))
 }
 
-/// Any bytes are an object, whose functions run on both engines alike, or an error; never a panic.
+/// Any bytes are an object, whose functions run alike on both engines, or an error; never a panic.
 pub fn object(data: &[u8]) {
     if let Ok(object) = Object::parse(data) {
         assert!(!object.entries().is_empty());
@@ -34,8 +34,8 @@ pub fn object(data: &[u8]) {
     }
 }
 
-/// Any instruction stream that passes the checks runs on both engines, which agree on the result,
-/// the fault, the budget and every byte of memory, and touch nothing beyond the limit of the call.
+/// Any instruction stream that passes the checks runs on both engines. They agree on the result, the fault, the budget
+/// and every byte of memory, and access nothing beyond the limit of the call.
 ///
 /// The first byte selects how much of the data area the call may see; the rest is code.
 pub fn differential(data: &[u8]) {
@@ -51,11 +51,11 @@ pub fn differential(data: &[u8]) {
     }
 }
 
-/// Any instruction stream that passes the checks runs as eBPF of the kernel as it does in the
-/// interpreter: result, fault, budget and memory. Code that the kernel would refuse panics.
+/// Any instruction stream that passes the checks runs as kernel eBPF as it does in the interpreter: same result, fault,
+/// budget and memory. Code that the kernel would refuse panics.
 ///
-/// The first byte selects how much of the data area the call may see; the rest is code. How many programs
-/// were compared.
+/// The first byte selects how much of the data area the call may see; the rest is code. Returns how many programs were
+/// compared.
 pub fn kernel(data: &[u8]) -> u32 {
     let Some((&visible, code)) = data.split_first() else { return 0 };
     let mut compared = 0;
@@ -69,7 +69,7 @@ pub fn kernel(data: &[u8]) -> u32 {
     compared
 }
 
-/// Whether the program could be rewritten.
+/// Compares one program; returns whether it could be rewritten.
 fn compare_kernel(visible: usize, program: &Program) -> bool {
     let Ok(translated) = KernelProgram::translate(program) else { return false };
     let mut end = KernelEnd::Helper;
@@ -77,22 +77,21 @@ fn compare_kernel(visible: usize, program: &Program) -> bool {
         end = kernel::machine::run(program, &translated, arena, limit, budget);
         Ok(Exit::Return(0))
     });
-    // What it has done until then counts for nothing: the chain is run again.
+    // The effects of this run do not matter: the chain is run again.
     let KernelEnd::Same(outcome) = end else { return true };
     let expected = run(visible, |arena, limit, budget| {
         observe(program, arena, limit, budget, &mut Surroundings::new()).outcome
     });
-    assert_eq!(expected.0.0, outcome, "the kernel has another outcome: {program:?}");
-    assert_eq!(expected.0.1, actual.0.1, "the kernel has another budget: {program:?}");
+    assert_eq!(expected.0.0, outcome, "the kernel has a different outcome: {program:?}");
+    assert_eq!(expected.0.1, actual.0.1, "the kernel has a different budget: {program:?}");
     let differs = expected.1.bytes().iter().zip(actual.1.bytes()).position(|(a, b)| a != b);
-    assert_eq!(differs, None, "the kernel has other memory: {program:?}");
+    assert_eq!(differs, None, "the kernel has different memory: {program:?}");
     assert!(expected.1.workspace() == actual.1.workspace(), "another workspace: {program:?}");
     true
 }
 
-/// Whatever an instruction stream that passes the checks does in native code, it reads and writes
-/// nothing but what the call may access: all around it are pages that end the process, and behind
-/// those the arenas of others.
+/// An instruction stream that passes the checks accesses, in native code, only the memory that the call may access.
+/// That memory is surrounded by pages that end the process when accessed, and behind these by other arenas.
 ///
 /// The first byte selects how many pages of data the call may see; the rest is code.
 pub fn hostile(data: &[u8]) {
@@ -111,7 +110,7 @@ pub fn hostile(data: &[u8]) {
     }
 }
 
-/// Any bytes are decompressed, or not; nothing is written but the room for the result.
+/// Any bytes are decompressed or refused; nothing outside of the room for the result is written.
 ///
 /// The first byte selects the format, the next two the room; the rest is the block.
 pub fn decompress(data: &[u8]) {
@@ -137,17 +136,17 @@ pub fn decompress(data: &[u8]) {
     };
     assert!(result as i64 == EINVAL || result <= room as u64, "{result} bytes in a room of {room}");
     let is_whole = memory[..to] == GUARD && memory[behind..from] == GUARD;
-    assert!(is_whole && memory[from..] == *block, "bytes beside the room were written");
+    assert!(is_whole && memory[from..] == *block, "bytes outside the room were written");
 }
 
-/// The data that a call sees: any few bytes, or up to a whole block.
+/// Number of data bytes that a call sees: any few bytes, or up to a whole block.
 fn visible_bytes(first: u8) -> usize {
     let first = usize::from(first);
     if first < 128 { first } else { (first - 127) * (abi::MAX_HOP_BYTES / 128) }
 }
 
-/// What is made of a stream of bytes: as it is, it is hardly ever a program, and a program is hardly
-/// ever a scan or a nest of loops.
+/// Programs made from a stream of bytes. The stream as it is is rarely a program, and a program is rarely a scan or a
+/// nest of loops.
 fn programs(first: u8, code: &[u8]) -> [Vec<u8>; 4] {
     [code.to_vec(), repair(code), scan(first, code), structured::program(code)]
 }
@@ -177,11 +176,11 @@ fn compare(visible: usize, program: &Program) {
     assert!(!differs, "the engines disagree on the workspace: {program:?}");
     if program.lowest_address() == abi::GUEST_BASE {
         let touched = actual.1.workspace().iter().any(|byte| *byte != 0);
-        assert!(!touched, "a workspace was written to that nobody asked for: {program:?}");
+        assert!(!touched, "a workspace was written that the function did not declare: {program:?}");
     }
 }
 
-/// Every other function is installed, and there is a map of each kind. Keeps the trace.
+/// An environment in which every other function is installed, with a map of each kind. Keeps the trace.
 struct Surroundings {
     said: Vec<(Vec<u8>, u64)>,
     maps: [Map; 2],
@@ -219,7 +218,7 @@ impl Environment for Surroundings {
     }
 }
 
-/// How a call ended, and what was left of the budget.
+/// The end of a call, and the rest of its budget.
 type Outcome = (Result<Exit, Fault>, i64);
 
 fn run(
@@ -259,7 +258,7 @@ mod tests {
         assert!(same > 600, "{same} were compared");
     }
 
-    /// Blocks with a few bytes of damage.
+    /// Blocks with a few damaged bytes.
     #[test]
     fn damaged_blocks_stay_in_their_room() {
         let records: Vec<u8> = (0..4000u32).flat_map(|i| (i * i / 7).to_le_bytes()).collect();
@@ -289,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A stream of bytes that repeats itself, for all that matters, never.
+    /// A pseudo-random stream of bytes with a period too long to matter.
     fn random_bytes(state: &mut u64, len: usize) -> Vec<u8> {
         (0..len)
             .map(|_| {
@@ -316,7 +315,7 @@ mod tests {
         assert!(scans > 100, "{scans} of 500");
     }
 
-    /// What the generator is there for: each of these is found among a few thousand programs.
+    /// The purpose of the generator: each of these occurs among a few thousand programs.
     #[test]
     fn structured_programs_begin_with_scans_of_both_signs() {
         let mut state = 3u64;

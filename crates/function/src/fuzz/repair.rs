@@ -1,11 +1,11 @@
-//! Random bytes bent towards programs.
+//! Turns random bytes into programs.
 
 use crate::abi;
 use crate::helper::Helper;
 
-/// Bends random bytes towards programs that pass the checks: opcodes to ones that exist, fields to
-/// what they allow, jumps to instructions, and an exit at the end. Every instruction of RFC 9669 is
-/// within its reach.
+/// Changes random bytes into code that is likely to pass the checks: opcodes that exist, fields
+/// with permitted values, jumps to instructions, and an exit at the end. Can produce every
+/// instruction of RFC 9669.
 pub(super) fn repair(code: &[u8]) -> Vec<u8> {
     let mut slots: Vec<[u8; 8]> = code.as_chunks::<8>().0.iter().take(64).copied().collect();
     slots.push(EXIT);
@@ -30,7 +30,7 @@ pub(super) fn repair(code: &[u8]) -> Vec<u8> {
 
 pub(super) const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// A repaired stream as what a loop does in each turn, in which r9 walks through the data.
+/// Makes the repaired stream the body of a loop in which r9 walks through the data.
 pub(super) fn scan(visible: u8, code: &[u8]) -> Vec<u8> {
     let body = repair(&code[..code.len().min(24 * 8)]);
     let (slots, _) = body.as_chunks::<8>();
@@ -41,7 +41,7 @@ pub(super) fn scan(visible: u8, code: &[u8]) -> Vec<u8> {
     for (pc, &slot) in body.iter().enumerate() {
         let is_tail = pc > 0 && body[pc - 1][0] == 0x18;
         let [opcode, registers, rest @ ..] = slot;
-        // What would write r9 writes r8.
+        // An instruction that would write r9 writes r8 instead.
         let dst = if !is_tail && registers & 0x0f == 9 { 8 } else { registers & 0x0f };
         let [r0, r1, r2, r3, r4, r5] = rest;
         scan.push([opcode, registers & 0xf0 | dst, r0, r1, r2, r3, r4, r5]);
@@ -56,14 +56,14 @@ pub(super) fn scan(visible: u8, code: &[u8]) -> Vec<u8> {
     scan.concat()
 }
 
-/// Everything but the target of a jump.
+/// Repairs a slot, except for the target of a jump.
 pub(super) fn repair_slot(slot: &mut [u8; 8], constant_fits: bool) {
     let [opcode, registers, o0, o1, i0, i1, i2, i3] = *slot;
     let (dst, src) = (registers & 0x0f, registers >> 4);
-    // Reading may name r10, writing may not.
+    // r10 may be read, but not written.
     let (read_dst, dst, src) = (dst % 11, dst % 10, src % 11);
     let immediate = [i0, i1, i2, i3];
-    // Most accesses near their base, or hardly any would be inside.
+    // Keeps most accesses near their base: otherwise hardly any would be inside.
     let offset = if i0 < 0xc0 { [o0, if o0 < 0x80 { 0 } else { 0xff }] } else { [o0, o1] };
     let make = |opcode: u8, dst: u8, src: u8, offset: [u8; 2], i: [u8; 4]| {
         [opcode, src << 4 | dst, offset[0], offset[1], i[0], i[1], i[2], i[3]]
@@ -71,7 +71,7 @@ pub(super) fn repair_slot(slot: &mut [u8; 8], constant_fits: bool) {
     const NONE: [u8; 4] = [0; 4];
     *slot = match opcode & 0x07 {
         0 if i3 & 0x0f == 0 => {
-            // The handle of a map, or the one behind the last.
+            // The handle of a map, or the handle behind the last one.
             make(0xb7, dst, 0, [0; 2], (abi::MAPS as u32 + u32::from(i0 % 3)).to_le_bytes())
         }
         0 if constant_fits => make(0x18, dst, 0, [0; 2], immediate),
@@ -130,7 +130,7 @@ pub(super) fn repair_arithmetic(slot: &[u8; 8], dst: u8, src: u8) -> [u8; 8] {
     }
 }
 
-/// Jumps and local calls go to an instruction, whatever their distance was.
+/// Makes jumps and local calls go to an instruction, whatever their distance was.
 pub(super) fn repair_target(slot: &mut [u8; 8], pc: usize, is_tail: &[bool]) {
     let [opcode, registers, o0, o1, i0, i1, i2, i3] = *slot;
     let is_call = opcode == 0x85 && registers == 0x10;

@@ -1,6 +1,6 @@
-//! Programs with a structure, made of bytes: loops in loops, strided loops of both signs, endless
-//! ones, loops that are entered in the middle and functions that begin with one, local calls, helpers
-//! and tail calls. What a random stream of instructions is hardly ever.
+//! Structured programs made from bytes: nested loops, strided loops of both signs, endless loops, loops that are
+//! entered in the middle, functions that begin with one, local calls, helpers and tail calls. A random stream of
+//! instructions rarely has these.
 
 use super::repair::{EXIT, repair_slot};
 use crate::abi;
@@ -8,14 +8,14 @@ use crate::helper::Helper;
 
 type Slot = [u8; 8];
 
-/// Slots of a program.
+/// Maximum slots of a program.
 const MAX_SLOTS: usize = 300;
-/// Functions of a program.
+/// Maximum functions of a program.
 const MAX_FUNCTIONS: u8 = 4;
-/// Loops in each other.
+/// Maximum nesting of loops.
 const MAX_DEPTH: u32 = 3;
 
-/// A program out of bytes; not all pass the checks.
+/// Makes a program from bytes; not all programs pass the checks.
 pub(super) fn program(data: &[u8]) -> Vec<u8> {
     let mut generator = Generator { choices: data, functions: 0, slots_left: 0 };
     generator.functions = 1 + generator.byte() % MAX_FUNCTIONS;
@@ -26,7 +26,7 @@ pub(super) fn program(data: &[u8]) -> Vec<u8> {
         code.extend(generator.elements(MAX_DEPTH));
         code.push(EXIT);
     }
-    // Until now a local call has the number of its function.
+    // So far the immediate of a local call is the number of its function.
     for (pc, slot) in code.iter_mut().enumerate() {
         if let [0x85, 0x10, _, _, function, ..] = *slot {
             let distance = starts[usize::from(function)] as i32 - pc as i32 - 1;
@@ -42,16 +42,16 @@ fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Slot {
     [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
 }
 
-/// Whether a slot is arithmetic or a load that writes a register.
+/// Whether a slot is arithmetic or a load that writes the register.
 fn writes(slot: &Slot, register: u8) -> bool {
     matches!(slot[0] & 0x07, 1 | 4 | 7) && slot[1] & 0x0f == register
 }
 
 struct Generator<'a> {
-    /// Zeroes follow when they are used up.
+    /// The bytes that make the choices. Zeroes follow when they are used up.
     choices: &'a [u8],
     functions: u8,
-    /// Of this function.
+    /// Slots left for the current function.
     slots_left: usize,
 }
 
@@ -66,13 +66,13 @@ impl Generator<'_> {
         all[usize::from(self.byte()) % all.len()]
     }
 
-    /// What stands behind each other, none or a few.
+    /// A sequence of up to a few elements.
     fn elements(&mut self, depth: u32) -> Vec<Slot> {
         let count = self.byte() % 4;
         (0..count).flat_map(|_| self.element(depth)).collect()
     }
 
-    /// Code that is entered at its first slot and left behind its last, or that ends the function.
+    /// Code that is entered at its first slot and left behind its last, or ends the function.
     fn element(&mut self, depth: u32) -> Vec<Slot> {
         let made = match self.byte() % 12 {
             0 | 1 => self.straight(),
@@ -94,7 +94,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Instructions that are no jumps, calls or constants of two slots.
+    /// Instructions other than jumps, calls and constants of two slots.
     fn straight(&mut self) -> Vec<Slot> {
         let count = 1 + self.byte() % 4;
         let slots = (0..count).map(|_| {
@@ -117,13 +117,13 @@ impl Generator<'_> {
         slot(0x85, 0, 0, 0, self.one_of(Helper::ALL) as i32)
     }
 
-    /// A branch over `offset` slots, by chance taken now and then.
+    /// A branch over `offset` slots, which is sometimes taken.
     fn branch(&mut self, offset: i16) -> Slot {
         let condition = self.one_of(&[0x15, 0x25, 0x35, 0x45, 0x55, 0x65, 0xa5, 0xc5]);
         slot(condition, self.byte() % 11, 0, offset, self.byte().into())
     }
 
-    /// A jump to the start of `body`, by a condition or for ever.
+    /// A jump to the start of `body`, conditional or not.
     fn back(&mut self, body: &[Slot]) -> Slot {
         let offset = -(body.len() as i16) - 1;
         match self.byte() % 4 {
@@ -148,7 +148,7 @@ impl Generator<'_> {
         [&[start][..], &body, &[back]].concat()
     }
 
-    /// A loop in which a register walks, through which memory is accessed.
+    /// A loop in which a register walks, and through which memory is accessed.
     fn strided(&mut self, depth: u32) -> Vec<Slot> {
         let register = 1 + self.byte() % 9;
         let other = if register == 8 { 7 } else { 8 };
@@ -166,13 +166,13 @@ impl Generator<'_> {
                 slot[1] = slot[1] & 0xf0 | other;
             }
         }
-        // Either may come first, and what is beside them before, between or behind.
+        // Either may come first. Other code comes before, between or after them.
         let mut both = [access, step];
         if self.byte() & 1 != 0 {
             both.reverse();
         }
         for slot in both {
-            // Not into an element: its jumps would lead elsewhere.
+            // Not inside of an element: its jumps would lead elsewhere.
             let at = if self.byte() & 1 == 0 { 0 } else { body.len() };
             body.insert(at, slot);
         }
@@ -183,7 +183,7 @@ impl Generator<'_> {
         body
     }
 
-    /// A loop to the midst of which a jump leads.
+    /// A loop with a jump into its middle.
     fn entered_in_the_middle(&mut self, depth: u32) -> Vec<Slot> {
         let made = self.strided(depth);
         let target = i16::from(self.byte()) % made.len().max(1) as i16;

@@ -1,19 +1,19 @@
-//! The call that a helper is part of: what it may access and what is left of its budget.
+//! The call that a helper is part of: the memory that it may access and the rest of its budget.
 
 use crate::environment::Environment;
 use crate::fault_kind::FaultKind;
 use crate::statics::Statics;
 use std::ops::Range;
 
-/// What an error is called in C: `BPFOF_EINVAL`, arguments without a meaning.
+/// `BPFOF_EINVAL` in C: invalid arguments.
 pub(crate) const EINVAL: i64 = -22;
 /// `BPFOF_ERANGE`: the result does not fit.
 pub(super) const ERANGE: i64 = -34;
 
-/// Why a helper does not return to the function.
+/// The reason why a helper does not return to the function.
 pub(crate) enum Stop {
     Fault(FaultKind),
-    /// Another function goes on in its place.
+    /// Another function continues in place of the function.
     TailCall(u32),
 }
 
@@ -25,9 +25,9 @@ impl From<FaultKind> for Stop {
 
 /// The call that a helper is part of.
 pub(crate) struct Call<'a> {
-    /// What the call may access.
+    /// The memory that the call may access.
     pub(crate) memory: &'a mut [u8],
-    /// The guest address that `memory` begins at.
+    /// Guest address of the start of `memory`.
     pub(crate) lowest: u64,
     pub(crate) statics: &'a Statics,
     pub(crate) budget: &'a mut i64,
@@ -40,12 +40,12 @@ impl Call<'_> {
         charge(self.budget, units)
     }
 
-    /// Where `len` bytes that the function names are in `memory`.
+    /// Checks that `len` bytes at a guest address are accessible; returns their range in `memory`.
     pub(super) fn readable(&self, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
         range(self.lowest, self.memory.len(), address, len)
     }
 
-    /// As `readable`, for bytes that are written.
+    /// As `readable`, for bytes that are to be written.
     pub(super) fn writable(&self, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
         let range = self.readable(address, len)?;
         self.statics.check_write(address, len)?;
@@ -53,7 +53,7 @@ impl Call<'_> {
     }
 }
 
-/// Takes `units` from a budget; all that is left if that is too little.
+/// Takes `units` from a budget; if that has fewer, takes all of them and fails.
 pub(crate) fn charge(budget: &mut i64, units: u64) -> Result<(), FaultKind> {
     debug_assert!(*budget >= 0, "nothing overdraws a budget");
     match i64::try_from(units).ok().filter(|units| units <= budget) {
@@ -68,8 +68,8 @@ pub(crate) fn charge(budget: &mut i64, units: u64) -> Result<(), FaultKind> {
     }
 }
 
-/// The part of a memory of `limit` bytes from guest address `lowest` on that `len` bytes at a guest
-/// address are.
+/// Translates `len` bytes at a guest address into a range of a memory that begins at guest address
+/// `lowest` and has `limit` bytes.
 #[inline]
 pub(crate) fn range(
     lowest: u64,

@@ -1,12 +1,12 @@
-//! Decompression of blocks, as stores keep them.
+//! Decompression of blocks in the formats that stores use.
 
 use super::call::{Call, EINVAL};
 use crate::fault_kind::FaultKind;
 use std::cell::RefCell;
 use zstd_safe::DCtx;
 
-/// What each byte of the compressed data, and each of the room for the result, takes from the budget.
-/// Data that is copied in pieces of one byte takes as long as that; most data takes a small part.
+/// Price of each byte of compressed data, and of each byte of room for the result. Data that is copied in pieces of one
+/// byte takes that long; most data takes a small part of it.
 fn byte_costs(format: u64) -> (u64, u64) {
     match format {
         1 => (16, 3),
@@ -15,27 +15,25 @@ fn byte_costs(format: u64) -> (u64, u64) {
     }
 }
 
-/// What a call takes besides.
+/// Fixed price of a call, in addition.
 const FIXED_COST: u64 = 100;
 
-/// What a block of a Zstandard frame takes besides: it can bring tables that have to be built, which
-/// takes much longer than its few bytes.
+/// Price of a block of a Zstandard frame, in addition: the block may have tables that must be built, which takes much
+/// longer than its few bytes suggest.
 const ZSTD_BLOCK_COST: u64 = 30_000;
 
-/// A Zstandard frame (RFC 8878 §3.1.1), little-endian.
+/// Magic number of a Zstandard frame (RFC 8878 §3.1.1), little-endian.
 const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528u32.to_le_bytes();
 
 thread_local! {
-    /// Made when a thread first decompresses a frame and then used again, so that a call allocates
-    /// nothing.
+    /// Made when a thread first decompresses a frame, and then reused, so that a call does not allocate.
     static ZSTD: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
-/// `bpfof_decompress`: the size of the result, or [`EINVAL`] if there is none that fits.
+/// `bpfof_decompress`: returns the size of the result, or [`EINVAL`] if the data is invalid or does not fit.
 ///
-/// The formats have the numbers that RocksDB gives them. None of them works longer than the sizes
-/// say, or writes beyond its room: a frame is given to the decompressor only once its blocks, which
-/// are listed in it, have been paid for.
+/// The formats have the numbers of RocksDB. The sizes bound the time of each format, and no format writes beyond its
+/// room. The blocks of a frame are counted and paid for before the decompressor runs.
 pub(super) fn decompress(
     call: &mut Call<'_>,
     format: u64,
@@ -54,7 +52,7 @@ pub(super) fn decompress(
         call.charge(blocks * ZSTD_BLOCK_COST)?;
         frame = bytes;
     }
-    // They must not overlap.
+    // Source and destination must not overlap.
     let Ok([from, to]) = call.memory.get_disjoint_mut([from, to]) else {
         return Ok(EINVAL as u64);
     };
@@ -63,8 +61,8 @@ pub(super) fn decompress(
         4 | 5 => lz4_flex::block::decompress_into(from, to).ok(),
         7 => {
             let size = ZSTD.with_borrow_mut(|context| context.decompress(to, &from[..frame]).ok());
-            // The library copies more than it should at first, and what is behind may be left in its context of
-            // another host's frame.
+            // The library copies more than the result at first. Bytes behind the result may then come from its context,
+            // that is, from another host's frame: clear them.
             to[size.unwrap_or(0)..].fill(0);
             size
         }
@@ -73,8 +71,8 @@ pub(super) fn decompress(
     Ok(size.map_or(EINVAL as u64, |size| size as u64))
 }
 
-/// The length in bytes of the Zstandard frame that `data` begins with, and how many blocks it has;
-/// None if it is not a whole frame.
+/// The length in bytes of the Zstandard frame at the start of `data`, and its number of blocks. None if the frame is
+/// incomplete.
 fn measure_frame(data: &[u8]) -> Option<(usize, u64)> {
     let descriptor = *data.strip_prefix(&ZSTD_MAGIC)?.first()?;
     let is_single_segment = descriptor & 0x20 != 0;

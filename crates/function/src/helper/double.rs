@@ -1,11 +1,11 @@
-//! Arithmetic on doubles, which eBPF has no instructions for. Values are the bits of binary64.
+//! Arithmetic on doubles, for which eBPF has no instructions. Values are the bits of binary64.
 
 use super::call::EINVAL;
 
-/// The only NaN that an operation gives, so that all machines agree.
+/// The only NaN that an operation returns, so that all machines agree.
 const NAN: u64 = 0x7ff8_0000_0000_0000;
 
-/// `bpfof_double`: the operation of this number on `a` and `b`; [`EINVAL`] for a number without one.
+/// `bpfof_double`: performs the operation of this number on `a` and `b`; [`EINVAL`] for an unknown number.
 pub(super) fn operate(operation: u64, a: u64, b: u64) -> u64 {
     let (x, y) = (f64::from_bits(a), f64::from_bits(b));
     match operation {
@@ -16,7 +16,7 @@ pub(super) fn operate(operation: u64, a: u64, b: u64) -> u64 {
         4 => x.partial_cmp(&y).map_or(2, |order| order as i64 as u64),
         5 => bits(a as i64 as f64),
         6 => bits(a as f64),
-        // Towards zero; what does not fit becomes the nearest that does, and NaN 0.
+        // Rounds towards zero and saturates; NaN becomes 0.
         7 => x as i64 as u64,
         8 => x as u64,
         _ => EINVAL as u64,

@@ -1,5 +1,5 @@
-//! What functions remember from chain to chain. Values are copied: a function has no address of
-//! what others change meanwhile.
+//! Maps: memory that functions keep from chain to chain. Values are copied: a function never has
+//! the address of a value that others may change.
 
 use super::call::{Call, EINVAL, charge};
 use crate::abi::MAPS;
@@ -11,18 +11,18 @@ use crate::map::{Map, MapError, SetMode};
 const ENOENT: i64 = -2;
 /// `BPFOF_EEXIST`: an entry has this key already.
 const EEXIST: i64 = -17;
-/// `BPFOF_ENOSPC`: the map is full, or the index behind its end.
+/// `BPFOF_ENOSPC`: the map is full, or the index is past its end.
 const ENOSPC: i64 = -28;
 
-/// What a call takes from the budget: the lock, and an entry that is in no cache. In a map that is,
-/// it takes a quarter of that.
+/// Price of a call: the lock, and an entry that is in no cache. If the map is in the cache, a call
+/// takes a quarter of that.
 const CALL_COST: u64 = 1300;
 /// For each byte of the key, which is hashed.
 const KEY_BYTE_COST: u64 = 4;
-/// What waiting for another thread adds that is in the map: 4 µs, if this thread sleeps until then.
+/// Price of waiting for another thread that uses the map: 4 µs, if this thread sleeps meanwhile.
 const WAIT_COST: u64 = 10_000;
 
-/// Why an operation is not done.
+/// The reason why an operation fails.
 enum Refused {
     Map(MapError),
     Fault(FaultKind),
@@ -43,7 +43,7 @@ fn code(error: MapError) -> i64 {
     }
 }
 
-/// What the helper returns.
+/// Converts the result of an operation to the helper's return value.
 fn answer(result: Result<u64, Refused>) -> Result<u64, FaultKind> {
     match result {
         Ok(result) => Ok(result),
@@ -52,7 +52,7 @@ fn answer(result: Result<u64, Refused>) -> Result<u64, FaultKind> {
     }
 }
 
-/// The map that a function means by `handle`.
+/// The map that the function refers to by `handle`.
 fn find(environment: &dyn Environment, handle: u64) -> Result<&Map, FaultKind> {
     let index = handle.checked_sub(MAPS).and_then(|index| usize::try_from(index).ok());
     let map = index.and_then(|index| environment.map(index));
@@ -64,7 +64,7 @@ fn wait(budget: &mut i64) -> Result<(), Refused> {
     charge(budget, WAIT_COST).map_err(Refused::Fault)
 }
 
-/// Pays for a call, and says how long keys and values of the map are.
+/// Pays for a call, and returns the sizes of the map's keys and values.
 fn begin(call: &mut Call<'_>, handle: u64) -> Result<(u64, u64), FaultKind> {
     let definition = find(call.environment, handle)?.definition();
     let (key, value) = (definition.key_bytes() as u64, definition.value_bytes() as u64);
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// The outcome of adding 1 to the only entry, and what is left of the budget.
+    /// The result of adding 1 to the only entry, and the rest of the budget.
     fn add_one(map: &Map, budget: i64) -> (Result<u64, FaultKind>, i64) {
         let (mut memory, mut left) = ([0; 4], budget);
         let mut call = Call {
@@ -163,13 +163,13 @@ mod tests {
         let map = Map::new(definition);
         let alone = (CALL_COST + 4 * KEY_BYTE_COST + 4) as i64;
         assert_eq!(add_one(&map, alone), (Ok(1), 0));
-        // Whoever has too little does not even wait.
+        // A call that cannot pay for a wait must not wait.
         let held = map.get(&[0; 4]).expect("an entry of an array");
         let with_wait = alone + WAIT_COST as i64;
         assert_eq!(add_one(&map, with_wait - 1), (Err(FaultKind::Budget), 0));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| add_one(&map, with_wait));
-            // It waits by now, or comes when the map is free.
+            // By now it waits, or it runs after the map has been released.
             std::thread::sleep(std::time::Duration::from_millis(20));
             drop(held);
             let (sum, left) = waiting.join().expect("it ends");

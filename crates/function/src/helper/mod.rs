@@ -1,8 +1,8 @@
-//! Helpers: what a storage function may call besides its own object's functions.
+//! Helpers: functions of the target that a storage function may call.
 //!
-//! One implementation serves both engines. It sees the arena as the call does, up to its limit.
-//! Native code has faster forms of the bulk ones, which work on a range of bytes. What is known of each
-//! is in `table`.
+//! Both engines use the same implementation. It sees the memory of the arena up to the limit of the call. Native code
+//! has faster forms of the bulk helpers, which work on a range of bytes. `table` has the name, number and price of
+//! each.
 
 mod call;
 mod decompress;
@@ -24,7 +24,7 @@ use table::Price;
 use twox_hash::XxHash3_64;
 
 impl Helper {
-    /// Runs the helper with r1–r5 as arguments. It pays before it touches a byte.
+    /// Runs the helper with r1–r5 as arguments. It pays before it accesses memory.
     pub(crate) fn run(self, call: &mut Call<'_>, arguments: [u64; 5]) -> Result<u64, Stop> {
         let [a, b, c, d, e] = arguments;
         if let Price::Fixed(units) | Price::AtLeast(units) = self.price() {
@@ -71,7 +71,7 @@ impl Helper {
     }
 }
 
-/// Ends the function in favour of another, if the environment lets it.
+/// Ends the function in favour of another one, if the environment permits it.
 fn tail_call(call: &mut Call<'_>, function: u64) -> Result<u64, Stop> {
     match u32::try_from(function) {
         Ok(function) if call.environment.tail_call(function) => Err(Stop::TailCall(function)),
@@ -79,7 +79,7 @@ fn tail_call(call: &mut Call<'_>, function: u64) -> Result<u64, Stop> {
     }
 }
 
-/// Shows the author a line: the beginning of the text, and a number.
+/// Records a line for the author: the beginning of the text, and a number.
 fn trace(call: &mut Call<'_>, (text, len): (u64, u64), value: u64) -> Result<u64, FaultKind> {
     let text = call.readable(text, len)?;
     let end = text.end.min(text.start + abi::TRACE_BYTES);
@@ -87,22 +87,22 @@ fn trace(call: &mut Call<'_>, (text, len): (u64, u64), value: u64) -> Result<u64
     Ok(0)
 }
 
-/// CRC-32C (Castagnoli) of bytes that follow those whose CRC is the low half of `crc`.
+/// CRC-32C (Castagnoli), continued from the CRC in the low half of `crc`.
 pub(crate) fn crc32c(bytes: &[u8], crc: u64) -> u64 {
     u64::from(crc32c::crc32c_append(crc as u32, bytes))
 }
 
-/// XXH3 of 64 bits; with seed 0 what RocksDB and others call `XXH3_64bits`.
+/// XXH3 of 64 bits; with seed 0 the same as `XXH3_64bits` in RocksDB and others.
 pub(crate) fn xxh3(bytes: &[u8], seed: u64) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, bytes)
 }
 
-/// Where the low byte of `byte` is found first; the number of bytes if it is not there.
+/// Position of the first byte equal to the low byte of `byte`; the number of bytes if there is none.
 pub(crate) fn find(bytes: &[u8], byte: u64) -> u64 {
     memchr::memchr(byte as u8, bytes).unwrap_or(bytes.len()) as u64
 }
 
-/// Where one of the four low bytes of `bytes` is found first; the number of bytes if none is there.
+/// Position of the first of the four low bytes of `bytes`; the number of bytes if there is none.
 pub(crate) fn find_any(data: &[u8], bytes: u64) -> u64 {
     let [a, b, c, d, ..] = bytes.to_le_bytes();
     let first = memchr::memchr3(a, b, c, data).unwrap_or(data.len());

@@ -1,27 +1,27 @@
-//! Searching for all places of a few bytes.
+//! Search for all positions of a few bytes.
 #![allow(unsafe_code)]
 
 use super::call::{Call, EINVAL, charge};
 use crate::fault_kind::FaultKind;
 
-/// Bytes that are compared at once: a bit for each in a word.
+/// Bytes compared at once: one for each bit of a word.
 const PART: usize = 64;
 
-/// Places that are written at once.
+/// Positions written at once.
 const EIGHT: usize = 8;
 
-/// What comparing a part, and what writing a place down takes from the budget.
+/// Price of comparing a part, and of writing a position.
 const PART_COST: u64 = 32;
 const PLACE_COST: u64 = 4;
 
-/// What a search takes besides.
+/// Fixed price of a search, in addition.
 const FIXED_COST: u64 = 15;
 
-/// The longest range whose places fit into 16 bits.
+/// The longest range whose positions fit into 16 bits.
 const RANGE_MAX_BYTES: u64 = 1 << 16;
 
-/// `bpfof_find_all`: writes down where the four low bytes of `bytes` are in a range, the first `most` of
-/// them, and returns how many that are; [`EINVAL`] if the range is too long, or overlaps the list.
+/// `bpfof_find_all`: lists the positions of the four low bytes of `bytes` in a range, the first `most` of them, and
+/// returns their number; [`EINVAL`] if the range is too long, or overlaps the list.
 pub(super) fn find_all(
     call: &mut Call<'_>,
     (data, len): (u64, u64),
@@ -42,7 +42,7 @@ pub(super) fn find_all(
     list_places(data, [a, b, c, d], places, call.budget)
 }
 
-/// As [`list_places_anywhere`], by the instructions that most processors have.
+/// As [`list_places_anywhere`], compiled for instructions that most processors have.
 #[cfg(target_arch = "x86_64")]
 fn list_places(
     data: &[u8],
@@ -60,7 +60,7 @@ fn list_places(
         list_places_anywhere(data, bytes, places, budget)
     }
     if is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("popcnt") {
-        // SAFETY: this processor has what the function is compiled for.
+        // SAFETY: this processor has the features that the function is compiled for.
         return unsafe { counting(data, bytes, places, budget) };
     }
     list_places_anywhere(data, bytes, places, budget)
@@ -69,7 +69,7 @@ fn list_places(
 #[cfg(not(target_arch = "x86_64"))]
 use list_places_anywhere as list_places;
 
-/// Writes down where the bytes are, as long as there is room and budget; how many that are.
+/// Lists the positions of the bytes, as long as there is room and budget; returns their number.
 #[inline(always)]
 fn list_places_anywhere(
     data: &[u8],
@@ -95,8 +95,8 @@ fn list_places_anywhere(
             found &= found.wrapping_sub(1);
             place.to_le_bytes()
         };
-        // Most parts have up to eight, and then nothing depends on how many: what is too much is written
-        // over, or behind those that count.
+        // Most parts have up to eight positions. Then always eight are written, so that nothing depends on the number:
+        // the surplus is overwritten, or lies behind the end of the list.
         match places[next..].first_chunk_mut::<EIGHT>() {
             Some(eight) if count <= EIGHT => eight.fill_with(&mut take),
             _ => places[next..][..count].fill_with(&mut take),
@@ -106,14 +106,14 @@ fn list_places_anywhere(
     Ok(next as u64)
 }
 
-/// Which bytes are one of four: the first is the lowest bit.
+/// Which bytes are one of the four, as bits; the first byte is the lowest bit.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn equal(part: &[u8; PART], bytes: [u8; 4]) -> u64 {
     use std::arch::x86_64::{
         _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_or_si128, _mm_set_epi64x, _mm_set1_epi8,
     };
-    // SAFETY: each processor of this architecture has SSE2; nothing else is asked of the caller.
+    // SAFETY: each processor of this architecture has SSE2; the call has no other requirement.
     let [a, b, c, d] = bytes.map(|byte| unsafe { _mm_set1_epi8(byte as i8) });
     let (words, _) = part.as_chunks::<8>();
     let (pairs, _) = words.as_chunks::<2>();
@@ -131,7 +131,7 @@ fn equal(part: &[u8; PART], bytes: [u8; 4]) -> u64 {
     bits
 }
 
-/// Which bytes are one of four: the first is the lowest bit. The first loop becomes vector instructions.
+/// Which bytes are one of the four, as bits; the first byte is the lowest bit. The compiler vectorises the first loop.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn equal_anywhere(part: &[u8; PART], [a, b, c, d]: [u8; 4]) -> u64 {
     let mut is_one = [0u8; PART];
@@ -140,7 +140,7 @@ fn equal_anywhere(part: &[u8; PART], [a, b, c, d]: [u8; 4]) -> u64 {
     }
     let (words, _) = is_one.as_chunks::<8>();
     words.iter().rev().fold(0, |bits, word| {
-        // Brings the lowest bit of each byte into the highest byte.
+        // Collects the lowest bits of all bytes in the highest byte.
         bits << 8 | u64::from_le_bytes(*word).wrapping_mul(0x0102_0408_1020_4080) >> 56
     })
 }

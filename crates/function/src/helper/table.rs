@@ -1,22 +1,21 @@
 //! The table of helpers: number, name in C, and price of each.
 
-/// What a call of a helper takes from the budget, in units.
+/// Price of a call of a helper, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Price {
     /// Always the same.
     Fixed(u64),
-    /// At least so much; the helper charges for its work itself.
+    /// At least this; the helper charges for its work itself.
     AtLeast(u64),
-    /// It works on r3 bytes at r1: so much, and r3 shifted to the right by so many bits. Native code
-    /// charges and checks these itself.
+    /// For a helper that works on r3 bytes at r1: a fixed price, plus r3 shifted to the right by the second number.
+    /// Native code charges and checks these itself.
     Bulk(u64, u8),
 }
 
-/// What every helper but the bulk ones takes, beside what it says itself: leaving and entering native
-/// code.
+/// Price of every helper except the bulk ones, in addition to what it charges itself: leaving and entering native code.
 const CALL: Price = Price::AtLeast(25);
 
-/// Makes the enum of helpers and what is known of each.
+/// Makes the enum of helpers and the functions that look up their properties.
 macro_rules! helpers {
     ($($(#[$doc:meta])* $helper:ident = $number:literal, $name:literal, $price:expr;)*) => {
         /// A helper's number, the immediate of the call instruction.
@@ -37,7 +36,7 @@ macro_rules! helpers {
                 }
             }
 
-            /// What a call takes from the budget.
+            /// Price of a call.
             pub(crate) const fn price(self) -> Price {
                 match self {
                     $(Helper::$helper => $price,)*
@@ -58,7 +57,7 @@ helpers! {
     Crc32c = 4, "bpfof_crc32c", Price::Bulk(40, 2);
     /// `bpfof_find(data, byte, len)`.
     Find = 5, "bpfof_find", Price::Bulk(40, 3);
-    /// `bpfof_tail_call(function)`: also for placing static data.
+    /// `bpfof_tail_call(function)`: the price includes placing static data.
     TailCall = 6, "bpfof_tail_call", Price::Fixed(500);
     /// `bpfof_parse_int(text, len, base, value)`.
     ParseInt = 7, "bpfof_parse_int", CALL;
@@ -72,7 +71,7 @@ helpers! {
     Decompress = 11, "bpfof_decompress", CALL;
     /// `bpfof_workspace()`.
     Workspace = 12, "bpfof_workspace", Price::Fixed(25);
-    /// `bpfof_trace(text, len, value)`: functions of other threads may be waiting for the same lines.
+    /// `bpfof_trace(text, len, value)`: functions of other threads may wait for the same lines.
     Trace = 13, "bpfof_trace", Price::Fixed(1000);
     /// `bpfof_find_any(data, bytes, len)`.
     FindAny = 14, "bpfof_find_any", Price::Bulk(60, 2);
@@ -103,12 +102,12 @@ impl Helper {
         usize::try_from(number).ok().and_then(|number| *BY_NUMBER.get(number)?)
     }
 
-    /// Whether it works on r3 bytes at r1. The others go through `Helper::run`.
+    /// Whether it works on r3 bytes at r1. All other helpers go through `Helper::run`.
     pub(crate) const fn is_bulk(self) -> bool {
         matches!(self.price(), Price::Bulk(..))
     }
 
-    /// What a call takes from the budget, if that is always the same.
+    /// Price of a call, if it is always the same.
     pub(crate) const fn fixed_cost(self) -> Option<u64> {
         match self.price() {
             Price::Fixed(units) => Some(units),
@@ -116,8 +115,8 @@ impl Helper {
         }
     }
 
-    /// Of a bulk helper: the fixed part of its price, and how far the length in bytes is shifted to the
-    /// right for the other.
+    /// Price of a bulk helper: the fixed part, and by how many bits the length in bytes is shifted to the right for the
+    /// other part.
     pub(crate) const fn bulk_price(self) -> (u64, u8) {
         match self.price() {
             Price::Bulk(fixed, shift) => (fixed, shift),
@@ -125,10 +124,10 @@ impl Helper {
         }
     }
 
-    /// What a bulk helper takes from the budget for `len` bytes.
+    /// Price of a bulk helper for `len` bytes.
     pub(crate) const fn bulk_cost(self, len: u64) -> u64 {
         let (fixed, shift) = self.bulk_price();
-        // A length that no budget pays for is not to wrap.
+        // No overflow: lengths that no budget can pay for must not wrap.
         fixed + (len >> shift)
     }
 
@@ -137,7 +136,7 @@ impl Helper {
         matches!(self, Helper::Memmove | Helper::Memset)
     }
 
-    /// Whether for a bulk helper r2 is a pointer to r3 bytes that are read, rather than a value.
+    /// Whether r2 of a bulk helper is a pointer to r3 bytes to read, rather than a value.
     pub(crate) const fn reads_second(self) -> bool {
         matches!(self, Helper::Memcmp | Helper::Memmove)
     }

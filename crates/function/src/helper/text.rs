@@ -4,24 +4,24 @@ use super::call::{Call, EINVAL, ERANGE};
 use crate::fault_kind::FaultKind;
 use std::ops::Range;
 
-/// What a byte of text that is looked at takes from the budget.
+/// Price of a byte of text that is examined.
 const BYTE_COST: u64 = 8;
 
-/// What a number takes besides.
+/// Fixed price of a number, in addition.
 const INTEGER_COST: u64 = 40;
 const DOUBLE_COST: u64 = 120;
 
-/// What a double of more than [`SHORT_DIGITS`] takes besides, without the zeroes that it begins with: if 19 digits
-/// do not say which of two neighbours is meant, it is found with numbers of hundreds of digits. 11 µs were seen, for
-/// 25 bytes. So many or fewer always say it (Mushtak and Lemire 2023).
+/// Additional price of a double of more than [`SHORT_DIGITS`] digits, not counting leading zeroes. If 19 digits do not
+/// decide between two neighbouring doubles, the decision takes numbers of hundreds of digits; 11 µs were measured, for
+/// 25 bytes. Up to 19 digits always decide it (Mushtak and Lemire 2023).
 const LONG_DOUBLE_COST: u64 = 30_000;
 const SHORT_DIGITS: usize = 19;
 
-/// The flag beside the base that asks for an unsigned number.
+/// The flag in the base that selects an unsigned number.
 const UNSIGNED: u64 = 0x100;
 
-/// `bpfof_parse_int`: stores the number that the text starts with at `to` and returns how many
-/// bytes it takes, [`EINVAL`] or [`ERANGE`].
+/// `bpfof_parse_int`: stores the number at the start of the text at `to` and returns how many bytes of text it takes,
+/// or [`EINVAL`] or [`ERANGE`].
 pub(super) fn parse_int(
     call: &mut Call<'_>,
     (text, len): (u64, u64),
@@ -42,15 +42,15 @@ pub(super) fn parse_int(
     })
 }
 
-/// The part of a text that the budget pays for, and a byte more to find that it does not.
+/// The part of a text that the budget can pay for, and one byte more, which makes the charge fail.
 fn payable(call: &Call<'_>, text: u64, len: u64) -> Result<Range<usize>, FaultKind> {
     let range = call.readable(text, len)?;
     let paid = usize::try_from(*call.budget as u64 / BYTE_COST).unwrap_or(usize::MAX);
     Ok(range.start..range.end.min(range.start.saturating_add(paid).saturating_add(1)))
 }
 
-/// The longest number that becomes a double, in bytes: reading takes the longer the more digits there
-/// are, and 17 say all. Who writes more writes zeroes.
+/// The longest text that is converted to a double, in bytes. Conversion takes longer the more digits there are, and 17
+/// digits determine a double: a longer text has superfluous ones.
 const MAX_DOUBLE_BYTES: usize = 128;
 
 /// `bpfof_parse_double`: as [`parse_int`], for the bits of a binary64, correctly rounded.
@@ -87,8 +87,8 @@ pub(super) fn parse_double(
     Ok(consumed as u64)
 }
 
-/// How many bytes have to be looked at, and how many of them are a number: a sign, digits with a
-/// point somewhere among them, an exponent. 0 if there is none.
+/// How many bytes must be examined, and how many of them form a number: a sign, digits with a point, an exponent. 0 if
+/// there is no number.
 fn double(text: &[u8]) -> (usize, usize) {
     let digits = |from: usize| text[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let is = |at: usize, bytes: &[u8]| text.get(at).is_some_and(|byte| bytes.contains(byte));
@@ -98,7 +98,7 @@ fn double(text: &[u8]) -> (usize, usize) {
     let mut fraction = 0;
     if is(at, b".") {
         fraction = digits(at + 1);
-        // A point without a digit on either side is none of a number.
+        // A point without a digit on either side is not part of a number.
         at += if whole + fraction > 0 { 1 + fraction } else { 0 };
     }
     let mut looked_at = at + 1;
@@ -116,9 +116,9 @@ fn double(text: &[u8]) -> (usize, usize) {
     (looked_at.min(text.len()), at)
 }
 
-/// Digits before the exponent, without the zeroes that they begin with.
+/// Number of digits before the exponent, without leading zeroes.
 fn significant_digits(number: &[u8]) -> usize {
-    // Most numbers have fewer bytes.
+    // Shortcut: most numbers have fewer bytes.
     if number.len() <= SHORT_DIGITS {
         return number.len();
     }
@@ -130,9 +130,9 @@ fn significant_digits(number: &[u8]) -> usize {
 const TENS: [f64; 16] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
-/// The number that a text starts with, and how many bytes it takes, if it has no exponent and so few
-/// digits that they are an integer that a double holds. Divided by such a power of ten it is rounded once,
-/// and so correctly (Clinger 1990).
+/// The number at the start of a text, and how many bytes it takes, if it has no exponent and its digits form an integer
+/// that a double holds exactly. Dividing that by an exact power of ten rounds once, so the result is correct (Clinger
+/// 1990).
 fn short_double(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
     let (mut digits, mut point, mut at) = (0u64, None, sign);
@@ -153,7 +153,7 @@ fn short_double(text: &[u8]) -> Option<(f64, usize)> {
     Some((if text[0] == b'-' { -number } else { number }, at))
 }
 
-/// How many bytes had to be looked at, and the number with the bytes that it takes or an error.
+/// How many bytes had to be examined, and the number with its length in bytes, or an error.
 fn integer(text: &[u8], base: u64) -> (usize, Result<(u64, usize), i64>) {
     let is_unsigned = base & UNSIGNED != 0;
     let base = base & !UNSIGNED;
@@ -176,7 +176,7 @@ fn integer(text: &[u8], base: u64) -> (usize, Result<(u64, usize), i64>) {
             .and_then(|value| value.checked_add(u64::from(digit)));
     }
     let before = text.len() - digits.len();
-    // The byte that ends the number was looked at as well.
+    // The byte that ends the number was examined as well.
     let looked_at = (before + count + 1).min(text.len());
     if count == 0 {
         return (looked_at, Err(EINVAL));
@@ -190,8 +190,8 @@ fn integer(text: &[u8], base: u64) -> (usize, Result<(u64, usize), i64>) {
     (looked_at, value.map(|value| (value, before + count)).ok_or(ERANGE))
 }
 
-/// The base, and the text behind the prefix that names it. As in C, 0x is a prefix of base 0 and
-/// 16, and base 0 takes another leading 0 for 8; but 0x counts only before a digit.
+/// The base, and the text behind the prefix that selects it. As in C, 0x is a prefix in base 0 and 16, and in base 0
+/// another leading 0 selects base 8. 0x counts only before a digit.
 fn prefixed(base: u32, text: &[u8]) -> (u32, &[u8]) {
     match (base, text) {
         (0 | 16, [b'0', b'x' | b'X', digit, ..]) if digit.is_ascii_hexdigit() => (16, &text[2..]),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_counted_from_the_first_that_counts() {
+    fn digits_are_counted_from_the_first_significant_one() {
         for (number, digits) in [
             ("-0.0000000012345678901234567890e-300", 20),
             ("1.2345678901234567e-300", 17),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn short_doubles_are_the_ones_that_the_long_way_gives() {
+    fn short_doubles_equal_those_of_the_general_parser() {
         let mut state = 1u64;
         let mut short = 0;
         for _ in 0..200_000 {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_at_is_the_number_and_what_ends_it() {
+    fn integers_examine_the_number_and_its_terminator() {
         for (text, bytes) in [("42", 2), ("42,7", 3), ("x", 1), ("", 0), ("-0x1,", 5)] {
             assert_eq!(integer(text.as_bytes(), 0).0, bytes, "{text:?}");
         }

@@ -5,7 +5,7 @@ use super::contract::{MAX_SLOTS, TranslateError};
 /// A register's number.
 pub(super) type Reg = u8;
 
-/// A place in the code, perhaps one that is not known yet.
+/// A position in the code, which may not be known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(u32);
 
@@ -15,15 +15,15 @@ struct Item {
     target: Option<Label>,
 }
 
-/// Code that is being put together.
+/// Code under construction.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     items: Vec<Item>,
-    /// By label, the item that it stands before.
+    /// By label, the index of the item that it precedes.
     labels: Vec<Option<usize>>,
 }
 
-/// Operation of 64-bit arithmetic: the upper half of its opcode.
+/// Operations of 64-bit arithmetic: the upper half of the opcode.
 pub(super) const ADD: u8 = 0x00;
 pub(super) const SUB: u8 = 0x10;
 pub(super) const MUL: u8 = 0x20;
@@ -39,7 +39,7 @@ pub(super) const MOV: u8 = 0xb0;
 pub(super) const ARSH: u8 = 0xc0;
 pub(super) const END: u8 = 0xd0;
 
-/// Conditions of jumps, likewise.
+/// Conditions of jumps: the upper half of the opcode.
 pub(super) const JA: u8 = 0x00;
 pub(super) const JEQ: u8 = 0x10;
 pub(super) const JGT: u8 = 0x20;
@@ -52,7 +52,7 @@ pub(super) const JLT: u8 = 0xa0;
 pub(super) const JLE: u8 = 0xb0;
 pub(super) const JSLT: u8 = 0xc0;
 pub(super) const JSLE: u8 = 0xd0;
-/// `may_goto`: jumps after too many rounds.
+/// `may_goto`: jumps after too many iterations.
 pub(super) const MAY_GOTO: u8 = 0xe5;
 
 const EXIT: u8 = 0x95;
@@ -70,7 +70,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The bit of the opcode, the register and the immediate.
+    /// The source bit of the opcode, the register and the immediate.
     fn parts(self) -> (u8, Reg, i32) {
         match self {
             Source::Reg(register) => (FROM_REGISTER, register, 0),
@@ -90,7 +90,7 @@ impl Assembler {
         self.items.push(Item { bytes, target: None });
     }
 
-    /// Arithmetic; `offset` selects signed division and sign extension.
+    /// Arithmetic; `offset` selects signed division or sign extension.
     pub(super) fn alu(&mut self, wide: bool, op: u8, dst: Reg, src: Source, offset: i16) {
         let (bit, register, immediate) = src.parts();
         let class = if wide { WIDE } else { NARROW };
@@ -114,7 +114,7 @@ impl Assembler {
         self.raw(0, 0, 0, 0, (value >> 32) as i32);
     }
 
-    /// `dst = *(base + offset)`; the size is that of the opcode, BPF_DW and so on.
+    /// `dst = *(base + offset)`; `size` is the size field of the opcode, BPF_DW and so on.
     pub(super) fn load(&mut self, size: u8, dst: Reg, base: Reg, offset: i16) {
         self.raw(0x61 | size, dst, base, offset, 0);
     }
@@ -140,7 +140,7 @@ impl Assembler {
         Label(self.labels.len() as u32 - 1)
     }
 
-    /// The label is here.
+    /// Binds the label to the current position.
     pub(super) fn bind(&mut self, label: Label) {
         self.labels[label.0 as usize] = Some(self.items.len());
     }
@@ -169,8 +169,8 @@ impl Assembler {
         self.aim(target);
     }
 
-    /// The same to a way out, which the verifier then follows at once: it keeps in mind where else it has to go,
-    /// and so many branches that are left for later are too many.
+    /// A branch to an exit with a fault, as a jump over the inverse condition, so that the verifier follows the exit at
+    /// once. The verifier must remember a branch that it follows later, and too many of them exceed its limit.
     pub(super) fn branch_out(&mut self, condition: u8, dst: Reg, src: Source, target: Label) {
         let stays = self.label();
         let inverse = match condition {
@@ -191,7 +191,7 @@ impl Assembler {
         }
     }
 
-    /// Where control goes from an item: to a target, and on.
+    /// The successors of an item: a jump target and the next item.
     fn successors(&self, at: usize) -> [Option<usize>; 2] {
         let Item { bytes: [opcode, ..], target } = self.items[at];
         let target = target.and_then(|label| self.labels[label.0 as usize]);
@@ -203,7 +203,7 @@ impl Assembler {
         [target, next]
     }
 
-    /// The items that can be reached: the verifier refuses others.
+    /// The items that can be reached: the verifier refuses unreachable ones.
     fn reachable(&self) -> Vec<bool> {
         let mut reached = vec![false; self.items.len()];
         let mut open = vec![0];
@@ -219,7 +219,7 @@ impl Assembler {
         reached
     }
 
-    /// The code, with its jumps in place and without what is never reached.
+    /// The code with its jumps resolved and without unreachable items.
     pub(super) fn finish(self) -> Result<Vec<[u8; 8]>, TranslateError> {
         let reached = self.reachable();
         let mut places = Vec::with_capacity(self.items.len());

@@ -1,6 +1,6 @@
-//! Calls of functions. One that is called from one place at its depth is put there. One that is called from
-//! several is there once for all of them, so that the kernel's verifier follows it once: its code returns by a
-//! number on the kernel's stack, which the verifier does not know.
+//! Calls of functions. A function that is called from one place at its depth is inlined there. A function that is
+//! called from several places exists once for all of them, so that the kernel's verifier follows it once. It returns by
+//! a number on the kernel's stack, whose value the verifier does not know.
 
 use super::assembler::{JGE, Label, Reg, Source};
 use super::contract::{Ended, TranslateError, context};
@@ -19,7 +19,7 @@ impl Translator<'_> {
         live: Set,
     ) -> Result<(), TranslateError> {
         let (cost, reads) = (self.program.call_cost(target), self.liveness.before(target));
-        // All of them: what the function does not use itself, its accesses do.
+        // All of them: accesses use registers that the function itself does not use.
         let kept = live & KEPT;
         self.charge(pc, Source::Imm(cost as i32), kept | reads & ARGUMENTS);
         if STACK_TOP - (place.depth + 1) * FRAME_BYTES == GUEST_BASE {
@@ -48,9 +48,9 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Leaves behind where a shared function has to return to. Where it starts. r0 is used.
+    /// Stores where a shared function must return to. Returns the label of its start. Uses r0.
     fn announce(&mut self, key: Key, arguments: Set, back: Label) -> Label {
-        // The verifier would follow the function for each value of them that it knows.
+        // The verifier would follow the function separately for each value of them that it knows.
         self.forget(arguments, arguments);
         let code = &mut self.code;
         let new = || Shared { start: code.label(), returns: Vec::new() };
@@ -62,14 +62,14 @@ impl Translator<'_> {
         shared.start
     }
 
-    /// Puts the shared functions here. Those of one depth are called from lower ones only, so that all calls
-    /// of the next one are known.
+    /// Emits the shared functions. A function of one depth is called from the depth before only, so when a depth is
+    /// emitted, all its calls are known.
     pub(super) fn shared_functions(&mut self) -> Result<(), TranslateError> {
         while let Some((key, Shared { start, returns })) = self.calls.open.pop_first() {
             let end = self.code.label();
             self.code.bind(start);
-            // As the verifier sees it, it may return behind a call that comes before this one: a loop, which
-            // has to have one of these.
+            // To the verifier, the function may return behind an earlier call. That is a loop, and a loop needs a
+            // `may_goto`.
             let stub = self.stub(Ended::Budget, self.program.functions()[key.1].start, None);
             self.code.may_goto(stub);
             self.function(key, Some(end))?;
@@ -80,7 +80,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// To the one of these that r1, which counts from `first`, says.
+    /// Jumps to one of these labels: r1, which counts from `first`, selects it.
     fn go_on(&mut self, returns: &[Label], first: usize) {
         if let [only] = returns {
             return self.code.jump(*only);
@@ -93,7 +93,7 @@ impl Translator<'_> {
         self.go_on(high, middle);
     }
 
-    /// Returns from a function, or from all.
+    /// Returns from a function, or from the program.
     pub(super) fn leave(&mut self, place: &Place) {
         if let Some(back) = place.back {
             return self.code.jump(back);

@@ -1,26 +1,26 @@
-//! What rewritten programs and the module have in common.
+//! Definitions that rewritten programs and the module share.
 
 use crate::helper::Helper;
 
-/// The structure that the kernel's function gets, `struct bpfof_xrp_hop` in
-/// `kernel/bpfof_xrp.h`: offsets of its fields in bytes.
+/// The argument of the kernel's function, `struct bpfof_xrp_hop` in `kernel/bpfof_xrp.h`: offsets of its fields in
+/// bytes.
 pub mod context {
-    /// `slot`, u64: where the slot of the chain begins in the arena, in bytes. Its guest address is 0.
+    /// `slot`, u64: offset of the chain's slot in the arena, in bytes: the position of guest address 0.
     pub const SLOT: i16 = 0;
-    /// `limit`, u64: guest address of the end of what the call may access.
+    /// `limit`, u64: guest address of the end of the accessible memory.
     pub const LIMIT: i16 = 8;
-    /// `budget`, u64: units, before the call and after it.
+    /// `budget`, u64: units, before and after the call.
     pub const BUDGET: i16 = 16;
-    /// `result`, u64: what the function has returned; 0 before.
+    /// `result`, u64: the return value of the function; 0 before.
     pub const RESULT: i16 = 24;
-    /// `address`, u64: of a fault of memory.
+    /// `address`, u64: address of a memory fault.
     pub const ADDRESS: i16 = 32;
-    /// `fault`, u32: 0, or what has ended the call (the values of [`Ended`](super::Ended)) in the upper
-    /// half, and the index of the instruction in the lower.
+    /// `fault`, u32: 0, or the cause of the end of the call in the upper half (a value of [`Ended`](super::Ended)), and
+    /// the index of the instruction in the lower half.
     pub const FAULT: i16 = 40;
 }
 
-/// What ended a call that did not return: the upper half of `fault`.
+/// Causes that end a call without a return: the upper half of `fault`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ended {
@@ -36,14 +36,14 @@ pub enum Ended {
     Helper = 5,
 }
 
-/// Slots of a rewritten program: jumps reach no further.
+/// Maximum slots of a rewritten program: jumps reach no further.
 pub const MAX_SLOTS: usize = 32_000;
 
-/// Why a function cannot be rewritten. It runs in user space then.
+/// The reason why a function cannot be rewritten. Such a function runs in user space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TranslateError {
-    /// More than [`MAX_SLOTS`]: calls are put in place, and functions that call themselves grow.
-    #[error("it takes more than {MAX_SLOTS} instructions of the kernel")]
+    /// More than [`MAX_SLOTS`]: calls are inlined, and recursive functions grow.
+    #[error("it needs more than {MAX_SLOTS} kernel instructions")]
     TooLong,
 }
 
@@ -57,9 +57,9 @@ pub const KFUNCS: [(Helper, &str); 6] = [
     (Helper::FindAny, "bpfof_xrp_find_any"),
 ];
 
-/// The opcode of a 64-bit constant, and the source that makes it a map.
+/// The opcode of a 64-bit constant, and the source register that makes it a reference to a map.
 pub(super) const CONSTANT: u8 = 0x18;
 pub(super) const PSEUDO_MAP: u8 = 1;
-/// A call, and the source that makes it one of a kfunc.
+/// The opcode of a call, and the source register that makes it a call of a kfunc.
 pub(super) const CALL: u8 = 0x85;
 pub(super) const PSEUDO_KFUNC: u8 = 2;

@@ -1,4 +1,5 @@
-//! Which registers are read later, before they are written: all others are free for an access.
+//! Live registers: those that are read later before they are written. All others are free for an
+//! access.
 
 use super::contract::KFUNCS;
 use crate::helper::Helper;
@@ -9,9 +10,9 @@ use std::ops::Range;
 /// A set of r0 to r9, by bits.
 pub(super) type Set = u16;
 
-/// Arguments, and what a call destroys of the caller's.
+/// Argument registers; a call does not preserve them.
 pub(super) const ARGUMENTS: Set = 0b11_1110;
-/// What a function keeps for its caller.
+/// Registers that a function preserves for its caller.
 pub(super) const KEPT: Set = 0b11_1100_0000;
 
 pub(super) fn bit(register: u8) -> Set {
@@ -32,9 +33,9 @@ fn operand(operand: Operand) -> Set {
 /// The live registers of a program.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    /// By slot: what is live before it.
+    /// By slot: the registers that are live before it.
     before: Vec<Set>,
-    /// By slot: what is live after it.
+    /// By slot: the registers that are live after it.
     after: Vec<Set>,
 }
 
@@ -55,7 +56,7 @@ impl Liveness {
         self.after[pc as usize]
     }
 
-    /// One pass over a function, backwards; whether anything has changed.
+    /// One backwards pass over a function; returns whether anything has changed.
     fn pass(&mut self, program: &Program, function: &Range<u32>) -> bool {
         let mut changed = false;
         for pc in function.clone().rev() {
@@ -90,7 +91,7 @@ impl Liveness {
                 of(base) | of(src) | compared
             }
             Instruction::CallHelper { helper } if is_kfunc(helper) => 0b1110,
-            // Its r0 and r6 to r9 are 0, whatever they are here.
+            // In the callee r0 and r6 to r9 begin as 0, whatever they are here.
             Instruction::CallLocal { target } => self.before(target) & ARGUMENTS,
             Instruction::Exit => bit(0),
             _ => 0,
@@ -98,13 +99,13 @@ impl Liveness {
     }
 }
 
-/// What these instructions may change.
+/// The registers that these instructions may change.
 pub(super) fn written(program: &Program, slots: Range<u32>) -> Set {
     let instructions = &program.instructions()[slots.start as usize..slots.end as usize];
     instructions.iter().map(writes).fold(0, |all, one| all | one)
 }
 
-/// What is not the same afterwards.
+/// The registers whose values are lost.
 fn writes(instruction: &Instruction) -> Set {
     match *instruction {
         Instruction::Alu { dst, .. }

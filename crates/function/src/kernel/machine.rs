@@ -1,7 +1,7 @@
-//! Runs rewritten programs on the arenas of user space, as the kernel would: the instructions of the
-//! project's interpreter, and those that only the kernel has. Refuses what the kernel's verifier does not
-//! let pass, as far as that depends on the run: a register that was not set, a pointer to anything but
-//! the context, the stack, and the arena after a cast. For tests.
+//! Runs rewritten programs on user-space arenas as the kernel would: with the instructions of the project's
+//! interpreter, and those that only the kernel has. Refuses what the kernel's verifier refuses, as far as that depends
+//! on the run: registers that were not set, pointers to anything but the context, the stack, and the arena after a
+//! cast. For tests.
 
 use super::KernelProgram;
 use super::assembler::MAY_GOTO;
@@ -17,9 +17,9 @@ use crate::interpreter::{alu, endian, holds, sign_extend};
 use crate::program::{Program, decode};
 use crate::statics::Statics;
 
-/// Where the slot of the chain is in the arena.
+/// Offset of the chain's slot in the arena.
 const SLOT: u64 = 0x5_0000;
-/// Rounds that `may_goto` lets pass, as in Linux.
+/// Iterations that `may_goto` permits, as in Linux.
 const ROUNDS: u64 = 8 << 20;
 const STACK_BYTES: usize = 512;
 
@@ -31,23 +31,23 @@ enum Value {
     /// The arguments of the call.
     Arguments,
     Context,
-    /// In the arena, by its offset.
+    /// A pointer into the arena: its offset.
     Arena(u64),
 }
 
 /// How a call in the kernel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelEnd {
-    /// As in user space.
+    /// The same end as in user space.
     Same(Result<Exit, Fault>),
-    /// With a helper that the kernel does not have.
+    /// A call of a helper that the kernel does not have.
     Helper,
 }
 
 /// Runs a rewritten program.
 ///
 /// # Panics
-/// If it does what the kernel would not have let pass, or goes outside what its program may access.
+/// If the program does something that the kernel would refuse, or leaves the memory that it may access.
 pub fn run(
     program: &Program,
     kernel: &KernelProgram,
@@ -81,7 +81,7 @@ pub fn run(
         found if found == Ended::Budget as u32 => FaultKind::Budget,
         found if found == Ended::StackOverflow as u32 => FaultKind::StackOverflow,
         found if found == Ended::Helper as u32 => return KernelEnd::Helper,
-        unknown => panic!("{unknown} is no reason to end"),
+        unknown => panic!("unknown end reason {unknown}"),
     };
     KernelEnd::Same(Err(Fault { kind, pc, data_end }))
 }
@@ -121,7 +121,7 @@ impl Machine<'_> {
         let target = (pc as i64 + 1 + i64::from(offset)) as usize;
         match (opcode, src) {
             (CONSTANT, PSEUDO_MAP) => {
-                // A pointer to the map, of no use.
+                // A pointer to the map, which is not used.
                 self.registers[dst] = Value::Unset;
                 Some(pc + 2)
             }
@@ -152,7 +152,7 @@ impl Machine<'_> {
         let instruction = decode(self.slots, pc).expect("an instruction of RFC 9669");
         match instruction {
             Instruction::Alu { wide, op, dst, src } => {
-                // What is copied need not be compared with what was there.
+                // A move overwrites its destination, which need not have been set.
                 let a = if op == crate::instruction::AluOp::Mov { 0 } else { self.get(dst) };
                 self.set(dst, alu(wide, op, a, self.operand(src)));
             }
@@ -180,7 +180,7 @@ impl Machine<'_> {
                     Operand::Register(register) => self.registers[register.index()],
                     Operand::Immediate(value) => Value::Number(i64::from(value) as u64),
                 };
-                assert!(value != Value::Unset, "a store of a register that was not set");
+                assert!(value != Value::Unset, "a store of an unset register");
                 self.store(base, offset, width.bytes(), value);
             }
             Instruction::Jump { target } => return Some(target as usize),
@@ -193,7 +193,7 @@ impl Machine<'_> {
                 self.get(Register::R0);
                 return None;
             }
-            other => panic!("{other:?} is not for the kernel"),
+            other => panic!("{other:?} is not supported by the kernel"),
         }
         Some(pc + 1)
     }
@@ -221,19 +221,19 @@ impl Machine<'_> {
         (STACK_BYTES as i64 + i64::from(offset)) as usize / 8
     }
 
-    /// What the arena has at `pointer + offset`: inside what was checked.
+    /// The range of the arena at `pointer + offset`, which must lie inside the checked memory.
     fn place(&self, pointer: u64, offset: i16, bytes: u64) -> std::ops::Range<usize> {
         let guest = pointer.wrapping_add(i64::from(offset) as u64).wrapping_sub(SLOT);
         let start = guest.wrapping_sub(self.lowest);
         let end = start.checked_add(bytes).filter(|end| *end <= self.memory.len() as u64);
-        let end = end.unwrap_or_else(|| panic!("an access at {guest:#x} was not checked"));
+        let end = end.unwrap_or_else(|| panic!("unchecked access at {guest:#x}"));
         start as usize..end as usize
     }
 
     fn load(&self, base: Register, offset: i16, bytes: u64) -> Value {
         if base == Register::FRAME {
             let value = self.stack[Machine::stack_at(offset, bytes)];
-            assert!(value != Value::Unset, "a load of stack that was not written");
+            assert!(value != Value::Unset, "a load of uninitialized stack");
             return value;
         }
         match self.registers[base.index()] {
@@ -278,14 +278,14 @@ impl Machine<'_> {
                 let place = self.place(pointer, offset, bytes);
                 let guest = place.start as u64 + self.lowest;
                 let is_constant = self.statics.check_write(guest, bytes).is_err();
-                assert!(!is_constant, "a write to constants at {guest:#x} was not checked");
+                assert!(!is_constant, "unchecked write to constants at {guest:#x}");
                 self.memory[place].copy_from_slice(&number.to_le_bytes()[..bytes as usize]);
             }
             other => panic!("a store through {other:?}"),
         }
     }
 
-    /// Stores the upper half of a word of the stack, the lower half of which is there.
+    /// Stores the upper half of a word of the stack whose lower half is already set.
     fn store_above(&mut self, offset: i16, above: u32) {
         match &mut self.stack[Machine::stack_at(offset - 4, 8)] {
             Value::Number(word) => *word = *word & u64::from(u32::MAX) | u64::from(above) << 32,
@@ -293,7 +293,7 @@ impl Machine<'_> {
         }
     }
 
-    /// As the module's: they pay from the context, and leave faults there.
+    /// As the module's kfuncs: pays from the context's budget, and stores faults in the context.
     fn kfunc(&mut self, number: usize) {
         let (helper, _) = KFUNCS[number];
         assert_eq!(self.registers[1], Value::Context);
@@ -321,7 +321,7 @@ impl Machine<'_> {
             Err(Stop::Fault(FaultKind::Memory { address })) => (Ended::Memory, address),
             Err(Stop::Fault(FaultKind::ReadOnly { address })) => (Ended::ReadOnly, address),
             Err(Stop::Fault(FaultKind::Budget)) => (Ended::Budget, 0),
-            Err(_) => panic!("a bulk helper does nothing else"),
+            Err(_) => panic!("a bulk helper returned something else"),
         };
         self.hop.fault = u32::from(ended as u8) << 16;
         self.hop.address = address;

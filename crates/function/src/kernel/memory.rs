@@ -1,4 +1,4 @@
-//! Accesses: a compare with the limit of the call, then the arena.
+//! Accesses: a comparison with the limit of the call, then the access to the arena.
 
 use super::assembler::{ADD, AND, JGT, JLT, JNE, OR, Reg, SUB, Source, XOR};
 use super::contract::Ended;
@@ -36,7 +36,7 @@ impl Translator<'_> {
                 self.address(&access, place, dst, pointer);
                 self.code.load(size(width), dst, pointer, 0);
                 if signed {
-                    // The arena has no loads that extend signs.
+                    // The arena has no sign-extending loads.
                     self.sign_extend(true, width, dst, dst);
                 }
                 self.give_back(taken);
@@ -55,8 +55,8 @@ impl Translator<'_> {
         }
     }
 
-    /// `pointer` becomes what `base + offset` is in the arena, if all of the access is inside.
-    /// `distance`, which may be the base, is used up.
+    /// Sets `pointer` to the place of `base + offset` in the arena, if the whole access is inside. `distance`, which
+    /// may be the base register, is overwritten.
     fn address(&mut self, access: &Access, place: &Place, distance: Reg, pointer: Reg) {
         let lowest = self.lowest();
         let offset = i32::from(access.offset) - lowest;
@@ -86,7 +86,7 @@ impl Translator<'_> {
         self.code.cast(pointer);
     }
 
-    /// Compares with the limit, and a write with the constants.
+    /// Compares an access with the limit, and a write with the constants.
     fn check(&mut self, access: &Access, distance: Reg, other: Reg) {
         let Access { pc, width, writes, .. } = *access;
         let at = Some(Source::Reg(distance));
@@ -107,8 +107,8 @@ impl Translator<'_> {
         self.code.branch_out(JLT, other, Source::Imm(len), refused);
     }
 
-    /// Nobody else has the slot while the function runs, so that no atomic operation is needed; one that
-    /// is not aligned would stop some processors.
+    /// No other thread accesses the slot while the function runs, so a plain read-modify-write is sufficient. An
+    /// unaligned atomic operation would also fault on some processors.
     fn atomic(&mut self, pc: u32, instruction: &Instruction, place: &Place, live: Set) {
         let Instruction::Atomic { op, fetch, wide, base, offset, src } = *instruction else {
             return;

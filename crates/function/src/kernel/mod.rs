@@ -1,27 +1,25 @@
-//! Storage functions as eBPF of the Linux kernel, for the module in `kernel/` (XRP §4 on a kernel that
-//! nobody has patched).
+//! Storage functions as eBPF of the Linux kernel, for the module in `kernel/` (XRP §4 on an unpatched kernel).
 //!
-//! The kernel's verifier has to accept what it runs, and knows no storage functions: their pointers are
-//! plain numbers, their loops are bounded by a budget. So each instruction is rewritten:
+//! The kernel's verifier must accept the code, and does not know storage functions: their pointers are plain numbers,
+//! their loops are bounded by a budget. So each instruction is rewritten:
 //!
 //! - memory is a *BPF arena* (`BPF_MAP_TYPE_ARENA`, Linux 6.9), in which the chain has a *slot* with the
-//!   layout of [`abi`](crate::abi). Registers hold guest addresses, as everywhere else. An access is
+//!   layout of [`abi`](crate::abi). Registers hold guest addresses, as in the other engines. An access is
 //!   compared with the limit of the call, as in native code, and then goes to slot base plus address;
 //! - a jump backwards pays from the budget, which is on the kernel's stack, and is a `may_goto`;
-//! - functions that are called are put in the place of the call, or are there once for all calls at one depth
-//!   (`calls`), so that the frame pointer is a constant;
-//! - a helper that the module has is a *kfunc*, a function of the kernel that eBPF may call. One that it
-//!   has not ends the chain with [`Ended::Helper`]: it is then run in user space;
-//! - what went wrong is left in the context ([`context`]), with the same fault, instruction, address and
-//!   rest of the budget as in the other engines.
+//! - called functions are inlined, or exist once for all calls at one depth (`calls`), so that the frame
+//!   pointer is a constant;
+//! - a helper that the module has is a *kfunc*, a kernel function that eBPF may call. Any other helper ends
+//!   the chain with [`Ended::Helper`]: the chain is then run in user space;
+//! - faults are stored in the context ([`context`]), with the same fault, instruction, address and rest of
+//!   the budget as in the other engines.
 //!
-//! The result must be independent of the kernel, and is: `machine`, for tests, runs it on the arenas of
-//! user space.
+//! The rewritten code does not depend on a kernel: `machine`, for tests, runs it on user-space arenas.
 //!
 //! # Registers
-//! r0 to r9 are the function's own. The kernel's r10 is the kernel's stack, where the rewritten code keeps
-//! what it needs itself; the function's r10 is known everywhere. What an access needs beside them are
-//! registers that nobody reads afterwards (`liveness`), or some that are put aside for a moment.
+//! r0 to r9 are the function's own. The kernel's r10 is the kernel's stack, where the rewritten code keeps its own
+//! data; the function's r10 is a constant at every instruction. An access needs further registers: it takes dead ones
+//! (`liveness`), or spills some for a moment.
 
 mod assembler;
 mod calls;
@@ -40,8 +38,8 @@ use crate::program::Program;
 use contract::{CALL, CONSTANT, PSEUDO_KFUNC, PSEUDO_MAP};
 use translator::Translator;
 
-/// A program for the kernel. It refers to the arena by the number 0 and to kfuncs by their places in
-/// [`KFUNCS`]: [`relocate`](Self::relocate) puts in what they are on this machine.
+/// A program for the kernel. It refers to the arena by the number 0 and to kfuncs by their indices in [`KFUNCS`];
+/// [`relocate`](Self::relocate) inserts their values on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelProgram {
     slots: Vec<[u8; 8]>,

@@ -1,4 +1,4 @@
-//! Which functions of a program are there once for all of their calls ([`calls`](super::calls)).
+//! The functions of a program that exist once for all of their calls ([`calls`](super::calls)).
 
 use super::assembler::Label;
 use super::liveness::index_of;
@@ -7,23 +7,24 @@ use crate::instruction::Instruction;
 use crate::program::Program;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Slots of functions that are copied to each call rather than shared, if they call nothing.
+/// Functions of at most this many slots that call nothing are copied to each call rather than
+/// shared.
 const SHORT: usize = 16;
 
-/// Depth and index of a function. Its frame is another one at another depth.
+/// Depth and index of a function. At each depth it has another frame.
 pub(super) type Key = (u64, usize);
 
 /// A function that is called from several places.
 pub(super) struct Shared {
     pub(super) start: Label,
-    /// Behind each of the calls, by number.
+    /// The label behind each of the calls, by number.
     pub(super) returns: Vec<Label>,
 }
 
 /// The functions of a program that are shared.
 pub(super) struct Calls {
     pub(super) is_shared: BTreeSet<Key>,
-    /// Those that were called, and are yet to be put somewhere.
+    /// Functions that have been called, and must still be emitted.
     pub(super) open: BTreeMap<Key, Shared>,
 }
 

@@ -1,17 +1,17 @@
-//! The memory of a chain in the kernel: as an [`Arena`](crate::Arena), from guest address 0 on.
+//! The memory of a chain in the kernel: laid out as an [`Arena`](crate::Arena), from guest address 0 on.
 
 use crate::abi::{self, context};
 use crate::arena::SavedArena;
 use crate::program::Program;
 use std::ops::Range;
 
-/// `len` bytes at a guest address.
+/// The range of `len` bytes at a guest address.
 fn at(address: u64, len: usize) -> Range<usize> {
     address as usize..address as usize + len
 }
 
-/// Begins a chain, as [`Arena::begin_chain`](crate::Arena::begin_chain) does, and puts the static data of
-/// its program in place.
+/// Begins a chain, as [`Arena::begin_chain`](crate::Arena::begin_chain) does, and places the static data of its
+/// program.
 ///
 /// # Panics
 /// If the memory is shorter than a slot, or the argument longer than scratch.
@@ -31,7 +31,7 @@ pub fn scratch(slot: &[u8], len: usize) -> &[u8] {
     &slot[at(abi::SCRATCH, len)]
 }
 
-/// What a chain of this program has behind a hop, to go on with in user space.
+/// The state of a chain of this program after a hop, to continue in user space.
 #[must_use]
 pub fn save(slot: &[u8], program: &Program, scratch_bytes: usize) -> SavedArena {
     let uses_workspace = program.lowest_address() == abi::WORKSPACE;

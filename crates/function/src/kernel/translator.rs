@@ -1,4 +1,4 @@
-//! From checked instructions to those of the kernel.
+//! Translates checked instructions to those of the kernel.
 
 use super::assembler::{
     ADD, AND, ARSH, Assembler, DIV, END, JEQ, JGE, JGT, JLE, JLT, JNE, JSET, JSGE, JSGT, JSLE,
@@ -20,38 +20,38 @@ pub(super) const FP: Reg = 10;
 /// Size field of loads and stores: BPF_DW.
 pub(super) const DW: u8 = 0x18;
 const W: u8 = 0x00;
-/// Slots of programs of which the verifier easily follows each way.
+/// Programs of at most this many slots have so few paths that the verifier can follow each.
 const LARGE: usize = 256;
 
-/// The kernel's stack, from its top.
+/// Layout of the kernel's stack, from its top.
 pub(super) mod stack {
-    /// The context, a pointer.
+    /// Pointer to the context.
     pub(in super::super) const CONTEXT: i16 = -8;
-    /// Where the slot's first byte that functions may access is in the arena.
+    /// Position in the arena of the lowest address that functions may access.
     pub(in super::super) const LOWEST: i16 = -16;
-    /// What is left of the budget.
+    /// The rest of the budget.
     pub(in super::super) const BUDGET: i16 = -24;
-    /// What the register of a scan was when that began.
+    /// Value of a scan's register when the scan began.
     pub(in super::super) const SCANNED_FROM: i16 = -32;
-    /// How far from the lowest address an access of 1, 2, 4 and 8 bytes may begin.
+    /// Maximum distance from the lowest address at which an access of 1, 2, 4 or 8 bytes may begin.
     pub(in super::super) const LIMITS: [i16; 4] = [-40, -48, -56, -64];
-    /// Registers that are put aside.
+    /// Spilled registers.
     pub(in super::super) const SPILLS: [i16; 3] = [-72, -80, -88];
-    /// 0, which the verifier does not know.
+    /// 0, as a value that the verifier does not know.
     pub(in super::super) const ZERO: i16 = -96;
     /// r6 to r9 of callers, 32 bytes for each depth of calls.
     pub(in super::super) const CALLERS: i16 = -128;
-    /// Where a shared function returns to, 8 bytes for each depth of calls.
+    /// Number of the label that a shared function returns to, 8 bytes for each depth of calls.
     pub(in super::super) const RETURNS: i16 = -360;
 }
 
-/// A function in one of its places.
+/// One copy of a function.
 pub(super) struct Place {
     pub(super) depth: u64,
-    /// The labels of its slots begin here.
+    /// The first slot of the function: that of the first label.
     start: u32,
     labels: Vec<Label>,
-    /// Where it returns to; None from the first.
+    /// The label that it returns to; None for the entry.
     pub(super) back: Option<Label>,
 }
 
@@ -66,7 +66,7 @@ impl Place {
     }
 }
 
-/// Registers for a moment, with those that had to be put aside.
+/// Registers taken for a moment, with those that had to be spilled.
 pub(super) struct Taken<const N: usize> {
     pub(super) registers: [Reg; N],
     spilled: Vec<(Reg, i16)>,
@@ -76,16 +76,16 @@ pub(super) struct Translator<'a> {
     pub(super) program: &'a Program,
     pub(super) code: Assembler,
     pub(super) liveness: Liveness,
-    /// Has so many ways through it that the verifier must not tell them apart.
+    /// The program has so many paths that the verifier must not distinguish them.
     is_large: bool,
     pub(super) calls: Calls,
-    /// Ends with a fault: r2 its address, r3 what and where.
+    /// Ends with a fault: r2 is its address, r3 its cause and instruction.
     faulted: Label,
     /// The same, with the distance from the lowest address in r2.
     faulted_at: Label,
-    /// A kfunc has found a fault; r3 is where.
+    /// Ends after a fault in a kfunc; r3 is the instruction.
     helper_faulted: Label,
-    /// Faults that are put behind the code.
+    /// Faults to be emitted behind the code.
     stubs: Vec<Stub>,
 }
 
@@ -93,7 +93,7 @@ struct Stub {
     label: Label,
     ended: Ended,
     pc: u32,
-    /// Distance of the address from the lowest.
+    /// Distance of the address from the lowest address.
     at: Option<Source>,
 }
 
@@ -123,16 +123,16 @@ impl<'a> Translator<'a> {
         self.code.finish()
     }
 
-    /// Distance from guest address 0.
+    /// The lowest accessible guest address.
     pub(super) fn lowest(&self) -> i32 {
         self.program.lowest_address() as i32
     }
 
-    /// Binds the arena, and puts what is needed on the kernel's stack.
+    /// Binds the arena, and sets up the kernel's stack.
     fn enter(&mut self) {
         let code = &mut self.code;
         code.constant(0, PSEUDO_MAP, 0);
-        // The first argument of the member of struct_ops.
+        // The first argument of the struct_ops member.
         code.load(DW, 1, 1, 0);
         code.store(DW, FP, stack::CONTEXT, Source::Reg(1));
         code.load(DW, 2, 1, context::SLOT);
@@ -149,8 +149,8 @@ impl<'a> Translator<'a> {
             less = -width;
             code.store(DW, FP, at, Source::Reg(2));
             if self.is_large {
-                // It is below 2^32. The verifier does not follow what is stored in two parts, and so does not
-                // tell ways apart by what accesses say of it.
+                // The limit is below 2^32. The verifier does not track a value that is stored in two parts, so it does
+                // not distinguish paths by what accesses tell about the limit.
                 code.store(W, FP, at + 4, Source::Imm(0));
             }
         }
@@ -163,7 +163,7 @@ impl<'a> Translator<'a> {
         self.charge(0, Source::Imm(self.program.call_cost(0) as i32), live);
     }
 
-    /// What all ways out lead to.
+    /// Emits the exits with faults.
     fn end(&mut self) {
         let lowest = self.lowest();
         for Stub { label, ended, pc, at } in std::mem::take(&mut self.stubs) {
@@ -204,14 +204,14 @@ impl<'a> Translator<'a> {
         code.exit();
     }
 
-    /// A way out with a fault.
+    /// The label of an exit with a fault.
     pub(super) fn stub(&mut self, ended: Ended, pc: u32, at: Option<Source>) -> Label {
         let label = self.code.label();
         self.stubs.push(Stub { label, ended, pc, at });
         label
     }
 
-    /// Puts a function here.
+    /// Emits a function here.
     pub(super) fn function(
         &mut self,
         (depth, index): Key,
@@ -289,7 +289,7 @@ impl<'a> Translator<'a> {
     }
 
     fn alu(&mut self, wide: bool, op: AluOp, dst: Reg, src: Source) {
-        // What the verifier refuses, though RFC 9669 §4.1 says what it is.
+        // The verifier refuses these, but RFC 9669 §4.1 defines their results.
         let src = match (op, src) {
             (AluOp::Div | AluOp::SignedDiv, Source::Imm(0)) => {
                 return self.code.mov(dst, Source::Imm(0));
@@ -316,20 +316,20 @@ impl<'a> Translator<'a> {
 
     fn endian(&mut self, swap: bool, width: Width, dst: Reg) {
         let bits = 8 * width.bytes() as i32;
-        // Big-endian on a little-endian machine swaps; the other form truncates.
+        // To-big-endian on a little-endian machine swaps; the other form truncates.
         let class = if swap { 0x0c } else { 0x04 };
         self.code.raw(END | class, dst, 0, 0, bits);
     }
 
-    /// Registers of which nobody needs the values after this instruction, nor in it. Where there are
-    /// none, others than `needed` are put aside.
+    /// Takes registers whose values are dead after this instruction and that it does not use itself. If there are none,
+    /// spills others than `needed`.
     pub(super) fn take<const N: usize>(&mut self, live: Set, needed: Set) -> Taken<N> {
         let (mut used, mut taken) = (live | needed, 0);
         let mut spilled = Vec::new();
         let registers = std::array::from_fn(|_| {
             let free = (0..10).find(|register| used & bit(*register) == 0);
             let register = free.unwrap_or_else(|| {
-                // No instruction needs so many that there is none.
+                // No instruction needs so many registers that none is left.
                 let victim =
                     (0..10).find(|victim| (needed | taken) & bit(*victim) == 0).unwrap_or(0);
                 let at = stack::SPILLS[spilled.len()];
@@ -350,7 +350,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Pays, or ends.
+    /// Pays, or ends the call.
     pub(super) fn charge(&mut self, pc: u32, units: Source, live: Set) {
         let stub = self.stub(Ended::Budget, pc, None);
         let needed = if let Source::Reg(register) = units { bit(register) } else { 0 };
@@ -367,8 +367,8 @@ impl<'a> Translator<'a> {
         self.code.store(DW, FP, stack::SCANNED_FROM, Source::Reg(reg(scan.register)));
     }
 
-    /// Pays for the scan that is left where control goes from one slot to another, and remembers where
-    /// the one begins that is entered. The instruction at `pc` is to blame.
+    /// If control leaves a scan from one slot to another, pays for it; if it enters one, records the start. A fault is
+    /// attributed to the instruction at `pc`.
     pub(super) fn cross(&mut self, pc: u32, from: u32, to: u32, live: Set) {
         let Some(crossing) = self.program.crossing(from, to) else { return };
         if let Some(scan) = crossing.left {
@@ -410,24 +410,24 @@ impl<'a> Translator<'a> {
         self.code.store(DW, FP, stack::BUDGET, Source::Reg(left));
     }
 
-    /// Whether more is to be done than to jump.
+    /// Whether the jump needs no code but the jump itself.
     fn is_plain(&self, pc: u32, target: u32) -> bool {
         target > pc && self.program.crossing(pc, target).is_none()
     }
 
-    /// A jump that is taken.
+    /// A jump, once it is taken.
     fn jump(&mut self, pc: u32, target: u32, place: &Place) {
         let live = self.liveness.before(target);
         if let Some(cost) = self.program.jump_cost(pc, target) {
             let left = self.program.crossing(pc, target).and_then(|crossing| crossing.left);
-            // What a scan costs that is left here is told by its register.
+            // The price of the scan that is left here depends on its register.
             let scanned = left.map_or(0, |scan| bit(reg(scan.register)));
             self.charge(pc, Source::Imm(cost as i32), live | scanned);
         }
         self.cross(pc, pc, target, live);
         if target <= pc {
             if self.is_large {
-                // A number that the verifier knows is another one in each turn, all of which it would follow.
+                // A number that the verifier knows changes in every iteration, and it would follow each value.
                 self.forget(live & written(self.program, target..pc + 1), live);
             }
             let stub = self.stub(Ended::Budget, pc, None);
@@ -436,7 +436,7 @@ impl<'a> Translator<'a> {
         self.code.jump(place.label(target));
     }
 
-    /// The verifier knows nothing of the values of these registers any more.
+    /// Makes the values of these registers unknown to the verifier.
     pub(super) fn forget(&mut self, registers: Set, live: Set) {
         if registers == 0 {
             return;
@@ -531,7 +531,7 @@ pub(super) fn reg(register: Register) -> Reg {
     register.index() as Reg
 }
 
-/// An operand; the frame pointer is a constant.
+/// The source operand; the frame pointer becomes a constant.
 pub(super) fn source(operand: Operand, place: &Place) -> Source {
     match operand {
         Operand::Register(Register::FRAME) => Source::Imm(place.frame()),

@@ -1,5 +1,5 @@
-//! The maps that an object declares: variables of the section `.maps`, as for libbpf, whose types
-//! say in BTF what each map is (Linux: Documentation/bpf/btf.rst):
+//! The maps that an object declares: variables of the section `.maps`, as for libbpf. Their types
+//! in BTF describe the maps (Linux: Documentation/bpf/btf.rst):
 //!
 //! ```c
 //! struct {
@@ -15,33 +15,32 @@ use crate::btf::{Btf, BtfKind};
 use crate::elf::Elf;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionIndex};
 
-/// Maps of one object. Each may be another argument of the same function; handles are small.
+/// Maximum maps of one object. Each may be another argument of the same function; handles are
+/// small.
 pub const MAX_MAPS: usize = 32;
-/// The section.
+/// The section of declarations.
 const SECTION: &str = ".maps";
 
-/// Why the maps of an object cannot be made.
+/// The reason why the maps of an object cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeclarationError {
-    /// The types of variables are in BTF.
-    #[error(
-        "{0}: the object declares it in .maps and has no BTF that says what it is; compile with -g"
-    )]
+    /// The object has no BTF, which has the types of variables.
+    #[error("{0}: declared in .maps, but the object has no BTF that describes it; compile with -g")]
     NoBtf(String),
-    /// Not a structure, or a member that says nothing.
+    /// The declaration is not a structure, or has a member without a meaning.
     #[error("map {map}: {problem}")]
     Shape {
         /// The map.
         map: String,
-        /// What is wrong.
+        /// The defect.
         problem: String,
     },
-    /// Beyond the limits.
+    /// The map exceeds a limit.
     #[error("map {map}: {source}")]
     Definition {
         /// The map.
         map: String,
-        /// What is wrong.
+        /// The limit that it exceeds.
         source: DefinitionError,
     },
     /// More than [`MAX_MAPS`].
@@ -49,7 +48,7 @@ pub enum DeclarationError {
     TooMany,
 }
 
-/// The maps of an object, by their place in the section.
+/// The maps of an object, by their offsets in the section.
 #[derive(Debug, Default)]
 pub(crate) struct Declarations {
     section: Option<SectionIndex>,
@@ -79,23 +78,23 @@ impl Declarations {
         Ok(Declarations { section: Some(index), maps })
     }
 
-    /// Whether this is the section of the maps.
+    /// Whether this is the section of declarations.
     pub(crate) fn is_section(&self, section: SectionIndex) -> bool {
         self.section == Some(section)
     }
 
-    /// The map that begins at this place of the section.
+    /// The map that begins at this offset of the section.
     pub(crate) fn at(&self, place: u64) -> Option<&MapDefinition> {
         self.maps.iter().find(|(at, _)| *at == place).map(|(_, definition)| definition)
     }
 }
 
-/// Names come from the object and go into messages and logs.
+/// Makes a name printable: names come from the object and go into messages and logs.
 fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// What the members of a declaration say.
+/// The values of the members of a declaration.
 #[derive(Default)]
 struct Members {
     kind: Option<u64>,
@@ -109,11 +108,11 @@ fn define(btf: &Btf<'_>, map: String) -> Result<MapDefinition, DeclarationError>
         Ok(members) => members,
         Err(problem) => return Err(DeclarationError::Shape { map, problem }),
     };
-    let missing = |what: &str| format!("it does not say its {what}");
+    let missing = |what: &str| format!("it does not declare its {what}");
     let checked = || {
         let number = members.kind.ok_or_else(|| missing("type: __uint(type, …)"))?;
         let kind = u32::try_from(number).ok().and_then(MapKind::from_number).ok_or(format!(
-            "type {number} is not one of those here: BPF_MAP_TYPE_HASH (1), BPF_MAP_TYPE_ARRAY (2)"
+            "type {number} is not supported; use BPF_MAP_TYPE_HASH (1) or BPF_MAP_TYPE_ARRAY (2)"
         ))?;
         let key = members.key_bytes.ok_or_else(|| missing("key: __type(key, …)"))?;
         let value = members.value_bytes.ok_or_else(|| missing("value: __type(value, …)"))?;
@@ -141,24 +140,24 @@ fn read_members(btf: &Btf<'_>, map: &str) -> Result<Members, String> {
             "value" => (&mut members.value_bytes, pointed_size(btf, member.kind)),
             "key_size" => (&mut members.key_bytes, pointed_length(btf, member.kind)),
             "value_size" => (&mut members.value_bytes, pointed_length(btf, member.kind)),
-            _ => return Err(format!("member {} has no meaning here", printable(name))),
+            _ => return Err(format!("member {} is not supported", printable(name))),
         };
         let found = found.ok_or_else(|| format!("member {name} is neither __uint nor __type"))?;
         if place.replace(found).is_some() {
-            return Err(format!("member {name} says again what another has said"));
+            return Err(format!("member {name} repeats what another member declares"));
         }
     }
     Ok(members)
 }
 
-/// `__uint(name, n)`: a pointer to an array of n.
+/// `__uint(name, n)`: a pointer to an array of length n.
 fn pointed_length(btf: &Btf<'_>, pointer: u32) -> Option<u64> {
     let pointer = btf.resolve(pointer).filter(|found| found.kind == BtfKind::Pointer)?;
     let array = btf.resolve(pointer.target).filter(|found| found.kind == BtfKind::Array)?;
     btf.array(&array).map(|(_, length)| length.into())
 }
 
-/// `__type(name, T)`: the size of what a pointer points to.
+/// `__type(name, T)`: the size of the type that a pointer points to.
 fn pointed_size(btf: &Btf<'_>, pointer: u32) -> Option<u64> {
     let pointer = btf.resolve(pointer).filter(|found| found.kind == BtfKind::Pointer)?;
     btf.size(pointer.target)

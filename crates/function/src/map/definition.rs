@@ -1,21 +1,23 @@
-//! What a map is: declared in an object, the same wherever it is made.
+//! The properties of a map: declared in an object, and the same in every place where the map is
+//! made.
 
-/// Largest key in bytes: a file name or a long database key. Hashing one takes half a microsecond.
+/// Maximum size of a key in bytes: a file name or a long database key. Hashing such a key takes
+/// half a microsecond.
 pub const MAX_KEY_BYTES: usize = 256;
-/// Largest value in bytes: what fits into a default scratch.
+/// Maximum size of a value in bytes: fits into a default scratch.
 pub const MAX_VALUE_BYTES: usize = 4096;
-/// Memory of one map in bytes: room for 600,000 counters with keys of 8 bytes.
+/// Maximum memory of one map in bytes: room for 600,000 counters with keys of 8 bytes.
 pub const MAX_MAP_BYTES: u64 = 16 << 20;
-/// Longest name in bytes: what Map Report has room for.
+/// Maximum length of a name in bytes: fits into Map Report.
 pub const MAX_NAME_BYTES: usize = 32;
 
-/// How a map finds its entries. The numbers are those of Linux, and go over the wire.
+/// How a map finds its entries. The numbers are those of Linux, and are sent over the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MapKind {
-    /// Keys of any bytes; entries come and go.
+    /// Keys of any bytes; entries are added and removed.
     Hash = 1,
-    /// The key is an index, a u32; all entries are always there, at first zero.
+    /// The key is an index, a u32; all entries always exist, initially zero.
     Array = 2,
 }
 
@@ -26,7 +28,7 @@ impl MapKind {
         [MapKind::Hash, MapKind::Array].into_iter().find(|kind| *kind as u32 == number)
     }
 
-    /// Its name for people.
+    /// Its name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,30 +38,30 @@ impl MapKind {
     }
 }
 
-/// Why a map cannot be as it is declared.
+/// The reason why a map cannot be made as declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionError {
-    /// Not an identifier of C, or too long.
+    /// The name is not a C identifier, or is too long.
     #[error("its name is not an identifier of 1 to {MAX_NAME_BYTES} characters")]
     Name,
-    /// A key of no bytes, or of too many.
-    #[error("its keys have {0} bytes; 1 to {MAX_KEY_BYTES} are possible")]
+    /// Keys are empty or too long.
+    #[error("its keys have {0} bytes; 1 to {MAX_KEY_BYTES} are allowed")]
     KeyBytes(u64),
-    /// Of an array.
-    #[error("its keys have {0} bytes; those of an array are a __u32")]
+    /// Keys of an array are not a u32.
+    #[error("its keys have {0} bytes; keys of an array are a __u32")]
     ArrayKey(u64),
-    /// A value of no bytes, or of too many.
-    #[error("its values have {0} bytes; 1 to {MAX_VALUE_BYTES} are possible")]
+    /// Values are empty or too long.
+    #[error("its values have {0} bytes; 1 to {MAX_VALUE_BYTES} are allowed")]
     ValueBytes(u64),
-    /// No entries.
+    /// There are no entries.
     #[error("it has no max_entries")]
     NoEntries,
     /// More memory than [`MAX_MAP_BYTES`].
-    #[error("it takes {0} bytes; the limit is {MAX_MAP_BYTES} (fewer entries, or smaller ones)")]
+    #[error("it takes {0} bytes; the limit is {MAX_MAP_BYTES} (declare fewer or smaller entries)")]
     TooLarge(u64),
 }
 
-/// A map as it is declared: name, kind and sizes, within the limits.
+/// The declared properties of a map: name, kind and sizes, within the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapDefinition {
     name: String,
@@ -73,7 +75,7 @@ impl MapDefinition {
     /// A map of this name and kind, with keys and values of these sizes in bytes.
     ///
     /// # Errors
-    /// What is beyond the limits.
+    /// If something exceeds a limit.
     pub fn new(
         name: &str,
         kind: MapKind,
@@ -137,7 +139,7 @@ impl MapDefinition {
         self.key_bytes() + self.value_bytes()
     }
 
-    /// Entries it has room for.
+    /// Maximum number of entries.
     #[must_use]
     pub fn max_entries(&self) -> u32 {
         self.max_entries
@@ -157,7 +159,7 @@ impl MapDefinition {
         }
     }
 
-    /// Name, kind and sizes in words.
+    /// Describes name, kind and sizes.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(

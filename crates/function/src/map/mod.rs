@@ -1,9 +1,8 @@
-//! Function maps: what storage functions remember from chain to chain.
+//! Function maps: memory that storage functions keep from chain to chain.
 //!
-//! A map is declared in the object ([`MapDefinition`]) and made where the function is installed
-//! ([`Map`]). Its room is bounded and there from the beginning: nothing grows later. Threads that
-//! run chains at once share it under one short lock for each operation; each operation is atomic,
-//! two of them are not.
+//! A map is declared in the object ([`MapDefinition`]) and made when the function is installed ([`Map`]). Its memory is
+//! bounded and allocated at the start: nothing grows later. Threads that run chains share it under one lock, which is
+//! held briefly for each operation. Each operation is atomic; a sequence of two is not.
 
 mod declaration;
 mod definition;
@@ -23,39 +22,38 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use table::Table;
 
-/// Empty slots that one page passes over before it ends, so that the lock is held for microseconds
-/// only (see [`Map::page`]).
+/// Empty slots that one page skips before it ends, so that the lock is held for microseconds only (see [`Map::page`]).
 const PAGE_SLOTS: u32 = 16384;
-/// Entries that one page has at most, for the same reason: they may be in no cache.
+/// Maximum entries of one page, for the same reason: they may be in no cache.
 const PAGE_ENTRIES: usize = 1024;
 
-/// Why a map does not do what it is asked.
+/// The reason why an operation on a map fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// There is no entry with this key.
     #[error("the map has no entry with this key")]
     NoEntry,
-    /// There is one already, and only a new one was to be made.
+    /// There is an entry already, but only a new one was to be made.
     #[error("the map has an entry with this key already")]
     Exists,
-    /// Every entry is taken; or the index is behind the end of the array.
-    #[error("the map is full, or the index is behind the end of the array")]
+    /// The map is full, or the index is past the end of the array.
+    #[error("the map is full, or the index is past the end of the array")]
     NoRoom,
-    /// What is asked makes no sense for this map: deleting from an array, adding to a number that
-    /// is not inside the value, a key or value of the wrong size.
-    #[error("the map has no such operation, or key or value have the wrong size")]
+    /// The operation is not possible for this map: deletion from an array, addition to a number that is not inside the
+    /// value, a key or value of the wrong size.
+    #[error("the map does not support this operation, or the key or value has the wrong size")]
     Invalid,
 }
 
 /// Which entries [`Map::set`] may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetMode {
-    /// The entry is made if it is not there.
+    /// The entry is created if it does not exist.
     #[default]
     Any,
-    /// The entry must not be there (`BPF_NOEXIST`).
+    /// The entry must not exist (`BPF_NOEXIST`).
     New,
-    /// The entry must be there (`BPF_EXIST`).
+    /// The entry must exist (`BPF_EXIST`).
     Existing,
 }
 
@@ -72,7 +70,7 @@ impl SetMode {
 /// A map with its entries.
 pub struct Map {
     definition: MapDefinition,
-    /// Random, so that nobody can choose keys that all meet in one bucket.
+    /// Random, so that a host cannot choose keys that all fall into one bucket.
     hasher: RandomState,
     table: Mutex<Table>,
 }
@@ -84,26 +82,26 @@ impl fmt::Debug for Map {
 }
 
 impl Map {
-    /// Makes an empty map, or an array of zeroes. All of its room is allocated; the operating
-    /// system gives it memory as it is used.
+    /// Makes an empty map, or an array of zeroes. All of its memory is allocated; the operating system provides pages
+    /// as they are used.
     #[must_use]
     pub fn new(definition: MapDefinition) -> Map {
         let table = Mutex::new(Table::new(&definition));
         Map { definition, hasher: RandomState::new(), table }
     }
 
-    /// What it was made from.
+    /// The definition that it was made from.
     #[must_use]
     pub fn definition(&self) -> &MapDefinition {
         &self.definition
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // No operation leaves the table half changed.
+        // No operation leaves the table in an inconsistent state.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same; `pay` comes before a wait for others, and may refuse to.
+    /// Locks the table; calls `pay` before a wait for another thread, and fails if that refuses.
     #[inline]
     fn lock_paying<E>(
         &self,
@@ -130,7 +128,7 @@ impl Map {
         if key.len() == self.definition.key_bytes() { Ok(()) } else { Err(MapError::Invalid) }
     }
 
-    /// The value of a key, locked while it is looked at.
+    /// The value of a key; the map is locked while it exists.
     ///
     /// # Errors
     /// [`MapError::NoEntry`]; [`MapError::Invalid`] for a key of another size.
@@ -138,7 +136,7 @@ impl Map {
         self.get_paying(key, for_free)
     }
 
-    /// As [`get`](Map::get); `pay` comes before a wait for others, and may refuse to.
+    /// As [`get`](Map::get); `pay` is called before a wait for another thread, and may refuse.
     pub(crate) fn get_paying<E: From<MapError>>(
         &self,
         key: &[u8],
@@ -154,12 +152,12 @@ impl Map {
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// Any [`MapError`]; nothing has changed then.
+    /// Any [`MapError`]; then nothing has changed.
     pub fn set(&self, key: &[u8], value: &[u8], mode: SetMode) -> Result<(), MapError> {
         self.set_paying((key, value), mode, for_free)
     }
 
-    /// As [`set`](Map::set); `pay` as of [`get_paying`](Map::get_paying).
+    /// As [`set`](Map::set); `pay` as in [`get_paying`](Map::get_paying).
     pub(crate) fn set_paying<E: From<MapError>>(
         &self,
         (key, value): (&[u8], &[u8]),
@@ -190,7 +188,7 @@ impl Map {
         self.delete_paying(key, for_free)
     }
 
-    /// As [`delete`](Map::delete); `pay` as of [`get_paying`](Map::get_paying).
+    /// As [`delete`](Map::delete); `pay` as in [`get_paying`](Map::get_paying).
     pub(crate) fn delete_paying<E: From<MapError>>(
         &self,
         key: &[u8],
@@ -205,8 +203,8 @@ impl Map {
         if is_removed { Ok(()) } else { Err(MapError::NoEntry.into()) }
     }
 
-    /// Adds to the little-endian u64 at `offset` of the value, wrapping around, and returns the
-    /// sum. An entry that is not there begins with zeroes.
+    /// Adds to the little-endian u64 at `offset` in the value, wrapping around, and returns the sum. A missing entry is
+    /// created with zeroes first.
     ///
     /// # Errors
     /// [`MapError::NoRoom`]; [`MapError::Invalid`] if the number is not inside the value.
@@ -214,7 +212,7 @@ impl Map {
         self.add_paying(key, (offset, delta), for_free)
     }
 
-    /// As [`add`](Map::add); `pay` as of [`get_paying`](Map::get_paying).
+    /// As [`add`](Map::add); `pay` as in [`get_paying`](Map::get_paying).
     pub(crate) fn add_paying<E: From<MapError>>(
         &self,
         key: &[u8],
@@ -244,22 +242,23 @@ impl Map {
         Ok(sum)
     }
 
-    /// Entries that are there; of an array all.
+    /// Number of entries; for an array all.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.lock().entries()
     }
 
-    /// Appends entries, each key and value, from a slot on, up to `max_bytes` in all, and no more than
-    /// are copied in microseconds. Returns the slot to go on from, or None at the end; a page may be empty before that.
+    /// Appends entries, each with key and value, beginning at a slot: up to `max_bytes` in all, and no more than can be
+    /// copied in microseconds. Returns the slot to continue from, or None at the end; a page before the end may be
+    /// empty.
     ///
-    /// An entry keeps its slot while it is there. So pages from 0 to the end have every entry that
-    /// was there all the time exactly once, whatever else comes and goes meanwhile.
+    /// An entry keeps its slot as long as it exists. So pages from 0 to the end have every entry that existed all the
+    /// time exactly once, even if others are added and removed meanwhile.
     pub fn page(&self, first_slot: u32, max_bytes: usize, out: &mut Vec<u8>) -> Option<u32> {
         let entry_bytes = self.definition.entry_bytes();
         let most = PAGE_ENTRIES.min(self.definition.max_entries() as usize);
         let mut room = most.min(max_bytes / entry_bytes);
-        // Memory is not waited for under the lock.
+        // Allocates memory before taking the lock.
         out.reserve(room * entry_bytes);
         let table = self.lock();
         let end = table.slots();
@@ -279,12 +278,12 @@ impl Map {
     }
 }
 
-/// Hosts and operators wait for a map without paying.
+/// Hosts and operators do not pay for waiting for a map.
 fn for_free() -> Result<(), MapError> {
     Ok(())
 }
 
-/// A value of a map, which is locked meanwhile.
+/// A value of a map, which keeps the map locked.
 pub struct Value<'a> {
     table: MutexGuard<'a, Table>,
     slot: u32,

@@ -1,34 +1,35 @@
 //! The entries of a map, in slots that are allocated once.
 //!
-//! A hash map is a table of chained buckets over the slots: no entry ever moves, deleting leaves
-//! nothing behind, and no operation is longer than a bucket's chain.
+//! A hash map is a table of chained buckets over the slots: entries never move, deletion leaves no
+//! tombstones, and no operation takes longer than the chain of a bucket.
 
 use super::{MapDefinition, MapKind};
 
 /// Set in the link of a slot that has an entry.
 const LIVE: u32 = 1 << 31;
 
-/// Slots and how to find them. Links are slot numbers plus one; 0 is the end.
+/// Slots and their index. Links are slot numbers plus one; 0 is the end of a chain.
 #[derive(Debug)]
 pub(super) struct Table {
     kind: MapKind,
     key_bytes: usize,
-    /// Bytes of a slot: of an array only the value.
+    /// Bytes of a slot; in an array only the value.
     slot_bytes: usize,
     slots: Vec<u8>,
-    /// Hash: of a live slot [`LIVE`] and the next in its bucket, of a free one the next free one.
+    /// Hash: of a live slot [`LIVE`] and the next slot in its bucket, of a free slot the next free
+    /// one.
     links: Vec<u32>,
-    /// Hash: a power of two of them.
+    /// Hash: a power of two buckets.
     buckets: Vec<u32>,
-    /// Hash: the first free slot of those that were used before.
+    /// Hash: the first free slot among those used before.
     free: u32,
-    /// Slots that were ever used; none from here on has an entry.
+    /// Number of slots that were ever used; no slot from here on has an entry.
     used: u32,
     entries: u32,
 }
 
 impl Table {
-    /// Zeroes are what everything begins with, so nothing is touched here.
+    /// All initial values are zeroes, so no page is touched here.
     pub(super) fn new(definition: &MapDefinition) -> Table {
         let count = definition.max_entries() as usize;
         let kind = definition.kind();
@@ -53,7 +54,7 @@ impl Table {
         self.entries
     }
 
-    /// Slots that may have an entry: all below this number.
+    /// Slots below this number may have an entry.
     pub(super) fn slots(&self) -> u32 {
         self.used
     }
@@ -90,7 +91,7 @@ impl Table {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// The slot of a key. `hash` is that of the key for a hash map.
+    /// The slot of a key. For a hash map, `hash` is the hash of the key.
     pub(super) fn find(&self, key: &[u8], hash: u64) -> Option<u32> {
         if self.kind == MapKind::Array {
             let index = u32::from_le_bytes(*key.first_chunk()?);
@@ -106,8 +107,8 @@ impl Table {
         None
     }
 
-    /// Makes an entry for a key that has none; its value is left over from an earlier one. None if
-    /// there is no room.
+    /// Makes an entry for a key that has none; its value is left over from an earlier entry. None
+    /// if there is no room.
     pub(super) fn insert(&mut self, key: &[u8], hash: u64) -> Option<u32> {
         if self.kind == MapKind::Array {
             return None;

@@ -10,7 +10,7 @@ fn get(map: &Map, key: &[u8]) -> Result<Vec<u8>, MapError> {
     map.get(key).map(|value| value.to_vec())
 }
 
-/// All entries by pages of `max_bytes`.
+/// All entries, read in pages of `max_bytes`.
 fn dump(map: &Map, max_bytes: usize) -> Vec<Vec<u8>> {
     let (mut all, mut next) = (Vec::new(), Some(0));
     while let Some(slot) = next {
@@ -44,7 +44,7 @@ fn an_array_has_all_entries_and_no_others() {
 }
 
 #[test]
-fn a_full_hash_map_takes_what_was_deleted() {
+fn a_full_hash_map_reuses_deleted_slots() {
     let hash = map(MapKind::Hash, 1, 8, 5);
     for key in 0..5 {
         assert_eq!(hash.add(&[key], 0, 1), Ok(1));
@@ -82,7 +82,7 @@ fn declarations_beyond_the_limits_are_refused() {
 }
 
 #[test]
-fn pages_pass_over_what_is_gone() {
+fn pages_skip_deleted_entries() {
     let hash = map(MapKind::Hash, 4, 4, 3 * PAGE_SLOTS);
     for key in 0..3 * PAGE_SLOTS {
         hash.set(&key.to_le_bytes(), &[1; 4], SetMode::New).expect("there is room");
@@ -97,14 +97,14 @@ fn pages_pass_over_what_is_gone() {
     let found = dump(&hash, 4096);
     assert_eq!(found, [[last.to_le_bytes(), [1; 4]].concat()]);
     assert_eq!(hash.page(u32::MAX, 4096, &mut out), None);
-    // No room for an entry is no progress.
+    // A page without room for an entry makes no progress.
     assert_eq!(hash.page(0, 7, &mut out), Some(PAGE_SLOTS));
     assert_eq!(hash.page(2 * PAGE_SLOTS, 7, &mut out), Some(last));
 }
 
-/// However small they are.
+/// Even if the entries are small.
 #[test]
-fn pages_have_so_many_entries_at_most() {
+fn pages_have_a_maximum_number_of_entries() {
     let most = PAGE_ENTRIES as u32;
     for kind in [MapKind::Array, MapKind::Hash] {
         let many = map(kind, 4, 1, 2 * most + 1);
@@ -129,7 +129,7 @@ fn threads_count_together() {
                 for round in 0..2000u32 {
                     let key = (round % 4).to_le_bytes();
                     hash.add(&key, 8, 1).expect("there is room");
-                    // Its own key comes and goes.
+                    // The thread's own key is added and removed.
                     let own = (100 + thread).to_le_bytes();
                     hash.set(&own, &[thread as u8; 16], SetMode::New).expect("there is room");
                     let value = get(hash, &own).expect("it is there");
@@ -165,7 +165,7 @@ fn action() -> impl Strategy<Value = (u8, Action)> {
     (0u8..24, action)
 }
 
-/// What a map of 16 entries must do.
+/// A model of a map of 16 entries.
 fn model(known: &mut HashMap<u8, [u8; 9]>, key: u8, action: &Action) -> Result<(), MapError> {
     let is_full = known.len() == 16;
     match (action, known.get_mut(&key)) {
@@ -192,7 +192,7 @@ fn model(known: &mut HashMap<u8, [u8; 9]>, key: u8, action: &Action) -> Result<(
 }
 
 proptest! {
-    /// Against a map of the standard library: every result, and all entries at the end.
+    /// Compares with a map of the standard library: every result, and all entries at the end.
     #[test]
     fn a_hash_map_is_a_map(actions in proptest::collection::vec(action(), 0..400)) {
         let hash = map(MapKind::Hash, 1, 9, 16);

@@ -1,10 +1,9 @@
-//! Where machine code is: one mapping for all functions of the process.
+//! The place of machine code: one mapping for all functions of the process.
 //!
-//! A mapping of its own for each function would be simple, but a process may have only so many
-//! (`vm.max_map_count`), and many small functions of many hosts would use them up. So all code lies in
-//! one file without a name, which is mapped to be read and executed, never to be written: it is
-//! written through the file. Blocks are whole cache lines; pages without any go back to the machine, and
-//! the file and its mapping with the last block.
+//! A mapping for each function would be simpler, but the number of mappings of a process is limited
+//! (`vm.max_map_count`), and many small functions of many hosts would exhaust it. So all code lies in one unnamed file,
+//! which is mapped to be read and executed, never to be written: it is written through the file. Blocks are whole cache
+//! lines. Pages without blocks are returned to the system, and the file and its mapping with the last block.
 #![allow(unsafe_code)]
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
@@ -18,18 +17,18 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use wasmtime_jit_icache_coherence::{clear_cache, pipeline_flush_mt};
 
-/// Address space for all code of the process, in bytes: more than most machines have memory for. Memory
-/// is taken for what is used of it.
+/// Address space for all code of the process, in bytes: more than most machines have memory for. Only used pages take
+/// memory.
 const AREA_BYTES: usize = 4 << 30;
-/// Blocks begin at and are multiples of this: a cache line.
+/// Blocks begin at multiples of this and have sizes that are multiples of it: a cache line.
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
-/// Why code cannot be placed.
+/// The reason why code cannot be placed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CodeError {
     #[error(
-        "no memory for machine code can be had ({0}); executable memory files must be allowed \
+        "cannot allocate memory for machine code ({0}); executable memory files must be allowed \
          (sysctl vm.memfd_noexec below 2)"
     )]
     Unavailable(io::Error),
@@ -45,20 +44,20 @@ struct Area {
     free: Mutex<FreeList>,
 }
 
-// SAFETY: the mapping is only read and executed through `base`, and stays as long as this; what may
-// change is behind a mutex.
+// SAFETY: the mapping is only read and executed through `base`, and lives as long as this; the mutable state is
+// behind a mutex.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
-/// Machine code in its place. It goes with this.
+/// Placed machine code. Dropping this removes it.
 pub(super) struct CodeBlock {
     area: Arc<Area>,
     range: Range<usize>,
 }
 
 impl CodeBlock {
-    /// Places code, which may only refer to itself relatively.
+    /// Places code, which may refer to itself only by relative addresses.
     pub(super) fn new(code: &[u8]) -> Result<CodeBlock, CodeError> {
         let area = Area::shared().map_err(|error| CodeError::Unavailable(error.into()))?;
         let range = area.lock().take(code.len()).ok_or(CodeError::Full)?;
@@ -80,13 +79,13 @@ impl CodeBlock {
         Ok(block)
     }
 
-    /// Where the code begins.
+    /// Address of the code.
     pub(super) fn address(&self) -> NonNull<u8> {
         // SAFETY: the range lies in the mapping.
         unsafe { self.area.base.add(self.range.start) }
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the code takes.
     pub(super) fn bytes(&self) -> usize {
         self.range.len()
     }
@@ -97,7 +96,7 @@ impl Drop for CodeBlock {
         let mut free = self.area.lock();
         let unused = free.give_back(self.range.clone());
         if !unused.is_empty() {
-            // Only memory is lost if that fails.
+            // If that fails, only memory is wasted.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let length = unused.len() as u64;
             let _ = fallocate(&self.area.file, flags, unused.start as u64, length);
@@ -107,13 +106,13 @@ impl Drop for CodeBlock {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping of this, of whose blocks none is left.
+        // SAFETY: the mapping of this area, which has no blocks any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), AREA_BYTES) };
     }
 }
 
 impl Area {
-    /// That of the process, while there is code in it.
+    /// The area of the process; it exists while there is code in it.
     fn shared() -> Result<Arc<Area>, Errno> {
         static AREA: Mutex<Weak<Area>> = Mutex::new(Weak::new());
         let mut known = AREA.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +131,7 @@ impl Area {
             .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))?;
         ftruncate(&file, AREA_BYTES as u64)?;
         let protection = ProtFlags::READ | ProtFlags::EXEC;
-        // SAFETY: a new mapping, anywhere. It changes where no code is: see `CodeBlock`.
+        // SAFETY: a new mapping, anywhere. It changes only where there is no code: see `CodeBlock`.
         let base = unsafe {
             mmap(std::ptr::null_mut(), AREA_BYTES, protection, MapFlags::SHARED, &file, 0)
         }?;
@@ -145,7 +144,7 @@ impl Area {
     }
 }
 
-/// What is free, by start; no two ranges touch each other.
+/// Free ranges, by start; adjacent ranges are merged.
 #[derive(Debug)]
 struct FreeList(BTreeMap<usize, usize>);
 
@@ -154,7 +153,7 @@ impl FreeList {
         FreeList(BTreeMap::from([(0, bytes)]))
     }
 
-    /// The first place that is large enough, so that code stays together.
+    /// Takes the first range that is large enough, so that code stays together.
     fn take(&mut self, bytes: usize) -> Option<Range<usize>> {
         let bytes = bytes.max(1).checked_next_multiple_of(LINE_BYTES)?;
         let (&start, &end) = self.0.iter().find(|(start, end)| *end - *start >= bytes)?;
@@ -165,7 +164,7 @@ impl FreeList {
         Some(start..start + bytes)
     }
 
-    /// Returns the pages of which nothing is in use any more.
+    /// Gives a range back. Returns the pages that are no longer in use.
     fn give_back(&mut self, range: Range<usize>) -> Range<usize> {
         let (mut start, mut end) = (range.start, range.end);
         if let Some((&before, &before_end)) = self.0.range(..start).next_back()
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(first, 0..128);
         assert_eq!(large, 128..128 + 2 * PAGE_BYTES);
         assert_eq!(free.take(2 * PAGE_BYTES), None);
-        // Of the first page and the third some is still in use.
+        // The first page and the third are still partly in use.
         assert_eq!(free.give_back(large), PAGE_BYTES..2 * PAGE_BYTES);
         assert_eq!(free.give_back(first), 0..PAGE_BYTES);
         assert_eq!(free.give_back(last), 2 * PAGE_BYTES..3 * PAGE_BYTES);

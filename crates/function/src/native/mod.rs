@@ -1,8 +1,8 @@
 //! Native code: translation by Cranelift (`translate`), its memory and its calls.
 //!
-//! The machine code works on a `Machine`, the host's own state of one call, and on the arena it
-//! points to. It is put together in memory of its own (`staging`) and then placed with that of all
-//! other functions (`code`), where nothing is ever mapped to be written.
+//! The machine code works on a `Machine`, the host's own state of one call, and on the arena that it points to. It is
+//! assembled in memory of its own (`staging`) and then placed together with the code of all other functions (`code`),
+//! which is never mapped writable.
 #![allow(unsafe_code)]
 
 mod code;
@@ -37,10 +37,10 @@ type Entry = extern "C" fn(*mut Machine<'_>) -> u64;
 
 /// A program as machine code.
 pub struct NativeFunction {
-    /// In `code`.
+    /// In the memory of `code`.
     entry: Entry,
     code: CodeBlock,
-    /// To tell people what went wrong.
+    /// For error messages.
     program: Program,
     compile_time: Duration,
 }
@@ -76,9 +76,9 @@ impl NativeFunction {
         let entry = translate::translate(&mut module, program)?;
         let (code, entry_at) = staging.code(module.get_finalized_function(entry));
         let code = CodeBlock::new(code).map_err(|error| failed(&error))?;
-        // SAFETY: the entry is a part of the code, which is placed as it was put together: its
-        // functions call each other relatively, all else by absolute addresses. It was defined with
-        // exactly this signature, in the C convention.
+        // SAFETY: the entry is a part of the code, which is placed as it was assembled: its functions call each
+        // other by relative addresses, everything else by absolute addresses. It was defined with exactly this
+        // signature, in the C convention.
         let entry: Entry = unsafe { std::mem::transmute(code.address().add(entry_at)) };
         let compile_time = started.elapsed();
         Ok(NativeFunction { entry, code, program: program.clone(), compile_time })
@@ -89,18 +89,18 @@ impl NativeFunction {
         self.code.bytes()
     }
 
-    /// Bytes of memory that it takes: machine code, and what is known of the program.
+    /// Bytes of memory that it takes: machine code and the program.
     pub fn memory_bytes(&self) -> usize {
         size_of::<NativeFunction>() + self.code_bytes() + self.program.memory_bytes()
     }
 
-    /// How long the translation took.
+    /// Duration of the translation.
     pub fn compile_time(&self) -> Duration {
         self.compile_time
     }
 
-    /// Runs the function on `arena` up to `limit`, which
-    /// [`Arena::begin_call`] gives. `budget` is in [units](crate::cost). Helpers reach `environment`.
+    /// Runs the function on `arena` up to `limit`, which comes from [`Arena::begin_call`]. `budget` is in
+    /// [units](crate::cost). Helpers use `environment`.
     #[inline]
     pub fn call(
         &self,
@@ -136,8 +136,8 @@ impl NativeFunction {
         Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + limit.bytes() as u64 })
     }
 
-    /// What a call up to `limit` that ended in a fault may have executed without having paid for it, in
-    /// units: a strided loop pays when it is left.
+    /// Units that a call up to `limit` that ended in a fault may have executed without paying for them: a strided loop
+    /// pays when it is left.
     #[must_use]
     pub fn unpaid_after_fault(&self, limit: Limit) -> u64 {
         if self.program.has_scans() {
@@ -156,15 +156,16 @@ impl NativeFunction {
 fn isa() -> Result<OwnedTargetIsa, CompileError> {
     let mut flags = settings::builder();
     for (name, value) in [
-        // Nothing is moved to where it is executed more often than it was paid for, nor copied to many places.
+        // Without optimisations that could move code to where it is executed more often than it pays for, or that could
+        // duplicate it.
         ("opt_level", "none"),
-        // The other one is not for code of people who are not trusted.
+        // The other algorithm is not meant for untrusted code.
         ("regalloc_algorithm", "backtracking"),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),
         ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
         ("unwind_info", "false"),
-        // A frame of several pages touches each, so that none jumps over the guard of a stack.
+        // A frame of several pages touches each of them, so that none skips the guard page of a stack.
         ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
     ] {
@@ -176,11 +177,11 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
         .map_err(|error| CompileError(error.to_string()))
 }
 
-/// What translated code calls for a helper that is not bulk. It has left the pc and the budget in the
-/// machine, goes on with the budget that is there afterwards, and ends if there is a fault.
+/// Translated code calls this for helpers that are not bulk helpers. It has stored the pc and the budget in the
+/// machine, continues with the budget stored there afterwards, and ends if there is a fault.
 ///
-/// A panic of the helper is one: it cannot go through translated code. What has been written until then
-/// stays. All of the budget is paid for it, because telling of it takes long.
+/// A panic of the helper becomes a fault, because it cannot unwind through translated code. Data written before it
+/// stays. It costs the whole budget, because reporting it takes long.
 ///
 /// `helper` is the helper's number, `a` to `e` are r1 to r5.
 extern "C" fn call_helper(
@@ -192,11 +193,11 @@ extern "C" fn call_helper(
     d: u64,
     e: u64,
 ) -> u64 {
-    // SAFETY: translated code passes on the machine that `call` has made on its stack and does not
-    // touch while translated code runs; that waits for this function.
+    // SAFETY: translated code passes the machine that `call` has made on its stack. `call` does not touch it while
+    // translated code runs, and that waits for this function.
     let machine = unsafe { &mut *machine };
     let limit = machine.near_end + NEAR_END_BYTES;
-    // SAFETY: `base` and `limit` are those of an arena that `call` borrows mutably.
+    // SAFETY: `base` and `limit` belong to an arena that `call` borrows mutably.
     let memory = unsafe { std::slice::from_raw_parts_mut(machine.base, limit as usize) };
     let mut call = Call {
         memory,
@@ -208,7 +209,7 @@ extern "C" fn call_helper(
     let helper = Helper::from_number(helper as i32).expect("translated code names a helper");
     let mut run = || helper.run(&mut call, [a, b, c, d, e]);
     let outcome = match helper {
-        // These take hardly longer than the attempt.
+        // These take hardly longer than `catch_unwind` itself.
         Helper::Workspace | Helper::Double => run(),
         _ => catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
             machine.budget = 0;
@@ -230,8 +231,8 @@ extern "C" fn call_helper(
     0
 }
 
-/// What translated code calls for long or variable lengths once it has charged and checked both
-/// ranges: `to` and `from` are host addresses inside the arena.
+/// Translated code calls this for long or variable lengths, after it has charged and checked both ranges: `to` and
+/// `from` are host addresses inside the arena.
 extern "C" fn copy_bytes(to: *mut u8, from: u64, len: u64) -> u64 {
     // SAFETY: translated code has compared both ranges with the limit of the call, and the arena
     // is borrowed mutably while it runs.
@@ -248,7 +249,7 @@ extern "C" fn fill_bytes(to: *mut u8, value: u64, len: u64) -> u64 {
 
 /// As [`copy_bytes`], for comparing: -1, 0 or 1.
 extern "C" fn compare_bytes(a: *mut u8, b: u64, len: u64) -> u64 {
-    // SAFETY: as in `copy_bytes`; nothing is written while the slices live.
+    // SAFETY: as in `copy_bytes`; no other code writes while the slices live.
     let (a, b) = unsafe {
         let len = len as usize;
         (std::slice::from_raw_parts(a, len), std::slice::from_raw_parts(b as *const u8, len))

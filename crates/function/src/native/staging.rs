@@ -1,4 +1,4 @@
-//! Where Cranelift puts machine code together before it goes to [its place](super::code).
+//! Memory in which Cranelift assembles machine code before it goes to [its place](super::code).
 #![allow(unsafe_code)]
 
 use cranelift_jit::{BranchProtection, JITMemoryKind, JITMemoryProvider};
@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most machine code of one program, in bytes: 512 for each of its instructions. Only what is
-/// written takes memory.
+/// Maximum machine code of one program, in bytes: 512 for each of its instructions. Only written
+/// pages take memory.
 const STAGING_BYTES: usize = 2 << 20;
 
 const LAYOUT: Layout = match Layout::from_size_align(STAGING_BYTES, 4096) {
@@ -18,7 +18,7 @@ const LAYOUT: Layout = match Layout::from_size_align(STAGING_BYTES, 4096) {
     Err(_) => panic!("constants that fit"),
 };
 
-/// Writable memory. The provider that a module gets shares it.
+/// Writable memory. The provider of a module shares it.
 pub(super) struct Staging(Arc<Memory>);
 
 struct Memory {
@@ -26,7 +26,8 @@ struct Memory {
     used: AtomicUsize,
 }
 
-// SAFETY: the memory is written by one module, which one thread has, and read when that is done.
+// SAFETY: the memory is written by one module, which belongs to one thread, and is read only
+// after that.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -40,24 +41,24 @@ impl Drop for Memory {
 
 impl Staging {
     pub(super) fn new() -> io::Result<Staging> {
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout has a non-zero size.
         let start = NonNull::new(unsafe { alloc(LAYOUT) });
         let start = start.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Staging(Arc::new(Memory { start, used: AtomicUsize::new(0) })))
     }
 
-    /// For a module.
+    /// A provider of this memory for a module.
     pub(super) fn provider(&self) -> Box<Provider> {
         Box::new(Provider(Arc::clone(&self.0)))
     }
 
-    /// All code, once the module is finished, and where in it `entry` is.
+    /// All code, once the module is finished, and the offset of `entry` in it.
     ///
     /// # Panics
-    /// If the entry is not a part of it.
+    /// If the entry is not a part of the code.
     pub(super) fn code(&self, entry: *const u8) -> (&[u8], usize) {
         let used = self.0.used.load(Ordering::Relaxed);
-        // SAFETY: the module has written these bytes, and writes no more.
+        // SAFETY: the module has written these bytes, and is finished.
         let code = unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), used) };
         let at = entry.addr() - code.as_ptr().addr();
         assert!(at < used, "the entry is somewhere else");
@@ -70,15 +71,15 @@ pub(super) struct Provider(Arc<Memory>);
 impl JITMemoryProvider for Provider {
     fn allocate(&mut self, size: usize, align: u64, kind: JITMemoryKind) -> io::Result<*mut u8> {
         if !matches!(kind, JITMemoryKind::Executable) {
-            return Err(io::Error::other("a program has no data beside its code"));
+            return Err(io::Error::other("a program has no data besides its code"));
         }
         let used = self.0.used.load(Ordering::Relaxed);
         let start = used.next_multiple_of(align as usize);
         let end = start.checked_add(size).filter(|end| *end <= STAGING_BYTES);
         let end = end.ok_or_else(|| io::Error::other("the machine code is too long"))?;
-        // SAFETY: both are within the allocation, and nobody has been given these bytes.
+        // SAFETY: both are within the allocation, and these bytes have not been handed out.
         let (gap, place) = unsafe { (self.0.start.add(used), self.0.start.add(start)) };
-        // SAFETY: as above; so all up to `used` is initialised.
+        // SAFETY: as above; so everything up to `used` is initialised.
         unsafe { std::ptr::write_bytes(gap.as_ptr(), 0, end - used) }
         self.0.used.store(end, Ordering::Relaxed);
         Ok(place.as_ptr())

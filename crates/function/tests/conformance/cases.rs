@@ -3,9 +3,9 @@
 /// One 8-byte slot (RFC 9669 §3.1).
 pub(crate) type Slot = [u8; 8];
 
-/// A program and what it must leave in r0.
+/// A program and its expected r0.
 pub(crate) struct Case {
-    /// The line of the corpus, and which form of it.
+    /// The line of the corpus, and the form of the line that this is.
     pub(crate) name: String,
     /// The program.
     pub(crate) slots: Vec<Slot>,
@@ -14,7 +14,7 @@ pub(crate) struct Case {
 }
 
 const EXIT: Slot = [0x95, 0, 0, 0, 0, 0, 0, 0];
-/// Stack offsets that memory instructions are tried at.
+/// Stack offsets at which memory instructions are tried.
 const OFFSETS: [i16; 3] = [-8, -512, -77];
 
 /// One 8-byte slot from its fields.
@@ -93,7 +93,7 @@ fn number(text: &str) -> u64 {
     u64::from_str_radix(text, 16).unwrap_or_else(|_| panic!("{text} is not a number"))
 }
 
-/// The value as an immediate, if one can hold it.
+/// The value as an immediate, if it fits into one.
 fn immediate(value: u64, wide: bool) -> Option<i32> {
     let candidate = value as i32;
     let fits = if wide { i64::from(candidate) as u64 == value } else { value >> 32 == 0 };
@@ -123,7 +123,7 @@ fn arithmetic(line: &Line, cases: &mut Vec<Case>) {
     let (a, b) = (constant(0, line.operand(0)), constant(2, line.operand(1)));
     let register = [slot(opcode | 0x08, 0, 2, offset, 0), EXIT];
     cases.push(line.case("register", &[&a, &b, &register], line.result(0)));
-    // Operands that translation cannot know.
+    // Operands whose values the translation cannot know.
     let hidden = [
         slot(0x7b, 10, 0, -8, 0),
         slot(0x7b, 10, 2, -16, 0),
@@ -197,7 +197,7 @@ fn jump(line: &Line, cases: &mut Vec<Case>) {
         let operands = [constant(1, a), constant(2, b)].concat();
         let forwards = [with_offset(2), mov(0), EXIT, mov(1), EXIT];
         cases.push(line.case(form, &[&operands, &forwards], line.result(0)));
-        // Over the block that answers 1, then back to it.
+        // Jumps over the block that returns 1, then back to it.
         let over = slot(0x05, 0, 0, 2, 0);
         let backwards = [over, mov(1), EXIT, with_offset(-3), mov(0), EXIT];
         let name = format!("{form}, backwards");
@@ -279,7 +279,7 @@ fn atomic(line: &Line, cases: &mut Vec<Case>) {
     }
 }
 
-/// `name: slot, slot, … = r0`, a slot as 8 bytes.
+/// `name: slot, slot, … = r0`; a slot is 8 bytes.
 fn program(text: &str) -> Case {
     let (name, rest) = text.split_once(": ").expect("a program has a name");
     let (code, expected) = rest.split_once(" = ").expect("a program has a result");

@@ -1,4 +1,4 @@
-//! What RFC 9669 says each instruction does, as plain text (`*.txt`), on all engines.
+//! The results that RFC 9669 defines for each instruction, as plain text (`*.txt`), on all engines.
 
 mod cases;
 

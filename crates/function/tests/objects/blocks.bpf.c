@@ -18,7 +18,7 @@ int loads(struct bpfof_ctx *ctx)
 				   9 * bpfof_le64(data + 7) + 11 * bpfof_be64(data + 9));
 }
 
-/* All fields of 15 bytes, of which the last is one too long; after that nothing is taken. */
+/* Takes fields of 15 bytes, the last of which is one byte too long; later takes fail as well. */
 SEC("bpfof/cursor")
 int cursor(struct bpfof_ctx *ctx)
 {
@@ -42,7 +42,7 @@ static const __u8 varint[] = {
 	255,  255,  255,  2,	128,  128,
 };
 
-/* Takes `count` numbers behind `skip` bytes; the last must fail if `fails`. */
+/* Takes `count` numbers behind `skip` bytes; the last one must fail if `fails` is set. */
 static inline int taken(struct bpfof_ctx *ctx, __u32 skip, __u32 size, __u32 count, int is_wide,
 			int fails)
 {
@@ -106,7 +106,7 @@ int compare(struct bpfof_ctx *ctx)
 {
 	const __u8 *data = ctx->data;
 
-	/* The data ascend from 3 in steps of 7. */
+	/* Byte values ascend from 3 in steps of 7. */
 	return result(ctx, (bpfof_compare(data, 4, data, 4) == 0) | (bpfof_compare(data, 3, data, 4) < 0) << 1 |
 				   (bpfof_compare(data, 4, data, 3) > 0) << 2 |
 				   (bpfof_compare(data + 1, 1, data, 9) > 0) << 3 |

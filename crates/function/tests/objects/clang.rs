@@ -1,9 +1,9 @@
-//! C to objects, with every clang that this machine has.
+//! Compiles C to objects, with every clang on this machine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A compiler and what it compiles for.
+/// A compiler and the instruction set that it compiles for.
 #[derive(Clone, Debug)]
 pub(crate) struct Clang {
     program: String,
@@ -11,13 +11,13 @@ pub(crate) struct Clang {
 }
 
 impl Clang {
-    /// The one that functions are built with.
+    /// The compiler that functions are built with.
     pub(crate) fn default() -> Clang {
         let program = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
         Clang { program, cpu: "v3" }
     }
 
-    /// Every clang that is installed, for every instruction set that it knows.
+    /// Every installed clang, for every instruction set that it knows.
     pub(crate) fn all() -> Vec<Clang> {
         let versions = (14..=22).map(|version| format!("clang-{version}"));
         let mut found: Vec<Clang> = versions
@@ -47,7 +47,7 @@ impl Clang {
         std::fs::read(object).expect("an object")
     }
 
-    /// Compiles a text.
+    /// Compiles a source text.
     pub(crate) fn compile_text(&self, text: &str) -> Vec<u8> {
         let directory = tempfile::tempdir().expect("a directory");
         let (source, object) =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Two functions with a variable each, at the same address, and one without. */
+/* Two functions with a variable each, at the same address, and one without variables. */
 #include "bpfof.h"
 
 static __u64 ones = 0;

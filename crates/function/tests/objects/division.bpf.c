@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Signed division, which clang has instructions for from -mcpu=v4 on. */
+/* Signed division, for which clang has instructions from -mcpu=v4 on. */
 #include "bpfof.h"
 
 SEC("bpfof/divide")

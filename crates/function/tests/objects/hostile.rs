@@ -1,9 +1,9 @@
-//! Objects that are made to take time, by hand: they are refused at once.
+//! Objects made by hand to take a long time: they are refused at once.
 
 use bpfof_function::Object;
 use std::time::{Duration, Instant};
 
-/// What an honest object of the same size takes is a hundredth of this.
+/// A normal object of the same size takes a hundredth of this.
 const AT_ONCE: Duration = Duration::from_secs(1);
 const NAMES: &[u8] = b"\0bpfof/x\0X\0";
 const ENTRY_NAME: u32 = 1;
@@ -67,7 +67,7 @@ fn object(body: &[u8], sections: &[Section], names: u16) -> Vec<u8> {
     object
 }
 
-/// Adds contents of a section; where they are in the object, and how many bytes.
+/// Adds contents of a section; returns their offset in the object and their size.
 fn put(body: &mut Vec<u8>, contents: &[u8]) -> (usize, u64) {
     body.resize(body.len().next_multiple_of(8), 0);
     let at = 64 + body.len();
@@ -96,8 +96,8 @@ fn one_long_name_for_thousands_of_sections() {
     assert!(refusal.contains("names of its sections are longer"), "{refusal}");
 }
 
-/// Section headers may claim that the same bytes are relocations of a section many times over, and that this
-/// is of any size.
+/// Section headers may claim many times that the same bytes are relocations of a section, and that this section has any
+/// size.
 #[test]
 fn relocations_of_what_is_neither_code_nor_data() {
     let mut body = NAMES.to_vec();
@@ -131,7 +131,7 @@ fn relocations_of_what_is_neither_code_nor_data() {
     sections.extend([table; 200]);
     let refused = refusal(&object(&body, &sections, 3));
     assert!(refused.contains("refers to a section that is not data"), "{refused}");
-    // The same of code that is not in the file, which is called, and still more often.
+    // The same for a section of code that is not in the file and is called; it is claimed more often still.
     let called = sections[1].at - 64;
     body[called..called + 8].copy_from_slice(&[0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff]);
     let referred = sections[5].at - 64;

@@ -1,4 +1,4 @@
-//! Objects as clang makes them.
+//! Objects as clang writes them.
 
 mod clang;
 mod hostile;
@@ -41,7 +41,7 @@ fn run(entry: &Entry) -> Result<u64, Fault> {
     outcomes[0].map(returned)
 }
 
-/// The same, rewritten for the kernel; None if it calls what that does not have.
+/// The same, rewritten for the kernel; None if it calls a helper that the kernel does not have.
 fn run_in_kernel(entry: &Entry) -> Option<Result<Exit, Fault>> {
     let translated = KernelProgram::translate(&entry.program).expect("is short enough");
     let mut arena = Arena::new();
@@ -140,7 +140,8 @@ fn refusals_name_the_line() {
     }
 }
 
-/// What other entry points call, in the same section or not, is neither taken nor checked.
+/// Functions that other entry points call, in the same section or not, are neither taken nor
+/// checked.
 #[test]
 fn an_entry_has_only_the_functions_that_it_calls() {
     for clang in Clang::all() {
@@ -175,7 +176,7 @@ fn two_functions_in_one_section_are_refused() {
     );
 }
 
-/// Section headers may claim that one table of relocations is that of a section many times over.
+/// Section headers may claim many times that one table of relocations belongs to a section.
 #[test]
 fn relocations_have_a_limit() {
     let mut object = Clang::default().compile("natural");
@@ -201,15 +202,16 @@ fn relocations_have_a_limit() {
     object[header(table) + 0x20..][..8].copy_from_slice(&(longer.len() as u64).to_le_bytes());
     object.extend(longer);
     let refusal = Object::parse(&object).expect_err("refused").to_string();
-    assert!(refusal.contains("has more relocations than there is room for"), "{refusal}");
+    assert!(refusal.contains("has more relocations than the limit"), "{refusal}");
 }
 
-/// What byte `index` of the data is.
+/// The value of byte `index` of the data.
 fn data(index: usize) -> u8 {
     (7 * index + 3) as u8
 }
 
-/// Runs an entry on both engines until it is done; answers what it leaves at the start of scratch.
+/// Runs an entry on both engines until the chain ends; returns the word that it leaves at the start
+/// of scratch.
 fn chain(entry: &Entry) -> Result<u64, Fault> {
     let native = NativeFunction::compile(&entry.program).expect("translates");
     let mut arenas = [true, false].map(|is_native| (is_native, Arena::new()));
@@ -240,7 +242,7 @@ fn chain(entry: &Entry) -> Result<u64, Fault> {
     outcomes[0]
 }
 
-/// The results of `natural.bpf.c`, from the same work in Rust.
+/// The results of `natural.bpf.c`, computed in Rust.
 fn expected() -> Vec<(&'static str, u64)> {
     let data: Vec<u8> = (0..512).map(data).collect();
     let bytes = || data.iter().map(|&byte| u64::from(byte));
@@ -291,7 +293,7 @@ fn weigh(data: &[u8], first: usize, step: usize, depth: usize) -> u64 {
     frame[0] + 2 * frame[3] + frame[7]
 }
 
-/// The results of `blocks.bpf.c`, from the same work in Rust.
+/// The results of `blocks.bpf.c`, computed in Rust.
 fn blocks() -> Vec<(&'static str, u64)> {
     let data: Vec<u8> = (0..512).map(data).collect();
     let number = |at: usize, size: usize, is_big_endian: bool| {
@@ -345,7 +347,7 @@ fn building_blocks_do_what_they_say() {
 }
 
 #[test]
-fn natural_c_runs_whatever_compiled_it() {
+fn natural_c_runs_with_every_compiler_setting() {
     for clang in Clang::all() {
         let object = clang.compile("natural");
         for (name, expected) in expected() {
@@ -367,7 +369,8 @@ fn natural_c_runs_whatever_compiled_it() {
 fn signed_division_of_v4_runs() {
     let words = (0..512).map(data).collect::<Vec<u8>>();
     let words = words.as_chunks::<4>().0.iter().map(|&word| i32::from_le_bytes(word));
-    // A word below 2^20 would divide by zero, which eBPF defines and C does not: there is none.
+    // A word below 2^20 would divide by zero, which eBPF defines and C does not: there is none in
+    // the data.
     let quotient = |word: i32| i64::from(word) / i64::from(word >> 20);
     let sum: i64 = words.map(|word| i64::from(word / 7 + word % 1000) + quotient(word)).sum();
     for clang in Clang::all().iter().filter(|clang| clang.cpu == "v4") {
@@ -394,7 +397,7 @@ fn functions_without_static_data_have_none() {
     assert!(!entry(&object, "variables").program.statics().variables().is_empty());
 }
 
-/// As tail calls and replaced functions make them share an arena.
+/// Functions share an arena as after tail calls and replacements.
 #[test]
 fn variables_last_until_another_function_runs() {
     let object = Clang::default().compile("counting");
@@ -402,7 +405,7 @@ fn variables_last_until_another_function_runs() {
     let natives = entries
         .each_ref()
         .map(|entry| NativeFunction::compile(&entry.program).expect("translates"));
-    // The first compiled twice is two functions, whatever they have in common.
+    // The first one compiled twice gives two distinct functions.
     let again = entry(&object, "by_one");
     let again_native = NativeFunction::compile(&again.program).expect("translates");
     for is_native in [true, false] {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Maps of both kinds, shared by functions, one of them static and one only in a subprogram. */
+/* Maps of both kinds, shared by functions; one is static, and one is used only in a subprogram. */
 #include <bpfof.h>
 
 struct counters {
@@ -30,7 +30,7 @@ struct {
 	__type(value, alias);
 } other SEC(".maps");
 
-/* The key is the argument; the answer is how often it was seen. */
+/* The key is the argument; the answer is the number of times that it was seen. */
 SEC("bpfof/count")
 int count(struct bpfof_ctx *ctx)
 {
@@ -53,7 +53,7 @@ static __attribute__((noinline)) __s64 remember(__u8 *name, struct counters *val
 	return bpfof_map_set(&other, name, value, flags);
 }
 
-/* Every result of the helpers, one after the other. */
+/* All results of the helpers, one after the other. */
 SEC("bpfof/each")
 int each(struct bpfof_ctx *ctx)
 {
@@ -86,7 +86,7 @@ int each(struct bpfof_ctx *ctx)
 	return 0;
 }
 
-/* A number that is no map. */
+/* A number that is not the handle of a map. */
 SEC("bpfof/forged")
 int forged(struct bpfof_ctx *ctx)
 {
@@ -95,7 +95,7 @@ int forged(struct bpfof_ctx *ctx)
 	return bpfof_map_add(*(void **)ctx->scratch, &key, 0, 1);
 }
 
-/* A value that does not fit where it is to go. */
+/* A value that does not fit into its destination. */
 SEC("bpfof/outside")
 int outside(struct bpfof_ctx *ctx)
 {

@@ -1,4 +1,4 @@
-//! Maps that objects declare.
+//! Maps declared in objects.
 
 use crate::clang::Clang;
 use crate::entry;
@@ -8,10 +8,10 @@ use bpfof_function::{
     Arena, Exit, Fault, FaultKind, Map, MapKind, NativeFunction, Object, OwnMaps, abi, interpret,
 };
 
-/// How a call ended, its answer, and what is left of the budget.
+/// How a call ended, its answer, and the rest of the budget.
 type Called = Result<(Exit, Vec<u8>, i64), Fault>;
 
-/// One call with this argument on one of the engines; the answer.
+/// One call with this argument on one of the engines.
 fn call(entry: &Entry, maps: &mut OwnMaps, is_native: bool, argument: &[u8]) -> Called {
     let mut arena = Arena::new();
     arena.begin_chain(argument, abi::DEFAULT_SCRATCH_BYTES);
@@ -28,7 +28,7 @@ fn call(entry: &Entry, maps: &mut OwnMaps, is_native: bool, argument: &[u8]) -> 
     exit.map(|exit| (exit, arena.scratch()[..length].to_vec(), budget))
 }
 
-/// Calls on both engines, each with maps of its own, which must then be the same.
+/// Calls on both engines, each with maps of its own; results and maps must agree.
 fn both(entry: &Entry, arguments: &[u64]) -> (Vec<Called>, OwnMaps) {
     let [(expected, oracle), (results, maps)] = [false, true].map(|is_native| {
         let mut maps = OwnMaps::new(&entry.program);
@@ -51,7 +51,7 @@ fn entries(map: &Map) -> Vec<u8> {
 }
 
 #[test]
-fn declarations_are_read_whatever_clang_makes_of_them() {
+fn declarations_are_read_in_all_forms_that_clang_emits() {
     for clang in Clang::all() {
         let object = clang.compile("maps");
         let count = entry(&object, "count");
@@ -97,7 +97,7 @@ fn functions_count() {
 }
 
 #[test]
-fn helpers_say_what_is_wrong() {
+fn map_helpers_return_error_codes() {
     let each = entry(&Clang::default().compile("maps"), "each");
     let (results, _) = both(&each, &[0]);
     let [Ok((Exit::Return(0), answer, _))] = &results[..] else { panic!("{results:?}") };
@@ -112,7 +112,7 @@ fn helpers_say_what_is_wrong() {
 }
 
 #[test]
-fn what_is_no_map_faults() {
+fn invalid_map_handles_fault() {
     let object = Clang::default().compile("maps");
     let forged = entry(&object, "forged");
     let handles = [0, 1, abi::MAPS - 1, abi::MAPS, abi::SCRATCH, u64::MAX];
@@ -120,9 +120,9 @@ fn what_is_no_map_faults() {
         let fault = result.expect_err("the function has no maps");
         assert_eq!(fault.kind, FaultKind::NoMap { handle });
         let explained = fault.explain(&forged.program);
-        assert!(explained.contains("is no map of this function; pass &map"), "{explained}");
+        assert!(explained.contains("is not a map of this function; pass &map"), "{explained}");
     }
-    // With maps, their handles are all that works.
+    // In a program with maps, only their handles are valid.
     let count = entry(&object, "count");
     let program = count.program.clone();
     let mut maps = OwnMaps::new(&program);
@@ -155,10 +155,10 @@ fn calls_pay_for_what_they_do() {
     let native = NativeFunction::compile(&count.program).expect("translates");
     let fault = native.call(&mut arena, limit, &mut budget, &mut maps).expect_err("too little");
     assert_eq!(fault.kind, FaultKind::Budget);
-    assert!(entries(&maps.maps()[0]).is_empty(), "who cannot pay changes nothing");
+    assert!(entries(&maps.maps()[0]).is_empty(), "a call without budget changes nothing");
 }
 
-/// Declarations that are refused, in the words for them.
+/// Refused declarations, and their messages.
 #[test]
 fn refusals_name_the_map() {
     let refusal = |declaration: &str| {
@@ -178,23 +178,23 @@ fn refusals_name_the_map() {
         let kept = all.iter().enumerate().filter(|(index, _)| *index != left_out);
         map(&kept.map(|(_, member)| *member).collect::<String>())
     };
-    assert_eq!(missing(0), "map m: it does not say its type: __uint(type, …)");
-    assert_eq!(missing(1), "map m: it does not say its size: __uint(max_entries, …)");
-    assert_eq!(missing(2), "map m: it does not say its key: __type(key, …)");
-    assert_eq!(missing(3), "map m: it does not say its value: __type(value, …)");
+    assert_eq!(missing(0), "map m: it does not declare its type: __uint(type, …)");
+    assert_eq!(missing(1), "map m: it does not declare its size: __uint(max_entries, …)");
+    assert_eq!(missing(2), "map m: it does not declare its key: __type(key, …)");
+    assert_eq!(missing(3), "map m: it does not declare its value: __type(value, …)");
     let all = all.concat();
     let more = map(&format!("{all} __uint(pinning, 1);"));
-    assert_eq!(more, "map m: member pinning has no meaning here");
+    assert_eq!(more, "map m: member pinning is not supported");
     let again = map(&format!("{all} __uint(key_size, 8);"));
-    assert_eq!(again, "map m: member key_size says again what another has said");
+    assert_eq!(again, "map m: member key_size repeats what another member declares");
     let kind = map(&format!("__uint(type, 9); {entries} {key} {value}"));
-    assert!(kind.starts_with("map m: type 9 is not one of those here"), "{kind}");
+    assert!(kind.starts_with("map m: type 9 is not supported"), "{kind}");
     let plain = map(&format!("{hash} {entries} {key} int value;"));
     assert_eq!(plain, "map m: member value is neither __uint nor __type");
     let large = map(&format!("{hash} __uint(max_entries, 1 << 20); {key} {value}"));
     assert!(large.starts_with("map m: it takes 25165824 bytes; the limit is 16777216"), "{large}");
     let array = map(&format!("__uint(type, BPF_MAP_TYPE_ARRAY); {entries} {key} {value}"));
-    assert_eq!(array, "map m: its keys have 8 bytes; those of an array are a __u32");
+    assert_eq!(array, "map m: its keys have 8 bytes; keys of an array are a __u32");
     let number = refusal("int m SEC(\".maps\");");
     assert!(number.starts_with("map m: its type is not a structure"), "{number}");
     let many: String =
@@ -206,18 +206,19 @@ fn refusals_name_the_map() {
 }
 
 #[test]
-fn without_types_nobody_knows_what_a_map_is() {
+fn maps_without_btf_are_refused() {
     let mut object = Clang::default().compile("maps");
-    // The name of the section is what it is found by: the end of that of its relocations.
+    // The section is found by its name, which is the end of the name of its relocations: damages
+    // that.
     let name = object.windows(9).position(|bytes| bytes == b".rel.BTF\0").expect("it has BTF");
     object[name + 4] = b'!';
     let refused = Object::parse(&object).expect_err("refused").to_string();
-    assert!(refused.contains("has no BTF that says what it is; compile with -g"), "{refused}");
+    assert!(refused.contains("has no BTF that describes it; compile with -g"), "{refused}");
 }
 
 #[test]
-fn a_map_is_what_the_host_makes_of_it() {
-    // Keys that a function finds, set from outside.
+fn functions_see_entries_that_the_host_sets() {
+    // Keys that the host sets and a function finds.
     let count = entry(&Clang::default().compile("maps"), "count");
     let mut maps = OwnMaps::new(&count.program);
     let value = [41u64.to_le_bytes(), 0u64.to_le_bytes()].concat();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * C as people write it. Each function leaves 64-bit results in scratch; data
- * is 512 bytes of which byte i is (7 * i + 3) % 256.
+ * C as programmers write it. Each function leaves 64-bit results in scratch;
+ * data is 512 bytes, byte i of which is (7 * i + 3) % 256.
  */
 #include "bpfof.h"
 
@@ -127,7 +127,7 @@ static __u64 calls;
 static __u32 limit = 3;
 static __u64 history[16];
 
-/* Variables last from call to call of a chain. */
+/* Variables persist from call to call of a chain. */
 SEC("bpfof/variables")
 int variables(struct bpfof_ctx *ctx)
 {

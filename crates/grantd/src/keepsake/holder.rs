@@ -10,19 +10,19 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Packets to the holder: a kind, then a key, in little-endian. A kept descriptor comes beside it.
+/// Kinds of packets to the holder: a kind, then a little-endian key. A descriptor to keep comes with its packet.
 const KEEP: u8 = 1;
 const DROP: u8 = 2;
-/// All leases were released: it need not wait for anything. Without a key.
+/// All leases were released: the holder may end at once. Without a key.
 const END: u8 = 3;
 
-/// Longest wait for the holder to take what it was sent.
+/// Longest wait for the holder to accept a packet.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Longest sleep of the holder while nothing comes.
+/// Longest sleep of the holder while no packet comes.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The daemon's end.
+/// The daemon's end of the connection to the holder.
 #[derive(Debug)]
 pub(super) struct Holder {
     socket: PacketSocket,
@@ -70,19 +70,19 @@ impl Holder {
 }
 
 impl Drop for Holder {
-    /// Of a daemon that ends in order. All leases were released.
+    /// When the daemon ends in order. All leases were released.
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.socket.send(&[END], &[]);
         let _ = self.process.wait();
     }
 }
 
-/// What the process that holds the leases runs, with its socket as standard input. Returns once the daemon
-/// has ended in order, or is gone and its associations must have ended at their targets.
+/// Main function of the process that holds the leases, with its socket as standard input. Returns once the daemon has
+/// ended in order, or has died and its associations must have ended at their targets.
 ///
 /// # Errors
-/// Standard input is no such socket.
+/// The socket is not one from the daemon.
 pub fn hold_leases(socket: OwnedFd) -> io::Result<()> {
     let mut socket = PacketSocket::new(socket);
     let mut held = HashMap::new();
@@ -117,7 +117,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn what_is_kept_is_open_until_it_is_dropped_or_the_end_comes() {
+    fn kept_descriptors_stay_open_until_dropped_or_the_end() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = made.expect("sockets");
@@ -131,7 +131,7 @@ mod tests {
         drop((write, other_write));
         assert!(holder.is_there());
         holder.drop_key(7).expect("sent");
-        // A pipe that nobody has open for writing reads as its end; this waits for that.
+        // Waits until the pipe's write end is closed: then a read returns the end of the file.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]).expect("its end"), 0);
         drop(holder);
         assert_eq!(rustix::io::read(&other_read, &mut [0; 1]).expect("its end"), 0);

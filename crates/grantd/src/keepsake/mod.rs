@@ -1,13 +1,12 @@
-//! Who holds the leases if the daemon is killed: a target keeps the maps until it has missed the daemon for
-//! the keep-alive timeout, and until then no block may go to another file.
+//! Holds the leases if the daemon is killed: a target keeps the maps until the daemon has been silent for the
+//! keep-alive timeout, and until then no block may go to another file.
 //!
-//! A lease lasts as long as somebody has a duplicate of its descriptor. So before a map is set a duplicate
-//! goes to a process that does nothing else ([`hold_leases`]), or to systemd, where that runs the daemon:
-//! processes of a unit may all be killed at once. Either drops them once every target must have ended the
-//! associations.
+//! A lease lasts as long as any process has a duplicate of its descriptor. So before a map is set, a duplicate goes to
+//! a process that does nothing else ([`hold_leases`]), or to systemd if that runs the daemon, because all processes of
+//! a unit may be killed at once. The duplicates are dropped once every target must have ended the associations.
 //!
-//! systemd drops silently what its store has no room for, and only from version 254 on it says how much that
-//! is. A manager that does not say it gets the duplicates, and the process has them, too.
+//! systemd silently drops descriptors for which its store has no room, and reports the size of the store only from
+//! version 254 on. With a manager that does not report it, both the manager and the process get the duplicates.
 
 mod holder;
 mod names;
@@ -24,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use systemd::Store;
 
-/// What a duplicate is called where it is kept.
+/// The names of a duplicate: its key at the process, and its name in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
     held: u64,
@@ -43,17 +42,18 @@ pub fn outlast_predecessor() {
 /// Why a duplicate is not kept.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotKept {
-    /// All of the room is taken.
+    /// The store is full.
     #[error(
-        "the service manager keeps {0} leases for all users together, those of a killed predecessor included"
+        "the service manager keeps at most {0} leases for all users together, including those of a \
+         killed predecessor"
     )]
     Full(usize),
-    /// Whoever should keep it does not.
-    #[error("nobody would keep the lease if the daemon died: {0}")]
+    /// The process or the store does not keep it.
+    #[error("the lease would not outlive the daemon: {0}")]
     Failed(#[from] io::Error),
 }
 
-/// Where duplicates are kept: in one place at least.
+/// Keeps duplicates, in the process, in the store, or in both.
 #[derive(Debug)]
 pub(crate) struct Keepsake {
     process: Option<Mutex<Holder>>,
@@ -62,8 +62,8 @@ pub(crate) struct Keepsake {
 }
 
 impl Keepsake {
-    /// systemd's store if that runs this process, and a process that `command` starts unless systemd says that
-    /// it has a store. What a predecessor has left in the store is dropped in time.
+    /// Uses systemd's store if systemd runs this process, and starts a process by `command` unless systemd reports the
+    /// size of its store. Duplicates that a predecessor has left in the store are dropped later.
     pub(crate) fn new(command: &[PathBuf]) -> io::Result<Self> {
         let store = Store::of_environment()?;
         let process = match &store {
@@ -73,15 +73,15 @@ impl Keepsake {
         Ok(Self { process, store, next: AtomicU64::new(1) })
     }
 
-    /// Where, in words.
+    /// A text that says where duplicates are kept.
     pub(crate) fn describe(&self) -> String {
         let store = self.store.as_ref().map(|store| {
             format!("the service manager's descriptor store, {} at a time", store.max())
         });
         match (&self.process, store) {
-            (Some(_), Some(store)) => format!("a process of its own and {store}"),
+            (Some(_), Some(store)) => format!("a separate process and {store}"),
             (None, Some(store)) => store,
-            (_, None) => "a process of its own".to_owned(),
+            (_, None) => "a separate process".to_owned(),
         }
     }
 
@@ -89,7 +89,7 @@ impl Keepsake {
         self.process.as_ref().map(|holder| holder.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Keeps a duplicate, before the map is set that relies on the lease.
+    /// Keeps a duplicate. Call it before setting the map that relies on the lease.
     pub(crate) fn keep(&self, descriptor: BorrowedFd<'_>) -> Result<Key, NotKept> {
         let stored = match &self.store {
             None => None,
@@ -103,14 +103,14 @@ impl Keepsake {
             && let Err(error) = holder.keep(key.held, descriptor)
         {
             drop(holder);
-            // Neither is to keep what is not granted; the process has ended, most likely.
+            // The duplicate must not stay in the store, because nothing is granted. The process has ended, most likely.
             let _ = self.drop_key(key);
             return Err(error.into());
         }
         Ok(key)
     }
 
-    /// Drops a duplicate, after the lease was released.
+    /// Drops a duplicate. Call it after releasing the lease.
     pub(crate) fn drop_key(&self, key: Key) -> io::Result<()> {
         let stored = match (&self.store, key.stored) {
             (Some(store), Some(name)) => store.drop_name(name),
@@ -119,7 +119,7 @@ impl Keepsake {
         self.holder().map_or(Ok(()), |holder| holder.drop_key(key.held)).and(stored)
     }
 
-    /// Whether it keeps what it was given. What it has lost must be given back by its owners.
+    /// Whether the duplicates are still kept. If not, all grants must be taken back.
     pub(crate) fn is_there(&self) -> bool {
         self.holder().is_none_or(|holder| holder.is_there())
     }
@@ -135,12 +135,12 @@ impl Keepsake {
         Ok(())
     }
 
-    /// Tells who waits for the daemon to be ready, or to end.
+    /// Reports a state of the daemon to the service manager.
     pub(crate) fn notify(&self, state: &str) {
         if let Some(store) = &self.store
             && let Err(error) = store.notify(state)
         {
-            log::warn!("cannot tell the service manager {state}: {error}");
+            log::warn!("cannot report {state} to the service manager: {error}");
         }
     }
 }
@@ -149,7 +149,7 @@ impl Keepsake {
 pub(crate) mod tests {
     use super::*;
 
-    /// A process that ends when it is told that it may, or nobody is left to tell it.
+    /// A command that ends when it gets a packet, or its socket is closed.
     pub(crate) fn holder() -> Vec<PathBuf> {
         let wait = "until head -c 1 > /dev/null 2>&1; do sleep 0.05; done";
         ["sh", "-c", wait].map(PathBuf::from).into()

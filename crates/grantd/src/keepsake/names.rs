@@ -1,10 +1,11 @@
-//! Names of duplicates in systemd's store. It passes all of them to the next process in one variable of the
-//! environment, which the kernel limits to 128 KiB: so they are short, and so many.
+//! Names of duplicates in systemd's store. systemd passes all of them to the next process in one environment variable,
+//! which the kernel limits to 128 KiB: so names are short, and their number is limited.
 
-/// Names that there are: with the colons between them they take 120 KiB.
+/// Number of names: with the colons between them they take 120 KiB.
 pub(super) const NAMES: u16 = 0x6000;
 
-/// A name: what is removed from the store by it is all that has it, so it has one descriptor at a time.
+/// A name of a descriptor. Removing a name from the store removes all descriptors with it, so each name has at most one
+/// descriptor at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name(u16);
 
@@ -13,25 +14,25 @@ impl Name {
         format!("{:x}", self.0)
     }
 
-    /// None if that is the name of something else.
+    /// `None` if the text is not such a name.
     fn parse(text: &str) -> Option<Self> {
         let name = Self(u16::from_str_radix(text, 16).ok()?);
         (name.0 < NAMES && name.text() == text).then_some(name)
     }
 }
 
-/// Which names may be given to descriptors.
+/// The names that are free for descriptors.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// The next is the last.
+    /// Free names; the last one is taken next.
     free: Vec<Name>,
-    /// Descriptors that the store has.
+    /// Number of descriptors in the store.
     stored: usize,
     max: usize,
 }
 
 impl Names {
-    /// Of a store for `max` descriptors, which has some under these names already.
+    /// For a store for `max` descriptors, which already has some under the names `stored`.
     pub(super) fn new<'a>(max: usize, stored: impl Iterator<Item = &'a str>) -> Self {
         let (mut taken, mut count) = (vec![false; usize::from(NAMES)], 0);
         for text in stored {
@@ -44,12 +45,12 @@ impl Names {
         Self { free: free.collect(), stored: count, max }
     }
 
-    /// Descriptors that the store may have.
+    /// Most descriptors in the store.
     pub(super) fn max(&self) -> usize {
         self.max.min(usize::from(NAMES))
     }
 
-    /// A name for one more descriptor; None if there is no room for it.
+    /// Takes a name for one more descriptor; None if there is no room for it.
     pub(super) fn take(&mut self) -> Option<Name> {
         if self.stored >= self.max() {
             return None;
@@ -59,13 +60,13 @@ impl Names {
         Some(name)
     }
 
-    /// What was stored under a name is removed.
+    /// Frees a name, whose descriptor was removed from the store.
     pub(super) fn give(&mut self, name: Name) {
         self.stored = self.stored.saturating_sub(1);
         self.free.push(name);
     }
 
-    /// The same of what a predecessor has stored, whatever it is called.
+    /// The same for a descriptor that a predecessor has stored, under any name.
     pub(super) fn give_inherited(&mut self, text: &str) {
         match Name::parse(text) {
             Some(name) => self.give(name),
@@ -81,9 +82,9 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    /// A program is started with them in its environment, as systemd does.
+    /// Starts a program with all names in its environment, as systemd does.
     #[test]
-    fn a_process_can_be_given_all_names() {
+    fn all_names_fit_the_environment_of_a_process() {
         let mut names = Names::new(usize::MAX, std::iter::empty());
         let all: Vec<String> = std::iter::from_fn(|| names.take()).map(Name::text).collect();
         assert_eq!(all.len(), usize::from(NAMES));
@@ -93,7 +94,7 @@ mod tests {
         assert!(started.expect("it starts").success());
         let unit = include_str!("../../../../packaging/systemd/bpfof-grantd.service");
         assert!(unit.contains(&format!("\nFileDescriptorStoreMax={NAMES}\n")));
-        // Those of the next process know them.
+        // In the next process these names are taken.
         let mut next = Names::new(usize::MAX, all.iter().map(String::as_str));
         assert_eq!(next.take(), None);
         next.give_inherited("1f");
@@ -101,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        /// No name has two descriptors, and the store never gets more than it takes.
+        /// No name has two descriptors, and the store never gets more than its maximum.
         #[test]
         fn names_are_given_once(
             max in 0_usize..20,

@@ -1,5 +1,5 @@
-//! Duplicates in systemd's descriptor store: it keeps what it was given while the unit is restarted, and
-//! gives it to the next process of the unit.
+//! Duplicates in systemd's descriptor store, which keeps descriptors while the unit is restarted, and passes them to
+//! the next process of the unit.
 
 use super::names::{Name, Names};
 use crate::EXPIRED;
@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 #[derive(Debug)]
 pub(super) struct Store {
     manager: Manager,
-    /// Whether the manager has said how much it keeps.
+    /// Whether the manager has reported how many descriptors it keeps.
     is_promised: bool,
     names: Arc<Mutex<Names>>,
     /// The thread that drops the leases of a predecessor.
@@ -25,8 +25,8 @@ fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
 }
 
 impl Store {
-    /// That of the service manager that runs this process; None if there is none. What a predecessor has left
-    /// is dropped once its associations must have ended, and takes its room until then.
+    /// The store of the service manager that runs this process; None without one. Duplicates of a predecessor are
+    /// dropped once its associations must have ended, and take up room until then.
     pub(super) fn of_environment() -> io::Result<Option<Self>> {
         let Some(manager) = Manager::of_environment()? else { return Ok(None) };
         let (promised, leases) = (stored_max(), inherited());
@@ -38,12 +38,12 @@ impl Store {
         Ok(Some(store))
     }
 
-    /// Whether what is kept here needs to be kept nowhere else.
+    /// Whether duplicates in this store need not be kept elsewhere, too.
     pub(super) const fn is_promised(&self) -> bool {
         self.is_promised
     }
 
-    /// How many duplicates it keeps.
+    /// Most duplicates that it keeps.
     pub(super) fn max(&self) -> usize {
         locked(&self.names).max()
     }
@@ -52,18 +52,18 @@ impl Store {
         self.manager.notify(state)
     }
 
-    /// Keeps a duplicate; none if there is no room.
+    /// Keeps a duplicate; `None` if there is no room.
     pub(super) fn keep(&self, descriptor: BorrowedFd<'_>) -> io::Result<Option<Name>> {
         let Some(name) = locked(&self.names).take() else { return Ok(None) };
         let kept = self.manager.store(&name.text(), descriptor);
         if kept.is_err() {
-            // It may have it nevertheless, or take it later.
+            // The manager may have it nevertheless, or accept it later.
             let _ = self.drop_name(name);
         }
         kept.map(|()| Some(name))
     }
 
-    /// A name that the manager was not told of is used no more.
+    /// Drops a duplicate. If the manager cannot be told, its name is never used again.
     pub(super) fn drop_name(&self, name: Name) -> io::Result<()> {
         self.manager.remove(&name.text())?;
         locked(&self.names).give(name);
@@ -74,17 +74,23 @@ impl Store {
         if leases.is_empty() {
             return Ok(None);
         }
-        log::warn!("a predecessor has left {} leases, which last a while", leases.len());
+        log::warn!(
+            "a predecessor has left {} leases, which are kept until the targets have ended its \
+             associations",
+            leases.len()
+        );
         let (manager, names) = (self.manager.try_clone()?, Arc::clone(&self.names));
         let later = move || {
             std::thread::sleep(EXPIRED);
             for (name, _) in &leases {
                 match manager.remove(name) {
                     Ok(()) => locked(&names).give_inherited(name),
-                    Err(error) => log::warn!("systemd keeps {name}: {error}"),
+                    Err(error) => {
+                        log::warn!("cannot remove {name} from systemd's descriptor store: {error}")
+                    }
                 }
             }
-            log::info!("the leases of a predecessor are dropped");
+            log::info!("the leases of the predecessor are dropped");
         };
         std::thread::Builder::new().name("inherited".into()).spawn(later).map(Some)
     }

@@ -1,4 +1,4 @@
-//! How the bytes of a file are got at: by a descriptor, or by its path.
+//! How a file is accessed: by a descriptor, or by its path.
 
 use super::lease::Lease;
 use super::open_page::{OpenPage, renumbered};
@@ -13,24 +13,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// An open file, or one that is opened by its path when it is needed.
+/// An open file, or one that is opened by its path when needed.
 #[derive(Debug)]
 pub(crate) enum Access {
-    /// As long as it is known.
+    /// Open all the time.
     Open(Arc<File>),
-    /// For each use; what keeps its inode as long as it has a map.
+    /// Opened for each use. While the file has a map, this keeps its inode.
     ByPath(Mutex<Option<Kept>>),
 }
 
-/// A descriptor of a file that could do without, and is read faster with one.
+/// Permission for a descriptor that is not necessary, but makes access to its file faster.
 #[derive(Debug)]
 pub(crate) struct Spare;
 
-/// How many there are.
+/// Number of spare descriptors.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 
 impl Spare {
-    /// None if a quarter of the descriptors that the process may have (`RLIMIT_NOFILE`) are such ones.
+    /// None if a quarter of the process's descriptors (`RLIMIT_NOFILE`) are spare ones already.
     pub(crate) fn take() -> Option<Self> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let spare = Self;
@@ -45,14 +45,14 @@ impl Drop for Spare {
     }
 }
 
-/// What keeps an inode, and a lease on it.
+/// Keeps an inode, and a lease on it.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Page {
         identity: Identity,
         _page: OpenPage,
     },
-    /// Where no page can be had, or one is to spare.
+    /// If no page is available, or a spare descriptor is.
     Descriptor {
         file: Arc<File>,
         _spare: Option<Spare>,
@@ -64,10 +64,10 @@ impl Access {
         Self::ByPath(Mutex::default())
     }
 
-    /// The open file. One that is kept is the same until it is let go.
+    /// The open file. While an inode is kept, it is always the file with that inode.
     ///
     /// # Errors
-    /// The kernel's; `NotFound` also if the path has become that of another file.
+    /// The kernel's; `NotFound` also if the path now leads to another file.
     pub(crate) fn file(&self, path: &Path) -> io::Result<Arc<File>> {
         let kept = match self {
             Self::Open(file) => return Ok(Arc::clone(file)),
@@ -79,12 +79,15 @@ impl Access {
         };
         let file = File::open(path)?;
         if kept.is_some() && kept != Some(identity(&file)?) {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the path is another file's now"));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the path now leads to another file",
+            ));
         }
         Ok(Arc::new(file))
     }
 
-    /// The open file, by which a lease is to be taken that [`keep`](Self::keep) may keep.
+    /// The open file, to take a lease on it, which [`keep`](Self::keep) may then keep.
     ///
     /// # Errors
     /// Those of [`file`](Self::file).
@@ -98,8 +101,8 @@ impl Access {
         })
     }
 
-    /// Keeps an open file of the path, with its lease if it has one. `is_used`: each chain uses it, so that
-    /// a descriptor is of use.
+    /// For a file that is accessed by its path: keeps it open, with its lease if it has one. `is_used`: each chain uses
+    /// the file, so that a descriptor saves an open.
     pub(crate) fn keep(&self, file: &Arc<File>, is_used: bool) {
         let Self::ByPath(kept) = self else { return };
         let page =
@@ -111,15 +114,15 @@ impl Access {
         );
     }
 
-    /// Keeps nothing any more that can be opened again. A lease by it ends.
+    /// Closes the kept file, if it can be opened again by its path. This ends its lease.
     pub(crate) fn let_go(&self) {
         if let Self::ByPath(kept) = self {
             lock(kept).take();
         }
     }
 
-    /// Whether a lease is held, and nobody waits for it, as far as the kernel can be asked: not once the
-    /// descriptor is closed.
+    /// The state of the file's lease. None if the kernel cannot be asked, because the descriptor is closed and only a
+    /// page keeps the file.
     pub(crate) fn lease(&self) -> Option<LeaseState> {
         match self {
             Self::Open(file) => Some(sys::lease_state(file)),
@@ -131,14 +134,14 @@ impl Access {
         }
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     pub(crate) fn release(&self, lease: &Lease) {
         match self {
             Self::Open(file) => lease.release(file),
             Self::ByPath(kept) => {
                 let mut kept = lock(kept);
                 match &*kept {
-                    // Its next map is of the same inode.
+                    // Keeps the descriptor, so that the next map is of the same inode.
                     Some(Kept::Descriptor { file, .. }) => lease.release(file),
                     _ => {
                         lease.released();

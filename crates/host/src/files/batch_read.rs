@@ -10,9 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep before the lane is looked at again. The end is the command timeout.
+/// Longest single wait for the lane. The lane's command timeout ends requests that are not
+/// answered.
 const WAIT: Duration = Duration::from_secs(1);
-/// Most bytes of one command: as of a lane's long transfers.
+/// Most bytes of one command, the same as for a lane's long transfers.
 pub(crate) const PIECE_MAX_BYTES: u64 = 128 << 10;
 
 /// A read of a file, for [`PushdownReader::read_files`](super::PushdownReader::read_files).
@@ -20,56 +21,56 @@ pub(crate) const PIECE_MAX_BYTES: u64 = 128 << 10;
 pub struct FileRead<'a> {
     /// The file.
     pub file: &'a PushdownFile,
-    /// Where in it, in bytes.
+    /// File offset in bytes.
     pub offset_bytes: u64,
-    /// Where the bytes go, as many as there is room for.
+    /// The buffer. As many bytes are read as it has room for.
     pub data: &'a mut [u8],
-    /// How many there were, once it is read: fewer than `data` holds only at the end of the file.
+    /// Number of bytes that were read: fewer than `data` holds only at the end of the file.
     pub read_bytes: usize,
 }
 
-/// What the reads of one batch have become, kept so that nothing is allocated for the next.
+/// The state of the reads of one batch, reused so that the next batch allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pieces: Vec<Piece>,
-    /// One for each read; or why the target cannot do it.
+    /// For each read its pin, or why the target cannot do it.
     pins: Vec<Result<Pin, ReadError>>,
 }
 
-/// Why no reads are done at the target, for a policy without plain ones.
+/// Errors of reads that cannot be done at the target, if the policy forbids plain reads.
 const NO_TARGET: &str =
     "there is no connection to a target, or a file is not of the reader's FileMaps";
 const GRANTED: &str =
-    "by the grant daemon chains run at the target, and no reads without a function";
-const TOO_SHORT: &str = "a read with less data than was asked for";
+    "with the grant daemon, only chains run at the target, not reads without a function";
+const TOO_SHORT: &str = "a read returned less data than requested";
 
-/// How reads at the target have ended.
+/// How the exchange with the target has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchanged {
-    /// With answers, or without some.
+    /// All requests have ended, some perhaps with errors.
     Done,
     /// The connection is lost.
     Lost,
-    /// Not in time: requests are in flight.
+    /// The time is over, and requests are still in flight.
     TimedOut,
 }
 
 /// One NVMe Read.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Whose it is.
+    /// Index of the read to which it belongs.
     read: usize,
-    /// Where in the read's data its bytes begin, and how many there are.
+    /// Start in the read's buffer, and length, of its bytes.
     at: usize,
     length: usize,
-    /// What of its blocks comes before them.
+    /// Bytes of its first block that come before them.
     skip: usize,
     device_offset: u64,
     device_length: u32,
 }
 
 impl Batch {
-    /// Divides a read into commands; false if some of it is where the target has nothing.
+    /// Divides a read into commands; false if a part of the range is in no extent.
     fn divide(&mut self, read: usize, range: (u64, u64), extents: &[Extent], block: u64) -> bool {
         let (start, end) = range;
         let (before, mut at) = (self.pieces.len(), start);
@@ -80,7 +81,7 @@ impl Batch {
             }
             let extent_end = extent.file_offset + extent.length_bytes;
             while at < end.min(extent_end) {
-                // Extents are whole blocks.
+                // Extents consist of whole blocks, so rounding down stays within the extent.
                 let from = at / block * block;
                 let to = end.min(extent_end).min(from + PIECE_MAX_BYTES);
                 self.pieces.push(Piece {
@@ -100,8 +101,8 @@ impl Batch {
         at >= end
     }
 
-    /// Reads at the target over `lane` what it has maps of, until `end` at most.
-    /// [`complete`](Self::complete) must follow, unless that has come.
+    /// Does the reads of mapped files at the target over `lane`, until `end` at most.
+    /// [`complete`](Self::complete) must follow, except after a timeout.
     pub(super) fn read(
         &mut self,
         reads: &mut [FileRead<'_>],
@@ -116,13 +117,15 @@ impl Batch {
         }
     }
 
-    /// Reads on this machine what the target has not, if `falls_back`.
+    /// Verifies the maps of the reads done at the target. Does all other reads on this machine if
+    /// `falls_back`.
     pub(super) fn complete(
         &mut self,
         reads: &mut [FileRead<'_>],
         falls_back: bool,
     ) -> Result<(), ReadError> {
-        // Of several reads of a file, one after the other, the first was begun before the others.
+        // Consecutive reads of one file share a verification: the first was pinned before the
+        // others.
         let mut last: Option<(Pin, bool)> = None;
         for (read, pin) in reads.iter_mut().zip(self.pins.drain(..)) {
             let at_target = pin.map(|pin| match &last {
@@ -143,7 +146,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Pins the files and finds out what to ask the target for.
+    /// Pins the files and divides the reads into commands for the target.
     fn plan(&mut self, reads: &mut [FileRead<'_>], shared: &Arc<Shared>, has_lane: bool) {
         self.pieces.clear();
         self.pins.clear();
@@ -174,7 +177,7 @@ impl Batch {
         }
     }
 
-    /// Sends the commands and takes their data. Reads of which something fails lose their pins.
+    /// Sends the commands and copies their data. A read with a failed command loses its pin.
     fn exchange(
         &mut self,
         reads: &mut [FileRead<'_>],
@@ -278,7 +281,7 @@ mod tests {
         assert_eq!((reads[0].read_bytes, &data[..3]), (3, &b"789"[..]));
     }
 
-    /// Extents of 1 to 400 blocks with gaps between some of them; and where the file ends.
+    /// Extents of 1 to 400 blocks with gaps between some of them.
     fn layouts() -> impl Strategy<Value = Vec<Extent>> {
         let piece = (0_u64..4, 1_u64..400, any::<bool>());
         proptest::collection::vec(piece, 1..8).prop_map(|pieces| {

@@ -1,4 +1,4 @@
-//! What `read_pushdown` is asked for, and what it answers.
+//! Parameters and results of `read_pushdown`.
 
 use super::file::PushdownFile;
 use super::function::StorageFunction;
@@ -24,11 +24,11 @@ pub struct FirstRead {
 /// A chain over files: the papers' `read_bpf_of` (BPF-oF §4.2.2, figure 4).
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPushdown<'a> {
-    /// The files it may read, 1 to 16, all on the same namespace.
+    /// The files that the chain may read, 1 to 16, all on the same namespace.
     pub files: &'a [PushdownFile],
-    /// Where it begins.
+    /// The first read.
     pub first_read: FirstRead,
-    /// What is run on each block.
+    /// The function that is run on each block.
     pub function: &'a StorageFunction,
     /// The argument: the first bytes of scratch. The rest is zero.
     pub scratch: &'a [u8],
@@ -39,16 +39,16 @@ pub struct ReadPushdown<'a> {
 }
 
 /// Many chains over the same files with the same function, for
-/// [`PushdownReader::submit_many`](super::PushdownReader::submit_many): each ends by itself, as if it had
-/// been submitted alone. A target that can takes up to 256 of them by one command
-/// (docs/protocol.md, Pushdown Vector).
+/// [`PushdownReader::submit_many`](super::PushdownReader::submit_many): each ends by itself, as if it had been
+/// submitted alone. A target that supports it takes up to 256 of them in one command (docs/protocol.md, Pushdown
+/// Vector).
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPushdownMany<'a> {
-    /// The files that each may read, 1 to 16, all on the same namespace.
+    /// The files that each chain may read, 1 to 16, all on the same namespace.
     pub files: &'a [PushdownFile],
-    /// What is run on each block.
+    /// The function that is run on each block.
     pub function: &'a StorageFunction,
-    /// What the chains differ in.
+    /// First read and argument of each chain.
     pub entries: &'a [ReadEntry<'a>],
     /// Size of each chain's scratch in bytes, at least its argument; 0 is the default, 4096.
     pub scratch_size_bytes: u32,
@@ -59,14 +59,14 @@ pub struct ReadPushdownMany<'a> {
 /// One chain of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadEntry<'a> {
-    /// Where it begins.
+    /// The first read.
     pub first_read: FirstRead,
     /// The argument: the first bytes of scratch. The rest is zero.
     pub scratch: &'a [u8],
 }
 
 impl<'a> ReadPushdownMany<'a> {
-    /// One of the chains by itself.
+    /// The call of a single chain.
     fn of(&self, entry: &ReadEntry<'a>) -> ReadPushdown<'a> {
         ReadPushdown {
             files: self.files,
@@ -78,14 +78,14 @@ impl<'a> ReadPushdownMany<'a> {
         }
     }
 
-    /// What a target would refuse of any of the chains.
+    /// Refuses what a target would refuse in any of the chains.
     pub(crate) fn check(&self) -> Result<(), ReadError> {
         self.entries.iter().try_for_each(|entry| self.of(entry).check())
     }
 }
 
 impl ReadPushdown<'_> {
-    /// The chain and what it has in common with others, of which there are none.
+    /// The first read and argument of the chain, as an entry of a call of one chain.
     pub(crate) const fn entry(&self) -> ReadEntry<'_> {
         ReadEntry { first_read: self.first_read, scratch: self.scratch }
     }
@@ -97,35 +97,37 @@ impl ReadPushdown<'_> {
         }
     }
 
-    /// What a target would refuse, before a chain is begun anywhere.
+    /// Refuses what a target would refuse, before the chain is started in any executor.
     pub(crate) fn check(&self) -> Result<(), ReadError> {
         let refuse = |why| Err(ReadError::Request(why));
         if self.files.is_empty() || self.files.len() > abi::MAX_READS {
             return refuse("a chain reads 1 to 16 files");
         }
         if usize::from(self.first_read.file) >= self.files.len() {
-            return refuse("the first read is of a file that is not listed");
+            return refuse("the first read refers to a file that is not in the list");
         }
         if self.first_read.size_bytes == 0 {
-            return refuse("the first read has no bytes");
+            return refuse("the first read has length 0");
         }
         let scratch = self.effective_scratch_bytes() as usize;
         if scratch > abi::MAX_SCRATCH_BYTES || self.scratch.len() > scratch {
-            return refuse("the argument is longer than scratch, or scratch than 16384 bytes");
+            return refuse(
+                "the argument is longer than scratch, or scratch is longer than 16384 bytes",
+            );
         }
         Ok(())
     }
 }
 
-/// A call that is kept until its chains have ended, so that they can be tried again.
+/// A copy of a call, kept until its chains have ended, so that they can be tried again.
 #[derive(Debug)]
 pub(crate) struct KeptCall {
     pub(crate) files: Vec<PushdownFile>,
-    /// None once its chains have ended.
+    /// None after its chains have ended.
     function: Option<StorageFunction>,
-    /// Of each chain where it begins, and where its argument ends.
+    /// For each chain, its first read and the end of its argument in `arguments`.
     entries: Vec<(FirstRead, usize)>,
-    /// The arguments, one behind the other.
+    /// The arguments, one after the other.
     arguments: Vec<u8>,
     pub(crate) scratch_size_bytes: u32,
     pub(crate) answer_max_bytes: u32,
@@ -145,7 +147,7 @@ impl KeptCall {
         kept
     }
 
-    /// Takes another call in place of this one, and keeps the memory.
+    /// Replaces this call by another one, reusing its memory.
     pub(crate) fn replace(&mut self, call: &ReadPushdownMany<'_>) {
         self.files.clear();
         self.files.extend_from_slice(call.files);
@@ -164,7 +166,7 @@ impl KeptCall {
         self.function.as_ref().expect("its chains have not ended")
     }
 
-    /// One of its chains.
+    /// One of the call's chains.
     pub(crate) fn chain(&self, index: usize) -> ReadPushdown<'_> {
         let (first_read, end) = self.entries[index];
         let start = index.checked_sub(1).map_or(0, |before| self.entries[before].1);
@@ -179,7 +181,7 @@ impl KeptCall {
     }
 }
 
-/// A chain of a call that is kept.
+/// A chain of a kept call.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptChain {
     call: Arc<KeptCall>,
@@ -212,7 +214,7 @@ impl KeptChain {
         self.call.chain(self.index)
     }
 
-    /// Whether both are of one call, so that they differ in nothing but their entries.
+    /// Whether both belong to one call, so that they differ only in their entries.
     pub(crate) fn is_of_same_call(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.call, &other.call)
     }
@@ -221,33 +223,33 @@ impl KeptChain {
     pub(crate) fn into_last(self) -> Option<Arc<KeptCall>> {
         let mut call = self.call;
         let kept = Arc::get_mut(&mut call)?;
-        // They may be closed, and it unloaded.
+        // Release files and function, so that files can be closed and the function unloaded.
         kept.files.clear();
         kept.function = None;
         Some(call)
     }
 }
 
-/// What to do when a file has changed, or has no map.
+/// How a reader handles chains whose files have changed or have no maps, and where chains may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Times a chain is tried again with new maps.
+    /// How often a chain is tried again with new maps.
     pub retries: u32,
-    /// How long to wait for them each time.
+    /// How long to wait for the new maps each time.
     pub patience: Duration,
-    /// Then run the chain here, over plain reads. Otherwise it fails with
-    /// [`ReadError::Stale`], or with what keeps the target from running it: it reads a hole, or is
-    /// interrupted again and again.
+    /// Whether to run the chain over plain reads on this machine if the retries have not helped.
+    /// Otherwise it fails with [`ReadError::Stale`], or with the error that keeps the target from
+    /// running it: it reads a hole, or is interrupted again and again.
     pub fall_back: bool,
-    /// Where there is no target, run chains here on an io_uring, many at once, by direct reads or
-    /// ([`FileMaps::passthrough`](super::FileMaps::passthrough)) NVMe commands, and only those that
-    /// cannot be run so over plain reads. Past the page cache: what other reads have brought into
-    /// memory is read from the device nevertheless.
+    /// Without a target, whether to run chains on an io_uring of this machine, many at once, by
+    /// direct reads or ([`FileMaps::passthrough`](super::FileMaps::passthrough)) NVMe commands.
+    /// Only chains that cannot run this way run over plain reads. Direct reads and NVMe commands
+    /// bypass the page cache: they read from the device even if the data is cached.
     pub local: bool,
 }
 
 impl Default for Policy {
-    /// One retry within 20 ms, then plain reads; without a target direct ones.
+    /// One retry within 20 ms, then plain reads; without a target, direct reads.
     fn default() -> Self {
         Self { retries: 1, patience: Duration::from_millis(20), fall_back: true, local: true }
     }
@@ -264,14 +266,14 @@ pub enum Executor {
     FallBack,
 }
 
-/// A chain that succeeded.
+/// Statistics of a chain that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadInfo {
     /// Hops it took.
     pub hops: u32,
     /// Where it ran.
     pub executor: Executor,
-    /// Times it was thrown away because a file had changed or had no map.
+    /// How often its result was discarded, or it could not start, because a file had changed or had no map.
     pub stale: u32,
 }
 
@@ -282,18 +284,18 @@ fn because(cause: &Option<Box<ReadError>>) -> String {
     }
 }
 
-/// How a chain ended that did not succeed.
+/// Why a chain failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The call makes no sense.
     #[error("{0}")]
     Request(&'static str),
-    /// A file changed while it was read, or has no map, each time it was tried; and the policy
-    /// allows no plain reads.
+    /// On each try a file changed during the chain, or had no map; and the policy allows no plain
+    /// reads.
     #[error("stale file map: a file changed or has no map; try again, or read it plainly")]
     Stale,
-    /// The target could not run it, and its maps are there: elsewhere it would remember other
-    /// things.
+    /// The target could not run the chain, and its function has maps there: in another executor it
+    /// would have other map contents.
     #[error(
         "function {function} has maps at the target, and the target cannot run this chain{}; try \
          again, or read the files plainly",
@@ -302,10 +304,12 @@ pub enum ReadError {
     Remembers {
         /// The function.
         function: String,
-        /// Why not at the target; None for holes of files, which read as zeroes only here.
+        /// Why the target could not run it: Read Outside File if the chain reads a hole of a file, which only plain
+        /// reads can read. Never None at present.
         cause: Option<Box<ReadError>>,
     },
-    /// The function or the files made it fail, in the same way at the target and here.
+    /// The chain failed because of its function or the contents of files: it fails in the same way at the target and on
+    /// this machine.
     #[error(transparent)]
     Command(#[from] CommandError),
     /// A plain read failed.
@@ -316,17 +320,17 @@ pub enum ReadError {
         /// The kernel's answer.
         source: std::io::Error,
     },
-    /// The target has not answered in the time that the caller gave it.
+    /// The target has not answered within the caller's timeout.
     #[error("the target has not answered in time")]
     TimedOut,
-    /// The target could not be asked, has interrupted the chain each time it was sent
-    /// ([`CommandError::is_interrupted`]), or does not run it for a reason of its own (a function or namespace
-    /// that is gone, a limit, a path, a disk), and the policy allows no plain reads.
+    /// The connection to the target failed, the target has interrupted the chain each time it was sent
+    /// ([`CommandError::is_interrupted`]), or the target does not run it for a reason of its own (a function or
+    /// namespace that is gone, a limit, a path, a disk), and the policy allows no plain reads.
     #[error(transparent)]
     Target(#[from] Error),
 }
 
-/// A failed chain as a target reports it.
+/// The error of a failed chain in the form in which a target reports it.
 pub(crate) fn command_error(error: ChainError, hops: u32) -> CommandError {
     let (status, dw0) = error.status();
     CommandError { status: status.with_dnr(), dw0, dw1: hops }
@@ -335,8 +339,8 @@ pub(crate) fn command_error(error: ChainError, hops: u32) -> CommandError {
 /// The end of a chain that was submitted.
 #[derive(Debug)]
 pub struct ReadCompletion<'a> {
-    /// The tag that was given to `submit`.
+    /// The tag that was passed to `submit`.
     pub tag: u64,
-    /// The answer, valid during the call only, and how it went.
+    /// The answer, valid during the call only, with its statistics; or the error.
     pub result: Result<(&'a [u8], ReadInfo), ReadError>,
 }

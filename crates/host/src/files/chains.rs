@@ -12,41 +12,41 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Where a chain is.
+/// The state of a chain.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// In an executor, with the pins of its files.
+    /// In an executor, with its files pinned.
     Running,
-    /// Until its files were looked at again, and at most until this time.
+    /// Waits until the keeper has examined its files again, and at most until this time.
     WaitsForMaps(Instant),
-    /// Until this time, because the target has interrupted it.
+    /// Waits until this time, because the target has interrupted it.
     Paused(Instant),
-    /// Until its executor has room.
+    /// Waits until its executor has room.
     WaitsForRoom,
-    /// For the fall-back, because of this; None if it reads a hole of a file.
+    /// To be run by the fall-back, for this reason, which is never None at present.
     FallsBack(Option<ReadError>),
-    /// It has failed as it started, which is yet to be reported.
+    /// It failed at its start, which is not reported yet.
     Failed(ReadError),
 }
 
-/// A chain, its state, and what was tried.
+/// A chain, its state, and its attempts so far.
 #[derive(Debug)]
 pub(crate) struct Chain {
     tag: u64,
     state: State,
     kept: KeptChain,
-    /// With its files, while it runs; none where that needs no maps.
+    /// The pins of its files while it runs; None if its executor needs no maps.
     flight: Option<FlightId>,
-    /// How often the keeper had looked at each file when the chain was found stale.
+    /// How often the keeper had examined each file when the chain was found stale.
     looks: Vec<u64>,
     stale: u32,
     /// How often it was sent again because the target had interrupted it.
     interruptions: u32,
-    /// How often the answer to the chains it was sent with had no room for its own.
+    /// How often the answer to its vector had no room for its own answer.
     left_out: u32,
 }
 
-/// Then it is sent alone.
+/// A chain that was left out this often is sent alone.
 const LEFT_OUT_MAX: u32 = 2;
 
 impl Chain {
@@ -63,7 +63,7 @@ impl Chain {
         }
     }
 
-    /// Whether what it waits for has come: a time, or a look at each file that had no map.
+    /// Whether its waiting is over: its time has come, or the keeper has examined each file that had no map.
     fn is_due(&self) -> bool {
         match self.state {
             State::WaitsForMaps(until) => {
@@ -75,7 +75,7 @@ impl Chain {
         }
     }
 
-    /// Whether it may start together with another one.
+    /// Whether it may start together with another chain.
     fn may_join(&self, other: &Self) -> bool {
         self.left_out.max(other.left_out) < LEFT_OUT_MAX && self.kept.is_of_same_call(&other.kept)
     }
@@ -86,8 +86,8 @@ impl Chain {
         }
     }
 
-    /// Its files have changed or have no maps: it waits for new ones, or falls back. `looks` says how
-    /// often the keeper had looked at each.
+    /// Its files have changed or have no maps: the chain waits for new maps, or falls back. `looks` says how often the
+    /// keeper had examined each file.
     fn stale(&mut self, looks: Vec<u64>, policy: &Policy) {
         let hopeless = self.kept.files().iter().any(|file| file.refusal().is_some());
         self.stale += 1;
@@ -97,7 +97,7 @@ impl Chain {
         }
         self.state = State::WaitsForMaps(deadline(policy.patience));
         self.looks = looks;
-        // Files that have a good map are not looked at.
+        // The keeper does not examine files that have a valid map, so do not wait for them.
         for (file, looks) in self.kept.files().iter().zip(&mut self.looks) {
             if file.is_mapped() {
                 *looks = u64::MAX;
@@ -105,8 +105,8 @@ impl Chain {
         }
     }
 
-    /// BPF-oF's algorithm 2: an executor's end counts only if no file has changed. Returns the end
-    /// that counts; None if the chain goes on, in its new state.
+    /// BPF-oF's algorithm 2: the executor's result is valid only if no file has changed. Returns a
+    /// valid result; None if the chain continues in a new state.
     fn settle<'a>(
         &mut self,
         end: End<'a>,
@@ -127,7 +127,7 @@ impl Chain {
                 return None;
             }
             Err(Failure::Interrupted(error)) => {
-                // It has answered nothing, so it does not matter what has changed meanwhile.
+                // There is no answer, so changes of the files do not matter.
                 self.leave(flights);
                 self.interrupted(error);
                 return None;
@@ -158,7 +158,7 @@ impl Chain {
                 None
             }
             Ok(answer) => Some(Ok(answer)),
-            // Holes read as zeroes, but not at the target.
+            // Only plain reads can read holes, as zeroes.
             Err(Failure::Final(ReadError::Command(error))) if gaps && is_outside => {
                 self.state = State::FallsBack(Some(ReadError::Command(error)));
                 None
@@ -180,24 +180,24 @@ impl Chain {
     }
 }
 
-/// The chains of a reader by their numbers, and what is to be done with them.
+/// The chains of a reader by their numbers, and queues of those that need work.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
     chains: Vec<Option<Chain>>,
     free: Vec<usize>,
     flights: Flights,
-    /// Calls that have ended, whose memory the next ones take.
+    /// Calls that have ended, kept to reuse their memory.
     spare: Vec<Arc<KeptCall>>,
-    /// Those that wait for maps, or pause.
+    /// Chains that wait for maps, or pause.
     waiting: Vec<usize>,
-    /// Those that wait for room, in order.
+    /// Chains that wait for room, in order.
     wants_room: VecDeque<usize>,
-    /// Those that fall back or have failed.
+    /// Chains that fall back or have failed.
     here: Vec<usize>,
 }
 
 impl Chains {
-    /// Chains that have not ended.
+    /// Number of chains that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
         self.chains.len() - self.free.len()
     }
@@ -214,12 +214,12 @@ impl Chains {
         self.chains.get(number)?.as_ref()
     }
 
-    /// Whether a chain that waits for maps, or pauses, is to be started.
+    /// Whether a chain that waits for maps, or pauses, is due.
     pub(crate) fn is_due(&self) -> bool {
         self.waiting.iter().any(|number| self.get(*number).is_none_or(Chain::is_due))
     }
 
-    /// Takes a call, the chains of which have these tags; adds their numbers to `numbers`.
+    /// Adds the chains of a call, with these tags, and appends their numbers to `numbers`.
     pub(crate) fn add(
         &mut self,
         tags: impl Iterator<Item = u64>,
@@ -247,8 +247,8 @@ impl Chains {
         }
     }
 
-    /// What the chains, which are of one call, are asked for. `members` gets their indices in it. None if
-    /// there are none.
+    /// The call to which these chains belong. Fills `members` with their numbers and their indices in the call. None if
+    /// there are no such chains.
     pub(crate) fn call(
         &self,
         numbers: &[usize],
@@ -261,7 +261,7 @@ impl Chains {
         Some(Arc::clone(first.kept.call()))
     }
 
-    /// Takes the next chains that waited for room, which may start together: up to `most`.
+    /// Takes the next chains that wait for room and may start together, up to `most`.
     pub(crate) fn take_for_room(&mut self, most: usize, numbers: &mut Vec<usize>) {
         numbers.clear();
         while let Some(number) = self.wants_room.front().copied().filter(|_| numbers.len() < most) {
@@ -276,21 +276,20 @@ impl Chains {
         }
     }
 
-    /// Takes those that are due out of the chains that wait; all if nobody keeps their maps.
+    /// Takes the due chains out of those that wait; all of them if no keeper makes maps any more.
     pub(crate) fn take_due(&mut self, is_kept: bool) -> Vec<usize> {
         let chains = &self.chains;
         let is_due = |number: usize| chains[number].as_ref().is_none_or(Chain::is_due);
         self.waiting.extract_if(.., |number| !is_kept || is_due(*number)).collect()
     }
 
-    /// Whether these two may start together.
+    /// Whether two chains may start together.
     pub(crate) fn may_join(&self, one: usize, other: usize) -> bool {
         let chains = self.get(one).zip(self.get(other));
         chains.is_some_and(|(one, other)| one.may_join(other))
     }
 
-    /// Pins the files of chains that are about to start; None if one of them has no map: the chains then
-    /// wait, or fall back.
+    /// Pins the files of chains that are about to start. None if a file has no map: then the chains wait, or fall back.
     pub(crate) fn pin(
         &mut self,
         numbers: &[usize],
@@ -315,14 +314,14 @@ impl Chains {
         flight.map_or(&[], |flight| self.flights.pins(flight))
     }
 
-    /// The chains do not start after all. Pins hold up who wants to change a file.
+    /// Releases the pins of chains that do not start after all, because pins delay writers of the files.
     pub(crate) fn unpin(&mut self, flight: Option<FlightId>) {
         if let Some(flight) = flight {
             self.flights.leave(flight);
         }
     }
 
-    /// An executor has taken chains, which start and end together.
+    /// An executor has started chains, which also end together.
     pub(crate) fn started(&mut self, numbers: &[usize], flight: Option<FlightId>) {
         if let Some(flight) = flight {
             self.flights.started(flight, numbers.len());
@@ -335,7 +334,7 @@ impl Chains {
         }
     }
 
-    /// An executor has no room for chains.
+    /// Queues chains for which the executor has no room; at the front if `are_first`.
     pub(crate) fn no_room(&mut self, numbers: &[usize], are_first: bool) {
         if are_first {
             numbers.iter().rev().for_each(|number| self.wants_room.push_front(*number));
@@ -349,7 +348,7 @@ impl Chains {
         }
     }
 
-    /// Chains can only run over plain reads.
+    /// Marks chains that can only run over plain reads.
     pub(crate) fn fall_back(&mut self, numbers: &[usize], cause: &'static str) {
         for number in numbers {
             if let Some(chain) = &mut self.chains[*number] {
@@ -360,9 +359,9 @@ impl Chains {
         }
     }
 
-    /// Those that were in an executor that is of no further use.
+    /// Passes all running chains to the fall-back, because their executor is no longer usable.
     pub(crate) fn abandon(&mut self) {
-        let why = "what ran the chain is of no use any more, and the policy allows no plain reads";
+        let why = "the executor of the chain has failed, and the policy allows no plain reads";
         for number in 0..self.chains.len() {
             if self.get(number).is_some_and(|chain| matches!(chain.state, State::Running)) {
                 self.fall_back(&[number], why);
@@ -370,7 +369,7 @@ impl Chains {
         }
     }
 
-    /// A chain has ended as it started, for which there is no answer.
+    /// A chain has failed at its start.
     pub(crate) fn not_started(
         &mut self,
         number: usize,
@@ -386,7 +385,7 @@ impl Chains {
         self.file(number);
     }
 
-    /// An executor has ended a chain. The application is told if that is its end.
+    /// An executor has ended a chain. Reports it to the application, unless it is tried again.
     pub(crate) fn ended(
         &mut self,
         number: usize,
@@ -406,7 +405,7 @@ impl Chains {
         }
     }
 
-    /// A chain has ended: its number is free, and its files may be closed. Its tag.
+    /// Removes a chain that has ended, and frees its number and files. Returns its tag.
     fn remove(&mut self, number: usize) -> Option<u64> {
         let mut chain = self.chains[number].take()?;
         chain.leave(&mut self.flights);
@@ -415,7 +414,8 @@ impl Chains {
         Some(chain.tag)
     }
 
-    /// Takes the chains that fall back or have failed. Those that must not run here end.
+    /// Takes the chains that fall back or have failed. Ends and reports those that have failed or must not run over
+    /// plain reads.
     pub(crate) fn take_here(
         &mut self,
         policy: &Policy,
@@ -444,7 +444,7 @@ impl Chains {
         here
     }
 
-    /// Puts a chain where its state belongs.
+    /// Puts a chain into the queue for its state.
     fn file(&mut self, number: usize) {
         let Some(chain) = self.get(number) else { return };
         match chain.state {
@@ -474,7 +474,7 @@ mod tests {
         function.expect("it is compiled")
     }
 
-    /// Hands a chain without files to `with`.
+    /// Passes a call of one chain without files to `with`.
     fn with_call<T>(
         function: &StorageFunction,
         with: impl FnOnce(&ReadPushdownMany<'_>) -> T,
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_in_the_same_way_is_not_run_again() {
+    fn errors_of_function_or_data_are_not_retried() {
         for status in [Status::FUNCTION_FAULT, Status::READ_OUTSIDE_FILE, Status::ANSWER_TOO_LONG] {
             let end = settle(&mut chain(), ended(status)).map(|end| end.map(|_| ()));
             assert!(matches!(end, Some(Err(ReadError::Command(_)))), "{status}");
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_the_target_runs_here() {
+    fn errors_of_the_target_fall_back_to_plain_reads() {
         for status in [
             Status::COMMAND_INTERRUPTED.with_dnr(),
             Status::UNKNOWN_FUNCTION,

@@ -1,4 +1,4 @@
-//! Where a file system lies in a namespace: whole disk, partition, loop device, image file, volume.
+//! Finds where a file system lies in a namespace: whole disk, partition, loop device, image file, volume.
 
 use super::device_mapper::{Below, Control, Target, TargetKind};
 use super::error::MapRefusal;
@@ -12,19 +12,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Layers that are followed: a partition of a loop device of a partition is three.
+/// Most layers that are followed: a partition of a loop device on a partition is three.
 const LAYERS_MAX: usize = 8;
 /// Unit of a partition's start in sysfs, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What on this machine is the namespace: the block device that a kernel's NVMe/TCP host made of
-/// it, or, where target and host are one machine, the disk or image file that the target serves.
+/// The namespace on this machine: the block device that the kernel's NVMe/TCP host created for it,
+/// or, if target and host are one machine, the disk or image file that the target serves.
 #[derive(Clone, Debug)]
 pub struct NamespaceDevice {
     path: PathBuf,
     identity: Identity,
     sysfs: PathBuf,
-    /// Where the nodes of loop devices are, which tell more than sysfs does.
+    /// Directory with the nodes of loop devices. Their ioctl tells more than sysfs.
     nodes: PathBuf,
 }
 
@@ -42,7 +42,7 @@ fn identify(path: &Path) -> Result<Identity, MapRefusal> {
     match FileType::from_raw_mode(found.st_mode) {
         FileType::BlockDevice => Ok(Identity::Block(found.st_rdev)),
         FileType::RegularFile => Ok(Identity::Image(found.st_dev, found.st_ino)),
-        _ => Err(MapRefusal::Inode("a namespace is a block device or an image file")),
+        _ => Err(MapRefusal::Inode("the namespace is neither a block device nor an image file")),
     }
 }
 
@@ -50,7 +50,7 @@ impl NamespaceDevice {
     /// The namespace is the block device or image file at `path`.
     ///
     /// # Errors
-    /// It does not exist or is something else.
+    /// It does not exist or is neither of these.
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, MapRefusal> {
         let path = path.into();
         let identity = identify(&path)?;
@@ -58,8 +58,9 @@ impl NamespaceDevice {
         Ok(Self { path, identity, sysfs, nodes })
     }
 
-    /// Refuses a disk that the kernel has made of another namespace than this one, as far as sysfs tells: of
-    /// the subsystem `nqn`, or of any. A disk of another subsystem may be what a target on this machine serves.
+    /// Refuses the kernel's disk of another namespace than this one, as far as sysfs tells. With `nqn`, only disks of
+    /// that subsystem are compared, because a disk of another subsystem may be the one that a target on this machine
+    /// serves.
     pub(crate) fn compare(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), String> {
         let Identity::Block(number) = self.identity else { return Ok(()) };
         let folder = self.sysfs.join(name(number));
@@ -75,13 +76,13 @@ impl NamespaceDevice {
         }
         let nguid = text(&folder.join("nguid")).map(|text| text.replace('-', ""));
         let wanted = info.nguid.iter().fold(String::new(), |mut text, byte| {
-            // A string takes all that is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
         });
         match nguid {
             Some(nguid) if info.nguid != [0; 16] && !nguid.eq_ignore_ascii_case(&wanted) => {
-                Err(format!("{path} has the NGUID {nguid}, and the namespace {wanted}"))
+                Err(format!("{path} has the NGUID {nguid}, but the namespace has {wanted}"))
             }
             _ => Ok(()),
         }
@@ -113,14 +114,14 @@ impl NamespaceDevice {
         }
     }
 
-    /// The same for one file.
+    /// The same with the error of a refused file.
     pub(crate) fn admit(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), MapRefusal> {
         self.compare(info, nqn).map_err(MapRefusal::OtherNamespace)
     }
 
-    /// Refuses what is not the namespace `info` of the subsystem `nqn`, or is that no more: its path has another
-    /// device or file than when this was made, or the kernel has made another namespace of the disk. For who keeps
-    /// this for long.
+    /// Checks that this is still the namespace `info` of the subsystem `nqn`: fails if the path leads to another device
+    /// or file than when this was created, or if the disk is another namespace by now. For callers that keep this for
+    /// long.
     ///
     /// # Errors
     /// [`MapRefusal::OtherNamespace`].
@@ -129,7 +130,7 @@ impl NamespaceDevice {
         let found =
             identify(&self.path).map_err(|why| MapRefusal::OtherNamespace(why.to_string()))?;
         if found != self.identity {
-            let why = format!("{path} is another device or file than it was when it was named");
+            let why = format!("{path} now leads to another device or file than when it was opened");
             return Err(MapRefusal::OtherNamespace(why));
         }
         self.admit(info, Some(nqn))
@@ -140,8 +141,8 @@ impl NamespaceDevice {
         sys::length_bytes(&File::open(&self.path).ok()?).ok()
     }
 
-    /// What a loop device is over, as its driver says; None if this process may not ask it. By the path that
-    /// sysfs has, another process may have another file.
+    /// The backing file of a loop device, from its driver; None if this process may not ask the driver. The path in
+    /// sysfs may lead to another file, for example from another mount namespace.
     fn loop_file(&self, device: u64, folder: &Path) -> Option<Identity> {
         let node = fs::canonicalize(folder).ok()?;
         let node = File::open(self.nodes.join(node.file_name()?)).ok()?;
@@ -154,17 +155,17 @@ impl NamespaceDevice {
         })
     }
 
-    /// How it was named.
+    /// The path that was given to [`new`](Self::new).
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the device with number `device` begins in the namespace, in bytes: follows partitions
-    /// and loop devices, as sysfs describes them, down to the namespace. Asks no file system on them.
+    /// Where the device with number `device` begins in the namespace, in bytes: follows partitions and loop devices, as
+    /// sysfs describes them, down to the namespace. Does not access file systems on them.
     ///
     /// # Errors
-    /// [`MapRefusal::OtherDevice`] says where the way ends: also at volumes, whose bytes need not be in a row.
+    /// [`MapRefusal::OtherDevice`] says at which layer the search ended: also at volumes, which may not be contiguous.
     pub fn offset_of(&self, device: u64) -> Result<u64, MapRefusal> {
         match self.walk(device) {
             Ok((offset, End::Namespace)) => Ok(offset),
@@ -177,7 +178,7 @@ impl NamespaceDevice {
         }
     }
 
-    /// The same, through the tables of linear and striped volumes, too.
+    /// The same, but also follows linear and striped volumes through their tables.
     pub(crate) fn placement_of(&self, device: u64) -> Result<Placement, MapRefusal> {
         let refuse = |why| self.refuse(device, why);
         let (offset, volume) = match self.walk(device).map_err(refuse)? {
@@ -196,7 +197,7 @@ impl NamespaceDevice {
         MapRefusal::OtherDevice { device: name(device), namespace: self.path.clone(), why }
     }
 
-    /// The segments of a volume, with what is below them.
+    /// The segments of a volume, with the layers below them.
     fn mapped(
         &self,
         volume: u64,
@@ -227,7 +228,8 @@ impl NamespaceDevice {
         Ok(Layer::Mapped(segments))
     }
 
-    /// What a stripe is on. One that is elsewhere matters to those files only that are there.
+    /// The layer below a stripe. A stripe that is not on the namespace is no error here: it only matters to files with
+    /// extents on it.
     fn below(
         &self,
         stripe: &Below,
@@ -242,17 +244,16 @@ impl NamespaceDevice {
             }
             Err(why) => {
                 let device = name(stripe.device);
-                let why = format!(
-                    "this part of the volume is on {device}, and not on the namespace: {why}"
-                );
+                let why =
+                    format!("this part of the volume is on {device}, not on the namespace: {why}");
                 return Ok(Layer::Elsewhere(why));
             }
         };
         Ok(Layer::Part(stripe.offset_bytes.saturating_add(offset), Box::new(layer)))
     }
 
-    /// Follows partitions and loop devices. How many bytes they add, and what they end at; or why at nothing that is
-    /// known.
+    /// Follows partitions and loop devices. Returns the sum of their offsets, and where they end; or why they end
+    /// elsewhere.
     fn walk(&self, device: u64) -> Result<(u64, End), String> {
         let (mut at, mut offset) = (device, 0_u64);
         for _ in 0..LAYERS_MAX {
@@ -266,17 +267,17 @@ impl NamespaceDevice {
                 let start = number("start").and_then(|sectors| sectors.checked_mul(SECTOR_BYTES));
                 let disk = text(&folder.join("../dev")).and_then(|text| device_number(&text));
                 let (Some(start), Some(disk)) = (start, disk) else {
-                    return Err(format!("sysfs does not tell where partition {name} lies"));
+                    return Err(format!("sysfs does not show where partition {name} begins"));
                 };
                 (at, offset) = (disk, offset.saturating_add(start));
             } else if let Some(backing) = text(&folder.join("loop/backing_file")) {
                 let Some(start) = number("loop/offset") else {
-                    return Err(format!("sysfs does not tell the offset of loop {name}"));
+                    return Err(format!("sysfs does not show the offset of loop device {name}"));
                 };
                 offset = offset.saturating_add(start);
                 let below = self.loop_file(at, &folder).ok_or(());
                 let Ok(below) = below.or_else(|()| identify(Path::new(&backing))) else {
-                    return Err(format!("its loop device is over {backing}, which is gone"));
+                    return Err(format!("the backing file of its loop device, {backing}, is gone"));
                 };
                 if below == self.identity {
                     return Ok((offset, End::Namespace));
@@ -284,7 +285,7 @@ impl NamespaceDevice {
                 match below {
                     Identity::Block(disk) => at = disk,
                     Identity::Image(..) => {
-                        return Err(format!("its loop device is over {backing}"));
+                        return Err(format!("the backing file of its loop device is {backing}"));
                     }
                 }
             } else if folder.join("dm").exists() {
@@ -292,14 +293,16 @@ impl NamespaceDevice {
             } else if folder.exists() {
                 return Err(format!("{name} is neither a partition nor a loop device"));
             } else {
-                return Err("it is no block device (network, overlay, memory?)".into());
+                return Err(
+                    "it is not a block device (network, overlay or memory file system?)".into()
+                );
             }
         }
         Err(format!("more than {LAYERS_MAX} layers"))
     }
 }
 
-/// What partitions and loop devices end at.
+/// The device at which a stack of partitions and loop devices ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Namespace,
@@ -314,30 +317,34 @@ fn name(device: u64) -> String {
 fn unreadable(volume: u64, error: &io::Error) -> String {
     let name = name(volume);
     let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied => "; tables of volumes are for root",
-        io::ErrorKind::NotFound => "; is /dev/mapper/control there?",
+        io::ErrorKind::PermissionDenied => "; only root may read the tables of volumes",
+        io::ErrorKind::NotFound => "; check that /dev/mapper/control exists",
         _ => "",
     };
     format!("the table of the volume {name} cannot be read ({error}){hint}")
 }
 
-/// Why bytes in a target of this type are not mapped, and what helps.
+/// Why bytes in a device-mapper target of this type are not mapped, and a remedy.
 fn advice(volume: u64, kind: &str) -> String {
     let why = match kind {
-        "crypt" => "the namespace has its bytes encrypted; keep the files on a volume that is not",
-        "thin" | "thin-pool" => "its blocks move; keep the files on a volume without --thin",
+        "crypt" => {
+            "its data is encrypted on the namespace; keep the files on an unencrypted volume"
+        }
+        "thin" | "thin-pool" => {
+            "its blocks may move; keep the files on a volume created without --thin"
+        }
         "snapshot" | "snapshot-origin" | "snapshot-merge" => {
-            "what it shows is in several places; remove the snapshot (lvremove)"
+            "its data is in several places; remove the snapshot (lvremove)"
         }
         "mirror" | "raid" => {
             "it has several copies, or is being moved; wait for pvmove, or keep the files on a linear or striped volume"
         }
         "cache" | "writecache" => {
-            "its newest bytes are in a cache; detach that (lvconvert --uncache)"
+            "its newest data is in a cache; detach the cache (lvconvert --uncache)"
         }
         _ => "keep the files on a linear or striped volume",
     };
-    format!("the volume {} is of type {kind} there: {why}", name(volume))
+    format!("this part of the volume {} has type {kind}: {why}", name(volume))
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -353,8 +360,8 @@ fn device_number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A sysfs with a partition 7:1 from sector 2048 on of loop device 7:0, which is over `image`
-    /// from byte 512 on; a device mapper volume 253:0; a disk 8:0.
+    /// A sysfs with a partition 7:1 from sector 2048 on of loop device 7:0, whose backing file is
+    /// `image` from byte 512 on; a device mapper volume 253:0; a disk 8:0.
     fn machine(root: &Path, image: &Path) -> NamespaceDevice {
         let write = |file: &str, text: &str| {
             let path = root.join(file);
@@ -385,7 +392,7 @@ mod tests {
         let nguid = [0x0A, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
         let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid };
         let of = |disk: &NamespaceDevice, info| disk.compare(&info, Some("nqn.x"));
-        of(&disk, info).expect("an image tells nothing");
+        of(&disk, info).expect("an image has no identifiers");
         disk.identity = Identity::Block(makedev(259, 1));
         of(&disk, info).expect("nothing is known of it");
         let files = folder.path().join("259:1");
@@ -398,7 +405,7 @@ mod tests {
         of(&disk, NamespaceInfo { nguid: [0; 16], ..info }).expect("it may be the same");
         let other = NamespaceInfo { nguid: [1; 16], ..info };
         let why = of(&disk, other).expect_err("another NGUID");
-        assert!(why.contains("and the namespace 0101"), "{why}");
+        assert!(why.contains("but the namespace has 0101"), "{why}");
         let why = of(&disk, NamespaceInfo { nsid: 2, ..info }).expect_err("another number");
         assert!(why.contains("is namespace 1 of the subsystem, not 2"), "{why}");
         disk.compare(&other, Some("nqn.y")).expect("a target here may serve the disk");
@@ -440,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_has_become_something_else_is_refused() {
+    fn a_path_that_leads_to_another_device_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
         fs::write(&image, "").expect("written");
@@ -453,14 +460,14 @@ mod tests {
         assert!(why.contains("cannot examine the namespace"), "{why}");
         fs::write(&image, "").expect("written");
         let why = disk.check(&info, "nqn.x").expect_err("another file").to_string();
-        assert!(why.contains("is another device or file"), "{why}");
+        assert!(why.contains("now leads to another device or file"), "{why}");
         fs::rename(&kept, &image).expect("renamed");
         disk.check(&info, "nqn.x").expect("it is the same again");
     }
 
-    /// As root only, where there are loop devices.
+    /// Runs only as root, and only where loop devices can be made.
     #[test]
-    fn a_loop_device_says_itself_what_it_is_over() {
+    fn the_backing_file_of_a_loop_device_is_asked_from_its_driver() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
         fs::write(&image, [0; 4096]).expect("written");
@@ -471,7 +478,7 @@ mod tests {
         let number = stat(&node).expect("it is there").st_rdev;
         let mut namespace = NamespaceDevice::new(&image).expect("an image");
         let found = namespace.offset_of(number);
-        // Sysfs, as another process would have it, names another file by the same path.
+        // Another file takes the path by which the loop device was set up.
         let moved = folder.path().join("moved");
         fs::rename(&image, &moved).expect("renamed");
         fs::write(&image, [0; 4096]).expect("written");
@@ -495,13 +502,13 @@ mod tests {
         let mapped = why(makedev(253, 0));
         assert!(mapped.contains("device mapper"), "{mapped}");
         assert!(why(makedev(8, 0)).contains("neither a partition nor a loop device"));
-        assert!(why(makedev(0, 40)).contains("no block device"));
+        assert!(why(makedev(0, 40)).contains("not a block device"));
         let other = folder.path().join("other");
         fs::write(&other, "").expect("written");
         let mut other = NamespaceDevice::new(other).expect("an image");
         other.sysfs.clone_from(&namespace.sysfs);
         let error = other.offset_of(makedev(7, 0)).expect_err("another image").to_string();
-        assert!(error.contains("its loop device is over"), "{error}");
+        assert!(error.contains("the backing file of its loop device is"), "{error}");
         assert!(NamespaceDevice::new(folder.path()).is_err());
     }
 
@@ -525,7 +532,7 @@ mod tests {
         let sys = folder.path().join("sys");
         let namespace = machine(&sys, &image);
         fs::create_dir_all(sys.join("253:1/dm")).expect("made");
-        // 253:0 is linear on the partition 7:1, striped over that and 253:1, and on a disk and encrypted at last;
+        // 253:0 has four segments: linear on the partition 7:1, striped over 7:1 and 253:1, on a disk, and encrypted;
         // 253:1 is linear on the loop device.
         let mut tables_of = |volume| match minor(volume) {
             0 => Ok(vec![
@@ -552,17 +559,22 @@ mod tests {
         assert_eq!(pieces, [first, second, third, (partition + 8192 + 512, 512)]);
         let why = |at| layer.each(at, 1, &mut |_, _| {}).expect_err("refused");
         assert!(why(6144).contains("this part of the volume is on 8:0"), "{}", why(6144));
-        assert!(why(6656).contains("253:0 is of type crypt there: the namespace has"));
+        assert!(
+            why(6656)
+                .contains("this part of the volume 253:0 has type crypt: its data is encrypted")
+        );
         let refused = namespace.mapped(makedev(253, 2), &mut tables_of, &mut tables, 1);
-        assert!(refused.expect_err("no rights").contains("tables of volumes are for root"));
-        // A volume on itself.
+        assert!(
+            refused.expect_err("no rights").contains("only root may read the tables of volumes")
+        );
+        // A volume that contains itself.
         let mut circle = |_| Ok(vec![target(0, 512, on(512, &[((253, 1), 0)]))]);
         let refused = namespace.mapped(makedev(253, 1), &mut circle, &mut Vec::new(), 1);
         assert!(refused.expect_err("endless").contains("layers"));
     }
 
     #[test]
-    fn advice_names_what_is_in_the_way() {
+    fn advice_fits_the_type_of_the_volume() {
         for (kind, help) in [
             ("crypt", "encrypted"),
             ("thin", "--thin"),

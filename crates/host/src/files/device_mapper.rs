@@ -1,5 +1,5 @@
-//! Tables of the device mapper (Linux, Documentation/admin-guide/device-mapper), which LVM makes: read by its control
-//! device.
+//! Reads tables of the device mapper (Linux, Documentation/admin-guide/device-mapper), which LVM sets up, through its
+//! control device.
 #![allow(unsafe_code)]
 
 use rustix::fs::makedev;
@@ -8,19 +8,19 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The control device; only root may ask it anything.
+/// The control device; only root may use it.
 const CONTROL: &str = "/dev/mapper/control";
 /// `_IOWR(0xfd, 12, struct dm_ioctl)`
 const DM_TABLE_STATUS: u64 = 0xC138_FD0C;
-/// The interface that is spoken: any kernel since Linux 2.6 has at least this one.
+/// The interface version: any kernel since Linux 2.6 supports at least this one.
 const VERSION: [u32; 3] = [4, 0, 0];
-/// In: tables are asked for, and not states of devices.
+/// In: asks for tables rather than device states.
 const FLAG_TABLE: u32 = 1 << 4;
 /// Out: the buffer was too small.
 const FLAG_BUFFER_FULL: u32 = 1 << 8;
-/// In: the kernel clears its own copy. Tables of encrypted volumes have their keys.
+/// In: the kernel clears its own copy of the data, because tables of encrypted volumes contain their keys.
 const FLAG_SECURE_DATA: u32 = 1 << 15;
-/// `sizeof(struct dm_ioctl)`, and where in it is what is used here.
+/// `sizeof(struct dm_ioctl)`, and the offsets of the fields used here.
 const HEADER_BYTES: usize = 312;
 mod at {
     pub(super) const VERSION: usize = 0;
@@ -30,17 +30,17 @@ mod at {
     pub(super) const FLAGS: usize = 28;
     pub(super) const DEVICE: usize = 40;
 }
-/// `struct dm_target_spec`: start and length in sectors, status, where the next one begins, type.
+/// `struct dm_target_spec`: start and length in sectors, status, offset of the next one, type.
 const SPEC_BYTES: usize = 40;
 const NEXT_AT: usize = 20;
 const TYPE_AT: usize = 24;
-/// The buffer at first, which is enough for some twenty targets, and at most.
+/// Initial size of the buffer, enough for some twenty targets, and its maximum.
 const BUFFER_BYTES: usize = 2 << 10;
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// Unit of tables, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// A part of a volume: so many bytes from `start_bytes` on.
+/// A part of a volume: `length_bytes` bytes from `start_bytes` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) start_bytes: u64,
@@ -48,17 +48,16 @@ pub(super) struct Target {
     pub(super) kind: TargetKind,
 }
 
-/// What a part of a volume is made of.
+/// The composition of a part of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetKind {
-    /// Chunks of so many bytes, one after the other from each of these devices in turn. `linear` is one device
-    /// with one chunk.
+    /// Chunks of this size, taken from each of these devices in turn. `linear` is one device with one chunk.
     Striped { chunk_bytes: u64, stripes: Vec<Below> },
-    /// Another type, by its name.
+    /// Any other target type, by its name.
     Other(String),
 }
 
-/// A device, by its number, and where in it something begins.
+/// A device, by its number, and an offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Below {
     pub(super) device: u64,
@@ -70,10 +69,11 @@ pub(super) struct Below {
 pub(super) struct Control(File);
 
 impl Control {
-    /// That of this process, which is open while somebody has it: files on volumes may be many.
+    /// The shared control device of this process, open while at least one caller holds it. Shared because there may be
+    /// many files on volumes.
     ///
     /// # Errors
-    /// The kernel's, as it is opened.
+    /// The kernel's, from the open.
     pub(super) fn shared() -> io::Result<Arc<Self>> {
         static OPEN: Mutex<Weak<Control>> = Mutex::new(Weak::new());
         let mut known = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,10 +85,10 @@ impl Control {
         Ok(control)
     }
 
-    /// The table of the volume with this device number that is in use.
+    /// The active table of the volume with this device number.
     ///
     /// # Errors
-    /// The kernel's: `PermissionDenied` for who is not root, `NotFound` (`ENXIO`) if there is no such volume.
+    /// The kernel's: `PermissionDenied` unless the process is root, `NotFound` (`ENXIO`) if there is no such volume.
     pub(super) fn table(&self, device: u64) -> io::Result<Vec<Target>> {
         if let Some(table) = self.read(device, &mut [0; BUFFER_BYTES])? {
             return Ok(table);
@@ -103,7 +103,7 @@ impl Control {
         Err(io::Error::other("its table is larger than 1 MiB"))
     }
 
-    /// None if the buffer, which holds zeroes, is too small.
+    /// Reads a table into `buffer`, which must hold zeroes. None if the buffer is too small.
     fn read(&self, device: u64, buffer: &mut [u8]) -> io::Result<Option<Vec<Target>>> {
         let (bytes, start) = (buffer.len() as u32, HEADER_BYTES as u32);
         for (index, number) in VERSION.into_iter().enumerate() {
@@ -112,11 +112,11 @@ impl Control {
         put(buffer, at::DATA_BYTES, bytes);
         put(buffer, at::DATA_START, start);
         put(buffer, at::FLAGS, FLAG_TABLE | FLAG_SECURE_DATA);
-        // The kernel's numbers of devices are those of user space, up to major 4095.
+        // Up to major 4095, the kernel encodes device numbers as user space does.
         put(buffer, at::DEVICE, device as u32);
         put(buffer, at::DEVICE + 4, (device >> 32) as u32);
-        // SAFETY: the descriptor is open. The kernel reads and writes as many bytes as the structure at their
-        // beginning says, which is the length of the buffer.
+        // SAFETY: the descriptor is open. The kernel reads and writes as many bytes as the structure at their beginning
+        // says, and that is the length of the buffer.
         let result =
             unsafe { libc::ioctl(self.0.as_raw_fd(), DM_TABLE_STATUS as _, buffer.as_mut_ptr()) };
         if result < 0 {
@@ -127,7 +127,7 @@ impl Control {
         }
         let data = buffer.get(word(buffer, at::DATA_START) as usize..).unwrap_or(&[]);
         let table = parse(data, word(buffer, at::TARGET_COUNT) as usize);
-        table.map(Some).ok_or_else(|| io::Error::other("its table makes no sense"))
+        table.map(Some).ok_or_else(|| io::Error::other("its table is invalid"))
     }
 }
 
@@ -139,7 +139,7 @@ fn word(buffer: &[u8], at: usize) -> u32 {
     buffer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
-/// The targets of a table as the kernel writes them; None if they make no sense.
+/// Parses the targets of a table as the kernel writes them; None if they make no sense.
 fn parse(data: &[u8], count: usize) -> Option<Vec<Target>> {
     let (mut targets, mut at) = (Vec::new(), 0_usize);
     for _ in 0..count {
@@ -153,7 +153,7 @@ fn parse(data: &[u8], count: usize) -> Option<Vec<Target>> {
         start_bytes.checked_add(length_bytes)?;
         let kind = kind(name, parameters, length_bytes)?;
         targets.push(Target { start_bytes, length_bytes, kind });
-        // From the first target on.
+        // This offset counts from the start of the first target.
         at = next as usize;
     }
     let ascending = |pair: &[Target]| {
@@ -168,8 +168,8 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes.get(..end)?).ok()
 }
 
-/// Of `linear` parameters are a device and a sector; of `striped` the number of stripes, the sectors of a chunk, and
-/// as much for each stripe.
+/// Parses a target's parameters: for `linear` a device and a sector; for `striped` the number of stripes, the sectors
+/// of a chunk, and a device and a sector for each stripe.
 fn kind(name: &str, parameters: &str, length_bytes: u64) -> Option<TargetKind> {
     let mut words = parameters.split_ascii_whitespace();
     let number = |word: Option<&str>| word?.parse::<u64>().ok();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_and_striped_targets_are_read_and_others_named() {
+    fn linear_and_striped_targets_are_parsed_and_others_named() {
         let data = table(&[
             (0, 8192, "linear", "259:3 2048"),
             (8192, 4096, "striped", "2 128 8:0 384 253:300 0"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_make_no_sense_are_refused() {
+    fn invalid_tables_are_refused() {
         for (name, parameters) in [
             ("linear", ""),
             ("linear", "8:0"),

@@ -1,4 +1,4 @@
-//! A file opened once more, for direct reads past the page cache.
+//! A file opened again, for direct reads that bypass the page cache.
 
 use super::access::Spare;
 use bpfof_device::direct_block_bytes;
@@ -13,18 +13,20 @@ pub(crate) const BLOCK_MAX_BYTES: u32 = 4096;
 #[derive(Debug)]
 pub(crate) struct DirectFile {
     pub(crate) file: File,
-    /// What offsets and lengths of reads must be multiples of.
+    /// Offsets and lengths of reads must be multiples of this.
     pub(crate) block_bytes: u32,
     _spare: Option<Spare>,
 }
 
 impl DirectFile {
-    /// None where the file system has no direct I/O for the file, or wants blocks that are larger
-    /// than those of disks; and where the process may not open it again.
+    /// None if the file system does not support direct I/O for the file, or requires blocks larger
+    /// than 4 KiB; also if the process may not open the file again.
     pub(crate) fn of(file: &File) -> Option<Self> {
-        // Asked first, because opening what is no file may have effects.
+        // Checked before the open, because opening a FIFO or character device may have side
+        // effects.
         let block_bytes = direct_block_bytes(file).filter(|block| *block <= BLOCK_MAX_BYTES)?;
-        // By the descriptor, for the name may be another file's by now, or nobody's.
+        // Opened through the descriptor, because the path may lead to another file by now, or to
+        // none.
         let file = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_DIRECT)
@@ -33,7 +35,8 @@ impl DirectFile {
         Some(Self { file, block_bytes, _spare: None })
     }
 
-    /// The same for a file that no descriptor is kept of: None also if there is none to spare.
+    /// The same for a file that is otherwise kept without a descriptor: None also if the quota of
+    /// spare descriptors is used up.
     pub(crate) fn of_many(file: &File) -> Option<Self> {
         let spare = Spare::take()?;
         Self::of(file).map(|direct| Self { _spare: Some(spare), ..direct })

@@ -5,14 +5,14 @@ use crate::grant::protocol::Refusal;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a file cannot be mapped now, or ever.
+/// Why a file cannot be mapped, temporarily or permanently.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapRefusal {
     /// A system call failed.
     #[error("{action}: {source}")]
     Io {
-        /// What was attempted, on what.
+        /// The operation and its object.
         action: String,
         /// The kernel's answer.
         source: io::Error,
@@ -29,73 +29,79 @@ pub enum MapRefusal {
     OtherDevice {
         /// Device number of the file system, major:minor.
         device: String,
-        /// The namespace as it was named.
+        /// The namespace's device, as the caller named it.
         namespace: PathBuf,
-        /// How far the way from the one to the other could be followed.
+        /// Where following the layers from the file system's device to the namespace failed.
         why: String,
     },
-    /// The device that was named is that of another namespace.
-    #[error("{0}: is the right device named?")]
+    /// The named device belongs to another namespace.
+    #[error("{0}; check that the right device is named")]
     OtherNamespace(String),
-    /// An inode whose data is not where FIEMAP says, or not as a reader sees it.
+    /// The inode's data is not where FIEMAP says, or differs from what a reader sees.
     #[error("{0}")]
     Inode(&'static str),
-    /// An extent that does not hold the file's bytes at a place in the namespace.
+    /// An extent whose bytes are not stored plainly at a place in the namespace.
     #[error("the extent at byte {offset_bytes}: {why}")]
     Extent {
         /// File offset in bytes.
         offset_bytes: u64,
-        /// Why not.
+        /// Why it cannot be mapped.
         why: &'static str,
-        /// Whether that may change without a change of the file: it has yet to be written.
+        /// Whether the reason may pass without a change of the file: the extent has yet to be written to the device.
         passing: bool,
     },
-    /// An extent on a part of a volume whose bytes are not on the namespace, or not as they are read.
+    /// An extent on a part of a volume that is not on the namespace, or is stored transformed there.
     #[error("the extent at byte {offset_bytes}: {why}")]
     OtherPart {
         /// File offset in bytes.
         offset_bytes: u64,
-        /// Where they are.
+        /// Where the bytes are, or how they are stored.
         why: String,
     },
-    /// An extent that ends behind the namespace.
-    #[error("the extent at byte {offset_bytes} ends behind the namespace: is the right one named?")]
+    /// An extent that ends beyond the namespace.
+    #[error(
+        "the extent at byte {offset_bytes} ends beyond the end of the namespace; check that the \
+         right one is named"
+    )]
     BehindNamespace {
         /// File offset in bytes.
         offset_bytes: u64,
     },
     /// More extents than the target takes.
-    #[error("{extents} extents, and the target takes {max}; defragment or copy the file")]
+    #[error(
+        "the file has {extents} extents, but the target accepts at most {max}; defragment or copy \
+         the file"
+    )]
     TooManyExtents {
         /// Extents of the file.
         extents: usize,
         /// The target's limit.
         max: usize,
     },
-    /// The file changed each time while it was examined.
-    #[error("the file changes all the time")]
+    /// The file changed during every attempt to examine it.
+    #[error("the file changed during every attempt to map it")]
     Changing,
-    /// The file has changed within this second, and its change time may be one of whole seconds: another
-    /// change in the same second would not show.
+    /// The file has changed within this second, and its file system may keep change times in whole seconds: another
+    /// change in the same second would go unnoticed.
     #[error(
-        "the file has changed within this second, and its file system seems to keep times in whole seconds; \
-         ask again a second later"
+        "the file has changed within this second, and its file system seems to keep times in whole \
+         seconds; try again a second later"
     )]
     JustChanged,
-    /// What was written to the file is in memory and did not get to the disk, whose bytes are older.
+    /// Writing the file's dirty pages to the disk failed, so the disk has older bytes than the page cache.
     #[error(
-        "what was written to the file did not get to the disk: {0}; find out why, write it again, and then \
-         open it again here"
+        "writing the file's data to the disk failed: {0}; find the cause, write the data again, \
+         and then reopen the file here"
     )]
     NotWritten(io::Error),
-    /// The inode's change time is ahead of the clock, so that later changes may not show.
+    /// The inode's change time is ahead of the clock, so later changes may go unnoticed.
     #[error("the file's change time is in the future; touch it")]
     FutureChangeTime,
-    /// The grant daemon gives no grant for the file.
+    /// The grant daemon refuses a grant for the file.
     #[error("no grant: {0}")]
     NotGranted(Refusal),
-    /// The target did not take the map.
-    #[error("the target did not take the map: {0}")]
+    /// The target refused the map.
+    #[error("the target refused the map: {0}")]
     Target(Box<crate::Error>),
 }
 
@@ -105,12 +111,12 @@ impl MapRefusal {
         |source| Self::Io { action, source }
     }
 
-    /// Whether the same file may be mapped a little later.
+    /// Whether mapping the same file may succeed a little later.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         match self {
             Self::NotGranted(refusal) => refusal.cause.is_passing(),
-            // A path may come back.
+            // A path may recover.
             Self::Target(error) => {
                 matches!(**error, Error::NoPath { .. }) || error.lost().is_some()
             }

@@ -1,5 +1,5 @@
-//! What the four executors of chains have in common: the target, direct reads and NVMe commands of
-//! this machine, and plain reads.
+//! The common interface of the four executors of chains: the target, direct reads and NVMe commands
+//! of this machine, and plain reads.
 
 use super::call::{Executor, KeptCall, KeptChain, ReadError};
 use super::file::Pin;
@@ -8,7 +8,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who waits for a turn for so long, or longer, waits for a drive as long as its driver does.
+/// With a timeout of at least this, a turn may block in the kernel module until the drive answers or its driver gives
+/// up.
 pub(crate) const PATIENT: Duration = Duration::from_secs(1);
 
 /// How a chain ended: the answer and its hops, or why there is no answer.
@@ -17,20 +18,20 @@ pub(crate) type End<'a> = Result<(&'a [u8], u32), Failure>;
 /// Why a chain has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// For a reason that is the same in each executor, as long as no file has changed.
+    /// The chain fails in the same way in each executor, as long as no file has changed.
     Final(ReadError),
-    /// The executor has another map of a file than the chain was started with, or none.
+    /// The executor has another version of a file's map than the chain was started with, or no map.
     Stale,
-    /// The target has interrupted it before it answered anything.
+    /// The target has interrupted the chain before it answered.
     Interrupted(CommandError),
-    /// The answer to chains that started together had no room for this one's.
+    /// The answer to a vector had no room for the answer of this chain.
     NoRoom,
-    /// This executor cannot tell; the fall-back can.
+    /// This executor cannot run the chain to its end; the fall-back can.
     Unable(ReadError),
 }
 
-/// How the engine ends a chain for what its function does and its files hold, wherever it runs. All others are
-/// about the target: a function or namespace that is gone, a limit, a path, a disk.
+/// Statuses that depend only on the function and the files, so that a chain ends with them in any executor. All others
+/// are about the target: a function or namespace that is gone, a limit, a path, a disk.
 const OF_CHAINS: [Status; 8] = [
     Status::READ_OUTSIDE_FILE,
     Status::HOP_BUDGET_EXHAUSTED,
@@ -43,7 +44,7 @@ const OF_CHAINS: [Status; 8] = [
 ];
 
 impl Failure {
-    /// What a status of a target, or of the engine on this machine, says.
+    /// Classifies a status of the target, or of the engine on this machine.
     pub(crate) fn of_command(error: CommandError) -> Self {
         let is = |status: &Status| error.status.same_code(*status);
         match () {
@@ -55,28 +56,28 @@ impl Failure {
     }
 }
 
-/// What has happened to an executor that is of no further use.
+/// Why an executor is no longer usable.
 #[derive(Debug)]
 pub(crate) struct Broken(pub(crate) String);
 
 /// Why a chain did not start.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// The executor is full: again once a chain has ended.
+    /// The executor is full: try again after a chain has ended.
     NoRoom,
-    /// It has ended at once.
+    /// It failed at once.
     Ended(Failure),
 }
 
-/// The caller's number of a chain, and the chain's index in its call.
+/// The caller's number for a chain, and the chain's index in its call.
 pub(crate) type Member = (usize, usize);
 
-/// Chains of one call that are to start.
+/// Chains of one call that the executor should start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) call: &'a Arc<KeptCall>,
     pub(crate) first: Member,
-    /// All of them, with the first.
+    /// All of them, including the first.
     pub(crate) members: &'a [Member],
 }
 
@@ -88,43 +89,42 @@ impl Run<'_> {
     }
 }
 
-/// Runs chains, which the caller calls by numbers.
+/// Runs chains, which the caller identifies by numbers.
 pub(crate) trait ChainExecutor: Debug + Send {
-    /// Where it runs them.
+    /// Where it runs chains.
     fn place(&self) -> Executor;
 
-    /// Whether it reads by file maps. Each file but the whole namespace is then pinned.
+    /// Whether it reads by file maps. Each file except the whole namespace is then pinned.
     fn needs_maps(&self) -> bool {
         false
     }
 
-    /// Chains that have started and not ended.
+    /// Number of chains that have started and not ended.
     fn in_flight(&self) -> usize;
 
-    /// Whether the next [`turn`](Self::turn) runs a chain to its end, if it may wait for [`PATIENT`].
+    /// Whether the next [`turn`](Self::turn) with a timeout of at least [`PATIENT`] runs a chain to its end.
     fn ends_one(&self) -> bool {
         false
     }
 
-    /// Most chains of one call that start together.
+    /// How many chains of one call can start together at most.
     fn together_max(&self) -> usize {
         1
     }
 
-    /// Starts the first of some chains of one call: alone, or with as many of the others as can start
-    /// and end together. How many. Their first reads leave with the next [`turn`](Self::turn). `pins`
-    /// are those of the files that need maps, in order.
+    /// Starts the first of some chains of one call: alone, or with as many of the others as can start and end together.
+    /// Returns how many started. Their first reads are sent by the next [`turn`](Self::turn). `pins` has the pins of
+    /// the files that need maps, in order.
     ///
     /// # Errors
-    /// [`NotStarted`], of the first chain; none is then in flight.
+    /// [`NotStarted`] for the first chain; no chain has started.
     fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted>;
 
     /// Sends what has started, waits until a chain has ended or `timeout` has passed, and reports
-    /// the chains that have ended. It drops their calls before it reports them.
+    /// the chains that have ended. It drops the call of a chain before it reports the chain.
     ///
     /// # Errors
-    /// What has happened to the executor, which is of no further use. Chains in flight that were not
-    /// reported never end.
+    /// The executor is no longer usable. Chains in flight that were not reported never end.
     fn turn(
         &mut self,
         timeout: Duration,

@@ -1,4 +1,4 @@
-//! From what FIEMAP says to the extents of a file map.
+//! Turns FIEMAP's result into the extents of a file map.
 
 use super::error::MapRefusal;
 use super::placement::Placement;
@@ -21,17 +21,17 @@ mod flag {
 
 /// Extents that lead to a refusal, and why. SHARED and MERGED are fine: the bytes are there.
 const REFUSED: [(u32, &str); 7] = [
-    // DELALLOC comes with UNKNOWN: the better reason first.
+    // DELALLOC comes with UNKNOWN: it gives the better reason, so it comes first.
     (flag::DELALLOC, "the file system has not written it to the device yet"),
-    (flag::INLINE, "it is stored inside the inode; larger files are not"),
+    (flag::INLINE, "it is stored inside the inode, as in very small files"),
     (flag::TAIL, "it shares a block with other files"),
     (flag::ENCRYPTED, "it is encrypted on the device"),
     (flag::ENCODED, "it is compressed or otherwise encoded on the device"),
-    (flag::NOT_ALIGNED, "it is not whole blocks"),
-    (flag::UNKNOWN, "the file system does not tell where it is"),
+    (flag::NOT_ALIGNED, "it is not a whole number of blocks"),
+    (flag::UNKNOWN, "the file system does not report where it is"),
 ];
 
-/// What a file's extents are to be fitted to.
+/// The bounds to which a file's extents are fitted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     /// Length of the file in bytes.
@@ -44,8 +44,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) namespace_bytes: u64,
 }
 
-/// All extents of `file` within its length, as many calls of FIEMAP as they need; refuses more than
-/// `max`.
+/// All extents of `file` within its length, from as many FIEMAP calls as they need; refuses more
+/// than `max`.
 pub(crate) fn read(
     file: &File,
     length_bytes: u64,
@@ -68,11 +68,11 @@ pub(crate) fn read(
     Ok(extents)
 }
 
-/// The map of a file with these extents, in which holes and extents that were never written are
-/// gaps: reading one is outside the file for a chain, and left to plain reads.
+/// The map of a file with these extents. Holes and unwritten extents become gaps: to a chain they
+/// are outside the file, and only plain reads can read them.
 pub(crate) fn fit(raw: &[RawExtent], frame: &Frame<'_>) -> Result<Vec<Extent>, MapRefusal> {
     let block = u64::from(frame.block_bytes);
-    // Of the last block the part behind the end of the file is mapped too, and never returned.
+    // The last block is mapped whole; bytes beyond the end of the file are never returned.
     let end = frame.length_bytes.next_multiple_of(block);
     let mut extents: Vec<Extent> = Vec::new();
     for extent in raw {
@@ -105,7 +105,7 @@ pub(crate) fn fit(raw: &[RawExtent], frame: &Frame<'_>) -> Result<Vec<Extent>, M
         match refused {
             Some(Misfit::Behind) => return Err(MapRefusal::BehindNamespace { offset_bytes }),
             Some(Misfit::NotAligned) => {
-                return Err(refuse("it is not whole logical blocks of the namespace"));
+                return Err(refuse("it is not a whole number of logical blocks of the namespace"));
             }
             None => {}
         }
@@ -113,7 +113,7 @@ pub(crate) fn fit(raw: &[RawExtent], frame: &Frame<'_>) -> Result<Vec<Extent>, M
     Ok(extents)
 }
 
-/// What is wrong with a piece of an extent.
+/// Why a piece of an extent cannot be mapped.
 enum Misfit {
     Behind,
     NotAligned,
@@ -130,7 +130,7 @@ fn check(piece: &Extent, frame: &Frame<'_>) -> Result<(), Misfit> {
     if aligned { Ok(()) } else { Err(Misfit::NotAligned) }
 }
 
-/// Appends a piece, or makes the last one longer.
+/// Appends a piece, or extends the last one.
 fn push(extents: &mut Vec<Extent>, piece: Extent) {
     match extents.last_mut() {
         Some(last)
@@ -143,8 +143,8 @@ fn push(extents: &mut Vec<Extent>, piece: Extent) {
     }
 }
 
-/// Whether `file`, which its file system has at `base_bytes` of the namespace, still is where `mapped` says.
-/// It may have grown, and have got bytes where there were none.
+/// Whether all bytes of `file` that `mapped` contains are still in their places; the file system's device begins at
+/// `base_bytes` of the namespace. The file may have grown, and its holes may have been filled.
 pub(crate) fn has_kept(file: &File, mapped: &[Extent], base_bytes: u64) -> std::io::Result<bool> {
     let Some(last) = mapped.last() else { return Ok(true) };
     let end = last.file_offset + last.length_bytes;
@@ -164,9 +164,9 @@ pub(crate) fn has_kept(file: &File, mapped: &[Extent], base_bytes: u64) -> std::
     Ok(kept.bytes == mapped.iter().map(|extent| extent.length_bytes).sum::<u64>())
 }
 
-/// Counts the bytes of a map that are where they were, extent by extent.
+/// Counts the bytes of a map that are still in their places, extent by extent.
 struct Kept<'a> {
-    /// What is left of the map.
+    /// The rest of the map, still to be compared.
     mapped: &'a [Extent],
     base_bytes: u64,
     bytes: u64,
@@ -195,7 +195,7 @@ impl Kept<'_> {
     }
 }
 
-/// Whether some byte of the file is in no extent.
+/// Whether some bytes of the file are in no extent.
 pub(crate) fn has_gaps(extents: &[Extent], length_bytes: u64) -> bool {
     let mut covered = 0;
     for extent in extents {
@@ -261,9 +261,9 @@ mod tests {
             raw(16_384, 65_536, 1 << 20, flag::LAST),
         ];
         assert_eq!(kept(&grown), 12_288);
-        // One extent over the hole and both sides fits but the first.
+        // One extent over the hole and both sides: only the first part is in its place.
         assert_eq!(kept(&[raw(0, 0, 1 << 20, flag::LAST)]), 8192);
-        // Moved, gone, and no longer written.
+        // Moved, missing, and unwritten extents.
         assert_eq!(kept(&[raw(0, 4096, 8192, 0), raw(16_384, 65_536, 4096, 0)]), 4096);
         assert_eq!(kept(&[raw(4096, 4096, 4096, 0)]), 4096);
         assert_eq!(kept(&[raw(0, 0, 8192, flag::UNWRITTEN)]), 0);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_is_a_gap() {
+    fn unwritten_extents_are_gaps() {
         let found = [raw(0, 0, 4096, flag::UNWRITTEN), raw(8192, 8192, 4096, 0)];
         let fitted = fit(&found, &FRAME).expect("good");
         assert_eq!(fitted, [extent(8192, BASE + 8192, 2048)]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_written_yet_passes() {
+    fn only_refusals_of_unwritten_extents_are_passing() {
         let passes = |extent: RawExtent| fit(&[extent], &FRAME).expect_err("refused").is_passing();
         assert!(passes(raw(0, 0, 4096, flag::DELALLOC | flag::UNKNOWN)));
         assert!(passes(raw(0, 0, 4096, flag::UNKNOWN)));
@@ -302,7 +302,7 @@ mod tests {
             let refused = fit(&[raw(0, behind, 4096, 0)], &FRAME);
             assert!(matches!(refused, Err(MapRefusal::BehindNamespace { offset_bytes: 0 })));
         }
-        assert!(why(raw(100, 512, 4096, 0)).contains("whole logical blocks"));
-        assert!(why(raw(0, 100, 4096, 0)).contains("whole logical blocks"));
+        assert!(why(raw(100, 512, 4096, 0)).contains("a whole number of logical blocks"));
+        assert!(why(raw(0, 100, 4096, 0)).contains("a whole number of logical blocks"));
     }
 }

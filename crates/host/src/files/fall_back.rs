@@ -10,7 +10,7 @@ use std::mem;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// Runs chains one after the other.
+/// Runs chains one after another.
 #[derive(Debug, Default)]
 pub(crate) struct FallBack {
     chains: PlainChains,
@@ -24,8 +24,8 @@ impl FallBack {
         Self::default()
     }
 
-    /// Runs one chain to its end; returns the number of hops. Reads of a file that changes meanwhile
-    /// see it as plain reads do.
+    /// Runs one chain to its end; returns the number of hops. Of a file that changes meanwhile, the chain sees the same
+    /// as plain reads do.
     fn run(&mut self, call: &ReadPushdown<'_>) -> Result<u32, ReadError> {
         let mut lengths = Vec::with_capacity(call.files.len());
         let mut opened = Vec::with_capacity(call.files.len());
@@ -42,7 +42,7 @@ impl FallBack {
             answer_max_bytes: call.answer_max_bytes,
         };
         let read = |place: PlainRead, data: &mut [u8]| {
-            // Ends early only if the file became shorter.
+            // Fails with an unexpected end only if the file became shorter.
             let read = opened[place.file].read_exact_at(data, place.offset_bytes);
             read.map_err(|error| failed(&call.files[place.file], error))
         };

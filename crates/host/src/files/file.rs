@@ -1,4 +1,4 @@
-//! A file that chains may read: the handle of the application, and the checks before and after each
+//! A file that chains may read: the application's handle, and the checks before and after each
 //! chain.
 
 use super::error::MapRefusal;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a chain waits for the keeper to look for broken leases.
+/// How long a chain waits for the keeper to check for broken leases.
 const LOOK_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Dropping the last handle removes the map.
@@ -29,8 +29,8 @@ impl Drop for Handle {
     }
 }
 
-/// A file that [`read_pushdown`](super::PushdownReader::read_pushdown) can read. Clones are the
-/// same file; with the last one its map is removed from the target and the file closed.
+/// A file that [`read_pushdown`](super::PushdownReader::read_pushdown) can read. Clones refer to
+/// the same file; dropping the last one removes its map from the target and closes the file.
 #[derive(Clone, Debug)]
 pub struct PushdownFile(Arc<Handle>);
 
@@ -46,18 +46,18 @@ impl PushdownFile {
     /// The open file, for plain reads.
     ///
     /// # Errors
-    /// One of [`FileMaps::add_path`](super::FileMaps::add_path) cannot be opened by its path.
+    /// A file of [`FileMaps::add_path`](super::FileMaps::add_path) cannot be opened by its path.
     pub fn file(&self) -> io::Result<Arc<File>> {
         self.0.mapped.file()
     }
 
-    /// The path it was opened by, or what it was called.
+    /// The path by which it was opened, or the name that the caller gave it.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.mapped.path
     }
 
-    /// Whether the target has a map of it that was right when it was last looked at.
+    /// Whether the target has a map of the file that was valid when it was last checked.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
         if self.is_whole_namespace() {
@@ -71,8 +71,8 @@ impl PushdownFile {
         self.0.mapped.is_whole_namespace
     }
 
-    /// Whether a read lease guards the map, of this process or of the grant daemon. Without one, each
-    /// chain is preceded and followed by system calls that compare.
+    /// Whether a read lease of this process or of the grant daemon guards the map. Without a lease, each chain needs
+    /// system calls before and after it to compare the file with its map.
     #[must_use]
     pub fn is_leased(&self) -> bool {
         let guarded = |mapping: &Arc<Mapping>| match &mapping.proof {
@@ -89,19 +89,19 @@ impl PushdownFile {
         self.0.mapped.status().refusal.clone()
     }
 
-    /// Whether it was opened by these maps, which gave it its id.
+    /// Whether the file belongs to these maps, which gave it its id.
     pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.0.shared, shared)
     }
 
-    /// How often the keeper has looked at the file.
+    /// How often the keeper has examined the file.
     pub(crate) fn looks(&self) -> u64 {
         self.0.mapped.looks()
     }
 
-    /// Asks for a new map in the background, if the file is not where the map says, or has more bytes. A file
-    /// that only this process writes ([`FileMaps::add_own`](super::FileMaps::add_own)) has grown; of others
-    /// that is noticed.
+    /// Requests a new map in the background, if the file has moved or grown since its map was made. Needed after growth
+    /// of a file that only this process writes ([`FileMaps::add_own`](super::FileMaps::add_own)); growth of other files
+    /// is detected without it.
     pub fn refresh(&self) {
         if self.is_whole_namespace() {
             return;
@@ -112,8 +112,8 @@ impl PushdownFile {
         self.0.shared.refresh(&self.0.mapped);
     }
 
-    /// The same for somebody who waits, and so sooner after a refusal, unless that passes soon: then how
-    /// long it is not asked again.
+    /// The same for a waiting caller: does not observe the pause after a permanent refusal. After a passing refusal,
+    /// returns the remaining pause, if any, and requests nothing.
     pub(crate) fn ask_again(&self) -> Option<Duration> {
         let status = self.0.mapped.status();
         let passes = status.refusal.as_ref().is_some_and(|refusal| refusal.is_passing());
@@ -127,7 +127,7 @@ impl PushdownFile {
         left
     }
 
-    /// The map of this version is wrong, or about to be: no chain uses it any more.
+    /// Marks the map of this version as wrong, or about to be: no new chain uses it.
     pub(crate) fn distrust(&self, version: u64) {
         let mut status = self.0.mapped.status();
         if let Some(mapping) = status.mapping.take_if(|mapping| mapping.version == version)
@@ -144,15 +144,17 @@ impl PushdownFile {
         }
     }
 
-    /// BPF-oF's algorithm 1 for this file: is the map that the target has the file's? Data that
-    /// was written before this call is on the device when it returns. None asks for a new map.
+    /// BPF-oF's algorithm 1 for this file: checks that the target's map is current, and pins it.
+    /// Data that was written before this call is on the device when it returns. None if the file
+    /// has no valid map. A new one has then been requested, unless only the keeper's check of
+    /// leases is overdue.
     pub(crate) fn begin(&self) -> Option<Pin> {
         let Some(mapping) = self.0.mapped.status().mapping.clone() else {
             self.refresh();
             return None;
         };
         let valid_until_ns = match self.check(&mapping) {
-            // The keeper looks once a second, unless this process was stopped, or the target does not answer.
+            // The keeper checks leases once a second, unless this process was stopped or the target does not answer.
             Err(Doubt::Unknown) => {
                 self.0.shared.wait_seen(LOOK_PATIENCE);
                 self.check(&mapping)
@@ -169,7 +171,7 @@ impl PushdownFile {
         }
     }
 
-    /// Whether `mapping` holds now; until when a chain must have ended, in ns.
+    /// Checks that `mapping` holds now; returns the time by which a chain must have ended, in ns.
     fn check(&self, mapping: &Mapping) -> Result<u64, Doubt> {
         let holds = match &mapping.proof {
             _ if !self.0.shared.checks => true,
@@ -191,7 +193,7 @@ impl PushdownFile {
     }
 }
 
-/// A file while a chain reads it.
+/// A file and its map, pinned while a chain reads them.
 #[derive(Debug)]
 pub(crate) struct Pin {
     file: PushdownFile,
@@ -200,7 +202,7 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    /// How a request names the file.
+    /// Id and version by which a request names the file.
     pub(crate) fn version(&self) -> FileVersion {
         let id = match &self.mapping.proof {
             Proof::Found(..) | Proof::Own(_) => self.file.mapped().id,
@@ -218,13 +220,13 @@ impl Pin {
         self.mapping.has_gaps
     }
 
-    /// The map is wrong, or the target has no such map.
+    /// Marks the map as wrong, or as missing at the target.
     pub(crate) fn distrust(&self) {
         self.file.distrust(self.mapping.version);
     }
 
-    /// BPF-oF's algorithm 2 for this file: was the map right all the time since
-    /// [`begin`](PushdownFile::begin)? If not, asks for a new one.
+    /// BPF-oF's algorithm 2 for this file: whether the map has been valid all the time since
+    /// [`begin`](PushdownFile::begin). If not, requests a new one.
     pub(crate) fn verify(&self) -> bool {
         let good = !self.file.0.shared.checks || self.has_held();
         if !good {
@@ -233,13 +235,13 @@ impl Pin {
         good
     }
 
-    /// Whether both are of the same map, and so of the same file.
+    /// Whether both pin the same map, and so the same file.
     pub(crate) fn has_map_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.mapping, &other.mapping)
     }
 
-    /// Whether it is a file that only this process writes, which has bytes that its map has not. Then asks
-    /// for a new one. The growth of others makes their maps wrong.
+    /// Whether the file has grown beyond its map, for a file that only this process writes. Then requests a new map.
+    /// For other files, growth invalidates the map anyway.
     pub(crate) fn has_grown(&self) -> bool {
         let Proof::Own(layout) = &self.mapping.proof else { return false };
         let grown = self.file.file().is_ok_and(|file| layout.has_grown(&file));
@@ -255,7 +257,7 @@ impl Pin {
             Proof::Own(layout) => self.file.file().is_ok_and(|file| layout.has_kept(&file)),
             Proof::Found(layout, None) => self.file.file().is_ok_and(|file| layout.holds(&file)),
             Proof::Found(layout, Some(lease)) => {
-                // A lease does not hinder deduplication, which XFS has and ext4 has not, nor moves of volumes.
+                // A lease prevents neither deduplication, which only XFS has, nor moves of volumes.
                 let settled = match layout.file_system {
                     FileSystem::Ext4 => layout.is_in_place(),
                     FileSystem::Xfs => self.file.file().is_ok_and(|file| layout.holds(&file)),

@@ -6,7 +6,7 @@ use bpfof_function::{Fault, Map, MapDefinition, NativeFunction, Object, Program}
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Where local ids begin. Targets count functions from 1, and kept ones from 2^31.
+/// The first local id. Targets number functions from 1, and installed functions from 2^31.
 const FIRST_LOCAL_ID: u32 = 1 << 30;
 
 /// A function that chains can run, here or at the target.
@@ -17,18 +17,19 @@ pub struct StorageFunction {
     remote: Option<(u64, FunctionId)>,
 }
 
-/// A function for as long as somebody may call it. Readers may know it longer.
+/// A function for as long as a [`StorageFunction`] refers to it. Readers' tables may keep the inner [`Function`]
+/// longer.
 #[derive(Debug)]
 struct Loaded {
     function: Arc<Function>,
-    /// Dropped after it.
+    /// Dropped after `function`.
     _counts: Counts,
 }
 
 #[derive(Debug)]
 struct Counts;
 
-/// Functions of this process that nobody can call any more.
+/// Number of functions of this process that have been dropped.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 impl Drop for Counts {
@@ -38,14 +39,14 @@ impl Drop for Counts {
 }
 
 impl StorageFunction {
-    /// How many functions of this process have been dropped: when the number changes, a reader looks which of
-    /// those that it knows.
+    /// How many functions of this process have been dropped. When the number changes, a reader removes dropped
+    /// functions from its tables.
     pub(crate) fn dropped() -> u64 {
         DROPPED.load(Ordering::Acquire)
     }
 
-    /// Translates the entry point `entry_index` of `object` for this machine. Its maps are among
-    /// `known`; None if they are at a target.
+    /// Translates the entry point `entry_index` of `object` for this machine. Its maps are shared
+    /// with those of `known`; None if its maps are at a target.
     pub(crate) fn local(
         object: &[u8],
         entry_index: u32,
@@ -65,7 +66,7 @@ impl StorageFunction {
         Ok(function)
     }
 
-    /// Translates a program that has these maps.
+    /// Translates a program and gives it these maps.
     pub(crate) fn of_program(
         name: String,
         program: &Program,
@@ -75,7 +76,7 @@ impl StorageFunction {
         let native = NativeFunction::compile(program)
             .map_err(|error| Error::FunctionRejected(error.to_string()))?;
         let instructions = u32::try_from(program.instructions().len()).unwrap_or(u32::MAX);
-        // Its id on this machine; no other function of the process has it, and no target uses such.
+        // Its id on this machine, unique in the process and outside the ranges that targets use.
         static NEXT_ID: AtomicU32 = AtomicU32::new(FIRST_LOCAL_ID);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let local = Function {
@@ -110,13 +111,13 @@ impl StorageFunction {
         !self.local.function.native.program().maps().is_empty()
     }
 
-    /// Whether it remembers things at a target, so that it must not run anywhere else.
+    /// Whether its maps are at a target, so that it must not run anywhere else.
     pub(crate) fn remembers_at_target(&self) -> bool {
         self.remote.is_some() && self.has_maps()
     }
 
-    /// One of its maps, if chains run in this process. Those of a function at a target are there:
-    /// see [`FileMaps::with_controller`](super::FileMaps::with_controller) and
+    /// One of its maps, if chains run in this process. The maps of a function at a target are
+    /// there: see [`FileMaps::with_controller`](super::FileMaps::with_controller) and
     /// [`Controller::map`](crate::Controller::map).
     #[must_use]
     pub fn local_map(&self, name: &str) -> Option<&Map> {
@@ -131,14 +132,14 @@ impl StorageFunction {
         self.remote.map(|(_, id)| id)
     }
 
-    /// What other functions of the same [`FileMaps`](super::FileMaps) call it by, with
-    /// `bpfof_tail_call`, wherever the chain runs: its id at the target, if there is one.
+    /// The number by which other functions of the same [`FileMaps`](super::FileMaps) call it with
+    /// `bpfof_tail_call`, in any executor: its id at the target, if there is one.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.remote.map_or(self.local.function.id, |(_, id)| id.0)
     }
 
-    /// A fault of a chain on this machine in words, with the line of the source.
+    /// Describes a fault of a chain on this machine, with the source line.
     #[must_use]
     pub fn explain(&self, fault: &Fault) -> String {
         fault.explain(self.local.function.native.program())
@@ -151,12 +152,12 @@ impl StorageFunction {
     }
 }
 
-/// The functions in this process that belong to the same files, and share maps of the same name. A map ends
-/// with the last function that has it.
+/// The functions of one [`FileMaps`](super::FileMaps) that run in this process and share maps of the same name. A map
+/// is freed with the last function that has it.
 #[derive(Debug, Default)]
 pub(crate) struct LocalMaps(Mutex<Vec<Weak<Loaded>>>);
 
-/// The maps of a function with these definitions: those that one of `known` has, and new ones.
+/// The maps for these definitions: the existing map if a function of `known` has it, otherwise a new one.
 fn share(known: &mut Vec<Weak<Loaded>>, wanted: &[MapDefinition]) -> Result<FunctionMaps, Error> {
     known.retain(|function| function.strong_count() > 0);
     let mut maps = Vec::with_capacity(wanted.len());
@@ -192,7 +193,7 @@ mod tests {
     use bpfof_function::MapKind;
 
     #[test]
-    fn a_map_ends_with_its_functions_whatever_readers_know() {
+    fn a_map_is_freed_with_its_last_function() {
         let definition = |entries| {
             MapDefinition::new("m", MapKind::Array, (4, 8), entries).expect("within the limits")
         };
@@ -210,7 +211,7 @@ mod tests {
         assert!(Arc::ptr_eq(&same[0], &reader.maps[0]));
         assert!(share(&mut known, &[definition(2)]).is_err());
         drop(function);
-        let other = share(&mut known, &[definition(2)]).expect("nobody has the first");
+        let other = share(&mut known, &[definition(2)]).expect("the first map is freed");
         assert_eq!(*other[0].map.definition(), definition(2));
     }
 }

@@ -1,4 +1,4 @@
-//! The keeper's thread where the grant daemon makes the maps: it asks for grants, and notes them.
+//! The keeper's loop if the grant daemon makes the maps: it requests grants, and records them.
 
 use super::error::MapRefusal;
 use super::mapped_file::{MappedFile, Mapping, Proof};
@@ -13,35 +13,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A request for grants that takes longer, because what was written to the files is written back first, is
-/// followed by one for fewer files.
+/// After a request for grants that took this long, because dirty pages of the files were written back first, the next
+/// one names fewer files.
 const SLOW: Duration = Duration::from_secs(1);
-/// Looks whether the daemon is there so often, if nothing wakes it.
+/// Interval of checks that the daemon is still there, if no signal wakes the keeper.
 const IDLE: Duration = Duration::from_secs(1);
-/// A file that somebody writes is not asked for again before.
+/// Pause before a grant is requested again for a file that is being written.
 const PASSING: Duration = Duration::from_millis(50);
-/// And one that gets no grant for another reason.
+/// The same after any other refusal.
 const REFUSED: Duration = Duration::from_secs(1);
 
 struct Keeper<'a> {
     remote: &'a Remote,
     page: Arc<PageReader>,
-    /// What the daemon calls the files that it has, by their ids here.
+    /// The daemon's ids of the files that it knows, by their ids in this process.
     ids: HashMap<u32, u32>,
-    /// Of the ids that were given back, and the next that was never used.
+    /// Ids that were given back, and the next one that was never used.
     free: Vec<u32>,
     next: u32,
     files_max: u32,
 }
 
-/// Asks for grants until the daemon is gone, or nobody needs them any more.
+/// Requests grants until the daemon is gone or the [`FileMaps`](super::FileMaps) is dropped.
 pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
     let Some(client) = remote.grants() else { return };
     let (page, files_max) = (Arc::clone(client.page()), client.files_max());
     drop(client);
     let (ids, free) = (HashMap::new(), Vec::new());
     let mut keeper = Keeper { remote, page, ids, free, next: 1, files_max };
-    // What was written to a file may take long to be on the disk, and readers that begin wait, too.
+    // Start with one file: writing back its dirty pages may take long, and new readers wait for the same connection.
     let mut files_at_once = 1;
     loop {
         let mut queue = mem::take(&mut *shared.queue());
@@ -54,9 +54,9 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
         shared.queue().refresh.splice(..0, rest);
         let begun = Instant::now();
         if let Err(error) = keeper.turn(&queue) {
-            // Whoever stops it may end the connection.
+            // The thread that stops the keeper may have ended the connection.
             if !queue.stop && !shared.queue().stop {
-                log::warn!("chains run by plain reads from now on: {error}");
+                log::warn!("chains run over plain reads from now on: {error}");
             }
             break;
         }
@@ -73,8 +73,8 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
     }
 }
 
-/// Files of the next request, after one of so many that took so long: the daemon answers when it has examined
-/// the last of them, and other requests wait for that.
+/// Number of files of the next request, after one for `files` files took `took`. The daemon answers after it has
+/// examined all files, and other requests wait for that.
 fn next_files(files: usize, took: Duration) -> usize {
     if took >= SLOW { (files / 4).max(1) } else { (files * 2).min(FILES_PER_REQUEST) }
 }
@@ -86,7 +86,7 @@ impl Keeper<'_> {
         }
         let refresh = &queue.refresh;
         refresh.iter().for_each(|entry| entry.queued.store(false, Ordering::SeqCst));
-        // A map that still holds is not asked for again.
+        // Do not request a map that still holds.
         let is_lost = |entry: &&Arc<MappedFile>| {
             let mut status = entry.status();
             let good = status.mapping.as_ref().is_some_and(|mapping| mapping.is_good());
@@ -126,7 +126,7 @@ impl Keeper<'_> {
             let file = match entry.file() {
                 Ok(file) => file,
                 Err(error) => {
-                    refuse(entry, MapRefusal::io("opening it")(error), REFUSED);
+                    refuse(entry, MapRefusal::io("cannot open it")(error), REFUSED);
                     continue;
                 }
             };
@@ -141,7 +141,7 @@ impl Keeper<'_> {
                     files.push(file);
                 }
                 None => {
-                    let why = format!("{} files are open already", self.files_max);
+                    let why = format!("{} files are already open", self.files_max);
                     not_granted(entry, Refusal::new(Cause::Quota, why));
                 }
             }
@@ -181,7 +181,8 @@ impl Keeper<'_> {
                 }
             }
         }
-        // The daemon has not kept them, perhaps, and to ask again for such a file is of no use: it is sent again.
+        // The daemon may not have kept these files, so refreshing them would fail: remove them, and add them again
+        // later.
         self.remove(&not_taken)
     }
 }
@@ -214,7 +215,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A daemon for one client, with `answer` to what it is asked about files; without an answer it goes on.
+    /// A daemon for one client. `answer` answers requests about files; after None the daemon sends no answer and goes
+    /// on.
     fn daemon(
         path: &Path,
         mut answer: impl FnMut(Request, &mut PageWriter) -> Option<Answer> + Send + 'static,
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_not_taken_is_sent_again_after_a_pause() {
+    fn a_refused_file_is_sent_again_after_a_pause() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let (told, asked) = channel();
@@ -263,7 +265,7 @@ mod tests {
             match &request {
                 Request::Add { ids } => {
                     let pause = last.replace(now).map(|last: Instant| now.duration_since(last));
-                    told.send(pause).expect("somebody waits");
+                    told.send(pause).expect("the test waits");
                     assert_eq!(ids, &[1], "the id is free again");
                     refusals -= 1;
                     Some(answers(
@@ -273,7 +275,7 @@ mod tests {
                                 page.set(1, 5);
                                 Ok(Grant { version: 5, has_gaps: false })
                             }
-                            // Somebody is about to write it, and it was not kept.
+                            // The file is about to be written, and the daemon does not keep it.
                             1 => Err(Refusal::new(Cause::BeingWritten, "not now")),
                             _ => Err(Refusal::new(Cause::Quota, "too many files")),
                         },
@@ -294,7 +296,7 @@ mod tests {
         let maps = FileMaps::granted(client).expect("it starts");
         let file = maps.open("/etc/hostname").expect("opened");
         let end = Instant::now() + LONG;
-        // Who asks before the first answer is asked for twice.
+        // A refresh before the first answer would be a second request.
         while file.refusal().is_none() {
             assert!(Instant::now() < end, "no answer");
             std::thread::yield_now();
@@ -312,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn who_drops_the_files_does_not_wait_for_the_daemon() {
+    fn dropping_the_files_does_not_wait_for_the_daemon() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let (asked, is_asked) = channel();
         let daemon = daemon(&path, move |request, _| {
             let Request::Add { ids } = request else { panic!("{request:?}") };
-            assert_eq!(ids.len(), 1, "what one file takes is not known yet");
-            asked.send(()).expect("somebody waits");
+            assert_eq!(ids.len(), 1, "the time of one file is not known yet");
+            asked.send(()).expect("the test waits");
             None
         });
         let client = GrantClient::connect(&path, None).expect("it connects");

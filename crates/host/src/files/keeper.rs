@@ -1,4 +1,4 @@
-//! The keeper: one thread that makes maps, sends them, and gives leases back when somebody waits.
+//! The keeper: one thread that makes maps, sends them, and releases leases when a writer waits for them.
 
 use super::error::MapRefusal;
 use super::grants;
@@ -19,20 +19,21 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Looks around so often even if nothing wakes it.
+/// Longest sleep of the keeper if no signal wakes it.
 const IDLE: Duration = Duration::from_secs(1);
-/// And so often while chains drain.
+/// Longest sleep while chains drain.
 const DRAINING: Duration = Duration::from_millis(1);
-/// A file that cannot be mapped for the moment is not looked at again before.
+/// Pause before a file is examined again after a passing refusal.
 const PASSING: Duration = Duration::from_millis(5);
-/// And one that cannot be mapped at all.
+/// The same after a permanent refusal.
 const REFUSED: Duration = Duration::from_secs(1);
-/// A lease that somebody's writing has prevented is asked for again after this time, which doubles.
+/// Pause before another attempt to lease a file, for example one that was open for writing. It doubles with each
+/// attempt.
 const LEASE_AGAIN: Duration = Duration::from_millis(10);
 const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// Files mapped, and others whose maps are removed, before it looks around again.
+/// At most this many files are mapped, and as many maps removed, before the keeper checks its leases again.
 const BATCH: usize = 16;
-/// While there are more to map, or others use the association, it looks for broken leases so often.
+/// Interval of checks for broken leases while more files wait or other threads use the association.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Starts the keeper; returns when it can be woken.
@@ -44,7 +45,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
             shared.set_signal(signal);
             shared.kept.store(true, Ordering::SeqCst);
         }
-        // Whoever started us waits.
+        // The thread that started the keeper waits for this.
         let _ = ready.send(signal.as_ref().map(|_| ()).map_err(|error| error.kind()));
         if let Ok(signal) = signal
             && let Some(remote) = &shared.remote
@@ -55,7 +56,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
             }
         }
         shared.kept.store(false, Ordering::SeqCst);
-        // Files that were closed meanwhile.
+        // Release files that were closed meanwhile.
         mem::take(&mut *shared.queue());
         shared.tell();
     })?;
@@ -67,27 +68,27 @@ struct Keeper<'a> {
     shared: &'a Shared,
     remote: &'a Remote,
     place: &'a Place,
-    /// The namespace as it was when it was last looked at.
+    /// The namespace when it was last identified.
     info: NamespaceInfo,
     signal: BreakSignal,
-    /// Of which signals have told, and that were not looked at.
+    /// Lease breaks that were signalled and not yet handled.
     breaks: Breaks,
-    /// Files with a lease, by their ids.
+    /// Files with a lease, by file id.
     leased: HashMap<u32, Leased>,
     unleased: Vec<Unleased>,
-    /// Files whose leases were released before all chains had ended, and whose maps are to be removed.
+    /// Files whose leases were released before all chains had ended. Their maps must be removed.
     late: Vec<Arc<MappedFile>>,
-    /// When leases were looked after last.
+    /// When leases were last checked.
     looked: Instant,
 }
 
-/// What the keeper does while it waits for the association.
+/// Work that the keeper does while it waits for the association.
 type Meanwhile<'m, 'a> = dyn FnMut(&mut Keeper<'a>) + 'm;
 
-/// A file with a lease, and the end of its drain once that is broken.
+/// A file with a lease, and the deadline of its chains once the lease is broken.
 type Leased = (Arc<MappedFile>, Arc<Mapping>, Option<Instant>);
 
-/// A file with a map that could not be leased for the moment.
+/// A mapped file that could not be leased yet.
 struct Unleased {
     entry: Arc<MappedFile>,
     mapping: Arc<Mapping>,
@@ -106,7 +107,7 @@ impl<'a> Keeper<'a> {
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
             if !queue.removed.is_empty() && !queue.refresh.is_empty() {
-                // A map that is made now would never be removed.
+                // A map made after the file's removal would never be removed.
                 let removed: HashSet<u32> = queue.removed.iter().map(|entry| entry.id).collect();
                 queue.refresh.retain(|entry| !removed.contains(&entry.id));
             }
@@ -121,14 +122,14 @@ impl<'a> Keeper<'a> {
             if !queue.refresh.is_empty() {
                 self.shared.tell();
             }
-            // After the maps that chains wait for.
+            // Removals come after the maps, because chains wait for maps.
             for entry in &queue.removed {
                 self.remove(entry);
                 if self.has_stopped() {
                     break;
                 }
             }
-            // The rest, or files whose leases had to be released first.
+            // The rest of the queue, or files whose leases had to be released first.
             let more = !self.shared.queue().is_empty();
             let many = queue.refresh.len() == BATCH || queue.removed.len() == BATCH;
             if more && many && !queue.stop && self.looked.elapsed() < LOOK {
@@ -138,7 +139,8 @@ impl<'a> Keeper<'a> {
             if queue.stop || !self.is_connected() {
                 break;
             }
-            // What was queued since the signal was taken. While chains drain there may always be something.
+            // Files may have been queued since the signal was taken: do not sleep then. But sleep while chains drain,
+            // because a draining file may stay in the queue.
             if draining || self.shared.queue().is_empty() {
                 let due = self.unleased.iter().map(|file| file.next).min();
                 let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
@@ -152,7 +154,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Puts back what is more than a batch of each.
+    /// Puts all files beyond a batch of each kind back into the queue.
     fn keep_for_later(&self, queue: &mut Queue) {
         let mut later = self.shared.queue();
         let rest = |entries: &mut Vec<_>| entries.split_off(BATCH.min(entries.len()));
@@ -160,11 +162,12 @@ impl<'a> Keeper<'a> {
         later.removed.splice(..0, rest(&mut queue.removed));
     }
 
-    /// Looks after leases. True while chains of some that were broken have not ended.
+    /// Checks leases. True while chains under a broken lease have not ended.
     fn look(&mut self) -> bool {
         let draining = self.give_back();
         for entry in mem::take(&mut self.late) {
-            // The target then ends what still reads there. It may have got another map meanwhile.
+            // Removing the map makes the target end the chains that still read the file, unless the file has a new map
+            // by now.
             if entry.status().mapping.is_none() {
                 self.unset(&entry);
             }
@@ -174,14 +177,14 @@ impl<'a> Keeper<'a> {
         draining
     }
 
-    /// Gives back leases that somebody waits for, while the association is waited for.
+    /// Releases broken leases while the keeper waits for the association.
     fn give_back_meanwhile(&mut self) {
         self.give_back();
         self.looked = Instant::now();
     }
 
-    /// The association, once nobody else uses it: whoever does may have the target compile a function. None if
-    /// there is none.
+    /// The association's controller, once no other thread uses it: another thread may be waiting for the target to
+    /// compile a function. None if this process has no association.
     fn controller(
         &mut self,
         meanwhile: &mut Meanwhile<'_, 'a>,
@@ -197,8 +200,8 @@ impl<'a> Keeper<'a> {
         None
     }
 
-    /// Between two files, of which each may have waited for the target: whether the keeper is to end. Those
-    /// who wait for leases do not wait for all files.
+    /// Called between two files: whether the keeper should end. Also checks leases if that is due, so that a writer
+    /// that waits for a lease does not wait until the whole batch is done.
     fn has_stopped(&mut self) -> bool {
         if self.looked.elapsed() >= LOOK {
             self.look();
@@ -206,10 +209,11 @@ impl<'a> Keeper<'a> {
         self.shared.queue().stop
     }
 
-    /// Whether maps can be sent. Readers may have their connections longer than the association its
-    /// own, and nobody would keep their maps then.
+    /// Whether maps can be sent. Without the association the keeper must end, even if readers'
+    /// connections last longer: their maps would not be maintained.
     fn is_connected(&self) -> bool {
-        // Who uses it notices by itself; leases that must be given back do not wait for that.
+        // If another thread uses the controller, assume that it is connected: that thread detects a loss, and broken
+        // leases must not wait for the lock.
         let idle = self.remote.idle_controller();
         let connected = idle.is_none_or(|mut controller| controller.check_connected());
         if !connected {
@@ -218,7 +222,7 @@ impl<'a> Keeper<'a> {
         connected
     }
 
-    /// Removes the map of a file that nobody uses any more.
+    /// Removes the map of a file that has no handle any more.
     fn remove(&mut self, entry: &Arc<MappedFile>) {
         if let Some((_, mapping, _)) = self.leased.remove(&entry.id) {
             release(entry, &mapping);
@@ -235,12 +239,11 @@ impl<'a> Keeper<'a> {
         let removal = FileMapObject::removal(self.remote.info.nsid, entry.id);
         let removed = controller.set_file_map_while(&removal, &mut || self.give_back_meanwhile());
         if let Err(error) = removed {
-            log::debug!("{}: cannot remove its map: {error}", entry.path.display());
+            log::debug!("{}: cannot remove the file's map: {error}", entry.path.display());
         }
     }
 
-    /// Releases leases that somebody waits for, as soon as their chains have ended. True while
-    /// some have not.
+    /// Releases broken leases as soon as their chains have ended. True while some chains have not.
     fn give_back(&mut self) -> bool {
         let seen_ns = lease::now_ns();
         self.signal.receive_all(&mut self.breaks);
@@ -250,7 +253,7 @@ impl<'a> Keeper<'a> {
         self.leased.retain(|_, (entry, mapping, end)| {
             let Some(lease) = mapping.lease() else { return false };
             if end.is_none() {
-                // Another file's lease may have had the same number.
+                // A lease of another file may have had the same descriptor number.
                 let broken = breaks.may_have(lease.number())
                     && entry.access.lease() != Some(LeaseState::Held);
                 if !lease.is_breaking() && !broken {
@@ -275,8 +278,8 @@ impl<'a> Keeper<'a> {
         draining
     }
 
-    /// Leases files that could not be leased when they were mapped, if their maps still hold:
-    /// chains over them cost less then.
+    /// Takes leases on files that could not be leased when they were mapped, if their maps still
+    /// hold: chains over leased files cost less.
     fn lease_again(&mut self) {
         let now = Instant::now();
         for mut file in mem::take(&mut self.unleased) {
@@ -298,8 +301,9 @@ impl<'a> Keeper<'a> {
             };
             let Mapping { version, has_gaps, .. } = &*file.mapping;
             let Some(layout) = file.mapping.layout() else { continue };
-            // A long write stamps the file once, when it begins: what it wrote after the map was
-            // made may be in memory only, and chains over leased files write nothing back.
+            // A long write changes the file's times once, when it begins. Data that it wrote after
+            // the map was made may be only in the page cache, and chains over leased files write
+            // nothing back.
             let written = file.entry.write_back(&opened).is_ok();
             if !written || !layout.holds(&opened) {
                 let mut status = file.entry.status();
@@ -316,13 +320,13 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Gives a file a map that is right now, unless it has one or cannot have one.
+    /// Gives a file a current map, unless it has one or cannot have one.
     fn refresh(&mut self, entry: &Arc<MappedFile>) {
         let old = entry.status().mapping.clone();
         let leased = old.as_ref().and_then(|mapping| mapping.lease());
         let is_broken = || entry.access.lease() == Some(LeaseState::Broken);
         let guarded = leased.is_none_or(|lease| !lease.is_breaking() && !is_broken());
-        // Asked for twice: a new version would only make chains stale.
+        // If the current map still holds, keep it: a new version would only make chains stale.
         let layout = old.as_ref().and_then(|mapping| mapping.layout());
         let holds = |layout: &FileLayout| {
             entry.file().is_ok_and(|file| match entry.is_own {
@@ -335,7 +339,7 @@ impl<'a> Keeper<'a> {
             return;
         }
         if self.leased.contains_key(&entry.id) {
-            // Its lease must be released first, once its chains have ended.
+            // The lease of the old map must be released first, after its chains have ended.
             if let Some(lease) = leased {
                 lease.start_break();
             }
@@ -372,16 +376,16 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Looks where the file is, under a lease if one can be had, and tells the target.
+    /// Finds the file's extents, under a lease if possible, and sends the map to the target.
     fn make(&mut self, entry: &MappedFile) -> Result<Mapping, MapRefusal> {
         let opened = entry.access.to_lease(&entry.path);
-        let file = opened.map_err(MapRefusal::io("opening it"))?;
+        let file = opened.map_err(MapRefusal::io("cannot open it"))?;
         let mut lease = self.lease(entry, &file);
         let is_leased = lease.is_some();
         let is_broken = || is_leased && sys::lease_state(&file) == LeaseState::Broken;
         let meanwhile = &mut |keeper: &mut Self| {
             keeper.give_back_meanwhile();
-            // Nobody else knows of this one yet.
+            // The lease of this file is not in `leased` yet, so no other code releases it.
             if is_broken() {
                 let _ = sys::release_lease(&file);
             }
@@ -392,12 +396,12 @@ impl<'a> Keeper<'a> {
             let has_gaps = layout.has_gaps();
             Ok((version, layout, has_gaps))
         });
-        // A break until now: the layout stands for itself, as without a lease.
+        // The lease was broken meanwhile: use the map without a lease.
         if is_broken() {
             lease = None;
         }
         if (lease.is_none() || made.is_err()) && !entry.is_duplicate && !entry.is_own {
-            // Also where there is none: then nothing happens.
+            // Without a lease this does nothing.
             let _ = sys::release_lease(&file);
         }
         let (version, layout, has_gaps) = made?;
@@ -409,7 +413,7 @@ impl<'a> Keeper<'a> {
         Ok(Mapping { version, has_gaps, proof })
     }
 
-    /// A read lease, which needs that nobody has the file open for writing, and to own the file.
+    /// Takes a read lease, which requires that the file is not open for writing and that this process owns it.
     fn lease(&self, entry: &MappedFile, file: &File) -> Option<Lease> {
         if entry.is_own || entry.is_duplicate {
             return None;
@@ -424,7 +428,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Looks at the namespace again; whether it is larger than before.
+    /// Identifies the namespace again; true if it has grown.
     fn has_grown(&mut self, meanwhile: &mut Meanwhile<'_, 'a>) -> bool {
         let Some(controller) = self.controller(meanwhile) else { return false };
         let (nsid, meanwhile) = (self.remote.info.nsid, &mut || meanwhile(self));
@@ -442,7 +446,7 @@ impl<'a> Keeper<'a> {
         file: &File,
         meanwhile: &mut Meanwhile<'_, 'a>,
     ) -> Result<FileLayout, MapRefusal> {
-        // Another disk may have its number by now.
+        // Another disk may have the device number by now.
         self.place.device.admit(&self.info, self.place.nqn.as_deref())?;
         entry.is_written().map_err(MapRefusal::NotWritten)?;
         let look = if entry.is_own { own_file_layout } else { file_layout };
@@ -471,7 +475,7 @@ impl<'a> Keeper<'a> {
         layout: &FileLayout,
         meanwhile: &mut Meanwhile<'_, 'a>,
     ) -> Result<(), MapRefusal> {
-        // Used up even if the target refuses it: a version never names two maps.
+        // The version is used up even if the target refuses the map, so that it never names two maps.
         entry.status().version = version;
         let map = FileMapObject {
             file: entry.id,
@@ -480,13 +484,14 @@ impl<'a> Keeper<'a> {
             length_bytes: layout.length_bytes(),
             extents: layout.extents().to_vec(),
         };
-        // Readers in this process have the layout from the file.
+        // Without a target there is nothing to send: readers in this process use the layout itself.
         let Some(mut controller) = self.controller(meanwhile) else { return Ok(()) };
         Ok(controller.set_file_map_while(&map, &mut || meanwhile(self))?)
     }
 }
 
-/// Whether chains compare the file, before or after: they have no lease, or XFS moves data in spite of it.
+/// Whether chains over the file access its descriptor, to compare the file with its map: without a lease, or on XFS,
+/// which may move data in spite of a lease.
 fn is_used(layout: &FileLayout, is_leased: bool) -> bool {
     !is_leased || layout.file_system == FileSystem::Xfs
 }

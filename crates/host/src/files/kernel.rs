@@ -1,5 +1,4 @@
-//! Namespaces of NVMe/TCP and NVMe/RDMA targets that the kernel's host made block devices of, as sysfs shows
-//! them.
+//! Namespaces of NVMe/TCP and NVMe/RDMA targets to which the kernel's host is connected, found in sysfs.
 
 use crate::{Portal, TargetUrl, Transport};
 use rustix::fs::{major, minor};
@@ -7,24 +6,24 @@ use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-/// Volumes over volumes that are followed.
+/// Most nested volumes that are followed.
 const LAYERS_MAX: usize = 8;
 
-/// A namespace of a target, and the block device that it is here.
+/// A namespace of a target, and its block device on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNamespace {
-    /// Its address, with a portal for each path that the kernel has by TCP; one by RDMA, if it has none by TCP.
-    /// Which keys it uses sysfs does not tell.
+    /// Its address, with a portal for each TCP path of the kernel, or with one RDMA portal if there is no TCP path. It
+    /// has no keys, because sysfs does not tell which ones the kernel uses.
     pub url: TargetUrl,
-    /// Who the kernel says that this host is: its NQN.
+    /// The host NQN that the kernel uses.
     pub host_nqn: Option<String>,
     /// The block device of the whole namespace.
     pub device: PathBuf,
 }
 
 impl KernelNamespace {
-    /// The namespace that the device with this number is, or is a partition or a volume of. None if it is something
-    /// else. Of a volume over several it is any of them.
+    /// The namespace of the device with this number, which may also be a partition or volume on it. None if there is
+    /// none. For a volume over several namespaces, any of them.
     #[must_use]
     pub fn of(device: u64) -> Option<Self> {
         let name = format!("{}:{}", major(device), minor(device));
@@ -32,7 +31,7 @@ impl KernelNamespace {
     }
 }
 
-/// Of the device with this folder in sysfs.
+/// The same for the device with this directory in sysfs.
 fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     let folder = fs::canonicalize(folder).ok()?;
     if folder.join("dm").exists() {
@@ -75,7 +74,7 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
         nqn = Some(name);
         host_nqn = text(&controller.join("hostnqn")).filter(|nqn| !nqn.is_empty()).or(host_nqn);
     }
-    // An address by RDMA has one portal.
+    // An RDMA address has only one portal.
     let (transport, portals) = match by_tcp.is_empty() {
         false => (Transport::Tcp, by_tcp.get(..crate::PORTALS_MAX).unwrap_or(&by_tcp)),
         true => (Transport::Rdma, by_rdma.get(..1)?),
@@ -83,8 +82,8 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     let list: Vec<String> = portals.iter().map(ToString::to_string).collect();
     let (scheme, list) = (transport.scheme(), list.join(","));
     let mut url: TargetUrl = format!("{scheme}{list}/{}?ns={nsid}", nqn?).parse().ok()?;
-    // The address that all of its paths come from, if they do: rules and limits of a target go by it. In a network
-    // namespace of its own this process may not have it.
+    // If all paths have the same source address, use it too, because rules and limits of a target depend on it. This
+    // process may not have that address, if it is in another network namespace.
     from.dedup();
     if let [Some(from)] = &from[..] {
         let is_here = |from: &IpAddr| UdpSocket::bind((*from, 0)).is_ok();
@@ -93,12 +92,12 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     Some(KernelNamespace { url, host_nqn, device: Path::new("/dev").join(disk.file_name()?) })
 }
 
-/// Of `traddr=10.0.0.2,trsvcid=4420,host_traddr=10.0.0.3,src_addr=10.0.0.3`.
+/// Parses a controller's address: `traddr=10.0.0.2,trsvcid=4420,host_traddr=10.0.0.3,src_addr=10.0.0.3`.
 fn portal(address: &str) -> Option<Portal> {
     Some(Portal { host: value(address, "traddr")?, port: value(address, "trsvcid")?.parse().ok()? })
 }
 
-/// What such an address says of a key.
+/// The value of a key in such an address.
 fn value(address: &str, key: &str) -> Option<String> {
     let mut pairs = address.split(',');
     pairs.find_map(|pair| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
@@ -159,7 +158,7 @@ mod tests {
             symlink(&controller, subsystem.join(name)).expect("linked");
         }
         symlink(&subsystem, subsystem.join("nvme0n1/device")).expect("linked");
-        // A drive of this machine, and something that is no NVMe.
+        // A drive of this machine, and a disk that is not NVMe.
         write(
             &root.join("pci"),
             &[("nvme2/transport", "pcie\n"), ("nvme2n1/nsid", "1\n"), ("sda/size", "1\n")],

@@ -1,4 +1,4 @@
-//! The layout of a file, together with what tells whether it still holds.
+//! The layout of a file, with the data to tell whether it still holds.
 
 use super::device::NamespaceDevice;
 use super::error::MapRefusal;
@@ -14,22 +14,22 @@ use std::time::Duration;
 
 const EXT4_MAGIC: u64 = 0xEF53;
 const XFS_MAGIC: u64 = 0x5846_5342;
-/// `FS_JOURNAL_DATA_FL`: data goes through the journal, and to its place some time later.
+/// `FS_JOURNAL_DATA_FL`: data is written to the journal first, and to its place some time later.
 const INODE_JOURNAL_DATA: u32 = 0x4000;
 /// `FS_VERITY_FL`: the kernel compares what is read with the file's Merkle tree.
 const INODE_VERITY: u32 = 0x0010_0000;
 /// `FS_XFLAG_REALTIME`: data is on a second device.
 const XFLAG_REALTIME: u32 = 0x1;
 
-/// Times a changing file is examined again.
+/// How often a changing file is examined at most.
 const ATTEMPTS: u32 = 8;
-/// Pause before the clock is asked again: less than a tick.
+/// Pause between reads of the clock: less than a tick.
 const TICK_PAUSE: Duration = Duration::from_millis(1);
-/// A change time that the clock does not pass in so many pauses is in the future. A tick is at
-/// most 10 ms.
+/// A change time is in the future if the clock has not passed it after this many pauses. A tick is
+/// at most 10 ms.
 const TICK_PAUSES: u32 = 50;
 
-/// What of an inode a change of its data or blocks changes too.
+/// The fields of an inode that change whenever its data or blocks change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChangeMark {
     /// Length in bytes.
@@ -43,20 +43,20 @@ pub(crate) struct ChangeMark {
 /// The kind of a file system that can be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
-    /// ext4: under a lease its blocks stay the file's, unless it is truncated by an open with `O_RDONLY` and
+    /// ext4: under a lease its blocks stay the file's, unless the file is truncated by an open with `O_RDONLY` and
     /// `O_TRUNC`, through an overlay, or by the kernel's NFS server.
     Ext4,
     /// XFS: deduplication moves a file's data in spite of a lease, unless the file is immutable.
     Xfs,
 }
 
-/// The namespace, here and at the target.
+/// The namespace: its device on this machine, and its data from the target.
 struct Place<'a> {
     namespace: &'a NamespaceDevice,
     info: &'a NamespaceInfo,
 }
 
-/// Where a file lay in a namespace at one moment.
+/// The place of a file in a namespace at one moment.
 #[derive(Clone, Debug)]
 pub struct FileLayout {
     pub(crate) mark: ChangeMark,
@@ -64,7 +64,7 @@ pub struct FileLayout {
     placement: Placement,
     raw: Vec<RawExtent>,
     extents: Vec<Extent>,
-    /// The same by the places on the file system's device, if that is a volume.
+    /// The extents by their places on the file system's device, if that is a volume; otherwise empty.
     on_volume: Vec<Extent>,
 }
 
@@ -75,14 +75,14 @@ impl FileLayout {
         self.mark.length_bytes
     }
 
-    /// The extents, by file offset. What is in none is a hole, or was allocated and never written.
+    /// The extents, by file offset. Bytes in no extent are holes, or allocated and never written.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Whether some byte of the file is in no extent. Plain reads see zeroes there; chains at a
-    /// target cannot go there.
+    /// Whether some bytes of the file are in no extent. Plain reads see zeroes there; chains at a
+    /// target cannot read them.
     #[must_use]
     pub fn has_gaps(&self) -> bool {
         extents::has_gaps(&self.extents, self.mark.length_bytes)
@@ -94,16 +94,16 @@ impl FileLayout {
         self.file_system
     }
 
-    /// Whether `file` still has the change time, length and extents that it had, on the same volume.
+    /// Whether change time, length and extents of `file` are unchanged, and its volume has not moved.
     pub(crate) fn holds(&self, file: &File) -> bool {
-        // The extents first: who changes them twice, back to what they were, has marked the inode
-        // before the first change.
+        // Compare the extents before the change mark: if the extents were changed and changed back,
+        // the mark has changed too.
         let same = extents::read(file, self.mark.length_bytes, usize::MAX)
             .is_ok_and(|raw| raw == self.raw);
         same && mark(file).is_ok_and(|mark| mark == self.mark) && self.is_in_place()
     }
 
-    /// Whether all bytes that it has of `file` still are the file's, where they were. The file may have grown.
+    /// Whether all bytes of `file` that this layout maps are still in their places. The file may have grown.
     pub(crate) fn has_kept(&self, file: &File) -> bool {
         let (extents, base_bytes) = match self.placement.base() {
             Some(base_bytes) => (&self.extents, base_bytes),
@@ -115,12 +115,12 @@ impl FileLayout {
             && self.is_in_place()
     }
 
-    /// Whether the file system's device still lies where it lay: volumes are moved while they are used.
+    /// Whether the file system's device has not moved: volumes can be moved while they are in use.
     pub(crate) fn is_in_place(&self) -> bool {
         self.placement.holds()
     }
 
-    /// Of a file that was found like this.
+    /// The layout from the change mark and FIEMAP extents of a file.
     fn new(
         mark: ChangeMark,
         file_system: FileSystem,
@@ -148,7 +148,7 @@ impl FileLayout {
         Ok(Self { mark, file_system, placement, raw, extents, on_volume })
     }
 
-    /// Whether `file` is longer than it was, or has got bytes where it had none.
+    /// Whether `file` is longer than in this layout, or a gap has been filled.
     pub(crate) fn has_grown(&self, file: &File) -> bool {
         let is_longer = || sys::length_bytes(file).is_ok_and(|now| now > self.length_bytes());
         let is_fuller = || {
@@ -158,8 +158,8 @@ impl FileLayout {
     }
 }
 
-/// Where `file` lies in the namespace `info`, which on this machine is `namespace`. Data that the
-/// file system has not written yet is written first.
+/// Finds where `file` lies in the namespace `info`, which is `namespace` on this machine. Dirty
+/// pages are written back first.
 ///
 /// # Errors
 /// [`MapRefusal`] says what cannot be mapped and why.
@@ -171,8 +171,8 @@ pub fn file_layout(
     file_layout_within(file, namespace, info, usize::MAX)
 }
 
-/// The same, for files whose owner is not trusted: refuses one of which the file system tells more than
-/// `extents_max` extents, before it has read all of them.
+/// The same, for files whose owner is not trusted: refuses a file with more than `extents_max` extents, without reading
+/// all of them.
 ///
 /// # Errors
 /// Those of [`file_layout`].
@@ -193,7 +193,7 @@ pub fn file_layout_within(
             continue;
         }
         match FileLayout::new(before, file_system, raw, &Place { namespace, info }) {
-            // Written between the two calls.
+            // The file was written between the write-back and FIEMAP.
             Err(error) if error.is_passing() => refusal = error,
             found => return found,
         }
@@ -201,8 +201,8 @@ pub fn file_layout_within(
     Err(refusal)
 }
 
-/// Where `file`, which only this process writes, and past the page cache, lies now. Its change time says
-/// nothing: it may change all the time.
+/// Finds where `file` lies, for a file that only this process writes, past the page cache. The change time is ignored,
+/// because each write changes it.
 ///
 /// # Errors
 /// Those of [`file_layout`].
@@ -212,7 +212,7 @@ pub(crate) fn own_file_layout(
     info: &NamespaceInfo,
 ) -> Result<FileLayout, MapRefusal> {
     let file_system = admissible(file)?;
-    // What was in the page cache before it became such a file.
+    // The page cache may have dirty pages from before the caller began to bypass it.
     sys::write_back(file).map_err(MapRefusal::NotWritten)?;
     let mark = mark(file)?;
     let raw = extents::read(file, mark.length_bytes, usize::MAX)?;
@@ -232,8 +232,8 @@ pub(crate) fn mark(file: &File) -> Result<ChangeMark, MapRefusal> {
     })
 }
 
-/// Waits until the kernel's coarse clock, which stamps changes, is past the change time: a change
-/// from then on gets another one. Not for the rest of a second.
+/// Waits until the kernel's coarse clock, which stamps changes, has passed the change time, so that
+/// a later change gets another one. Returns an error rather than wait for the rest of a second.
 fn wait_for_tick(mark: &ChangeMark) -> Result<(), MapRefusal> {
     for _ in 0..TICK_PAUSES {
         let now = clock_gettime(ClockId::RealtimeCoarse);
@@ -246,8 +246,8 @@ fn wait_for_tick(mark: &ChangeMark) -> Result<(), MapRefusal> {
     Err(MapRefusal::FutureChangeTime)
 }
 
-/// Whether a change at `now` gets another change time than this. None if it gets the same for the rest of the
-/// second: inodes of 128 bytes on ext4 have whole seconds, and no file system tells which it has.
+/// Whether a change at `now` gets another change time than `ctime`. None if changes may get the same time for the rest
+/// of the second: 128-byte inodes of ext4 keep whole seconds, and there is no way to ask for the resolution.
 fn is_past(now: (i64, u32), ctime: (i64, u32)) -> Option<bool> {
     let (second, nanosecond) = ctime;
     if nanosecond == 0 && now.0 == second {
@@ -256,14 +256,14 @@ fn is_past(now: (i64, u32), ctime: (i64, u32)) -> Option<bool> {
     Some(now > ctime)
 }
 
-/// Refuses files whose bytes are not, or not always, at the places that FIEMAP names.
+/// Refuses files whose bytes are not always at the places that FIEMAP reports.
 fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
     let metadata = file.metadata().map_err(MapRefusal::io("cannot examine the file"))?;
     if !metadata.is_file() {
         return Err(MapRefusal::NotRegular);
     }
     let system = fstatfs(file)
-        .map_err(|error| MapRefusal::io("cannot tell the file system")(error.into()))?;
+        .map_err(|error| MapRefusal::io("cannot determine the file system")(error.into()))?;
     let file_system = match system.f_type as u64 {
         EXT4_MAGIC => FileSystem::Ext4,
         XFS_MAGIC => FileSystem::Xfs,
@@ -285,8 +285,8 @@ fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
     Ok(file_system)
 }
 
-/// Refuses an inode with these attributes (statx) and flags (`FS_IOC_GETFLAGS`), if the kernel does
-/// more for who reads it than to fetch the bytes where FIEMAP says.
+/// Refuses an inode by its attributes (statx) and flags (`FS_IOC_GETFLAGS`), if the kernel does
+/// more to read it than fetch the bytes where FIEMAP says.
 fn check_inode(attributes: StatxAttributes, flags: u32) -> Result<(), MapRefusal> {
     if attributes.contains(StatxAttributes::ENCRYPTED) {
         return Err(MapRefusal::Inode("the file is encrypted"));
@@ -294,9 +294,9 @@ fn check_inode(attributes: StatxAttributes, flags: u32) -> Result<(), MapRefusal
     if attributes.contains(StatxAttributes::DAX) {
         return Err(MapRefusal::Inode("the file is accessed directly in memory (DAX)"));
     }
-    // Not every file system tells it in both ways.
+    // Not every file system reports it in both ways.
     if attributes.contains(StatxAttributes::VERITY) || flags & INODE_VERITY != 0 {
-        let why = "the file has fs-verity, and only plain reads verify what they read";
+        let why = "the file has fs-verity, and only plain reads verify the data";
         return Err(MapRefusal::Inode(why));
     }
     if flags & INODE_JOURNAL_DATA != 0 {
@@ -305,17 +305,18 @@ fn check_inode(attributes: StatxAttributes, flags: u32) -> Result<(), MapRefusal
     Ok(())
 }
 
-/// With data journalling the newest data may be in the journal only, also after fsync.
+/// Refuses data journalling: with it the newest data may be only in the journal, even after fsync.
 fn ext4_keeps_data_in_place(device: u64) -> Result<(), MapRefusal> {
-    let options = mount_options(device)
-        .map_err(MapRefusal::io("cannot tell how the file system journals (/proc/fs/ext4)"))?;
+    let options = mount_options(device).map_err(MapRefusal::io(
+        "cannot determine the journal mode of the file system (/proc/fs/ext4)",
+    ))?;
     if options.lines().any(|option| option == "data=journal") {
         return Err(MapRefusal::Inode("the file system journals data; mount it data=ordered"));
     }
     Ok(())
 }
 
-/// All options of a mounted ext4, one a line.
+/// The options of a mounted ext4, one per line.
 fn mount_options(device: u64) -> io::Result<String> {
     let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device)))?;
     let name = device.file_name().ok_or(io::ErrorKind::NotFound)?;
@@ -333,7 +334,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let none = StatxAttributes::empty();
-        // By statx, by the inode's flags, and by both.
+        // fs-verity reported by statx, by the inode's flags, and by both.
         assert!(why(StatxAttributes::VERITY, 0).contains("fs-verity"));
         assert!(why(none, 0x0010_0000).contains("fs-verity"));
         assert!(why(StatxAttributes::VERITY, 0x0010_0000).contains("fs-verity"));
@@ -346,7 +347,7 @@ mod tests {
     fn ordinary_inodes_are_not() {
         let attributes = StatxAttributes::APPEND | StatxAttributes::IMMUTABLE;
         assert!(check_inode(StatxAttributes::empty(), 0).is_ok());
-        // Immutable, append-only, no dump, no access time, hashed directory, extents.
+        // All these flags are harmless: immutable, append-only, no dump, no access time, hashed directory, extents.
         assert!(check_inode(attributes, 0x0008_10F0).is_ok());
     }
 

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A read lease on an open file: as long as it is held, nobody can open the file for writing or truncate it.
-/// Who wants to, waits until it is released or [`lease_break_time`] has passed.
+/// A read lease on an open file. While it is held, opening the file for writing or truncating it blocks until the lease
+/// is released or [`lease_break_time`] has passed.
 ///
 /// The lease belongs to the open file description, so that duplicates of the descriptor keep it, in this
 /// process or another. Dropping this releases it.
@@ -16,18 +16,18 @@ use std::time::Duration;
 pub struct LeasedFile(Arc<File>);
 
 impl LeasedFile {
-    /// Takes a lease on `file`, which must have been opened for reading only, by an open of its own. A
-    /// break sends `signal` to the thread that it is of.
+    /// Takes a lease on `file`, which must have been opened for reading only, by an open of its own. A break of the
+    /// lease sends `signal` to the thread that owns the signal.
     ///
     /// # Errors
-    /// `WouldBlock` if somebody has the file open for writing; the kernel's if the process neither owns the
-    /// file nor has CAP_LEASE, or the file system has no leases.
+    /// `WouldBlock` if the file is open for writing; the kernel's error if the process neither owns the file nor has
+    /// CAP_LEASE, or the file system does not support leases.
     pub fn take(file: Arc<File>, signal: &BreakSignal) -> io::Result<Self> {
         sys::take_lease(&file, signal)?;
         Ok(Self(file))
     }
 
-    /// Whether nobody waits for the lease, and it has not been taken away.
+    /// Whether the lease is held and not being broken.
     #[must_use]
     pub fn is_held(&self) -> bool {
         sys::lease_state(&self.0) == LeaseState::Held
@@ -48,7 +48,7 @@ impl Drop for LeasedFile {
     }
 }
 
-/// How long who breaks a lease waits for its release (`fs.lease-break-time`), at most 45 s; None if it is
+/// How long the kernel lets a lease breaker wait for the release (`fs.lease-break-time`), at most 45 s; None if it is
 /// below 8 s, or unknown.
 #[must_use]
 pub fn lease_break_time() -> Option<Duration> {

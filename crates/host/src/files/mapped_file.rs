@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A map that the target has.
+/// A map of a file, as the target has it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) version: u64,
@@ -22,14 +22,14 @@ pub(crate) struct Mapping {
     pub(crate) proof: Proof,
 }
 
-/// What tells whether a map still holds.
+/// The evidence that a map still holds.
 #[derive(Debug)]
 pub(crate) enum Proof {
-    /// Where this process has found the file, and its lease if it has one.
+    /// The layout that this process has found, and the file's lease if there is one.
     Found(FileLayout, Option<Lease>),
-    /// Where this process has found a file that only it writes.
+    /// The layout that this process has found, of a file that only it writes.
     Own(FileLayout),
-    /// The grant daemon, which has made the map under this id of its own.
+    /// The versions page of the grant daemon, which has made the map under this id.
     Grant(Arc<PageReader>, u32),
 }
 
@@ -41,7 +41,7 @@ impl Mapping {
         }
     }
 
-    /// Where the file lies, if this process has looked.
+    /// The layout of the file; None if the grant daemon made the map.
     pub(crate) const fn layout(&self) -> Option<&FileLayout> {
         match &self.proof {
             Proof::Found(layout, _) | Proof::Own(layout) => Some(layout),
@@ -49,7 +49,7 @@ impl Mapping {
         }
     }
 
-    /// Whether chains may still use it, as far as is known without asking anybody.
+    /// Whether chains may still use it, as far as is known without a system call.
     pub(crate) fn is_good(&self) -> bool {
         match &self.proof {
             Proof::Found(_, lease) => lease.as_ref().is_none_or(|lease| !lease.is_breaking()),
@@ -59,16 +59,16 @@ impl Mapping {
     }
 }
 
-/// What is known of a file's map.
+/// The state of a file's map.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
-    /// The one that chains use.
+    /// The map that chains use.
     pub(crate) mapping: Option<Arc<Mapping>>,
-    /// Why there is none.
+    /// Why there is no map.
     pub(crate) refusal: Option<Arc<MapRefusal>>,
     /// Version of the last map that was sent.
     pub(crate) version: u64,
-    /// After a refusal: not looked at again before.
+    /// After a refusal: the earliest time to examine the file again.
     pub(crate) not_before: Option<Instant>,
 }
 
@@ -79,37 +79,37 @@ pub(crate) struct MappedFile {
     pub(crate) access: Access,
     pub(crate) path: PathBuf,
     pub(crate) status: Mutex<Status>,
-    /// Times the keeper has looked at the file. Changed while `status` is locked, with what the look has found.
+    /// How often the keeper has examined the file. Incremented while `status` is locked to record the result.
     looks: AtomicU64,
-    /// Waits for the keeper already.
+    /// Whether it already waits in the keeper's queue.
     pub(crate) queued: AtomicBool,
-    /// Error number by which the kernel has told, once, that what was written to the file did not get to the
-    /// device; 0 is none. The page cache then has newer bytes than the device, and says that it has not.
+    /// Error number of a failed write-back; 0 is none. The kernel reports such an error only once. Afterwards the page
+    /// cache has newer bytes than the device, and yet counts as clean.
     not_written: AtomicI32,
-    /// The file opened for direct reads, once a chain is to read it on this machine.
+    /// The file opened for direct reads, once a chain reads it on this machine.
     direct: OnceLock<Option<DirectFile>>,
-    /// It is the character device of the namespace, which needs no map.
+    /// Whether it is the character device of the namespace, which needs no map.
     pub(crate) is_whole_namespace: bool,
-    /// Only this process writes it, and past the page cache.
+    /// Whether only this process writes it, past the page cache.
     pub(crate) is_own: bool,
-    /// Somebody else may have the same open file, which has one lease at the most.
+    /// Whether another process may share the open file, which can have only one lease.
     pub(crate) is_duplicate: bool,
 }
 
-/// What kind of file is added.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Others may write it.
+    /// Other processes may write it.
     Shared,
     /// Only this process writes it.
     Own,
-    /// Others may write it, and have this open file as well.
+    /// Other processes may write it, and may share this open file.
     Duplicate,
     /// The namespace itself.
     Namespace,
 }
 
-/// Files of this process that were closed.
+/// Number of files that this process has closed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 impl MappedFile {
@@ -137,7 +137,7 @@ impl MappedFile {
         self.access.file(&self.path)
     }
 
-    /// Writes what is in memory only to the device. After an error it fails for good.
+    /// Writes dirty pages to the device. After an error it fails for good.
     ///
     /// # Errors
     /// The kernel's.
@@ -146,10 +146,10 @@ impl MappedFile {
         sys::write_back(file).inspect_err(|error| self.is_not_written(error))
     }
 
-    /// Whether all that was written to the file has got to the device, as far as is known.
+    /// Fails if an earlier write-back has failed.
     ///
     /// # Errors
-    /// The kernel's, of before.
+    /// The kernel's error from then.
     pub(crate) fn is_written(&self) -> io::Result<()> {
         match self.not_written.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -157,18 +157,19 @@ impl MappedFile {
         }
     }
 
-    /// What was written did not get to the device.
+    /// Records a failed write-back.
     pub(crate) fn is_not_written(&self, error: &io::Error) {
         let number = error.raw_os_error().unwrap_or(libc::EIO);
         if self.not_written.swap(number, Ordering::Relaxed) == 0 {
             let path = self.path.display();
             log::warn!(
-                "{path}: what was written to it did not get to the disk: {error}; chains read it plainly"
+                "{path}: writing the file's data to the disk failed: {error}; chains run over \
+                 plain reads"
             );
         }
     }
 
-    /// The file for direct reads; None if it has none.
+    /// The file for direct reads; None if these are not possible.
     pub(crate) fn direct(&self) -> Option<&DirectFile> {
         let open = match self.access {
             Access::Open(_) => DirectFile::of,
@@ -182,17 +183,18 @@ impl MappedFile {
         CLOSED.load(Ordering::Acquire)
     }
 
-    /// How often the keeper has looked at the file. Who then locks the status sees what the last look has found.
+    /// How often the keeper has examined the file. A caller that locks the status afterwards sees the result of the
+    /// last examination.
     pub(crate) fn looks(&self) -> u64 {
         self.looks.load(Ordering::Acquire)
     }
 
-    /// Counts a look of the keeper, which has found `status` and has it locked.
+    /// Counts an examination by the keeper, which has `status` locked to record the result.
     pub(crate) fn looked(&self, _: &mut Status) {
         self.looks.fetch_add(1, Ordering::Release);
     }
 
-    /// Notes that the file waits for the keeper; false if it did.
+    /// Marks the file as queued for the keeper; false if it already was.
     pub(crate) fn enqueue(&self) -> bool {
         !self.queued.swap(true, Ordering::SeqCst)
     }
@@ -202,25 +204,26 @@ impl MappedFile {
     }
 }
 
-/// When a reader looks which of the files that it knows were closed.
+/// Decides when a reader scans its known files for closed ones.
 #[derive(Debug)]
 pub(crate) struct Closed {
-    /// How many had been when it looked last, and when that was.
+    /// How many files had been closed at the last scan, and the time of that scan.
     seen: u64,
     looked: Instant,
 }
 
-/// A look at so many files is cheap; one at more is made when a part of them may be closed, or after this time.
+/// Known files that may be scanned for each closed file. A longer scan waits until enough files are closed, or for this
+/// time.
 const LOOKED_AT: u64 = 256;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Closed {
-    /// Of a reader that knows no file.
+    /// For a reader that knows no files yet.
     pub(crate) fn new() -> Self {
         Self { seen: MappedFile::closed(), looked: Instant::now() }
     }
 
-    /// Whether one that knows so many files is to look now.
+    /// Whether a reader that knows `known` files should scan them now.
     pub(crate) fn is_due(&mut self, known: usize) -> bool {
         let closed = MappedFile::closed();
         if closed == self.seen {
@@ -246,11 +249,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_files_are_not_looked_at_for_each_that_is_closed() {
+    fn closing_a_file_does_not_scan_all_files() {
         let close = || drop(MappedFile::new(1, Access::by_path(), PathBuf::new(), Kind::Shared));
         let mut closed = Closed::new();
         close();
-        // Others of this process may be closed meanwhile, which is as good.
+        // Other tests of this process may close files meanwhile, which does no harm.
         assert!(closed.is_due(256));
         let many = usize::MAX;
         closed.looked = Instant::now() + LOOK_AGAIN;
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_not_written_stays_so() {
+    fn a_failed_write_back_is_permanent() {
         let file = tempfile::tempfile().expect("a file");
         let mapped = MappedFile::new(1, Access::by_path(), PathBuf::new(), Kind::Shared);
         mapped.write_back(&file).expect("nothing is to be written");

@@ -23,44 +23,43 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a map before it is asked for again.
+/// How long to wait for a map before requesting it again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The grant daemon may be writing back what was written to a file: who drops its files waits for that no longer
-/// than this, and ends the connection.
+/// Dropping [`FileMaps`] waits for an answer of the grant daemon no longer than this, and then ends the connection: the
+/// daemon may be writing a file back to disk.
 const GRANTS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Extents of a file for readers in this process, which hold them anyway: 24 MiB.
+/// Most extents of a file if readers in this process use the map: 24 MiB.
 const EXTENTS_MAX_HERE: usize = 1 << 20;
 
-/// The files that chains of one association read, with their maps at its target.
+/// The files that chains of one association read, with their maps at the target.
 ///
-/// A thread, the keeper, makes the maps, sends them, and gives leases back. Files stay usable when
+/// A thread, the keeper, makes the maps, sends them, and releases leases. Files stay usable after
 /// this is dropped; their chains then fall back to plain reads.
 #[derive(Debug)]
 pub struct FileMaps {
     pub(crate) shared: Arc<Shared>,
     keeper: Option<JoinHandle<()>>,
-    /// The functions here, by their numbers.
+    /// The functions translated for this process, by their numbers.
     peers: Peers,
-    /// Of functions that run in this process.
+    /// The function maps of functions that run in this process.
     function_maps: LocalMaps,
 }
 
 impl FileMaps {
-    /// Files on namespace `nsid` of the target, which on this machine is `device`. A target
-    /// without pushdown is no error: chains then run in this process, as with
-    /// [`local`](Self::local).
+    /// Files on namespace `nsid` of the target, which is `device` on this machine. A target without
+    /// pushdown is no error: chains then run in this process, as with [`local`](Self::local).
     ///
     /// # Errors
-    /// No such namespace; [`Error::OtherDevice`] for a disk that the kernel has made of another one; a target
-    /// that cannot be asked; no thread.
+    /// No such namespace; [`Error::OtherDevice`] if `device` is the kernel's disk of another namespace; a command to
+    /// the target fails; the thread cannot be started.
     pub fn new(controller: Controller, nsid: u32, device: NamespaceDevice) -> Result<Self, Error> {
         Self::start(controller, nsid, device, true)
     }
 
     /// The same without comparing versions: answers may be wrong as soon as a file changes. For
-    /// tests that must notice that.
+    /// tests, which must detect such wrong answers.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -96,7 +95,8 @@ impl FileMaps {
         if let Some(bytes) = device.length_bytes().filter(|bytes| !is_as_long(*bytes)) {
             let (path, namespace) = (device.path().display(), info.size_bytes());
             log::warn!(
-                "{path} has {bytes} bytes, and the namespace {namespace}: is the right device named?"
+                "{path} has {bytes} bytes, but the namespace has {namespace}; check that the right \
+                 device is named"
             );
         }
         let extents_max = limits.extents as usize;
@@ -116,13 +116,12 @@ impl FileMaps {
         })
     }
 
-    /// Files on an NVMe namespace of this machine, of which `device` is the block device. Chains run
-    /// in this process and read by NVMe commands, past the file system and the block layer, with
-    /// the same maps and checks as at a target. The character device itself, opened as a file, is
-    /// the whole namespace.
+    /// Files on an NVMe namespace of this machine, whose block device is `device`. Chains run in this process and read
+    /// by NVMe commands, past the file system and the block layer, with the same maps and checks as at a target. The
+    /// character device itself, opened as a file, stands for the whole namespace.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`]; no thread.
+    /// [`Error::OtherDevice`]; the thread cannot be started.
     pub fn passthrough(namespace: NvmeNamespace, device: NamespaceDevice) -> Result<Self, Error> {
         let info = namespace.info();
         let character = namespace.number().unwrap_or_default();
@@ -132,13 +131,13 @@ impl FileMaps {
         Self::keep(Remote { server, info, vectors: VectorLimits::UNKNOWN }, true)
     }
 
-    /// Files that the grant daemon grants this process one by one: for processes that may not have an
-    /// association of their own, because that reads whole namespaces. Chains run at the target in files
-    /// that have grants, and over plain reads in others, which [`PushdownFile::refusal`] explains.
-    /// docs/grants.md says which files get grants.
+    /// Files that the grant daemon grants to this process one by one: for processes that may not have an association of
+    /// their own, because an association can read whole namespaces. Chains over files with grants run at the target,
+    /// others over plain reads; [`PushdownFile::refusal`] says why a file has no grant. docs/grants.md says which files
+    /// get grants.
     ///
     /// # Errors
-    /// No thread, or no descriptor.
+    /// The thread cannot be started, or no descriptor is free.
     pub fn granted(client: GrantClient) -> Result<Self, Error> {
         let info = client.namespace();
         let ender = client.ender().map_err(Error::Thread)?;
@@ -147,7 +146,7 @@ impl FileMaps {
     }
 
     /// Files without a target: chains run in this process, by direct reads on an io_uring where the
-    /// file system has them ([`Executor::Local`](super::Executor::Local)), and by plain ones
+    /// file system supports them ([`Executor::Local`](super::Executor::Local)), and by plain reads
     /// elsewhere.
     #[must_use]
     pub fn local() -> Self {
@@ -155,14 +154,13 @@ impl FileMaps {
         Self { shared, keeper: None, peers: Peers::default(), function_maps: LocalMaps::default() }
     }
 
-    /// Whether there is a target that chains are pushed to.
+    /// Whether chains are pushed to a target.
     #[must_use]
     pub fn has_target(&self) -> bool {
         self.shared.remote.as_ref().is_some_and(|remote| remote.namespace().is_none())
     }
 
-    /// Whether there is something that chains are pushed to, and the maps of files are kept there. Once
-    /// it is lost that remains so.
+    /// Whether the keeper runs, so that a target or drive has maps of the files. Once false, it stays false.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.is_kept()
@@ -171,15 +169,15 @@ impl FileMaps {
     /// Opens a file, and begins to map it.
     ///
     /// # Errors
-    /// The file cannot be opened. One that cannot be mapped is no error: see
+    /// The file cannot be opened. A file that cannot be mapped is no error: see
     /// [`PushdownFile::refusal`].
     pub fn open(&self, path: impl AsRef<Path>) -> std::io::Result<PushdownFile> {
         let file = OpenOptions::new().read(true).open(&path)?;
         Ok(self.add(file, path.as_ref().to_owned()))
     }
 
-    /// The same for a file that is open already, and is called `name` in messages. A lease is
-    /// possible only if it was opened for reading only.
+    /// The same for a file that is already open; messages call it `name`. A lease is possible only
+    /// if the file was opened for reading only.
     #[must_use]
     pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
         let namespace = self.shared.remote.as_ref().and_then(Remote::namespace);
@@ -188,30 +186,29 @@ impl FileMaps {
         self.add_as(if is_whole { Kind::Namespace } else { Kind::Shared }, access, name)
     }
 
-    /// The same for an open file that others may have as well: a duplicate of a descriptor that was inherited or
-    /// received, of a file that this process may not open itself. It is used without a lease, because an open file
-    /// has one at the most, whose end only one of those who have it hears of.
+    /// The same for an open file that other processes may share: a duplicate of an inherited or received descriptor, of
+    /// a file that this process may not open itself. It is used without a lease: an open file has at most one lease,
+    /// and only one of the processes that share it is notified of its break.
     #[must_use]
     pub fn add_duplicate(&self, file: File, name: PathBuf) -> PushdownFile {
         self.add_as(Kind::Duplicate, Access::Open(Arc::new(file)), name)
     }
 
-    /// The same for a file that is opened by its path when it is needed, so that no descriptor is taken as
-    /// long as it is known: where a target knows where the file lies, a mapping of memory
-    /// (`vm.max_map_count`, of which half are used at most) keeps its inode and its lease. For many files,
-    /// which the caller does not rename. Chains over one that was removed run at a target that knows it, and
-    /// fail elsewhere. Without a target, direct reads keep descriptors of files that they have read, a
-    /// quarter of those that the process may have (`RLIMIT_NOFILE`); others are read by plain reads.
+    /// The same for a file that is opened by its path when needed, so that it occupies no descriptor: once the target
+    /// has its map, a memory mapping (at most half of `vm.max_map_count` are used) keeps its inode and its lease. For
+    /// many files, which the caller must not rename. If the file is removed, chains over it run at a target that has
+    /// its map, and fail elsewhere. Without a target, direct reads keep descriptors of files that they have read, up to
+    /// a quarter of the process's limit (`RLIMIT_NOFILE`); further files are read by plain reads.
     #[must_use]
     pub fn add_path(&self, path: PathBuf) -> PushdownFile {
         self.add_as(Kind::Shared, Access::by_path(), path)
     }
 
-    /// The same for a file that nobody but the caller writes or truncates as long as it is open, and the
-    /// caller only past the page cache (`O_DIRECT`). Chains over it need neither a lease nor that nothing is
-    /// written meanwhile: one counts if all bytes of the file's map still are where they were. So growth
-    /// keeps maps, and what a chain sees of a block that is written meanwhile is the caller's matter.
-    /// After the file has grown, [`PushdownFile::refresh`] gets it a longer map.
+    /// The same for a file that only the caller writes or truncates while it is open, and only past the page cache
+    /// (`O_DIRECT`). Chains over it need no lease, and writes do not invalidate them: the answer of a chain is valid if
+    /// all bytes of the file's map are still in their places. So maps survive growth of the file. The caller must
+    /// tolerate whatever a chain sees of a block that is written meanwhile. After the file has grown,
+    /// [`PushdownFile::refresh`] gets it a longer map.
     #[must_use]
     pub fn add_own(&self, file: File, name: PathBuf) -> PushdownFile {
         self.add_as(Kind::Own, Access::Open(Arc::new(file)), name)
@@ -225,16 +222,16 @@ impl FileMaps {
         file
     }
 
-    /// Waits until `file` has a map or is refused one; true if it has. A refusal of before is not believed:
-    /// the file is looked at again.
+    /// Waits until `file` has a map or is refused one; true if it has a map. An earlier refusal does not count: the
+    /// file is examined again.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
         let end = deadline(patience);
-        // The look that ends next may have begun before this call.
+        // The examination that ends next may have begun before this call.
         let first = file.looks() + 1;
         loop {
             let looks = file.looks();
-            // It has changed and is waited for: the second will be over.
+            // The file has just changed: keep waiting, because the second will pass.
             let is_refusal = |why: &MapRefusal| !matches!(why, MapRefusal::JustChanged);
             let is_refused = looks > first && file.refusal().is_some_and(|why| is_refusal(&why));
             let left = end.saturating_duration_since(Instant::now());
@@ -245,7 +242,7 @@ impl FileMaps {
                 file.refresh();
                 return false;
             }
-            // Again and again: a map may be lost as soon as it is made.
+            // In a loop, because a map may be lost as soon as it is made.
             let pause = file.ask_again().unwrap_or(ASK_AGAIN);
             self.shared.wait_until(left.min(pause), &mut || {
                 file.is_mapped() || file.looks() != looks && file.refusal().is_some()
@@ -253,13 +250,13 @@ impl FileMaps {
         }
     }
 
-    /// Prepares a function for both sides: translated here, loaded at the target. `entry_index`
-    /// says which of the object's `bpfof/…` sections is the entry point. One that declares maps
-    /// runs where these are and nowhere else: at the target, or without one in this process. With the grant
-    /// daemon it runs in this process if it declares maps, or the daemon does not allow it.
+    /// Prepares a function for both sides: translated here, loaded at the target. `entry_index` says which of the
+    /// object's `bpfof/…` sections is the entry point. A function that declares maps runs only where the maps are: at
+    /// the target, or in this process if there is no target. With the grant daemon it runs in this process if it
+    /// declares maps or the daemon does not allow it.
     ///
     /// # Errors
-    /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
+    /// [`Error::FunctionRejected`] if either side refuses it; other errors of the target.
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
         let remote = self.shared.remote.as_ref();
         let is_granted = remote.is_some_and(Remote::is_granted);
@@ -277,7 +274,7 @@ impl FileMaps {
             match client.load(object, entry_index, &local.name, digest) {
                 Ok(id) => function.set_remote(self.shared.serial, id),
                 Err(GrantError::Refused(refusal)) => {
-                    log::warn!("{} runs by plain reads: {refusal}", function.name());
+                    log::warn!("{} runs over plain reads: {refusal}", function.name());
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -286,8 +283,9 @@ impl FileMaps {
         Ok(function)
     }
 
-    /// The same for a function that is installed at the target and does what this one does: only translated
-    /// here. Of several it is the one that was installed first. None if there is none, or no target.
+    /// The same, using an installed function of the target that does the same as this one: it is only translated here,
+    /// not loaded. Of several, the one that was installed first is used. None if there is no such function, or no
+    /// target.
     ///
     /// # Errors
     /// Those of [`load_function`](Self::load_function).
@@ -306,17 +304,17 @@ impl FileMaps {
         Ok(Some(function))
     }
 
-    /// Calls `use_it` with the association's controller, for what else is to be asked of the
-    /// target; None without a target. Maps are not made meanwhile. Do not reconnect it: after a
-    /// lost connection make new `FileMaps`, for functions and readers belong to the association.
+    /// Calls `use_it` with the association's controller, for other requests to the target; None
+    /// without a target. No maps are made meanwhile. Do not reconnect the controller: after a lost
+    /// connection make new `FileMaps`, because functions and readers belong to the association.
     pub fn with_controller<T>(&self, use_it: impl FnOnce(&mut Controller) -> T) -> Option<T> {
         let mut controller = self.shared.remote.as_ref().and_then(Remote::controller)?;
         Some(use_it(&mut controller))
     }
 
-    /// From now on readers share lanes: one for each processor that a reader begins a chain on, and at most so
-    /// many. So a thread that only now and then has a chain costs the target no connection. Readers that there
-    /// are keep their own; what was said first counts.
+    /// From now on readers share lanes: one for each processor that a reader begins a chain on, and at most
+    /// `lanes_max`. So a thread that only occasionally runs a chain costs the target no connection. Existing readers
+    /// keep their own lanes; only the first call has an effect.
     pub fn share_lanes(&self, lanes_max: usize) {
         let _ = self.shared.lanes.set(SharedLanes::new(lanes_max));
     }
@@ -332,7 +330,7 @@ impl Drop for FileMaps {
             {
                 ender.end();
             }
-            // It cannot panic; if it did, it is gone as well.
+            // The keeper does not panic; if it did, its thread has ended as well.
             let _ = keeper.join();
         }
     }

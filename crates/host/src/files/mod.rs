@@ -2,24 +2,24 @@
 //!
 //! [`FileMaps`] opens files ([`PushdownFile`]) and keeps their maps at the target; a
 //! [`PushdownReader`] runs chains over them ([`PushdownReader::read_pushdown`], the papers' call):
-//! at the target while the maps hold, and otherwise on this machine, with the same function and the
-//! same answer: on an io_uring where there is no target, and over plain reads. What is guaranteed is in docs/files.md.
+//! at the target while the maps hold, and otherwise on this machine, with the same function and the same answer: on an
+//! io_uring if there is no target, and otherwise over plain reads. docs/files.md states the guarantees.
 //!
 //! # How it works
 //! - `nvme`: a namespace of this machine in place of a target.
 //! - `kernel`: the target of a file, found from the kernel's own NVMe/TCP host.
-//! - `device`, `placement`, `extents`, `layout`: where a file lies in the namespace, from sysfs, tables of volumes
-//!   (`device_mapper`) and FIEMAP, and what tells whether it still does.
-//! - `lease`, `leased_file`: with a read lease, who wants to change a file waits for the chains that read it.
-//! - `access`, `open_page`: how a file is opened, and kept without a descriptor.
-//! - `mapped_file`, `file`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
-//! - `maps`, `shared`, `keeper`: all files, and the thread that maps them and gives leases back;
-//!   `grants`: that thread where the grant daemon does so.
-//! - `call`, `function`: what a chain is asked for.
-//! - `reader`, `chains`, `flights`: the states of chains from the call to the answer, and the files of
-//!   those that start together.
-//! - `executor`: what runs chains: `target`, `local` (direct reads, and NVMe commands by
-//!   passthrough), `fall_back` (plain reads, by `plain_chain`).
+//! - `device`, `placement`, `extents`, `layout`: where a file lies in the namespace, from sysfs, device-mapper tables
+//!   (`device_mapper`) and FIEMAP, and whether that has changed.
+//! - `lease`, `leased_file`: read leases, which make a writer of a file wait for the chains that read it.
+//! - `access`, `open_page`: how a file is opened, and kept open without a descriptor.
+//! - `mapped_file`, `file`: a file with its map, and BPF-oF's algorithms 1 and 2, run before and after each chain.
+//! - `maps`, `shared`, `keeper`: the files of an association, and the thread that maps them and
+//!   releases leases; `grants`: that thread if the grant daemon makes the maps.
+//! - `call`, `function`: the parameters of a chain and its result.
+//! - `reader`, `chains`, `flights`: the states of chains from the call to the answer, and the pinned files of chains
+//!   that start together.
+//! - `executor`: the trait of what runs chains: `target`, `local` (direct reads, or NVMe
+//!   passthrough commands), `fall_back` (plain reads, by `plain_chain`).
 //! - `target_lane`, `shared_lanes`: the connections of readers, their own or one for each processor.
 //! - `batch_read`: reads without a function.
 //! - `sys`: the system calls.

@@ -1,4 +1,4 @@
-//! An NVMe namespace of this machine, by its character device.
+//! An NVMe namespace of this machine, accessed through its character device.
 
 use super::error::MapRefusal;
 use crate::NamespaceInfo;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A namespace that chains read by NVMe commands of their own
+/// A namespace that chains read by NVMe commands from user space
 /// ([`FileMaps::passthrough`](super::FileMaps::passthrough)).
 #[derive(Debug)]
 pub struct NvmeNamespace {
@@ -18,8 +18,8 @@ pub struct NvmeNamespace {
 }
 
 impl NvmeNamespace {
-    /// The namespace with this character device, `/dev/ngXnY`. Who may read that device may read
-    /// the whole namespace.
+    /// The namespace with this character device, `/dev/ngXnY`. Read access to this device is read
+    /// access to the whole namespace.
     ///
     /// # Errors
     /// The device cannot be opened, is no NVMe namespace, or has blocks with metadata.
@@ -34,13 +34,13 @@ impl NvmeNamespace {
         Ok(Self { device: Arc::new(device), info })
     }
 
-    /// What the controller says of it.
+    /// The namespace's data from Identify Namespace.
     #[must_use]
     pub const fn info(&self) -> NamespaceInfo {
         self.info
     }
 
-    /// Whether `file` is this device: the whole namespace.
+    /// Whether `file` is this device, and so stands for the whole namespace.
     pub(crate) fn is(&self, file: &File) -> bool {
         number(file).is_some_and(|found| self.number() == Some(found))
     }

@@ -1,4 +1,4 @@
-//! An open file that takes no descriptor.
+//! Keeps a file open without a descriptor.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -9,16 +9,16 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maps of memory that a process may have, if the kernel does not say.
+/// Memory mappings that a process may have, if the kernel's limit cannot be read.
 const MAPS_MAX: usize = 65_530;
-/// Descriptors above this make the kernel's table of them large.
+/// Higher descriptor numbers would make the kernel's descriptor table large.
 const NUMBERS_MAX: usize = 16_384;
 
-/// Pages that this process has.
+/// Number of pages that this process has.
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps an open file, and so its inode and a lease that was taken by it, after its descriptor is closed: a
-/// mapping of one page counts as a use of the open file, mmap(2). Nobody can access the page.
+/// Keeps an open file, and so its inode and a lease that was taken by it, after its descriptor is closed: a mapping of
+/// one page counts as a use of the open file, mmap(2). The page allows no access.
 #[derive(Debug)]
 pub(crate) struct OpenPage(*mut c_void);
 
@@ -29,7 +29,7 @@ unsafe impl Sync for OpenPage {}
 
 impl OpenPage {
     /// # Errors
-    /// The kernel's; `OutOfMemory` when half of the maps that the process may have are such pages.
+    /// The kernel's; `OutOfMemory` if half of the process's memory mappings are such pages already.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         if PAGES.fetch_add(1, Ordering::Relaxed) >= maps_max() / 2 {
             PAGES.fetch_sub(1, Ordering::Relaxed);
@@ -44,8 +44,7 @@ impl OpenPage {
             return Err(io::Error::last_os_error());
         }
         let page = Self(page);
-        // A process that is forked would keep the lease.
-        // SAFETY: the mapping is ours.
+        // A forked child would otherwise keep the lease. SAFETY: the mapping is ours.
         match unsafe { libc::madvise(page.0, 1, libc::MADV_DONTFORK) } {
             0 => Ok(page),
             _ => Err(io::Error::last_os_error()),
@@ -69,8 +68,8 @@ fn maps_max() -> usize {
     })
 }
 
-/// The same open file by a descriptor of another number: such numbers are given out in turn, so that few
-/// leases have the same although their descriptors are closed.
+/// Moves the open file to another descriptor number. Numbers are assigned in turn, so that few leases share the same
+/// number even though their descriptors are closed.
 pub(crate) fn renumbered(file: File) -> File {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let numbers = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -81,7 +80,7 @@ pub(crate) fn renumbered(file: File) -> File {
     if number < 0 {
         return file;
     }
-    // SAFETY: the kernel has just made it, for us alone.
+    // SAFETY: the kernel has just created it for this call, so no other code owns it.
     unsafe { File::from_raw_fd(number) }
 }
 

@@ -1,4 +1,4 @@
-//! Where the bytes of a block device lie in a namespace: from one place on, or as the tables of volumes say.
+//! Where the bytes of a block device lie in a namespace: contiguously, or according to the tables of volumes.
 
 use super::device_mapper::{Control, Target};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Where a block device lies in the namespace.
 #[derive(Clone, Debug)]
 pub(crate) enum Placement {
-    /// All of it, from this byte on.
+    /// Contiguously, from this byte on.
     At(u64),
     /// A volume, or a partition of one.
     Volume(Arc<Volume>),
@@ -16,25 +16,25 @@ pub(crate) enum Placement {
 #[derive(Debug)]
 pub(crate) struct Volume {
     layer: Layer,
-    /// The tables that say so, by the numbers of their devices.
+    /// The tables from which the layer was derived, by device number.
     tables: Vec<(u64, Vec<Target>)>,
     control: Arc<Control>,
 }
 
-/// A device of those between a file system and the namespace.
+/// A device between a file system and the namespace.
 #[derive(Debug)]
 pub(super) enum Layer {
-    /// Its bytes are in the namespace, from this one on.
+    /// Its bytes lie in the namespace, from this byte on.
     At(u64),
-    /// They are elsewhere, or not there as they are read, for this reason.
+    /// Its bytes are elsewhere, or stored transformed, for this reason.
     Elsewhere(String),
-    /// Those from this one on of the layer below.
+    /// The bytes of the layer below, from this byte on.
     Part(u64, Box<Layer>),
     /// A volume, by its segments.
     Mapped(Vec<Segment>),
 }
 
-/// A part of a volume, in bytes: chunks, from each of the stripes in turn.
+/// A part of a volume, in bytes: chunks, taken from each of the stripes in turn.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) start: u64,
@@ -57,7 +57,7 @@ impl Placement {
     /// Calls `take` with the place in the namespace, and the length, of each piece of these bytes.
     ///
     /// # Errors
-    /// Why some of them are not in the namespace.
+    /// Why some of the bytes are not in the namespace.
     pub(crate) fn each(
         &self,
         offset: u64,
@@ -70,7 +70,7 @@ impl Placement {
         }
     }
 
-    /// The place of its first byte, if all of it lies in a row.
+    /// The place of its first byte, if it lies contiguously.
     pub(crate) const fn base(&self) -> Option<u64> {
         match self {
             Self::At(base) => Some(*base),
@@ -78,7 +78,7 @@ impl Placement {
         }
     }
 
-    /// Whether it is as it was: no volume has another table. A system call for each.
+    /// Whether no volume's table has changed. Costs a system call for each volume.
     pub(crate) fn holds(&self) -> bool {
         let Self::Volume(volume) = self else { return true };
         let is_same = |(device, table): &(u64, Vec<Target>)| {
@@ -96,7 +96,7 @@ impl Layer {
         take: &mut dyn FnMut(u64, u64),
     ) -> Result<(), String> {
         match self {
-            // What does not fit is behind any namespace.
+            // An offset that overflows is beyond any namespace.
             Self::At(base) => take(base.saturating_add(offset), length),
             Self::Elsewhere(why) => return Err(why.clone()),
             Self::Part(start, below) => {
@@ -109,7 +109,7 @@ impl Layer {
                     let segment = after.checked_sub(1).and_then(|index| segments.get(index));
                     let segment = segment.filter(|segment| at - segment.start < segment.length);
                     let segment =
-                        segment.ok_or_else(|| format!("the volume has nothing at byte {at}"))?;
+                        segment.ok_or_else(|| format!("the volume has no segment at byte {at}"))?;
                     at += segment.piece(at, end - at, take)?;
                 }
             }
@@ -119,7 +119,8 @@ impl Layer {
 }
 
 impl Segment {
-    /// What lies in a row from byte `at` of the volume on, of `most` bytes; their number.
+    /// Passes the contiguous piece from byte `at` of the volume on, of at most `most` bytes, to `take`. Returns its
+    /// length.
     fn piece(&self, at: u64, most: u64, take: &mut dyn FnMut(u64, u64)) -> Result<u64, String> {
         let within = at - self.start;
         let (index, into) = (within / self.chunk, within % self.chunk);
@@ -172,13 +173,15 @@ mod tests {
         assert_eq!(pieces(&volume, 8191, 1), Ok(vec![(50_000 + 2047, 1)]));
         assert_eq!(pieces(&volume, 8191, 2), Err("another disk".to_owned()));
         assert!(pieces(&volume, 12_287, 2).is_err_and(|why| why == "another disk"));
-        assert!(pieces(&volume, 12_288, 1).is_err_and(|why| why.contains("nothing at byte 12288")));
+        assert!(
+            pieces(&volume, 12_288, 1).is_err_and(|why| why.contains("no segment at byte 12288"))
+        );
         assert_eq!(pieces(&part(1000, volume), 3096, 4), Ok(vec![(512, 4)]));
         assert_eq!(pieces(&Layer::At(u64::MAX), 1, 2), Ok(vec![(u64::MAX, 2)]));
     }
 
     proptest! {
-        /// Whatever the stripes are, each byte of the pieces is where the kernel's rule has it.
+        /// For any stripes, each byte of the pieces is where the kernel's rule puts it.
         #[test]
         fn stripes_are_the_kernels(
             count in 1_u64..5, chunk in 1_u64..9, rows in 1_u64..6, offset in 0_u64..200, length in 1_u64..200,

@@ -1,4 +1,4 @@
-//! One chain on this machine over whatever can be read: the same engine and function as at a target.
+//! Runs one chain on this machine over any readable source, with the same engine and function as at a target.
 
 use super::call::FirstRead;
 use super::function::StorageFunction;
@@ -8,23 +8,23 @@ use bpfof_chain::{
 };
 use bpfof_function::abi;
 
-/// Each file is a stretch of a make-believe namespace, as long as this power of two.
+/// Each file is a range of an imaginary namespace, of two to the power of this many bytes.
 const FILE_SHIFT: u32 = 58;
-/// The make-believe namespace.
+/// Id of the imaginary namespace.
 const NAMESPACE: u32 = 1;
-/// All stretches together.
+/// Size of all ranges together.
 const NAMESPACE_BYTES: u64 = (abi::MAX_READS as u64) << FILE_SHIFT;
-/// Reads are not rounded out: bytes that nobody asked for may vanish from a file meanwhile. So a hop
-/// may read a little more here than at a target before it is refused.
+/// Reads are not rounded out to blocks, because the file may be cut within the additional bytes meanwhile. So a hop may
+/// read slightly more than at a target before it is refused.
 const BLOCK_BYTES: u32 = 1;
-/// The one version of the maps here: nothing compares it.
+/// The version of all maps: they never change.
 const VERSION: u64 = 1;
 
-/// Runs chains, each to its end, by reads that its user does.
+/// Runs chains, each to its end. The caller does the reads.
 #[derive(Debug)]
 pub struct PlainChains {
     engine: Engine,
-    /// The maps of files of these lengths, which those of the next chain may have as well.
+    /// The maps of the last chain's files, reused if the files of the next chain have the same `lengths`.
     maps: Tables,
     files: Vec<FileVersion>,
     lengths: Vec<u64>,
@@ -32,12 +32,12 @@ pub struct PlainChains {
     next: Vec<DeviceRead>,
 }
 
-/// What a chain begins with.
+/// The parameters of a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainCall<'a> {
-    /// What is run on each block.
+    /// The function that is run on each block.
     pub function: &'a StorageFunction,
-    /// Where it begins.
+    /// The first read.
     pub first_read: FirstRead,
     /// The argument: the first bytes of scratch. The rest is zero.
     pub scratch: &'a [u8],
@@ -47,7 +47,7 @@ pub struct PlainCall<'a> {
     pub answer_max_bytes: u32,
 }
 
-/// A read that a chain asks for.
+/// A read that a chain requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainRead {
     /// The hop that it belongs to, from 0.
@@ -58,23 +58,23 @@ pub struct PlainRead {
     pub offset_bytes: u64,
 }
 
-/// How a chain ended.
+/// Statistics of a chain that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainDone {
-    /// Hops that it made.
+    /// Number of hops.
     pub hops: u32,
-    /// What its calls cost, in units of processor time (docs/tenants.md).
+    /// Cost of its function calls, in units of processor time (docs/tenants.md).
     pub cost_units: u64,
 }
 
-/// Why there is no answer.
+/// Why a chain failed.
 #[derive(Debug)]
 pub enum PlainError<E> {
     /// The file with this index is longer than a chain can read.
     TooLong(usize),
     /// A read failed.
     Read(E),
-    /// The chain failed, after so many hops.
+    /// The chain failed after this number of hops.
     Chain(ChainError, u32),
 }
 
@@ -93,8 +93,8 @@ impl Default for PlainChains {
 }
 
 impl PlainChains {
-    /// Runs one chain over files of these `lengths` in bytes, at most 16; puts the answer into `answer`.
-    /// `read` fills the buffer from the place in the file, which is within its length.
+    /// Runs one chain over at most 16 files of these `lengths` in bytes; puts the answer into `answer`. `read` must
+    /// fill the buffer from the given place, which is within the file's length.
     ///
     /// # Errors
     /// See [`PlainError`].
@@ -137,7 +137,7 @@ impl PlainChains {
     /// Makes the maps of files of these lengths.
     ///
     /// # Errors
-    /// The index of one that is too long.
+    /// The index of a file that is too long.
     fn map(&mut self, lengths: &[u64]) -> Result<(), usize> {
         self.lengths.clear();
         self.files.clear();
@@ -195,7 +195,7 @@ impl PlainChains {
     }
 }
 
-/// A file of `length` bytes as a whole, in the stretch that is its own. None if it is too long.
+/// The map of a whole file of `length` bytes, in its own range of the namespace. None if it is too long.
 fn map(index: usize, length: u64) -> Option<FileMap> {
     let device_offset = (index as u64) << FILE_SHIFT;
     let extent = Extent { file_offset: 0, device_offset, length };

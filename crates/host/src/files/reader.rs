@@ -1,5 +1,5 @@
-//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here: by the
-//! local executor where there is no target, and by the fall-back.
+//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise on this
+//! machine: in the local executor if there is no target, or in the fall-back.
 
 use super::batch_read::{Batch, Exchanged, FileRead};
 use super::call::{
@@ -24,12 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Longest wait for the target while a chain waits for its maps too.
+/// Longest wait for the target while a chain also waits for its maps.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Longest wait of a blocking call before it looks around.
+/// Longest single wait of a blocking call.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Why a chain can only run over plain reads, for a policy without them.
+/// The error if a chain can only run over plain reads and the policy forbids these.
 const NO_EXECUTOR: &str =
     "there is no target, or files and function are not of the reader's FileMaps";
 
@@ -39,27 +39,26 @@ pub struct PushdownReader {
     shared: Arc<Shared>,
     policy: Policy,
     chains: Chains,
-    /// Of chains that are about to start; kept so that nothing is allocated for them.
+    /// Numbers of chains that are about to start; reused so that no call allocates.
     numbers: Vec<usize>,
     members: Vec<Member>,
-    /// Where chains run if there is a target.
+    /// Runs chains if there is a target.
     target: Option<AtTarget>,
-    /// And if there is none: direct reads, or NVMe commands where the namespace is of this machine.
+    /// Runs chains if there is no target: by direct reads, or by NVMe commands to a namespace of this machine.
     local: Option<Box<dyn ChainExecutor>>,
-    /// Where those chains run that the others cannot run.
+    /// Runs the chains that the other executors cannot run.
     fall_back: FallBack,
-    /// Of reads without a function.
+    /// State of reads without a function.
     batch: Batch,
-    /// Bytes sent and received on lanes that are gone.
+    /// Bytes sent and received on lanes that were given up.
     past_traffic: (u64, u64),
-    /// The lane that it shared with others is gone, and another may be taken from this time on.
+    /// After a shared lane was lost: the earliest time to take another one.
     next_lane: Option<Instant>,
 }
 
 impl PushdownReader {
-    /// A reader of the files of `maps`, on a lane of its own, or one of those that readers share
-    /// ([`FileMaps::share_lanes`]); without a target, on an io_uring of its own where the kernel and the
-    /// policy allow it.
+    /// A reader of the files of `maps`, on a lane of its own or a shared one ([`FileMaps::share_lanes`]); without a
+    /// target, on an io_uring of its own if the kernel and the policy allow it.
     ///
     /// # Errors
     /// Those of [`Controller::open_lane`](crate::Controller::open_lane).
@@ -82,8 +81,8 @@ impl PushdownReader {
         })
     }
 
-    /// Runs one chain: `scratch` has the argument before and the answer after, which may be as
-    /// long as scratch by default is, 4096 bytes. On an error it is empty.
+    /// Runs one chain: `scratch` holds the argument before and the answer afterwards. The answer
+    /// may have up to 4096 bytes, the default size of scratch. On an error `scratch` is empty.
     ///
     /// # Errors
     /// [`ReadError`]; [`ReadError::Request`] also while submitted chains have not ended.
@@ -121,17 +120,17 @@ impl PushdownReader {
         end.unwrap_or(Err(ReadError::Request("a chain without an end")))
     }
 
-    /// Whether it has a connection to a target, and somebody keeps the maps there. Of its own, one that was lost is
-    /// not made again: what is read is read on this machine from then on. Of those that readers share
-    /// ([`FileMaps::share_lanes`]), it takes another after some seconds, as long as the association is there.
+    /// Whether it has a connection to a target, and the keeper still maintains the maps there. A lost lane of its own
+    /// is not reconnected: from then on everything is read on this machine. After the loss of a shared lane
+    /// ([`FileMaps::share_lanes`]) it takes another one after some seconds, as long as the association exists.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.target.as_ref().is_some_and(|target| target.lane.is_connected())
             && self.shared.is_kept()
     }
 
-    /// Bytes sent to the target and received from it so far, without TCP and IP headers. On a lane that is
-    /// shared a reader exchanges bytes of others, too, and others its own: each byte is one reader's.
+    /// Bytes sent to the target and received from it so far, without TCP and IP headers. On a shared lane a reader also
+    /// transfers bytes of other readers, and other readers its bytes: each byte is counted for one reader.
     #[must_use]
     pub fn traffic(&self) -> (u64, u64) {
         let (sent, received) = self.past_traffic;
@@ -142,7 +141,7 @@ impl PushdownReader {
         })
     }
 
-    /// The connection is lost, and its requests were all reported: what follows runs here.
+    /// Gives up a lost connection whose requests have all been reported: later chains run on this machine.
     fn give_up_lane(&mut self) {
         self.past_traffic = self.traffic();
         let lost = self.target.take();
@@ -150,9 +149,9 @@ impl PushdownReader {
         self.next_lane = was_shared.then(|| Instant::now() + RETRY);
     }
 
-    /// Takes another lane in the place of a shared one that is gone, if it is time.
+    /// Replaces a lost shared lane by another one, if that is due.
     fn take_lane(&mut self) {
-        // Another one of those that share it may have found out that it is lost, while this one had nothing in flight.
+        // Another reader may have detected that the lane is lost while this reader had nothing in flight.
         let is_gone = |target: &AtTarget| {
             matches!(target.lane, TargetLane::Shared(..))
                 && !target.lane.is_connected()
@@ -170,14 +169,14 @@ impl PushdownReader {
         self.next_lane = self.next_lane.filter(|_| self.target.is_none());
     }
 
-    /// Chains submitted that have not ended.
+    /// Number of submitted chains that have not ended.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.chains.in_flight()
     }
 
-    /// Begins a chain; its completion, from [`wait`](Self::wait), carries `tag`. It leaves for the
-    /// target with the next `wait`.
+    /// Begins a chain; its completion, from [`wait`](Self::wait), carries `tag`. The next `wait`
+    /// sends it to the target.
     ///
     /// # Errors
     /// [`ReadError::Request`] for a call that makes no sense. A full lane is no error: the chain
@@ -191,12 +190,12 @@ impl PushdownReader {
     }
 
     /// Begins chains over the same files with the same function. Each ends as if it had been submitted
-    /// alone; the completion of the first carries `first_tag`, and each further one the next number.
-    /// Where the target can, they leave as Pushdown Vectors and cost it, the network and this machine
+    /// alone; the completion of the first carries `first_tag`, and each further one the next number. If the target
+    /// supports Pushdown Vectors, the chains are sent as such, which costs the target, the network and this machine
     /// less.
     ///
     /// # Errors
-    /// [`ReadError::Request`] if the call makes no sense for one of them; none has begun then.
+    /// [`ReadError::Request`] if the call makes no sense for one of the chains; then none has begun.
     pub fn submit_many(
         &mut self,
         first_tag: u64,
@@ -205,7 +204,7 @@ impl PushdownReader {
         self.submit_tagged(first_tag.., call)
     }
 
-    /// The same with tags of the caller's choice, one for each chain; those without one are not begun.
+    /// The same with tags of the caller's choice, one for each chain; chains without a tag are not begun.
     ///
     /// # Errors
     /// Those of [`submit_many`](Self::submit_many).
@@ -228,12 +227,12 @@ impl PushdownReader {
         Ok(())
     }
 
-    /// Runs chains over the same files with the same function and waits for all of them. `on_done` gets
-    /// the end of each, in any order, with its index in the call as the tag.
+    /// Runs chains over the same files with the same function and waits for all of them. `on_done` gets the end of
+    /// each, in any order, with the chain's index in the call as the tag.
     ///
     /// # Errors
-    /// [`ReadError::Request`] for a call that makes no sense, and while submitted chains have not ended.
-    /// What ends a single chain is told to `on_done`.
+    /// [`ReadError::Request`] for a call that makes no sense, and while submitted chains have not ended. Errors of
+    /// single chains are reported to `on_done`.
     pub fn read_pushdown_many(
         &mut self,
         call: &ReadPushdownMany<'_>,
@@ -249,21 +248,20 @@ impl PushdownReader {
         Ok(())
     }
 
-    /// Reads files as they are: at the target, all in one round trip, if the maps hold all the
-    /// time, and otherwise on this machine. Each sees what a `pread` at some moment during the
-    /// call would have seen.
+    /// Reads files without a function: at the target, all in one round trip, if the maps hold all
+    /// the time, and otherwise on this machine. Each read returns the bytes that a `pread` at some
+    /// moment during the call would have returned.
     ///
     /// # Errors
-    /// [`ReadError::Request`] while submitted chains have not ended; [`ReadError::Plain`] if a file
-    /// cannot be read here either. If the policy forbids that and there is a target, or a drive, why it is not
-    /// read there: [`ReadError::Stale`], [`ReadError::Target`], or [`ReadError::Request`] where no connection is
-    /// left or none can do it. What was read is then undefined.
+    /// [`ReadError::Request`] while submitted chains have not ended; [`ReadError::Plain`] if a file cannot be read on
+    /// this machine either. If the policy forbids plain reads and there is a target or drive, the reason why it did not
+    /// do the read: [`ReadError::Stale`], [`ReadError::Target`], or [`ReadError::Request`] if there is no connection,
+    /// or only one that runs nothing but chains. The contents of the buffers are then undefined.
     pub fn read_files(&mut self, reads: &mut [FileRead<'_>]) -> Result<(), ReadError> {
         self.read_files_until(reads, None)
     }
 
-    /// The same, but the target is waited for until `end` at most. A lane that is not shared is given up
-    /// when that has come.
+    /// The same, but waits for the target until `end` at most. At a timeout, a lane that is not shared is given up.
     ///
     /// # Errors
     /// [`ReadError::TimedOut`]; those of [`read_files`](Self::read_files).
@@ -287,13 +285,13 @@ impl PushdownReader {
                 return Err(ReadError::TimedOut);
             }
         }
-        // Where there is no target, none is passed by.
+        // Without a target, plain reads are not a fall-back, so the policy does not forbid them.
         self.batch.complete(reads, self.policy.fall_back || self.shared.remote.is_none())
     }
 
-    /// Sends what was submitted, and waits until a chain has ended or `timeout` passed. Chains
-    /// that fall back run in this call. Returns how many have ended. Connecting again may take longer, as
-    /// [`Lane::wait`](crate::Lane::wait) says.
+    /// Sends what was submitted, and waits until a chain has ended or `timeout` passed. Chains that fall back run in
+    /// this call. Returns how many have ended. Reconnecting may take longer than `timeout`: see
+    /// [`Lane::wait`](crate::Lane::wait).
     pub fn wait(
         &mut self,
         timeout: Duration,
@@ -304,7 +302,7 @@ impl PushdownReader {
             && timeout >= PATIENT
             && self.executor().is_some_and(|executor| executor.ends_one())
         {
-            // Nothing else waits. Without a look at the time, which costs as much as the rest of this.
+            // No other chain waits. Skips reading the clock, which costs as much as the rest of this function.
             self.receive(timeout, on_done);
             if self.in_flight() < before {
                 return before - self.in_flight();
@@ -330,12 +328,12 @@ impl PushdownReader {
         }
     }
 
-    /// What chains run in, if anything but plain reads.
+    /// The executor of chains, unless that is the fall-back.
     fn executor(&mut self) -> Option<&mut dyn ChainExecutor> {
         either(&mut self.target, &mut self.local)
     }
 
-    /// Starts chains that have waited long enough, and as many as there is room for.
+    /// Starts chains whose wait for maps or pause is over, and then as many of those that wait for room as possible.
     fn start_due(&mut self) {
         let due = self.chains.take_due(self.shared.is_kept());
         let mut left = &due[..];
@@ -356,8 +354,8 @@ impl PushdownReader {
         self.numbers = numbers;
     }
 
-    /// Chains of one call leave for their executor, as many as can together; or they wait, or fall back.
-    /// False if there is no room for some.
+    /// Starts chains of one call in their executor, as many as possible together; the others wait, or fall back. False
+    /// if the executor has no room for some of them.
     fn start(&mut self, numbers: &[usize]) -> bool {
         let most = self.executor().map_or(usize::MAX, |executor| executor.together_max());
         let mut left = numbers;
@@ -373,14 +371,14 @@ impl PushdownReader {
         true
     }
 
-    /// The same with the first of these chains. Of how many it is settled where they are; 0 if there is
-    /// no room.
+    /// The same for the first of these chains. Returns the number of chains that have started, wait, fall back or have
+    /// failed; 0 if there is no room.
     fn start_first(&mut self, numbers: &[usize]) -> usize {
         self.take_lane();
         let Self { chains, target, local, shared, policy, members, .. } = self;
         let call = chains.call(numbers, members);
         let (Some(call), Some(first)) = (call, members.first()) else { return numbers.len() };
-        // Numbers of files mean something in one association only, and so do a function's maps.
+        // File ids and a function's maps belong to one association.
         let is_ours = || shared.is_kept() && call.files.iter().all(|file| file.is_of(shared));
         let executor = either(target, local).filter(|executor| {
             let at_target = executor.place() == Executor::Target;
@@ -415,10 +413,10 @@ impl PushdownReader {
         }
     }
 
-    /// Takes what the executor has ended.
+    /// Receives the chains that the executor has ended.
     fn receive(&mut self, timeout: Duration, on_done: &mut dyn FnMut(ReadCompletion<'_>)) {
         let Self { chains, target, local, policy, .. } = self;
-        // A target's connection may be full of others' requests.
+        // A shared lane may be full of other readers' requests.
         let has_work = |executor: &&mut dyn ChainExecutor| {
             executor.in_flight() > 0 || chains.wants_room() && executor.place() == Executor::Target
         };
@@ -433,7 +431,7 @@ impl PushdownReader {
             chains.ended(number, end, place, policy, on_done);
         });
         if let Err(Broken(why)) = turned {
-            log::warn!("chains run by plain reads from now on: {why}");
+            log::warn!("chains run over plain reads from now on: {why}");
             self.give_up_lane();
             self.local = None;
             self.chains.abandon();
@@ -448,7 +446,7 @@ impl PushdownReader {
             if let Some(call) = chains.call(&[number], members)
                 && let Some(first) = members.first()
             {
-                // It takes each chain, and does not break.
+                // The fall-back accepts every chain, and cannot fail.
                 let _ = fall_back.start(&Run { call: &call, first: *first, members }, &[]);
             }
         }
@@ -467,7 +465,7 @@ impl Drop for PushdownReader {
     }
 }
 
-/// The one of the two that there is.
+/// The executor that the reader has, if any: the target if there is one.
 fn either<'a>(
     target: &'a mut Option<AtTarget>,
     local: &'a mut Option<Box<dyn ChainExecutor>>,
@@ -478,12 +476,12 @@ fn either<'a>(
     }
 }
 
-/// An executor on an io_uring of this machine, where the kernel allows it; None with a target.
+/// An executor on an io_uring of this machine, if the kernel allows it; None with a target.
 fn local(shared: &Arc<Shared>) -> Option<Box<dyn ChainExecutor>> {
     let made = match Passthrough::new(shared) {
         Some(passthrough) => passthrough.map(|made| Box::new(made) as Box<dyn ChainExecutor>),
         None if shared.remote.is_none() => Local::new().map(|made| Box::new(made) as _),
         None => return None,
     };
-    made.map_err(|error| log::info!("chains run by plain reads: {error}")).ok()
+    made.map_err(|error| log::info!("chains run over plain reads: {error}")).ok()
 }

@@ -1,4 +1,4 @@
-//! What files, readers and the keeper share.
+//! State shared by files, readers and the keeper.
 
 use super::device::NamespaceDevice;
 use super::mapped_file::MappedFile;
@@ -14,30 +14,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long chains wait for a path to the target before they run here, if there are several and none is
-/// usable.
+/// With several paths, how long chains wait for a usable path to the target before they run on this machine.
 const PATH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What runs the chains of files that have maps.
+/// Where chains over mapped files run, and how maps get there.
 #[derive(Debug)]
 pub(crate) enum Server {
     /// A target.
     Target(Box<Mutex<Controller>>, Place),
-    /// Readers themselves, by a namespace of this machine.
+    /// Readers run the chains themselves, on a namespace of this machine.
     Namespace(NvmeNamespace, Place),
-    /// A target, to which the grant daemon gives the maps; and what ends the connection to the daemon without a
-    /// wait for its answer.
+    /// A target, to which the grant daemon sends the maps; and a handle that ends the connection to the daemon without
+    /// waiting for its answer.
     Grants(Box<Mutex<GrantClient>>, Ender),
 }
 
-/// What a namespace is on this machine, for who makes maps.
+/// The namespace on this machine, as needed to make maps.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) device: NamespaceDevice,
-    /// The subsystem whose namespace it is by the kernel's host, if that has connected it; None where it is the
-    /// namespace in any case.
+    /// The target's subsystem, to recognise the kernel's disk of another of its namespaces; None if `device` is
+    /// compared in any case.
     pub(crate) nqn: Option<String>,
-    /// Extents of a file that is mapped, at most.
+    /// Most extents of a mapped file.
     pub(crate) extents_max: usize,
 }
 
@@ -46,12 +45,12 @@ pub(crate) struct Place {
 pub(crate) struct Remote {
     pub(crate) server: Server,
     pub(crate) info: NamespaceInfo,
-    /// What a target takes.
+    /// The target's limits on vectors.
     pub(crate) vectors: VectorLimits,
 }
 
 impl Remote {
-    /// That of the target, if this process has the association.
+    /// The target's controller, if this process has the association.
     pub(crate) fn controller(&self) -> Option<MutexGuard<'_, Controller>> {
         match &self.server {
             Server::Target(controller, _) => {
@@ -61,7 +60,7 @@ impl Remote {
         }
     }
 
-    /// The same, unless somebody uses it just now.
+    /// The same, unless another thread is using it.
     pub(crate) fn idle_controller(&self) -> Option<MutexGuard<'_, Controller>> {
         match &self.server {
             Server::Target(controller, _) => match controller.try_lock() {
@@ -73,7 +72,7 @@ impl Remote {
         }
     }
 
-    /// Whether it is a target, and this process has the association.
+    /// Whether this process has the association with a target.
     pub(crate) const fn is_target(&self) -> bool {
         matches!(self.server, Server::Target(..))
     }
@@ -83,7 +82,7 @@ impl Remote {
         matches!(self.server, Server::Grants(..))
     }
 
-    /// The connection to the grant daemon, if that has the association.
+    /// The connection to the grant daemon, if the daemon has the association.
     pub(crate) fn grants(&self) -> Option<MutexGuard<'_, GrantClient>> {
         match &self.server {
             Server::Grants(client, _) => {
@@ -93,7 +92,7 @@ impl Remote {
         }
     }
 
-    /// The namespace that readers read themselves.
+    /// The namespace of this machine that readers read themselves.
     pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
         match &self.server {
             Server::Namespace(namespace, _) => Some(namespace),
@@ -101,7 +100,7 @@ impl Remote {
         }
     }
 
-    /// Where this process finds the files that it maps; None if the grant daemon maps them.
+    /// The namespace's place on this machine; None if the grant daemon maps the files.
     pub(crate) const fn place(&self) -> Option<&Place> {
         match &self.server {
             Server::Target(_, place) | Server::Namespace(_, place) => Some(place),
@@ -110,7 +109,7 @@ impl Remote {
     }
 }
 
-/// What waits for the keeper.
+/// Work that waits for the keeper.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) refresh: Vec<Arc<MappedFile>>,
@@ -125,32 +124,32 @@ impl Queue {
     }
 }
 
-/// What files, readers and the keeper share.
+/// State shared by files, readers and the keeper.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) remote: Option<Remote>,
-    /// Tells associations apart.
+    /// Distinguishes associations.
     pub(crate) serial: u64,
     /// Whether versions are compared before and after chains.
     pub(crate) checks: bool,
     queue: Mutex<Queue>,
-    /// The keeper has looked at a file.
+    /// Signalled after the keeper has examined a file or checked leases.
     looked: Condvar,
     signal: OnceLock<BreakSignal>,
-    /// The keeper runs.
+    /// Whether the keeper runs.
     pub(crate) kept: AtomicBool,
-    /// The keeper knows all leases whose breaks began before, in the time of `lease`, in ns.
+    /// The keeper knows of all lease breaks that began before this time, in ns of [`now_ns`](super::lease::now_ns).
     seen_ns: AtomicU64,
     pub(crate) next_id: AtomicU32,
-    /// Those that readers share, if they do.
+    /// The lanes that readers share, if they do.
     pub(crate) lanes: OnceLock<SharedLanes>,
-    /// Lanes that the grant daemon has given, and nobody uses: it does not give as many as one likes.
+    /// Unused lanes from the grant daemon, kept for later readers because the daemon limits their number.
     pub(crate) idle_lanes: Mutex<Vec<Lane>>,
-    /// Readers that there are.
+    /// Number of readers.
     pub(crate) readers: AtomicUsize,
     /// Processors that this process may use.
     processors: usize,
-    /// Statuses for which chains run by plain reads, of which was told.
+    /// Statuses that made chains run by plain reads, and were logged.
     told: Mutex<Vec<Status>>,
 }
 
@@ -179,13 +178,13 @@ impl Shared {
     pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
         let Some(remote) = &self.remote else { return Ok(None) };
         if remote.is_granted() {
-            // The keeper may wait for the daemon.
+            // First an idle lane: the keeper may hold the client while it waits for the daemon.
             if let Some(idle) = self.idle_lanes().pop() {
                 return Ok(Some(idle));
             }
             return remote.grants().map(|mut client| client.lane()).transpose();
         }
-        // The keeper needs the controller, and other readers connect as well.
+        // Do not hold the controller while connecting: the keeper needs it, and other readers connect as well.
         let opener = remote.controller().map(|controller| controller.lane_opener());
         let lane = opener.map(|opener| opener.open()).transpose()?;
         Ok(lane.map(|mut lane| {
@@ -194,7 +193,7 @@ impl Shared {
         }))
     }
 
-    /// The same, for readers to share: chains of several that leave together are one command.
+    /// The same, for readers to share: chains of several readers that are sent together are one command.
     pub(crate) fn open_shared_lane(&self) -> Result<Option<SharedLane>, Error> {
         let Some((remote, lane)) = self.remote.as_ref().zip(self.open_lane()?) else {
             return Ok(None);
@@ -209,11 +208,11 @@ impl Shared {
     }
 
     pub(crate) fn set_signal(&self, signal: BreakSignal) {
-        // Set once, by the keeper as it starts.
+        // Cannot fail: only the keeper sets it, once, at its start.
         let _ = self.signal.set(signal);
     }
 
-    /// Wakes the keeper, if there still is one: the kernel gives its thread's number to others later.
+    /// Wakes the keeper, if it still runs: after its end the kernel may reuse its thread id.
     pub(crate) fn wake(&self) {
         if let Some(signal) = self.signal.get().filter(|_| self.is_kept()) {
             signal.wake();
@@ -234,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Keeps a lane of the grant daemon for the next reader; closes others.
+    /// Keeps a lane of the grant daemon for the next reader; closes other lanes.
     pub(crate) fn leave_lane(&self, lane: Lane) {
         let is_granted = self.remote.as_ref().is_some_and(Remote::is_granted);
         if is_granted && lane.is_connected() && lane.requests_in_flight() == 0 {
@@ -246,14 +245,14 @@ impl Shared {
         self.idle_lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who wait that the keeper has looked at a file, or for broken leases.
+    /// Wakes waiting threads after the keeper has examined a file, or checked for broken leases.
     pub(crate) fn tell(&self) {
         let _queue = self.queue();
         self.looked.notify_all();
     }
 
-    /// Waits until `done`, which is asked after each look of the keeper; false if `patience` ends
-    /// before.
+    /// Waits until `done` returns true; calls it after each [`tell`](Self::tell) of the keeper.
+    /// False if `patience` ends first.
     pub(crate) fn wait_until(&self, patience: Duration, done: &mut dyn FnMut() -> bool) -> bool {
         let end = deadline(patience);
         let mut queue = self.queue();
@@ -270,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the keeper has ended; false if `patience` ends before.
+    /// Waits until the keeper has ended; false if `patience` ends first.
     pub(crate) fn wait_ended(&self, patience: Duration) -> bool {
         self.wait_until(patience, &mut || !self.is_kept())
     }
@@ -279,26 +278,26 @@ impl Shared {
         self.seen_ns.load(Ordering::SeqCst)
     }
 
-    /// All leases whose breaks began before are known. Only the keeper calls it.
+    /// Publishes that all lease breaks that began before `before_ns` are known. Only the keeper calls it.
     pub(crate) fn saw(&self, before_ns: u64) {
         self.seen_ns.store(before_ns, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Waits until the keeper has looked for broken leases again, at most so long.
+    /// Wakes the keeper and waits until it has checked for broken leases, for at most `patience`.
     pub(crate) fn wait_seen(&self, patience: Duration) {
         let before = self.seen_ns();
         self.wake();
         self.wait_until(patience, &mut || self.seen_ns() != before);
     }
 
-    /// Whether readers, one for each thread, are more than processors: who spins while it waits
-    /// then keeps another from working.
+    /// Whether there are more readers, assumed to be one per thread, than processors: then a thread
+    /// that spins while it waits keeps another one from working.
     pub(crate) fn is_crowded(&self) -> bool {
         self.readers.load(Ordering::Relaxed) > self.processors
     }
 
-    /// Tells, once for each status, why what was to run there runs by plain reads.
+    /// Logs, once for each status, why chains run by plain reads instead of at the target.
     #[cold]
     pub(crate) fn tell_refusal(&self, error: &Error) {
         let Error::Command { source, .. } = error else { return };
@@ -306,12 +305,13 @@ impl Shared {
         if !told.iter().any(|status| status.same_code(source.status)) {
             told.push(source.status);
             log::warn!(
-                "chains run by plain reads, where that is allowed, because of this: {error}"
+                "chains run over plain reads, where the policy allows them, because of this error: \
+                 {error}"
             );
         }
     }
 
-    /// Whether maps are made and sent.
+    /// Whether the keeper makes and sends maps.
     pub(crate) fn is_kept(&self) -> bool {
         self.kept.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! The lanes that the readers of an association share: one for each processor that has needed one.
+//! The lanes that the readers of an association share: one for each processor on which a reader has needed one.
 
 use crate::{Error, SharedLane};
 use rustix::thread::sched_getcpu;
@@ -9,30 +9,32 @@ use std::time::{Duration, Instant};
 
 /// Most processors that have a lane of their own.
 const PLACES_MAX: usize = 1024;
-/// After this a lane that could not be connected is tried again, and a reader whose lane was lost takes another.
+/// Pause before connecting a lane is tried again after a failure, and before a reader whose lane was lost takes another
+/// one.
 pub(crate) const RETRY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
-/// Lanes by processors: threads of one processor do not wait for each other's turn with a lane, and an answer
-/// is received where its thread is.
+/// Lanes by processor: threads that run on different processors do not contend for a lane, and a thread receives its
+/// answers on its own processor.
 #[derive(Debug)]
 pub(crate) struct SharedLanes {
-    /// Processors are dealt out to these in turn.
+    /// Processor `n` uses the lane at `n` modulo their number.
     lanes: Mutex<Vec<Option<Arc<SharedLane>>>>,
     places: usize,
-    /// Who connects the first lane has it: how that ended for the last one that failed while others waited.
+    /// Locked while a thread connects the first lane. Holds the error of the last attempt that failed while other
+    /// threads waited.
     first: Mutex<Option<Arc<Error>>>,
-    /// Threads that want the first lane, and how many have failed while others waited.
+    /// Threads that want the first lane, and the number of attempts that failed while others waited.
     wanting: AtomicUsize,
     failures: AtomicU64,
-    /// A thread connects another one.
+    /// Whether a thread is connecting another lane.
     connects: AtomicBool,
-    /// When the next may be tried, in ns from `made` on.
+    /// When the next attempt may begin, in ns since `made`.
     next_try_ns: AtomicU64,
     made: Instant,
 }
 
 impl SharedLanes {
-    /// At most `lanes_max` lanes, of which none is connected.
+    /// Places for at most `lanes_max` lanes; none is connected yet.
     pub(crate) fn new(lanes_max: usize) -> Self {
         let places = lanes_max.clamp(1, PLACES_MAX);
         Self {
@@ -47,22 +49,22 @@ impl SharedLanes {
         }
     }
 
-    /// Where the lane is of the processor on which the caller runs.
+    /// The place of the lane for the processor on which the caller runs.
     pub(crate) fn place(&self) -> usize {
         sched_getcpu() % self.places
     }
 
-    /// The lane at a place, if it is connected: also one that nobody has used for long.
+    /// The lane at a place, if it is connected. Also detects the loss of a lane that has been idle for long.
     pub(crate) fn known(&self, place: usize) -> Option<Arc<SharedLane>> {
         let lane = self.lanes().get(place)?.clone();
         lane.filter(|lane| lane.look())
     }
 
-    /// A lane, and its place: the one at `place`, or else any that is connected. If none is, `open` connects
-    /// the first, which others wait for. None without a target.
+    /// A lane, and its place: the one at `place`, or else any connected lane. If there is none, `open` connects the
+    /// first lane, and other threads wait for that. None without a target.
     ///
     /// # Errors
-    /// Those of `open`; [`Error::Joined`] if another one's has failed, which this one or others waited for.
+    /// Those of `open`, as [`Error::Joined`] if several threads waited for the attempt.
     pub(crate) fn any(
         &self,
         place: usize,
@@ -77,7 +79,7 @@ impl SharedLanes {
         let lane = match self.find(place) {
             Some(found) => Ok(Some(found)),
             None => match &*first {
-                // What has just failed, perhaps only after long, is not tried for each that waits.
+                // An attempt has just failed, perhaps after a long timeout: do not repeat it for each waiting thread.
                 Some(error) if self.failures.load(Ordering::SeqCst) != before => {
                     Err(Error::Joined(Arc::clone(error)))
                 }
@@ -97,15 +99,15 @@ impl SharedLanes {
         })
     }
 
-    /// Whether the caller is to [connect](Self::connect) another lane, and to [say](Self::end) when that is over:
-    /// nobody else does, and none has failed just before.
+    /// Whether the caller should [connect](Self::connect) another lane and then call [`end`](Self::end): true if no
+    /// other thread is connecting one, and no attempt has failed recently.
     pub(crate) fn begin(&self) -> bool {
         let now_ns = self.now_ns();
         now_ns >= self.next_try_ns.load(Ordering::Relaxed)
             && !self.connects.swap(true, Ordering::Relaxed)
     }
 
-    /// Another may connect one.
+    /// Ends what [`begin`](Self::begin) began: another thread may connect a lane.
     pub(crate) fn end(&self) {
         self.connects.store(false, Ordering::Relaxed);
     }
@@ -113,7 +115,7 @@ impl SharedLanes {
     /// Connects the lane at a place.
     ///
     /// # Errors
-    /// Those of `open`. It is not to [begin](Self::begin) again for a while then.
+    /// Those of `open`. Then [`begin`](Self::begin) is false for [`RETRY`].
     pub(crate) fn connect(
         &self,
         place: usize,
@@ -131,12 +133,12 @@ impl SharedLanes {
         Ok(lane)
     }
 
-    /// One that is connected, rather that at `place`; and its place.
+    /// A connected lane, preferably the one at `place`, and its place.
     pub(crate) fn find(&self, place: usize) -> Option<(Arc<SharedLane>, usize)> {
         let places = iter::once(place).chain(0..self.places);
         let mut known = places.filter_map(|at| self.known(at).map(|lane| (lane, at)));
         let first = known.next()?;
-        // Rather one that does not wait for a path.
+        // Prefer a lane that does not wait for a path.
         if first.0.has_socket() {
             return Some(first);
         }
@@ -158,7 +160,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn who_waits_for_one_that_fails_fails_with_it() {
+    fn waiters_share_the_error_of_a_failed_attempt() {
         let lanes = SharedLanes::new(4);
         let (pause, tries) = (Duration::from_millis(200), AtomicUsize::new(0));
         let open = || {
@@ -175,7 +177,7 @@ mod tests {
         });
         let tried = tries.load(Ordering::SeqCst);
         assert!(tried <= 10, "{tried} of 20 have tried");
-        // Who comes later tries again, and nobody waits for it.
+        // A later caller tries again, alone, so its error is not shared.
         let before = tries.load(Ordering::SeqCst);
         let error = lanes.any(0, open).expect_err("it is silent");
         assert!(matches!(error, Error::NoPath { .. }), "{error:?}");

@@ -1,5 +1,5 @@
-//! System calls that no safe crate offers: FIEMAP, inode flags, sizes, write-back, read leases and the
-//! signals that tell of their breaks, and what signals threads of this library take.
+//! System calls that no safe crate offers: FIEMAP, inode flags, sizes, write-back, read leases and the signals of their
+//! breaks, and the signal masks of this library's threads.
 #![allow(unsafe_code)]
 
 use std::collections::HashSet;
@@ -57,7 +57,7 @@ struct FiemapPage {
     extents: [RawExtent; PAGE_EXTENTS],
 }
 
-/// Hands the extents of `file` from byte `start` on to `take`, as many as one call returns; their number.
+/// Passes the extents of `file` from byte `start` on to `take`, as many as one ioctl returns. Returns their number.
 pub(crate) fn fiemap(
     file: &File,
     start: u64,
@@ -112,7 +112,7 @@ pub(crate) fn length_bytes(file: &File) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// What a loop device is over.
+/// The backing file or device of a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoopFile {
     /// A device, by its number.
@@ -121,13 +121,13 @@ pub(crate) enum LoopFile {
     Inode { device: u64, inode: u64 },
 }
 
-/// What the loop device `node` is over.
+/// The backing file or device of the loop device `node`.
 pub(crate) fn loop_file(node: &File) -> io::Result<LoopFile> {
     // `struct loop_info64`, of which lo_device, lo_inode and lo_rdevice come first.
     let mut info = [0_u64; 29];
-    // SAFETY: the descriptor is open; the kernel writes a loop_info64, which is as long.
+    // SAFETY: the descriptor is open; the kernel writes a loop_info64, which has the same size.
     check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) })?;
-    // The kernel's encoding of device numbers is that of stat().
+    // The kernel encodes the device numbers as in stat().
     let [device, inode, number, ..] = info;
     Ok(if number != 0 { LoopFile::Device(number) } else { LoopFile::Inode { device, inode } })
 }
@@ -146,17 +146,16 @@ pub fn write_back(file: &File) -> io::Result<()> {
     check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, all) })
 }
 
-/// What a lease's file descriptor says of it.
+/// The state of a lease, asked through its file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseState {
-    /// It is held, and nobody wants to change the file.
+    /// It is held and not being broken.
     Held,
-    /// Somebody waits for it to be released, or it is gone.
+    /// It is being broken, or is gone.
     Broken,
 }
 
-/// Takes a read lease on `file`. A break sends the signal of [`BreakSignal`] to the calling thread,
-/// which must have made one.
+/// Takes a read lease on `file`. A break sends `signal` to the thread that made it.
 pub(crate) fn take_lease(file: &File, signal: &BreakSignal) -> io::Result<()> {
     let owner = [F_OWNER_TID, signal.thread];
     let fd = file.as_raw_fd();
@@ -170,7 +169,7 @@ pub(crate) fn take_lease(file: &File, signal: &BreakSignal) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) })
 }
 
-/// Releases the lease on `file`; who waits for that goes on.
+/// Releases the lease on `file`; blocked writers continue.
 pub(crate) fn release_lease(file: &File) -> io::Result<()> {
     // SAFETY: takes an int.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) })
@@ -183,7 +182,7 @@ pub(crate) fn lease_state(file: &File) -> LeaseState {
     if state == libc::F_RDLCK { LeaseState::Held } else { LeaseState::Broken }
 }
 
-/// A siginfo_t as the kernel makes it for a file: on 64-bit machines.
+/// A siginfo_t as the kernel fills it for file events, on 64-bit machines.
 #[repr(C)]
 struct SignalInfo {
     signal: c_int,
@@ -197,23 +196,23 @@ struct SignalInfo {
 
 const _: () = assert!(size_of::<SignalInfo>() >= size_of::<libc::siginfo_t>());
 
-/// Leases of which somebody waits for the release.
+/// Leases that are being broken.
 #[derive(Debug, Default)]
 pub(crate) struct Breaks {
-    /// Any may be: the kernel could not say of each.
+    /// Any lease may be: the kernel's signal queue has overflowed.
     all: bool,
-    /// Of the descriptors that they were taken by.
+    /// The numbers of the descriptors by which they were taken.
     numbers: HashSet<RawFd>,
 }
 
 impl Breaks {
-    /// Whether the lease that was taken by a descriptor of this number may be one.
+    /// Whether the lease that was taken by this descriptor number may be among them.
     pub(crate) fn may_have(&self, number: RawFd) -> bool {
         self.all || self.numbers.contains(&number)
     }
 }
 
-/// The signal by which the kernel tells one thread that a lease breaks, and by which other threads
+/// The signal by which the kernel notifies one thread of lease breaks, and by which other threads
 /// wake it. It is directed at that thread and blocked there, so no handler of the process sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct BreakSignal {
@@ -222,7 +221,8 @@ pub struct BreakSignal {
 }
 
 impl BreakSignal {
-    /// For the calling thread, which from now on must wait for it by its [`descriptor`](Self::descriptor).
+    /// Blocks the signal in the calling thread and directs it there. From now on the thread must wait for it, for
+    /// example by its [`descriptor`](Self::descriptor).
     ///
     /// # Errors
     /// The kernel's.
@@ -251,8 +251,8 @@ impl BreakSignal {
         set
     }
 
-    /// What is readable, to the thread that the signal is of, while a signal has come and was not
-    /// [taken](Self::take).
+    /// A descriptor that is readable, for the thread to which the signal is directed, while a
+    /// signal is pending that was not [taken](Self::take).
     ///
     /// # Errors
     /// The kernel's.
@@ -262,11 +262,11 @@ impl BreakSignal {
         let made =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         check(made)?;
-        // SAFETY: the kernel has just made it, for us alone.
+        // SAFETY: the kernel has just created it for this call, so no other code owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(made) })
     }
 
-    /// Takes the signals that have come, on the thread that they are of.
+    /// Takes the pending signals. Must be called on the thread to which they are directed.
     pub fn take(&self) {
         let set = Self::set(self.number);
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -276,38 +276,39 @@ impl BreakSignal {
         {}
     }
 
-    /// Sleeps until the signal comes or `timeout` is over. Adds what it says.
+    /// Sleeps until the signal comes or `timeout` is over. Adds the break that it reports to `breaks`.
     pub(crate) fn wait(&self, timeout: Duration, breaks: &mut Breaks) {
         self.receive(timeout, breaks);
     }
 
-    /// Adds what the signals say that have come, on the thread that they are of.
+    /// Takes the pending signals and adds the breaks that they report. Must be called on the thread to which they are
+    /// directed.
     pub(crate) fn receive_all(&self, breaks: &mut Breaks) {
         while self.receive(Duration::ZERO, breaks) {}
     }
 
-    /// Whether a signal came.
+    /// Waits for a signal and adds the break that it reports. Whether a signal came.
     fn receive(&self, timeout: Duration, breaks: &mut Breaks) -> bool {
         let set = Self::set(self.number);
         let timeout =
             libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
         let mut info = MaybeUninit::<SignalInfo>::zeroed();
         let place = info.as_mut_ptr().cast();
-        // SAFETY: set and timeout are initialised, and there is room for a siginfo_t. Failing (interrupted,
-        // timed out) is waking too.
+        // SAFETY: set and timeout are initialised, and there is room for a siginfo_t. On an error (interrupted, timed
+        // out) the caller simply wakes.
         let signal = unsafe { libc::sigtimedwait(&raw const set, place, &raw const timeout) };
         // SAFETY: it is plain integers, for which zero is a value.
         let info = unsafe { info.assume_init() };
         if signal == libc::SIGIO {
             breaks.all = true;
         } else if signal == self.number && info.code > 0 {
-            // The kernel's: those of other threads have a code below.
+            // Sent by the kernel: signals from other threads have a code of 0 or less.
             breaks.numbers.insert(info.descriptor);
         }
         signal > 0
     }
 
-    /// Wakes the thread, which has not ended.
+    /// Wakes the thread, which must not have ended.
     pub fn wake(&self) {
         let process = std::process::id().cast_signed();
         // SAFETY: takes no memory of ours.
@@ -315,12 +316,12 @@ impl BreakSignal {
     }
 }
 
-/// Signals by which the kernel tells a thread of what it has done itself.
+/// Signals by which the kernel reports a fault to the thread that caused it.
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Starts a thread that takes no signals but faults. Those that are sent to the process are the program's,
-/// which may have blocked them to wait for them.
+/// Starts a thread that blocks all signals but faults. Signals to the process belong to the program, which may have
+/// blocked them in its own threads to wait for them.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -338,7 +339,7 @@ pub(crate) fn spawn<T: Send + 'static>(
         return Err(io::Error::from_raw_os_error(error));
     }
     let thread = Builder::new().name(name.to_owned()).spawn(run);
-    // SAFETY: the set is what the kernel has said; no old set is asked for.
+    // SAFETY: the kernel has filled the set; no old set is asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     thread
 }

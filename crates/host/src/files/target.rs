@@ -100,7 +100,7 @@ fn failure(error: Unanswered, shared: &Shared) -> Failure {
     match error {
         Unanswered::LeftOut => Failure::NoRoom,
         Unanswered::BadAnswer => {
-            let error = Error::BadAnswer("a vector's answer that is none");
+            let error = Error::BadAnswer("the answer to a vector is malformed");
             Failure::Unable(ReadError::Target(error))
         }
         Unanswered::Request(RequestError::Lost(reason)) => {

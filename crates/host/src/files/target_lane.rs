@@ -1,4 +1,4 @@
-//! The connection that a reader's commands leave by: its own, or one that it shares with others.
+//! The lane that sends a reader's commands: its own, or one that it shares with other readers.
 
 use super::shared::Shared;
 use super::sys::spawn;
@@ -10,13 +10,13 @@ use std::time::Duration;
 /// A reader's lane.
 #[derive(Debug)]
 pub(crate) enum TargetLane {
-    /// Nobody else uses it.
+    /// Used by this reader only.
     Own(Lane),
-    /// One of those that all readers share: that of the processor on which the reader begins.
+    /// A lane that readers share: that of the processor on which the reader submits.
     Shared(LaneShare, Place),
 }
 
-/// Which of the shared lanes it is.
+/// The reader's current position among the shared lanes.
 #[derive(Debug)]
 pub(crate) struct Place {
     shared: Arc<Shared>,
@@ -24,9 +24,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes a part in the lane of the processor on which the caller runs, if it is another one and
-    /// connected; if it is not, has it connected. Not in one that waits for a path. A connection that is lost stays
-    /// what it is, so that the reader learns of that.
+    /// Moves `share` to the lane of the processor on which the caller runs, if that is another lane and it is
+    /// connected; if it is not, starts connecting it. Does not move to a lane that waits for a path, nor from a lost
+    /// lane, so that the reader learns of the loss.
     fn follow(&mut self, share: &mut LaneShare) {
         let Some(lanes) = self.shared.lanes.get() else { return };
         let now = lanes.place();
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// Connects the lane of a processor by a thread of its own: nobody waits for that who has a lane, or reads plainly.
+/// Connects the lane of a processor in a new thread, so that readers with another lane, or none, do not wait for it.
 #[cold]
 fn connect_later(shared: &Arc<Shared>, number: usize) {
     let connecting = Connecting(Arc::clone(shared));
@@ -53,14 +53,14 @@ fn connect_later(shared: &Arc<Shared>, number: usize) {
         let Connecting(shared) = &connecting;
         let Some(lanes) = shared.lanes.get() else { return };
         if let Err(error) = lanes.connect(number, || shared.open_shared_lane()) {
-            log::warn!("a processor is without a connection of its own for the moment: {error}");
+            log::warn!("cannot connect a processor's own lane yet: {error}");
         }
     };
-    // Without a thread there is none for this processor until somebody tries again.
+    // If no thread can be started, the processor has no lane until a reader tries again.
     let _ = spawn("bpfof-lane", connect);
 }
 
-/// A lane is being connected for as long as it lives.
+/// Exists while a lane is being connected.
 struct Connecting(Arc<Shared>);
 
 impl Drop for Connecting {
@@ -72,7 +72,7 @@ impl Drop for Connecting {
 }
 
 impl TargetLane {
-    /// As the association says. None without a target.
+    /// Opens an own or a shared lane, as the association is configured. None without a target.
     ///
     /// # Errors
     /// Those of [`Shared::open_lane`].
@@ -86,8 +86,8 @@ impl TargetLane {
         }))
     }
 
-    /// A part in a lane that others share, after the reader's own part was lost with its lane. If there is none, one
-    /// is connected for the next time.
+    /// A share of a connected shared lane, after the reader's previous lane was lost. If no lane is connected, starts
+    /// connecting one for the next time.
     #[cold]
     pub(crate) fn again(shared: &Arc<Shared>) -> Option<Self> {
         let lanes = shared.lanes.get()?;
@@ -124,7 +124,8 @@ impl TargetLane {
         }
     }
 
-    /// Bytes sent and received; of a shared lane those that this reader has exchanged, for others too.
+    /// Bytes sent and received; on a shared lane the bytes that this reader has transferred, including those of other
+    /// readers.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         match self {
             Self::Own(lane) => (lane.bytes_sent(), lane.bytes_received()),
@@ -143,7 +144,7 @@ impl TargetLane {
         }
     }
 
-    /// Nobody waits for the requests in flight any more. False for a lane that is of no use then.
+    /// Abandons the requests in flight. False if the lane cannot be used afterwards.
     pub(crate) fn forget(&mut self) -> bool {
         match self {
             Self::Own(lane) => lane.requests_in_flight() == 0,
@@ -154,7 +155,8 @@ impl TargetLane {
         }
     }
 
-    /// See [`Lane::wait`]. `is_crowded`: whether others may need the processor that spinning would take.
+    /// See [`Lane::wait`]. `is_crowded`: whether other threads may need the processor, so that the lane should not
+    /// spin.
     pub(crate) fn wait(
         &mut self,
         timeout: Duration,
@@ -182,8 +184,8 @@ mod tests {
     const BLOCKS: u64 = 64;
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A target whose reads take so long, and an association whose readers share so many lanes. Each block
-    /// has its number in all bytes.
+    /// A target whose reads take `latency_us`, and an association whose readers share up to `lanes_max` lanes. All
+    /// bytes of a block are its number.
     fn association(latency_us: u64, lanes_max: usize) -> (Server, FileMaps) {
         let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us, iops: 0 };
         let config = TargetConfig {
@@ -219,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Takes what ends next; blocks that were read are what they should be.
+    /// Receives completions, and checks the blocks that were read.
     fn take(lane: &mut TargetLane, timeout: Duration) -> usize {
         let ended = lane.wait(timeout, true, &mut |completion| {
             let done = completion.result.expect("read");
@@ -241,7 +243,7 @@ mod tests {
                             for each in 0..wanted {
                                 submit(&mut lane, (thread * 11 + round + each) % BLOCKS);
                             }
-                            // What others do meanwhile is of no consequence.
+                            // The activity of other readers must not matter.
                             ended += take(&mut lane, Duration::ZERO) as u64;
                             while ended < wanted {
                                 ended += take(&mut lane, LONG) as u64;
@@ -256,9 +258,9 @@ mod tests {
         }
     }
 
-    /// Also while it has not left, or together with others of which somebody waits for the answers.
+    /// A chain can be forgotten before it is sent, or while it is part of a vector with awaited chains.
     #[test]
-    fn nobody_needs_to_wait_for_a_chain() {
+    fn chains_need_not_be_awaited() {
         let (_server, maps) = association(20, 1);
         let chain = PushdownCall {
             nsid: 1,
@@ -281,7 +283,8 @@ mod tests {
                         });
                         let take = |lane: &mut TargetLane, timeout| {
                             let waited = lane.wait(timeout, true, &mut |completion| {
-                                let error = completion.result.expect_err("nobody has loaded it");
+                                let error =
+                                    completion.result.expect_err("the function is not loaded");
                                 let RequestError::Command(error) = error else { panic!("{error}") };
                                 assert!(error.status.same_code(Status::UNKNOWN_FUNCTION));
                             });
@@ -310,10 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_is_of_no_consequence_to_others() {
+    fn readers_that_give_up_do_not_affect_others() {
         let (_server, maps) = association(20_000, 1);
         let mut other = open(&maps);
-        // More than the lane has room for at once. On a busy machine some are answered before they look.
+        // More requests than the lane has room for at once. On a busy machine some are answered before their readers
+        // wait.
         let mut gave_up = 0;
         for _ in 0..4 * u64::from(Options::default().queue_depth) {
             let mut lane = open(&maps);
@@ -329,16 +333,16 @@ mod tests {
         assert_eq!(take(&mut other, LONG), 1, "an answer that was given up");
     }
 
-    /// Who drives gives up and does not come back: another one that sleeps is woken to drive.
+    /// The reader that drives the lane gives up and does not return: a sleeping reader is woken to drive it.
     #[test]
-    fn who_gives_up_has_another_drive() {
+    fn a_reader_that_gives_up_wakes_another_to_drive_the_lane() {
         let (_server, maps) = association(100_000, 1);
         let begun = Instant::now();
         for round in 0..10 {
             let (mut gives_up, mut waits) = (open(&maps), open(&maps));
             std::thread::scope(|scope| {
                 scope.spawn(move || {
-                    // The other one drives by now; else nothing is tried in this round.
+                    // The other reader should be driving by now; if it is not, this round tests nothing.
                     std::thread::sleep(Duration::from_millis(10));
                     submit(&mut waits, round);
                     assert_eq!(take(&mut waits, 10 * LONG), 1);
@@ -347,12 +351,12 @@ mod tests {
                 take(&mut gives_up, Duration::from_millis(40));
             });
         }
-        assert!(begun.elapsed() < LONG, "somebody slept while nobody drove");
+        assert!(begun.elapsed() < LONG, "a reader slept while no reader drove the lane");
     }
 
-    /// A lane that others have filled keeps nobody longer than it wants to wait.
+    /// A reader waits on a lane that others have filled no longer than its timeout.
     #[test]
-    fn a_full_lane_is_told() {
+    fn waiting_on_a_full_lane_times_out() {
         let (_server, maps) = association(20_000, 1);
         for _ in 0..Options::default().queue_depth {
             let mut lane = open(&maps);
@@ -366,9 +370,9 @@ mod tests {
         assert_eq!(take(&mut lane, LONG), 1, "there is room once the others have ended");
     }
 
-    /// Nobody uses the lane, so that nobody has learnt that it is lost.
+    /// No reader uses the lane, so none has detected that it is lost.
     #[test]
-    fn an_idle_lane_that_is_lost_is_given_to_nobody() {
+    fn a_lost_idle_lane_is_not_given_to_readers() {
         let (server, maps) = association(0, 1);
         let mut idle = open(&maps);
         submit(&mut idle, 1);
@@ -379,13 +383,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_lane_is_told_to_all_and_given_to_nobody() {
+    fn the_loss_of_a_lane_is_reported_to_all_and_it_is_not_reused() {
         let (server, maps) = association(200_000, 1);
         let (mut waits, mut idle) = (open(&maps), open(&maps));
         submit(&mut waits, 1);
         assert_eq!(take(&mut waits, Duration::ZERO), 0);
         drop(server);
-        // What was in flight may have been answered before.
+        // The request in flight may have been answered before the server ended.
         while waits.is_connected() {
             let read = Request::Read { nsid: 1, offset_bytes: 512, length_bytes: 512 };
             let _ = waits.submit(1, read);

@@ -1,4 +1,4 @@
-//! A process that has grants.
+//! The client's side of the grant daemon's protocol.
 
 use super::error::GrantError;
 use super::page::PageReader;
@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for an answer about files: what was written to them and is not on the disk is written first, of
-/// each in turn. A daemon that ends closes the connection.
+/// Longest wait for an answer about files: the daemon first writes dirty pages of each file back to disk, one file
+/// after the other. A daemon that ends closes the connection.
 const FILES_PATIENCE: Duration = Duration::from_secs(120);
 
-/// A connection to the grant daemon, and the association that the daemon has made for it. All
-/// calls block until the daemon has answered; after an error other than a refusal the connection is of
-/// no further use. Dropping it ends the association.
+/// A connection to the grant daemon, and the association that the daemon has made for it. All calls block until the
+/// daemon has answered; after an error other than a refusal the connection is unusable. Dropping it ends the
+/// association.
 #[derive(Debug)]
 pub struct GrantClient {
     socket: PacketSocket,
@@ -37,14 +37,14 @@ pub struct GrantClient {
 
 impl Drop for GrantClient {
     fn drop(&mut self) {
-        // A process that was forked has a descriptor of the connection, too.
+        // Closing is not enough: a forked child has a descriptor of the connection, too.
         self.socket.shut_down();
     }
 }
 
 impl GrantClient {
-    /// Connects to the daemon at `socket`. `place` is any file or directory of the file system whose
-    /// files are meant; a daemon that serves one namespace needs none.
+    /// Connects to the daemon at `socket`. `place` is any file or directory on the file system with the files to be
+    /// granted; a daemon that serves one namespace needs none.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -52,8 +52,8 @@ impl GrantClient {
         Self::connect_with(socket, place, Options::default())
     }
 
-    /// The same, with lanes that have the timeouts and the waiting of `options`. What the daemon asks the target
-    /// for it is to answer within both timeouts together. What else there is in them is the daemon's.
+    /// The same, with lanes that use the timeouts and the way of waiting of `options`. Requests that the daemon passes
+    /// to the target must be answered within the sum of both timeouts. All other options are the daemon's.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -71,7 +71,7 @@ impl GrantClient {
         let answer = exchange(&mut socket, &mut packet, patience(&open, &options), &open, &place)
             .map_err(|failure| failure.of(&path))?;
         let (Answer::Opened(opened), [page]) = (answer.0, &answer.1[..]) else {
-            return Err(BadPacket("an answer to another request").into());
+            return Err(BadPacket("an answer that does not match the request").into());
         };
         let page = PageReader::new(page, opened.files_max).map_err(GrantError::Memory)?;
         let namespace = NamespaceInfo {
@@ -84,37 +84,37 @@ impl GrantClient {
         Ok(Self { socket, path, page, namespace, files_max, packet, options, is_broken: false })
     }
 
-    /// Where the daemon listens.
+    /// The path of the daemon's socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The namespace of the files, without its identifier.
+    /// The namespace with the files; its NGUID is not known.
     #[must_use]
     pub const fn namespace(&self) -> NamespaceInfo {
         self.namespace
     }
 
-    /// The versions of the maps that the target has now.
+    /// The versions page: the versions of the maps that the target has now.
     #[must_use]
     pub const fn page(&self) -> &Arc<PageReader> {
         &self.page
     }
 
-    /// File ids are 1 to this.
+    /// The largest file id; ids begin at 1.
     #[must_use]
     pub const fn files_max(&self) -> u32 {
         self.files_max
     }
 
-    /// Whether the daemon is there.
+    /// Whether the connection to the daemon is open and usable.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         !self.is_broken && !self.socket.is_closed()
     }
 
-    /// What ends the connection without a wait for an answer that is under way.
+    /// A handle that ends the connection without waiting for an outstanding answer.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -122,9 +122,9 @@ impl GrantClient {
         self.socket.ender()
     }
 
-    /// The function that is entry point `entry` of `object`: that of the object, where the daemon lets its
-    /// clients load functions of their own; otherwise one that the target keeps and that does the same, which its
-    /// `digest` says (`Program::digest()` of crates/function).
+    /// Loads entry point `entry` of `object`, if the daemon lets its clients load functions of their own. Otherwise
+    /// finds a function that is installed at the target and has the same `digest` (`Program::digest()` of
+    /// crates/function), so that it does the same.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -157,8 +157,8 @@ impl GrantClient {
         }
     }
 
-    /// Asks for grants for files under ids that the caller chooses, 1 to
-    /// [`files_max`](Self::files_max). One answer for each, in order.
+    /// Requests grants for files under ids that the caller chooses, 1 to
+    /// [`files_max`](Self::files_max). Returns one answer for each file, in order.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -170,7 +170,7 @@ impl GrantClient {
         self.files(ids, &Request::Add { ids: ids.to_vec() }, files)
     }
 
-    /// Asks for grants again. One answer for each, in order.
+    /// Requests grants again. Returns one answer for each file, in order.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -178,7 +178,7 @@ impl GrantClient {
         self.files(ids, &Request::Refresh { ids: ids.to_vec() }, &[])
     }
 
-    /// Gives files back, whose ids are then free.
+    /// Gives files back. Their ids are then free.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -219,7 +219,7 @@ impl GrantClient {
 
     fn mistaken(&mut self) -> GrantError {
         self.is_broken = true;
-        BadPacket("an answer to another request").into()
+        BadPacket("an answer that does not match the request").into()
     }
 }
 
@@ -258,7 +258,8 @@ fn exchange(
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     packet.clear();
     request.encode(packet);
-    // A daemon that has turned this process away has said why before it closed the connection.
+    // If sending fails, still look for an answer: a daemon that turns this process away sends the reason before it
+    // closes the connection.
     let mut failed = socket.send(packet, descriptors).err();
     let end = deadline(if failed.is_some() { Duration::ZERO } else { patience });
     loop {
@@ -278,7 +279,7 @@ fn exchange(
                 return Err(Failure::Io(closed));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock && failed.is_none() => {}
-            // That comes before what was said.
+            // The reset is reported before the data that the daemon sent earlier: read on.
             Err(error) if error.kind() == ErrorKind::ConnectionReset && failed.is_none() => {
                 failed = Some(error);
             }
@@ -287,7 +288,7 @@ fn exchange(
     }
 }
 
-/// A memfd with these bytes, which cannot be changed.
+/// A memfd with these bytes, sealed against all changes.
 fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create("bpfof-function", flags)?);
@@ -305,7 +306,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 
     #[test]
-    fn a_daemon_that_says_nothing_is_not_waited_for_longer_than_asked() {
+    fn a_silent_daemon_times_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let daemon = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");

@@ -1,27 +1,27 @@
-//! What a client of the grant daemon meets.
+//! Errors of a client of the grant daemon.
 
 use super::protocol::{BadPacket, Refusal};
 use std::io;
 use std::path::PathBuf;
 
-/// What a client of the grant daemon meets.
+/// Errors of a client of the grant daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     /// The daemon cannot be reached, or is gone.
     #[error("grant daemon {}: {source}; check that bpfof grantd listens there", socket.display())]
     Socket {
-        /// Where it should be.
+        /// The path of its socket.
         socket: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// It refuses.
-    #[error("the grant daemon refuses: {0}")]
+    /// The daemon refuses the request.
+    #[error("the grant daemon refuses the request: {0}")]
     Refused(Refusal),
-    /// It breaks the protocol.
+    /// The daemon breaks the protocol.
     #[error("the grant daemon sends {0}")]
     Packet(#[from] BadPacket),
-    /// No memory for the page of versions, or for a function's object.
-    #[error("memory shared with the grant daemon: {0}")]
+    /// Memory for the versions page or for a function's object cannot be mapped or created.
+    #[error("cannot share memory with the grant daemon: {0}")]
     Memory(io::Error),
 }

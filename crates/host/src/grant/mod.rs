@@ -1,13 +1,13 @@
-//! Pushdown for processes without privileges: a daemon, `bpfof grantd`, has the association with the
-//! target, and grants them single files that they can open.
+//! Pushdown for processes without privileges: a daemon, `bpfof grantd`, has the association with the target, and grants
+//! each process single files that the process can open.
 //!
-//! - [`protocol`]: the messages; [`PacketSocket`]: how they travel, with descriptors; [`Credentials`]: who sends
-//!   them.
-//! - [`PageWriter`], [`PageReader`]: the memory by which the daemon tells which grants hold.
-//! - [`GrantClient`]: what a process asks the daemon for. [`files`](crate::files) does that for
+//! - [`protocol`]: the messages; [`PacketSocket`]: their transport, with descriptors; [`Credentials`]: the identity of
+//!   the sender.
+//! - [`PageWriter`], [`PageReader`]: the shared memory in which the daemon publishes which grants hold.
+//! - [`GrantClient`]: the client's side of the connection. [`files`](crate::files) uses it for
 //!   [`FileMaps::granted`](crate::files::FileMaps::granted).
 //!
-//! docs/grants.md says who is trusted with what.
+//! docs/grants.md describes which party is trusted with what.
 
 mod client;
 mod credentials;

@@ -1,8 +1,8 @@
-//! The versions page: memory that the daemon writes and its client reads, a word for each file id with the
-//! version of the map that the target has, 0 for none.
+//! The versions page: memory that the daemon writes and its client reads. It has a word for each file id, with the
+//! version of the map that the target has, or 0 for none.
 //!
-//! It is a memfd that nobody can make shorter or longer, and that nobody but who has mapped it before it
-//! was sealed can write.
+//! It is a memfd that is sealed against changes of its length, and against writes except through the mapping that the
+//! daemon made before the seal.
 #![allow(unsafe_code)]
 
 use rustix::fs::{
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// A mapping of the page, which lasts as long as this.
+/// A mapping of the page, which is removed when this is dropped.
 #[derive(Debug)]
 struct Mapping {
     words: NonNull<AtomicU64>,
@@ -30,7 +30,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `count` words of `memory`, which must be as long and never shorter.
+    /// Maps `count` words of `memory`, which must be that long and must never become shorter.
     fn new(memory: impl AsFd, count: usize, protection: ProtFlags) -> io::Result<Self> {
         let length = count * WORD_BYTES;
         // SAFETY: a new mapping at an address that the kernel chooses.
@@ -40,7 +40,7 @@ impl Mapping {
         Ok(Self { words, count })
     }
 
-    /// The word of file `id`; None for an id that has none.
+    /// The word of file `id`; None if the id is out of range.
     fn word(&self, id: u32) -> Option<&AtomicU64> {
         let index = (id as usize).checked_sub(1).filter(|index| *index < self.count)?;
         // SAFETY: the index is within the mapping, which is aligned to pages, lives as long as the
@@ -81,14 +81,14 @@ impl PageWriter {
         Ok(Self { mapping, reader })
     }
 
-    /// What the client gets.
+    /// The read-only descriptor for the client.
     #[must_use]
     pub const fn reader(&self) -> &OwnedFd {
         &self.reader
     }
 
-    /// Publishes the version of a file's map; 0 if the target is about to have none. Of an id
-    /// without a place nothing is published.
+    /// Publishes the version of a file's map; 0 if the target is about to have none. Ids out of
+    /// range are ignored.
     pub fn set(&self, id: u32, version: u64) {
         if let Some(word) = self.mapping.word(id) {
             word.store(version, Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl PageWriter {
 pub struct PageReader(Mapping);
 
 impl PageReader {
-    /// Maps the page for file ids 1 to `files_max` that `memory` is.
+    /// Maps `memory`, a page for file ids 1 to `files_max`.
     ///
     /// # Errors
     /// `InvalidData` if it has another size, or could be made shorter; the kernel's.
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_sees_what_is_set_and_nothing_else() {
+    fn a_reader_sees_only_versions_that_were_set() {
         let page = PageWriter::new(4096).expect("a page");
         let reader = PageReader::new(page.reader(), 4096).expect("mapped");
         page.set(1, 7);
@@ -141,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_write_it_or_change_its_length() {
+    fn the_page_is_sealed_against_writes_and_resizing() {
         let page = PageWriter::new(4096).expect("a page");
         let fd = page.reader();
         assert!(ftruncate(fd, 0).is_err(), "it was made shorter");
         assert!(rustix::io::write(fd, b"x").is_err(), "it was written");
-        // Root may open anything for writing; the seal stands all the same.
+        // Root may open the page for writing, but the seal holds nevertheless.
         let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         if let Ok(writable) = open(again, flags, Mode::empty()) {

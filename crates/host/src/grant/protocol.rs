@@ -1,8 +1,8 @@
 //! The messages between a client and the grant daemon: encoding, and decoding with every byte checked.
 //!
-//! A message is one packet of a SOCK_SEQPACKET socket: a kind, and fields in little-endian without
-//! padding. Descriptors travel beside it. Each request has one answer, and a client sends the next
-//! request when it has that. docs/grants.md has the tables.
+//! A message is one packet of a SOCK_SEQPACKET socket: a kind, and little-endian fields without
+//! padding. Descriptors are passed as ancillary data. Each request has one answer, and a client
+//! sends the next request only after it has received that. docs/grants.md has the tables.
 
 use bpfof_nvme::is_unprintable;
 use std::fmt;
@@ -10,9 +10,9 @@ use zeroize::Zeroizing;
 
 /// Version of this protocol, the first field of [`Request::Open`].
 pub const PROTOCOL: u16 = 2;
-/// Files of one request, and so descriptors of one packet.
+/// Most files of one request, and so most descriptors of one packet.
 pub const FILES_PER_REQUEST: usize = 32;
-/// Longest packet in bytes, either way.
+/// Longest packet in bytes, in either direction.
 pub const PACKET_MAX_BYTES: usize = 16 << 10;
 /// Longest state of a lane in bytes.
 pub const LANE_STATE_MAX_BYTES: usize = 512;
@@ -21,63 +21,64 @@ pub const NAME_MAX_BYTES: usize = 64;
 /// Longest text of a refusal in bytes.
 pub const WHY_MAX_BYTES: usize = 400;
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// An association. With no descriptor, or with one of any file or directory of the file system
-    /// that is meant, where the daemon serves several namespaces. Must come first.
+    /// Opens an association. Must be the first request. If the daemon serves several namespaces, it
+    /// comes with a descriptor of any file or directory on the file system in question; otherwise
+    /// it needs none.
     Open {
         /// [`PROTOCOL`].
         protocol: u16,
     },
-    /// A storage function, by a sealed memfd with its ELF object.
+    /// Loads a storage function, with a descriptor of a sealed memfd that holds its ELF object.
     Load {
         /// Which of the object's `bpfof/…` sections is the entry point.
         entry: u32,
-        /// SHA-256 of what it does: the target's Function Report has the same.
+        /// SHA-256 digest of the program, as in the target's Function Report.
         digest: [u8; 32],
-        /// Its name, the section's after `bpfof/`, of at most [`NAME_MAX_BYTES`].
+        /// Its name: the section name after `bpfof/`, of at most [`NAME_MAX_BYTES`].
         name: String,
     },
-    /// A connected lane.
+    /// Requests a connected lane.
     Lane,
-    /// Grants for files, with one descriptor each.
+    /// Requests grants for files, with one descriptor each.
     Add {
-        /// The ids that chains shall name them by, 1 to [`Opened::files_max`], not in use.
+        /// The ids by which chains will name the files: 1 to [`Opened::files_max`], not in use.
         ids: Vec<u32>,
     },
-    /// Grants again, for files that have lost theirs or were refused.
+    /// Requests grants again, for files that have lost theirs or were refused.
     Refresh {
         /// Their ids.
         ids: Vec<u32>,
     },
-    /// The client needs these files no more.
+    /// The client no longer needs these files.
     Remove {
         /// Their ids.
         ids: Vec<u32>,
     },
 }
 
-/// What the daemon answers.
+/// The daemon's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// To [`Request::Open`], with a descriptor of the versions page.
     Opened(Opened),
     /// To [`Request::Load`].
     Loaded {
-        /// What the target calls the function, not 0.
+        /// The function's id at the target, not 0.
         function: u32,
     },
     /// To [`Request::Lane`], with a descriptor of its connection.
     Lane {
-        /// What [`Lane::adopt`](crate::Lane::adopt) needs, at most [`LANE_STATE_MAX_BYTES`].
+        /// The lane's state for [`Lane::adopt`](crate::Lane::adopt), at most [`LANE_STATE_MAX_BYTES`].
         state: Zeroizing<Vec<u8>>,
     },
     /// To [`Request::Add`] and [`Request::Refresh`]: one entry for each file, in order.
     Files(Vec<FileAnswer>),
     /// To [`Request::Remove`].
     Done,
-    /// To any request: it is refused as a whole.
+    /// To any request: the whole request is refused.
     Refused(Refusal),
 }
 
@@ -90,11 +91,11 @@ pub struct Opened {
     pub block_bytes: u32,
     /// Size of the namespace in logical blocks.
     pub blocks: u64,
-    /// Largest file id, not 0. The versions page has a place for each.
+    /// Largest file id, not 0. The versions page has a word for each id.
     pub files_max: u32,
 }
 
-/// What has become of one file.
+/// The result for one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileAnswer {
     /// Its id.
@@ -103,21 +104,21 @@ pub struct FileAnswer {
     pub result: Result<Grant, Refusal>,
 }
 
-/// A file that chains may read, as long as its place in the versions page has this version.
+/// A file that chains may read, as long as its word in the versions page has this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Version of its map, not 0.
     pub version: u64,
-    /// Some of its bytes are in no extent: they read as zeroes, and not at the target.
+    /// Whether some bytes of the file are in no extent: they read as zeroes, but not at the target.
     pub has_gaps: bool,
 }
 
-/// Why something is refused.
+/// Why a request, or a grant for one file, is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The kind of reason.
     pub cause: Cause,
-    /// In words: printable, at most [`WHY_MAX_BYTES`] of UTF-8.
+    /// The reason as text: printable, at most [`WHY_MAX_BYTES`] of UTF-8.
     pub why: String,
 }
 
@@ -151,23 +152,23 @@ causes! {
     OtherPlace = 2,
     /// It is no regular file.
     NotRegular = 3,
-    /// Somebody has it open for writing, or changes it just now.
+    /// The file is open for writing, or is changing at this moment.
     BeingWritten = 4,
-    /// The file system lets its owner change it in spite of a lease, and it is not immutable.
+    /// The file system allows changes of the file in spite of a lease, and the file is not immutable.
     NotImmutable = 5,
     /// Its bytes are not at places that a map can name.
     NotMappable = 6,
-    /// No lease can be had, or leases are too short here.
+    /// The file cannot be leased, or the lease break time of this machine is too short.
     NoLease = 7,
-    /// The user has as much as the daemon gives one user.
+    /// The user has reached the daemon's limit per user.
     Quota = 8,
     /// The daemon's configuration forbids it.
     Policy = 9,
-    /// The target has refused it, or is not there.
+    /// The target has refused it, or cannot be reached.
     Target = 10,
     /// The request makes no sense.
     Malformed = 11,
-    /// The daemon is stopping, or cannot do it for reasons of its own.
+    /// The daemon is stopping, or cannot do it for internal reasons.
     Unavailable = 12,
 }
 
@@ -180,7 +181,7 @@ impl Cause {
 }
 
 impl Refusal {
-    /// With a text of any length and contents, of which what fits and can be printed is kept.
+    /// A refusal with any text: it is cut to the maximum length, and unprintable characters are replaced.
     pub fn new(cause: Cause, why: impl fmt::Display) -> Self {
         let mut text = why.to_string().replace(is_unprintable, "?");
         text.truncate(text.floor_char_boundary(WHY_MAX_BYTES));
@@ -196,7 +197,7 @@ impl fmt::Display for Refusal {
 
 /// A packet that is no message of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a packet that is no message: {0}")]
+#[error("an invalid packet: {0}")]
 pub struct BadPacket(pub &'static str);
 
 const OPEN: u8 = 1;
@@ -238,7 +239,7 @@ impl Request {
         }
     }
 
-    /// The request that `packet` is, with so many descriptors beside it.
+    /// Decodes the request in `packet`, which came with this number of descriptors.
     ///
     /// # Errors
     /// [`BadPacket`].
@@ -259,12 +260,12 @@ impl Request {
             }
             REFRESH => (Request::Refresh { ids: fields.ids()? }, 0),
             REMOVE => (Request::Remove { ids: fields.ids()? }, 0),
-            _ => return Err(BadPacket("an unknown kind of request")),
+            _ => return Err(BadPacket("unknown kind of request")),
         };
         fields.end()?;
         match descriptors == expected {
             true => Ok(request),
-            false => Err(BadPacket("another number of descriptors than it needs")),
+            false => Err(BadPacket("wrong number of descriptors")),
         }
     }
 }
@@ -314,7 +315,7 @@ impl Answer {
         }
     }
 
-    /// The answer that `packet` is, with so many descriptors beside it.
+    /// Decodes the answer in `packet`, which came with this number of descriptors.
     ///
     /// # Errors
     /// [`BadPacket`].
@@ -326,19 +327,19 @@ impl Answer {
             LANE_IS => {
                 let length = usize::from(fields.u16()?);
                 if length > LANE_STATE_MAX_BYTES {
-                    return Err(BadPacket("a state of a lane that is too long"));
+                    return Err(BadPacket("the lane state is too long"));
                 }
                 (Answer::Lane { state: Zeroizing::new(fields.take(length)?.to_vec()) }, 1)
             }
             FILES => (Answer::Files(fields.files()?), 0),
             DONE => (Answer::Done, 0),
             REFUSED => (Answer::Refused(fields.refusal()?), 0),
-            _ => return Err(BadPacket("an unknown kind of answer")),
+            _ => return Err(BadPacket("unknown kind of answer")),
         };
         fields.end()?;
         match descriptors == expected {
             true => Ok(answer),
-            false => Err(BadPacket("another number of descriptors than it needs")),
+            false => Err(BadPacket("wrong number of descriptors")),
         }
     }
 }
@@ -350,7 +351,7 @@ impl Refusal {
     }
 }
 
-/// As much of a text as has room.
+/// Encodes a text, cut to `max` bytes.
 fn encode_text(text: &str, max: usize, into: &mut Vec<u8>) {
     let text = &text[..text.floor_char_boundary(max)];
     into.extend((text.len() as u16).to_le_bytes());
@@ -363,18 +364,20 @@ fn encode_ids(kind: u8, ids: &[u32], into: &mut Vec<u8>) {
     ids.iter().for_each(|id| into.extend(id.to_le_bytes()));
 }
 
-/// What of a packet has not been read.
+/// The rest of a packet that has not been read.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], BadPacket> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(BadPacket("it ends early"))?;
+        let (taken, rest) =
+            self.0.split_at_checked(length).ok_or(BadPacket("the packet is too short"))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], BadPacket> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(BadPacket("it ends early"))?;
+        let (taken, rest) =
+            self.0.split_first_chunk().ok_or(BadPacket("the packet is too short"))?;
         self.0 = rest;
         Ok(*taken)
     }
@@ -396,21 +399,27 @@ impl<'a> Fields<'a> {
     }
 
     fn nonzero_u32(&mut self) -> Result<u32, BadPacket> {
-        self.u32().and_then(|value| if value == 0 { Err(BadPacket("a zero")) } else { Ok(value) })
+        self.u32().and_then(|value| {
+            if value == 0 { Err(BadPacket("a field is 0 that must not be 0")) } else { Ok(value) }
+        })
     }
 
     fn end(&self) -> Result<(), BadPacket> {
-        if self.0.is_empty() { Ok(()) } else { Err(BadPacket("more bytes than its fields have")) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(BadPacket("the packet is longer than its fields"))
+        }
     }
 
-    /// 1 to [`FILES_PER_REQUEST`] of them, none 0, none twice.
+    /// Reads 1 to [`FILES_PER_REQUEST`] ids, of which none is 0 or occurs twice.
     fn ids(&mut self) -> Result<Vec<u32>, BadPacket> {
         let count = self.count()?;
         let mut ids = Vec::with_capacity(count);
         for _ in 0..count {
             let id = self.nonzero_u32()?;
             if ids.contains(&id) {
-                return Err(BadPacket("a file id twice"));
+                return Err(BadPacket("a file id occurs twice"));
             }
             ids.push(id);
         }
@@ -421,14 +430,14 @@ impl<'a> Fields<'a> {
         let count = usize::from(self.u8()?);
         match (1..=FILES_PER_REQUEST).contains(&count) {
             true => Ok(count),
-            false => Err(BadPacket("no file, or more than one packet may have")),
+            false => Err(BadPacket("no files, or too many files for one packet")),
         }
     }
 
     fn opened(&mut self) -> Result<Opened, BadPacket> {
         let (nsid, block_bytes) = (self.nonzero_u32()?, self.u32()?);
         if !block_bytes.is_power_of_two() || block_bytes < 512 {
-            return Err(BadPacket("a logical block that is no power of two from 512 on"));
+            return Err(BadPacket("the logical block size is not a power of two of at least 512"));
         }
         Ok(Opened { nsid, block_bytes, blocks: self.u64()?, files_max: self.nonzero_u32()? })
     }
@@ -443,12 +452,12 @@ impl<'a> Fields<'a> {
                 GRANTED | GRANTED_WITH_GAPS => {
                     let version = self.u64()?;
                     if version == 0 {
-                        return Err(BadPacket("a grant of version 0"));
+                        return Err(BadPacket("a grant has version 0"));
                     }
                     Ok(Grant { version, has_gaps: kind == GRANTED_WITH_GAPS })
                 }
                 NOT_GRANTED => Err(self.refusal()?),
-                _ => return Err(BadPacket("an unknown kind of result")),
+                _ => return Err(BadPacket("unknown kind of result")),
             };
             files.push(FileAnswer { id, result });
         }
@@ -456,19 +465,19 @@ impl<'a> Fields<'a> {
     }
 
     fn refusal(&mut self) -> Result<Refusal, BadPacket> {
-        let cause = Cause::of_code(self.u8()?).ok_or(BadPacket("an unknown cause"))?;
+        let cause = Cause::of_code(self.u8()?).ok_or(BadPacket("unknown cause of a refusal"))?;
         Ok(Refusal { cause, why: self.text(WHY_MAX_BYTES)? })
     }
 
     fn text(&mut self, max: usize) -> Result<String, BadPacket> {
         let length = usize::from(self.u16()?);
         if length > max {
-            return Err(BadPacket("a text that is too long"));
+            return Err(BadPacket("a text is too long"));
         }
         let text =
-            str::from_utf8(self.take(length)?).map_err(|_| BadPacket("a text not in UTF-8"))?;
+            str::from_utf8(self.take(length)?).map_err(|_| BadPacket("a text is not UTF-8"))?;
         match text.contains(is_unprintable) {
-            true => Err(BadPacket("a text with characters that cannot be printed")),
+            true => Err(BadPacket("a text has unprintable characters")),
             false => Ok(text.to_owned()),
         }
     }
@@ -529,7 +538,7 @@ mod tests {
         "\\PC{0,16}".prop_map(|text| text.replace(is_unprintable, "?"))
     }
 
-    /// Descriptors that a request comes with.
+    /// Number of descriptors that a request comes with.
     fn descriptors(request: &Request) -> usize {
         match request {
             Request::Load { .. } => 1,
@@ -540,14 +549,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_come_back(request in requests()) {
+        fn requests_round_trip(request in requests()) {
             let mut packet = Vec::new();
             request.encode(&mut packet);
             prop_assert!(packet.len() <= PACKET_MAX_BYTES);
             let count = descriptors(&request);
             prop_assert_eq!(Request::decode(&packet, count), Ok(request.clone()));
             prop_assert!(Request::decode(&packet, count + 2).is_err());
-            // Cut anywhere, and with a byte more, it is none.
+            // A packet that is cut, or one byte too long, is refused.
             for end in 0..packet.len() {
                 prop_assert!(Request::decode(&packet[..end], count).is_err());
             }
@@ -556,7 +565,7 @@ mod tests {
         }
 
         #[test]
-        fn answers_come_back(answer in answers()) {
+        fn answers_round_trip(answer in answers()) {
             let mut packet = Vec::new();
             answer.encode(&mut packet);
             prop_assert!(packet.len() <= PACKET_MAX_BYTES);

@@ -14,20 +14,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Descriptors that the kernel lets a packet have (`SCM_MAX_FD`, linux/net/scm.h).
+/// Most descriptors that the kernel allows in a packet (`SCM_MAX_FD`, linux/net/scm.h).
 const DESCRIPTORS_MAX: usize = 253;
 
-/// A packet that has come, and its descriptors.
+/// A received packet, and its descriptors.
 #[derive(Debug)]
 pub struct Packet<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// The descriptors beside it, closed on exec. To close one of an untrusted process may take for ever: its
-    /// file system is asked, which may be the process itself.
+    /// Its descriptors, closed on exec. Closing a descriptor from an untrusted process may block for ever, because the
+    /// close calls its file system, which the process itself may serve (FUSE).
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// One end of a connection between a client and the daemon. Never blocks but in [`wait`](Self::wait).
+/// One end of a connection between a client and the daemon. Only [`wait`](Self::wait) blocks.
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: OwnedFd,
@@ -35,7 +35,7 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Takes over a connected socket, which must not block.
+    /// Takes over a connected socket, which must be non-blocking.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, buffer: vec![0; PACKET_MAX_BYTES].into() }
@@ -44,8 +44,8 @@ impl PacketSocket {
     /// Connects to the daemon that listens at `path`.
     ///
     /// # Errors
-    /// The kernel's: there is no such socket, nobody listens, this process may not write to it, or
-    /// so many wait already that it would block.
+    /// The kernel's: there is no such socket, no process listens on it, this process may not write
+    /// to it, or its backlog is full, so that connecting would block.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -54,11 +54,10 @@ impl PacketSocket {
         Ok(Self::new(socket))
     }
 
-    /// Sends a packet and duplicates of `descriptors`, of which there may be
-    /// [`FILES_PER_REQUEST`].
+    /// Sends a packet and duplicates of `descriptors`, at most [`FILES_PER_REQUEST`].
     ///
     /// # Errors
-    /// The kernel's; `WouldBlock` if the other side does not take what it was sent.
+    /// The kernel's; `WouldBlock` if the other side does not receive, so that the buffer is full.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_REQUEST))];
         let mut control = SendAncillaryBuffer::new(&mut room);
@@ -70,13 +69,14 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// The next packet; None once the other side has closed the connection. One that is longer, or has more
-    /// descriptors, than any message comes without its bytes, which is none.
+    /// The next packet; None once the other side has closed the connection. A packet that is longer, or has more
+    /// descriptors, than any message is returned without its bytes, and so is no valid message.
     ///
     /// # Errors
     /// The kernel's; `WouldBlock` if there is none.
     pub fn receive(&mut self) -> io::Result<Option<Packet<'_>>> {
-        // Room for all that may come: what has no room the kernel would close here, which may take for ever.
+        // Room for all descriptors that may come: the kernel would close further ones during this call, which may block
+        // for ever.
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut room);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -97,8 +97,7 @@ impl PacketSocket {
         Ok(Some(Packet { bytes: &self.buffer[..length], descriptors }))
     }
 
-    /// Waits until there is a packet or the other side has closed the connection; false if `timeout`
-    /// ends before.
+    /// Waits until there is a packet or the other side has closed the connection; false if `timeout` ends first.
     ///
     /// # Errors
     /// The kernel's.
@@ -116,13 +115,13 @@ impl PacketSocket {
         }
     }
 
-    /// Ends the connection for whoever has a descriptor of it. Nobody can send on it any more; what is queued can
-    /// be received.
+    /// Ends the connection for every process that has a descriptor of it. Nothing can be sent any more; queued packets
+    /// can still be received.
     pub fn shut_down(&self) {
         shut_down(self.socket.as_fd());
     }
 
-    /// What ends it while another thread waits for its answer.
+    /// A handle to end the connection while another thread waits for an answer.
     pub(crate) fn ender(&self) -> io::Result<Ender> {
         self.socket.try_clone().map(Ender)
     }
@@ -136,7 +135,7 @@ impl PacketSocket {
     }
 }
 
-/// Another descriptor of a connection, which only ends it.
+/// Another descriptor of a connection, used only to end it.
 #[derive(Debug)]
 pub(crate) struct Ender(OwnedFd);
 
@@ -147,7 +146,7 @@ impl Ender {
 }
 
 fn shut_down(socket: BorrowedFd<'_>) {
-    // It may be over already.
+    // An error means that the connection has ended already.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_comes_without_bytes() {
+    fn packets_that_are_too_long_arrive_without_bytes() {
         let (one, mut other) = pair();
         let file = tempfile::tempfile().expect("a file");
         one.send(&vec![1; PACKET_MAX_BYTES + 1], &[file.as_fd()]).expect("sent");
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn all_descriptors_of_a_packet_come_however_many() {
+    fn all_descriptors_of_a_packet_arrive() {
         let (one, mut other) = pair();
         let file = tempfile::tempfile().expect("a file");
         let sent = vec![file.as_fd(); DESCRIPTORS_MAX];
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_does_not_block_who_sends() {
+    fn a_peer_that_does_not_read_does_not_block_the_sender() {
         let (one, _other) = pair();
         let full = (0..100_000).find_map(|_| one.send(&[0; 4096], &[]).err()).expect("it is full");
         assert_eq!(full.kind(), ErrorKind::WouldBlock);

@@ -1,4 +1,4 @@
-//! The associations that there are, one for each path, and what is known of the paths.
+//! The existing associations, one for each path, and the states of the paths.
 
 use super::info::PathInfo;
 use super::state::{PathState, States};
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Once one path is there, the others may take so long to be there as well, before the program goes on.
+/// After the first path is connected, how long to wait for the others before the program continues.
 const OTHERS: Duration = Duration::from_millis(250);
 
-/// An association of a path, and its number, which no other has.
+/// An association of a path, with its unique number.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) path: usize,
@@ -25,19 +25,18 @@ pub(crate) struct Link {
     pub(crate) association: Arc<Association>,
 }
 
-/// The paths of a controller. Threads and lanes have them as long as they need them; with the
-/// owner they end.
+/// The paths of a controller, shared with threads and lanes. They end when the owner is dropped.
 #[derive(Debug)]
 pub(crate) struct Paths {
-    /// With all portals.
+    /// The address with all portals.
     url: TargetUrl,
     options: Options,
-    /// Each with one of them.
+    /// The addresses with one portal each.
     portals: Vec<TargetUrl>,
     table: Mutex<Table>,
-    /// With the table: something in it has changed.
+    /// Signalled when the table has changed.
     changed: Condvar,
-    /// Counts its changes.
+    /// Counts changes of the table.
     generation: AtomicU64,
 }
 
@@ -45,15 +44,15 @@ pub(crate) struct Paths {
 struct Table {
     states: States,
     links: Vec<Option<Link>>,
-    /// What all paths must have in common, as the first that came up has it, and of the namespace the first
-    /// that has that.
+    /// The properties that all paths must have in common: those of the first path that came up, and the namespace of
+    /// the first path that had it.
     terms: Option<Terms>,
     last_number: u64,
     has_ended: bool,
 }
 
 impl Table {
-    /// What a path must have that has these terms.
+    /// The terms with which a new path with `terms` must agree.
     fn common(&self, terms: &Terms) -> Option<Terms> {
         let is_alone = self.links.iter().flatten().next().is_none();
         self.terms.map(|common| if is_alone { common.renewed(terms) } else { common })
@@ -75,13 +74,13 @@ impl Paths {
         portal.map_or_else(String::new, |portal| portal.to_string())
     }
 
-    /// Wakes those who wait for a change. The table is locked.
+    /// Wakes the threads that wait for a change. The table must be locked.
     fn tell(&self, _: &MutexGuard<'_, Table>) {
         self.generation.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
     }
 
-    /// Counts what has changed: who has seen this number has seen it.
+    /// The number of changes so far. A caller that reads it before the table misses no change.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -90,19 +89,19 @@ impl Paths {
         &self.options
     }
 
-    /// Whether the controller is gone.
+    /// Whether the controller has been dropped.
     pub(crate) fn has_ended(&self) -> bool {
         self.table().has_ended
     }
 
-    /// The best path; none if no path is usable.
+    /// The best path; None if no path is usable.
     pub(crate) fn best(&self) -> Option<Link> {
         let table = self.table();
         let best = table.states.best()?;
         table.links.get(best)?.clone()
     }
 
-    /// The same, after waiting for it until `end`.
+    /// The same, but waits until `end` for a usable path.
     pub(super) fn wait_best(&self, end: Instant) -> Result<Link, Error> {
         let mut table = self.table();
         loop {
@@ -119,7 +118,7 @@ impl Paths {
         }
     }
 
-    /// Those that requests may use, the best first.
+    /// The paths that requests may use, the best first.
     pub(crate) fn usable(&self) -> Vec<Link> {
         let table = self.table();
         let mut paths = table.states.connected();
@@ -127,7 +126,7 @@ impl Paths {
         paths.into_iter().filter_map(|path| table.links.get(path)?.clone()).collect()
     }
 
-    /// Whether requests may use it.
+    /// Whether requests may use this link.
     pub(super) fn is_usable(&self, link: &Link) -> bool {
         let table = self.table();
         let now = table.links.get(link.path).and_then(Option::as_ref);
@@ -135,7 +134,7 @@ impl Paths {
             && table.states.state(link.path).is_usable()
     }
 
-    /// Connects an I/O queue by a path, for the lane of which any path can have the next.
+    /// Connects an I/O queue on a path, for a lane whose next queue may be on any other path.
     pub(crate) fn open_queue(
         &self,
         link: &Link,
@@ -145,12 +144,12 @@ impl Paths {
         link.association.open_queue_as_path(namespaces, limits)
     }
 
-    /// How much data the queues of all paths take.
+    /// The data limits that the queues of all paths share.
     fn limits(&self) -> Option<DataLimits> {
         self.table().terms.map(|terms| terms.limits)
     }
 
-    /// Most data of one command in bytes.
+    /// Most data of one command, in bytes.
     pub(super) fn max_transfer_bytes(&self) -> u32 {
         self.limits().map_or(TRANSFER_MAX_BYTES, |limits| limits.transfer_bytes)
     }
@@ -159,12 +158,12 @@ impl Paths {
     pub(crate) fn wait_change(&self, generation: u64, at_most: Duration) {
         let table = self.table();
         if self.generation() == generation {
-            // Woken for nothing is no harm.
+            // A spurious wake-up does no harm.
             drop(self.changed.wait_timeout(table, at_most));
         }
     }
 
-    /// That no path is usable, and why.
+    /// The error that no path is usable, with the reasons.
     pub(super) fn no_path(&self) -> Error {
         self.no_path_of(&self.table())
     }
@@ -179,8 +178,8 @@ impl Paths {
         Error::NoPath { reasons, is_denied: table.states.is_denied() }
     }
 
-    /// Ends an association, because it was lost or is of no use. Until when the target may still carry
-    /// out what was sent; `None` if nobody knows.
+    /// Ends an association that was lost or cannot be used. Returns the time until which the target may still carry out
+    /// requests; `None` if that is unknown.
     pub(crate) fn lost(&self, link: &Link, reason: &dyn ToString) -> Option<Instant> {
         let mut table = self.table();
         let reason = reason.to_string();
@@ -189,8 +188,8 @@ impl Paths {
                 *place = None;
             }
             let others = match table.states.best() {
-                Some(best) => format!("requests go on by {}", self.address(best)),
-                None => "there is no other path".to_owned(),
+                Some(best) => format!("requests continue over {}", self.address(best)),
+                None => "there is no other usable path".to_owned(),
             };
             if !table.has_ended {
                 let address = self.address(link.path);
@@ -199,7 +198,7 @@ impl Paths {
             }
         }
         drop(table);
-        // After that, or those who notice it would be the first to say why.
+        // Only now: a thread that noticed the end earlier would report its own reason first.
         link.association.end()
     }
 
@@ -212,14 +211,14 @@ impl Paths {
         }
     }
 
-    /// A path has refused a lane another connection.
+    /// A path has refused a lane's new connection.
     pub(crate) fn refused_queue(&self, link: &Link, error: &Error) {
         let address = self.address(link.path);
         log::warn!("{}: path {address} refuses a lane: {error}", self.url);
     }
 
-    /// Carries out an admin command by the best path; again by another if that is lost and the command
-    /// changes nothing, as often as there are paths and, within the connect timeout, more often.
+    /// Carries out an admin command on the best path. If that is lost and the command changes nothing, tries again on
+    /// another: as often as there are paths, and within the connect timeout more often.
     pub(crate) fn call(
         &self,
         sqe: Sqe,
@@ -235,7 +234,7 @@ impl Paths {
             let Some(reason) = error.lost() else { return answer };
             self.lost(&link, &reason);
             tries += 1;
-            // Paths come back, so that there may always be a best one.
+            // Bound the tries, because paths are reconnected and there may always be a best one.
             let is_over = tries >= self.count() && Instant::now() >= end;
             if is_over || !changes_nothing(sqe.opcode) {
                 return answer;
@@ -243,7 +242,7 @@ impl Paths {
         }
     }
 
-    /// No path is connected any more; those that are.
+    /// Stops connecting paths. Returns those that are connected.
     pub(super) fn close(&self) -> Vec<Link> {
         let mut table = self.table();
         table.has_ended = true;
@@ -251,7 +250,7 @@ impl Paths {
         table.links.iter().flatten().cloned().collect()
     }
 
-    /// Waits for the first path, and a little for the others, of which one may be better.
+    /// Waits for the first path, and a little longer for the others, because one of them may be better.
     pub(super) fn wait_first(&self) -> Result<Link, Error> {
         let mut table = self.table();
         let mut first = None;
@@ -260,7 +259,7 @@ impl Paths {
             if best.is_some() && first.is_none() {
                 first = Some(Instant::now());
             }
-            // Each path's own limit is the connect timeout.
+            // Until a path is usable there is no limit here: each attempt ends by the connect timeout.
             let left = first.map_or(OTHERS, |first| OTHERS.saturating_sub(first.elapsed()));
             if best == Some(0) || left.is_zero() {
                 break;
@@ -272,11 +271,11 @@ impl Paths {
             return Err(self.no_path_of(&table));
         }
         drop(table);
-        // Where none is usable, one that is connected may become so.
+        // If no path is usable yet, a connected one may become usable.
         self.wait_best(deadline(self.options.connect_timeout))
     }
 
-    /// Those of `url`, of which none is connected yet.
+    /// The paths of `url`; none is connected yet.
     pub(super) fn new(url: &TargetUrl, options: Options) -> Self {
         let portals: Vec<TargetUrl> = url.portals().map(|portal| url.by(portal)).collect();
         let table = Table {
@@ -291,12 +290,12 @@ impl Paths {
         Self { url: url.clone(), options, portals, table, changed, generation }
     }
 
-    /// How many there are.
+    /// The number of paths.
     pub(super) const fn count(&self) -> usize {
         self.portals.len()
     }
 
-    /// The address of one.
+    /// The address of one path.
     pub(super) fn portal(&self, path: usize) -> Option<&TargetUrl> {
         self.portals.get(path)
     }
@@ -310,14 +309,14 @@ impl Paths {
         self.table().states.state(path)
     }
 
-    /// Those that are connected, the best first.
+    /// The connected paths, the best first.
     pub(super) fn connected(&self) -> Vec<Link> {
         let table = self.table();
         let paths = table.states.connected();
         paths.into_iter().filter_map(|path| table.links.get(path)?.clone()).collect()
     }
 
-    /// Whether a path with these terms has what all must have in common, as far as that is known.
+    /// Whether a path with these terms agrees with the common terms, as far as they are known.
     pub(super) fn compare(&self, terms: &Terms) -> Result<(), Error> {
         self.table().compare(terms)
     }
@@ -339,7 +338,7 @@ impl Paths {
         let common = table.terms.get_or_insert(terms);
         let is_first_with_namespace = common.namespace.is_none() && terms.namespace.is_some();
         common.namespace = common.namespace.or(terms.namespace);
-        // One that gets the namespace later has to be compared.
+        // Paths without the namespace must be reconnected, so that it is compared when they get it.
         let without: Vec<Link> = match is_first_with_namespace {
             true => table.links.iter().flatten().cloned().collect(),
             false => Vec::new(),
@@ -360,7 +359,7 @@ impl Paths {
         Ok(link)
     }
 
-    /// What a target says of the state of a path.
+    /// Records the state of a path as its target reports it.
     pub(super) fn learned(&self, link: &Link, state: PathState, by_event: bool) {
         let mut table = self.table();
         let known = (link.path, link.number);
@@ -379,7 +378,7 @@ impl Paths {
         self.tell(&table);
     }
 
-    /// Waits before a path is connected again.
+    /// Waits before a path is reconnected.
     pub(super) fn pause(&self, path: usize) {
         let mut table = self.table();
         let end = Instant::now() + table.states.pause(path);
@@ -393,7 +392,7 @@ impl Paths {
         }
     }
 
-    /// What a program is told.
+    /// The public description of the paths.
     pub(super) fn info(&self) -> Vec<PathInfo> {
         let table = self.table();
         let best = table.states.best();

@@ -1,14 +1,14 @@
-//! The smallest function: loaded and unloaded again, it takes an id, so that the next one gets a higher one.
+//! The smallest function. Loading and unloading it uses up an id, so that the next function gets a higher one.
 
 const HEADER_BYTES: u64 = 64;
 /// `r0 = 0; exit`.
 const CODE: [u8; 16] = [0xB7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-/// Of its two sections.
+/// The names of its two sections.
 const NAMES: &[u8] = b"\0bpfof/filler\0.shstrtab\0";
 const NAME_OF_CODE: u32 = 1;
 const NAME_OF_NAMES: u32 = 14;
 
-/// The object: an ELF header, the code, the names, and the headers of sections, of which the first is none.
+/// The object: an ELF header, the code, the names, and the section headers, of which the first is the null section.
 pub(super) fn object() -> Vec<u8> {
     let (code_bytes, names_bytes) = (CODE.len() as u64, NAMES.len() as u64);
     let names_at = HEADER_BYTES + code_bytes;
@@ -22,7 +22,7 @@ pub(super) fn object() -> Vec<u8> {
     for field in [0, 0, sections_at] {
         object.extend(field.to_le_bytes());
     }
-    // Sizes and numbers, and last which section has the names.
+    // Sizes and counts, and last the index of the section with the names.
     for field in [0_u16, 0, 64, 0, 0, 64, 3, 2] {
         object.extend(field.to_le_bytes());
     }
@@ -49,7 +49,7 @@ mod tests {
     use bpfof_function::{NativeFunction, Object};
 
     #[test]
-    fn it_is_a_function() {
+    fn the_filler_object_is_a_function() {
         let object = object();
         let parsed = Object::parse(&object).expect("an object");
         let [entry] = parsed.entries() else { panic!("one entry point") };

@@ -1,10 +1,10 @@
-//! What a program wants of each of its associations: functions under these ids, entries of their maps, and
-//! maps of files. It is done on all that there are, and done again on each that comes.
+//! The state that a program wants on each of its associations: functions under certain ids, entries of their maps, and
+//! maps of files. It is set up on all existing associations, and again on each new one.
 //!
-//! Requests carry the ids that the program knows, and storage functions too, which call each other by
-//! them. So an association where a function has another id is of no use, and is not used. Targets number
-//! an association's functions from 1 on, so that the same ids come out as long as the same number of
-//! functions is loaded: for each id that a program does not have any more, one that is unloaded again.
+//! Requests name functions by the ids that the program knows, and storage functions call each other by these ids. So an
+//! association on which a function has another id cannot be used. Targets number an association's functions from 1 on.
+//! So a new association gets the same ids if the same number of functions is loaded on it: for each id that the program
+//! no longer uses, a filler function is loaded and unloaded.
 
 use super::filler;
 use crate::association::Association;
@@ -17,35 +17,35 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Pause between looks whether others have the intent.
+/// Pause between attempts to lock the intent.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
-/// A target may number a function so far from where it is expected. Each number between costs each other path a
+/// How far the id that a target gives a function may be from the expected one. Each skipped id costs every other path a
 /// load, while the program waits.
 const GAP_MAX: u32 = 1024;
-/// So many numbers are skipped at first while the program waits.
+/// How many ids are initially skipped with the intent locked, while the program waits.
 const HELD_SKIPS: u32 = 16;
-/// And so many maps of files are set.
+/// How many maps of files are initially set that way.
 const HELD_FILES: usize = 16;
 
-/// The intent, held while something is done on all associations, or all that was done is done on another.
+/// The intent, locked while something is done on all associations, or while a new association is brought up to date.
 #[derive(Debug, Default)]
 pub(super) struct Intents {
     intent: Mutex<Intent>,
-    /// Who brings a path to life and waits for the intent.
+    /// Number of keepers that bring up a path and wait for the intent.
     waiting: AtomicU32,
 }
 
 impl Intents {
     pub(super) fn lock(&self) -> MutexGuard<'_, Intent> {
-        // They only look now and then, and a program that does much would always be there first.
+        // Keepers only poll the lock, so a busy program would always lock it first.
         while self.waiting.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(LOCK_PAUSE);
         }
         self.intent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for an association that nobody else keeps alive. What others do may take longer than its
-    /// target waits for a sign of life.
+    /// The same for a new association, which is kept alive while waiting: the holder of the intent may take longer than
+    /// the keep-alive timeout.
     pub(super) fn lock_for(
         &self,
         association: &Association,
@@ -63,7 +63,7 @@ impl Intents {
     }
 }
 
-/// One of those who wait, as long as it lives.
+/// Counts as a waiting keeper while it exists.
 struct Waiting<'a>(&'a AtomicU32);
 
 impl<'a> Waiting<'a> {
@@ -82,16 +82,15 @@ impl Drop for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Intent {
     functions: BTreeMap<u32, Loaded>,
-    /// The highest id that any association has given a function of this program. None is given again: chains in
+    /// The highest id that any association has given to a function of this program. No id is reused, because chains in
     /// flight may still name it.
     last_id: u32,
-    /// The installed functions that this program has looked up or installed. It does not matter to it which others
-    /// there are.
+    /// The installed functions that this program has looked up or installed. Other installed functions do not matter.
     installed: BTreeMap<u32, Installed>,
     files: BTreeMap<u32, FileMap>,
-    /// Counts the maps of files that have been noted.
+    /// Number of maps of files that have been noted.
     noted: u64,
-    /// What the program has set in function maps, by their names, of each as many as fit into the map.
+    /// The entries that the program has set in function maps, by map name; for each map at most as many as it can hold.
     entries: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
@@ -105,38 +104,37 @@ struct Loaded {
 #[derive(Clone, Debug)]
 struct FileMap {
     map: Arc<FileMapObject>,
-    /// When it was noted: a program may set another one of the same version.
+    /// Value of `noted` when it was noted, because a program may set another map with the same version.
     number: u64,
 }
 
-/// What of the intent is to be done next on an association that has just begun. It may take long, and the intent
-/// need not be locked meanwhile.
+/// The next step of setting up a new association. It may take long, and does not need the intent locked.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The next function must get this id.
+    /// Skip ids until the next function gets this one.
     Skip(u32),
-    /// These maps of files are to be set, or removed.
+    /// Set or remove these maps of files.
     Files(Vec<Arc<FileMapObject>>),
 }
 
-/// The functions and the maps of files of an association that has just begun.
+/// The functions and maps of files that a new association has so far.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     last_id: u32,
     loaded: Vec<u32>,
-    /// Up to which id it is to go before the program's last one is looked at again.
+    /// The id up to which functions are set up before the program's current last id is read again.
     goal: u32,
-    /// So many ids are skipped while the intent is locked: more each time, or a program that goes on loading
-    /// would always be ahead.
+    /// How many ids are skipped with the intent locked. It doubles each time; otherwise a program that keeps loading
+    /// functions would always stay ahead.
     held_skips: u32,
-    /// Their namespaces, and the numbers that they were noted with.
+    /// For each file, the namespace and the number of its map.
     files: BTreeMap<u32, (u32, u64)>,
-    /// The same for maps of files.
+    /// The same as `held_skips`, for maps of files.
     held_files: usize,
 }
 
 impl Progress {
-    /// Does what need not be done with the intent locked, as long as that is wanted.
+    /// Carries out a step without the intent locked. Stops with an error once `is_wanted` is false.
     pub(super) fn go_on(
         &mut self,
         one: &mut Controller,
@@ -152,7 +150,7 @@ impl Progress {
         }
     }
 
-    /// Has the next function get the id `next`, unless it is no longer wanted.
+    /// Skips ids so that the next function gets the id `next`, unless the path is no longer wanted.
     fn skip_to(
         &mut self,
         one: &mut Controller,
@@ -166,10 +164,10 @@ impl Progress {
 }
 
 impl Intent {
-    /// Does all of it on an association that has just begun, the only one if `is_alone`: an installed function
-    /// that it does not have is not to be had. An ordinary target has no functions, and is good for what it can do.
+    /// Sets up the whole intent on a new association. If `is_alone`, it is the only one, so an installed function that
+    /// it lacks is gone. A target without pushdown is accepted if the intent is empty.
     ///
-    /// Some: this comes first, and then it goes on.
+    /// Returns a step that must be carried out before the next call; None when all is done.
     pub(super) fn replay(
         &mut self,
         one: &mut Controller,
@@ -225,7 +223,7 @@ impl Intent {
             return Ok(Some(Step::Files(maps)));
         }
         maps.iter().try_for_each(|map| one.set_file_map(map))?;
-        // The program has unloaded them meanwhile.
+        // Functions that the program has unloaded meanwhile.
         for id in progress.loaded.iter().filter(|id| !self.functions.contains_key(id)) {
             one.unload_function(FunctionId(*id))?;
         }
@@ -238,7 +236,7 @@ impl Intent {
         Ok(None)
     }
 
-    /// The maps of files that have been noted since, and removals of those that are not wanted any more.
+    /// The maps of files that were noted since the last call, and removals of maps that were forgotten.
     fn files_after(&self, progress: &mut Progress) -> Vec<Arc<FileMapObject>> {
         progress.held_files = progress.held_files.saturating_mul(2).max(HELD_FILES);
         let mut maps = Vec::new();
@@ -274,7 +272,7 @@ impl Intent {
         } else if changed {
             let entries = self.entries.entry(name.to_owned()).or_default();
             if entries.len() >= map.max_entries as usize && !entries.contains_key(key) {
-                // Functions have deleted some of them.
+                // The functions must have deleted some of the entries.
                 let there = one.map_entries(&map)?;
                 let there: BTreeSet<&[u8]> = there.iter().map(|(key, _)| key).collect();
                 entries.retain(|key, _| there.contains(&key[..]));
@@ -284,7 +282,7 @@ impl Intent {
         Ok(changed)
     }
 
-    /// The same on another association, after that.
+    /// The same on another association, after [`change_map`](Self::change_map) on the first.
     pub(crate) fn change_map_again(
         &self,
         association: &Arc<Association>,
@@ -299,7 +297,8 @@ impl Intent {
             Err(Error::Command { source, .. }) if source.status.same_code(Status::MAP_FULL) => {}
             changed => return changed,
         }
-        // Where requests go, functions have made room. They have not here.
+        // On the first association, functions have deleted entries, but not here: delete all entries that the program
+        // has not set.
         let entries = self.entries.get(name);
         for (other, _) in one.map_entries(&map)?.iter() {
             if !entries.is_some_and(|entries| entries.contains_key(other)) {
@@ -313,12 +312,12 @@ impl Intent {
         self.functions.is_empty() && self.installed.is_empty() && self.files.is_empty()
     }
 
-    /// Whether the installed function of this id is known to be this one on each association.
+    /// Whether the intent already requires this installed function under this id.
     pub(crate) fn requires(&self, id: u32, installed: &Installed) -> bool {
         self.installed.get(&id) == Some(installed)
     }
 
-    /// From now on requests may use the installed function of this id.
+    /// Checks that the association has this installed function under this id, and requires it from now on.
     pub(crate) fn require(
         &mut self,
         association: &Arc<Association>,
@@ -340,11 +339,11 @@ impl Intent {
         (object, entry): (&[u8], u32),
     ) -> Result<FunctionId, Error> {
         let mut one = Controller::of(Arc::clone(association));
-        // Another association, which may have ended since, has had those before.
+        // Lower ids were used on other associations, which may have ended since.
         let least = known.map_or(self.last_id + 1, |known| known.0);
         let loaded = one.load_function(object, entry);
         if known.is_none() && matches!(loaded, Err(Error::FunctionRejected(_))) {
-            // It has had an id.
+            // The rejected function has used up an id.
             self.last_id = least;
         }
         let mut id = loaded?;
@@ -371,8 +370,8 @@ impl Intent {
         Ok(id)
     }
 
-    /// Installs a function for all; `known` is its id on another association, which may be with the
-    /// same target.
+    /// Installs a function at the target; `known` is its id on another association, which may have
+    /// the same target.
     pub(crate) fn install(
         &mut self,
         association: &Arc<Association>,
@@ -389,19 +388,19 @@ impl Intent {
         }
         let id = one.load(object, installation)?;
         if known.is_none() {
-            // One of those that functions of the association have is used up as well.
+            // Installing also uses up an id of the association's own functions.
             self.last_id += 1;
         }
         if let Some(known) = known.filter(|known| *known != id) {
             one.unload_function(id)?;
             return Err(other_number(known.0, id.0));
         }
-        // It may be gone again.
+        // It may have been removed again already.
         self.installed.insert(id.0, one.installed()?.remove(&id.0).unwrap_or_default());
         Ok(id)
     }
 
-    /// Unloads a function. Those of a target may be unloaded already, by another association with it.
+    /// Unloads a function. An installed function may be unloaded already, on another association with the same target.
     pub(crate) fn unload(
         &mut self,
         association: &Arc<Association>,
@@ -416,7 +415,7 @@ impl Intent {
                 if !is_first && source.status.same_code(Status::UNKNOWN_FUNCTION) => {}
             end => end?,
         }
-        // Maps end with the last function that has them, and what was set in them.
+        // Maps end with the last function that has them: drop the entries of maps that are gone.
         if !self.entries.is_empty() {
             let maps = one.maps()?;
             self.entries.retain(|name, _| maps.iter().any(|map| map.name == *name));
@@ -424,7 +423,7 @@ impl Intent {
         Ok(())
     }
 
-    /// From now on the map of a file is this one, or none.
+    /// Records the map of a file, or its removal.
     pub(crate) fn note_file(&mut self, map: &FileMapObject) {
         self.noted += 1;
         let noted = FileMap { map: Arc::new(map.clone()), number: self.noted };
@@ -440,10 +439,10 @@ impl Intent {
 }
 
 fn other_number(wanted: u32, found: u32) -> Error {
-    Error::OtherFunctions(format!("one is {found} there and should be {wanted}"))
+    Error::OtherFunctions(format!("a function has id {found} there, but should have id {wanted}"))
 }
 
-/// Has the next function of an association, whose last had the id `last`, get the id `next`.
+/// Uses up ids of an association, whose last function has the id `last`, so that the next one gets the id `next`.
 fn skip(
     one: &mut Controller,
     (mut last, next): (u32, u32),
@@ -464,7 +463,7 @@ fn skip(
     Ok(())
 }
 
-/// Whether an association has the same installed functions by these ids.
+/// Checks that an association has the same installed functions under these ids.
 fn compare_installed(
     there: &BTreeMap<u32, Installed>,
     installed: &BTreeMap<u32, Installed>,
@@ -473,20 +472,22 @@ fn compare_installed(
     for (id, installed) in installed {
         let found = match there.get(id) {
             Some(found) if found.is_same(installed) => continue,
-            Some(found) if found.name == installed.name => "another program".to_owned(),
+            Some(found) if found.name == installed.name => {
+                "another function of that name".to_owned()
+            }
             Some(found) => format!("{:?}", found.name),
             None => "missing".to_owned(),
         };
         let name = &installed.name;
         if is_alone {
             return Err(Error::OtherFunctions(format!(
-                "installed function {id} is {found} since the targets were connected again, and not the {name:?} that \
-                 this program has looked up; start the program again"
+                "installed function {id} is {found} since the targets were reconnected, not the \
+                 {name:?} that this program has looked up; restart the program"
             )));
         }
         return Err(Error::OtherFunctions(format!(
-            "installed function {id} is {found} there and {name:?} on another path; install the same \
-             functions at both, in the same order"
+            "installed function {id} is {found} there, but {name:?} on another path; install the \
+             same functions at both targets, in the same order"
         )));
     }
     Ok(())

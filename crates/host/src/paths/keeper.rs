@@ -1,4 +1,4 @@
-//! The thread of one path: connects it, keeps it alive, hears of changes, and connects it again.
+//! The thread of one path: connects it, keeps it alive, follows its ANA state, and reconnects it.
 
 use super::core::{Link, Paths};
 use super::intent::{Intent, Intents, Progress};
@@ -16,17 +16,17 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest sleep of a thread whose path is usable, and of one whose path is not: then the log is
-/// read again.
+/// Longest sleep of a thread whose path is usable, and of one whose path is not. The latter then
+/// reads the ANA log again.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_UNUSABLE: Duration = Duration::from_millis(200);
-/// It is not read more often, whatever events come.
+/// Shortest time between two reads of the log, even if more events come.
 const LOOK_EVENT: Duration = Duration::from_millis(10);
 /// Asynchronous Event Configuration: ANA changes (NVMe Base 2.0 §5.27.1.8).
 const ANA_CHANGE_NOTICES: u32 = 1 << 11;
 /// CMIC: ANA is reported (NVMe Base 2.0 §5.17.2.1).
 const CMIC_ANA: u8 = 1 << 3;
-/// Most of an ANA log that is read, in bytes: 1024 groups of 31 namespaces each.
+/// Most bytes of an ANA log that are read: 1024 groups of 31 namespaces each.
 const ANA_LOG_MAX_BYTES: u32 = 160 << 10;
 
 /// Starts the thread of a path.
@@ -61,9 +61,12 @@ impl Keeper {
         }
     }
 
-    /// Connects a path, brings functions and maps to its target, and lets requests use it.
+    /// Connects a path, sets up functions and maps at its target, and lets requests use it.
     fn bring_up(&self) -> Result<Link, Error> {
-        let url = self.paths.portal(self.path).ok_or(Error::BadAnswer("no such portal"))?;
+        let url = self
+            .paths
+            .portal(self.path)
+            .ok_or(Error::BadAnswer("the address has no such portal"))?;
         let association = Arc::new(Association::connect(url, self.paths.options())?);
         association.keep_alive_as_path()?;
         let up = self.prepare(&association);
@@ -85,14 +88,15 @@ impl Keeper {
             is_discovery,
         };
         self.paths.compare(&terms)?;
-        // What is wanted meanwhile waits, and is then wanted of this path as well.
+        // Keep the intent locked: functions and maps that the program changes meanwhile wait, and then reach this path
+        // as well.
         let _intent = match is_discovery {
             true => self.intents.lock_for(association)?,
             false => self.replay(association, &mut one)?,
         };
         let mut state = PathState::Optimized;
         if reports_ana(association) {
-            // Not before: an event that comes while the intent is waited for would be lost.
+            // Ask for events only now: one that came while this thread waited for the intent would be lost.
             one.admin_command(ask_for_ana_events(), &[], 0)?;
             association.admin.ask_for_event()?;
             state = ana_state(&mut one, namespace.map_or(0, |namespace| namespace.anagrpid))?;
@@ -100,8 +104,8 @@ impl Keeper {
         self.paths.came_up(self.path, association, terms, state)
     }
 
-    /// Does on a path all that is wanted, most of it while others may change what that is. The intent is locked
-    /// then.
+    /// Sets up the whole intent on a path, mostly without locking it, so that the program can change it meanwhile.
+    /// Returns with the intent locked.
     fn replay(
         &self,
         association: &Association,
@@ -119,23 +123,26 @@ impl Keeper {
         }
     }
 
-    /// Keeps a path alive until it is lost, or nobody needs it.
+    /// Keeps a path alive until it is lost or the controller is dropped.
     fn watch(&self, link: &Link) -> Result<(), Error> {
         let association = &link.association;
         let socket = association.admin.descriptor()?;
         let mut one = Controller::of(Arc::clone(association));
         let (mut looked, mut event_came) = (Instant::now(), false);
-        // From a target that takes no requests for events, nothing is heard unless it is asked.
+        // A target that refuses Asynchronous Event Requests must be polled.
         let mut tells = true;
         while !self.paths.has_ended() {
             if association.has_ended() {
-                // Whoever has ended it has told why.
+                // The thread that ended the association has reported why.
                 return Err(crate::LostReason::HungUp.into());
             }
             let (left, came) = association.admin.beat()?;
             if came == Some(Event::Refused) && tells {
                 tells = false;
-                log::info!("{}: it takes no requests for events, and is asked", association.url);
+                log::info!(
+                    "{}: the target refuses Asynchronous Event Requests, so its ANA log is polled",
+                    association.url
+                );
             }
             event_came |= came == Some(Event::Came);
             let is_usable = self.paths.state(link.path).is_usable();
@@ -153,14 +160,14 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads the ANA log. A target without one says nothing, and is tried again.
+    /// Reads the ANA log. Without ANA the path counts as optimized, so that it is tried again after a refusal.
     fn look(&self, link: &Link, one: &mut Controller, by_event: bool) -> Result<(), Error> {
         if by_event {
             link.association.admin.ask_for_event()?;
         }
         let mut state = PathState::Optimized;
         if reports_ana(&link.association) {
-            // Reading it is what makes the target tell of the next change.
+            // Reading the log makes the target send an event at the next change.
             let group =
                 namespace(one, self.paths.nsid())?.map_or(0, |namespace| namespace.anagrpid);
             state = ana_state(one, group)?;
@@ -178,8 +185,7 @@ fn ask_for_ana_events() -> bpfof_nvme::Sqe {
     AdminCommand::set_features(features::ASYNC_EVENT_CONFIGURATION, ANA_CHANGE_NOTICES)
 }
 
-/// The namespace that the address names; none if there is no such. It need not be there for what is asked
-/// of a controller.
+/// The namespace that the address names; None if it does not exist. Commands to the controller work without it.
 fn namespace(one: &mut Controller, nsid: u32) -> Result<Option<IdentifyNamespace>, Error> {
     match one.whole_namespace(nsid) {
         Ok(namespace) => Ok(Some(namespace)),
@@ -192,12 +198,12 @@ fn namespace(one: &mut Controller, nsid: u32) -> Result<Option<IdentifyNamespace
     }
 }
 
-/// The state of an ANA group; of 0 the worst that any is in.
+/// The state of an ANA group; for group 0 an unusable state if any group has one.
 fn ana_state(one: &mut Controller, group: u32) -> Result<PathState, Error> {
     let length_bytes = ANA_LOG_MAX_BYTES.min(one.max_transfer_bytes()) / 4 * 4;
     let sqe = AdminCommand::get_log_page(lid::ANA, u32::MAX, 0, length_bytes);
     let (_, log) = one.admin_command(sqe, &[], length_bytes)?;
-    state_in(&log, group).ok_or(Error::BadAnswer("the ANA log does not have the namespace's group"))
+    state_in(&log, group).ok_or(Error::BadAnswer("the ANA log lacks the namespace's group"))
 }
 
 fn state_in(log: &[u8], wanted: u32) -> Option<PathState> {
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_lies_about_its_length_says_nothing() {
+    fn groups_beyond_the_end_of_the_ana_log_are_ignored() {
         let mut log = log(&[(1, 1, &[])]);
         log[8..10].copy_from_slice(&u16::MAX.to_le_bytes());
         log[20..24].copy_from_slice(&u32::MAX.to_le_bytes());

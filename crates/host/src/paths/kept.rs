@@ -1,30 +1,31 @@
-//! A request that is kept until its end is told, so that it can be sent again.
+//! A request that is kept until its completion is reported, so that it can be sent again.
 
 use crate::{FileVersion, PushdownCall, Request};
 use bpfof_nvme::Sqe;
 use bpfof_nvme::opcode::nvm;
 
-/// When a request may be sent again that was on a connection that was lost.
+/// When a request on a lost connection may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// It changes nothing.
+    /// At once: it changes nothing.
     AtOnce,
-    /// When the first target cannot carry it out any more: twice does as much as once.
+    /// When the first target cannot carry it out any more. Executing it twice has the same effect
+    /// as once.
     Later,
-    /// Twice may do more than once.
+    /// Never: executing it twice may differ from executing it once.
     Never,
 }
 
-/// A copy of a request. Its memory stays from one to the next.
+/// A copy of a request. Its memory is reused for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     form: Form,
-    /// What it sends: data, or the argument of a chain.
+    /// The data that it sends, or the argument of a chain.
     data: Vec<u8>,
     files: Vec<FileVersion>,
 }
 
-/// What of a request is not behind a reference; references are empty here.
+/// The fields of a request that are not behind references; its references are empty.
 #[derive(Debug)]
 struct Form(Request<'static>);
 
@@ -54,7 +55,7 @@ impl Kept {
                 (data, files) = (call.scratch, call.files);
                 Request::Pushdown(PushdownCall { scratch: &[], files: &[], ..call })
             }
-            // As it is encoded.
+            // Kept in encoded form.
             Request::PushdownVector(call) => {
                 call.parts().encode_into(&mut self.data);
                 let sqe = Sqe::new(nvm::PUSHDOWN_VECTOR, call.nsid);
@@ -85,7 +86,7 @@ impl Kept {
         }
     }
 
-    /// When it may be sent again, if it may have been carried out, or still may be.
+    /// When it may be sent again, if the first target may have carried it out or may still do so.
     pub(super) const fn again(&self) -> Again {
         match self.form.0 {
             Request::Write { .. } | Request::WriteZeroes { .. } => Again::Later,

@@ -1,8 +1,8 @@
-//! A lane that goes on by another path.
+//! A lane that can switch to another path.
 //!
-//! A [`Lane`](crate::Lane) has one queue, of the path that was the best when it was connected. Requests are
-//! kept until they end. When the queue is lost, or another path is better and the queue is empty, it connects another
-//! one and sends there what has not ended.
+//! A [`Lane`](crate::Lane) has one queue, on the path that was the best when the queue was connected. Requests are kept
+//! until they end. When the queue is lost, or when it is empty and another path is better, the lane connects another
+//! queue and sends the unfinished requests there.
 
 use super::core::{Link, Paths};
 use super::ledger::Ledger;
@@ -14,54 +14,54 @@ use crate::{Completion, Error, LostReason, NamespaceInfo, Request, RequestError,
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep of a lane that has no queue, or has one that empties, before it looks around.
+/// Longest sleep of a lane that has no queue, or waits until its queue is empty.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A lane that each path refuses a queue asks for one again after this, which doubles up to the last.
+/// Pause before a lane tries again after all paths have refused it a queue. It doubles, up to [`REFUSED_MAX`].
 const REFUSED: Duration = Duration::from_millis(250);
 const REFUSED_MAX: Duration = Duration::from_secs(5);
-/// One that the best path refuses, but another does not, asks the best again after this.
+/// Pause before a lane on a second-best path asks the best path again, which had refused it a queue.
 const SECOND_BEST: Duration = Duration::from_secs(5);
 
-/// The identifier of no I/O queue: that of the admin queue.
+/// Stands for no I/O queue: the identifier of the admin queue.
 const NO_QUEUE: u16 = 0;
 
-/// Receives on a queue.
+/// A function that receives on a queue.
 type Receive<'f> = dyn FnMut(&mut Queue, &mut OnCompletion<'_>) -> Result<usize, Error> + 'f;
 
-/// What a lane of several paths has beside its queue.
+/// The state of a lane over several paths, beside its queue.
 #[derive(Debug)]
 pub(crate) struct OnPaths {
     paths: Arc<Paths>,
     namespaces: Arc<[NamespaceInfo]>,
-    /// Whose queue the lane has, and its identifier there.
+    /// The path of the lane's queue, and the queue's identifier there.
     link: Link,
     qid: u16,
-    /// How often another queue has taken the place of one.
+    /// How often the queue has been replaced.
     changes: u32,
     ledger: Ledger,
-    /// The generation of what is known of the paths.
+    /// The generation of the paths' states that was last examined.
     seen: u64,
-    /// No request is put on the queue any more: another is to take its place.
+    /// Whether the queue should be replaced, and gets no new requests.
     leaves: bool,
-    /// Another queue is not to be connected before this.
+    /// The earliest time to connect another queue.
     next_try: Option<Instant>,
-    /// A better path has refused a queue, and is asked again then.
+    /// When to ask a better path again, which has refused a queue.
     better: Option<Instant>,
-    /// That a queue was refused has been told.
+    /// Whether the refusal of a queue has been logged.
     is_refused: bool,
-    /// Each path refuses a queue, and this is the wait before the next try.
+    /// The current pause between tries, while all paths refuse a queue.
     pause: Option<Duration>,
-    /// Since when there has been no queue to put requests on.
+    /// Since when there has been no queue for requests.
     stuck: Option<Instant>,
     /// How long requests wait for a path.
     patience: Duration,
-    /// Bytes sent and received on the queues before this one.
+    /// Bytes sent and received on previous queues.
     past_bytes: (u64, u64),
 }
 
 impl OnPaths {
-    /// Whether requests that have not ended are kept.
+    /// Number of requests that have not ended.
     pub(crate) const fn in_flight(&self) -> usize {
         self.ledger.in_flight()
     }
@@ -78,12 +78,12 @@ impl OnPaths {
         self.qid
     }
 
-    /// How often another queue has taken the place of one.
+    /// How often the queue has been replaced.
     pub(crate) const fn changes(&self) -> u32 {
         self.changes
     }
 
-    /// The queue is over.
+    /// Gives up the queue and its identifier.
     pub(crate) fn leave(&mut self) {
         if self.qid != NO_QUEUE {
             self.link.association.leave(self.qid);
@@ -92,26 +92,27 @@ impl OnPaths {
         }
     }
 
-    /// Requests wait for a path so long at most.
+    /// Sets how long requests wait for a path at most.
     pub(crate) const fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Whether requests may be put on `queue`.
+    /// Whether `queue` may get requests.
     const fn uses(&self, queue: &Queue) -> bool {
         !self.leaves && queue.is_connected()
     }
 
-    /// How long to wait for the queue at most, because there is something to do without it, too.
+    /// How long to wait for the queue at most before there is other work to do.
     pub(crate) fn nap(&self, queue: &Queue) -> Option<Duration> {
         let now = Instant::now();
         if !self.uses(queue) {
             let is_empty = !queue.is_connected() || queue.requests().in_flight() == 0;
             let is_due = is_empty && self.next_try.is_none_or(|next| next <= now);
-            // At once, if there is a path to go to.
+            // Do not sleep if there is a path for a new queue.
             return Some(if is_due && self.paths.best().is_some() { Duration::ZERO } else { LOOK });
         }
-        // No answer comes that would wake who drives a shared lane, whose last request was refused.
+        // If nothing is in flight, no answer would wake the thread that drives a shared lane: send the waiting requests
+        // now.
         let is_due = self.ledger.may_send(now) && queue.requests().in_flight() == 0;
         if is_due || self.paths.generation() != self.seen {
             return Some(Duration::ZERO);
@@ -120,14 +121,14 @@ impl OnPaths {
         Some(until.saturating_duration_since(now))
     }
 
-    /// Something about the paths has changed.
+    /// Reacts to a change of the paths.
     #[cold]
     fn look(&mut self, queue: &Queue) {
         self.seen = self.paths.generation();
         if self.pause.is_some() {
             self.next_try = None;
         }
-        // Without a usable path requests wait as well.
+        // Without a usable path, leave the queue too: requests then wait.
         let is_best = self.paths.best().is_some_and(|best| best.number == self.link.number);
         let stays = is_best || self.better.is_some() && self.paths.is_usable(&self.link);
         self.leaves = queue.is_worn() || !stays;
@@ -140,8 +141,8 @@ impl OnPaths {
         }
     }
 
-    /// A lane on the best path there is, or that comes within the connect timeout: its queue, and how that was
-    /// connected, too.
+    /// Opens a lane on the best path, for which it waits up to the connect timeout. Returns its queue, the plan by
+    /// which that was connected, and the state.
     pub(crate) fn open(
         paths: &Arc<Paths>,
         namespaces: &Arc<[NamespaceInfo]>,
@@ -174,13 +175,13 @@ impl OnPaths {
                 Err(error) => error,
             };
             if error.is_without_a_word() {
-                // The target may have ended, of which the path's thread hears as well.
+                // The target may have ended, which the path's thread notices as well.
                 paths.wait_change(seen, LOOK);
                 if !paths.is_usable(&link) && Instant::now() < end {
                     continue;
                 }
             }
-            // The lanes that there are keep theirs.
+            // Only this queue is refused: existing lanes keep theirs, so do not give up the path.
             if error.is_refused_queue() || Instant::now() >= end {
                 return Err(error);
             }
@@ -188,7 +189,7 @@ impl OnPaths {
         }
     }
 
-    /// Keeps a request and queues it where that is possible now.
+    /// Keeps a request, and puts it on the queue if that is possible now.
     pub(crate) fn submit(
         &mut self,
         queue: &mut Queue,
@@ -209,7 +210,7 @@ impl OnPaths {
         match queued {
             Ok(()) => Ok(()),
             Err(SubmitError::QueueFull | SubmitError::NotConnected) if !is_over() => {
-                // It is sent as soon as there is a queue that has room.
+                // It is sent as soon as there is a queue with room.
                 let why = RequestError::Lost(LostReason::HungUp);
                 self.ledger.wait(number, Instant::now(), why);
                 Ok(())
@@ -221,8 +222,8 @@ impl OnPaths {
         }
     }
 
-    /// Puts another queue in the place of one that is lost, or empty and not the best, by the best path that
-    /// does not refuse it. One that works is kept until a better one is there.
+    /// Replaces a queue that is lost, or empty and not on the best path, by one on the best path that does not refuse
+    /// it. A working queue is kept until the better one is connected.
     fn change(&mut self, queue: &mut Queue) {
         if self.uses(queue) || self.next_try.is_some_and(|next| Instant::now() < next) {
             return;
@@ -244,7 +245,7 @@ impl OnPaths {
             let mut refusals = 0;
             for link in &links {
                 if keeps && link.number == self.link.number {
-                    // It is the best again, or those that are better refuse.
+                    // This path is the best again, or all better ones refuse.
                     (self.seen, self.leaves) = (seen, false);
                     self.better = (refusals > 0).then(|| Instant::now() + SECOND_BEST);
                     self.is_refused = refusals > 0;
@@ -265,7 +266,7 @@ impl OnPaths {
                         self.pause = None;
                         return;
                     }
-                    // Others have all that there are; that may change.
+                    // Other lanes have all queues of this target; that may change.
                     Err(error) if error.is_refused_queue() => {
                         if !self.is_refused {
                             self.paths.refused_queue(link, &error);
@@ -285,8 +286,8 @@ impl OnPaths {
                 self.pause = Some(pause);
                 break;
             }
-            // A path that was lost may be the best again when the other is: requests must end
-            // some time, and those of other threads get their turn, where they share the lane.
+            // Bound this loop: paths may be lost and reconnected in turn for ever, but requests
+            // must end some time, and threads that share the lane must get their turn.
             if Instant::now() >= end {
                 (self.next_try, self.pause) = (Some(Instant::now() + LOOK), None);
                 break;
@@ -294,10 +295,12 @@ impl OnPaths {
         }
     }
 
-    /// Sends what waits and may be sent, and ends what has waited too long. How many have ended.
+    /// Sends the waiting requests that may be sent, and ends those that have waited too long. Returns how many have
+    /// ended.
     fn send_waiting(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
         let is_usable = self.uses(queue);
-        // The queue may only have to become empty, so that it can be changed.
+        // A connected queue may only have to become empty before it is replaced; then the lane does not count as
+        // refused.
         let is_refused = !queue.is_connected() && self.pause.is_some();
         let has_path = is_usable || !is_refused && self.paths.best().is_some();
         if has_path {
@@ -324,12 +327,12 @@ impl OnPaths {
                     self.ledger.wait(number, now, why);
                     break;
                 }
-                // The target of this path has another namespace in its place.
+                // The request does not fit this path's target, whose namespace differs.
                 if let Some(tag) = self.ledger.ended(number, None) {
                     end(tag, why);
                 }
             }
-            // What is lost shows itself when receiving.
+            // A lost connection is detected when receiving.
             let _ = queue.ring();
         } else {
             let is_long = self.stuck.is_some_and(|stuck| now - stuck.min(now) >= self.patience);
@@ -344,7 +347,7 @@ impl OnPaths {
         ended
     }
 
-    /// Receives, by `receive`, and takes care of what has not been carried out. How many have ended.
+    /// Receives by `receive`, and handles requests that were not carried out. Returns how many have ended.
     fn receive(
         &mut self,
         queue: &mut Queue,
@@ -379,7 +382,7 @@ impl OnPaths {
         ended
     }
 
-    /// Goes to another path if that is due, and sends what may be sent. How many have ended because they
+    /// Switches to another path if that is due, and sends waiting requests. Returns how many have ended because they
     /// waited too long.
     fn prepare(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
         self.news(queue);
@@ -388,7 +391,7 @@ impl OnPaths {
         self.send_waiting(queue, on_completion)
     }
 
-    /// See [`Lane::poll`](crate::Lane::poll). It waits only while another path is connected.
+    /// See [`Lane::poll`](crate::Lane::poll). Blocks only while it connects another queue.
     pub(crate) fn poll(
         &mut self,
         queue: &mut Queue,
@@ -403,7 +406,7 @@ impl OnPaths {
         self.ended(queue, ended)
     }
 
-    /// An error if nothing can come any more.
+    /// Returns `ended`; an error if no completion can come any more.
     fn ended(&self, queue: &Queue, ended: usize) -> Result<usize, Error> {
         let is_over = ended == 0 && !queue.is_connected() && self.in_flight() == 0;
         if is_over && self.has_ended() { Err(LostReason::HungUp.into()) } else { Ok(ended) }

@@ -1,16 +1,15 @@
-//! The requests of a lane from when they are submitted until their ends are told: where each is, and
-//! what becomes of one that a path has not carried out. No queue, no clock but the caller's.
+//! The requests of a lane from submission until they are completed to the caller: where each request is, and what
+//! happens to it if a path has not carried it out. Has no queue, and gets the time from the caller.
 //!
-//! Each request ends exactly once: it has a slot from [`Ledger::take`] until its end, and only what has
-//! a slot and is where the caller says can end or be sent.
+//! Each request ends exactly once: it has a slot from [`Ledger::take`] until its end, and a request can only end or be
+//! sent while its slot is in the matching [`Place`].
 
 use super::kept::{Again, Kept};
 use crate::{LostReason, Request, RequestError};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A request that has been on so many connections that were lost is not sent again: it may be what ends
-/// them.
+/// A request that was in flight on this many lost connections is not sent again: it may be the cause of the losses.
 const LOSSES_MAX: u8 = 3;
 
 /// Where a request is.
@@ -22,7 +21,7 @@ enum Place {
     Sent,
     /// To be sent, after this time if there is one.
     Waits(Option<Instant>),
-    /// On a queue that was lost, and until when it may be carried out is yet to be found out.
+    /// On a lost queue; how long the target may still carry it out is not known yet.
     Lost(LostReason),
 }
 
@@ -32,23 +31,23 @@ struct Slot {
     place: Place,
     kept: Kept,
     losses: u8,
-    /// Since when it waits, and how it ends if it waits too long.
+    /// Since when it waits, and the error with which it ends if it waits too long.
     waits: Option<(Instant, RequestError)>,
 }
 
-/// See the module.
+/// The requests of a lane: see the module.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Those that are to be sent, in order.
+    /// Requests to be sent, in order.
     waiting: VecDeque<u32>,
-    /// Those whose queue was lost.
+    /// Requests whose queue was lost.
     lost: Vec<u32>,
 }
 
 impl Ledger {
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     pub(super) const fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -58,7 +57,7 @@ impl Ledger {
         !self.waiting.is_empty()
     }
 
-    /// Keeps a request, which is to be sent, and returns its number.
+    /// Keeps a request that the caller is about to send, and returns its number.
     #[inline]
     pub(super) fn take(&mut self, tag: u64, request: &Request<'_>) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
@@ -76,7 +75,7 @@ impl Ledger {
         number
     }
 
-    /// The request was not accepted.
+    /// Frees the slot of a request that was not accepted or has ended.
     pub(super) fn give_back(&mut self, number: u32) {
         if let Some(slot) = self.slots.get_mut(number as usize)
             && slot.place != Place::Free
@@ -86,7 +85,7 @@ impl Ledger {
         }
     }
 
-    /// The request could not be sent now, and is to be sent when that is possible.
+    /// Queues a request that could not be sent now, to be sent as soon as possible.
     pub(super) fn wait(&mut self, number: u32, now: Instant, why: RequestError) {
         if let Some(slot) = self.slots.get_mut(number as usize)
             && slot.place == Place::Sent
@@ -97,7 +96,8 @@ impl Ledger {
         }
     }
 
-    /// A request has ended on its queue. Its tag, if that is its end; if not, it is sent again.
+    /// A request has ended on its queue. Returns its tag if it is finished; otherwise it will be sent again, or settled
+    /// by [`settle_lost`](Self::settle_lost).
     #[inline]
     pub(super) fn ended(&mut self, number: u32, error: Option<&RequestError>) -> Option<u64> {
         let slot = self.slots.get_mut(number as usize)?;
@@ -121,9 +121,9 @@ impl Ledger {
         Some(tag)
     }
 
-    /// What becomes of those whose queue was lost: the target may carry them out until `over`, or nobody
-    /// knows until when. Those that change nothing are sent again; writes after that, unless it takes longer
-    /// than `patience`. What may not be carried out twice ends. Each that ends is told to `on_end`.
+    /// Decides about requests whose queue was lost. The target may carry them out until `over`; None means that this is
+    /// unknown. Requests that change nothing are sent again at once, writes after `over`, unless that is further away
+    /// than `patience`. Requests that must not be carried out twice end. Each end is reported to `on_end`.
     pub(super) fn settle_lost(
         &mut self,
         over: Option<Instant>,
@@ -145,7 +145,7 @@ impl Ledger {
             match until.filter(in_time).filter(|_| slot.losses < LOSSES_MAX) {
                 Some(until) => {
                     slot.place = Place::Waits(until);
-                    // Until then it waits for a reason of its own.
+                    // Its patience begins at `until`, before which it must wait anyway.
                     slot.waits = Some((until.unwrap_or(now), why));
                     self.waiting.push_back(number);
                 }
@@ -158,7 +158,7 @@ impl Ledger {
         }
     }
 
-    /// Where among those that wait the next is that may be sent at `now`.
+    /// The index in `waiting` of the next request that may be sent at `now`.
     fn next_index(&self, now: Instant) -> Option<usize> {
         self.waiting.iter().position(|number| {
             let place = self.slots.get(*number as usize).map(|slot| slot.place);
@@ -177,14 +177,14 @@ impl Ledger {
         self.waiting.remove(index)
     }
 
-    /// The request that [`next`](Self::next) gave, which is on its way from here on.
+    /// The request that [`next`](Self::next) returned. From now on it counts as sent.
     pub(super) fn send(&mut self, number: u32) -> Option<Request<'_>> {
         let slot = self.slots.get_mut(number as usize)?;
         slot.place = Place::Sent;
         Some(slot.kept.request())
     }
 
-    /// When the next request that waits may be sent that may not be sent at `now`.
+    /// When the next request may be sent, of those that may not be sent at `now`.
     pub(super) fn next_time(&self, now: Instant) -> Option<Instant> {
         let times = self.waiting.iter().filter_map(|number| {
             match self.slots.get(*number as usize)?.place {
@@ -195,7 +195,7 @@ impl Ledger {
         times.min()
     }
 
-    /// Ends those that have waited for `patience` for a path; without one, all that wait.
+    /// Ends the requests that have waited for a path for `patience`; without `patience`, all that wait.
     pub(super) fn expire(
         &mut self,
         now: Instant,
@@ -206,7 +206,7 @@ impl Ledger {
         waiting.retain(|number| {
             let Some(slot) = slots.get_mut(*number as usize) else { return false };
             let Some((since, why)) = slot.waits else { return true };
-            // Those that wait for a time of their own have it in the future.
+            // A request that waits until the end of its first target's time has `since` in the future.
             let waits_on =
                 |patience| now.saturating_duration_since(since) < patience || since > now;
             if patience.is_some_and(waits_on) {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_sent_again_at_once_and_a_write_when_nobody_can_carry_it_out() {
+    fn reads_are_resent_at_once_and_writes_when_the_first_target_has_given_up() {
         let now = Instant::now();
         let over = now + Duration::from_secs(11);
         let mut ledger = Ledger::default();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_whose_target_may_act_for_ever_or_too_long_ends_as_unknown() {
+    fn a_write_that_a_target_may_still_carry_out_ends_as_unknown() {
         let now = Instant::now();
         for over in [None, Some(now + PATIENCE + Duration::from_secs(1))] {
             let mut ledger = Ledger::default();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_done_twice_ends_as_unknown() {
+    fn commands_that_must_not_run_twice_end_as_unknown() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let sqe = bpfof_nvme::Sqe::new(0x7D, 1);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_path_refuses_is_sent_again_and_what_a_target_refuses_is_not() {
+    fn only_requests_refused_for_path_reasons_are_resent() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         for request in [READ, WRITE] {
@@ -305,7 +305,7 @@ mod tests {
             assert_eq!(ledger.ended(number, Some(&command(2, 0x81))), Some(5));
             assert_eq!(ledger.ended(number, None), None, "it has ended");
         }
-        // None is there: it ends with what the last has said.
+        // Without a usable path the request ends with the last path's status.
         let number = ledger.take(6, &READ);
         ledger.wait(number, now, command(3, 2));
         let mut ends = Vec::new();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_ends_each_connection_is_not_sent_for_ever() {
+    fn a_request_that_ends_each_connection_is_given_up() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let number = ledger.take(1, &READ);
@@ -331,8 +331,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever queues do with requests: each ends exactly once, none is on two queues, and a
-        /// write that was lost is on none before its target cannot carry it out.
+        /// For any behaviour of queues: each request ends exactly once, none is on two queues, and
+        /// a lost write is not sent again while its first target may still carry it out.
         #[test]
         fn each_request_ends_exactly_once(
             events in proptest::collection::vec((0_u8..7, any::<u8>()), 1..200),
@@ -388,7 +388,7 @@ mod tests {
                 }
                 prop_assert_eq!(ledger.in_flight(), open.len());
             }
-            // Nothing comes back: what still waits ends.
+            // No path comes back: all waiting requests end.
             for number in sent.drain(..) {
                 ledger.ended(number, Some(&LOST));
             }

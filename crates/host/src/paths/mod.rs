@@ -1,19 +1,18 @@
-//! Several paths to one subsystem: an association by each portal of the address, and what is known of
-//! them.
+//! Several paths to one subsystem: an association through each portal of the address, and the states of the paths.
 //!
 //! # How it works
-//! - `keeper`: a thread for each path connects it, keeps it alive, hears of changes of its ANA state, and
-//!   connects it again when it is lost.
-//! - `core`: the associations that there are, for all of these.
-//! - `state`: what is known of each path and which is the best, without connections.
-//! - `owner`, `intent`, `filler`: functions and maps, which each association gets.
-//! - `ledger`, `kept`: the requests of a lane, kept until their ends are told, and what becomes of
-//!   one that a path has not carried out.
-//! - `lane`: a [`Lane`](crate::Lane) that goes on by another path.
+//! - `keeper`: a thread for each path, which connects it, keeps it alive, follows changes of its ANA state, and
+//!   reconnects it when it is lost.
+//! - `core`: the existing associations, shared by all other modules.
+//! - `state`: the state of each path and the choice of the best one, without connections.
+//! - `owner`, `intent`, `filler`: functions and maps, which are set up on each association.
+//! - `ledger`, `kept`: the requests of a lane, kept until they are completed to the caller, and the
+//!   fate of requests that a path has not carried out.
+//! - `lane`: a [`Lane`](crate::Lane) that can switch to another path.
 //!
-//! A path is lost as soon as one of its connections is. Then all of them are ended, so that
-//! from there on the target hears nothing from this host on that association: it gives it up when its
-//! keep-alive timeout has passed, if it has not noticed before. What may be done when is in docs/failover.md.
+//! A path is lost as soon as one of its connections is. Then all of them are closed, so that the target receives
+//! nothing more from this host on that association: it ends the association when the keep-alive timeout has passed, or
+//! earlier if it detects the loss. docs/failover.md says which requests are sent again, and when.
 
 mod core;
 mod filler;

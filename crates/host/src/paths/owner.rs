@@ -1,4 +1,4 @@
-//! The paths as their controller has them: what it does on one association is done on all.
+//! The controller's handle of its paths: every operation is carried out on all associations.
 
 use super::core::Paths;
 use super::info::PathInfo;
@@ -17,7 +17,7 @@ use bpfof_nvme::{Cqe, Installation, Sqe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The shortest keep-alive timeout that paths have.
+/// The shortest keep-alive timeout of paths.
 const PATH_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// The paths of a controller, which end when this is dropped.
@@ -28,7 +28,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Starts a thread for each portal, and waits until the best path there is can be told.
+    /// Starts a thread for each portal, and waits until a path is usable and the others have had a chance to connect.
     ///
     /// # Errors
     /// [`Error::NoPath`]; [`Error::SeveralPortals`].
@@ -37,10 +37,10 @@ impl Owner {
         options: &Options,
     ) -> Result<(Arc<Association>, Self), Error> {
         if options.pushdown_only {
-            return Err(Error::SeveralPortals("a restricted association has one"));
+            return Err(Error::SeveralPortals("a restricted association uses only one"));
         }
         if options.connector.is_some() {
-            return Err(Error::SeveralPortals("a target of this process has one"));
+            return Err(Error::SeveralPortals("a target in this process has only one"));
         }
         let keep_alive = options.path_timeout.max(PATH_TIMEOUT_MIN);
         let paths = Paths::new(url, Options { keep_alive, ..options.clone() });
@@ -52,8 +52,8 @@ impl Owner {
         Ok((link.association, owner))
     }
 
-    /// Does something on each association that there is, the best first, with the intent. What the first
-    /// has done the others must do as well: those that cannot are of no use.
+    /// Calls `act` with the intent for each connected association, the best first. If it has succeeded on one, an
+    /// association where it fails is dropped.
     fn on_each<T: Copy>(
         &self,
         mut act: impl FnMut(&mut Intent, &Arc<Association>, Option<T>) -> Result<T, Error>,
@@ -61,13 +61,13 @@ impl Owner {
         let end = deadline(self.paths.options().connect_timeout);
         let mut tries = Tries::default();
         loop {
-            // Before the intent is locked: who brings a path to life has to lock it.
+            // Wait before locking the intent, because a keeper that brings up a path must lock it.
             self.paths.wait_best(end)?;
             let done = self.on_connected(&mut self.intents.lock(), &mut tries, &mut act)?;
             if let Some(done) = done {
                 return Ok(done);
             }
-            // Paths come back, so that there may always be some.
+            // Bound the tries, because paths are reconnected and there may always be some.
             let is_over = tries.count >= self.paths.count() && Instant::now() >= end;
             if let Some(why) = tries.last.take().filter(|_| is_over) {
                 return Err(why);
@@ -75,7 +75,7 @@ impl Owner {
         }
     }
 
-    /// The same on those that there are now. None if there is none, or each is lost.
+    /// The same for the associations that are connected now. None if there are none, or all are lost.
     fn on_connected<T: Copy>(
         &self,
         intent: &mut Intent,
@@ -98,7 +98,7 @@ impl Owner {
     }
 }
 
-/// On how many associations something was tried, and how that ended on the last one that was lost with it.
+/// The number of associations on which an operation was tried, and the error of the last one that was lost.
 #[derive(Default)]
 struct Tries {
     count: usize,
@@ -154,8 +154,8 @@ impl Several for Owner {
         })
     }
 
-    /// On all associations: chains read by the map that their versions name, whichever path they take. It
-    /// waits for none: who keeps the maps of many files has leases to give back.
+    /// On all associations, so that chains find the map version that they name on every path. Does not wait for a path,
+    /// because the calling keeper must also release leases in time.
     fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error> {
         let mut act = |intent: &mut Intent, association: &Arc<Association>, done: Option<()>| {
             let set = Controller::of(Arc::clone(association)).set_file_map(map);
@@ -169,15 +169,15 @@ impl Several for Owner {
         let (mut intent, mut tries) = (self.intents.lock(), Tries::default());
         let set = self.on_connected(&mut intent, &mut tries, &mut act);
         if map.version == 0 {
-            // An association that comes gets what is still noted, and those that were lost have ended.
+            // New associations get only the maps that are still noted, and lost ones have ended.
             intent.forget_file(map.file);
             return set.map(|_| ());
         }
         set?.ok_or_else(|| tries.last.unwrap_or_else(|| self.paths.no_path()))
     }
 
-    /// By `change` on the first, and so that it is alike on the others. What functions have deleted on the
-    /// first may still be there on another.
+    /// Makes the change on the first association, and then sets the same result on the others, where an entry may still
+    /// exist that functions have deleted on the first.
     fn change_map(
         &self,
         name: &str,

@@ -1,41 +1,41 @@
-//! What is known of each path, and which is the best: no connections, no clock but the caller's.
+//! The state of each path, and the choice of the best one. Has no connections, and gets the time from the caller.
 
 use crate::{CommandError, Status};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Pause before a lost path is connected again; it doubles up to the last with each path that does
-/// not come to life, or does not stay alive for [`STEADY`].
+/// Pause before a lost path is reconnected. It doubles, up to [`RECONNECT_MAX`], each time the path
+/// cannot be connected or is lost within [`STEADY`].
 const RECONNECT: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(5);
-/// A path that has been there for so long counts as one that works.
+/// A path that has been connected for this long counts as working.
 const STEADY: Duration = Duration::from_secs(10);
-/// A path that has refused a request with a status of its own is not believed to be usable again before,
-/// unless the target says by an event that its state has changed.
+/// A path that has refused a request with a path-related status counts as unusable for this long, unless an event of
+/// the target says that its state has changed.
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// What a path is good for. From [`Optimized`](Self::Optimized) to [`Change`](Self::Change) it is
+/// The state of a path. From [`Optimized`](Self::Optimized) to [`Change`](Self::Change) it is
 /// connected, and these are the ANA states of its namespace (NVMe Base 2.0 §8.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
     /// It has not been connected yet.
     Connecting,
-    /// Usable, and as quick as can be.
+    /// Usable, with the best performance.
     Optimized,
-    /// Usable, if there is no optimized one.
+    /// Usable, but only used if there is no optimized path.
     NonOptimized,
     /// Not usable for the time being.
     Inaccessible,
-    /// The namespace cannot be reached by it any more.
+    /// The namespace cannot be reached on this path any more.
     PersistentLoss,
-    /// On its way from one of these states to another.
+    /// In transition from one of these states to another.
     Change,
-    /// Not connected. It is connected again in the background.
+    /// Not connected. It is reconnected in the background.
     Lost,
 }
 
 impl PathState {
-    /// From an ANA group descriptor (NVMe Base 2.0 §5.16.1.13). One that is unknown says nothing good.
+    /// From an ANA group descriptor (NVMe Base 2.0 §5.16.1.13). Unknown states count as inaccessible.
     pub(crate) const fn of_ana(state: u8) -> Self {
         match state & 0xF {
             1 => Self::Optimized,
@@ -46,7 +46,7 @@ impl PathState {
         }
     }
 
-    /// Whether requests may use it, and which comes first: the lower.
+    /// Rank among paths that requests may use, the lowest first; None if they may not use it.
     const fn rank(self) -> Option<u8> {
         match self {
             Self::Optimized => Some(0),
@@ -76,20 +76,20 @@ impl fmt::Display for PathState {
     }
 }
 
-/// One path.
+/// The state of one path.
 #[derive(Debug)]
 struct Entry {
     state: PathState,
     /// Why it is not usable.
     reason: Option<String>,
-    /// The target does not take this host, or its keys.
+    /// Whether the target rejects this host or its keys.
     is_denied: bool,
-    /// Its association, which the caller numbers; 0 if there is none.
+    /// The caller's number of its association; 0 if there is none.
     association: u64,
     since: Instant,
-    /// Not usable before this, whatever the log says.
+    /// Not usable before this time, whatever the ANA log says.
     refused_until: Option<Instant>,
-    /// Times that it did not come to life, or did not stay.
+    /// How often in a row it could not be connected, or was soon lost.
     failures: u32,
 }
 
@@ -115,7 +115,7 @@ impl States {
         self.0.get_mut(path).filter(|entry| entry.association == association)
     }
 
-    /// A path is connected, and all that it needs is there.
+    /// A path is connected and set up.
     pub(crate) fn came_up(
         &mut self,
         path: usize,
@@ -132,8 +132,8 @@ impl States {
         entry.refused_until = None;
     }
 
-    /// What the ANA log says of a path; whether that is news. `by_event`: the target has said
-    /// that it has changed.
+    /// Records a path's state from the ANA log; true if it has changed. `by_event`: the log was
+    /// read because of a change event.
     pub(crate) fn learned(
         &mut self,
         (path, association): (usize, u64),
@@ -148,11 +148,11 @@ impl States {
         }
         entry.state = state;
         entry.refused_until = None;
-        entry.reason = (!state.is_usable()).then(|| "the target says so".to_owned());
+        entry.reason = (!state.is_usable()).then(|| "reported by the target".to_owned());
         true
     }
 
-    /// A path has ended a request with a status that is about the path; whether that is news.
+    /// A path has failed a request with a path-related status; true if the path was usable before.
     pub(crate) fn refused(
         &mut self,
         (path, association): (usize, u64),
@@ -172,7 +172,7 @@ impl States {
         is_news
     }
 
-    /// The association of a path has ended; whether that is news.
+    /// The association of a path has ended; false if it is not the path's current one.
     pub(crate) fn lost(
         &mut self,
         (path, association): (usize, u64),
@@ -188,7 +188,7 @@ impl States {
         true
     }
 
-    /// A path could not be connected; whether that is news.
+    /// A path could not be connected; true if its state or the reason has changed.
     pub(crate) fn failed(&mut self, path: usize, reason: String, is_denied: bool) -> bool {
         let Some(entry) = self.0.get_mut(path) else { return false };
         let is_news = entry.state != PathState::Lost || entry.reason.as_ref() != Some(&reason);
@@ -199,13 +199,13 @@ impl States {
         is_news
     }
 
-    /// How long to wait before a path is connected again.
+    /// How long to wait before a path is reconnected.
     pub(crate) fn pause(&self, path: usize) -> Duration {
         let failures = self.0.get(path).map_or(0, |entry| entry.failures);
         RECONNECT_MAX.min(RECONNECT * 2_u32.pow(failures.min(8)))
     }
 
-    /// The path that requests are to use: the first of the best.
+    /// The path that requests should use: the first one with the best rank.
     pub(crate) fn best(&self) -> Option<usize> {
         let ranked = self.0.iter().enumerate();
         let ranked = ranked.filter_map(|(path, entry)| Some((entry.state.rank()?, path)));
@@ -233,12 +233,12 @@ impl States {
         self.0.get(path)?.reason.as_deref()
     }
 
-    /// Whether a target does not take this host, or its keys.
+    /// Whether a target rejects this host or its keys.
     pub(crate) fn is_denied(&self) -> bool {
         self.0.iter().any(|entry| entry.is_denied)
     }
 
-    /// Whether each path has been connected, or could not be.
+    /// Whether connecting has been tried on each path.
     pub(crate) fn all_tried(&self) -> bool {
         self.0.iter().all(|entry| entry.state != PathState::Connecting)
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_of_an_association_that_has_ended_is_not_heard() {
+    fn reports_about_ended_associations_are_ignored() {
         let now = Instant::now();
         let mut states = States::new(2, now);
         states.came_up(0, 1, PathState::Optimized, now);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_refuses_is_believed_again_after_an_event_or_a_while() {
+    fn a_refusing_path_is_used_again_after_an_event_or_a_pause() {
         let now = Instant::now();
         for by_event in [false, true] {
             let mut states = States::new(2, now);
@@ -294,7 +294,7 @@ mod tests {
             assert!(states.refused((0, 1), &refusal(2), now));
             assert!(!states.refused((0, 1), &refusal(2), now), "once is news");
             assert_eq!((states.best(), states.state(0)), (Some(1), PathState::Inaccessible));
-            // The log may not have changed yet.
+            // The log may still have the old state.
             let early = states.learned((0, 1), PathState::Optimized, by_event, now);
             assert_eq!(early, by_event);
             let later = now + REFUSED;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, in whatever order: the best path is a usable one, of the lowest rank.
+        /// After any sequence of events, the best path is a usable one of the lowest rank.
         #[test]
         fn the_best_path_is_usable(events in proptest::collection::vec((0_usize..3, 0_u8..6, 0_u8..16), 0..60)) {
             let mut now = Instant::now();

@@ -1,26 +1,26 @@
-//! What the associations of several paths must have in common.
+//! The properties that the associations of several paths must have in common.
 
 use crate::association::DataLimits;
 use bpfof_nvme::SpacePadded;
 use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace};
 
-/// What associations must have in common, so that requests can go by any.
+/// The properties that associations must have in common, so that requests can use any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// The namespace that the address names; none if there is no such.
+    /// The namespace that the address names; None if it does not exist.
     pub(super) namespace: Option<NamespaceTerms>,
-    /// What lanes use, by whichever path.
+    /// The data limits that lanes use on all paths.
     pub(super) limits: DataLimits,
     pub(super) is_discovery: bool,
 }
 
-/// What tells whether a namespace is the same by two paths.
+/// Identifies a namespace, to tell whether two paths lead to the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceTerms {
     block_bytes: u32,
     nguid: [u8; 16],
     eui64: [u8; 8],
-    /// Where it has neither of these identifiers: how many blocks it has, and the subsystem's serial number.
+    /// For a namespace without these identifiers: its size in blocks, and the subsystem's serial number.
     unnamed: Option<(u64, SpacePadded<20>)>,
 }
 
@@ -40,26 +40,28 @@ impl NamespaceTerms {
         })
     }
 
-    /// How another one differs.
+    /// How `other` differs.
     fn difference(&self, other: &Self) -> Option<&'static str> {
         let size = |terms: &Self| terms.unnamed.map(|(blocks, _)| blocks);
         match () {
             () if other.nguid != self.nguid => Some(
-                "its namespace is not that of the other path (NGUID); a target of the same file takes \
-                 it from uuid=",
+                "its namespace differs from that of the other path (NGUID); targets that serve the \
+                 same file need the same uuid=",
             ),
             () if self.nguid == [0; 16] && other.eui64 != self.eui64 => {
-                Some("its namespace is not that of the other path (EUI-64)")
+                Some("its namespace differs from that of the other path (EUI-64)")
             }
             () if size(other) != size(self) => Some(
-                "its namespace has neither NGUID nor EUI-64, and another size than by the other path; give \
-                 it an identifier (uuid=)",
+                "its namespace has neither NGUID nor EUI-64, and its size differs from that on the \
+                 other path; give it an identifier (uuid=)",
             ),
             () if other.unnamed != self.unnamed => Some(
-                "its namespace has neither NGUID nor EUI-64, and its subsystem another serial number than \
-                 that of the other path; give it an identifier (uuid=)",
+                "its namespace has neither NGUID nor EUI-64, and the serial number of its \
+                 subsystem differs from that on the other path; give it an identifier (uuid=)",
             ),
-            () if other.block_bytes != self.block_bytes => Some("its namespace has other blocks"),
+            () if other.block_bytes != self.block_bytes => {
+                Some("its namespace has another logical block size")
+            }
             () => None,
         }
     }
@@ -69,8 +71,8 @@ impl Terms {
     pub(super) const NO_NAMESPACE: &'static str =
         "its target does not have the namespace that the address names";
 
-    /// These as they are after a namespace without an identifier may have grown, and its subsystem have got another
-    /// serial number, while no path was there to tell.
+    /// These terms, with size and serial number of a namespace without an identifier taken from `newer`: they may have
+    /// changed while there was no path.
     pub(super) fn renewed(mut self, newer: &Self) -> Self {
         if let (Some(own), Some(newer)) = (&mut self.namespace, newer.namespace) {
             own.unnamed = own.unnamed.and(newer.unnamed);
@@ -78,7 +80,7 @@ impl Terms {
         self
     }
 
-    /// What another association lacks that this one has.
+    /// Names a property that `other` lacks compared with these terms, if any.
     pub(super) fn missing_in(&self, other: &Self) -> Option<&'static str> {
         if other.is_discovery != self.is_discovery {
             return Some("one of the two is a discovery subsystem");
@@ -94,10 +96,10 @@ impl Terms {
         }
         match () {
             () if other.limits.transfer_bytes < self.limits.transfer_bytes => {
-                Some("its target takes less data in a command (MDTS)")
+                Some("its target accepts less data in a command (MDTS)")
             }
             () if other.limits.in_capsule_bytes < self.limits.in_capsule_bytes => {
-                Some("its target takes less data in a capsule (IOCCSZ)")
+                Some("its target accepts less data in a capsule (IOCCSZ)")
             }
             () => None,
         }
@@ -131,7 +133,7 @@ mod tests {
         let serial = same(of(&one, &plain), of(&other, &plain)).expect("told");
         assert!(serial.contains("serial number"), "{serial}");
         let longer = namespace(|namespace| namespace.nsze = 101);
-        // While no path is there, it may have grown, or its target be another machine.
+        // While there is no path, it may have grown, or its target may have moved to another machine.
         let terms = |namespace| Terms {
             is_discovery: false,
             limits: DataLimits { transfer_bytes: 1, in_capsule_bytes: 0 },
@@ -141,8 +143,9 @@ mod tests {
         assert!(known.missing_in(&newer).is_some());
         assert_eq!(known.renewed(&newer).missing_in(&newer), None);
         let size = same(of(&one, &plain), of(&one, &longer)).expect("told");
-        assert!(size.contains("another size"), "{size}");
-        // With an identifier these do not matter: a namespace grows, and two targets have one disk.
+        assert!(size.contains("its size differs"), "{size}");
+        // With an identifier, size and serial number do not matter: a namespace may grow, and two targets may share a
+        // disk.
         for set in
             [(|namespace| namespace.nguid = [7; 16]) as fn(&mut IdentifyNamespace), |namespace| {
                 namespace.eui64 = [7; 8]

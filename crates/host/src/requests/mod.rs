@@ -1,5 +1,4 @@
-//! The requests of one queue, whatever carries them: slots, command identifiers, timeouts, and how
-//! each ends.
+//! The requests of one queue, independent of the transport: slots, command identifiers, timeouts, and completions.
 
 mod slot;
 
@@ -15,12 +14,12 @@ use bpfof_nvme::vendor_specific::PushdownParts;
 use bpfof_nvme::{Cqe, Rw, Sqe};
 use std::sync::Arc;
 
-/// Most in-capsule data this host uses, in bytes, whatever a target offers: bounds the send buffer.
+/// Most in-capsule data this host uses, in bytes, even if a target offers more: bounds the send buffer.
 pub(crate) const IN_CAPSULE_MAX_BYTES: u32 = 64 << 10;
 /// Most logical blocks of one command (NVM Command Set 1.0 §3.2.4, NLB).
 const BLOCKS_MAX: u64 = 0x1_0000;
 
-/// What a queue needs to know before it opens.
+/// The configuration of a queue.
 #[derive(Clone, Debug)]
 pub struct InitiatorConfig {
     /// Whether this is an admin queue.
@@ -29,7 +28,7 @@ pub struct InitiatorConfig {
     pub digests: Digests,
     /// Requests in flight, 1 to 4095; other values are clamped.
     pub depth: u16,
-    /// In-capsule data that the controller takes, in bytes (IOCCSZ; 8192 on the admin queue).
+    /// Most in-capsule data that the controller accepts, in bytes (IOCCSZ; 8192 on the admin queue).
     pub in_capsule_bytes: u32,
     /// Most data of one command, in bytes (MDTS).
     pub max_transfer_bytes: u32,
@@ -44,18 +43,18 @@ enum Phase {
     Failed(LostReason),
 }
 
-/// Data that a command brings.
+/// Data that a command sends.
 #[derive(Clone, Copy)]
 pub(crate) enum DataOut<'a> {
     None,
     Bytes(&'a [u8]),
-    /// A request that only a capsule can hold, which has room for it.
+    /// A pushdown request, which must be sent in the capsule and fits there.
     Pushdown(PushdownParts<'a>),
     /// The same.
     PushdownVector(&'a PushdownVectorCall<'a>),
 }
 
-/// A request as a command, but for where its data is.
+/// A request as a command, without the location of its data.
 pub(crate) struct Plan<'a> {
     pub(crate) sqe: Sqe,
     pub(crate) data_out: DataOut<'a>,
@@ -66,7 +65,7 @@ pub(crate) struct Plan<'a> {
 
 pub(crate) type OnCompletion<'f> = dyn FnMut(Completion<'_>) + 'f;
 
-/// See the module.
+/// The requests of one queue.
 #[derive(Debug)]
 pub(crate) struct Requests {
     config: InitiatorConfig,
@@ -79,7 +78,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Of a queue that opens.
+    /// For a queue that is being opened.
     pub(crate) fn new(mut config: InitiatorConfig) -> Requests {
         config.depth = config.depth.clamp(1, SLOTS_MAX);
         config.in_capsule_bytes = config.in_capsule_bytes.min(IN_CAPSULE_MAX_BYTES);
@@ -102,7 +101,7 @@ impl Requests {
         matches!(self.phase, Phase::Ready)
     }
 
-    /// Why the queue is over, if it is.
+    /// Why the queue failed, if it did.
     pub(crate) const fn failure(&self) -> Option<LostReason> {
         match self.phase {
             Phase::Failed(reason) => Some(reason),
@@ -130,7 +129,7 @@ impl Requests {
         &self.config
     }
 
-    /// All commands were sent at `now_us`, from where the command timeouts count.
+    /// Notes that all commands were sent at `now_us`, where their timeouts start.
     #[inline]
     pub(crate) fn sent(&mut self, now_us: u64) {
         for index in self.unsent.drain(..) {
@@ -140,7 +139,7 @@ impl Requests {
         }
     }
 
-    /// Makes a command of a request.
+    /// Turns a request into a command.
     ///
     /// # Errors
     /// See [`SubmitError`].
@@ -194,7 +193,7 @@ impl Requests {
         }
     }
 
-    /// Blocks of a range of bytes.
+    /// Converts a range of bytes to logical blocks.
     #[inline]
     fn range(&self, nsid: u32, offset_bytes: u64, length_bytes: u64) -> Result<Rw, SubmitError> {
         let namespace = self.config.namespaces.iter().find(|namespace| namespace.nsid == nsid);
@@ -258,7 +257,7 @@ impl Requests {
         Ok(slot)
     }
 
-    /// The capsule of the request that has just [taken](Self::take) a slot ends there.
+    /// Sets where the capsule of the request that has just [taken](Self::take) a slot ends in the connection's bytes.
     #[inline]
     pub(crate) fn leaves_at(&mut self, cid: u16, position: u64) {
         if let Some(slot) = self.slots.get_mut(usize::from(Slot::index_of(cid))) {
@@ -274,8 +273,8 @@ impl Requests {
         (slot.in_flight && slot.cid(index) == cid).then_some((index, slot))
     }
 
-    /// A completion has come, and before it all data that comes for it. False if a success comes before
-    /// all data was transferred, which breaks the protocol.
+    /// Handles a completion, which comes after all data of its request. Returns false if it reports success before all
+    /// data was transferred, which breaks the protocol.
     #[inline]
     pub(crate) fn respond(
         &mut self,
@@ -302,7 +301,7 @@ impl Requests {
             self.finish(index, Err(RequestError::DataDigest), on_completion);
             return true;
         }
-        // The buffer leaves its slot for the call, so that the slot can be freed first.
+        // The buffer is taken out of its slot during the call, so that the slot can be freed first.
         let kept = std::mem::take(&mut slot.data_in);
         let data = kept.get(..slot.received_bytes as usize).unwrap_or(&[]);
         self.finish(index, Ok(Done { data, dw0, dw1 }), on_completion);
@@ -328,7 +327,7 @@ impl Requests {
         }
     }
 
-    /// Ends the queue for `reason`, unless it is over already; whether it was not.
+    /// Marks the queue as failed for `reason`, unless it has failed already. Returns whether this is the first failure.
     pub(crate) fn fail(&mut self, reason: LostReason) -> bool {
         let is_first = self.failure().is_none();
         if is_first {
@@ -338,7 +337,7 @@ impl Requests {
         is_first
     }
 
-    /// Reports each request still in flight after a failure, once.
+    /// After a failure, reports each request still in flight, once.
     pub(crate) fn lost(&mut self, on_completion: &mut OnCompletion<'_>) {
         let Some(reason) = self.failure() else { return };
         for index in 0..self.slots.len() as u16 {
@@ -348,8 +347,8 @@ impl Requests {
         }
     }
 
-    /// The reason to give up at `now_us`: a command that was sent more than `timeout_us` ago. An
-    /// Asynchronous Event Request waits for as long as nothing happens.
+    /// The reason to give up at `now_us`: a command that was sent more than `timeout_us` ago. Asynchronous Event
+    /// Requests have no timeout: they wait until an event occurs.
     pub(crate) fn expired(&self, now_us: u64, timeout_us: u64) -> Option<LostReason> {
         let waited_us = |slot: &Slot| slot.sent_us.map_or(0, |sent| now_us.saturating_sub(sent));
         let may_wait = |slot: &Slot| self.config.admin && slot.opcode == admin::ASYNC_EVENT_REQUEST;

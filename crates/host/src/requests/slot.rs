@@ -2,8 +2,8 @@
 
 use bpfof_nvme::Sqe;
 
-/// Bits of a command identifier that are the slot's index; the others count its uses, so that a
-/// late or repeated completion is seen.
+/// Bits of a command identifier for the slot's index; the others count its uses, so that a late or
+/// repeated completion is detected.
 const INDEX_BITS: u32 = 12;
 /// Most slots of a queue: 4095, so that a queue has at most 4096 entries.
 pub(crate) const SLOTS_MAX: u16 = (1 << INDEX_BITS) - 1;
@@ -11,12 +11,13 @@ pub(crate) const SLOTS_MAX: u16 = (1 << INDEX_BITS) - 1;
 /// How much data a request returns when it succeeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Returns {
-    /// Exactly what was asked for.
+    /// Exactly the expected length.
     #[default]
     Exactly,
-    /// Up to that.
+    /// Up to the expected length.
     AtMost,
-    /// Up to that; dword 1 says how much, and a response is mandatory (protocol.md, Pushdown).
+    /// Up to the expected length; dword 1 has the actual one, and a response is mandatory
+    /// (protocol.md, Pushdown).
     Answer,
 }
 
@@ -30,7 +31,8 @@ pub(crate) struct Slot {
     pub(crate) fctype: u8,
     /// When the request was sent, in µs of the lane's clock; `None` until then.
     pub(crate) sent_us: Option<u64>,
-    /// Where in the bytes of a TCP connection its capsule ends: it has left when so many were sent.
+    /// Position in the sent bytes of a TCP connection where its capsule ends: it has left when this
+    /// many bytes were sent.
     pub(crate) leaves_at: u64,
     pub(crate) returns: Returns,
     /// Data to receive.
@@ -39,9 +41,9 @@ pub(crate) struct Slot {
     /// Whether the last data PDU of the transfer has come.
     pub(crate) data_ended: bool,
     pub(crate) digest_failed: bool,
-    /// What was received in more than one piece; at least `received_bytes` long.
+    /// Data received in more than one piece; at least `received_bytes` long.
     pub(crate) data_in: Vec<u8>,
-    /// Data that waits for R2T; empty if none is to be sent that way.
+    /// Data to send after R2T; empty if there is none.
     pub(crate) data_out: Vec<u8>,
     pub(crate) data_out_sent_bytes: u32,
 }
@@ -77,19 +79,19 @@ impl Slot {
         cid & SLOTS_MAX
     }
 
-    /// Keeps a piece of data that belongs at the end of what was received.
+    /// Appends a piece of data to the data received so far.
     #[inline]
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         self.keep_with(bytes.len(), |place| place.copy_from_slice(bytes));
     }
 
-    /// The same of so many bytes, which `fill` puts into their place.
+    /// The same for `length` bytes, which `fill` writes.
     #[inline]
     pub(crate) fn keep_with(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) {
         let start = self.received_bytes as usize;
         let end = start + length;
         if self.data_in.len() < end {
-            // In one step to the final size, so that pieces do not grow it again and again.
+            // Grow to the final size at once, instead of with each piece.
             self.data_in.resize(end.max(self.expected_bytes as usize), 0);
         }
         if let Some(place) = self.data_in.get_mut(start..end) {

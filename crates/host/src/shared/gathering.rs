@@ -1,5 +1,5 @@
-//! Chains of several threads as one command: i10's caravan one level higher. What waits in a shared lane for
-//! the same send, and names the same function and files, leaves as a Pushdown Vector.
+//! Merges chains of several threads into one command: i10's caravan one level higher. Chains that wait in a shared lane
+//! for the same send, and name the same function and files, leave as one Pushdown Vector.
 
 use super::pace::{Pace, Way};
 use crate::vectors::{ChainEnd, Common, Unanswered, VectorLimits, Vectors};
@@ -8,10 +8,10 @@ use crate::{
     RequestError, SubmitError, VectorChain,
 };
 
-/// Tags of vectors on the lane: those of calls are below.
+/// The bit that marks tags of vectors on the lane; tags of calls are smaller.
 const VECTOR: u64 = 1 << 32;
 
-/// What a chain is asked with, kept until its answer comes.
+/// The request of a chain, kept until its answer comes.
 #[derive(Debug, Default)]
 struct KeptChain {
     nsid: u32,
@@ -21,7 +21,7 @@ struct KeptChain {
     scratch_size_bytes: u32,
     answer_max_bytes: u32,
     argument: Vec<u8>,
-    /// Of the request that it is alone.
+    /// Length of the request if the chain is sent alone.
     encoded_bytes: usize,
 }
 
@@ -43,7 +43,7 @@ impl KeptChain {
         self.encoded_bytes = call.parts().encoded_bytes();
     }
 
-    /// Differs, in all likelihood, where [`common`](Self::common) does.
+    /// A hash of [`common`](Self::common), to compare it cheaply.
     fn name(&self) -> u64 {
         let sizes = u64::from(self.scratch_size_bytes) << 32 | u64::from(self.answer_max_bytes);
         let function = u64::from(self.function) << 32 | u64::from(self.nsid);
@@ -67,21 +67,21 @@ impl KeptChain {
 /// A chain that waits to leave.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Of its call.
+    /// Tag of its call.
     tag: u32,
-    /// A hash of what chains of one vector have in common.
+    /// A hash of the fields that chains of one vector have in common.
     name: u64,
-    /// As what it was sent before, in a vector that has not answered it. It leaves alone.
+    /// Its earlier send, in a vector that did not answer it. Such a chain leaves alone.
     before: Option<Sent>,
 }
 
 /// A chain in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// Of its call.
+    /// Tag of its call.
     tag: u32,
     at_us: u64,
-    /// None of one that could not have joined others.
+    /// `None` if no other chain could have joined it.
     way: Option<Way>,
 }
 
@@ -90,21 +90,21 @@ struct Sent {
 pub(super) struct Gathering {
     limits: VectorLimits,
     vectors: Vectors<Sent>,
-    /// By the tags of their calls.
+    /// The chains, indexed by the tags of their calls.
     chains: Vec<KeptChain>,
-    /// Chains that have not left, in order.
+    /// Chains that have not left, in the order of arrival.
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
-    /// Whether chains wait for room, or have left before: they leave as soon as they can.
+    /// Whether waiting chains must leave as soon as possible: they have waited for room, or are sent again.
     is_urgent: bool,
-    /// Chains in flight beyond one for each command.
+    /// Chains in flight in excess of one per command.
     beyond: usize,
     /// Calls whose chains could not leave, because the connection is lost.
     lost: Vec<u32>,
     pace: Pace,
 }
 
-/// What has left of that which waited.
+/// What [`Gathering::queue`] has queued in the lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) chains: usize,
@@ -127,7 +127,7 @@ impl Gathering {
         }
     }
 
-    /// For another connection, when all chains have ended.
+    /// Starts afresh for another connection, after all chains have ended.
     pub(super) fn renew(&mut self, config: &InitiatorConfig) {
         *self = Self::new(self.limits, config);
     }
@@ -137,12 +137,12 @@ impl Gathering {
         (self.waiting.len(), self.waiting_bytes)
     }
 
-    /// Chains whose calls have not ended, beyond one for each command in flight and those that wait.
+    /// Chains whose calls have not ended, in excess of one per command in flight, and without those that wait.
     pub(super) const fn beyond(&self) -> usize {
         self.beyond + self.lost.len()
     }
 
-    /// Takes the chain of the call with this tag.
+    /// Adds the chain of the call with this tag.
     pub(super) fn take(&mut self, tag: u32, call: &PushdownCall<'_>) {
         let at = tag as usize;
         if at >= self.chains.len() {
@@ -155,8 +155,8 @@ impl Gathering {
         self.waiting_bytes += encoded_bytes;
     }
 
-    /// Queues the chains that wait in the lane: together those that may be one command. Some stay if the lane
-    /// has no room. If it takes nothing any more, they [have ended](Self::take_lost).
+    /// Queues the waiting chains in the lane, as one command where they can be. Chains stay if the lane has no room. If
+    /// it accepts no requests any more, the chains [are lost](Self::take_lost).
     pub(super) fn queue(&mut self, lane: &mut Lane, now_us: u64) -> Left {
         let mut left = Left::default();
         let way = if self.waiting.len() > 1 { Some(self.pace.next()) } else { None };
@@ -211,22 +211,23 @@ impl Gathering {
         left
     }
 
-    /// A call whose chain could not leave: it ends as those in flight do when their connection is lost.
+    /// Takes a call whose chain could not leave. It ends like calls in flight on a lost connection.
     pub(super) fn take_lost(&mut self) -> Option<(u32, RequestError)> {
         self.lost.pop().map(|tag| (tag, RequestError::Lost(LostReason::HungUp)))
     }
 
-    /// Whether a completion is of chains that were queued here.
+    /// Whether a completion belongs to chains that were queued here.
     pub(super) const fn has_queued(completion: &Completion<'_>) -> bool {
         completion.tag & VECTOR != 0
     }
 
-    /// Whether chains wait for room, or have left before: they leave as soon as they can.
+    /// Whether waiting chains must leave as soon as possible: they have waited for room, or are sent again.
     pub(super) const fn is_urgent(&self) -> bool {
         self.is_urgent
     }
 
-    /// A command has ended: `on_end` is told how each of its chains did. Those that have to be sent again wait.
+    /// Handles the end of a command: reports the end of each of its chains to `on_end`. Chains that must be sent again
+    /// wait.
     pub(super) fn complete(
         &mut self,
         completion: &Completion<'_>,
@@ -297,7 +298,7 @@ mod tests {
         (server, controller, lane)
     }
 
-    /// Has so many chains wait, every third of another function.
+    /// Lets `count` chains wait, every third with another function.
     fn wait(gathering: &mut Gathering, count: u32) {
         (0..count).for_each(|tag| gathering.take(tag, &chain(1 + u32::from(tag % 3 == 0))));
     }
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_stays() {
+    fn chains_without_room_in_the_lane_stay() {
         let (_server, _controller, mut lane) = lane(1);
         let mut gathering = gathering(&lane);
         wait(&mut gathering, 9);
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_target_refuses_together_leaves_one_by_one() {
+    fn chains_of_a_refused_vector_are_sent_one_by_one() {
         let (_server, _controller, mut lane) = lane(32);
         let mut gathering = gathering(&lane);
         wait(&mut gathering, 9);
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_leave_is_lost() {
+    fn chains_that_cannot_be_sent_are_lost() {
         let (server, _controller, mut lane) = lane(32);
         let mut gathering = gathering(&lane);
         drop(server);

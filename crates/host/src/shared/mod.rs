@@ -1,13 +1,12 @@
-//! A lane that threads share, by flat combining: whoever waits drives the lane for all.
+//! A lane that threads share, by flat combining: one waiting thread drives the lane for all.
 //!
-//! A thread queues its request under a short lock. One of those that wait drives the lane: it waits
-//! for the socket without the lock, receives for everybody, hands out the answers, and passes the
-//! driving on when its own has come. No thread exists only to hand requests over, and requests of
-//! several threads leave in one send (i10 §3).
+//! A thread queues its request under a short lock. One of the waiting threads drives the lane: it waits for the socket
+//! without the lock, receives for all threads, hands out the answers, and makes another thread the driver when its own
+//! answer has come. There is no dedicated I/O thread, and requests of several threads leave in one send (i10 §3).
 //!
-//! The others let further threads run a few times before they sleep: to be woken costs more than to
-//! look again. As long as that brings new requests, those that wait in the lane are held for them;
-//! when nobody has anything to add they leave.
+//! The other waiting threads yield the processor a few times before they sleep, because being woken costs more than
+//! checking again. As long as other threads add requests meanwhile, the queued requests are held; when no thread adds
+//! one, they leave.
 
 mod gathering;
 mod pace;
@@ -34,66 +33,66 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait before timeouts and the lane's state are looked at again.
+/// Longest wait before timeouts and the lane's state are checked again.
 const WAIT: Duration = Duration::from_secs(1);
-/// Pause of a driver whose lane has no connection and looks for another path.
+/// Pause of a driver while its lane has no connection and looks for another path.
 const LOOK: Duration = Duration::from_millis(1);
-/// How often a caller lets other threads run before it sleeps: about as long as sleeping and being
-/// woken take, so that doing both costs at most twice the cheaper one. Where threads share a processor
-/// the others have something to do, and the answer is there after the first or second time.
+/// How often a caller yields before it sleeps: about as long as sleeping and being woken take, so that doing both costs
+/// at most twice the cheaper one. If threads share a processor, yielding lets them work, and the answer is there after
+/// the first or second yield.
 const YIELDS: u32 = 4;
-/// How long a caller that holds requests lets other threads run without any of them adding one, in µs:
-/// about as long as a send takes, so that waiting costs at most twice the cheaper one.
+/// How long a caller that holds requests yields while no other thread adds one, in µs: about as long as a send takes,
+/// so that waiting and sending cost at most twice the cheaper one.
 const LONELY_US: u64 = 4;
 
-/// Whether a request may wait for others.
+/// Whether a request may be held until others join it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Urgency {
-    /// It may, as [`Caravan`] says.
+    /// It may be held, as [`Caravan`] says.
     #[default]
     Normal,
-    /// It leaves at once and takes along what is queued (i10's no-delay flag).
+    /// It leaves at once, together with the queued requests (i10's no-delay flag).
     NoDelay,
 }
 
 /// A [`Lane`] for any number of threads: one queue pair and one connection to the target for all of
 /// them, so that their requests share sends, receives and interrupts. Calls block.
 ///
-/// By TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, every
-/// call in flight ends with [`RequestError::Lost`](crate::RequestError::Lost), later ones with
-/// [`SubmitError::NotConnected`] until [`reconnect`](Self::reconnect). With several portals they go on by
-/// another path, as those of a [`Lane`] do.
+/// With TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, every call in
+/// flight ends with [`RequestError::Lost`](crate::RequestError::Lost), later ones with [`SubmitError::NotConnected`]
+/// until [`reconnect`](Self::reconnect). With several portals, calls continue on another path, as those of a [`Lane`]
+/// do.
 #[derive(Debug)]
 pub struct SharedLane {
     state: Mutex<State>,
     /// Changes, under the lock, whenever calls end or the lane needs a driver. Callers sleep on it.
     epoch: AtomicU32,
-    /// Of threads that found the queue full.
+    /// Threads that found the queue full wait here.
     room: Condvar,
     clock: Instant,
     spin: Duration,
     never_sleep: bool,
     /// The connection is over.
     lost: AtomicBool,
-    /// There is a connection now; with several portals, another may come.
+    /// There is a connection now. With several portals, a lost one may be replaced.
     has_socket: AtomicBool,
 }
 
-/// What ends the wait of a driver.
+/// Why the wait of a driver ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
-    /// The socket has something.
+    /// The socket is ready.
     Here,
     /// Another thread has received.
     Elsewhere,
-    /// Neither; or the socket has nothing that anybody has seen.
+    /// Neither, as far as is known.
     Nothing,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl SharedLane {
-    /// Shares `lane`, whose requests must have ended.
+    /// Shares `lane`, which must have no requests in flight.
     ///
     /// # Errors
     /// [`Error::LaneBusy`]; the connection is over.
@@ -113,34 +112,34 @@ impl SharedLane {
         })
     }
 
-    /// Has chains of several threads leave as one command, a Pushdown Vector, if they leave at the same time and
-    /// have the same function and files, and the target takes vectors: as long as that is faster, by the times to
-    /// their answers. Chains end as they do alone, but a lost, damaged or late answer is that of all chains of the
-    /// vector, and a chain whose answer is missing in it, which a target has no reason for, runs again alone.
+    /// Sends chains of several threads as one command, a Pushdown Vector, if they leave at the same time, have the same
+    /// function and files, and the target supports vectors; only as long as the measured times to their answers show
+    /// that this is faster. Chains end as they do alone, except that a lost, damaged or late answer affects all chains
+    /// of the vector. A chain whose answer is missing in the vector's, which a correct target does not cause, runs
+    /// again alone.
     pub fn gather(&mut self, limits: &PushdownLimits) {
         self.gather_within(VectorLimits::of(limits));
     }
 
-    /// The same, with what a target takes in one vector.
+    /// The same, with the limits of one vector.
     pub(crate) fn gather_within(&mut self, limits: VectorLimits) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let takes_vectors = limits.chains > 1;
         state.gathering = takes_vectors.then(|| Gathering::new(limits, state.lane.config()));
     }
 
-    /// Whether the connection is open, as far as somebody has looked; with several portals, whether the
-    /// controller is there.
+    /// Whether the connection was open at the last check; with several portals, whether the controller still exists.
     pub(crate) fn is_connected(&self) -> bool {
         !self.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether requests need not wait for a path, as far as somebody has looked.
+    /// Whether there was a connection at the last check, so that requests need not wait for a path.
     pub(crate) fn has_socket(&self) -> bool {
         self.has_socket.load(Ordering::Relaxed)
     }
 
-    /// As [`is_connected`](Self::is_connected), but looks at the connection first if nobody uses it: otherwise
-    /// only its next user would learn that it is lost.
+    /// As [`is_connected`](Self::is_connected), but checks the connection first if no thread uses it: otherwise a loss
+    /// would show only at its next use.
     pub(crate) fn look(&self) -> bool {
         if let Ok(state) = self.state.try_lock()
             && !state.driven
@@ -152,9 +151,9 @@ impl SharedLane {
         self.is_connected()
     }
 
-    /// Sends `request` and waits for its end. `data` gets what it returns, in place of its contents.
-    /// Nothing is sent again, but by [`gather`](Self::gather): a chain may end as one that the target has
-    /// interrupted ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)).
+    /// Sends `request` and waits for its end. The returned data replaces the contents of `data`. Nothing is sent again,
+    /// except by [`gather`](Self::gather): a chain that the target has interrupted ends with that error
+    /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)).
     ///
     /// # Errors
     /// [`SubmitError`] for a request that the lane cannot take; as the target answered; the
@@ -191,7 +190,7 @@ impl SharedLane {
         }
     }
 
-    /// For vectors on this lane, to a target with these limits.
+    /// An encoder of vectors for this lane, to a target with these limits.
     pub(crate) fn vectors<T: Copy>(&self, limits: VectorLimits) -> Vectors<T> {
         Vectors::new(limits, self.lock().lane.config())
     }
@@ -212,7 +211,7 @@ impl SharedLane {
         }
     }
 
-    /// Queues a request in the lane, with the memory for what it returns; see [`State::submit`].
+    /// Queues a request in the lane, with the memory for its data; see [`State::submit`].
     fn submit(
         &self,
         state: &mut State,
@@ -221,15 +220,14 @@ impl SharedLane {
         may_gather: bool,
     ) -> Result<u32, SubmitError> {
         state.submit(request, data, may_gather).inspect_err(|error| {
-            // Another connection was to take the place of a worn one, and could not. Nothing is in flight that
-            // would say so.
+            // A worn connection could not be replaced. No request in flight would report this.
             if *error == SubmitError::NotConnected {
                 self.note_connection(state);
             }
         })
     }
 
-    /// Waits until a call has ended, which may have left room in the lane, or `end` has come.
+    /// Waits until a call has ended, which may leave room in the lane, or until `end`.
     fn wait_for_room<'a>(&'a self, mut state: Guard<'a>, end: Option<Instant>) -> Guard<'a> {
         if state.driven {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -239,14 +237,13 @@ impl SharedLane {
             state.crowd -= 1;
             return state;
         }
-        // What fills the queue may still be held.
+        // The requests that fill the queue may still be held.
         state.ring(self.now_us());
         self.drive(state, &[], end)
     }
 
-    /// Lets other threads run, whose requests may join those that are held, until they leave. They do
-    /// when the doorbell says so, or when nobody joins: then the processor has nothing to do that
-    /// would be worth the wait.
+    /// Yields to other threads, whose requests may join the held ones, until the held requests leave. They leave when
+    /// the doorbell says so, or when no request joins: then other threads have no work that would be worth the wait.
     fn hold<'a>(&'a self, mut state: Guard<'a>, tag: u32, mut joined_us: u64) -> Guard<'a> {
         while state.holder == Some(tag) {
             let queued = state.load().queued_requests;
@@ -268,9 +265,9 @@ impl SharedLane {
         state
     }
 
-    /// Lets other threads run, while that is cheaper than to sleep, until calls have ended or the lane needs a
-    /// driver. The first time it then receives what has come, if that is for none of these calls: the driver may be
-    /// the last of those that run.
+    /// Yields to other threads, while that is cheaper than sleeping, until calls have ended or the lane needs a driver.
+    /// After the first yield it receives for all threads if none of its own calls has ended: the driver may be the last
+    /// thread to run.
     fn let_others_run<'a>(&'a self, state: Guard<'a>, tags: &[u32], yields: &mut u32) -> Guard<'a> {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let is_first = *yields == YIELDS;
@@ -285,7 +282,8 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Receives for all what is there, if none of these calls has ended and no driver sleeps until something is.
+    /// Receives for all threads without waiting, unless one of these calls has ended or the driver sleeps on the
+    /// socket.
     fn receive_missing(&self, tags: &[u32]) -> Guard<'_> {
         let state = self.lock();
         if !state.driven || state.driver_sleeps || tags.iter().any(|tag| state.has_ended(*tag)) {
@@ -298,14 +296,14 @@ impl SharedLane {
         if came && !state.driver_sleeps { self.receive_for_all(state) } else { state }
     }
 
-    /// Receives what is there, and tells those whose calls have ended.
+    /// Receives without waiting, and wakes the threads whose calls have ended.
     fn receive_for_all<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
         let (ended, mut to_wake) = self.receive(&mut state);
         if ended == 0 {
             return state;
         }
         if !state.driven {
-            // Of those whose end has come now one may have been about to drive.
+            // A thread that was about to drive may have got its answer now.
             to_wake |= state.next_driver();
         }
         self.epoch.fetch_add(1, Ordering::Relaxed);
@@ -318,8 +316,8 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Sleeps until one of these calls has ended, their thread is to drive, or `left` has passed; or for
-    /// no reason.
+    /// Sleeps until one of these calls has ended, this thread is to drive, or `left` has passed. Spurious wake-ups
+    /// happen.
     fn sleep<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -334,14 +332,14 @@ impl SharedLane {
         let until = left.and_then(|left| {
             clock_gettime(ClockId::Monotonic).checked_add(Timespec::try_from(left).ok()?)
         });
-        // It ends early if the epoch has changed meanwhile.
+        // Returns at once if the epoch has changed meanwhile.
         let _ = futex::wait_bitset(&self.epoch, flags, epoch, until.as_ref(), bit(first));
         let mut state = self.lock();
         state.set_wait(tags, Wait::Awake);
         state
     }
 
-    /// Wakes those who sleep for one of the calls in `bits`. The lock is not held.
+    /// Wakes the threads that sleep with one of these futex bits. The lock must not be held.
     fn wake(&self, bits: u32) {
         if let Some(bits) = NonZeroU32::new(bits) {
             let everyone = i32::MAX.cast_unsigned();
@@ -349,12 +347,12 @@ impl SharedLane {
         }
     }
 
-    /// Receives for everybody until one of the caller's own requests has ended, or `end` has come; without
-    /// own ones, until any has ended.
+    /// Receives for all threads until one of the caller's calls has ended, or until `end`; without calls of its own,
+    /// until any has ended.
     fn drive<'a>(&'a self, mut state: Guard<'a>, tags: &[u32], end: Option<Instant>) -> Guard<'a> {
         state.driven = true;
         loop {
-            // The thread that looks after what is held may not get to run.
+            // The thread that holds the requests may not get the processor in time.
             let now_us = self.now_us();
             let left_us = state.doorbell.patience_left_us(now_us);
             if left_us == Some(0) {
@@ -376,7 +374,7 @@ impl SharedLane {
             let over = has_ended || end.is_some_and(|end| Instant::now() >= end);
             if over {
                 state.driven = false;
-                // Whoever drives next, it is not this thread.
+                // This thread must not be chosen as the next driver.
                 state.set_wait(tags, Wait::Away);
                 to_wake |= state.next_driver();
             }
@@ -396,7 +394,7 @@ impl SharedLane {
         }
     }
 
-    /// Has somebody else drive the lane if nobody does: the caller was to, and does not.
+    /// Wakes another thread to drive the lane if none does: the caller may have been chosen, and is leaving.
     fn hand_on<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
         let next = if state.driven { 0 } else { state.next_driver() };
         if next == 0 {
@@ -408,8 +406,8 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Waits until the socket has something, or another thread has received: spins where that has paid, letting
-    /// other threads run, then sleeps.
+    /// Waits until the socket is ready, or another thread has received: spins and yields if that has paid off, then
+    /// sleeps.
     fn wait<'a>(&'a self, mut state: Guard<'a>, at_most: Duration) -> (Guard<'a>, Came) {
         let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
         let (has_socket, spin_pays) = (state.lane.has_socket(), state.spin_pays);
@@ -427,7 +425,7 @@ impl SharedLane {
             false => Duration::ZERO,
         };
         while begun.elapsed() < spin && !has_ended() {
-            // An error of poll shows itself in the receive that follows.
+            // The receive that follows reports an error of poll.
             if wait_ready(&socket, or_send, Duration::ZERO) != Ok(false) {
                 return (self.lock(), Came::Here);
             }
@@ -452,7 +450,7 @@ impl SharedLane {
         (state, if came { Came::Here } else { Came::Nothing })
     }
 
-    /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
+    /// Receives without waiting. Returns how many calls ended, and the futex bits of their sleeping threads.
     fn receive(&self, state: &mut State) -> (usize, u32) {
         let now_us = self.now_us();
         let received = state.receive(now_us);
@@ -478,7 +476,7 @@ impl SharedLane {
         u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Reads `length_bytes` from `offset_bytes` on into `data`, whose contents they replace.
+    /// Reads `length_bytes` from `offset_bytes` on into `data`, replacing its contents.
     ///
     /// # Errors
     /// As the target answered; more than [`Lane::max_transfer_bytes`].
@@ -512,8 +510,8 @@ impl SharedLane {
         end.map(|_| ())
     }
 
-    /// Runs one chain and puts its answer into `answer`, whose contents it replaces. One that the
-    /// target interrupts is sent again, as [`Lane::pushdown`] does.
+    /// Runs one chain and puts its answer into `answer`, whose contents it replaces. An interrupted chain is sent
+    /// again, as by [`Lane::pushdown`].
     ///
     /// # Errors
     /// As the target answered.
@@ -527,7 +525,7 @@ impl SharedLane {
         end.map(|end| ChainInfo { hops: end.dw0 })
     }
 
-    /// What the lane has done so far.
+    /// The lane's counters since it was made.
     #[must_use]
     pub fn counters(&self) -> SharedLaneCounters {
         let state = self.lock();

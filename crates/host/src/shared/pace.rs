@@ -1,23 +1,23 @@
-//! Whether chains that leave together are better off in one command: that ends with the last of its chains, so
-//! that an uneven one costs the others time. Measured as they run. Knows no clock.
+//! Decides whether chains that leave together are better sent as one command. A command ends with the last of its
+//! chains, so that one slow chain delays the other answers. The decision follows measured times. Knows no clock.
 
-/// Sends of which one goes the other way, to know its time too.
+/// One send in this many takes the other way, so that its time stays known.
 const TRIAL_EVERY: u32 = 32;
-/// Vectors are given up where their chains take longer by more than one part of so many.
+/// Vectors are given up if their chains take longer by more than one part in this many.
 const TOLERATED: u64 = 8;
-/// The part of a new time in an average is one of so many.
+/// A new time has a weight of one part in this many in the average.
 const WEIGHT: u64 = 16;
 
-/// How chains that leave together go.
+/// How chains that leave together are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// As one command.
     Together,
-    /// As a command each.
+    /// Each as a command of its own.
     Apart,
 }
 
-/// Times from the send to the answer, either way.
+/// Average times from the send to the answer, for both ways.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     together: Average,
@@ -26,14 +26,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The way of the next send of several chains.
+    /// Chooses the way of the next send of several chains.
     pub(super) fn next(&mut self) -> Way {
         self.sends = self.sends.wrapping_add(1);
         let is_trial = self.sends.is_multiple_of(TRIAL_EVERY);
         if is_trial == self.pays() { Way::Apart } else { Way::Together }
     }
 
-    /// Whether vectors pay, as far as is known.
+    /// Whether vectors pay off, as far as is known.
     fn pays(&self) -> bool {
         match (self.together.value(), self.apart.value()) {
             (Some(together), Some(apart)) => together <= apart + apart / TOLERATED,
@@ -41,7 +41,7 @@ impl Pace {
         }
     }
 
-    /// A chain that has gone this way was answered after so many µs.
+    /// Records that a chain sent this way was answered after `after_us`.
     pub(super) fn answered(&mut self, way: Way, after_us: u64) {
         match way {
             Way::Together => self.together.add(after_us),
@@ -50,10 +50,10 @@ impl Pace {
     }
 }
 
-/// An average that follows its values.
+/// An exponential moving average.
 #[derive(Debug, Default)]
 struct Average {
-    /// In parts of [`WEIGHT`]; 0 before the first value.
+    /// The average times [`WEIGHT`]; 0 before the first value.
     sum: u64,
 }
 
@@ -75,7 +75,7 @@ impl Average {
 mod tests {
     use super::*;
 
-    /// Of so many sends, those that go together, if chains are answered after these times.
+    /// How many of `sends` sends go together if chains are answered after these times.
     fn together(pace: &mut Pace, sends: u32, together_us: u64, apart_us: u64) -> u32 {
         let mut count = 0;
         for _ in 0..sends {
@@ -91,16 +91,16 @@ mod tests {
     fn the_faster_way_is_taken_and_the_other_tried() {
         let mut pace = Pace::default();
         assert_eq!(together(&mut pace, 320, 50, 60), 310);
-        // Much slower all at once: found out, and given up.
+        // Vectors become much slower all at once: this is noticed, and they are given up.
         together(&mut pace, 32, 500, 60);
         assert_eq!(together(&mut pace, 320, 500, 60), 10);
-        // And back, after some trials.
+        // They become faster again: used again after some trials.
         together(&mut pace, 640, 50, 60);
         assert_eq!(together(&mut pace, 320, 50, 60), 310);
     }
 
     #[test]
-    fn a_little_slower_is_no_reason() {
+    fn a_slightly_slower_way_is_kept() {
         assert_eq!(together(&mut Pace::default(), 320, 110, 100), 310);
         assert!(together(&mut Pace::default(), 320, 120, 100) < 50);
     }

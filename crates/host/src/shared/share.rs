@@ -1,5 +1,5 @@
-//! A thread's part of a shared lane: requests of its own, as many as it likes, and waits for them, as those of
-//! a [`Lane`](crate::Lane).
+//! A thread's share of a shared lane: the thread submits any number of requests and waits for them, as on a
+//! [`Lane`](crate::Lane) of its own.
 
 use super::state::Wait;
 use super::{Answer, Guard, SharedLane, YIELDS};
@@ -11,26 +11,26 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Memory of an answer that is kept for the next one, in bytes, at most.
+/// Largest answer buffer that is kept for reuse, in bytes.
 const KEPT_MAX_BYTES: usize = 64 << 10;
 
-/// A request that has ended, and what it returned.
+/// A request that has ended: its name, its result and its data.
 type Ended = (u64, Result<Answer, RequestError>, Vec<u8>);
 
-/// Requests of one thread at a time on a lane that others use as well. Those that have not ended when it is
-/// dropped are forgotten, and their answers, when they come, thrown away.
+/// Requests of one thread at a time on a lane that other threads use as well. When it is dropped, requests in flight
+/// are forgotten: their answers are discarded.
 #[derive(Debug)]
 pub(crate) struct LaneShare {
     lane: Arc<SharedLane>,
-    /// The lane's names of the requests in flight, and the caller's.
+    /// The lane's tags of the requests in flight; `names` has the caller's names of them.
     tags: Vec<u32>,
     names: Vec<u64>,
-    /// Whether some may have to wait for others to leave with them.
+    /// Whether requests may still be unsent, held for others to join.
     unsent: bool,
-    /// Whether they are to leave at once.
+    /// Whether unsent requests must leave at once.
     rings: bool,
     ended: Vec<Ended>,
-    /// Memory for answers.
+    /// Buffers for answers.
     spare: Vec<Vec<u8>>,
     sent_bytes: u64,
     received_bytes: u64,
@@ -51,14 +51,14 @@ impl LaneShare {
         }
     }
 
-    /// Takes part in another lane from now on; nothing may be in flight.
+    /// Uses another lane from now on; only if no request is in flight.
     pub(crate) fn move_to(&mut self, lane: &Arc<SharedLane>) {
         if self.tags.is_empty() {
             self.lane = Arc::clone(lane);
         }
     }
 
-    /// How the lane was connected.
+    /// The negotiated limits of the lane's connection.
     pub(crate) fn config(&self) -> InitiatorConfig {
         self.lane.lock().lane.config().clone()
     }
@@ -73,22 +73,22 @@ impl LaneShare {
         self.lane.is_connected()
     }
 
-    /// Bytes that this share has sent and received, for others as well, as others have for it: each byte is
-    /// counted by one of them.
+    /// Bytes sent and received that this share has counted. Each byte of the lane is counted by exactly one share, not
+    /// always by the one whose request caused it.
     pub(crate) const fn traffic(&self) -> (u64, u64) {
         (self.sent_bytes, self.received_bytes)
     }
 
-    /// Queues a request; it is sent by the next [`wait`](Self::wait), or with those of others.
+    /// Queues a request; it is sent by the next [`wait`](Self::wait), or together with requests of other threads.
     ///
     /// # Errors
-    /// See [`SubmitError`]; nothing is queued then. Others may fill the lane, so that it is full although nothing
-    /// of this share is in flight: [`wait`](Self::wait) waits for room then.
+    /// See [`SubmitError`]; nothing is queued then. Other threads may fill the lane, so that it can be full although
+    /// this share has no request in flight: [`wait`](Self::wait) then waits for room.
     pub(crate) fn submit(&mut self, name: u64, request: &Request<'_>) -> Result<(), SubmitError> {
         let mut memory = self.spare.pop().unwrap_or_default();
         memory.clear();
         let mut state = self.lane.lock();
-        // Who has many chains says itself which leave together.
+        // A thread with several requests in flight merges chains into vectors itself.
         let may_gather = self.tags.is_empty();
         let tag = match self.lane.submit(&mut state, request, &mut memory, may_gather) {
             Ok(tag) => tag,
@@ -107,9 +107,9 @@ impl LaneShare {
         Ok(())
     }
 
-    /// Sends what is queued, and waits until at least one request of this share has ended, or `timeout` has
-    /// passed (then 0). If none is in flight it waits for room in the lane. `on_completion` is called for each
-    /// that has ended, with its name as the tag; others may use the lane meanwhile.
+    /// Sends the queued requests, and waits until at least one request of this share has ended, or `timeout` has passed
+    /// (then 0). If none is in flight it waits for room in the lane. Calls `on_completion` for each request that has
+    /// ended, with its name as the tag; other threads may use the lane meanwhile.
     ///
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
@@ -131,7 +131,7 @@ impl LaneShare {
             self.take_ended(&mut state);
         }
         self.count_traffic(&mut state);
-        // Whoever has found it so has ended all requests before.
+        // A thread that marks the lane as lost has ended all its requests before.
         let is_connected = lane.is_connected();
         drop(state);
         let (mut lost, count) = (None, self.ended.len());
@@ -147,11 +147,11 @@ impl LaneShare {
                 self.spare.push(data);
             }
         }
-        // Over several paths a request may be lost and the lane go on.
+        // With several paths, a request may be lost while the lane continues.
         if is_connected { Ok(count) } else { Err(lost.unwrap_or(LostReason::HungUp).into()) }
     }
 
-    /// Sends what is queued, now or, where that may pay, a little later with requests of others.
+    /// Sends the queued requests, now or, if that may pay off, a little later with requests of other threads.
     fn leave<'a>(&mut self, lane: &'a SharedLane, now: bool) -> Guard<'a> {
         let mut state = lane.lock();
         let unsent = mem::take(&mut self.unsent) && state.load().queued_requests > 0;
@@ -168,7 +168,7 @@ impl LaneShare {
         state
     }
 
-    /// Receives what is there, without waiting.
+    /// Receives without waiting, unless another thread drives the lane.
     fn look<'a>(lane: &'a SharedLane, state: Guard<'a>) -> Guard<'a> {
         if state.driven { state } else { lane.receive_for_all(state) }
     }
@@ -198,11 +198,11 @@ impl LaneShare {
             };
         }
         state.set_wait(&self.tags, Wait::Away);
-        // Who drove has handed on; another may have counted on this thread.
+        // A driver has already woken the next one. Otherwise this thread may have been chosen as the driver.
         if drove { state } else { lane.hand_on(state) }
     }
 
-    /// Takes the ends of those that have ended.
+    /// Takes the results of this share's requests that have ended.
     fn take_ended(&mut self, state: &mut Guard<'_>) {
         let mut place = 0;
         while let Some(tag) = self.tags.get(place).copied() {
@@ -217,7 +217,7 @@ impl LaneShare {
         }
     }
 
-    /// Nobody waits for the requests in flight any more: their answers, when they come, are thrown away.
+    /// Gives up the requests in flight: their answers are discarded when they come.
     pub(crate) fn forget(&mut self) {
         self.names.clear();
         if self.tags.is_empty() {
@@ -225,7 +225,7 @@ impl LaneShare {
         }
         let mut state = self.lane.lock();
         for tag in self.tags.drain(..) {
-            // One that has ended already is over with that.
+            // If the request has ended already, taking its result is enough.
             if state.take_end(tag, &mut Vec::new()).is_none() {
                 state.set_wait(&[tag], Wait::Forgotten);
             }

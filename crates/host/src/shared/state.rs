@@ -1,4 +1,4 @@
-//! What the threads of a shared lane have in common, under its lock: the calls, and which thread does what.
+//! The state of a shared lane, under its lock: the calls, and what each call's thread does.
 
 use super::gathering::Gathering;
 use crate::doorbell::{Doorbell, Load};
@@ -18,12 +18,12 @@ pub struct Answer {
     pub dw1: u32,
 }
 
-/// What a shared lane has done so far.
+/// Counters of a shared lane since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedLaneCounters {
-    /// Requests sent, each chain of a vector by itself.
+    /// Requests sent; each chain of a vector counts.
     pub requests: u64,
-    /// Pushdown Vectors sent, of chains of several callers ([`SharedLane::gather`](super::SharedLane::gather)).
+    /// Pushdown Vectors sent with chains of several callers ([`SharedLane::gather`](super::SharedLane::gather)).
     pub vectors: u64,
     /// Sends, of one caravan each.
     pub caravans: u64,
@@ -33,33 +33,34 @@ pub struct SharedLaneCounters {
     pub bytes_received: u64,
 }
 
-/// What is under the lock of a shared lane.
+/// The state under the lock of a shared lane.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) lane: Lane,
-    /// Chains that leave together, if they may.
+    /// Chains that wait to leave as one command, if gathering is on.
     pub(super) gathering: Option<Gathering>,
     /// The lane's socket, to wait for without the lock.
     pub(super) socket: Arc<OwnedFd>,
-    /// By the tag that the lane knows.
+    /// The calls, indexed by their tags on the lane.
     pub(super) calls: Vec<Call>,
     pub(super) free: Vec<u32>,
     /// Whether a thread drives the lane.
     pub(super) driven: bool,
-    /// Whether that thread sleeps until the socket has something: it alone receives then, since nothing else
-    /// wakes it.
+    /// Whether that thread sleeps until the socket is ready. Then no other thread may receive, because only the socket
+    /// wakes the driver.
     pub(super) driver_sleeps: bool,
-    /// The call whose thread was woken to drive it last.
+    /// The call whose thread was last woken to drive the lane.
     pub(super) last_driver: usize,
     pub(super) doorbell: Doorbell,
-    /// The first call whose request is held: its thread looks after those that join it too.
+    /// The first call whose request is held. Its thread decides when the held requests leave, including those that join
+    /// later.
     pub(super) holder: Option<u32>,
     /// Threads that found the queue full.
     pub(super) crowd: usize,
     /// Whether the last sleep of a driver was short enough for spinning.
     pub(super) spin_pays: bool,
     pub(super) counters: SharedLaneCounters,
-    /// Bytes sent and received that a share has taken for its own.
+    /// Bytes sent and received that a share has already counted.
     pub(super) taken_bytes: (u64, u64),
 }
 
@@ -67,31 +68,31 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 pub(super) struct Call {
     wait: Wait,
-    /// The call by whose bit of the futex its thread sleeps: its own, unless the thread waits for several.
+    /// The call whose futex bit wakes the thread: this one, or the first if the thread waits for several.
     bit_of: u32,
     /// The caller's memory, for the answer's data.
     data: Vec<u8>,
     end: Option<Result<Answer, RequestError>>,
 }
 
-/// What the thread of a call does.
+/// What the thread of a call does at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// There is none: the call is over.
+    /// No thread waits: the call is over.
     #[default]
     No,
-    /// It does something else, and will ask for the end some time.
+    /// The thread does something else, and will ask for the end later.
     Away,
-    /// Nobody will ask for the end of the call.
+    /// No thread will ask for the end of the call.
     Forgotten,
-    /// It will look at the lane by itself.
+    /// The thread is about to check the lane itself.
     Awake,
-    /// It must be woken.
+    /// The thread sleeps and must be woken.
     Asleep,
 }
 
 impl State {
-    /// That of a lane whose requests have ended.
+    /// The state for a lane without requests in flight.
     ///
     /// # Errors
     /// The connection is over.
@@ -114,7 +115,7 @@ impl State {
         })
     }
 
-    /// Whether the lane takes no request before one has ended.
+    /// Whether the lane accepts no request until one has ended.
     pub(super) fn is_full(&self) -> bool {
         let commands = self.lane.requests_in_flight() + self.waiting().0;
         self.lane.is_full() || commands >= usize::from(self.lane.depth())
@@ -141,13 +142,13 @@ impl State {
         }
     }
 
-    /// Whether requests are held although too little is in flight to wait for others.
+    /// Whether requests are held although too few are in flight for holding to pay off.
     pub(super) fn is_idle(&self) -> bool {
         let load = self.load();
         load.queued_requests > 0 && self.doorbell.is_idle(load)
     }
 
-    /// Sends all that is queued. That the connection is lost shows itself when receiving.
+    /// Sends all queued requests. The next receive reports a lost connection.
     pub(super) fn ring(&mut self, now_us: u64) {
         let requests = self.lane.queued().0 + self.queue_gathered(now_us);
         self.holder = None;
@@ -159,7 +160,7 @@ impl State {
         }
     }
 
-    /// Queues in the lane what is gathered; returns how many chains.
+    /// Queues the gathered chains in the lane; returns their number.
     fn queue_gathered(&mut self, now_us: u64) -> usize {
         let Some(gathering) = &mut self.gathering else { return 0 };
         if gathering.waiting().0 == 0 {
@@ -184,18 +185,18 @@ impl State {
         Ok(())
     }
 
-    /// The lane has another connection.
+    /// Takes the socket of the lane's new connection.
     fn look_for_socket(&mut self) {
-        // One that is lost already shows itself when receiving.
+        // If the new connection is lost already, the next receive reports it.
         if let Ok(socket) = self.lane.socket() {
             self.socket = Arc::new(socket);
-            // Whoever sleeps there sleeps on another.
+            // A driver that still sleeps waits for the old socket.
             self.driver_sleeps = false;
         }
     }
 
-    /// Queues a request in the lane, with the memory for what it returns. A chain that may be gathered is queued
-    /// when it leaves.
+    /// Queues a request in the lane, with the memory for its data. A chain that may be gathered is queued in the lane
+    /// only when it leaves.
     pub(super) fn submit(
         &mut self,
         request: &Request<'_>,
@@ -203,7 +204,7 @@ impl State {
         may_gather: bool,
     ) -> Result<u32, SubmitError> {
         let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
-        // Room is also that of chains which have not left.
+        // Waiting chains also need slots.
         let is_full = self.waiting().0 > 0 && self.is_full();
         let gathers = match request {
             _ if is_full && self.lane.is_connected() => return Err(SubmitError::QueueFull),
@@ -239,7 +240,7 @@ impl State {
         Ok(tag)
     }
 
-    /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
+    /// Receives without waiting. Returns how many calls ended, and the futex bits of their sleeping threads.
     pub(super) fn receive(&mut self, now_us: u64) -> (usize, u32) {
         let (mut ended, mut to_wake) = (0, 0);
         let renewals = self.lane.renewals();
@@ -259,7 +260,7 @@ impl State {
                 to_wake |= bit(call.bit_of).get();
             }
         };
-        // A lost connection has ended every call in flight.
+        // If the connection is lost, the poll has ended every call in flight.
         let _ = self.lane.poll(&mut |completion| match gathering {
             Some(gathering) if Gathering::has_queued(&completion) => {
                 gathering.complete(&completion, now_us, &mut end);
@@ -276,13 +277,13 @@ impl State {
         (ended, to_wake)
     }
 
-    /// Whether what is held is to leave now: it waits for room, it has left before, or calls have ended and nothing
-    /// is on its way any more that it could wait for.
+    /// Whether held requests must leave now: they wait for room, are sent again, or calls have ended and too few are in
+    /// flight for holding to pay off.
     pub(super) fn is_urgent(&self, have_ended: bool) -> bool {
         have_ended && self.is_idle() || self.gathering.as_ref().is_some_and(Gathering::is_urgent)
     }
 
-    /// What the thread does that waits for these calls, by the bit of the first.
+    /// Sets what the thread that waits for these calls does. The bit of the first call wakes it.
     pub(super) fn set_wait(&mut self, tags: &[u32], wait: Wait) {
         for tag in tags {
             if let Some(call) = self.calls.get_mut(*tag as usize) {
@@ -313,8 +314,8 @@ impl State {
         Some(end)
     }
 
-    /// The bit of a caller that waits for the target, to be woken to drive the lane; 0 if none
-    /// sleeps. Those that are awake see by themselves that nobody drives.
+    /// The futex bit of a sleeping caller to wake as the next driver; 0 if none sleeps, or one that is awake comes
+    /// first: it sees itself that the lane has no driver.
     pub(super) fn next_driver(&mut self) -> u32 {
         let count = self.calls.len();
         for step in 1..=count {
@@ -335,8 +336,8 @@ impl State {
     }
 }
 
-/// By which of the futex's bits a caller sleeps. Callers that share one are woken for each other,
-/// and see that it was not for them.
+/// The futex bit of a call's sleeping thread. Calls that share a bit are woken together; each checks whether its own
+/// call has ended.
 pub(super) fn bit(tag: u32) -> NonZeroU32 {
     NonZeroU32::new(1 << (tag % u32::BITS)).unwrap_or(NonZeroU32::MIN)
 }

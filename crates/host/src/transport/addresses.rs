@@ -1,11 +1,11 @@
-//! Where connections go to, and come from.
+//! Remote and local addresses of connections.
 
 use crate::{Error, TargetUrl};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// The addresses that `url` names, or `peer`, which is one of them; without those that cannot be reached from the address
-/// that it names for this host.
+/// The addresses of `url`'s host, or only `peer`, which is one of them. If `url` names a local address, only those of
+/// the same address family.
 pub(super) fn addresses(
     url: &TargetUrl,
     peer: Option<SocketAddr>,
@@ -21,7 +21,9 @@ pub(super) fn addresses(
     let same_kind: Vec<SocketAddr> = same_kind.copied().collect();
     if same_kind.is_empty() {
         let (here, there) = if from.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
-        let why = format!("host-traddr={from} is {here}, and the target has {there} only");
+        let why = format!(
+            "host-traddr={from} is an {here} address, but the target has only {there} addresses"
+        );
         let source = io::Error::new(io::ErrorKind::AddrNotAvailable, why);
         return Err(Error::Connect { address: format!("{}:{}", url.host, url.port), source });
     }

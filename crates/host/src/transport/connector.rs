@@ -1,16 +1,16 @@
-//! How a target of this process is reached.
+//! Connections to a target in this process.
 
 use bpfof_device::fabric::Endpoint;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Makes connections to a target of this process, which has its other ends.
+/// Makes connections to a target in this process, which has their other ends.
 #[derive(Clone)]
 pub struct Connector(Arc<dyn Fn() -> io::Result<Endpoint> + Send + Sync>);
 
 impl Connector {
-    /// Connections that `connect` makes.
+    /// A connector that calls `connect` for each connection.
     pub fn new(connect: impl Fn() -> io::Result<Endpoint> + Send + Sync + 'static) -> Connector {
         Connector(Arc::new(connect))
     }

@@ -1,5 +1,5 @@
-//! The endpoint of a fabric, and the memory at this end that the target reads and writes: within this process
-//! or by a network card.
+//! The endpoint of a fabric, within this process or on a network card, and the local memory that the target reads and
+//! writes.
 
 use super::addresses::addresses;
 use super::connector::Connector;
@@ -16,14 +16,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The longest answer of a chain that comes in the response, in bytes: a receive of this and the completion is
-/// posted for each request of a queue.
+/// The longest answer of a chain that comes in the response, in bytes: for each request of a queue, a receive for this
+/// and the completion is posted.
 pub(super) const ANSWER_IN_RESPONSE_BYTES: usize = 1024 - Cqe::BYTES;
-/// Least memory for the data of a queue's requests, in bytes; requests for which it has no room wait.
+/// Least memory for the data of a queue's requests, in bytes; requests wait while it has no room for them.
 const ROOM_MIN_BYTES: usize = 512 << 10;
-/// Memory for each request that there may be, in bytes.
+/// Memory per possible request, in bytes.
 const ROOM_PER_REQUEST_BYTES: usize = 4096;
-/// Memory for commands that are being sent, in bytes: others wait.
+/// Memory for commands that are being sent, in bytes: further commands wait.
 const WORK_BYTES: usize = 128 << 10;
 
 /// Memory for the data of a queue's requests, in bytes.
@@ -34,18 +34,18 @@ pub(super) fn room_bytes(config: &InitiatorConfig) -> usize {
     for_all.max(config.max_transfer_bytes as usize).max(least)
 }
 
-/// What a queue is called at the target: RDMA says it before Connect.
+/// The identity of a queue at the target: RDMA sends it before Connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueName {
     pub(crate) qid: u16,
-    /// Controller; of an I/O queue only.
+    /// Controller identifier; for an I/O queue only.
     pub(crate) cntlid: u16,
-    /// Where the controller's admin queue is connected, if that is known: the name of its host may have other
-    /// addresses, too, or none for the moment.
+    /// Where the controller's admin queue is connected, if known: the host name may have further addresses, or the name
+    /// service may fail for the moment.
     pub(crate) peer: Option<SocketAddr>,
 }
 
-/// See the module.
+/// One end of a connection, with its memory.
 #[derive(Debug)]
 pub(super) enum Endpoint {
     Fabric { end: fabric::Endpoint, memory: Region },
@@ -53,17 +53,17 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Connects to a target of this process.
+    /// Connects to a target in this process.
     pub(super) fn within(connector: &Connector, config: &InitiatorConfig) -> Result<Self, Error> {
         let end = connector.connect().map_err(|source| {
-            let address = "a target of this process".to_owned();
+            let address = "a target in this process".to_owned();
             Error::Connect { address, source }
         })?;
         let memory = end.register(room_bytes(config));
         Ok(Self::Fabric { end, memory })
     }
 
-    /// Connects by RDMA, to the first address of the URL's host that accepts, or to that of the admin queue.
+    /// Connects over RDMA to the first address of the URL's host that accepts, or to the address of the admin queue.
     pub(super) fn connect(
         url: &TargetUrl,
         options: &Options,
@@ -79,7 +79,7 @@ impl Endpoint {
         let shape = Shape {
             receives: entries,
             receive_bytes: Cqe::BYTES + ANSWER_IN_RESPONSE_BYTES,
-            // The longest command fits in any case.
+            // Large enough for the longest command.
             work_bytes: WORK_BYTES.max(2 * (Sqe::BYTES + config.in_capsule_bytes as usize)),
             shared_bytes: room_bytes(config),
         };
@@ -101,11 +101,14 @@ impl Endpoint {
             let left = deadline.saturating_duration_since(Instant::now());
             match rdma::Endpoint::connect(peer, shape, &request.to_bytes(), left) {
                 Ok((end, accepted)) => {
-                    let (address, key) =
-                        end.shared().ok_or_else(|| failed("it has no memory".to_owned()))?;
+                    let (address, key) = end.shared().ok_or_else(|| {
+                        failed("the connection has no registered memory".to_owned())
+                    })?;
                     return match ConnectAccept::from_private_data(&accepted) {
                         Some(_) => Ok(Self::Rdma { end: Box::new(end), peer, address, key }),
-                        None => Err(failed("it accepts, and is no NVMe/RDMA target".to_owned())),
+                        None => Err(failed(
+                            "it accepts the connection, but is not an NVMe/RDMA target".to_owned(),
+                        )),
                     };
                 }
                 Err(error) => why = words(&error),
@@ -114,7 +117,7 @@ impl Endpoint {
         Err(failed(why))
     }
 
-    /// Where it leads; `None` within this process.
+    /// The address of the peer; `None` within this process.
     pub(super) const fn peer(&self) -> Option<SocketAddr> {
         match self {
             Self::Fabric { .. } => None,
@@ -122,7 +125,7 @@ impl Endpoint {
         }
     }
 
-    /// Names a range of the memory to the target.
+    /// The SGL descriptor by which the target accesses a range of the memory.
     pub(super) fn name(&self, offset: usize, bytes: u32) -> Sgl {
         match self {
             Self::Fabric { memory, .. } => Sgl::keyed(offset as u64, bytes, memory.key()),
@@ -138,7 +141,7 @@ impl Endpoint {
         }
     }
 
-    /// Copies what is in the memory.
+    /// Copies from the memory.
     pub(super) fn read(&self, offset: usize, to: &mut [u8]) {
         match self {
             Self::Fabric { memory, .. } => {
@@ -155,7 +158,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes notice of what has made the signal readable, before events are taken.
+    /// Clears the signal, before events are polled.
     pub(super) fn look(&mut self) {
         match self {
             Self::Fabric { end, .. } => end.clear_signal(),
@@ -163,7 +166,7 @@ impl Endpoint {
         }
     }
 
-    /// The next event. If there is none, the signal becomes readable when there is.
+    /// The next event. If there is none, the signal becomes readable when one arrives.
     pub(super) fn poll(&mut self) -> Option<Event> {
         match self {
             Self::Fabric { end, .. } => end.poll(),
@@ -190,13 +193,17 @@ impl Endpoint {
     }
 }
 
-/// Why there is no connection.
+/// The reason of a failed connection as text.
 fn words(error: &ConnectError) -> String {
     match error {
         ConnectError::Refused { private_data } => {
             match ConnectReject::from_private_data(private_data) {
-                Some(ConnectReject { status }) => format!("the target refuses: {status}"),
-                None => "the target refuses, and is no NVMe/RDMA target".to_owned(),
+                Some(ConnectReject { status }) => {
+                    format!("the target refuses the connection: {status}")
+                }
+                None => {
+                    "the peer refuses the connection, and is not an NVMe/RDMA target".to_owned()
+                }
             }
         }
         error => error.to_string(),
@@ -209,14 +216,14 @@ mod tests {
     use bpfof_nvme::rdma::RejectStatus;
 
     #[test]
-    fn refusals_in_words() {
+    fn refused_connections_are_explained() {
         let status = RejectStatus::NO_RESOURCES;
         let mut private_data = ConnectReject { status }.to_bytes().to_vec();
         private_data.resize(148, 0);
         let refused = words(&ConnectError::Refused { private_data });
         assert!(refused.contains("no resources for one more queue"), "{refused}");
         let strange = words(&ConnectError::Refused { private_data: vec![1; 148] });
-        assert!(strange.contains("no NVMe/RDMA target"), "{strange}");
-        assert!(words(&ConnectError::NobodyListens).contains("nobody listens"));
+        assert!(strange.contains("not an NVMe/RDMA target"), "{strange}");
+        assert!(words(&ConnectError::NobodyListens).contains("no RDMA listener"));
     }
 }

@@ -1,11 +1,10 @@
 //! A queue over messages and registered memory: NVMe/RDMA, or the same within this process
 //! ([`bpfof_device::fabric`]).
 //!
-//! A request that has data, but for what a capsule holds, has a room in one memory of the queue, where the
-//! target puts what is read and takes what is written. A room is used again when the response of its request
-//! has come, and requests for which there is none wait. A request that times out ends the queue, and with it
-//! its memory, so that nothing that comes late gets into another request's room. Answers of chains come in
-//! the response where they are short.
+//! A request with data that does not go in a capsule has a *room*, a range of the queue's memory where the target puts
+//! read data and fetches data to write. A room is reused after the response of its request. Requests wait while no room
+//! is free. A request that times out ends the queue, and with it its memory, so that late data cannot get into another
+//! request's room. Short answers of chains come in the response.
 
 use super::connector::Connector;
 use super::endpoint::{ANSWER_IN_RESPONSE_BYTES, Endpoint, QueueName, room_bytes};
@@ -21,7 +20,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Data that a target takes in a capsule of an admin queue, in bytes (docs/rdma.md).
+/// Most data that a target accepts in a capsule of an admin queue, in bytes (docs/rdma.md).
 const ADMIN_IN_CAPSULE_BYTES: usize = 1024;
 
 /// A queue over an endpoint.
@@ -31,38 +30,38 @@ pub(crate) struct FabricPort {
     endpoint: Option<Endpoint>,
     requests: Requests,
     rooms: Rooms,
-    /// By slots: the rooms of those in flight.
+    /// The rooms of requests in flight, indexed by slot.
     taken: Vec<Room>,
-    /// Requests that wait for a room, in order.
+    /// Requests that wait for a room, in the order of submission.
     waiting: VecDeque<Waiting>,
     unposted: Vec<Work>,
     is_rung: bool,
 }
 
-/// A request's room.
+/// The state of a request's room.
 #[derive(Clone, Debug, Default)]
 enum Room {
-    /// It needs none.
+    /// The request needs no room.
     #[default]
     None,
-    /// It waits for one, and is not sent before.
+    /// The request waits for a room, and is not sent before.
     Awaited,
     Has(Range<usize>),
 }
 
-/// A command whose data is in a room.
+/// A command that needs a room.
 #[derive(Debug)]
 struct Command {
     index: u16,
     sqe: Sqe,
-    /// Room for the command, and its data in the capsule.
+    /// Space for the encoded command, followed by its in-capsule data.
     message: Vec<u8>,
     room_bytes: usize,
-    /// Nobody says how much of the room the target will write: it is to be zeroes before.
+    /// Whether the room must be zeroed before, because the completion does not say how much of it the target wrote.
     is_cleared: bool,
 }
 
-/// One that waits for a room, and what the target is to take there.
+/// A command that waits for a room, and the data that the target will fetch from there.
 #[derive(Debug)]
 struct Waiting {
     command: Command,
@@ -70,7 +69,7 @@ struct Waiting {
 }
 
 impl FabricPort {
-    /// Connects to a target of this process.
+    /// Connects to a target in this process.
     pub(super) fn within(
         connector: &Connector,
         config: InitiatorConfig,
@@ -80,7 +79,7 @@ impl FabricPort {
         Ok(FabricPort::over(endpoint, requests))
     }
 
-    /// Connects by RDMA.
+    /// Connects over RDMA.
     pub(super) fn connect(
         url: &TargetUrl,
         options: &Options,
@@ -110,7 +109,7 @@ impl FabricPort {
         &self.requests
     }
 
-    /// Where the connection leads; `None` within this process.
+    /// The address of the peer; `None` within this process.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.endpoint.as_ref().and_then(Endpoint::peer)
     }
@@ -149,7 +148,7 @@ impl FabricPort {
         }
         let is_cleared = returns == Returns::AtMost && expected_bytes > 0;
         let command = Command { index, sqe, message, room_bytes, is_cleared };
-        // Those that wait come first.
+        // Waiting requests come first.
         if self.waiting.is_empty()
             && let Some(room) = self.rooms.take(room_bytes)
         {
@@ -161,7 +160,7 @@ impl FabricPort {
         Ok(())
     }
 
-    /// Queues requests that have waited for a room, as far as there are rooms; whether there were any.
+    /// Queues waiting requests as long as there are rooms for them; returns whether there were any.
     fn find_rooms(&mut self) -> bool {
         let before = self.waiting.len();
         while let Some(waiting) = self.waiting.front()
@@ -173,10 +172,10 @@ impl FabricPort {
         self.waiting.len() < before
     }
 
-    /// Queues a command that has this room now.
+    /// Queues a command, whose data uses this room.
     fn move_in(&mut self, command: Command, by_key: &[u8], room: Range<usize>) {
         let Command { index, mut sqe, mut message, room_bytes, is_cleared } = command;
-        // It is there: without it there are no requests.
+        // There is an endpoint: without one, no request is accepted.
         let Some(endpoint) = &mut self.endpoint else { return };
         if is_cleared {
             endpoint.write(room.start, &vec![0; room_bytes]);
@@ -239,16 +238,16 @@ impl FabricPort {
                 }
                 Event::Done { .. } | Event::Read { .. } => {}
                 Event::Closed { reason, by_peer: true } => {
-                    log::debug!("the connection is over: {reason}");
+                    log::debug!("the target closed the connection: {reason}");
                     return Err(LostReason::Closed);
                 }
                 Event::Closed { reason, .. } => {
-                    log::warn!("a connection to the target has failed: {reason}");
+                    log::warn!("the connection to the target has failed: {reason}");
                     return Err(LostReason::Io(ErrorKind::ConnectionAborted));
                 }
             }
         }
-        // They leave with what is sent next, which is due.
+        // Requests that got a room leave with the next send, which is now due.
         self.is_rung |= received > 0 && self.find_rooms();
         Ok(received)
     }
@@ -274,11 +273,11 @@ impl FabricPort {
     }
 }
 
-/// Data that goes with a command, in bytes. A command of an admin queue is alone in its capsule (NVMe RDMA
-/// Transport 1.0 §3.1), unless there is no other place for its data.
+/// Length of a command's in-capsule data, in bytes. The capsule of an admin command carries no data (NVMe RDMA
+/// Transport 1.0 §3.1), unless there is no other place for it.
 ///
 /// # Errors
-/// It must go there, and is too long.
+/// The data must go in the capsule, and is too long.
 fn in_capsule(
     config: &InitiatorConfig,
     data_out: &DataOut<'_>,
@@ -287,7 +286,7 @@ fn in_capsule(
     let room = config.in_capsule_bytes as usize;
     match data_out {
         DataOut::None => Ok(0),
-        // What has data both ways has room for one of them elsewhere.
+        // A command with data in both directions can have a room for only one of them.
         DataOut::Bytes(data) if expected_bytes > 0 => {
             let most = if config.admin { ADMIN_IN_CAPSULE_BYTES } else { room };
             let (bytes, max_bytes) = (data.len() as u64, most as u64);
@@ -303,8 +302,7 @@ fn in_capsule(
     }
 }
 
-/// A response has come: a completion, and behind it the answer of a command that had no room for it
-/// elsewhere.
+/// Handles a response: a completion, followed by the answer if the command has no room for it.
 fn respond(
     requests: &mut Requests,
     endpoint: &Endpoint,
@@ -312,10 +310,9 @@ fn respond(
     message: &[u8],
     on_completion: &mut OnCompletion<'_>,
 ) -> Result<(), &'static str> {
-    let (cqe, answer) = message.split_first_chunk().ok_or("a response that is too short")?;
+    let (cqe, answer) = message.split_first_chunk().ok_or("the response is too short")?;
     let cqe = Cqe::from_bytes(cqe);
-    let (index, slot) =
-        requests.find(cqe.cid).ok_or("a command identifier that is not in flight")?;
+    let (index, slot) = requests.find(cqe.cid).ok_or("the command identifier is not in flight")?;
     let room = taken.get_mut(usize::from(index)).map(std::mem::take).unwrap_or_default();
     if slot.sent_us.is_none() || matches!(room, Room::Awaited) {
         return Err("an answer to a command that was not sent");
@@ -327,13 +324,13 @@ fn respond(
     let expected = slot.expected_bytes as usize;
     if cqe.status.is_success() && !answer.is_empty() {
         if answer.len() > expected || room.is_some() {
-            return Err("data that was not asked for");
+            return Err("data that was not requested");
         }
         slot.keep(answer);
     } else if let Some(room) = room.as_ref().filter(|_| cqe.status.is_success() && expected > 0) {
         let written = match slot.returns {
             Returns::Answer if cqe.dw1 > slot.expected_bytes => {
-                return Err("more data than was asked for");
+                return Err("more data than was requested");
             }
             Returns::Answer => cqe.dw1 as usize,
             Returns::Exactly | Returns::AtMost => expected,
@@ -366,18 +363,18 @@ mod tests {
     const DEPTH: u16 = 8;
     const TRANSFER_BYTES: u32 = 128 << 10;
 
-    /// What a test does next.
+    /// A step of a test.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A request of this kind and so many blocks.
+        /// Submits a request of this kind and number of blocks.
         Submit(u8, u32),
         /// Sends and receives.
         Exchange,
-        /// The target answers one of the commands that it has.
+        /// The target answers one of its commands.
         Answer(prop::sample::Index, How),
-        /// It answers one that waits for a room.
+        /// The target answers a command that still waits for a room.
         Guess(prop::sample::Index),
-        /// It sends these bytes.
+        /// The target sends these bytes.
         Garbage(Vec<u8>),
         /// The connection ends.
         End,
@@ -387,9 +384,9 @@ mod tests {
     enum How {
         Well,
         Badly,
-        /// With the identifier of no command.
+        /// With an identifier that no command has.
         Strangely,
-        /// Says that the answer has more than was asked for.
+        /// Claims a longer answer than the request allows.
         TooLong,
         /// Twice.
         Again,
@@ -419,12 +416,12 @@ mod tests {
         Cqe { cid, status: Status::SUCCESS, ..Cqe::default() }.to_bytes().to_vec()
     }
 
-    /// What a request has that is known by this number.
+    /// The data of the request with this number.
     fn contents(number: u64, length: usize) -> Vec<u8> {
         (0..length as u64).map(|at| (number * 31 + at * 7 + at / 256) as u8).collect()
     }
 
-    /// The target, with what it has been sent and has not answered.
+    /// The target, with its unanswered commands.
     struct Target {
         end: fabric::Endpoint,
         commands: Vec<(Sqe, usize)>,
@@ -444,7 +441,7 @@ mod tests {
             }
         }
 
-        /// The number of a write is its first block; what it brings must be its own.
+        /// Checks that a write brings its own data. Its number is its first block.
         fn check_written(&self, sqe: &Sqe, capsule: &[u8]) {
             let number = u64::from(sqe.cdw10);
             if let DataPointer::Keyed { address, length_bytes, key, .. } = DataPointer::of(&sqe.sgl)
@@ -495,7 +492,7 @@ mod tests {
         }
     }
 
-    /// The port, and what became of its requests: by number, what their data must be like.
+    /// The port, and its open requests: by number, their kind and length.
     struct Host {
         port: FabricPort,
         open: BTreeMap<u64, (u8, u32)>,
@@ -540,12 +537,12 @@ mod tests {
             self.port.waiting.len()
         }
 
-        /// The answer to one of those.
+        /// A response to one of the waiting requests.
         fn guess(&self, at: usize) -> Vec<u8> {
             success(self.port.waiting[at].command.sqe.cid)
         }
 
-        /// Whether the connection goes on.
+        /// Sends and receives. Returns whether the connection is still open.
         fn exchange(&mut self) -> bool {
             let Host { port, open, .. } = self;
             port.ring();
@@ -556,7 +553,7 @@ mod tests {
                     Ok(done) if kind == 0 => {
                         assert_eq!(done.data, contents(completion.tag, length as usize));
                     }
-                    // Chains do not tell their numbers.
+                    // Chains do not carry their numbers.
                     Ok(done) if kind > 2 => assert_eq!(done.data, contents(0, done.dw1 as usize)),
                     Ok(done) => assert!(done.data.is_empty()),
                     Err(error) => assert!(matches!(error, RequestError::Command(_))),
@@ -597,7 +594,7 @@ mod tests {
         (host, Target { end: target, commands: Vec::new() })
     }
 
-    /// What this port says of an answer.
+    /// The protocol error that the port reports for an answer.
     fn protocol_error(port: &mut FabricPort) -> Option<&'static str> {
         match port.receive(&mut |completion| panic!("{completion:?}")) {
             Err(LostReason::Protocol(violation)) => Some(violation.reason),
@@ -606,15 +603,15 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_what_was_not_sent() {
+    fn answers_to_commands_that_were_not_sent() {
         const NOT_SENT: Option<&str> = Some("an answer to a command that was not sent");
-        // Nobody has rung.
+        // The doorbell was not rung.
         let (mut host, target) = connected(false);
         host.submit(2, 0);
         // The first use of the first slot.
         target.end.post([Work::Send(success(1 << 12))]);
         assert_eq!(protocol_error(&mut host.port), NOT_SENT);
-        // There is room for four.
+        // The memory has room for four.
         let (mut host, target) = connected(false);
         (0..5).for_each(|_| host.submit(1, TRANSFER_BYTES / BLOCK_BYTES));
         assert_eq!(host.waits(), 1);
@@ -625,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_with_the_end_counts() {
+    fn an_answer_that_arrives_with_the_end_counts() {
         let (host, target) = connected(true);
         // The first use of the first slot.
         target.end.post([Work::Send(success(1 << 12))]);
@@ -638,8 +635,8 @@ mod tests {
     }
 
     #[test]
-    fn data_both_ways_that_no_capsule_holds() {
-        // Both kinds of queue take as much here.
+    fn data_larger_than_a_capsule_both_ways() {
+        // Both kinds of queue have the same limit here.
         for admin in [false, true] {
             let (mut host, mut target) = connected(admin);
             let raw = |data_out| Request::Raw {
@@ -659,10 +656,10 @@ mod tests {
     }
 
     proptest! {
-        /// A target that answers in any order, wrongly or not at all, and a connection that ends at any time:
-        /// each request ends once, with its own data or none.
+        /// With a target that answers in any order, wrongly or not at all, and a connection that ends at any time, each
+        /// request ends once, with its own data or none.
         #[test]
-        fn whatever_a_target_does(steps in steps()) {
+        fn any_behaviour_of_a_target_ends_each_request_once(steps in steps()) {
             let (mut host, mut target) = connected(false);
             let mut goes_on = true;
             for step in steps {

@@ -1,4 +1,4 @@
-//! What carries a queue: a TCP connection, or an endpoint of a fabric, by RDMA or within this process.
+//! The transport of a queue: a TCP connection, or an endpoint of a fabric, over RDMA or within this process.
 
 mod addresses;
 mod connector;
@@ -53,7 +53,7 @@ impl Port {
         }
     }
 
-    /// The address that it is connected to; `None` within this process.
+    /// The address of the peer; `None` within this process.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         match self {
             Port::Tcp(port) => port.peer(),
@@ -68,7 +68,7 @@ impl Port {
         }
     }
 
-    /// Queues a request behind those queued before.
+    /// Queues a request after those queued before.
     #[inline]
     pub(crate) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
         match self {
@@ -77,7 +77,7 @@ impl Port {
         }
     }
 
-    /// All that is queued is to be sent.
+    /// Marks all queued requests to be sent.
     pub(crate) fn ring(&mut self) {
         match self {
             Port::Tcp(port) => port.ring(),
@@ -85,7 +85,7 @@ impl Port {
         }
     }
 
-    /// Bytes that are queued.
+    /// Number of queued bytes.
     pub(crate) fn queued_bytes(&self) -> usize {
         match self {
             Port::Tcp(port) => port.initiator().outgoing().len(),
@@ -93,7 +93,7 @@ impl Port {
         }
     }
 
-    /// Whether something is to be sent now.
+    /// Whether there is data to send now.
     pub(crate) fn is_urgent(&self) -> bool {
         match self {
             Port::Tcp(port) => port.is_urgent(),
@@ -101,7 +101,7 @@ impl Port {
         }
     }
 
-    /// Sends what waits, as far as that is possible at once, and returns how many bytes that were.
+    /// Sends the queued data as far as possible without waiting, and returns how many bytes were sent.
     pub(crate) fn send(&mut self, now_us: u64) -> Result<usize, LostReason> {
         match self {
             Port::Tcp(port) => port.send(now_us),
@@ -109,8 +109,7 @@ impl Port {
         }
     }
 
-    /// Receives what is there, without waiting, hands out the requests that ended, and returns how many
-    /// bytes were received.
+    /// Receives without waiting, reports the requests that ended, and returns how many bytes were received.
     pub(crate) fn receive(
         &mut self,
         on_completion: &mut OnCompletion<'_>,
@@ -121,8 +120,8 @@ impl Port {
         }
     }
 
-    /// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which may be
-    /// 0. Whether that is so, or the connection is over.
+    /// Waits until the connection is readable (or writable, with `or_send`), at most `timeout`, which may be 0. Returns
+    /// whether it is, or has ended.
     pub(crate) fn wait_ready(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
         match self {
             Port::Tcp(port) => port.wait_ready(or_send, timeout),
@@ -130,7 +129,7 @@ impl Port {
         }
     }
 
-    /// A descriptor that is readable when something can be received, to wait for it elsewhere.
+    /// A descriptor that is readable when data can be received, for waiting on it elsewhere.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
         match self {
             Port::Tcp(port) => port.descriptor(),
@@ -138,15 +137,15 @@ impl Port {
         }
     }
 
-    /// Takes the connection out, for another process to go on with.
+    /// Takes the connection out, for another process to take over.
     pub(crate) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
         match self {
             Port::Tcp(port) => port.take_connection(),
-            Port::Fabric(_) => Err(Error::HandOver("it is no TCP connection")),
+            Port::Fabric(_) => Err(Error::HandOver("it is not a TCP connection")),
         }
     }
 
-    /// Messages that may still be sent with the connection's key; `None` without one.
+    /// Records that may still be sealed with the connection's key; `None` without one.
     pub(crate) fn records_left(&self) -> Option<u64> {
         match self {
             Port::Tcp(port) => port.records_left(),
@@ -154,8 +153,8 @@ impl Port {
         }
     }
 
-    /// Ends the connection for `reason`, unless it is over already; a report to the target is sent if it
-    /// can be at once.
+    /// Closes the connection for `reason`, unless it is closed already. A report to the target is sent only if that
+    /// works without waiting.
     pub(crate) fn close(&mut self, reason: LostReason) {
         match self {
             Port::Tcp(port) => port.close(reason),
@@ -163,7 +162,7 @@ impl Port {
         }
     }
 
-    /// Reports each request still in flight after a failure, once.
+    /// After a failure, reports each request still in flight, once.
     pub(crate) fn lost(&mut self, on_completion: &mut OnCompletion<'_>) {
         match self {
             Port::Tcp(port) => port.lost(on_completion),

@@ -1,25 +1,25 @@
-//! Room for the data of requests in one memory of fixed size.
+//! An allocator for the data of requests in one memory of fixed size.
 
 use std::ops::Range;
 
-/// What ranges begin at, in bytes: a line of the processor's cache.
+/// Alignment of ranges, in bytes: a cache line.
 const ALIGN: usize = 64;
 
-/// Gives out ranges of a memory, and takes them back in any order.
+/// Allocates ranges of a memory, and frees them in any order.
 #[derive(Debug)]
 pub(super) struct Rooms {
-    /// Ranges that nobody has, in order, with something between each two of them.
+    /// Free ranges, sorted and never adjacent.
     free: Vec<Range<usize>>,
 }
 
 impl Rooms {
-    /// Of a memory of so many bytes.
+    /// For a memory of `bytes` bytes.
     pub(super) fn new(bytes: usize) -> Rooms {
         let whole = 0..bytes / ALIGN * ALIGN;
         Rooms { free: if whole.end == 0 { Vec::new() } else { vec![whole] } }
     }
 
-    /// The first range of at least `bytes` that is free; none if there is none now.
+    /// Allocates the first free range of at least `bytes`; `None` if there is none now.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Range<usize>> {
         let bytes = bytes.max(1).checked_next_multiple_of(ALIGN)?;
         let index = self.free.iter().position(|range| range.len() >= bytes)?;
@@ -32,7 +32,7 @@ impl Rooms {
         Some(taken)
     }
 
-    /// Takes a range back that was given out.
+    /// Frees an allocated range.
     pub(super) fn give_back(&mut self, range: Range<usize>) {
         let index = self.free.partition_point(|other| other.start < range.start);
         let (before, behind) = self.free.split_at_mut(index);
@@ -56,14 +56,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn none_of_no_memory() {
+    fn no_rooms_without_enough_memory() {
         assert_eq!(Rooms::new(63).take(1), None);
         assert_eq!(Rooms::new(128).take(usize::MAX), None);
     }
 
     proptest! {
         #[test]
-        fn rooms_are_apart_and_come_back(
+        fn rooms_are_disjoint_and_reused(
             steps in prop::collection::vec(prop::result::maybe_ok(any::<prop::sample::Index>(), 1usize..1500), 1..300)
         ) {
             const BYTES: usize = 4096;

@@ -21,7 +21,7 @@ pub(crate) const NQN: &str = "nqn.2026-01.org.example:fake";
 pub(crate) const BLOCKS: u64 = 2048;
 const CNTLID: u16 = 7;
 
-/// What all connections share, and how the target misbehaves.
+/// State that all connections share, and the switches for misbehaviour.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) memory: Mutex<Vec<u8>>,
@@ -33,19 +33,19 @@ pub(crate) struct Shared {
     pub(crate) no_lanes: AtomicBool,
     /// End Connect for I/O queues with this status, and this dword 0.
     pub(crate) refuses_lanes: Mutex<Option<(Status, u32)>>,
-    /// Close new connections without a word.
+    /// Close new connections without an answer.
     pub(crate) full: AtomicBool,
     /// Have no namespace.
     pub(crate) no_namespace: AtomicBool,
     /// The largest transfer in pages of 4 KiB, as a power of two (MDTS); 0 is the usual one.
     pub(crate) mdts: AtomicU8,
-    /// Never answer Function Load, and questions about faults of functions.
+    /// Never answer Function Load and Function Report of a last fault.
     pub(crate) no_functions: AtomicBool,
     /// Close the connection upon an I/O command.
     pub(crate) hang_up: AtomicBool,
     /// End I/O commands as a path does whose namespace is inaccessible by it.
     pub(crate) inaccessible: AtomicBool,
-    /// The ANA state of the namespace; 0 is that the target reports none.
+    /// The ANA state of the namespace; 0 if the target reports none.
     pub(crate) ana: AtomicU8,
     /// Asynchronous Event Requests: where the answers go, and their identifiers.
     pub(crate) parked: Mutex<Vec<(TcpStream, u16)>>,
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) refuses_events: AtomicBool,
     /// Answer them at once.
     pub(crate) tells_always: AtomicBool,
-    /// Those that have come.
+    /// Asynchronous Event Requests received so far.
     pub(crate) event_requests: AtomicUsize,
     /// Be an ordinary target.
     pub(crate) no_pushdown: AtomicBool,
@@ -61,19 +61,19 @@ pub(crate) struct Shared {
     pub(crate) says: Mutex<Option<Says>>,
     /// Refuse functions.
     pub(crate) reject: AtomicBool,
-    /// Have a keep-alive timer, as Identify says (KAS).
+    /// Have a keep-alive timer, reported by Identify (KAS).
     pub(crate) has_timer: AtomicBool,
     /// Refuse hosts that ask for a keep-alive timer.
     pub(crate) refuses_timer: AtomicBool,
-    /// Answer nothing at all any more.
+    /// Answer no commands at all any more.
     pub(crate) deaf: AtomicBool,
     /// The keep-alive timeout of the last association, in ms.
     pub(crate) kato_ms: AtomicU32,
     /// Time that Function Unload takes, in ms.
     pub(crate) slow_ms: AtomicU32,
-    /// Keep Alives that have come.
+    /// Keep Alives received so far.
     pub(crate) keep_alives: AtomicUsize,
-    /// So many chains are still to be interrupted.
+    /// How many more chains to interrupt.
     pub(crate) interruptions: AtomicUsize,
 }
 
@@ -100,8 +100,9 @@ pub(crate) fn start() -> (SocketAddr, Arc<Shared>) {
 }
 
 impl Shared {
-    /// Changes the ANA state, and says so to hosts that want to know: notice (2), ANA change (3), log 0Ch.
-    #[allow(dead_code)] // Not each test has several paths.
+    /// Changes the ANA state, and reports that to hosts that have asked for events: notice (2), ANA change (3), log
+    /// 0Ch.
+    #[allow(dead_code)] // Not every test has several paths.
     pub(crate) fn change_ana(&self, state: u8) {
         self.ana.store(state, Ordering::SeqCst);
         for (mut stream, cid) in self.parked.lock().unwrap().drain(..) {
@@ -120,7 +121,7 @@ struct Connection<'s> {
     qid: u16,
     config: ControllerConfig,
     upload: Vec<u8>,
-    /// Commands whose data comes by R2T.
+    /// Commands whose data comes after R2T.
     waiting: HashMap<u16, (Sqe, Vec<u8>)>,
     out: Vec<u8>,
 }
@@ -128,14 +129,14 @@ struct Connection<'s> {
 /// A command's end: status, dwords 0 and 1, data.
 pub(crate) type Answer = (Status, u32, u32, Vec<u8>);
 
-/// An answer to an admin command, or none for the usual one.
+/// Gives the answer to an admin command, or `None` for the usual one.
 pub(crate) type Says = Box<dyn Fn(AdminCommand) -> Option<Answer> + Send>;
 
 const fn ok(dw0: u32, dw1: u32) -> Answer {
     (Status::SUCCESS, dw0, dw1, Vec::new())
 }
 
-/// Takes one of those that are left, if there is one.
+/// Decrements a counter; returns false if it is 0 already.
 fn take_one(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
@@ -167,7 +168,7 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// Returns whether to go on.
+    /// Returns whether to continue.
     fn event(&mut self, event: PduEvent<'_>, receiver: &mut PduReceiver) -> bool {
         match event {
             PduEvent::Header(Pdu::IcReq(request)) => {
@@ -219,7 +220,7 @@ impl<'s> Connection<'s> {
         true
     }
 
-    /// Whether it never answers this command, the first of a connection or one of an admin queue.
+    /// Whether the target never answers this command, the first of a connection or one of an admin queue.
     fn is_silent_about(&self, sqe: &Sqe) -> bool {
         let flag = match AdminCommand::parse(sqe) {
             Ok(AdminCommand::Fabrics(FabricsCommand::Connect { qid: 1.., .. })) => {
@@ -260,7 +261,7 @@ impl<'s> Connection<'s> {
         }
         let (status, dw0, dw1, answer) =
             if self.qid == 0 { self.admin(sqe, data) } else { self.io(sqe, data) };
-        // Data goes in two halves, the second with SUCCESS where there is nothing else to say.
+        // Data is sent in two halves, the second with SUCCESS if no response is needed.
         let success = sqe.opcode == 2 && self.qid != 0;
         let (first, second) = answer.split_at(answer.len() / 2);
         let mut at = 0;
@@ -462,7 +463,7 @@ impl<'s> Connection<'s> {
                 let answer: Vec<u8> = request.scratch().iter().rev().copied().collect();
                 (Status::SUCCESS, 3, answer.len() as u32, answer)
             }
-            // It is one that does not know them.
+            // This target does not support vectors.
             NvmCommand::PushdownVector => (Status::INVALID_OPCODE.with_dnr(), 0, 0, vec![]),
             other => panic!("{other:?}"),
         }

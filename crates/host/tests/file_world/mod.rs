@@ -1,5 +1,5 @@
-//! An image with a file system, a target in this process that serves it, and a connection that can be held up and
-//! cut between the two.
+//! An image with a file system, a target in this process that serves it, and a connection between the two that can be
+//! held up and cut.
 
 #[path = "../../../bpfof/tests/skip/mod.rs"]
 mod skip;
@@ -24,12 +24,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What does not happen within this does not happen, however busy the machine is.
+/// A test gives up waiting after this time; long enough for any busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// Of a database.
+/// Keys of a database.
 pub(crate) const KEYS: u64 = 961;
 
-/// Waits until `done`.
+/// Waits until `done` returns true.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
@@ -49,7 +49,7 @@ fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Whether this machine cannot mount an image, which is then told.
+/// Whether this machine cannot mount an image; reports the reason.
 pub(crate) fn cannot_mount() -> bool {
     let why = if !rustix::process::geteuid().is_root() {
         "this needs root, for loop devices and mounting"
@@ -88,7 +88,7 @@ pub(crate) fn database(generation: u64) -> Vec<u8> {
     bytes
 }
 
-/// Passes on what two sides say.
+/// A relay between host and target.
 struct Relay {
     address: SocketAddr,
     is_held: Arc<AtomicBool>,
@@ -178,7 +178,7 @@ impl Drop for Disk {
         let mut folders = vec![self.mount()];
         folders.extend(self.is_on_small_disk.then(|| self.below()));
         for folder in folders {
-            // A test that failed may have files open: then it goes with the last of them.
+            // A failed test may have open files: then the image is unmounted when the last one closes.
             if !output("umount", &[&folder]).status.success() {
                 let _ = output("umount", &["--lazy".as_ref(), folder.as_os_str()]);
             }
@@ -209,7 +209,7 @@ impl World {
 
     /// The image is on a small disk, which [`fill`](Self::fill) fills.
     pub(crate) fn on_full_disk() -> Self {
-        // Nothing is written later but what the test writes.
+        // The file system writes nothing later by itself.
         let options = ["-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard"];
         Self::on(Disk::new(true, &options))
     }
@@ -252,25 +252,25 @@ impl World {
         self.function = self.maps.load_function(bpfkv::GET_OBJECT, 0).expect("good");
     }
 
-    /// The target has another namespace in place of the first.
+    /// Replaces the target's namespace by another.
     pub(crate) fn remove_namespace(&self) {
         let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
         let other = NamespaceConfig { nsid: Some(2), ..NamespaceConfig::new(source, 512) };
         self.server.reload_namespaces(&[other]).expect("it goes on");
     }
 
-    /// Nothing gets through any more.
+    /// Holds up all traffic, or lets it through again.
     pub(crate) fn hold(&self, is_held: bool) {
         self.relay.is_held.store(is_held, Ordering::SeqCst);
     }
 
-    /// Ends the connection that was made last.
+    /// Cuts the newest connection.
     pub(crate) fn cut_last(&self) {
         let connections = self.relay.connections.lock().expect("no panic");
         connections.last().expect("a connection").shutdown(Shutdown::Both).expect("cut");
     }
 
-    /// Leaves the image no room.
+    /// Fills the disk, so that the image cannot grow.
     pub(crate) fn fill(&mut self) {
         run("sync", &["-f", text(&self.mount())]);
         let mut file = File::create(self.disk.below().join("filler")).expect("made");

@@ -12,7 +12,7 @@ const NQN_FIELD_BYTES: usize = 256;
 const SUBNQN_AT: usize = 256;
 const HOSTNQN_AT: usize = 512;
 
-/// What is wrong with an NQN.
+/// Why an NQN is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NqnError {
     /// No zero byte within the field.

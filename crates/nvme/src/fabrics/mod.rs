@@ -86,7 +86,7 @@ pub enum FabricsCommand {
     AuthenticationReceive {
         /// Which security protocol.
         protocol: SecurityProtocol,
-        /// Bytes that it has room for (AL, bytes 47:44).
+        /// Size of the host's buffer in bytes (AL, bytes 47:44).
         length_bytes: u32,
     },
     /// Disconnect (§6.4).

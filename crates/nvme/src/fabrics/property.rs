@@ -82,7 +82,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What the host asks of a shutdown (NVMe Base 2.0 §3.1.3.5, CC.SHN).
+/// The kind of shutdown that the host requests (NVMe Base 2.0 §3.1.3.5, CC.SHN).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shutdown {
     /// No shutdown (00b).
@@ -118,7 +118,8 @@ pub struct ControllerConfig {
 }
 
 impl ControllerConfig {
-    /// What a host writes to enable a controller: entries of 64 and 16 bytes, the NVM command set.
+    /// The value with which a host enables a controller: entries of 64 and 16 bytes, the NVM
+    /// command set.
     pub const ENABLED: Self = Self {
         enable: true,
         css: 0,

@@ -64,9 +64,7 @@ pub fn namespace_descriptors(descriptors: &[NamespaceDescriptor]) -> [u8; IDENTI
 
 /// A descriptor list that contradicts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "namespace descriptor at byte {at} has length {length_bytes}, which its type does not have"
-)]
+#[error("namespace descriptor at byte {at} has length {length_bytes}, which is wrong for its type")]
 pub struct NamespaceDescriptorError {
     /// Offset of the descriptor in bytes.
     pub at: usize,

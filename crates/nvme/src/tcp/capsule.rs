@@ -19,7 +19,7 @@ impl CapsuleCmd<'_> {
     /// Size of the header, in bytes.
     pub const HEADER_BYTES: usize = 72;
 
-    /// Appends the whole PDU to `out`, its data aligned as the controller's `cpda` asks.
+    /// Appends the whole PDU to `out`, its data aligned as the controller's `cpda` requires.
     #[inline]
     pub fn encode_into(&self, out: &mut Vec<u8>, digests: Digests, cpda: u8) {
         Self::encode_header_into(&self.sqe, self.data.len() as u32, out, digests, cpda);

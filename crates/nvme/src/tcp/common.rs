@@ -35,7 +35,7 @@ const TYPE_AT: u32 = 0;
 const FLAGS_AT: u32 = 1;
 const HLEN_AT: u32 = 2;
 const PDO_AT: u32 = 3;
-/// Offset of PLEN, which errors of length name.
+/// Offset of PLEN, which length errors report.
 pub(super) const PLEN_AT: u32 = 4;
 
 impl CommonHeader {
@@ -86,10 +86,13 @@ impl CommonHeader {
             _ => return Err(PduError::invalid_field(TYPE_AT, "unknown PDU type")),
         };
         if sender != from {
-            return Err(PduError::invalid_field(TYPE_AT, "PDU type of the other direction"));
+            return Err(PduError::invalid_field(TYPE_AT, "PDU type is for the other direction"));
         }
         if header.hlen != hlen {
-            return Err(PduError::invalid_field(HLEN_AT, "header length is not the PDU type's"));
+            return Err(PduError::invalid_field(
+                HLEN_AT,
+                "header length does not match the PDU type",
+            ));
         }
         header.check_lengths(digests)?;
         Ok(header)
@@ -110,7 +113,10 @@ impl CommonHeader {
             return self.check_plen(bare..=most);
         }
         if (self.flags & flags::HDGST != 0) != digests.header {
-            return Err(PduError::invalid_field(FLAGS_AT, "header digest flag is not as agreed"));
+            return Err(PduError::invalid_field(
+                FLAGS_AT,
+                "header digest flag is not as negotiated",
+            ));
         }
         let bare = bare + digests.header_bytes() as u32;
         match self.pdu_type {
@@ -119,7 +125,7 @@ impl CommonHeader {
             _ => {}
         }
         if (self.flags & flags::DDGST != 0) != digests.data {
-            return Err(PduError::invalid_field(FLAGS_AT, "data digest flag is not as agreed"));
+            return Err(PduError::invalid_field(FLAGS_AT, "data digest flag is not as negotiated"));
         }
         if u32::from(self.pdo) < bare || !self.pdo.is_multiple_of(4) {
             return Err(PduError::invalid_field(
@@ -134,7 +140,7 @@ impl CommonHeader {
         if allowed.contains(&self.plen) {
             return Ok(());
         }
-        Err(PduError::invalid_field(PLEN_AT, "PDU length does not fit its type"))
+        Err(PduError::invalid_field(PLEN_AT, "PDU length does not match the PDU type"))
     }
 
     /// Length of the data of a PDU whose header was checked, in bytes.

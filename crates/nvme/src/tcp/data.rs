@@ -57,7 +57,8 @@ pub struct R2t {
     pub length_bytes: u32,
 }
 
-/// Offset and length at their common place; their sum must fit 32 bits, and length not be 0.
+/// Reads offset and length, which both data PDUs and R2T have at the same place; their sum must fit
+/// 32 bits, and the length must not be 0.
 fn range(header: &[u8; HEADER_BYTES]) -> Result<(u32, u32), PduError> {
     let (offset, length): (u32, u32) = (get(header, 12), get(header, 16));
     if length == 0 {
@@ -70,12 +71,15 @@ fn range(header: &[u8; HEADER_BYTES]) -> Result<(u32, u32), PduError> {
     Ok((offset, length))
 }
 
-/// The range of a data PDU, whose length must also be that of the data it carries.
+/// Reads the range of a data PDU; its length must equal the length of the PDU's data.
 fn data_range(header: &[u8; HEADER_BYTES], digests: Digests) -> Result<(u32, u32), PduError> {
     let common = CommonHeader::from_bytes(&get(header, 0));
     let (offset, length) = range(header)?;
     if common.data_bytes(digests) != length {
-        return Err(PduError::invalid_field(LENGTH_AT, "data length is not the PDU's"));
+        return Err(PduError::invalid_field(
+            LENGTH_AT,
+            "data length does not match the PDU length",
+        ));
     }
     Ok((offset, length))
 }

@@ -53,7 +53,7 @@ impl Fes {
 }
 
 impl Fes {
-    /// Its name; of those that are not defined the same for all.
+    /// Its name; all undefined values share one name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl fmt::Display for Fes {
     }
 }
 
-/// A PDU that ends the connection: what the peer did wrong, as a TermReq reports it.
+/// An error that ends the connection: the peer's mistake, as a TermReq reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{fes}: {reason} (information {fei:#x})")]
 pub struct PduError {
@@ -85,7 +85,7 @@ pub struct PduError {
     pub fes: Fes,
     /// Fatal error information, as the status defines it.
     pub fei: u32,
-    /// What is wrong, in words.
+    /// A description of the error.
     pub reason: &'static str,
 }
 

@@ -46,7 +46,7 @@ const INIT_BYTES: usize = 128;
 
 fn check(pfv: u16, pda: u8) -> Result<(), PduError> {
     if pfv != PFV_1_0 {
-        let reason = "PDU format version is not 1.0's";
+        let reason = "PDU format version is not that of NVMe/TCP 1.0";
         return Err(PduError::new(Fes::UnsupportedParameter, PFV_AT, reason));
     }
     if pda > PDA_MAX {

@@ -27,7 +27,7 @@ pub enum Pdu<'a> {
         sqe: Sqe,
         /// Its in-capsule data, empty if none.
         data: &'a [u8],
-        /// Whether the data's digest is right; true without digest.
+        /// Whether the data's digest is right; true without a digest.
         digest_ok: bool,
     },
     /// A completion.
@@ -55,7 +55,7 @@ impl DataPdu {
     }
 }
 
-/// What arrived.
+/// An event of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PduEvent<'a> {
     /// A whole PDU.
@@ -66,16 +66,16 @@ pub enum PduEvent<'a> {
         pdu: DataPdu,
         /// Where the piece belongs in the command's data, in bytes.
         offset_bytes: u32,
-        /// The piece. Empty only if the data's end was handed out before its digest arrived.
+        /// The piece. Empty only if the whole data was handed out before its digest arrived.
         bytes: &'a [u8],
         /// Whether the PDU ends here.
         last_fragment: bool,
-        /// On the last fragment: whether the data's digest is right; true without digest.
+        /// On the last fragment: whether the data's digest is right; true without a digest.
         digest_ok: bool,
     },
 }
 
-/// Data of a PDU that has not arrived entirely.
+/// Payload of a PDU that has not arrived completely.
 #[derive(Clone, Copy, Debug)]
 struct Payload {
     pdu: DataPdu,
@@ -88,10 +88,10 @@ struct Payload {
 /// Turns a stream of bytes into [`PduEvent`]s. It copies nothing and allocates nothing.
 ///
 /// The caller keeps the unconsumed bytes in one contiguous buffer that holds at least
-/// [`PduReceiver::buffer_min_bytes`], calls [`next`](Self::next) until it gives nothing, drops
-/// what was consumed, and appends what the connection delivers next. After ICReq or ICResp it
-/// calls [`set_digests`](Self::set_digests). After an error the connection is over: what remains
-/// has no meaning, and the receiver gives the same error again.
+/// [`PduReceiver::buffer_min_bytes`], calls [`next`](Self::next) until it returns `None`, drops the
+/// consumed bytes, and appends the next bytes from the connection. After ICReq or ICResp it calls
+/// [`set_digests`](Self::set_digests). An error ends the connection: the remaining bytes have no
+/// meaning, and the receiver returns the same error again.
 #[derive(Debug)]
 pub struct PduReceiver {
     from: Sender,
@@ -123,26 +123,26 @@ impl PduReceiver {
         Self { from, digests, capsule_max_bytes, initialized: false, payload: None }
     }
 
-    /// Whether a PDU has begun whose data has not arrived entirely.
+    /// Whether a PDU has begun whose data has not arrived completely.
     #[must_use]
     pub const fn is_within_data(&self) -> bool {
         self.payload.is_some()
     }
 
-    /// Smallest buffer that no PDU outgrows, in bytes.
+    /// Smallest buffer, in bytes, that is large enough for any PDU.
     #[must_use]
     pub fn buffer_min_bytes(&self) -> usize {
         // 256: the largest data offset, and one byte of data; TermReq is shorter.
         (self.capsule_max_bytes as usize).max(256)
     }
 
-    /// Digests of all PDUs after ICReq and ICResp.
+    /// Sets the digests of all PDUs after ICReq and ICResp.
     pub const fn set_digests(&mut self, digests: Digests) {
         self.digests = digests;
     }
 
-    /// The next event of `input`, and the number of bytes it used; `None` if more must arrive
-    /// first.
+    /// The next event of `input`, and the number of bytes it consumed; `None` if more bytes are
+    /// needed first.
     ///
     /// # Errors
     /// A PDU that ends the connection: a header that [`CommonHeader::parse`] refuses, a wrong
@@ -160,7 +160,7 @@ impl PduReceiver {
         let opens = header.pdu_type <= pdu_type::IC_RESP;
         let in_sequence = if opens { !self.initialized } else { self.initialized };
         if !in_sequence && (opens || header.has_digests()) {
-            return Err(PduError::sequence("ICReq and ICResp come first and once"));
+            return Err(PduError::sequence("ICReq and ICResp must come first and only once"));
         }
         match header.pdu_type {
             pdu_type::CAPSULE_CMD => self.capsule_cmd(header, input),
@@ -169,7 +169,7 @@ impl PduReceiver {
         }
     }
 
-    /// A command capsule: handed out when all of it is there.
+    /// A command capsule: handed out once it has arrived completely.
     #[inline]
     fn capsule_cmd<'a>(&self, header: CommonHeader, input: &'a [u8]) -> Next<'a> {
         if header.plen > self.capsule_max_bytes {
@@ -242,7 +242,7 @@ impl PduReceiver {
         Some((consumed, event))
     }
 
-    /// A PDU that is short and never streamed.
+    /// A PDU that is short and handed out as a whole.
     fn whole<'a>(&mut self, header: CommonHeader, input: &'a [u8]) -> Next<'a> {
         let Some(pdu) = input.get(..header.plen as usize) else { return Ok(None) };
         if header.has_digests() {

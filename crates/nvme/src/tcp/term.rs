@@ -42,7 +42,7 @@ impl<'a> TermReq<'a> {
         }
     }
 
-    /// Appends the PDU to `out`; of `header` the first 128 bytes.
+    /// Appends the PDU to `out`, with at most the first 128 bytes of `header`.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         let copied = &self.header[..self.header.len().min(TERM_HEADER_MAX_BYTES as usize)];
         let mut header = [0; Self::HEADER_BYTES];

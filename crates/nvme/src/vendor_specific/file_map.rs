@@ -8,8 +8,8 @@ pub const FILE_ID_NAMESPACE: u32 = 0;
 /// The one file id above the range a host may choose (protocol.md).
 const FILE_ID_RESERVED: u32 = u32::MAX;
 
-/// A stretch of a file that lies in one piece in the namespace (protocol.md). All in bytes,
-/// multiples of the logical block.
+/// A contiguous run of a file in the namespace (protocol.md). All in bytes, multiples of the
+/// logical block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Offset in the file, in bytes.
@@ -20,7 +20,7 @@ pub struct Extent {
     pub length_bytes: u64,
 }
 
-/// Where a file lies in a namespace (protocol.md).
+/// The location of a file in a namespace (protocol.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileMapObject {
     /// File id, 1 to FFFFFFFEh (offset 0).
@@ -47,7 +47,7 @@ impl FileMapObject {
         Self { file, nsid, ..Self::default() }
     }
 
-    /// Parses an object. Block alignment and the namespace's size are for the target to check.
+    /// Parses an object. The target checks block alignment and the namespace's size.
     ///
     /// # Errors
     /// [`Malformed`] for an object whose length does not fit its count, a file id that cannot be

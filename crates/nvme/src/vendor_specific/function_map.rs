@@ -1,12 +1,11 @@
-//! Function maps: the commands that tell of them, read and change them (protocol.md, "Function
-//! maps").
+//! Function maps: the commands that list, read and change them (protocol.md, "Function maps").
 
 use crate::bytes::wire_struct;
 use crate::opcode::admin;
 use crate::{NulPadded, Sgl, Sqe, Status};
 
 wire_struct! {
-    /// What the target tells of one function map (protocol.md, Map Report).
+    /// The description of one function map (protocol.md, Map Report).
     pub struct MapReportEntry [64] {
         /// Map id (offset 0).
         0 => map: u32,
@@ -18,11 +17,11 @@ wire_struct! {
         8 => key_bytes: u32,
         /// Size of a value in bytes (offset 12).
         12 => value_bytes: u32,
-        /// Entries that it has room for (offset 16).
+        /// Entry capacity (offset 16).
         16 => max_entries: u32,
-        /// Entries that are there (offset 20).
+        /// Entries present (offset 20).
         20 => entries: u32,
-        /// Memory that it takes, in bytes (offset 24).
+        /// Memory that the map takes, in bytes (offset 24).
         24 => memory_bytes: u64,
         /// Its name in the object (offset 32).
         32 => name: NulPadded<32>,
@@ -36,19 +35,20 @@ impl MapReportEntry {
     }
 }
 
-/// A map of an association.
+/// A map and its association.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MapAddress {
     /// The association: its controller id, or [`MapAddress::OWN`] (CDW12 bits 15:0).
     pub controller: u16,
-    /// Map id, as Map Report tells it (CDW10).
+    /// Map id, as Map Report returns it (CDW10).
     pub map: u32,
 }
 
 impl MapAddress {
-    /// The association of the command: no controller of a target with function maps has this id.
+    /// The association of the command itself: no controller of a target with function maps has this
+    /// id.
     pub const OWN: u16 = 0;
-    /// Map Report: all associations of this host.
+    /// Map Report: all associations of the command's host.
     pub const ALL_OF_HOST: u16 = 0xFFFF;
 }
 
@@ -56,11 +56,11 @@ impl MapAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MapChange {
-    /// Sets the value of a key, whether it is there or not.
+    /// Sets the value of a key, present or not.
     Set = 0,
-    /// The same for a key that must not be there.
+    /// Sets the value of a key that must not be present.
     SetNew = 1,
-    /// The same for one that must be there.
+    /// Sets the value of a key that must be present.
     SetExisting = 2,
     /// Removes the entry.
     Delete = 3,
@@ -69,40 +69,41 @@ pub enum MapChange {
 /// A command about function maps (protocol.md, "Function maps").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapCommand {
-    /// Map Report: what maps there are.
+    /// Map Report: lists maps.
     Report {
-        /// Whose: a controller id, [`MapAddress::OWN`] or [`MapAddress::ALL_OF_HOST`].
+        /// Association whose maps are listed: a controller id, [`MapAddress::OWN`] or
+        /// [`MapAddress::ALL_OF_HOST`].
         controller: u16,
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
     },
-    /// Map Get: the value of the key that is in the capsule.
+    /// Map Get: the value of the key in the capsule.
     Get {
-        /// Of which map.
+        /// The map.
         map: MapAddress,
         /// Longest answer that the host accepts, in bytes (CDW11).
         length_bytes: u32,
     },
     /// Map Read: entries from a slot on.
     Read {
-        /// Of which map.
+        /// The map.
         map: MapAddress,
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
-        /// 0, or where the last answer says to go on (CDW13).
+        /// 0, or the slot at which the last answer says to continue (CDW13).
         first_slot: u32,
     },
-    /// Map Change: the key, and behind it the value if one is set, are the data.
+    /// Map Change: the data is the key, followed by the value if one is set.
     Change {
-        /// Of which map.
+        /// The map.
         map: MapAddress,
-        /// What to do.
+        /// The kind of change.
         change: MapChange,
     },
 }
 
 impl MapCommand {
-    /// Parses a command with one of the four opcodes; None for any other.
+    /// Parses a command with one of the four opcodes; `None` for any other.
     ///
     /// # Errors
     /// Invalid Field in Command if a reserved field is set.

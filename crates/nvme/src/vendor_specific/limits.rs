@@ -3,7 +3,7 @@
 use crate::bytes::wire_struct;
 
 wire_struct! {
-    /// What a target can do and how much (protocol.md, Pushdown Identify).
+    /// The capabilities and limits of a target (protocol.md, Pushdown Identify).
     pub struct PushdownLimits [128] {
         /// PV: protocol version (offset 0).
         0 => protocol_version: u16,
@@ -13,8 +13,8 @@ wire_struct! {
         4 => scratch_bytes: u32,
         /// Reads that one hop may ask for (offset 8).
         8 => reads_per_hop: u32,
-        /// Bytes that one hop may read, each read rounded out to logical blocks, of memory
-        /// to 64 bytes (offset 12).
+        /// Bytes that one hop may read, each read rounded out to logical blocks, or to 64 bytes for namespaces in
+        /// memory (offset 12).
         12 => hop_bytes: u32,
         /// Hop budget of a chain (offset 16).
         16 => hops: u32,
@@ -37,7 +37,7 @@ wire_struct! {
         /// Bytes that the function maps of an association may take together; 0 from a target
         /// without function maps (offset 60).
         60 => map_bytes: u32,
-        /// Chains of one Pushdown Vector command; 0 from a target that does not know it (offset 64).
+        /// Chains of one Pushdown Vector command; 0 from a target without this command (offset 64).
         64 => vector_chains: u32,
         /// Longest answer of a Pushdown Vector command (offset 68).
         68 => vector_bytes: u32,
@@ -45,6 +45,6 @@ wire_struct! {
 }
 
 impl PushdownLimits {
-    /// What every target sends of it, in bytes: one that does not know the rest ends there.
+    /// Length in bytes that every target sends; targets without the later fields end there.
     pub const LEAST_BYTES: usize = 64;
 }

@@ -36,7 +36,7 @@ pub struct Malformed {
     pub at: u32,
 }
 
-/// The error for a field at `at`.
+/// The error for the field at offset `at`.
 fn malformed<T>(at: usize) -> Result<T, Malformed> {
     Err(Malformed { at: u32::try_from(at).unwrap_or(u32::MAX) })
 }

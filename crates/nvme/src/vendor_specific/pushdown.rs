@@ -5,7 +5,7 @@ use crate::bytes::{get, put};
 use crate::opcode::nvm;
 use crate::{Sgl, Sqe};
 
-/// A file and the version its map is believed to have (protocol.md, Pushdown).
+/// A file and the version that the host expects its map to have (protocol.md, Pushdown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileVersion {
     /// File id; 0 is the whole namespace.
@@ -65,13 +65,13 @@ impl<'a> PushdownRequest<'a> {
     pub const HEADER_BYTES: usize = HEADER_BYTES;
     /// Size of an entry of the file list, in bytes.
     pub const FILE_BYTES: usize = FILE_BYTES;
-    /// Offset of the scratch size: what to blame when it is above the target's limit.
+    /// Offset of the scratch size, which is reported when it is above the target's limit.
     pub const SCRATCH_SIZE_AT: u32 = 28;
-    /// Offset of the first read's size: what to blame when the target does not accept it.
+    /// Offset of the first read's size, which is reported when the target does not accept it.
     pub const FIRST_SIZE_AT: u32 = 16;
 
-    /// Parses a request of exactly `bytes`. Limits other than the number of files are for the
-    /// target to check.
+    /// Parses a request of exactly `bytes`. The target checks all limits other than the number of
+    /// files.
     ///
     /// # Errors
     /// [`Malformed`] for a request that is too short or too long for its counts, names no file or
@@ -206,7 +206,7 @@ pub struct PushdownShort {
 }
 
 impl PushdownShort {
-    /// Offset of `first_blocks` in the command, in bytes: what Malformed Request reports.
+    /// Offset of `first_blocks` in the command, in bytes, as Malformed Request reports it.
     pub const FIRST_BLOCKS_AT: u32 = 14;
 
     /// Reads the fields; `first_blocks` may be 0, which is malformed.

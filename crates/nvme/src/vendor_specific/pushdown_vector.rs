@@ -41,8 +41,8 @@ impl FirstRead {
     }
 }
 
-/// The fixed part of a Pushdown Vector request, without what [`VectorChains`] tells (protocol.md,
-/// Pushdown Vector, offsets 0 to 47).
+/// The fixed part of a Pushdown Vector request, without the fields that [`VectorChains`] holds (protocol.md, Pushdown
+/// Vector, offsets 0 to 47).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushdownVectorHeader {
     /// Function id (offset 0).
@@ -70,7 +70,7 @@ impl PushdownVectorHeader {
     }
 }
 
-/// What starts one chain of a vector.
+/// The parameters of one chain of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorChain<'a> {
     /// Its first read.
@@ -79,21 +79,20 @@ pub struct VectorChain<'a> {
     pub argument: &'a [u8],
 }
 
-/// Where the chains stand in the bytes of a request, from one of them on. It does not hold the bytes, so
-/// that these may be kept elsewhere.
+/// Iterates over the chains in the bytes of a request. It does not hold the bytes, so that they can be kept elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VectorChains {
     next: u16,
     count: u16,
-    /// That of all chains, if there is no table.
+    /// The first read of all chains, if there is no table of first reads.
     first: FirstRead,
-    /// 0 if there is no table.
+    /// Offset of the table of first reads; 0 if there is none.
     first_reads_at: usize,
-    /// 0 if there is no table.
+    /// Offset of the table of argument sizes; 0 if there is none.
     sizes_at: usize,
-    /// That of all arguments, if there is no table.
+    /// The size of all arguments, if there is no table of sizes.
     argument_bytes: usize,
-    /// Where the argument of the next chain begins.
+    /// Offset of the next chain's argument.
     argument_at: usize,
 }
 
@@ -104,18 +103,18 @@ impl VectorChains {
         self.next
     }
 
-    /// Chains that are left.
+    /// Number of chains left.
     #[must_use]
     pub const fn left(&self) -> u16 {
         self.count - self.next
     }
 
-    /// Leaves out all chains that are left.
+    /// Skips all chains that are left.
     pub const fn skip_all(&mut self) {
         self.next = self.count;
     }
 
-    /// The next chain. `bytes` are those of the request.
+    /// The next chain. `bytes` are the bytes of the request.
     #[inline]
     pub fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<VectorChain<'a>> {
         if self.next == self.count {
@@ -153,19 +152,18 @@ pub struct PushdownVectorRequest<'a> {
 }
 
 impl<'a> PushdownVectorRequest<'a> {
-    /// Offset of the scratch size: what to blame when it is above the target's limit.
+    /// Offset of the scratch size, which is reported when it is above the target's limit.
     pub const SCRATCH_SIZE_AT: u32 = 28;
-    /// Offset of the longest answer of the command: what to blame when it is above the target's limit.
+    /// Offset of the command's longest answer, which is reported when it is above the target's limit.
     pub const ROOM_AT: u32 = 36;
 
-    /// Parses a request of exactly `bytes`. Limits other than the numbers of files and chains are for the
-    /// target to check.
+    /// Parses a request of exactly `bytes`. The target checks all limits other than the numbers of files and chains.
     ///
     /// # Errors
-    /// [`Malformed`] for a request that is too short or too long for its counts and sizes, names no file or
-    /// more than `max_files`, no chain or more than `max_chains`, has a first read of nothing or of a file
-    /// that it does not list, a scratch that does not hold an argument, no room for the records of its
-    /// answer, or sets a reserved field.
+    /// [`Malformed`] for a request that is too short or too long for its counts and sizes, names no file or more than
+    /// `max_files`, has no chain or more than `max_chains`, has a first read of size 0 or of a file that it does not
+    /// list, has a scratch that does not hold an argument, has no room for the records of its answer, or sets a
+    /// reserved field.
     pub fn parse(bytes: &'a [u8], max_files: u16, max_chains: u16) -> Result<Self, Malformed> {
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return malformed(bytes.len());
@@ -214,7 +212,7 @@ impl<'a> PushdownVectorRequest<'a> {
         self.files.iter().map(|file| FileVersion { id: get(file, 0), version: get(file, 8) })
     }
 
-    /// Where its chains are.
+    /// Iterates over its chains.
     #[must_use]
     pub const fn chains(&self) -> VectorChains {
         self.chains
@@ -276,7 +274,7 @@ fn parse_chains(
     })
 }
 
-/// `at`: where offset, size and file of the read stand.
+/// Checks a first read. `at`: offsets of its offset, size and file fields in the request.
 fn check_first(first: FirstRead, files: u16, at: [usize; 3]) -> Result<(), Malformed> {
     match first {
         FirstRead { size_bytes: 0, .. } => malformed(at[1]),
@@ -301,7 +299,7 @@ fn check_first_reads(
     Ok(())
 }
 
-/// Each argument fits in scratch, and all of them are what is there.
+/// Checks that each argument fits in scratch, and that the sizes add up to the bytes of the arguments.
 fn check_sizes(
     table: &[u8],
     begins: usize,
@@ -322,23 +320,23 @@ fn check_sizes(
 /// The first reads of a vector to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstReads<'a> {
-    /// All chains begin with this one.
+    /// All chains begin with this read.
     Same(FirstRead),
-    /// One for each chain.
+    /// One read for each chain.
     Each(&'a [FirstRead]),
 }
 
 /// The arguments of a vector to send, one after the other in `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VectorArguments<'a> {
-    /// So many of the same size.
+    /// `count` arguments of equal size.
     Equal {
         /// How many chains there are.
         count: u16,
         /// All arguments.
         bytes: &'a [u8],
     },
-    /// One for each size.
+    /// One argument for each size.
     Sized {
         /// Sizes in bytes.
         sizes: &'a [u16],
@@ -384,7 +382,7 @@ pub struct PushdownVectorParts<'a> {
 }
 
 impl PushdownVectorParts<'_> {
-    /// Whether there are as many first reads and bytes of arguments as the number of chains says.
+    /// Whether the number of first reads and the bytes of arguments match the number of chains.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let count = self.arguments.count();
@@ -465,11 +463,11 @@ impl PushdownVectorParts<'_> {
 pub struct VectorRecord {
     /// Its status (offset 0).
     pub status: Status,
-    /// Dword 0 of the completion that the chain would have alone (offset 4).
+    /// Dword 0 of the completion that the chain would have as a single command (offset 4).
     pub dw0: u32,
-    /// Dword 1 of that (offset 8).
+    /// Dword 1 of that completion (offset 8).
     pub dw1: u32,
-    /// Where in the command's answer its own begins; 0 without success (offset 12).
+    /// Offset of the chain's answer in the command's answer; 0 without success (offset 12).
     pub answer_at: u32,
 }
 
@@ -509,16 +507,16 @@ pub struct VectorAnswer<'a> {
 }
 
 impl<'a> VectorAnswer<'a> {
-    /// Room that the answer of `chains` chains takes at most, each with one of up to `answer_max_bytes`.
+    /// The most room that an answer with `chains` chains takes, each answer having up to `answer_max_bytes`.
     #[must_use]
     pub const fn room_bytes(chains: u16, answer_max_bytes: u32) -> u64 {
         chains as u64 * (RECORD_BYTES as u64 + answer_max_bytes as u64)
     }
 
-    /// Reads the answer to a request of so many chains.
+    /// Reads the answer to a request of `chains` chains.
     ///
     /// # Errors
-    /// [`Malformed`] for one that has no record for each, or an answer of a chain that is outside.
+    /// [`Malformed`] for an answer without a record for each chain, or with a chain's answer that lies outside it.
     pub fn parse(bytes: &'a [u8], chains: u16) -> Result<Self, Malformed> {
         let records_bytes = usize::from(chains) * RECORD_BYTES;
         let Some(records) = bytes.get(..records_bytes) else { return malformed(bytes.len()) };

@@ -7,7 +7,7 @@ use crate::bytes::wire_struct;
 pub const NO_FAULT: u32 = u32::MAX;
 
 wire_struct! {
-    /// What the target knows of one function (protocol.md, Function Report).
+    /// The target's report about one function (protocol.md, Function Report).
     pub struct FunctionReportEntry [128] {
         /// Function id (offset 0).
         0 => function: u32,
@@ -35,7 +35,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// What a function is made of (protocol.md, Function Report, CDW12 4).
+    /// The digest of a function's contents (protocol.md, Function Report, CDW12 4).
     pub struct FunctionDigest [36] {
         /// Function id (offset 0).
         0 => function: u32,

@@ -1,5 +1,5 @@
 "use strict";
-// Shows /report each second and /slow each two. Names come from hosts: they become text and nothing else.
+// Shows /report each second and /slow each two. Names come from hosts: they are inserted as text only, never as HTML.
 const PERIOD_MS = 1000;
 const HISTORY = 60;
 const SHOWN = 25;
@@ -27,7 +27,7 @@ const bytes = (value) => short(value, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 
 const time = (ns) => ns === null ? "–" : short(ns, ["ns", "µs", "ms", "s"], 1000);
 const percent = (part) => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
 
-// The end of the bucket that 99 of 100 of those are in that came since the report before, in ns.
+// The 99th percentile of the latencies since the last report: the end of its bucket, in ns.
 function p99(now, before) {
   const old = new Map(before ? before.buckets : []);
   const fresh = now.buckets.map(([end, count]) => [end, count - (old.get(end) || 0)]);
@@ -40,7 +40,7 @@ function p99(now, before) {
   return null;
 }
 
-// Cells: what is shown and what is sorted by.
+// Cells: the text that is shown, and the value to sort by.
 const words = (text) => ({ text, by: text });
 const amount = (value) => ({ text: value === null ? "–" : number.format(value), by: value ?? -1, isZero: !value });
 const took = (ns) => ({ text: time(ns), by: ns ?? -1, isZero: ns === null });
@@ -103,7 +103,7 @@ function fill(cell, label, of) {
   text.textContent = of.text;
 }
 
-// Rows keep their elements, so that whoever selects or reads something keeps it.
+// Rows keep their elements, so that a user's selection stays.
 function table(id, labels, rows) {
   heads(id, labels);
   const body = byId(id).tBodies[0];
@@ -302,7 +302,7 @@ function slowCommand(of, key) {
   return made;
 }
 
-// Those that are there stay where they are, open or not.
+// Commands that are in the list already keep their elements, open or not.
 function showSlow(all) {
   const list = byId("slow");
   const known = new Map([...list.children].map((element) => [element.dataset.key, element]));
@@ -318,7 +318,7 @@ function showSlow(all) {
   if (all.length === 0 && !list.firstChild) list.append(make("p", "note", "No commands yet."));
 }
 
-// The last report, if the next is to be compared with it; and what the page shows.
+// The last report, if the next can be compared with it; and the report that the page shows.
 let last = null;
 let shown = null;
 let paused = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The C of stages as it is, but as parts of one function: each is inlined, and returns 0 where it would go
- * on in the next one. */
+/* The unchanged C of stages, as parts of one function: each is inlined, and returns 0 instead of
+ * continuing in the next stage. */
 #include "bpfof/batch.h"
 
 #undef SEC

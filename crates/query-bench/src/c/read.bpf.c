@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Reads as a query does, and looks at nothing: no row passes. */
+/* Reads as a query does, but processes no data: no row passes. */
 #include "bpfof/batch.h"
 #include "../../../../functions/query/measures.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Source and filter in one function, which goes on in the reduction. */
+/* Source and filter in one function, which continues in the reduction. */
 #include "inlined.h"
 #include "../../../../functions/query/fixed.bpf.c"
 #include "../../../../functions/query/filter.bpf.c"

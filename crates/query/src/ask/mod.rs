@@ -1,4 +1,4 @@
-//! Plans over files: a target for each file, and all parts run there.
+//! Plans over files: finds the target of each file, and runs all parts there.
 
 mod place;
 mod places;
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 pub use place::{PlaceError, Reach, Where};
 
-/// Why a session cannot begin.
+/// The reason why a session cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// Where files are is not known.
+    /// The place of a file is not known.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A target cannot be reached.
@@ -34,60 +34,60 @@ pub enum SessionError {
     Target {
         /// Its address.
         url: Box<TargetUrl>,
-        /// Why.
+        /// The reason.
         source: Error,
     },
-    /// The device that was named is none.
+    /// The named device is not usable.
     #[error(transparent)]
     Device(#[from] MapRefusal),
 }
 
-/// After a target could not be reached, it is left alone so long.
+/// How long a target that could not be reached is not tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Associations with the targets of files. A copy shares them.
+/// Associations with the targets of files. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     places: Vec<Arc<Place>>,
-    /// Of each file: which of the places.
+    /// By file: index of its place.
     of: HashMap<PathBuf, usize>,
 }
 
-/// Where the stages run over some files.
+/// A place where the stages run over some files.
 #[derive(Debug)]
 struct Place {
     at: Where,
     maps: FileMaps,
     loaded: LoadedStages,
     since: Instant,
-    /// Why the target is not used, if it should be.
+    /// The reason why the target is not used, if it should be.
     lost: Option<String>,
 }
 
-/// What a part has cost.
+/// The cost of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartCost {
-    /// In figures.
+    /// Counters.
     pub stats: Stats,
-    /// Where the stages ran.
+    /// The place where the stages ran.
     pub place: String,
-    /// Why some of them did not run at the target, if they should have.
+    /// The reason why some of them did not run at the target, if they should have.
     pub lost: Option<String>,
 }
 
-/// What a query has cost.
+/// The cost of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// In figures.
+    /// Counters.
     pub stats: Stats,
-    /// Where the stages ran, each place once.
+    /// The places where the stages ran, each once.
     pub places: Vec<String>,
-    /// What did not run at its target as it should have, and why: of each place at most one.
+    /// Chains that did not run at their target as they should have, and why: at most one entry for each place.
     pub lost: Vec<String>,
 }
 
 impl Session {
-    /// Connects to the targets of all files. If `falls_back`, one that cannot be reached is a
+    /// Connects to the targets of all files. If `falls_back`, a target that cannot be reached causes a
     /// [warning](Self::warnings), and the stages run on this machine over plain reads.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Adds a file. If the connection to its target was lost, it is made again.
+    /// Adds a file. If the connection to its target was lost, connects again.
     ///
     /// # Errors
     /// [`SessionError`].
@@ -132,14 +132,14 @@ impl Session {
         Ok(())
     }
 
-    /// What the user should know before a query: which targets do not run the stages, and why.
+    /// Warnings for the user before a query: targets that do not run the stages, and why.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let places = self.places.iter();
         places.filter_map(|place| Some(place.warning(place.lost.as_deref()?))).collect()
     }
 
-    /// Where the stages run over the files, each place once.
+    /// The places where the stages run over the files, each once.
     pub fn places(&self) -> impl Iterator<Item = &Where> {
         self.places.iter().map(|place| &place.at)
     }
@@ -156,8 +156,7 @@ impl Session {
         self.of.get(path).map(|at| &self.places[*at].maps)
     }
 
-    /// Runs one part of a plan, of a file of this session. `on_progress` is as of
-    /// [`Runner::run`].
+    /// Runs one part of a plan, of a file of this session. `on_progress` is as in [`Runner::run`].
     ///
     /// # Errors
     /// [`RunError`].
@@ -169,7 +168,7 @@ impl Session {
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(Partial, PartCost), RunError> {
         let Some(at) = self.of.get(&part.path) else {
-            let source = io::Error::new(io::ErrorKind::NotFound, "it is no file of this session");
+            let source = io::Error::new(io::ErrorKind::NotFound, "not a file of this session");
             return Err(RunError::Open { path: part.path.clone(), source });
         };
         let place = &self.places[*at];
@@ -179,13 +178,13 @@ impl Session {
         Ok((partial, place.cost(runner.stats(), runner.lost())))
     }
 
-    /// Runs all parts of a plan, at all places at once: each has a thread. `on_progress` is told now and then
-    /// how many bytes are done, and says whether to go on; `on_part` gets what each part, or several that follow
-    /// each other, come to, in the order of the files, and says whether more is wanted. Both are called by
-    /// this thread.
+    /// Runs all parts of a plan, at all places at once, with a thread for each place. `on_progress` is called regularly
+    /// with the number of bytes processed, and returns whether to continue. `on_part` is called with the result of each
+    /// part, or of several consecutive parts, in the order of the files, and returns whether more is wanted. Both are
+    /// called on this thread.
     ///
     /// # Errors
-    /// [`RunError`], or that of `on_part`.
+    /// [`RunError`], or the error of `on_part`.
     pub fn run<E: From<RunError>>(
         &self,
         source: &Source,
@@ -220,7 +219,7 @@ impl Place {
                     .and_then(|controller| FileMaps::new(controller, url.nsid, device));
                 match maps {
                     Ok(maps) => {
-                        let has_none = "it has no pushdown: the stages run here";
+                        let has_none = "the target has no pushdown: the stages run here";
                         let lost = (!maps.has_target()).then(|| has_none.to_owned());
                         (maps, lost)
                     }
@@ -235,7 +234,7 @@ impl Place {
         Ok(Self { at, maps, loaded: LoadedStages::default(), since: Instant::now(), lost })
     }
 
-    /// Whether its target should be connected to once more.
+    /// Whether to connect to its target once more.
     fn is_worth_a_try(&self, falls_back: bool) -> bool {
         let is_connected = self.maps.is_connected() && !self.loaded.is_given_up();
         let is_local = matches!(self.at, Where::Here(_)) || is_connected;
@@ -268,7 +267,7 @@ impl Place {
                 stats.chains
             )),
             _ => Some(format!(
-                "{here} of {} chains ran here: the target did not know where the file lies, or it changed",
+                "{here} of {} chains ran here: the target did not have a map of the file, or the file changed",
                 stats.chains
             )),
         };
@@ -277,7 +276,7 @@ impl Place {
 }
 
 impl Stats {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

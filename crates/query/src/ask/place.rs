@@ -1,4 +1,4 @@
-//! Which target serves a file.
+//! Finds the target that serves a file.
 
 use bpfof_host::TargetUrl;
 use bpfof_host::files::KernelNamespace;
@@ -7,29 +7,29 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The variable that tells targets of mounts: `MOUNT=URL DEVICE; …`.
+/// The environment variable that gives the targets of mounts: `MOUNT=URL DEVICE; …`.
 const TARGETS: &str = "BPFOF_TARGETS";
 
-/// How files are reached.
+/// How files are accessed.
 #[derive(Clone, Debug)]
 pub enum Reach {
     /// Without a target: the stages run on this machine.
     Here,
-    /// All by one target.
+    /// All files at one target.
     Target {
         /// Its address.
         url: Box<TargetUrl>,
-        /// What its namespace is on this machine.
+        /// The namespace's device on this machine.
         device: PathBuf,
     },
-    /// By the target of each file's mount: what `BPFOF_TARGETS` says, else what the kernel's NVMe host tells.
+    /// At the target of each file's mount: from `BPFOF_TARGETS`, else from the kernel's NVMe host.
     Mounts {
-        /// Reads an address, and completes it by the user's keys.
+        /// Parses an address, and adds the user's keys.
         address: fn(&str) -> Result<TargetUrl, String>,
     },
 }
 
-/// Where the stages run over a file.
+/// The place where the stages run over a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Where {
     /// On this machine, with the reason.
@@ -38,7 +38,7 @@ pub enum Where {
     Target {
         /// Its address.
         url: Box<TargetUrl>,
-        /// What its namespace is on this machine.
+        /// The namespace's device on this machine.
         device: PathBuf,
     },
 }
@@ -52,13 +52,13 @@ impl fmt::Display for Where {
     }
 }
 
-/// Why the target of a file is not known.
+/// The reason why the target of a file is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The environment is wrong.
-    #[error("{TARGETS}: {0}; write MOUNT=URL DEVICE, several of them separated by ;")]
+    /// The environment variable is invalid.
+    #[error("{TARGETS}: {0}; write MOUNT=URL DEVICE, and separate several entries by ;")]
     Variable(String),
-    /// An address is wrong.
+    /// An address is invalid.
     #[error("{0}")]
     Address(String),
     /// A file cannot be examined.
@@ -74,19 +74,19 @@ pub enum PlaceError {
     NoTarget {
         /// The file.
         path: PathBuf,
-        /// Why there is none.
+        /// The reason why there is none.
         why: String,
     },
 }
 
 impl Reach {
-    /// Where the stages run over a file.
+    /// The place where the stages run over a file.
     ///
     /// # Errors
     /// [`PlaceError`].
     pub fn place(&self, path: &Path) -> Result<Where, PlaceError> {
         let address = match self {
-            Self::Here => return Ok(Where::Here("as asked for".to_owned())),
+            Self::Here => return Ok(Where::Here("as requested".to_owned())),
             Self::Target { url, device } => {
                 return Ok(Where::Target { url: url.clone(), device: device.clone() });
             }
@@ -103,19 +103,19 @@ impl Reach {
         match KernelNamespace::of(number) {
             Some(KernelNamespace { url, host_nqn, device }) => {
                 let mut url = address(&url.to_string())?;
-                // The target that lets the kernel in lets this in, too.
+                // A target that admits the kernel by this name admits this process as well.
                 url.host_nqn = url.host_nqn.or(host_nqn);
                 Ok(Where::Target { url: Box::new(url), device })
             }
             None => Ok(Where::Here(format!(
-                "its file system is on no namespace that the kernel's NVMe host has of a target; --target with --device \
-                 or {TARGETS} tell the target"
+                "its file system is not on a namespace that the kernel's NVMe host has connected; name \
+                 the target by --target and --device, or in {TARGETS}"
             ))),
         }
     }
 }
 
-/// Address and device of the longest mount that a path is below.
+/// Address and device of the longest mount that contains a path.
 fn of_mount<'a>(told: &'a str, path: &Path) -> Result<Option<(&'a str, &'a str)>, String> {
     let mut found: Option<(&Path, (&str, &str))> = None;
     for entry in told.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -123,7 +123,7 @@ fn of_mount<'a>(told: &'a str, path: &Path) -> Result<Option<(&'a str, &'a str)>
             let (url, device) = rest.trim().split_once(char::is_whitespace)?;
             Some((Path::new(mount.trim()), (url, device.trim())))
         });
-        let (mount, place) = parts.ok_or_else(|| format!("{entry:?} is no target of a mount"))?;
+        let (mount, place) = parts.ok_or_else(|| format!("{entry:?} has no target"))?;
         let is_longer = found.is_none_or(|(known, _)| mount.starts_with(known));
         if path.starts_with(mount) && is_longer {
             found = Some((mount, place));
@@ -144,7 +144,9 @@ mod tests {
         assert_eq!(of("/mnt/dd/x"), Some(("nvme-tcp://a/nqn.a?ns=1", "/dev/a")));
         assert_eq!(of("/x"), None);
         assert!(
-            of_mount("/mnt", Path::new("/x")).expect_err("wrong").contains("\"/mnt\" is no target")
+            of_mount("/mnt", Path::new("/x"))
+                .expect_err("wrong")
+                .contains("\"/mnt\" has no target")
         );
         assert!(of_mount("/mnt=URL", Path::new("/x")).is_err());
     }
@@ -157,7 +159,7 @@ mod tests {
         let reach =
             Reach::Mounts { address: |text| text.parse().map_err(|error| format!("{error}")) };
         let Where::Here(why) = reach.place(&path).expect("a place") else { panic!("no target") };
-        assert!(why.contains("--target with --device"), "{why}");
+        assert!(why.contains("--target and --device"), "{why}");
         assert!(reach.place(&folder.path().join("none")).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! All parts of a plan, at several places at once: a thread for each place. What the parts come to is given on
-//! in the order of the files, on the thread of the caller.
+//! Runs all parts of a plan at several places at once, with a thread for each place. Results are passed on in the order
+//! of the files, on the caller's thread.
 
 use crate::error::RunError;
 use crate::functions::Stages;
@@ -15,51 +15,52 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes of a part whose rows are answered: they are in memory together.
+/// Size of a part whose rows are answered, in bytes: the rows are in memory together.
 const ROWS_PART_BYTES: u64 = 64 << 20;
-/// Bytes of a part that is reduced.
+/// Size of a part that is reduced, in bytes.
 const PART_BYTES: u64 = 1 << 30;
-/// How often to tell of progress.
+/// How often to report progress.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
-/// Stretches that a place may have begun and not yet given on. Of rows they are whole parts in memory.
+/// Maximum stretches of a place that have begun and have not been passed on. With rows, each of them is a whole part in
+/// memory.
 const AHEAD: usize = 16;
 const ROWS_AHEAD: usize = 2;
 
-/// Parts that follow each other in the order of the files and are at one place: what they come to is one.
+/// Consecutive parts, in the order of the files, at one place: they have one result.
 #[derive(Debug, PartialEq, Eq)]
 struct Stretch {
     place: usize,
     parts: Vec<Part>,
 }
 
-/// What places tell.
+/// Messages of places.
 enum Event {
-    /// Of the stretch with this number.
+    /// The result of the stretch with this number.
     Done(usize, Partial),
     Failed(RunError),
     Ended(Ended),
 }
 
-/// A place has nothing more to do.
+/// A place has finished its work.
 pub(super) struct Ended {
-    /// Its number.
+    /// Index of the place.
     pub(super) place: usize,
     pub(super) stats: Stats,
-    /// Why its target was given up, if it was.
+    /// The reason why its target was given up, if it was.
     pub(super) lost: Option<String>,
 }
 
-/// What places may do.
+/// Controls the progress of places.
 struct Turns {
-    /// Stretches that have been given on, and whether no more are wanted.
+    /// Number of stretches that have been passed on, and whether no more are wanted.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
     done_bytes: AtomicU64,
     ahead: usize,
 }
 
-/// Runs all parts of files, each at the place with its number, and tells what each place has cost that had any. See
-/// [`Session::run`](super::Session::run).
+/// Runs all parts of files, each at the place with its index, and returns the cost of each place that had any parts.
+/// See [`Session::run`](super::Session::run).
 pub(super) fn run<E: From<RunError>>(
     files: &[(usize, SourceFile)],
     places: &[Stages<'_>],
@@ -99,7 +100,7 @@ pub(super) fn run<E: From<RunError>>(
     })
 }
 
-/// What places tell, and those that have ended.
+/// The messages of places, and the places that have finished.
 struct Events {
     events: Receiver<Event>,
     at_work: usize,
@@ -107,14 +108,14 @@ struct Events {
 }
 
 impl Events {
-    /// The next stretch; None if none has ended yet.
+    /// The next result; None if none has arrived yet.
     fn next(&mut self) -> Result<Option<(usize, Partial)>, RunError> {
         match self.events.recv_timeout(TELL_AGAIN) {
             Ok(Event::Done(number, partial)) => return Ok(Some((number, partial))),
             Ok(Event::Failed(error)) => return Err(error),
             Ok(Event::Ended(ended)) => self.end(ended),
             Err(RecvTimeoutError::Timeout) => {}
-            // A place has panicked, which is told when its thread is joined.
+            // A place has panicked, which is reported when its thread is joined.
             Err(RecvTimeoutError::Disconnected) => return Err(RunError::Stopped),
         }
         Ok(None)
@@ -125,12 +126,12 @@ impl Events {
         self.at_work -= 1;
     }
 
-    /// What all have cost, once all have ended, in the order of their numbers.
+    /// Waits until all places have finished; returns their costs, ordered by index.
     fn ended(mut self) -> Vec<Ended> {
         while self.at_work > 0 {
             match self.events.recv() {
                 Ok(Event::Ended(ended)) => self.end(ended),
-                // It was late.
+                // A late result.
                 Ok(Event::Done(..) | Event::Failed(_)) => {}
                 Err(_) => break,
             }
@@ -140,7 +141,7 @@ impl Events {
     }
 }
 
-/// Gives on what places tell, in order.
+/// Passes on the results of places, in order.
 fn give<E: From<RunError>>(
     turns: &Turns,
     events: &mut Events,
@@ -184,14 +185,14 @@ impl Turns {
         self.state().1
     }
 
-    /// Waits until this stretch has been given on; false if no more are wanted.
+    /// Waits until this stretch has been passed on; returns false if no more are wanted.
     fn wait_for(&self, stretch: usize) -> bool {
         let waits = |state: &mut (usize, bool)| state.0 <= stretch && !state.1;
         let state = self.changed.wait_while(self.state(), waits);
         !state.unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// What one place does: its stretches, in order.
+    /// The work of one place: its stretches, in order.
     fn work(
         &self,
         (place, stages): (usize, &Stages<'_>),
@@ -205,7 +206,7 @@ impl Turns {
             (ended.stats, ended.lost) = (runner.stats(), runner.lost().map(str::to_owned));
             result
         });
-        // Nobody listens only if nobody wants to know.
+        // Sending fails only if the receiver is no longer interested.
         if let Err(error) = result {
             let _ = told.send(Event::Failed(error));
         }
@@ -248,7 +249,7 @@ impl Turns {
     }
 }
 
-/// Rows are given on part by part; what is reduced, place by place.
+/// Rows are passed on part by part, reductions place by place.
 fn stretches(plan: &Plan, files: &[(usize, SourceFile)]) -> Vec<Stretch> {
     let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
     let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };

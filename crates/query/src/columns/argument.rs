@@ -1,4 +1,4 @@
-//! What the source stage is told of buffers (`functions/query/columns.h`).
+//! The argument of the source stage that describes buffers (`functions/query/columns.h`).
 
 use super::batches::Batches;
 use crate::parts::Range;
@@ -7,14 +7,14 @@ use crate::wire::Writer;
 use arrow_schema::DataType;
 
 const PIECES_MAX: usize = 48;
-/// The structure in front of the pieces.
+/// Size of the structure before the pieces.
 const HEAD_BYTES: usize = 16 + 8 * 16 + 8 + 16 + 12;
-/// Bytes that a hop may read, and of a logical block.
+/// Maximum bytes that a hop may read, and size of a logical block.
 const HOP_MAX_BYTES: u64 = 65_536;
 const BLOCK_BYTES: u64 = 4096;
-/// With more pieces than this a hop does not read all of them.
+/// With more pieces than this, a hop may not read all of them.
 const PIECES_OF_A_HOP: usize = 8;
-/// Rows of a batch of the stages at most: a piece of 8 bytes a row must fit into a hop.
+/// Maximum rows of a batch of the stages: a piece of 8 bytes a row must fit into a hop.
 pub(crate) const ROWS_MAX: usize = 7160;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,18 +27,19 @@ enum What {
     Texts = 5,
 }
 
-/// What the source reads of each of a program's columns.
+/// The pieces that the source reads for each column of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
-    /// Place of the column among the program's, and index in the schema.
+    /// Index of the column in the program, and in the schema.
     plain: Vec<(usize, usize, What)>,
     texts: Vec<(usize, usize)>,
-    /// Bits of a row in the plain ones.
+    /// Bits that a row takes in the plain pieces.
     row_bits: u64,
 }
 
 impl Pieces {
-    /// Of these columns of the schema, and whether values of each may be missing.
+    /// Makes the pieces of these columns of the schema; `nullable` tells whether values of each may
+    /// be missing.
     pub(crate) fn new(known: &[ColumnBuffers], columns: &[usize], nullable: &[bool]) -> Self {
         let mut pieces = Self::default();
         for (place, (index, nullable)) in columns.iter().zip(nullable).enumerate() {
@@ -63,12 +64,12 @@ impl Pieces {
         pieces
     }
 
-    /// Rows that a hop can have of these bytes.
+    /// Number of rows that fit into a hop of this many bytes.
     pub(crate) fn rows_of(&self, bytes: u64) -> u64 {
         (bytes * 8 / self.row_bits.max(1)).max(1)
     }
 
-    /// Rows that it is useful to read at a time, if there is room for so many.
+    /// Number of rows that it is useful to read at a time, at most `rows_max`.
     pub(crate) fn rows_at_a_time(&self, rows_max: usize) -> u32 {
         let pieces = self.plain.len();
         let rows = match pieces {
@@ -88,7 +89,7 @@ impl Pieces {
         missing
     }
 
-    /// Writes what the stage is told of a range, of which it reads at most `block` rows at a time.
+    /// Writes the description of a range, of which the stage reads at most `block` rows at a time.
     pub(crate) fn write(
         &self,
         batches: &Batches,
@@ -137,7 +138,7 @@ impl Pieces {
         }
     }
 
-    /// Rows to begin with: of which the texts, if they are as long as others, fit into a hop.
+    /// Number of rows to begin with: their texts, if of average length, fit into a hop.
     fn step(&self, batches: &Batches, range: &Range, block: u32) -> u32 {
         if self.texts.is_empty() {
             return block;
@@ -156,7 +157,7 @@ impl Pieces {
     }
 }
 
-/// Bytes of a number, or of where a text begins; 0 of bits.
+/// Size of a number, or of the offset of a text, in bytes; 0 for bits.
 pub(crate) fn width(column: &ColumnBuffers) -> u32 {
     match column.data_type {
         DataType::Boolean => 0,

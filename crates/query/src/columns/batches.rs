@@ -1,4 +1,4 @@
-//! The batches of a part, and its ranges. Rows have numbers, which count from the part's first batch on.
+//! The batches of a part, and its ranges. Rows are numbered from the part's first batch on.
 
 use super::file::{ArrowFile, Block, FileError, Place, read_batch};
 use crate::parts::{Part, Range};
@@ -6,37 +6,37 @@ use crate::plan::ColumnBuffers;
 use std::fs::File;
 use std::ops;
 
-/// Bytes of an argument for the batches of a range. One always has room.
+/// Maximum bytes of an argument for the batches of a range. A single batch always fits.
 const BATCHES_MAX_BYTES: usize = 2048;
 
-/// A batch with at least one row of the part.
+/// A batch that has at least one row of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     /// The numbers of its rows.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// File offset of a byte of it.
+    /// File offset of a byte of the batch.
     pub(crate) at: u64,
 }
 
-/// Batches of a part; none of files that are no Arrow files.
+/// Batches of a part; empty for files that are not Arrow files.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
-    /// Whose places are known: indices in the schema, ascending.
+    /// The columns whose places are known: indices in the schema, ascending.
     columns: Vec<usize>,
     batches: Vec<Batch>,
-    /// Of each batch, each column's.
+    /// By batch and column: the column's place.
     places: Vec<Place>,
     /// The rows of the part.
     rows: ops::Range<u64>,
     part_bytes: u64,
-    /// Bytes of the columns in these batches.
+    /// Total bytes of the columns in these batches.
     columns_bytes: u64,
 }
 
 impl Batches {
-    /// Reads where these columns are in the batches of a part. Of a batch those rows are the part's whose share
-    /// of its bytes begins there. An error comes with the file offset of the batch, or 0.
+    /// Reads the places of these columns in the batches of a part. A row of a batch belongs to the part if its share of
+    /// the batch's bytes begins in the part. An error comes with the file offset of the batch, or 0.
     pub(crate) fn read(
         file: &File,
         part: &Part,
@@ -45,7 +45,7 @@ impl Batches {
     ) -> Result<Self, (u64, FileError)> {
         let contents = ArrowFile::read(file, part.file_bytes).map_err(|error| (0, error))?;
         if contents.columns != known {
-            let what = "its columns are others than when it was looked at: ask again";
+            let what = "its columns have changed since it was examined: run the query again";
             return Err((0, FileError::Contents(what.to_owned())));
         }
         let wanted: Vec<&ColumnBuffers> = columns.iter().map(|index| &known[*index]).collect();
@@ -97,14 +97,14 @@ impl Batches {
         self.batches.iter().zip(places).map(of).sum()
     }
 
-    /// Cuts the part into ranges of at most so many bytes of its columns, and no more batches than an argument
-    /// has room for.
+    /// Cuts the part into ranges of at most this many bytes of its columns, and at most as many batches as fit into an
+    /// argument.
     pub(crate) fn ranges(&self, range_max_bytes: u64) -> Vec<Range> {
         let all: u64 = self.batches.iter().map(|batch| batch.end - batch.start).sum();
         let bytes = u128::from(self.columns_bytes.max(1));
         let rows = u128::from(range_max_bytes) * u128::from(all) / bytes;
         let rows = u64::try_from(rows).unwrap_or(u64::MAX).clamp(1, u64::MAX / 2);
-        // A batch, and four places of each column.
+        // A batch, and four places for each column.
         let most = (BATCHES_MAX_BYTES / (16 + 32 * self.columns.len())).max(1);
         let mut ranges = Vec::new();
         let mut batch = 0;
@@ -121,7 +121,7 @@ impl Batches {
         ranges
     }
 
-    /// The batches that have rows of a range, and where this column is in each.
+    /// The indices of the batches that have rows of a range.
     pub(crate) fn of_range(&self, range: &Range) -> ops::Range<usize> {
         let from = self.batches.partition_point(|batch| batch.end <= range.start);
         let to = self.batches.partition_point(|batch| batch.start < range.end);
@@ -132,30 +132,30 @@ impl Batches {
         self.batches[index]
     }
 
-    /// Where a column of the schema is in a batch.
+    /// The place of a column of the schema in a batch.
     pub(crate) fn place(&self, batch: usize, column: usize) -> Place {
         let at = self.columns.binary_search(&column);
         let at = at.map(|at| self.places.get(batch * self.columns.len() + at));
         at.ok().flatten().copied().unwrap_or_default()
     }
 
-    /// File offset of some byte of the first batch of a range.
+    /// File offset of a byte of the first batch of a range.
     pub(crate) fn first_byte(&self, range: &Range) -> u64 {
         self.batches.get(self.of_range(range).start).map_or(0, |batch| batch.at)
     }
 
-    /// File offset of the batch that has a row.
+    /// File offset of the batch that contains a row.
     pub(crate) fn offset_of(&self, row: u64) -> u64 {
         self.first_byte(&Range { start: row, end: row + 1, file_end: 0, skips: false })
     }
 
-    /// Bytes of the columns that some rows have.
+    /// Bytes of the columns that correspond to a number of rows.
     pub(crate) fn scanned_bytes(&self, rows: u64) -> u64 {
         let all = self.batches.iter().map(|batch| batch.end - batch.start).sum();
         share(rows, self.columns_bytes, all)
     }
 
-    /// Bytes of the part that some rows are.
+    /// Bytes of the part that correspond to a number of rows.
     pub(crate) fn done_bytes(&self, rows: u64) -> u64 {
         share(rows, self.part_bytes, self.rows.end - self.rows.start)
     }
@@ -167,7 +167,7 @@ fn share(part: u64, of: u64, whole: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// The first row of a batch that begins at this file offset or behind.
+/// The first row of a batch whose share begins at or behind this file offset.
 fn row_at(block: &Block, rows: u64, offset: u64) -> u64 {
     let bytes = u128::from((block.end() - block.offset).max(1));
     let before = u128::from(offset.clamp(block.offset, block.end()) - block.offset);

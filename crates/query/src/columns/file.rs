@@ -1,4 +1,4 @@
-//! Footers and batches, as they are in files.
+//! Parses footers and batches of files.
 
 use super::types::Walk;
 use crate::plan::{ColumnBuffers, OtherColumn, Schema};
@@ -12,22 +12,22 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 const MAGIC: &[u8; 6] = b"ARROW1";
-/// The magic and padding in front.
+/// Size of the magic and padding at the beginning.
 const HEADER_BYTES: u64 = 8;
-/// The footer's length and the magic behind it.
+/// Size of the footer's length and the magic at the end.
 const TAIL_BYTES: u64 = 10;
 const FOOTER_MAX_BYTES: u64 = 64 << 20;
-/// What is in front of the buffers of a batch.
+/// Maximum size of the metadata before the buffers of a batch.
 const METADATA_MAX_BYTES: u64 = 16 << 20;
-/// In front of a message's length, since version 0.15.
+/// Precedes a message's length, since version 0.15.
 const CONTINUES: [u8; 4] = [0xff; 4];
 
-/// Why a file cannot be asked.
+/// The reason why a file cannot be queried.
 #[derive(Debug)]
 pub(crate) enum FileError {
     /// It cannot be read.
     Read(io::Error),
-    /// What is in it is not what it should be, or cannot be asked; with what to do.
+    /// Its contents are invalid or cannot be queried; with advice.
     Contents(String),
 }
 
@@ -45,7 +45,7 @@ fn damaged<T>(what: &str) -> Result<T, FileError> {
     contents(format!("{what}: it is damaged, or was not written to its end"))
 }
 
-/// Where a batch is: what tells its buffers, and behind it these.
+/// The place of a batch: its metadata, and behind it its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) offset: u64,
@@ -63,13 +63,13 @@ impl Block {
     }
 }
 
-/// What a footer tells.
+/// The contents of a footer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ArrowFile {
     pub(crate) schema: Schema,
     pub(crate) columns: Vec<ColumnBuffers>,
     pub(crate) others: Vec<OtherColumn>,
-    /// The batches, which lie one behind the other.
+    /// The batches, which are adjacent.
     pub(crate) blocks: Vec<Block>,
 }
 
@@ -82,7 +82,7 @@ impl ArrowFile {
         }
         file.read_exact_at(&mut magic, 0)?;
         if magic.starts_with(b"FEA1") {
-            return contents("Feather version 1 is not read: write version 2, uncompressed");
+            return contents("Feather version 1 is not supported: write version 2, uncompressed");
         }
         if magic.starts_with(&CONTINUES) {
             return contents(
@@ -93,13 +93,13 @@ impl ArrowFile {
         file.read_exact_at(&mut tail, file_bytes - TAIL_BYTES)?;
         let (length, end) = tail.split_at(4);
         if !magic.starts_with(MAGIC) || end != MAGIC {
-            return damaged("it does not begin and end as Arrow files do");
+            return damaged("it lacks the magic of an Arrow file at its start or end");
         }
         let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
         let room = file_bytes - HEADER_BYTES - TAIL_BYTES;
         let length = u64::from(length);
         if length > room || length > FOOTER_MAX_BYTES {
-            return damaged("the length of its footer makes no sense");
+            return damaged("the length of its footer is invalid");
         }
         let footer_at = file_bytes - TAIL_BYTES - length;
         let mut bytes = vec![0; length as usize];
@@ -107,7 +107,7 @@ impl ArrowFile {
         Self::of_footer(&bytes, footer_at)
     }
 
-    /// Looks at the first batch: whether it can be asked.
+    /// Checks whether the first batch can be queried.
     pub(crate) fn check_first_batch(&self, file: &File) -> Result<(), FileError> {
         let columns: Vec<_> = self.columns.iter().collect();
         match self.blocks.first() {
@@ -118,9 +118,9 @@ impl ArrowFile {
     }
 
     fn of_footer(bytes: &[u8], footer_at: u64) -> Result<Self, FileError> {
-        let Ok(footer) = root_as_footer(bytes) else { return damaged("its footer makes no sense") };
+        let Ok(footer) = root_as_footer(bytes) else { return damaged("its footer is invalid") };
         if !(MetadataVersion::V4..=MetadataVersion::V5).contains(&footer.version()) {
-            return contents("it is of an unknown version of Arrow's format: write it anew");
+            return contents("it has an unknown version of Arrow's format: write it again");
         }
         let Some(schema) = footer.schema() else { return damaged("its footer has no schema") };
         if schema.endianness() != Endianness::Little {
@@ -140,13 +140,13 @@ impl ArrowFile {
                 place(block.bodyLength()),
             );
             let (Some(offset), Some(metadata_bytes), Some(body_bytes)) = numbers else {
-                return damaged("a batch is nowhere");
+                return damaged("the place of a batch is invalid");
             };
             let fits = (offset.checked_add(metadata_bytes))
                 .and_then(|body| body.checked_add(body_bytes))
                 .is_some_and(|end| end <= footer_at);
             if !fits || offset < end {
-                return damaged("its batches are not one behind the other in front of the footer");
+                return damaged("its batches overlap, are out of order, or reach into the footer");
             }
             let block = Block { offset, metadata_bytes, body_bytes };
             end = block.end();
@@ -156,18 +156,19 @@ impl ArrowFile {
     }
 }
 
-/// Where a column is in a batch: file offsets, and 0 for what is not there.
+/// The place of a column in a batch: file offsets, 0 for missing buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// A bit for each row, if values are missing.
     pub(crate) valid: u64,
-    /// Numbers, or where texts begin.
+    /// Numbers, or the offsets of texts.
     pub(crate) values: u64,
     pub(crate) texts: u64,
     pub(crate) texts_bytes: u64,
 }
 
-/// Reads where the columns of a batch are, and calls `on_place` with each; how many rows it has.
+/// Reads the places of the columns of a batch, and calls `on_place` with each; returns its number
+/// of rows.
 pub(crate) fn read_batch(
     file: &File,
     block: &Block,
@@ -176,18 +177,18 @@ pub(crate) fn read_batch(
     on_place: &mut dyn FnMut(Place),
 ) -> Result<u64, FileError> {
     if block.metadata_bytes > METADATA_MAX_BYTES {
-        return damaged("what is in front of a batch is too long");
+        return damaged("the metadata of a batch is too long");
     }
     bytes.resize(block.metadata_bytes as usize, 0);
     file.read_exact_at(bytes, block.offset)?;
     let (head, message) = bytes.split_at(bytes.len().min(4));
     let message = if head == CONTINUES { message.get(4..).unwrap_or_default() } else { message };
     let Ok(message) = root_as_message(message) else {
-        return damaged("what is in front of a batch makes no sense");
+        return damaged("the metadata of a batch is invalid");
     };
     let batch = match (message.header_type(), message.header_as_record_batch()) {
         (MessageHeader::RecordBatch, Some(batch)) => batch,
-        _ => return damaged("a batch is none"),
+        _ => return damaged("a message in the place of a batch is not a record batch"),
     };
     if let Some(compression) = batch.compression() {
         let codec = match compression.codec() {
@@ -195,25 +196,25 @@ pub(crate) fn read_batch(
             _ => "ZSTD",
         };
         return contents(format!(
-            "it is compressed by {codec}, and stages read columns as they lie on the device: write it with \
+            "it is compressed by {codec}, but stages read columns as stored on the device: write it with \
              compression=\"uncompressed\""
         ));
     }
-    // Each row has a bit somewhere, and columns without buffers cannot be asked for.
+    // Each row has at least a bit in some buffer, and columns without buffers cannot be queried.
     let rows = u64::try_from(batch.length()).ok().filter(|rows| rows / 8 <= block.body_bytes);
-    let Some(rows) = rows else { return damaged("a batch has more rows than room") };
+    let Some(rows) = rows else { return damaged("a batch has more rows than fit into it") };
     if rows > 0 {
         for column in columns {
             match place(&batch, block, rows, column) {
                 Some(place) => on_place(place),
-                None => return damaged("a column is not within its batch"),
+                None => return damaged("a column lies outside its batch"),
             }
         }
     }
     Ok(rows)
 }
 
-/// Where a column is, if all of it is within the batch.
+/// The place of a column, if it lies within the batch.
 fn place(
     batch: &RecordBatch<'_>,
     block: &Block,

@@ -1,12 +1,12 @@
-//! Arrow IPC files: which columns they have, and where the buffers of each batch are.
+//! Arrow IPC files: their columns, and the places of the buffers of each batch.
 //!
-//! A file is a header, batches, and a footer, which tells the columns and where the batches are
-//! (<https://arrow.apache.org/docs/format/Columnar.html>). The footer and what is in front of each batch
-//! are read here; the buffers only by the source stage. All of it is what somebody wrote: every
-//! size and place is held against the file's before it is used.
+//! A file is a header, batches, and a footer, which describes the columns and gives the places of the batches
+//! (<https://arrow.apache.org/docs/format/Columnar.html>). The footer and the metadata of each batch are read here; the
+//! buffers only by the source stage. The contents of files are not trusted: every size and place is compared with the
+//! file's size before it is used.
 //!
-//! - `file`: footers, and batches one by one. `types`: what fields are here.
-//! - `batches`: those of a part, and its ranges, in numbers of rows. `argument`: what the source stage is told.
+//! - `file`: footers, and batches one by one. `types`: the types of fields.
+//! - `batches`: the batches of a part, and its ranges of row numbers. `argument`: the source stage's argument.
 
 mod argument;
 mod batches;

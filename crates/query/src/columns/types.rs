@@ -1,4 +1,4 @@
-//! What fields of Arrow are here, and where their buffers are among those of a batch.
+//! The types of Arrow fields, and the indices of their buffers in a batch.
 
 use crate::plan::{Column, ColumnBuffers, Kind, OtherColumn, Schema};
 use arrow_ipc::{
@@ -6,30 +6,30 @@ use arrow_ipc::{
 };
 use arrow_schema::{DataType, TimeUnit};
 
-/// Most columns.
+/// Maximum number of columns.
 const COLUMNS_MAX: usize = 4096;
 
-/// Goes through the fields of a schema, in the order in which batches have their buffers.
+/// Walks through the fields of a schema, in the order of their buffers in batches.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     pub(super) schema: Schema,
     pub(super) columns: Vec<ColumnBuffers>,
     pub(super) others: Vec<OtherColumn>,
     nodes: u32,
-    /// If views have two each.
+    /// Number of buffers so far, if columns of views have two each.
     buffers: u32,
     views: u32,
-    /// Up to V4 of the format unions have a bit for each row, too.
+    /// Up to V4 of the format, unions have a bit for each row, too.
     unions_have_bits: bool,
 }
 
 impl Walk {
-    /// Of a file of this version of the format.
+    /// For a file of this version of the format.
     pub(super) fn new(version: MetadataVersion) -> Self {
         Self { unions_have_bits: version < MetadataVersion::V5, ..Self::default() }
     }
 
-    /// Takes a column: one that can be asked for, or another.
+    /// Adds a column, as one that can be queried or as another one.
     pub(super) fn column(&mut self, field: Field<'_>) -> Result<(), String> {
         let name = field.name().unwrap_or_default().to_owned();
         if self.columns.len() + self.others.len() == COLUMNS_MAX {
@@ -43,7 +43,8 @@ impl Walk {
             Ok((kind, data_type)) => {
                 let (node, buffer, views_before) = (self.nodes, self.buffers, self.views);
                 self.columns.push(ColumnBuffers { data_type, node, buffer, views_before });
-                // Whatever the field says, batches tell by their counts whether values are missing.
+                // The field does not matter: batches tell by their counts whether values are
+                // missing.
                 self.schema.columns.push(Column { name, kind, nullable: true });
             }
             Err(why) => self.others.push(OtherColumn { name, why }),
@@ -51,7 +52,7 @@ impl Walk {
         self.skip(&field)
     }
 
-    /// Counts the nodes and buffers of a field and of those in it.
+    /// Counts the nodes and buffers of a field and of its nested fields.
     fn skip(&mut self, field: &Field<'_>) -> Result<(), String> {
         let (nodes, buffers) = match field.type_type() {
             _ if field.dictionary().is_some() => (1, 2),
@@ -97,16 +98,17 @@ impl Walk {
     }
 }
 
-const NESTED: &str = "nested values are not read: write its parts as columns";
+const NESTED: &str = "nested values are not supported: write their parts as columns";
 
-/// What values of a column are here and in Arrow; or why it cannot be asked for.
+/// The kind of a column's values and their Arrow type; or why the column cannot be queried.
 fn column_type(field: &Field<'_>) -> Result<(Kind, DataType), String> {
     if field.dictionary().is_some() {
         return refused(
-            "dictionaries (categories) are not read: write its values, as by cast(pyarrow.string())",
+            "dictionaries (categories) are not supported: write its values, for example by \
+             cast(pyarrow.string())",
         );
     }
-    let unknown = || "its type makes no sense".to_owned();
+    let unknown = || "its type is invalid".to_owned();
     Ok(match field.type_type() {
         Type::Bool => (Kind::U8, DataType::Boolean),
         Type::Int => {
@@ -127,7 +129,9 @@ fn column_type(field: &Field<'_>) -> Result<(Kind, DataType), String> {
             match field.type_as_floating_point().ok_or_else(unknown)?.precision() {
                 Precision::SINGLE => (Kind::F32, DataType::Float32),
                 Precision::DOUBLE => (Kind::F64, DataType::Float64),
-                _ => return refused("floating point numbers of 16 bits are not read: use float32"),
+                _ => {
+                    return refused("16-bit floating point numbers are not supported: use float32");
+                }
             }
         }
         Type::Utf8 => (Kind::Utf8, DataType::Utf8),
@@ -158,16 +162,16 @@ fn column_type(field: &Field<'_>) -> Result<(Kind, DataType), String> {
         }
         Type::Utf8View | Type::BinaryView => {
             return refused(
-                "views are not read: write strings, in Polars by compat_level=CompatLevel.oldest()",
+                "views are not supported: write strings, in Polars by compat_level=CompatLevel.oldest()",
             );
         }
-        Type::Decimal => return refused("decimals are not read: write float64 or int64"),
+        Type::Decimal => return refused("decimals are not supported: write float64 or int64"),
         Type::Binary | Type::LargeBinary | Type::FixedSizeBinary => {
-            return refused("binary values are not read: write them as strings");
+            return refused("binary values are not supported: write them as strings");
         }
-        Type::Interval => return refused("intervals are not read: write durations"),
+        Type::Interval => return refused("intervals are not supported: write durations"),
         Type::Null => return refused("it has no values: leave it out"),
-        Type::RunEndEncoded => return refused("runs are not read: write its values"),
+        Type::RunEndEncoded => return refused("run-end encoding is not supported: write values"),
         _ => return refused(NESTED),
     })
 }

@@ -1,4 +1,4 @@
-//! Arrow IPC files: their footer tells the columns, and the first batch whether they are compressed.
+//! Arrow IPC files: their footer gives the columns, and the first batch shows whether they are compressed.
 
 use crate::columns::{ArrowFile, FileError};
 use crate::plan::{Format, Schema};
@@ -11,7 +11,7 @@ pub(super) fn parse(path: &Path, file_bytes: u64) -> Result<(Schema, Format), Fi
     contents.check_first_batch(&file)?;
     let ArrowFile { schema, columns, others, .. } = contents;
     if let (true, Some(other)) = (columns.is_empty(), others.first()) {
-        let what = format!("it has no column that can be asked for; {}: {}", other.name, other.why);
+        let what = format!("it has no column that can be queried; {}: {}", other.name, other.why);
         return Err(FileError::Contents(what));
     }
     Ok((schema, Format::Columns { columns, others }))

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// Of a file's beginning so much is looked at, in bytes: as much as pyarrow's first block.
+/// Size of a file's beginning that is examined, in bytes: as much as pyarrow's first block.
 pub(super) const FIRST_BLOCK_BYTES: usize = 1 << 20;
 
 /// The beginning of a file.
@@ -14,11 +14,11 @@ pub(super) struct Beginning<'a> {
     pub(super) file_bytes: u64,
 }
 
-/// Reads the beginning of a file, and tells which file it is.
+/// Reads the beginning of a file, and identifies the file.
 pub(super) fn read(path: PathBuf, block: &mut Vec<u8>) -> io::Result<SourceFile> {
-    // Before it is opened: to open a pipe is to wait for who writes into it.
+    // Check the file type before opening: opening a FIFO blocks until a writer opens it.
     if !fs::metadata(&path)?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let file = File::open(&path)?;
     let metadata = file.metadata()?;

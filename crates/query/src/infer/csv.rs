@@ -6,31 +6,31 @@ use crate::names::{listed, shortened};
 use crate::plan::{CSV_NULLS, Column, Format, Kind, Schema};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Longest text of a number that stages read.
+/// Maximum length of a number's text that stages read.
 const NUMBER_MAX_BYTES: usize = 128;
-/// What a line may not have.
-pub(crate) const OPEN_QUOTE: &str = "a quote that does not end in its line and field; fields with ends of lines in \
-     them are not supported";
+/// An error in a line.
+pub(crate) const OPEN_QUOTE: &str = "a quote that is not closed in its line and field; fields with line breaks are \
+     not supported";
 
-/// Of beginnings of files so many bytes are gone through at the most, to find what the columns are: of the first file,
-/// and of others if that has no value of some.
+/// Maximum total size of the beginnings of files that are parsed to find the types of columns: of the first file, and
+/// of others if that has no value in some columns.
 const GONE_THROUGH_MAX_BYTES: usize = 16 << 20;
 
-/// What the columns of files are, as far as their rows tell it.
+/// The columns of files, as far as their rows determine them.
 pub(super) struct Columns {
     guesses: Vec<(String, Guess)>,
-    /// Those that the next file says something of.
+    /// Columns whose types the next file may determine.
     open: Vec<usize>,
-    /// Bytes that may still be gone through.
+    /// Bytes that may still be parsed.
     left_bytes: usize,
-    /// Whether rows are left that nobody has gone through.
+    /// Whether some rows have not been parsed.
     is_cut: bool,
-    /// What is wrong with a row of the first file.
+    /// The defect of a row of the first file.
     pub(super) bad_row: Option<String>,
 }
 
-/// Finds columns and their kinds: integers of 64 bits if all values are, else floating point numbers if all
-/// are, else text. What stands for missing numbers fits each kind of number.
+/// Finds columns and their kinds: 64-bit integers if all values are, else floating point numbers if all are, else text.
+/// Texts that stand for missing numbers are valid in all numeric columns.
 pub(super) fn parse(
     beginning: &Beginning<'_>,
     delimiter: u8,
@@ -49,7 +49,7 @@ pub(super) fn parse(
 }
 
 impl Columns {
-    /// Goes through the rows of one more file, if the first one has no value of some columns.
+    /// Parses the rows of another file, if some columns have no value so far.
     pub(super) fn add(&mut self, beginning: &Beginning<'_>, delimiter: u8, no_header: bool) {
         if self.open.is_empty() {
             return;
@@ -58,7 +58,7 @@ impl Columns {
             self.is_cut = true;
             return;
         }
-        // Stages tell what is wrong with rows of further files.
+        // Bad rows of further files are reported by the stages.
         let _ = self.go_through(beginning, delimiter, no_header);
     }
 
@@ -67,8 +67,8 @@ impl Columns {
         guesses.filter(|(_, (_, guess))| *guess == Guess::Nothing).map(|(at, _)| at).collect()
     }
 
-    /// Takes in what a beginning has in columns that are open. What is wrong with the first row that is not as the
-    /// header.
+    /// Updates the open columns from the beginning of a file. Returns the defect of the first row that does not match
+    /// the header.
     fn go_through(
         &mut self,
         beginning: &Beginning<'_>,
@@ -90,7 +90,7 @@ impl Columns {
                         }
                         None
                     }
-                    Some(fields) => Some(format!("{} fields in place of {wanted}", fields.len())),
+                    Some(fields) => Some(format!("{} fields instead of {wanted}", fields.len())),
                     None => Some(OPEN_QUOTE.to_owned()),
                 };
                 let told = |what| format!("the row at byte {at} has {what}");
@@ -113,13 +113,13 @@ impl Columns {
         Schema { columns: self.guesses.iter().map(column).collect() }
     }
 
-    /// Those without a value, if there may be some in what nobody has gone through.
+    /// Columns without a value, if there may be values in rows that have not been parsed.
     pub(super) fn unknown(&self) -> Vec<usize> {
         if self.is_cut { self.without_value() } else { Vec::new() }
     }
 }
 
-/// Whether a file has the columns of the first one, by their names in its header.
+/// Checks that a file has the same columns as the first one, by the names in its header.
 pub(super) fn check_alike(
     beginning: &Beginning<'_>,
     delimiter: u8,
@@ -133,17 +133,17 @@ pub(super) fn check_alike(
     }
     let names: Vec<&str> = names.iter().map(|name| &**name).collect();
     let (names, known) = (listed(&names), listed(&known));
-    Err(format!("its columns are {names}, those of the first file {known}; ask them apart"))
+    Err(format!("its columns are {names}, but the first file has {known}; query them separately"))
 }
 
-/// How long the part before the first row is.
+/// Size of the part before the first row.
 pub(super) fn header_bytes(beginning: &Beginning<'_>, no_header: bool) -> u64 {
     let (mark, rest) = without_mark(beginning.bytes);
     let header = if no_header { 0 } else { first_line(rest).len() };
     (mark + header) as u64
 }
 
-/// The same format of a file with this delimiter, and a header of this length.
+/// The same format for a file with this delimiter and a header of this size.
 pub(super) fn with_header(format: &Format, delimiter: u8, header_bytes: u64) -> Format {
     match format.clone() {
         Format::Csv { nulls, .. } => Format::Csv { delimiter, header_bytes, nulls },
@@ -158,12 +158,12 @@ fn without_mark(bytes: &[u8]) -> (usize, &[u8]) {
     }
 }
 
-/// With its end.
+/// The first line, including its end.
 fn first_line(bytes: &[u8]) -> &[u8] {
     bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default()
 }
 
-/// Lines that are there from end to end, from a byte on.
+/// The complete lines from a byte on.
 fn whole_lines<'a>(beginning: &Beginning<'a>, at: usize) -> impl Iterator<Item = &'a [u8]> {
     let is_whole = beginning.bytes.len() as u64 == beginning.file_bytes;
     let lines =
@@ -179,18 +179,18 @@ fn names(beginning: &Beginning<'_>, delimiter: u8, no_header: bool) -> Result<Ve
     }
     if has_return(line) {
         return Err(
-            "its first line has a carriage return within: if lines end in these alone, write line feeds, as by \
-             tr '\\r' '\\n'"
+            "its first line contains a carriage return: if lines end in carriage returns only, convert them to \
+             line feeds, for example by tr '\\r' '\\n'"
                 .to_owned(),
         );
     }
     if !line.ends_with(b"\n") && rest.len() >= FIRST_BLOCK_BYTES - BYTE_ORDER_MARK.len() {
-        return Err("its first line has more than 1 MiB; is it CSV?".to_owned());
+        return Err("its first line is longer than 1 MiB; is it CSV?".to_owned());
     }
     let fields =
         fields(line, delimiter).ok_or_else(|| format!("its first line has {OPEN_QUOTE}"))?;
     if fields.len() > COLUMNS_MAX {
-        return Err(format!("it has {} columns; at most {COLUMNS_MAX} are read", fields.len()));
+        return Err(format!("it has {} columns; the limit is {COLUMNS_MAX}", fields.len()));
     }
     if no_header {
         return Ok((0..fields.len()).map(|at| format!("f{at}")).collect());
@@ -198,7 +198,7 @@ fn names(beginning: &Beginning<'_>, delimiter: u8, no_header: bool) -> Result<Ve
     let mut names: Vec<String> = Vec::with_capacity(fields.len());
     for field in fields {
         let name = String::from_utf8(field)
-            .map_err(|_| "its header line is not UTF-8; convert it, as by iconv".to_owned())?;
+            .map_err(|_| "its header line is not UTF-8; convert it with iconv".to_owned())?;
         if names.contains(&name) {
             return Err(format!(
                 "its header names {} twice; give each column a name of its own",
@@ -215,13 +215,13 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Whether there is a carriage return before the end of a line, outside of quotes.
+/// Whether a carriage return occurs outside of quotes before the end of a line.
 fn has_return(line: &[u8]) -> bool {
     let outside = without_end(line).split(|byte| *byte == b'"').step_by(2);
     outside.into_iter().any(|part| part.contains(&b'\r'))
 }
 
-/// Fields of a line, without their quotes; None if the line ends in quotes.
+/// Fields of a line, without their quotes; None if the line ends within quotes.
 pub(crate) fn fields(line: &[u8], delimiter: u8) -> Option<Vec<Vec<u8>>> {
     let line = without_end(line);
     let (mut fields, mut field) = (Vec::new(), Vec::new());
@@ -230,7 +230,7 @@ pub(crate) fn fields(line: &[u8], delimiter: u8) -> Option<Vec<Vec<u8>>> {
     while let Some(byte) = bytes.next() {
         match byte {
             b'"' if is_quoted => {
-                // Two of them are one that belongs to the value.
+                // A doubled quote is a quote within the value.
                 if bytes.next_if_eq(&b'"').is_some() {
                     field.push(b'"');
                 } else {
@@ -251,7 +251,7 @@ pub(crate) fn fields(line: &[u8], delimiter: u8) -> Option<Vec<Vec<u8>>> {
     (!is_quoted).then_some(fields)
 }
 
-/// What the values of a column have been so far.
+/// The type of a column's values so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Guess {
     Nothing,
@@ -279,7 +279,7 @@ impl Guess {
     }
 }
 
-/// A number as `bpfof_parse_double` reads it.
+/// Whether it is a number as `bpfof_parse_double` reads it.
 fn is_finite(text: &str) -> bool {
     let begins = |text: &str| text.starts_with(|each: char| each.is_ascii_digit() || each == '.');
     text.len() <= NUMBER_MAX_BYTES
@@ -287,7 +287,7 @@ fn is_finite(text: &str) -> bool {
         && text.parse().is_ok_and(f64::is_finite)
 }
 
-/// As stages read it: `inf` and `infinity` in either case, with a sign.
+/// Whether it is an infinity as stages read it: `inf` and `infinity` in upper or lower case, with an optional sign.
 fn is_infinity(text: &str) -> bool {
     let name = text.strip_prefix(['-', '+']).unwrap_or(text);
     ["inf", "infinity"].iter().any(|known| name.eq_ignore_ascii_case(known))

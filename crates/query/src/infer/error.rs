@@ -1,15 +1,15 @@
-//! Why files cannot be asked.
+//! The reasons why files cannot be queried.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why files cannot be asked, with what to do.
+/// The reason why files cannot be queried, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// There is no file of this name, and none that it is a pattern of.
+    /// No file has this name or matches this pattern.
     #[error("there is no file {0}")]
     Missing(String),
-    /// A pattern is wrong, or files are too many, or of a kind that their names do not tell or that is not read.
+    /// A pattern is invalid, there are too many files, or their format is not known or not supported.
     #[error("{0}")]
     Files(String),
     /// A file cannot be read.
@@ -20,15 +20,15 @@ pub enum SourceError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// What is in a file is not what it should be.
+    /// The contents of a file are invalid.
     #[error("{}: {what}", path.display())]
     Contents {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The defect, with advice.
         what: String,
     },
-    /// The schema that the user gives is wrong.
+    /// The user's schema is invalid.
     #[error("the schema: {0}")]
     Schema(String),
 }

@@ -1,4 +1,4 @@
-//! Which files are named: by paths, and by patterns.
+//! Finds the named files: by paths, and by patterns.
 
 use super::error::SourceError;
 use glob::Pattern;
@@ -7,14 +7,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Most files of a query, as many as one association keeps maps of.
+/// Maximum number of files of a query: as many as one association keeps maps of.
 const FILES_MAX: usize = 4096;
 
-/// The files that are named, in order. Those of a pattern are in the order of their names.
+/// The named files, in order. Files that match a pattern are ordered by name.
 pub(super) fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
     let mut paths = Vec::new();
     for pattern in patterns {
-        // A file may have a name that is a pattern.
+        // The name of a file may look like a pattern.
         if Path::new(pattern).exists() {
             paths.push(PathBuf::from(pattern));
             continue;
@@ -28,31 +28,31 @@ pub(super) fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
     if paths.len() > FILES_MAX {
         let count = paths.len();
         return Err(SourceError::Files(format!(
-            "{count} files; at most {FILES_MAX} are asked at once"
+            "{count} files; a query can read at most {FILES_MAX}"
         )));
     }
     Ok(paths)
 }
 
-/// The regular files that a pattern matches. Not by `glob::glob`, which leaves out what it cannot look at, and names
-/// that are not UTF-8: an answer would lack their rows.
+/// The regular files that match a pattern. Does not use `glob::glob`, which ignores unreadable folders and names that
+/// are not UTF-8: an answer would lack their rows.
 fn matching(pattern: &str) -> Result<Vec<PathBuf>, SourceError> {
     let parts = pattern.split('/').filter(|part| !part.is_empty()).map(|part| {
         Pattern::new(part)
-            .map_err(|error| SourceError::Files(format!("{pattern} is no pattern: {error}")))
+            .map_err(|error| SourceError::Files(format!("{pattern} is not a pattern: {error}")))
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let root = Path::new(if pattern.starts_with('/') { "/" } else { "" });
     let mut found = Vec::new();
     descend(root, &parts, &mut Vec::new(), &mut found)?;
     found.sort();
-    // `**` may come to a file in several ways.
+    // `**` may reach a file on several paths.
     found.dedup();
     Ok(found)
 }
 
-/// The files below a folder that match these parts of a pattern, one for each level. `above` are the folders that
-/// `**` has come through.
+/// Finds the files below a folder that match these parts of a pattern, one for each level. `above` has the folders that
+/// `**` has passed through.
 fn descend(
     folder: &Path,
     parts: &[Pattern],
@@ -78,7 +78,7 @@ fn descend(
                 enter(path, rest, found)?;
             }
         } else if let Some(behind) = look(&path, false)?.filter(Metadata::is_dir) {
-            // Links may lead in circles.
+            // Links may form cycles.
             let identity = (behind.dev(), behind.ino());
             if !above.contains(&identity) {
                 above.push(identity);
@@ -90,7 +90,7 @@ fn descend(
     Ok(())
 }
 
-/// Goes on with the parts that are left, or has found a file.
+/// Continues with the remaining parts, or adds a file.
 fn enter(path: PathBuf, rest: &[Pattern], found: &mut Vec<PathBuf>) -> Result<(), SourceError> {
     match look(&path, rest.is_empty())? {
         Some(behind) if behind.is_dir() && !rest.is_empty() => {
@@ -102,8 +102,8 @@ fn enter(path: PathBuf, rest: &[Pattern], found: &mut Vec<PathBuf>) -> Result<()
     Ok(())
 }
 
-/// What is behind a path, through symbolic links. None if there is nothing: but a link that leads nowhere is an error
-/// where it `stands_for_rows`.
+/// The metadata of a path, following symbolic links. None if there is no file; but a dangling link is an error if it
+/// `stands_for_rows`.
 fn look(path: &Path, stands_for_rows: bool) -> Result<Option<Metadata>, SourceError> {
     let failed = |source| SourceError::Read { path: path.to_owned(), source };
     match fs::metadata(path) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_leaves_no_file_out() {
+    fn a_pattern_matches_all_its_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let strange = OsStr::from_bytes(b"b\xe9.csv");
         let strange_folder = OsStr::from_bytes(b"\xff");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_an_error() {
+    fn unreadable_paths_are_errors() {
         let folder = tempfile::tempdir().expect("a folder");
         let pattern = |name: &str| [folder.path().join(name).display().to_string()];
         fs::write(folder.path().join("a.csv"), "a\n1\n").expect("written");

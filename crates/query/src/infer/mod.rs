@@ -1,9 +1,9 @@
-//! What files hold: found from their names, headers and first rows, or told by the user.
+//! The contents of files: inferred from their names, headers and first rows, or given by the user.
 //!
-//! [`Found::look`] expands patterns (`files`), finds format and columns of the first file, and makes sure that the
-//! others are alike; of a column of CSV that has no value in the first one, the others tell the kind. `records`: what
-//! the user says of records; `npy`: headers of NumPy; `csv`: header line and first rows, by pyarrow's rules; `arrow`:
-//! footers of Arrow files.
+//! [`Found::look`] expands patterns (`files`), finds format and columns of the first file, and checks that the other
+//! files have the same. If a column of CSV has no value in the first file, the other files determine its type.
+//! `records`: the user's description of records; `npy`: headers of NumPy files; `csv`: header line and first rows, by
+//! pyarrow's rules; `arrow`: footers of Arrow files.
 
 mod arrow;
 mod beginning;
@@ -27,16 +27,16 @@ use beginning::Beginning;
 use files::expand;
 use std::path::Path;
 
-/// What the user tells of files.
+/// The user's information about files.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
-    /// `NAME KIND, …`: the fields of records; of CSV the kinds of some columns.
+    /// `NAME KIND, …`: the fields of records; for CSV the kinds of some columns.
     pub schema: Option<String>,
-    /// What the files are, whatever their names.
+    /// The format of the files, whatever their names.
     pub format: Option<FormatName>,
-    /// Between fields of CSV; a comma, or a tab if files are named `.tsv`.
+    /// The delimiter of CSV; by default a comma, or a tab in files named `.tsv`.
     pub delimiter: Option<u8>,
-    /// Whether the first line of CSV is a row. Columns are then called f0, f1, and so on.
+    /// Whether the first line of CSV is a row, not a header. Columns are then called f0, f1, and so on.
     pub no_header: bool,
 }
 
@@ -53,7 +53,7 @@ pub enum FormatName {
     Arrow,
 }
 
-/// Files that are alike, and what is in them.
+/// Files with the same format and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The files, in order.
@@ -64,22 +64,22 @@ pub struct Source {
     pub format: Format,
 }
 
-/// Files that are alike, and what is to be said of them once it is known what is asked.
+/// Files with the same format and columns, and problems to report once the question is known.
 #[derive(Debug)]
 pub struct Found {
     /// The files.
     pub source: Source,
     bad_row: Option<SourceError>,
-    /// Columns that are taken for text because no value was seen.
+    /// Columns that are treated as text because no value was seen.
     unknown: Vec<usize>,
 }
 
 impl Found {
-    /// Finds files and what they hold. Patterns are paths with `*`, `?`, `[…]` and `**`; what each finds is
-    /// ordered by name.
+    /// Finds files and their format and columns. Patterns are paths with `*`, `?`, `[…]` and `**`; the files of each
+    /// pattern are ordered by name.
     ///
     /// # Errors
-    /// There are no such files, they differ, or they cannot be asked.
+    /// There are no such files, they differ, or they cannot be queried.
     pub fn look(patterns: &[String], hints: &Hints) -> Result<Self, SourceError> {
         let mut found: Option<Source> = None;
         let mut columns: Option<csv::Columns> = None;
@@ -101,7 +101,7 @@ impl Found {
                 Some(source) => {
                     let first = source.files[0].path.display();
                     let what = format!(
-                        "its columns, its header or its delimiter are not those of {first}; ask them apart"
+                        "its columns, header or delimiter differ from {first}; query them separately"
                     );
                     return Err(SourceError::Contents { path, what });
                 }
@@ -132,16 +132,16 @@ impl Found {
         Ok(Self { source, bad_row, unknown })
     }
 
-    /// A row that was seen and that cannot be asked, if there is one: it may explain a column that is not there.
+    /// A bad row that was seen, if any: it may explain a missing column.
     #[must_use]
     pub fn bad_row(self) -> Option<SourceError> {
         self.bad_row
     }
 
-    /// The files for this plan, and warnings about columns that it looks at.
+    /// The files for this plan, and warnings about columns that it uses.
     ///
     /// # Errors
-    /// A row was seen that cannot be asked, and the plan looks at columns.
+    /// A bad row was seen, and the plan uses columns.
     pub fn for_plan(self, plan: &Plan) -> Result<(Source, Vec<String>), SourceError> {
         let columns = columns_of_plan(plan);
         if let Some(error) = self.bad_row.filter(|_| !columns.is_empty()) {
@@ -152,8 +152,8 @@ impl Found {
         let warnings = unknown.map(|column| {
             let name = shortened(&self.source.schema.columns[*column].name);
             format!(
-                "{path}: column {name} has no value in the first MiB of each file that was looked at, and is taken for \
-                 text: if it has numbers, say so by --schema '{name} f64'"
+                "{path}: column {name} has no value in the first MiB of each file that was examined, and is read as \
+                 text: if it has numbers, declare it by --schema '{name} f64'"
             )
         });
         let warnings = warnings.collect();
@@ -162,19 +162,19 @@ impl Found {
 }
 
 impl Source {
-    /// [`Found::look`], for whoever does not yet know what will be asked.
+    /// [`Found::look`], for callers that do not know the question yet.
     ///
     /// # Errors
-    /// As there; or a row was seen that cannot be asked.
+    /// As for [`Found::look`]; or a bad row was seen.
     pub fn find(patterns: &[String], hints: &Hints) -> Result<Self, SourceError> {
         let found = Found::look(patterns, hints)?;
         found.bad_row.map_or(Ok(found.source), Err)
     }
 
-    /// The same files as they are now, for one more query: lines and records may have been appended.
+    /// The same files as they are now, for another query: lines and records may have been appended.
     ///
     /// # Errors
-    /// A file is another one, or what has been found in it may no longer be so.
+    /// A file has been replaced, or its format and columns may have changed.
     pub fn now(&self) -> Result<Self, SourceError> {
         let may_grow =
             matches!(self.format, Format::Csv { .. } | Format::Fixed { header_bytes: 0, .. });
@@ -192,7 +192,7 @@ impl Source {
                 return Ok(now);
             };
             let what = format!(
-                "it has been {what} since it was looked at: look at the files again, in Python by a new dataset"
+                "it has been {what} since it was examined: run the query again, in Python over a new dataset"
             );
             Err(SourceError::Contents { path: path.clone(), what })
         };
@@ -201,24 +201,24 @@ impl Source {
     }
 }
 
-/// What files of other systems begin or end their names with, and what to do with them.
+/// Extensions of unsupported files, with advice.
 const OTHERS: [(&str, &str); 6] = [
     (
         "parquet",
-        "Parquet is compressed and has its own statistics: ask it by DuckDB, or write an Arrow file",
+        "Parquet is compressed and has its own statistics: query it with DuckDB, or write an Arrow file",
     ),
-    ("gz", "decompress it first: stages read files as they lie on the device"),
-    ("zst", "decompress it first: stages read files as they lie on the device"),
-    ("bz2", "decompress it first: stages read files as they lie on the device"),
+    ("gz", "decompress it first: stages read files as stored on the device"),
+    ("zst", "decompress it first: stages read files as stored on the device"),
+    ("bz2", "decompress it first: stages read files as stored on the device"),
     ("npz", "unpack it first: it is an archive of .npy files"),
-    ("json", "JSON is not read; write it as CSV"),
+    ("json", "JSON is not supported; write CSV"),
 ];
 
 fn extension(path: &Path) -> String {
     path.extension().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// What a file is, by its name and by what the user says.
+/// The format of a file, from its name and the user's information.
 fn format_of(path: &Path, hints: &Hints) -> Result<FormatName, SourceError> {
     let refused = |what: &str| SourceError::Files(format!("{}: {what}", path.display()));
     let format = match (hints.format, &*extension(path)) {
@@ -231,8 +231,8 @@ fn format_of(path: &Path, hints: &Hints) -> Result<FormatName, SourceError> {
             None if hints.schema.is_some() => FormatName::Records,
             None => {
                 return Err(refused(
-                    "its name does not tell what it is: give the fields of its records, as in \
-                     --schema 'id u64, amount i32', or say --format csv, npy or arrow",
+                    "its name does not tell its format: give the fields of its records, as in \
+                     --schema 'id u64, amount i32', or give --format csv, npy or arrow",
                 ));
             }
         },
@@ -243,7 +243,7 @@ fn format_of(path: &Path, hints: &Hints) -> Result<FormatName, SourceError> {
     Ok(format)
 }
 
-/// What is known of the first file, and of the columns of CSV.
+/// The first file's schema and format, and the columns of CSV.
 type Known<'a> = (Option<(&'a Schema, &'a Format)>, &'a mut Option<csv::Columns>);
 
 fn look(
@@ -257,7 +257,7 @@ fn look(
     match format {
         FormatName::Csv => look_at_csv(path, beginning, hints, known),
         _ if hints.delimiter.is_some() || hints.no_header => Err(SourceError::Files(format!(
-            "{}: only CSV has a delimiter and a header line; leave out what you say of them",
+            "{}: only CSV has a delimiter and a header line; leave out the options for them",
             path.display()
         ))),
         FormatName::Records => {
@@ -268,7 +268,7 @@ fn look(
             Ok((schema, format))
         }
         FormatName::Npy | FormatName::Arrow if hints.schema.is_some() => Err(SourceError::Schema(
-            ".npy and Arrow files tell their columns themselves; leave it out".to_owned(),
+            ".npy and Arrow files contain their schema; leave it out".to_owned(),
         )),
         FormatName::Arrow => {
             arrow::parse(path, beginning.file_bytes).map_err(|error| match error {
@@ -280,8 +280,8 @@ fn look(
     }
 }
 
-/// Rows of the first file decide what the columns are, and those of others where that has no value; of these the header
-/// counts.
+/// The first file's rows determine the types of columns; the rows of other files do so for columns without a value
+/// there. The headers of other files must match.
 fn look_at_csv(
     path: &Path,
     beginning: &Beginning<'_>,

@@ -5,10 +5,10 @@ use super::records::{Layout, check_size};
 use crate::plan::{Format, Kind, Schema};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// How deep literals of a header may be nested.
+/// Maximum nesting of literals in a header.
 const DEPTH_MAX: u32 = 8;
 
-/// A literal of Python; of a dictionary a list of pairs.
+/// A Python literal; a dictionary is a list of pairs.
 #[derive(Debug, PartialEq)]
 enum Literal {
     Text(String),
@@ -55,21 +55,21 @@ pub(super) fn parse(beginning: &Beginning<'_>) -> Result<(Schema, Format), Strin
         _ => {
             let axes = sizes.len();
             return Err(format!(
-                "an array of {axes} axes; save one of one axis, or of two by rows (C order)"
+                "an array with {axes} axes; save an array with one axis, or with two in C order (by rows)"
             ));
         }
     }
     let (schema, format) = layout.finish(header_bytes)?;
-    check_size(beginning.file_bytes, &format, "it was not written to its end")?;
+    check_size(beginning.file_bytes, &format, "it is incomplete")?;
     let Format::Fixed { record_bytes, .. } = format else { return Err(damaged()) };
     let records = (beginning.file_bytes - header_bytes) / u64::from(record_bytes);
     match sizes.first() {
         Some(&told) if told == records => Ok((schema, format)),
-        _ => Err(format!("it has {records} rows, which is not what its header says")),
+        _ => Err(format!("it has {records} rows, but its header has another number")),
     }
 }
 
-/// The text of the header, and where the data begin.
+/// The text of the header, and the offset of the data.
 fn header(bytes: &[u8]) -> Option<(&str, u64)> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (version, rest) = rest.split_at_checked(2)?;
@@ -90,23 +90,23 @@ fn add_field(layout: &mut Layout, field: &Literal) -> Result<(), String> {
         Literal::List(parts) => match &parts[..] {
             [Literal::Text(name), Literal::Text(kind)] => add(layout, name, kind),
             [Literal::Text(name), ..] => {
-                Err(format!("the field {name} is an array or has fields itself; save it as fields"))
+                Err(format!("the field {name} is an array or struct; save its elements as fields"))
             }
-            _ => Err("a field has a title; save it with a name alone".to_owned()),
+            _ => Err("a field has a title; save it with a name only".to_owned()),
         },
-        _ => Err("its header names no fields".to_owned()),
+        _ => Err("its header has an invalid field".to_owned()),
     }
 }
 
 fn add(layout: &mut Layout, name: &str, descr: &str) -> Result<(), String> {
     let wrong = |why: &str| format!("{name} is {descr}: {why}");
-    let unknown = || wrong("only integers, f4, f8, and bytes (S) are read; convert it");
+    let unknown = || wrong("only integers, f4, f8, and bytes (S) are supported; convert it");
     let order = descr.chars().next().filter(|order| "<>|=".contains(*order)).ok_or_else(unknown)?;
     let mut rest = descr[1..].chars();
     let kind = rest.next().ok_or_else(unknown)?;
     let bytes: u32 = rest.as_str().parse().map_err(|_| unknown())?;
     if order == '>' && bytes > 1 {
-        return Err(wrong("big-endian; save it little-endian, as by astype('<' + …)"));
+        return Err(wrong("big-endian; save it little-endian, for example by astype('<' + …)"));
     }
     let kind = match (kind, bytes) {
         ('V', _) if name.is_empty() => None,
@@ -126,8 +126,8 @@ fn add(layout: &mut Layout, name: &str, descr: &str) -> Result<(), String> {
     layout.add(name, kind, bytes)
 }
 
-/// Reads literals of Python: what `repr` writes of strings, integers, booleans, tuples, lists and
-/// dictionaries.
+/// Parses Python literals: strings, integers, booleans, tuples, lists and dictionaries, as `repr`
+/// writes them.
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         rest.is_some()
     }
 
-    /// Up to the first character that is not so.
+    /// Takes the characters that meet a condition.
     fn take(&mut self, is: impl Fn(char) -> bool) -> &'a str {
         let end = self.rest.find(|each| !is(each)).unwrap_or(self.rest.len());
         let (taken, rest) = self.rest.split_at(end);
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
                 let mut list = Vec::new();
                 while !self.skip(end) {
                     list.push(self.literal(left)?);
-                    // Between pairs, and within them.
+                    // Separators between pairs, and within them.
                     let _ = self.skip(",") || self.skip(":");
                 }
                 return Some(Literal::List(list));

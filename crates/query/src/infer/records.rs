@@ -1,10 +1,10 @@
-//! Fields of records, as the user writes them.
+//! Parses the user's description of the fields of records.
 
 use crate::plan::{Column, Field, Format, Kind, Schema};
 
-/// Largest record, in bytes: a few must fit into a block.
+/// Maximum size of a record, in bytes: a few records must fit into a block.
 const RECORD_MAX_BYTES: u32 = 16 << 10;
-/// Most columns.
+/// Maximum number of columns.
 pub(super) const COLUMNS_MAX: usize = 4096;
 
 const HOW: &str =
@@ -15,7 +15,7 @@ type Named<'a> = (&'a str, Option<Kind>, u32);
 
 fn fields(text: &str) -> Result<Vec<Named<'_>>, String> {
     let parts = text.split(',').map(str::trim);
-    parts.map(|part| field(part).ok_or_else(|| format!("{part:?} is no field: {HOW}"))).collect()
+    parts.map(|part| field(part).ok_or_else(|| format!("{part:?} is not a field: {HOW}"))).collect()
 }
 
 fn field(part: &str) -> Option<Named<'_>> {
@@ -41,7 +41,7 @@ fn kind_named(name: &str) -> Option<Kind> {
     kinds.into_iter().find(|kind| kind.to_string() == name)
 }
 
-/// Reads columns of numbers of 8 bytes.
+/// Parses columns of 8-byte numbers.
 pub(crate) fn number_fields(text: &str) -> Result<Vec<Column>, String> {
     let column = |(name, kind, bytes): Named<'_>| match kind {
         Some(kind) if bytes == 8 && kind != Kind::Utf8 && !name.is_empty() => {
@@ -52,24 +52,24 @@ pub(crate) fn number_fields(text: &str) -> Result<Vec<Column>, String> {
     fields(text)?.into_iter().map(column).collect()
 }
 
-/// Reads the fields of a record, which lie one behind the other.
+/// Parses the fields of a record, which are adjacent.
 pub(super) fn parse(text: &str) -> Result<(Schema, Format), String> {
     let mut layout = Layout::default();
     for (name, kind, bytes) in fields(text)? {
         if kind == Some(Kind::Utf8) && bytes == 0 {
-            return Err(format!("text in records has a size, as in {name} char(16)"));
+            return Err(format!("text in records needs a size, as in {name} char(16)"));
         }
         layout.add(name, kind, bytes)?;
     }
     layout.finish(0)
 }
 
-/// Changes the kinds of some columns, and tells which.
+/// Changes the kinds of some columns, and returns their indices.
 pub(super) fn override_kinds(text: &str, schema: &mut Schema) -> Result<Vec<usize>, String> {
     let mut told = Vec::new();
     for (name, kind, bytes) in fields(text)? {
         let Some(kind) = kind.filter(|kind| *kind != Kind::Utf8 || bytes == 0) else {
-            return Err(format!("{name}: text in CSV is utf8, and there is no padding"));
+            return Err(format!("{name}: CSV has no padding, and text is utf8"));
         };
         let Some(at) = schema.columns.iter().position(|column| column.name == name) else {
             return Err(format!("there is no column {name} in the header"));
@@ -81,7 +81,7 @@ pub(super) fn override_kinds(text: &str, schema: &mut Schema) -> Result<Vec<usiz
     Ok(told)
 }
 
-/// Fields that are put together to a record.
+/// A record under construction.
 #[derive(Default)]
 pub(super) struct Layout {
     schema: Schema,
@@ -90,7 +90,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Adds a field behind the others; padding if it has no kind.
+    /// Appends a field; without a kind it is padding.
     pub(super) fn add(&mut self, name: &str, kind: Option<Kind>, bytes: u32) -> Result<(), String> {
         let end = self.record_bytes.checked_add(bytes).filter(|end| *end <= RECORD_MAX_BYTES);
         let Some(end) = end else {
@@ -124,7 +124,7 @@ impl Layout {
     }
 }
 
-/// Whether a file is a header and whole records.
+/// Checks that a file is a header and whole records.
 pub(super) fn check_size(file_bytes: u64, format: &Format, ask: &str) -> Result<(), String> {
     let Format::Fixed { header_bytes, record_bytes, .. } = format else { return Ok(()) };
     let whole = file_bytes
@@ -133,5 +133,5 @@ pub(super) fn check_size(file_bytes: u64, format: &Format, ask: &str) -> Result<
     if whole {
         return Ok(());
     }
-    Err(format!("its {file_bytes} bytes are no whole records of {record_bytes} bytes; {ask}"))
+    Err(format!("its {file_bytes} bytes are not whole records of {record_bytes} bytes; {ask}"))
 }

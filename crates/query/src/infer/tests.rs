@@ -1,4 +1,4 @@
-//! Files and what is found in them.
+//! Tests of the inference of files.
 
 use super::{FormatName, Found, Hints, Source};
 use crate::plan::{Field, Format, Kind};
@@ -20,7 +20,7 @@ fn find(folder: &Path, pattern: &str, hints: &Hints) -> Result<Source, String> {
     Source::find(&[pattern], hints).map_err(|error| error.to_string())
 }
 
-/// What the user is told of files that are asked this.
+/// The warnings to the user for a question about files.
 fn told(folder: &Path, pattern: &str, items: &str, hints: &Hints) -> Result<Vec<String>, String> {
     let pattern = folder.join(pattern).display().to_string();
     let found = Found::look(std::slice::from_ref(&pattern), hints).expect("files");
@@ -47,7 +47,7 @@ fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn records_are_what_the_user_says() {
+fn records_follow_the_users_schema() {
     let folder = folder(&[("a.bin", &[0; 64]), ("b.bin", &[0; 32]), ("c.dat", &[0; 33])]);
     let hints = schema("id u64, \"the zone\" i32, x pad(4), name char(8), fare f64");
     let source = find(folder.path(), "?.bin", &hints).expect("records");
@@ -61,20 +61,20 @@ fn records_are_what_the_user_says() {
     assert_eq!(sizes, [64, 32]);
     let refusal = |pattern, text| find(folder.path(), pattern, &schema(text)).expect_err("refused");
     assert!(
-        refusal("c.dat", "id u64").contains("no whole records of 8 bytes; is the schema right?")
+        refusal("c.dat", "id u64").contains("not whole records of 8 bytes; is the schema right?")
     );
-    assert!(refusal("a.bin", "id u65").contains("\"id u65\" is no field: write NAME KIND"));
+    assert!(refusal("a.bin", "id u65").contains("\"id u65\" is not a field: write NAME KIND"));
     assert!(refusal("a.bin", "id u64, id u64").contains("two fields id"));
     assert!(refusal("a.bin", "id utf8").contains("id char(16)"));
     assert!(refusal("a.bin", "id char(99999)").contains("at most 16384 bytes"));
     assert!(refusal("a.bin", "id pad(8)").contains("no fields"));
     assert!(refusal("nope*", "id u64").contains("there is no file"));
     let unknown = find(folder.path(), "c.dat", &Hints::default()).expect_err("unknown");
-    assert!(unknown.contains("its name does not tell what it is"), "{unknown}");
+    assert!(unknown.contains("its name does not tell its format"), "{unknown}");
 }
 
 #[test]
-fn npy_tells_its_fields() {
+fn npy_fields_are_read_from_the_header() {
     let structured =
         npy("[('a', '<i4'), ('', '|V4'), ('s', '|S3'), ('b', '<f8')]", "(2,)", &[0; 38]);
     let folder = folder(&[
@@ -102,9 +102,9 @@ fn npy_tells_its_fields() {
     for (name, expected) in [
         ("big.npy", "big-endian"),
         ("three.npy", "3 axes"),
-        ("short.npy", "3 rows, which is not what its header says"),
+        ("short.npy", "3 rows, but its header has another number"),
         ("complex.npy", "only integers, f4, f8"),
-        ("nested.npy", "the field a is an array or has fields itself"),
+        ("nested.npy", "the field a is an array or struct"),
         ("deep.npy", "no header"),
         ("none.npy", "no header"),
     ] {
@@ -145,9 +145,9 @@ fn csv_is_inferred_by_the_rules_of_pyarrow() {
     assert!(matches!(tabs.format, Format::Csv { delimiter: b'\t', header_bytes: 11, .. }));
     let hints = Hints { no_header: true, ..schema("f1 f64") };
     let rows = find(folder.path(), "ragged.csv", &hints).expect_err("ragged");
-    assert!(rows.contains("the row at byte 8 has 1 fields in place of 2"), "{rows}");
+    assert!(rows.contains("the row at byte 8 has 1 fields instead of 2"), "{rows}");
     let found = |name| find(folder.path(), name, &Hints::default()).expect_err("refused");
-    assert!(found("[ac].csv").contains("its columns are other, those of the first file a, b"));
+    assert!(found("[ac].csv").contains("its columns are other, but the first file has a, b"));
     assert!(found("twice.csv").contains("names a twice"));
     assert!(found("empty.csv").contains("no header line"));
     let hints = Hints { no_header: true, format: Some(FormatName::Csv), ..Hints::default() };
@@ -161,7 +161,7 @@ fn csv_is_inferred_by_the_rules_of_pyarrow() {
     assert!(!retyped.schema.columns[3].nullable && retyped.schema.columns[0].nullable);
 }
 
-/// Blanks around numbers, infinities, and what no number has room for.
+/// Spaces around numbers, infinities, and numbers that do not fit.
 #[test]
 fn csv_is_inferred_as_stages_read_it() {
     let rows = [
@@ -184,16 +184,16 @@ fn csv_is_inferred_as_stages_read_it() {
     ];
     let source = find(folder.path(), "a.csv", &Hints::default()).expect("CSV");
     assert_eq!(kinds(&source), named);
-    // A plus is a sign as well, and only one is.
+    // A plus is a sign as well; two signs are not a number.
     fs::write(folder.path().join("b.csv"), "i,f,two,t\n+7,+.5,+-1,+\n1,1,1,1\n").expect("written");
     let source = find(folder.path(), "b.csv", &Hints::default()).expect("CSV");
     let named = [("i", Kind::I64), ("f", Kind::F64), ("two", Kind::Utf8), ("t", Kind::Utf8)];
     assert_eq!(kinds(&source), named);
 }
 
-/// Those of the first file that has some.
+/// The first file that has values determines the type.
 #[test]
-fn columns_without_a_value_are_what_other_files_say() {
+fn columns_without_a_value_take_their_kind_from_other_files() {
     let folder = folder(&[
         ("a.csv", b"id,x,y,z\n"),
         ("b.csv", b"id,x,y,z\n9,,NA,\n10,,,\n"),
@@ -206,22 +206,22 @@ fn columns_without_a_value_are_what_other_files_say() {
     assert!(source.schema.columns[..3].iter().all(|column| column.nullable));
     let source = find(folder.path(), "*.csv", &schema("x utf8")).expect("CSV");
     assert_eq!(kinds(&source)[1], ("x", Kind::Utf8));
-    // All that there is has been looked at: no number can come.
+    // All rows have been parsed: no number can follow.
     assert_eq!(told(folder.path(), "*.csv", "z", &Hints::default()), Ok(vec![]));
-    // One text among them makes all of them text.
+    // One text among the values makes the column text.
     fs::write(folder.path().join("e.csv"), "id,x,y,z\n3,no,8,\n").expect("written");
     let source = find(folder.path(), "*.csv", &Hints::default()).expect("CSV");
     assert_eq!(kinds(&source)[1..3], [("x", Kind::Utf8), ("y", Kind::I64)]);
 }
 
 #[test]
-fn a_column_that_may_have_numbers_further_on_is_told() {
+fn a_column_without_a_value_in_the_first_mib_is_reported() {
     let late = "n,id\n".to_owned() + &",1\n".repeat(400_000) + "9,1\n10,1\n";
     let folder = folder(&[("late.csv", late.as_bytes())]);
     let asked = |items, hints: &Hints| told(folder.path(), "late.csv", items, hints).expect("good");
     let warnings = asked("max(n)", &Hints::default());
-    let why = "late.csv: column n has no value in the first MiB of each file that was looked at, and is taken \
-               for text: if it has numbers, say so by --schema 'n f64'";
+    let why = "late.csv: column n has no value in the first MiB of each file that was examined, and is read as \
+             text: if it has numbers, declare it by --schema 'n f64'";
     assert!(warnings.len() == 1 && warnings[0].ends_with(why), "{warnings:?}");
     for (items, hints) in
         [("max(id)", Hints::default()), ("count(*)", Hints::default()), ("n", schema("n f64"))]
@@ -230,20 +230,20 @@ fn a_column_that_may_have_numbers_further_on_is_told() {
     }
 }
 
-/// Rows that are not as the header count where no column is looked at, as behind the first MiB.
+/// Rows that do not match the header count if no column is used, as behind the first MiB.
 #[test]
-fn bad_rows_are_told_to_who_looks_at_columns() {
+fn bad_rows_are_errors_only_if_columns_are_used() {
     let folder = folder(&[("a.csv", b"a,b\n1,2\n3\n")]);
     let asked = |items| told(folder.path(), "a.csv", items, &Hints::default());
     assert_eq!(asked("count(*)"), Ok(vec![]));
     for items in ["a", "count(b)", "count(*), max(a)"] {
         let error = asked(items).expect_err("a bad row");
-        assert!(error.ends_with("a.csv: the row at byte 8 has 1 fields in place of 2"), "{error}");
+        assert!(error.ends_with("a.csv: the row at byte 8 has 1 fields instead of 2"), "{error}");
     }
 }
 
 #[test]
-fn lines_that_end_in_quotes_are_told() {
+fn line_ends_inside_quotes_are_reported() {
     let folder = folder(&[
         ("row.csv", b"id,name\n1,\"my\nname\"\n"),
         ("header.csv", b"\"my\nname\"\n1\n"),
@@ -251,24 +251,24 @@ fn lines_that_end_in_quotes_are_told() {
     ]);
     let found = |name| find(folder.path(), name, &Hints::default());
     let row = found("row.csv").expect_err("a quote");
-    assert!(row.contains("the row at byte 8 has a quote that does not end in its line"), "{row}");
+    assert!(row.contains("the row at byte 8 has a quote that is not closed in its line"), "{row}");
     let header = found("header.csv").expect_err("a quote");
-    assert!(header.contains("its first line has a quote that does not end"), "{header}");
+    assert!(header.contains("its first line has a quote that is not closed"), "{header}");
     assert_eq!(kinds(&found("good.csv").expect("CSV"))[1], ("my \"n\"", Kind::Utf8));
 }
 
 #[test]
-fn files_with_other_delimiters_are_asked_apart() {
+fn files_with_other_delimiters_are_refused() {
     let folder = folder(&[("a.csv", b"id\n1\n"), ("b.tsv", b"id\n2\n"), ("c.tsv", b"id\n3\n")]);
     let error = find(folder.path(), "[ab].*sv", &Hints::default()).expect_err("two delimiters");
-    assert!(error.contains("b.tsv: its columns, its header or its delimiter"), "{error}");
+    assert!(error.contains("b.tsv: its columns, header or delimiter"), "{error}");
     assert!(find(folder.path(), "*.tsv", &Hints::default()).is_ok());
     let hints = Hints { delimiter: Some(b';'), ..Hints::default() };
     assert_eq!(find(folder.path(), "*sv", &hints).expect("one delimiter").files.len(), 3);
 }
 
 #[test]
-fn what_only_csv_has_is_refused_elsewhere() {
+fn csv_options_are_refused_for_other_formats() {
     let array = npy("'<f4'", "(3,)", &[0; 12]);
     let folder = folder(&[("a.npy", &array), ("b.bin", &[0; 8]), ("c.arrow", b"")]);
     for (name, fields) in [("a.npy", None), ("b.bin", Some("id u64")), ("c.arrow", None)] {
@@ -283,7 +283,7 @@ fn what_only_csv_has_is_refused_elsewhere() {
 }
 
 #[test]
-fn what_is_appended_is_there_in_the_next_query() {
+fn appended_rows_are_in_the_next_query() {
     let array = npy("'<f4'", "(3,)", &[0; 12]);
     let folder = folder(&[("a.csv", b"a\n12"), ("r.bin", &[0; 16]), ("x.npy", &array)]);
     let append = |name: &str, bytes: &[u8]| {
@@ -324,7 +324,7 @@ fn csv_of_carriage_returns_is_refused() {
     ]);
     for name in ["a.csv", "long.csv", "mixed.csv", "twice.csv"] {
         let refusal = find(folder.path(), name, &Hints::default()).expect_err("refused");
-        assert!(refusal.contains("a carriage return within"), "{name}: {refusal}");
+        assert!(refusal.contains("contains a carriage return"), "{name}: {refusal}");
     }
     for name in ["good.csv", "names.csv"] {
         assert!(find(folder.path(), name, &Hints::default()).is_ok(), "{name}");
@@ -332,19 +332,19 @@ fn csv_of_carriage_returns_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_not_waited_for() {
+fn pipes_are_refused_without_waiting() {
     let folder = folder(&[]);
     let pipe = folder.path().join("pipe.csv");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo starts").success());
     let error = find(folder.path(), "pipe.csv", &Hints::default()).expect_err("a pipe");
-    assert!(error.contains("no regular file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
 }
 
 #[test]
-fn other_formats_are_refused_with_what_to_do() {
+fn other_formats_are_refused_with_advice() {
     let folder = folder(&[("a.parquet", b"PAR1"), ("b.csv.gz", b"")]);
     let found = |name| find(folder.path(), name, &Hints::default()).expect_err("refused");
-    assert!(found("a.parquet").contains("ask it by DuckDB"));
+    assert!(found("a.parquet").contains("query it with DuckDB"));
     assert!(found("b.csv.gz").contains("decompress it first"));
 }

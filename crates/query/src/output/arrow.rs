@@ -17,25 +17,25 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use std::io::Write;
 use std::sync::Arc;
 
-/// Decimal digits of sums that have no room in 64 bits.
+/// Decimal digits of sums that do not fit into 64 bits.
 const SUM_DIGITS: u8 = 38;
-/// What has room in so many.
+/// The largest number with this many digits.
 const SUM_MAX: u128 = 99_999_999_999_999_999_999_999_999_999_999_999_999;
 
-/// Bytes of text that a column of Arrow's utf8 has room for: offsets have 31 bits.
+/// Maximum bytes of text in an Arrow utf8 column: offsets have 31 bits.
 const TEXTS_MAX_BYTES: usize = i32::MAX as usize;
-/// Bytes of text in a batch of a file: far less, because it is in memory twice.
+/// Maximum bytes of text in a batch of a file: much less, because a batch is in memory twice.
 const BATCH_TEXTS_BYTES: usize = 256 << 20;
 
-/// So much of an answer that comes bit by bit is kept in memory, to find out whether its integers fit into 64 bits.
+/// Maximum bytes of a streamed answer that are kept in memory to find out whether its integers fit into 64 bits.
 const KEPT_MAX_BYTES: usize = 64 << 20;
 
-/// Arrow's types of an answer. Sums of integers have 64 bits if all of `table` fit, else 38 decimal digits.
+/// The Arrow types of an answer. Sums of integers have 64 bits if all in `table` fit, else 38 decimal digits.
 pub fn schema(names: &[&str], table: &Table) -> Schema {
     schema_of(names, table, &[])
 }
 
-/// The same of an answer of which more is to come, where some columns may have integers that do not fit.
+/// The same for a streamed answer, of which only a part is known: columns in `wide` may have integers that do not fit.
 fn schema_of(names: &[&str], table: &Table, wide: &[bool]) -> Schema {
     let fields = names.iter().zip(&table.kinds).enumerate().map(|(at, (name, kind))| {
         let data_type = match kind {
@@ -76,10 +76,10 @@ fn data_type(kind: Kind) -> DataType {
     }
 }
 
-/// The rows of a table as a batch.
+/// Converts the rows of a table to a batch.
 ///
 /// # Errors
-/// A value has no room in the type of its column, or the texts of a column have none together.
+/// A value does not fit into the type of its column, or the texts of a column do not fit together.
 pub fn batch(schema: &Arc<Schema>, table: &Table) -> Result<RecordBatch, OutputError> {
     batch_of(schema, &table.rows)
 }
@@ -158,7 +158,7 @@ fn text_bytes(value: &Value) -> usize {
     if let Value::Text(text) = value { text.len() } else { 0 }
 }
 
-/// Whether the texts of a column have room in one batch.
+/// Checks that the texts of a column fit into one batch.
 pub(super) fn check_texts(
     field: &Field,
     at: usize,
@@ -172,7 +172,7 @@ pub(super) fn check_texts(
     Ok(())
 }
 
-/// Rows in pieces, whose texts have at most so many bytes if it is more than one row.
+/// Cuts rows into pieces whose texts have at most `most` bytes, or of one row.
 fn pieces(mut rows: &[Vec<Value>], most: usize) -> impl Iterator<Item = &[Vec<Value>]> {
     std::iter::from_fn(move || {
         let mut bytes = 0_usize;
@@ -234,15 +234,15 @@ fn numbers<T: ArrowPrimitiveType>(
     Ok(Arc::new(builder.finish()))
 }
 
-/// Writes a file; its columns are those of the first table.
+/// Writes an Arrow file; its columns are those of the first table.
 pub(super) struct Arrow<W: Write> {
     names: Vec<String>,
     state: State<W>,
-    /// Bytes of text in a batch.
+    /// Maximum bytes of text in a batch.
     texts_max_bytes: usize,
-    /// Columns that may have integers beyond 64 bits in what is still to come.
+    /// Columns that may have integers beyond 64 bits in later rows.
     wide: Vec<bool>,
-    /// What has come while it is not known whether they have, and its size in memory.
+    /// The rows so far, while it is not known whether they do, and their size in memory.
     kept: Option<Table>,
     kept_bytes: usize,
     kept_max_bytes: usize,
@@ -258,15 +258,15 @@ impl<W: Write> Arrow<W> {
         Self::with(names, out, BATCH_TEXTS_BYTES)
     }
 
-    /// Writes batches that have at most so many bytes of text.
+    /// Writes batches with at most this many bytes of text.
     pub(super) fn with(names: Vec<String>, out: W, texts_max_bytes: usize) -> Self {
         let state = State::Waiting(Some(out));
         let (wide, kept, kept_bytes, kept_max_bytes) = (Vec::new(), None, 0, KEPT_MAX_BYTES);
         Self { names, state, texts_max_bytes, wide, kept, kept_bytes, kept_max_bytes }
     }
 
-    /// The answer comes bit by bit, and these columns may have integers beyond 64 bits. If there are some, so many
-    /// bytes of it are kept until they are written.
+    /// The answer is streamed, and these columns may have integers beyond 64 bits. If there are such columns, rows of
+    /// up to this many bytes are kept before any are written.
     pub(super) fn stream(self, wide: Vec<bool>, kept_max_bytes: Option<usize>) -> Self {
         let kept_max_bytes = kept_max_bytes.unwrap_or(self.kept_max_bytes);
         Self { wide, kept_max_bytes, ..self }
@@ -328,7 +328,7 @@ impl<W: Write> Arrow<W> {
     }
 }
 
-/// What a row takes in memory.
+/// Size of a row in memory.
 fn row_bytes(row: &[Value]) -> usize {
     size_of_val(row) + row.iter().map(text_bytes).sum::<usize>()
 }

@@ -1,17 +1,17 @@
-//! Why answers cannot be written.
+//! The reasons why answers cannot be written.
 
 use arrow_schema::ArrowError;
 use std::io;
 
-/// Why an answer cannot be written.
+/// The reason why an answer cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The file or the pipe.
+    /// The file or the pipe failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// An integer is too large for its column in Arrow.
     #[error(
-        "{column} has the value {value}, which its Arrow type {kind} has no room for; write CSV or JSON"
+        "{column} has the value {value}, which does not fit its Arrow type {kind}; write CSV or JSON"
     )]
     TooLarge {
         /// The column.
@@ -21,20 +21,20 @@ pub enum OutputError {
         /// The type.
         kind: String,
     },
-    /// The texts of a column are too long together for one batch of Arrow.
+    /// The texts of a column together are too long for one Arrow batch.
     #[error(
-        "{column} has {bytes} bytes of text, and Arrow's utf8 has room for {most} in one batch: ask for fewer rows, or \
-         for parts of the files"
+        "{column} has {bytes} bytes of text, but Arrow's utf8 can hold {most} in one batch: ask for fewer rows, or for \
+         parts of the files"
     )]
     TooMuchText {
         /// The column.
         column: String,
         /// Bytes of all its texts.
         bytes: usize,
-        /// Bytes that there is room for.
+        /// Bytes that fit.
         most: usize,
     },
-    /// Arrow's own refusal.
+    /// An error of Arrow.
     #[error(transparent)]
     Arrow(ArrowError),
 }

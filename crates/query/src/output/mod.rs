@@ -1,4 +1,4 @@
-//! Answers as a table for people, as CSV, JSON, or an Arrow file.
+//! Writes answers as a table for people, as CSV, JSON, or an Arrow file.
 
 mod arrow;
 mod error;
@@ -12,20 +12,20 @@ pub use arrow::{batch, schema};
 pub use error::OutputError;
 pub use text::harmless;
 
-/// How answers are written.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Columns that are aligned, with a line of names. What could change a terminal is escaped.
+    /// Aligned columns, with a line of names. Characters that could control a terminal are escaped.
     Table,
-    /// Comma-separated values with a header line; what is missing is empty, and in quotes if it is all of a line.
+    /// Comma-separated values with a header line. A missing value is empty; in quotes if it is alone in its line.
     Csv,
-    /// An array of objects, one a line; NaN and infinities are text. A name that is there before gets a number.
+    /// An array of objects, one a line; NaN and infinities are text. A repeated name gets a number.
     Json,
     /// An Arrow IPC file, uncompressed.
     Arrow,
 }
 
-/// Writes an answer, of which rows may come bit by bit.
+/// Writes an answer, whose rows may come in several tables.
 pub struct Output<W: Write> {
     writer: Writer<W>,
     rows: u64,
@@ -51,9 +51,8 @@ impl<W: Write> Output<W> {
         Self { writer, rows: 0 }
     }
 
-    /// The answer comes bit by bit, and these columns may have integers beyond 64 bits. In Arrow, whose types are at
-    /// the beginning, some of it is then kept before it is written, and an answer of which that is not all gets 38
-    /// digits for them.
+    /// The answer is streamed, and these columns may have integers beyond 64 bits. In Arrow, whose types come first,
+    /// rows are then kept before any are written. If the answer is longer than that, these columns get 38 digits.
     #[must_use]
     pub fn stream(self, wide_integers: Vec<bool>) -> Self {
         let writer = match self.writer {
@@ -63,7 +62,7 @@ impl<W: Write> Output<W> {
         Self { writer, ..self }
     }
 
-    /// Writes rows. It must be called at least once, if only to tell what the columns are.
+    /// Writes rows. Must be called at least once, if only to define the columns.
     ///
     /// # Errors
     /// [`OutputError`].
@@ -78,7 +77,7 @@ impl<W: Write> Output<W> {
         Ok(())
     }
 
-    /// Ends the answer, and tells how many rows it has.
+    /// Completes the answer, and returns its number of rows.
     ///
     /// # Errors
     /// [`OutputError`].

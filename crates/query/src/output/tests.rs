@@ -120,7 +120,7 @@ fn sums_beyond_64_bits_are_decimal_and_never_cut() {
     assert_eq!(batches[0].column(3).as_primitive::<Decimal128Type>().value(0), large);
     let mut output = Output::new(Style::Arrow, &NAMES, Vec::new());
     output.write(&table(1)).expect("written");
-    let refused = output.write(&table(large)).expect_err("no room");
+    let refused = output.write(&table(large)).expect_err("does not fit");
     assert!(matches!(refused, OutputError::TooLarge { value, .. } if value == large), "{refused}");
 }
 
@@ -129,7 +129,7 @@ fn much_text_is_several_batches() {
     let table = table(-7);
     let rows = table.rows.iter().cycle().take(9).cloned().collect();
     let many = Table { rows, ..table };
-    // Every other text has 9 bytes, and those between none.
+    // Every other text has 9 bytes; those between are empty.
     for (most, sizes) in [(1 << 20, &[9][..]), (18, &[4, 4, 1]), (3, &[1, 1, 1, 1, 1, 1, 1, 1, 1])]
     {
         let mut bytes = Vec::new();
@@ -150,11 +150,12 @@ fn much_text_is_several_batches() {
     }
     let field = Field::new("vendor", DataType::Utf8, true);
     assert!(check_texts(&field, 1, &many.rows, 45).is_ok());
-    let refused = check_texts(&field, 1, &many.rows, 44).expect_err("no room");
+    let refused = check_texts(&field, 1, &many.rows, 44).expect_err("does not fit");
     assert!(matches!(refused, OutputError::TooMuchText { bytes: 45, .. }), "{refused}");
 }
 
-/// The types of a column of integers that comes in these parts, of which so many bytes are kept.
+/// The type and values of a streamed column of integers that comes in these parts, of which this
+/// many bytes are kept.
 fn streamed(parts: &[&[i128]], is_wide: bool, kept_max_bytes: usize) -> (DataType, Vec<i128>) {
     let mut bytes = Vec::new();
     let mut arrow =
@@ -182,7 +183,7 @@ fn streamed(parts: &[&[i128]], is_wide: bool, kept_max_bytes: usize) -> (DataTyp
     (data_type, found)
 }
 
-/// Also if only the last part has some that do not fit.
+/// Even if only the last part has some that do not fit.
 #[test]
 fn integers_of_streams_have_room_in_their_type() {
     let (small, large) = ([1_i128, 2], [i128::from(i64::MAX) + 1]);
@@ -192,7 +193,7 @@ fn integers_of_streams_have_room_in_their_type() {
         (&[&small[..], &large, &[]][..], true, 1 << 20, &decimal),
         (&[&small[..], &small, &[]], true, 1 << 20, &DataType::Int64),
         (&[&small[..], &small, &[]], false, 0, &DataType::Int64),
-        // More than is kept: nobody knows what comes.
+        // More than is kept: later values are not known.
         (&[&small[..], &small, &large], true, 0, &decimal),
         (&[&small[..], &small, &small], true, 100, &decimal),
         (&[&[][..]], true, 0, &DataType::Int64),

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-/// So many rows decide how wide columns are; further ones follow as they come.
+/// Number of rows that determine the widths of columns; later rows are not aligned.
 const ALIGNED_ROWS: usize = 1000;
 
 fn is_text(kind: &AnswerKind) -> bool {
     matches!(kind, AnswerKind::Same(Kind::Utf8) | AnswerKind::Arrow(DataType::LargeUtf8))
 }
 
-/// A date or a time, or a moment; None for all other values.
+/// Formats a date or a time; None for all other values.
 fn time(value: &Value, kind: &AnswerKind) -> Option<String> {
     match (value, kind) {
         (Value::Int(value), AnswerKind::Arrow(data_type)) => time::text(*value, data_type),
@@ -22,7 +22,7 @@ fn time(value: &Value, kind: &AnswerKind) -> Option<String> {
     }
 }
 
-/// A number as it is read back without loss; None for what is missing and for text.
+/// Formats a number so that it can be read back without loss; None for missing values and for text.
 fn number(value: &Value, kind: &AnswerKind) -> Option<String> {
     match value {
         Value::Null | Value::Text(_) => None,
@@ -37,7 +37,7 @@ fn number(value: &Value, kind: &AnswerKind) -> Option<String> {
     }
 }
 
-/// Text without what could change a terminal or end the line.
+/// Text without characters that could control a terminal or end the line.
 #[must_use]
 pub fn harmless(text: &str) -> Cow<'_, str> {
     if text.chars().any(char::is_control) {
@@ -54,7 +54,7 @@ pub(super) struct Aligned<W> {
     out: W,
     names: Vec<String>,
     kinds: Vec<AnswerKind>,
-    /// Of the columns, once the first rows are written.
+    /// Widths of the columns, once the first rows are written.
     widths: Option<Vec<usize>>,
     waiting: Vec<Vec<String>>,
 }
@@ -147,7 +147,7 @@ impl<W: Write> Csv<W> {
             }
             line.push_str(&cell);
         }
-        // An empty line is no row to who reads it.
+        // Readers ignore empty lines.
         if line.is_empty() {
             line.push_str("\"\"");
         }
@@ -181,7 +181,7 @@ impl<W: Write> Csv<W> {
     }
 }
 
-/// Text of CSV. The empty text has quotes, so that it is not taken for a missing value.
+/// Formats text for CSV. Empty text has quotes, so that it differs from a missing value.
 fn quoted(text: &str) -> Cow<'_, str> {
     if text.is_empty() || text.contains([',', '"', '\n', '\r']) {
         return Cow::Owned(format!("\"{}\"", text.replace('"', "\"\"")));
@@ -191,7 +191,7 @@ fn quoted(text: &str) -> Cow<'_, str> {
 
 pub(super) struct Json<W> {
     out: W,
-    /// The names, each as JSON.
+    /// The names in JSON.
     names: Vec<String>,
     has_begun: bool,
 }
@@ -238,7 +238,7 @@ impl<W: Write> Json<W> {
     }
 }
 
-/// The names, with a number behind each that is there before: an object has a key once.
+/// The names; a name that occurs before gets a number, because an object must not repeat a key.
 fn distinct(names: &[String]) -> Vec<String> {
     let mut taken: HashSet<String> = names.iter().cloned().collect();
     let mut met = HashSet::new();

@@ -3,8 +3,8 @@
 use arrow_array::temporal_conversions as convert;
 use arrow_schema::{DataType, TimeUnit};
 
-/// A date, a time of the day, or a moment, in UTC with a Z if the type has a zone. None for other types, and for
-/// what no calendar has.
+/// A date, a time of day, or a timestamp, in UTC, with a Z if the type has a time zone. None for other types, and for
+/// values outside of the calendar.
 pub(super) fn text(value: i128, data_type: &DataType) -> Option<String> {
     let wide = i64::try_from(value).ok()?;
     let narrow = i32::try_from(value);

@@ -1,4 +1,4 @@
-//! Aggregate functions by their names in SQL.
+//! SQL aggregate functions.
 
 use super::error::{SqlError, USE_AN_ENGINE};
 use crate::plan::Measure;
@@ -6,11 +6,11 @@ use sqlparser::ast::{
     DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
 };
 
-/// What there is, for messages.
+/// The supported functions, for messages.
 const KNOWN: &str = "aggregates are count, sum, min, max, avg, var_pop, var_samp, stddev_pop and stddev_samp; \
      conditions are starts_with and isnan";
 
-/// The arguments of a call that has no more than arguments.
+/// The arguments of a call that has only plain arguments.
 pub(super) fn arguments(function: &Function) -> Result<Vec<&FunctionArgExpr>, SqlError> {
     let refuse = |what: &str| Err(SqlError::unsupported(what, USE_AN_ENGINE));
     if function.over.is_some() {
@@ -31,7 +31,7 @@ pub(super) fn arguments(function: &Function) -> Result<Vec<&FunctionArgExpr>, Sq
     if list.duplicate_treatment == Some(DuplicateTreatment::Distinct) {
         return Err(SqlError::unsupported(
             function,
-            "SELECT DISTINCT, or GROUP BY it and count the rows of the answer",
+            "use SELECT DISTINCT or GROUP BY, and count the rows of the answer",
         ));
     }
     if !list.clauses.is_empty() || !matches!(function.parameters, FunctionArguments::None) {
@@ -45,10 +45,10 @@ pub(super) fn arguments(function: &Function) -> Result<Vec<&FunctionArgExpr>, Sq
     Ok(found)
 }
 
-/// An aggregate of an expression; None of it is `count(*)`.
+/// An aggregate of an expression; None for `count(*)`.
 pub(super) type Aggregated<'a> = (Measure, Option<&'a Expr>);
 
-/// Reads a call; None if the function has no name that is one of an aggregate.
+/// Parses a call; None if the function is not an aggregate.
 pub(super) fn aggregate(function: &Function) -> Result<Option<Aggregated<'_>>, SqlError> {
     let name = function.name.to_string().to_ascii_lowercase();
     let measure = match name.as_str() {
@@ -70,7 +70,7 @@ pub(super) fn aggregate(function: &Function) -> Result<Option<Aggregated<'_>>, S
     }
 }
 
-/// A function that there is not.
+/// The error for an unknown function.
 pub(super) fn unknown(function: &Function) -> SqlError {
     SqlError::unsupported(format!("the function {}", function.name), KNOWN)
 }

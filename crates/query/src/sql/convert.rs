@@ -25,7 +25,7 @@ pub(super) fn cast(of: Typed, expr: &Expr, to: &DataType) -> Result<Typed, SqlEr
             Ok(Typed::new(Scalar::Convert(conversion, Box::new(of.scalar)), kind))
         }
         (other, _) => Err(SqlError::Meaning(format!(
-            "{} is {}, and numbers are cast",
+            "{} is {}, but only numbers can be cast",
             quoted(expr),
             other.name()
         ))),
@@ -38,11 +38,11 @@ fn clock_of(of: &Typed, expr: &Expr) -> Result<Clock, SqlError> {
     match of.of {
         Type::Time(clock) if !clock.is_local() => Ok(clock),
         Type::Time(_) => Err(SqlError::unsupported(
-            format!("a part of {}, whose time zone is not UTC", quoted(expr)),
-            "write it as a timestamp of UTC",
+            format!("a part of {}, which has a time zone other than UTC", quoted(expr)),
+            "write it as a UTC timestamp",
         )),
         other => Err(SqlError::Meaning(format!(
-            "{} is {}, and only dates and times have such parts",
+            "{} is {}, but only dates and times have such parts",
             quoted(expr),
             other.name()
         ))),
@@ -51,10 +51,10 @@ fn clock_of(of: &Typed, expr: &Expr) -> Result<Clock, SqlError> {
 
 fn part(name: &str, clock: Clock, expr: &Expr) -> Result<TimePart, SqlError> {
     let part = TimePart::named(name).ok_or_else(|| {
-        SqlError::unsupported(format!("{} of a time", quoted(name)), format!("there are {PARTS}"))
+        SqlError::unsupported(format!("{} of a time", quoted(name)), format!("write {PARTS}"))
     })?;
     if clock.is_of_day() && !part.is_of_day() {
-        let what = format!("{} is a time of the day and has no {}", quoted(expr), part.name());
+        let what = format!("{} is a time of day and has no {}", quoted(expr), part.name());
         return Err(SqlError::Meaning(what));
     }
     Ok(part)
@@ -80,7 +80,7 @@ pub(super) fn beginning(name: &str, of: Typed, expr: &Expr) -> Result<Typed, Sql
     Ok(Typed::new(Scalar::Convert(conversion, Box::new(of.scalar)), Type::Time(clock)))
 }
 
-/// A call of a function of times: its name, the part, and what it is of.
+/// Parses a call of a date or time function: its name, the part, and its argument.
 pub(super) fn times(function: &Function) -> Result<Option<(&'static str, &str, &Expr)>, SqlError> {
     let name = match &*function.name.to_string().to_ascii_lowercase() {
         "date_trunc" => "date_trunc",
@@ -92,10 +92,10 @@ pub(super) fn times(function: &Function) -> Result<Option<(&'static str, &str, &
             match &part.value {
                 Literal::SingleQuotedString(part) => Ok(Some((name, part, of))),
                 _ => {
-                    Err(SqlError::Meaning(format!("write {name}('PART', TIME): there are {PARTS}")))
+                    Err(SqlError::Meaning(format!("write {name}('PART', TIME); parts are {PARTS}")))
                 }
             }
         }
-        _ => Err(SqlError::Meaning(format!("write {name}('PART', TIME): there are {PARTS}"))),
+        _ => Err(SqlError::Meaning(format!("write {name}('PART', TIME); parts are {PARTS}"))),
     }
 }

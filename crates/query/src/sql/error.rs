@@ -1,31 +1,31 @@
-//! What is wrong with a statement.
+//! Errors of statements.
 
 use crate::names::shortened;
 
-/// What to do with SQL that is not supported.
+/// Advice for unsupported SQL.
 pub(super) const USE_AN_ENGINE: &str =
     "filter and reduce here, and do the rest in an engine such as DuckDB over the answer (--arrow)";
 
-/// Why a statement is refused, with what to do.
+/// The reason why a statement is refused, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SqlError {
-    /// It is no SQL.
+    /// It is not SQL.
     #[error("not understood as SQL: {0}")]
     Syntax(String),
     /// It is SQL that is not supported.
     #[error("{what} is not supported: {instead}")]
     Unsupported {
-        /// Which part.
+        /// The unsupported part.
         what: String,
-        /// What to do in its place.
+        /// Advice.
         instead: String,
     },
     /// A column that the files do not have.
     #[error("there is no column {name}; the columns are {known}")]
     Column {
-        /// How it was called.
+        /// The name in the statement.
         name: String,
-        /// Those that there are.
+        /// The columns that exist.
         known: String,
     },
     /// Its parts do not fit together.
@@ -39,7 +39,7 @@ impl SqlError {
     }
 }
 
-/// A part of a statement for a message, cut if it is long.
+/// A part of a statement for a message, truncated if it is long.
 pub(super) fn quoted(part: impl ToString) -> String {
     shortened(&part.to_string())
 }

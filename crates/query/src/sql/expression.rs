@@ -1,4 +1,4 @@
-//! Expressions and conditions of SQL as those of a plan.
+//! Compiles SQL expressions and conditions to those of a plan.
 
 use super::aggregate::{aggregate, arguments, unknown};
 use super::convert::{beginning, cast, part_of, times};
@@ -14,12 +14,12 @@ use sqlparser::ast::{
     Value as Literal,
 };
 
-/// How deep expressions may be nested.
+/// Maximum nesting of expressions.
 pub(super) const DEPTH_MAX: u32 = 200;
 
-/// What names and aggregates stand for.
+/// Resolves names and aggregates.
 pub(super) trait Names {
-    /// What an expression as a whole stands for; None if that follows from its parts.
+    /// The meaning of an expression as a whole; None if it follows from its parts.
     fn resolve(&mut self, expr: &Expr) -> Result<Option<Typed>, SqlError>;
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Rows<'a> {
     pub(super) schema: &'a Schema,
     pub(super) format: &'a Format,
     pub(super) table_name: Option<&'a str>,
-    /// Those of the columns that are there, from the first one to behind the last one.
+    /// The range of available columns, end exclusive.
     pub(super) columns: (usize, usize),
 }
 
@@ -40,7 +40,7 @@ impl Rows<'_> {
         Typed::new(Scalar::Column(index), Type::of(&kind))
     }
 
-    /// The columns that cannot be asked for.
+    /// The columns that cannot be queried.
     pub(super) fn others(&self) -> &[OtherColumn] {
         match self.format {
             Format::Columns { others, .. } => others,
@@ -77,13 +77,13 @@ impl Names for Rows<'_> {
                 }
                 _ => Err(SqlError::unsupported(
                     expr,
-                    "name columns alone; those with dots in their names in double quotes",
+                    "write the column name only, in double quotes if it contains dots",
                 )),
             },
             Expr::Function(function) if aggregate(function)?.is_some() => {
                 Err(SqlError::Meaning(format!(
-                    "{} stands where single rows count: aggregates may stand after SELECT, HAVING and ORDER BY, \
-                     and not inside each other",
+                    "{} is not allowed here: aggregates are allowed after SELECT, HAVING and ORDER BY, \
+                     but not inside each other",
                     quoted(function)
                 )))
             }
@@ -92,12 +92,12 @@ impl Names for Rows<'_> {
     }
 }
 
-/// An expression that has a value.
+/// Compiles an expression that has a value.
 pub(super) fn scalar(names: &mut dyn Names, expr: &Expr) -> Result<Typed, SqlError> {
     scalar_below(names, expr, DEPTH_MAX)
 }
 
-/// A condition.
+/// Compiles a condition.
 pub(super) fn predicate(names: &mut dyn Names, expr: &Expr) -> Result<Predicate, SqlError> {
     predicate_below(names, expr, DEPTH_MAX)
 }
@@ -116,7 +116,7 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
     match expr {
         Expr::Nested(inner) => scalar_below(names, inner, left),
         Expr::Value(value) => literal(&value.value),
-        // It is read when it meets what counts time, in the units of that.
+        // The text is parsed when its counterpart is known, in the units of that.
         Expr::TypedString(typed)
             if matches!(typed.data_type, DataType::Date | DataType::Timestamp(..)) =>
         {
@@ -156,7 +156,7 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
     }
 }
 
-/// The refusal of an expression that is neither a value nor a condition here.
+/// The error for an expression that is neither a value nor a condition here.
 fn refused(expr: &Expr) -> SqlError {
     let (what, instead) = match expr {
         Expr::Case { .. } => ("CASE", USE_AN_ENGINE),
@@ -171,7 +171,7 @@ fn refused(expr: &Expr) -> SqlError {
         Expr::IsDistinctFrom(..) | Expr::IsNotDistinctFrom(..) => {
             ("IS DISTINCT FROM", "write = or <>, and IS NULL")
         }
-        Expr::Interval(_) => ("INTERVAL", "write the time itself, as it stands in the files"),
+        Expr::Interval(_) => ("INTERVAL", "write the time itself, as it is in the files"),
         other => return SqlError::unsupported(other, USE_AN_ENGINE),
     };
     SqlError::unsupported(what, instead)
@@ -182,7 +182,7 @@ fn literal(value: &Literal) -> Result<Typed, SqlError> {
         Literal::Number(digits, _) => match (digits.parse::<i128>(), digits.parse::<f64>()) {
             (Ok(integer), _) => (Value::Int(integer), Type::Int),
             (_, Ok(number)) => (Value::Float(number), Type::Float),
-            _ => return Err(SqlError::Meaning(format!("{} is no number", quoted(digits)))),
+            _ => return Err(SqlError::Meaning(format!("{} is not a number", quoted(digits)))),
         },
         Literal::SingleQuotedString(text) => (Value::Text(text.clone()), Type::Text),
         Literal::Null => (Value::Null, Type::Null),
@@ -231,7 +231,7 @@ fn comparison(op: &BinaryOperator) -> Option<Compare> {
 pub(super) fn number(typed: Typed, expr: &Expr) -> Result<Typed, SqlError> {
     match typed.of {
         Type::Text | Type::Time(_) | Type::Moment => Err(SqlError::Meaning(format!(
-            "{} is {}, and a number is needed",
+            "{} is {}, but a number is needed",
             quoted(expr),
             typed.of.name()
         ))),
@@ -239,8 +239,8 @@ pub(super) fn number(typed: Typed, expr: &Expr) -> Result<Typed, SqlError> {
     }
 }
 
-/// Makes text of a date or a time that is compared with text. Bytes compare as times do only at the beginning of a
-/// day: what is later on it is longer.
+/// Converts a date or time that is compared with text to text. Bytes compare as times do only at the beginning of a
+/// day: a later time of the day is a longer text.
 fn become_text(
     moment: &mut Typed,
     compare: Compare,
@@ -255,8 +255,8 @@ fn become_text(
         Scalar::Literal(Value::Text(written)) if is_day(written) => {}
         _ => {
             return Err(SqlError::Meaning(format!(
-                "{} is text, and {} no day such as DATE '2020-09-14': write the text as it stands in the files, in \
-                 quotes alone",
+                "{} is text, and {} is not a day such as DATE '2020-09-14': write the text as it is in the files, in \
+                 quotes only",
                 quoted(text),
                 quoted(expr)
             )));
@@ -264,8 +264,8 @@ fn become_text(
     }
     if !matches!(compare, Compare::AtLeast | Compare::Less) {
         return Err(SqlError::Meaning(format!(
-            "{} is text: compare it with {} by >= or <, as in >= a day AND < the day after; or write the text as it \
-             stands in the files, in quotes alone",
+            "{} is text: compare it with {} by >= or <, as in >= a day AND < the day after; or write the text as it is \
+             in the files, in quotes only",
             quoted(text),
             quoted(expr)
         )));
@@ -274,7 +274,7 @@ fn become_text(
     Ok(())
 }
 
-/// Sees to it that two values can be compared: text beside a time is one.
+/// Makes two values comparable: text compared with a time becomes a time.
 fn align(
     first: (&mut Typed, &Expr),
     compare: Compare,
@@ -319,8 +319,8 @@ fn align(
         )));
     }
     let hint = match times {
-        1 => "dates and times compare with text, such as '2020-09-14'",
-        _ => "text stands in single quotes, numbers in none",
+        1 => "compare dates and times with text, such as '2020-09-14'",
+        _ => "write text in single quotes, and numbers without",
     };
     Err(SqlError::Meaning(format!(
         "{} is {} and {} is {}: they cannot be compared; {hint}",
@@ -386,14 +386,14 @@ fn predicate_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Pred
         }
         Expr::Function(function) => test(names, function, left),
         other => {
-            // What is wrong inside is told first.
+            // Errors inside the expression are reported first.
             let typed = scalar_below(names, other, left)?;
             if typed.of == Type::Bool {
                 let is_true = Scalar::Literal(Value::Int(1));
                 return Ok(Predicate::Compare(Compare::Equal, typed.scalar, is_true));
             }
             let what = quoted(other);
-            Err(SqlError::Meaning(format!("{what} is no condition: compare it with something")))
+            Err(SqlError::Meaning(format!("{what} is not a condition: compare it with a value")))
         }
     }
 }
@@ -455,7 +455,7 @@ fn like(
     if prefix.unwrap_or(&pattern).contains(['%', '_']) {
         return Err(SqlError::unsupported(
             format!("LIKE '{}'", quoted(&pattern)),
-            "a pattern may end in % and have no other; filter by the rest in an engine",
+            "a pattern can only have one %, at its end; apply the rest of the filter in an engine",
         ));
     }
     Ok(match prefix {
@@ -469,14 +469,14 @@ fn text(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Scalar, SqlErro
     match typed.of {
         Type::Text | Type::Null => Ok(typed.scalar),
         _ => Err(SqlError::Meaning(format!(
-            "{} is {}, and text is needed",
+            "{} is {}, but text is needed",
             quoted(expr),
             typed.of.name()
         ))),
     }
 }
 
-/// A function that is true or false.
+/// Compiles a function that is a condition.
 fn test(names: &mut dyn Names, function: &Function, left: u32) -> Result<Predicate, SqlError> {
     let name = function.name.to_string().to_ascii_lowercase();
     match (&*name, &arguments(function)?[..]) {
@@ -498,7 +498,7 @@ fn test(names: &mut dyn Names, function: &Function, left: u32) -> Result<Predica
         _ if aggregate(function)?.is_some() => {
             names.resolve(&Expr::Function(function.clone()))?;
             Err(SqlError::Meaning(format!(
-                "{} is no condition: compare it with something",
+                "{} is not a condition: compare it with a value",
                 quoted(function)
             )))
         }

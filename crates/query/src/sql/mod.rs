@@ -1,9 +1,9 @@
-//! SQL: one SELECT over files, as a plan and what is done with its answer.
+//! SQL: compiles one SELECT over files to a plan and the processing of its answer.
 //!
-//! [`Statement::parse`] takes the text apart and says which files it is about. When their columns are known,
-//! [`Statement::bind`] makes a [`Question`] of it: a [`Plan`](crate::Plan), names, and what comes behind the
-//! plan, done on this machine: HAVING, ORDER BY, OFFSET, and arithmetic of aggregates. What SQL has and this
-//! has not is refused by its name, with what to do in its place; nothing is left out in silence.
+//! [`Statement::parse`] parses the text and finds the files that it is about. When their columns are known,
+//! [`Statement::bind`] makes a [`Question`]: a [`Plan`](crate::Plan), names, and the steps after the plan, which are
+//! done on this machine: HAVING, ORDER BY, OFFSET, and arithmetic of aggregates. Unsupported SQL is refused by name,
+//! with advice; nothing is ignored silently.
 
 mod aggregate;
 mod convert;

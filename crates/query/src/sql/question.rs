@@ -16,16 +16,16 @@ use crate::plan::{
 use sqlparser::ast::{Expr, FunctionArgExpr, Value as Literal};
 use std::cmp::Ordering;
 
-/// Most intervals of a histogram.
+/// Maximum number of intervals of a histogram.
 const BINS_MAX: i128 = 1 << 16;
 
-/// A plan, and what is done with its answer.
+/// A plan, and the processing of its answer.
 #[derive(Clone, Debug)]
 pub struct Question {
     plan: Plan,
-    /// Of the answer: each with its name, computed from a row of the plan's answer.
+    /// The columns of the answer: name and expression over a row of the plan's answer.
     columns: Vec<(String, Scalar)>,
-    /// Over rows of the plan's answer, as are the keys of `order`.
+    /// A condition over rows of the plan's answer; the keys of `order` are over these rows as well.
     having: Predicate,
     order: Vec<Order>,
     offset: u64,
@@ -39,7 +39,7 @@ struct Order {
     nulls_first: bool,
 }
 
-/// An item of the statement, with * spelled out.
+/// An item of the statement, with * expanded.
 struct Output<'a> {
     name: String,
     expr: OutputExpr<'a>,
@@ -50,7 +50,7 @@ enum OutputExpr<'a> {
     Expr(&'a Expr),
 }
 
-/// Names of an answer of groups: their keys, and aggregates, which are collected.
+/// Names of an answer of groups: their keys, and aggregates, which are collected here.
 struct Groups<'a> {
     rows: Rows<'a>,
     keys: Vec<Typed>,
@@ -93,7 +93,7 @@ impl Groups<'_> {
                 }
             }
         };
-        // As in count(1): each row has it.
+        // As in count(1): present in every row.
         if measure == Measure::Count
             && matches!(&of.scalar, Scalar::Literal(value) if *value != Value::Null)
         {
@@ -118,7 +118,7 @@ impl Groups<'_> {
     }
 }
 
-/// Whether aggregates occur in an expression. Those that are nested too deep are refused elsewhere.
+/// Whether an expression contains aggregates. Expressions nested too deeply are refused elsewhere.
 fn aggregates(expr: &Expr) -> bool {
     fn occur(expr: &Expr, left: u32) -> bool {
         let Some(left) = left.checked_sub(1) else { return false };
@@ -134,19 +134,19 @@ fn aggregates(expr: &Expr) -> bool {
 }
 
 impl Statement {
-    /// Makes a plan of it, over files with these columns.
+    /// Makes a plan for files with these columns.
     ///
     /// # Errors
-    /// What it names is not there, does not fit, or is not supported.
+    /// A name does not exist, types do not fit, or something is not supported.
     pub fn bind(&self, schema: &Schema, format: &Format) -> Result<Question, SqlError> {
         self.bind_with(schema, format, OwnStages::default())
     }
 
-    /// The same with stages of the user's own, read for this schema. WHERE is of the columns of files; if there is a
-    /// reduction, everything else is of those that it answers.
+    /// The same with the user's own stages, read for this schema. WHERE refers to the columns of files; if there is a
+    /// reduction, everything else refers to the columns that it answers.
     ///
     /// # Errors
-    /// As of [`bind`](Self::bind).
+    /// As for [`bind`](Self::bind).
     pub fn bind_with(
         &self,
         schema: &Schema,
@@ -223,7 +223,7 @@ impl Statement {
         outputs
     }
 
-    /// The output that a key of GROUP BY or ORDER BY names by its number, or by its name.
+    /// The output that a key of GROUP BY or ORDER BY refers to by its number, or by its name.
     fn named<'a>(
         by: &Expr,
         outputs: &'a [Output<'_>],
@@ -238,7 +238,7 @@ impl Statement {
                         at.ok_or_else(|| {
                             let count = outputs.len();
                             SqlError::Meaning(format!(
-                                "there is no column {digits}; there are {count}"
+                                "there is no column {digits}; the answer has {count}"
                             ))
                         })? - 1,
                     )
@@ -247,7 +247,7 @@ impl Statement {
             },
             Expr::Identifier(name) if by_name => {
                 let exact = outputs.iter().position(|output| output.name == name.value);
-                // As names of columns.
+                // Otherwise regardless of case, as for names of columns.
                 let mut alike = (0..outputs.len()).filter(|at| {
                     let known = &outputs[*at].name;
                     name.quote_style.is_none() && known.eq_ignore_ascii_case(&name.value)
@@ -274,9 +274,7 @@ impl Statement {
                 OutputExpr::Column(at) => {
                     let key = groups.keys.iter().position(|key| key.scalar == Scalar::Column(at));
                     Scalar::Column(key.ok_or_else(|| {
-                        SqlError::Meaning(
-                            "with GROUP BY, name the columns in place of *".to_owned(),
-                        )
+                        SqlError::Meaning("with GROUP BY, name the columns instead of *".to_owned())
                     })?)
                 }
             };
@@ -320,7 +318,7 @@ impl Statement {
             Grouping::By(keys) => {
                 let mut found = Vec::with_capacity(keys.len());
                 for key in keys {
-                    // A name is that of a column first, and then that of an output.
+                    // A name refers to a column first, and then to an output.
                     let is_column = matches!(key, Expr::Identifier(_)) && scalar(rows, key).is_ok();
                     found.push(match Self::named(key, outputs, !is_column)? {
                         Some((_, output)) => match output.expr {
@@ -366,7 +364,7 @@ impl Statement {
         let count = end.and_then(|end| u32::try_from(end).ok());
         let mut order = Vec::new();
         let reduction = match (&self.order[..], count) {
-            // No rows are in order.
+            // An answer without rows needs no order.
             ([], _) | (_, Some(0)) => Reduction::Rows { columns: answered, limit: end },
             ([key], Some(count)) if !key.nulls_first => {
                 let by = keys.remove(0);
@@ -385,7 +383,7 @@ impl Statement {
         Ok(Question { plan: plan(reduction), columns, having, order, offset, limit })
     }
 
-    /// `SELECT histogram(number, low, high, bins)`, if it is that.
+    /// Compiles `SELECT histogram(number, low, high, bins)`, if it is that.
     fn histogram(&self, mut rows: Rows<'_>) -> Result<Option<Reduction>, SqlError> {
         let [Item::One(item, alias)] = &self.items[..] else { return Ok(None) };
         let Expr::Function(function) = &**item else { return Ok(None) };
@@ -432,13 +430,13 @@ fn ordered(key: &OrderKey, by: Scalar) -> Order {
 }
 
 impl Question {
-    /// What is asked of the files.
+    /// The plan over the files.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Asks only of the rows that meet this as well.
+    /// Restricts the question to rows that also meet this.
     pub fn restrict(&mut self, filter: &Predicate) {
         let own = std::mem::replace(&mut self.plan.filter, Predicate::Constant(true));
         self.plan.filter = Predicate::And(vec![own, filter.clone()]);
@@ -450,14 +448,14 @@ impl Question {
         self.columns.iter().map(|(name, _)| &**name).collect()
     }
 
-    /// Whether the answer of each part of the files is part of the answer, in order: rows that need not
-    /// be sorted. Otherwise the answer is made of all parts together.
+    /// Whether the answers of the parts of the files, in order, together are the answer: rows that need not be sorted.
+    /// Otherwise the answer is computed from all parts together.
     #[must_use]
     pub fn streams(&self) -> bool {
         matches!(self.plan.reduction, Reduction::Rows { .. }) && self.order.is_empty()
     }
 
-    /// Of each column whether it has integers that may leave 64 bits.
+    /// For each column, whether it has integers that may exceed 64 bits.
     #[must_use]
     pub fn wide_integers(&self) -> Vec<bool> {
         let Reduction::Rows { columns, .. } = &self.plan.reduction else {
@@ -472,7 +470,7 @@ impl Question {
         self.columns.iter().map(of).collect()
     }
 
-    /// What is done on this machine with the answer of the plan, in words.
+    /// Describes the steps that are done on this machine with the answer of the plan.
     #[must_use]
     pub fn steps_behind(&self) -> Vec<String> {
         let mut steps = Vec::new();
@@ -495,25 +493,26 @@ impl Question {
         steps
     }
 
-    /// Begins with the answer.
+    /// Begins the answer.
     #[must_use]
     pub fn answers(&self) -> Answers<'_> {
         Answers { question: self, skip: self.offset, left: self.limit }
     }
 }
 
-/// Makes the answer of the plan's answers: of one, or of each part if they [stream](Question::streams).
+/// Computes the answer from the plan's answers: from one, or from one for each part if they
+/// [stream](Question::streams).
 #[derive(Debug)]
 pub struct Answers<'a> {
     question: &'a Question,
-    /// Rows that are still to be left out.
+    /// Rows still to be skipped.
     skip: u64,
-    /// Rows that may still come.
+    /// Rows that may still follow.
     left: Option<u64>,
 }
 
 impl Answers<'_> {
-    /// Whether all rows that are asked for have come.
+    /// Whether all requested rows have been returned.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.left == Some(0)
@@ -553,7 +552,7 @@ impl Answers<'_> {
 }
 
 impl Order {
-    /// Numbers and text in their order; behind them NaN, and missing values last, unless these come first.
+    /// Numbers and text in their order; behind them NaN, and missing values last, unless NULLS FIRST.
     fn compare(&self, a: &Value, b: &Value) -> Ordering {
         let rank = |value: &Value| match value {
             Value::Null if self.nulls_first => 0,
@@ -566,7 +565,7 @@ impl Order {
     }
 }
 
-/// What values computed from a row of the plan's answer are.
+/// The kind of values that are computed from a row of the plan's answer.
 fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
     match scalar {
         Scalar::Column(at) => kinds.get(*at).cloned().unwrap_or(AnswerKind::Float),

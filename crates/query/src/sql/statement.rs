@@ -1,4 +1,4 @@
-//! A statement taken apart. Clauses that are not supported are refused here.
+//! Parses a statement. Clauses that are not supported are refused here.
 
 use super::error::{SqlError, USE_AN_ENGINE, quoted};
 use sqlparser::ast::{
@@ -10,9 +10,9 @@ use sqlparser::dialect::DuckDbDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Token, Tokenizer};
 
-/// Longest statement, in bytes.
+/// Maximum length of a statement, in bytes.
 const TEXT_MAX_BYTES: usize = 1 << 20;
-/// Most names and operators of a statement, which the parser may nest as deep: a stack has room for these.
+/// Maximum number of names and operators of a statement. The parser may nest them as deeply; these fit onto a stack.
 const WORDS_MAX: usize = 4096;
 
 /// A column of the answer.
@@ -20,7 +20,7 @@ const WORDS_MAX: usize = 4096;
 pub(super) enum Item {
     /// All columns of the files.
     All,
-    /// An expression, with the name that it was given.
+    /// An expression, with its alias.
     One(Box<Expr>, Option<String>),
 }
 
@@ -35,9 +35,9 @@ pub(super) struct OrderKey {
 /// GROUP BY.
 #[derive(Debug)]
 pub(super) enum Grouping {
-    /// There is none.
+    /// There is no GROUP BY.
     None,
-    /// By all items that are no aggregates: GROUP BY ALL and SELECT DISTINCT.
+    /// By all items that are not aggregates: GROUP BY ALL and SELECT DISTINCT.
     All,
     By(Vec<Expr>),
 }
@@ -58,10 +58,10 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// Takes a statement apart.
+    /// Parses a statement.
     ///
     /// # Errors
-    /// It is no SQL, or more than one SELECT over files.
+    /// It is not SQL, or not a single SELECT over files.
     pub fn parse(text: &str) -> Result<Self, SqlError> {
         Self::of_text(text, false)
     }
@@ -94,21 +94,21 @@ impl Statement {
             Ast::Query(query) => of_query(*query, has_table),
             other => {
                 let what = quoted(other).split_whitespace().next().unwrap_or_default().to_owned();
-                Err(SqlError::unsupported(what, "files are only read, by SELECT … FROM 'FILE'"))
+                Err(SqlError::unsupported(what, "files can only be read, by SELECT … FROM 'FILE'"))
             }
         }
     }
 
-    /// The files that it is about: paths and patterns, in order.
+    /// The files that it refers to: paths and patterns, in order.
     #[must_use]
     pub fn files(&self) -> &[String] {
         &self.files
     }
 
-    /// Takes a statement over a table apart that is known by itself: `FROM trips`. It names no files.
+    /// Parses a statement over a table that is known otherwise: `FROM trips`. It names no files.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse) has, and if it names files.
+    /// As for [`parse`](Self::parse); or it names files.
     pub fn parse_over_table(text: &str) -> Result<Self, SqlError> {
         Self::of_text(text, true)
     }
@@ -121,7 +121,7 @@ fn is_constant(token: &Token) -> bool {
     )
 }
 
-/// Refuses a clause if it is there.
+/// Refuses a clause if it is present.
 fn none(is_there: bool, what: &str, instead: &str) -> Result<(), SqlError> {
     if is_there { Err(SqlError::unsupported(what, instead)) } else { Ok(()) }
 }
@@ -129,16 +129,16 @@ fn none(is_there: bool, what: &str, instead: &str) -> Result<(), SqlError> {
 fn of_query(query: Query, has_table: bool) -> Result<Statement, SqlError> {
     none(query.with.is_some(), "WITH", USE_AN_ENGINE)?;
     none(query.fetch.is_some(), "FETCH", "write LIMIT")?;
-    none(!query.locks.is_empty(), "FOR UPDATE", "files are only read")?;
+    none(!query.locks.is_empty(), "FOR UPDATE", "files can only be read")?;
     let others = query.for_clause.is_some()
         || query.settings.is_some()
         || query.format_clause.is_some()
         || !query.pipe_operators.is_empty();
-    none(others, "what follows the SELECT", "leave it out")?;
+    none(others, "a clause after the SELECT", "leave it out")?;
     let order = match query.order_by.map(|order| order.kind) {
         None => Vec::new(),
         Some(OrderByKind::All(_)) => {
-            return Err(SqlError::unsupported("ORDER BY ALL", "name what to order by"));
+            return Err(SqlError::unsupported("ORDER BY ALL", "name the columns to order by"));
         }
         Some(OrderByKind::Expressions(keys)) => {
             keys.into_iter().map(order_key).collect::<Result<_, _>>()?
@@ -189,7 +189,7 @@ fn limits(clause: Option<LimitClause>) -> Result<(u64, Option<u64>), SqlError> {
             _ => None,
         }
         .ok_or_else(|| {
-            SqlError::Meaning(format!("{} is no number of rows for LIMIT or OFFSET", quoted(expr)))
+            SqlError::Meaning(format!("{} is not a row count for LIMIT or OFFSET", quoted(expr)))
         })
     };
     Ok((offset.map(number).transpose()?.unwrap_or(0), limit.map(number).transpose()?))
@@ -285,7 +285,7 @@ fn source(select: &mut Select, has_table: bool) -> Result<(Vec<String>, Option<S
     none(renames, "a list of columns after FROM", "write SELECT COLUMN AS NAME")?;
     let alias = alias.map(|alias| alias.name.value);
     let (name, quote) = one_name(&name)
-        .ok_or_else(|| SqlError::Meaning(format!("FROM {} is no file: {how}", quoted(&name))))?;
+        .ok_or_else(|| SqlError::Meaning(format!("FROM {} is not a file: {how}", quoted(&name))))?;
     let files = match args {
         None if has_table && quote != Some('\'') => {
             return Ok((Vec::new(), Some(alias.unwrap_or(name))));
@@ -303,13 +303,13 @@ fn source(select: &mut Select, has_table: bool) -> Result<(Vec<String>, Option<S
         }
         Some(_) => return Err(SqlError::unsupported(format!("{name}()"), how)),
         None => {
-            return Err(SqlError::Meaning(format!("FROM {} is no file: {how}", quoted(&name))));
+            return Err(SqlError::Meaning(format!("FROM {} is not a file: {how}", quoted(&name))));
         }
     };
     Ok((files, alias))
 }
 
-/// A name of one part, and how it is quoted.
+/// A name of a single part, and its quote character.
 fn one_name(name: &ObjectName) -> Option<(String, Option<char>)> {
     let [part] = &name.0[..] else { return None };
     part.as_ident().map(|ident| (ident.value.clone(), ident.quote_style))

@@ -44,7 +44,7 @@ fn files_are_named_in_quotes() {
     let files = |text: &str| Statement::parse(text).expect("a statement").files().to_vec();
     assert_eq!(files("SELECT * FROM '/mnt/d/a-*.csv'"), ["/mnt/d/a-*.csv"]);
     assert_eq!(files("select count(*) from files('a', 'b*') as t;"), ["a", "b*"]);
-    assert!(refusal("SELECT * FROM trips").contains("FROM trips is no file: write FROM 'FILE'"));
+    assert!(refusal("SELECT * FROM trips").contains("FROM trips is not a file: write FROM 'FILE'"));
     assert!(refusal("SELECT 1").contains("names no files"));
     assert!(refusal("SELECT * FROM read_csv('a')").contains("read_csv() is not supported"));
     assert!(refusal("SELECT * FROM files()").contains("paths in quotes"));
@@ -146,7 +146,7 @@ fn distinct_and_group_by_all_are_groups() {
     assert!(matches!(keys[..], [Scalar::Arithmetic(Arithmetic::Divide, ..)]));
 }
 
-/// As columns: exactly first, and else in either case.
+/// As for columns: an exact match first, else regardless of case.
 #[test]
 fn names_of_items_are_found_as_those_of_columns() {
     let by = |text: &str| match &question(text).plan().reduction {
@@ -158,7 +158,7 @@ fn names_of_items_are_found_as_those_of_columns() {
     let fare = Scalar::Column(2);
     assert_eq!(by("SELECT -1 * fare AS Fare FROM 'a' ORDER BY \"fare\" LIMIT 1"), fare);
     assert_eq!(by("SELECT -1 * fare AS Fare, fare FROM 'a' ORDER BY fare LIMIT 1"), fare);
-    // Nobody knows which.
+    // The name is ambiguous.
     assert_eq!(by("SELECT -1 * fare AS Fare, 1 AS FARE FROM 'a' ORDER BY fare LIMIT 1"), fare);
     let asked = question("SELECT zone, count(*) AS Trips FROM 'a' GROUP BY zone ORDER BY trips");
     assert_eq!(asked.names(), ["zone", "Trips"]);
@@ -168,7 +168,7 @@ fn names_of_items_are_found_as_those_of_columns() {
 }
 
 #[test]
-fn a_count_of_what_each_row_has_is_that_of_rows() {
+fn counts_of_constants_are_counts_of_rows() {
     let aggregates = |text: &str| match &question(text).plan().reduction {
         Reduction::Groups { aggregates, .. } => aggregates.clone(),
         other => panic!("{text}: {other:?}"),
@@ -181,7 +181,7 @@ fn a_count_of_what_each_row_has_is_that_of_rows() {
 }
 
 #[test]
-fn zeroes_of_both_signs_are_two() {
+fn zeroes_of_both_signs_are_different_constants() {
     let asked = question(
         "SELECT sum(fare / 0.0), sum(fare / -0.0), sum(fare / -0.0), sum(fare / 0.0) FROM 'a'",
     );
@@ -250,9 +250,9 @@ fn conditions() {
     assert_eq!(time, Predicate::Compare(Compare::AtLeast, column(3), literal));
 }
 
-/// What is later on a day is longer, and `T` and a space differ.
+/// A later time of a day is a longer text, and `T` and a space differ.
 #[test]
-fn times_are_compared_with_text_only_where_bytes_compare_as_they_do() {
+fn times_are_compared_with_text_only_if_bytes_have_the_same_order() {
     let literal = || Scalar::Literal(text("2020-09-14"));
     let compare = |op| Predicate::Compare(op, Scalar::Column(3), literal());
     for (condition, op) in [
@@ -273,8 +273,8 @@ fn times_are_compared_with_text_only_where_bytes_compare_as_they_do() {
         "vendor >= DATE ''",
     ] {
         let refusal = refused(condition);
-        assert!(refusal.contains("write the text as it stands in the files"), "{refusal}");
-        assert!(refusal.contains("no day such as"), "{refusal}");
+        assert!(refusal.contains("write the text as it is in the files"), "{refusal}");
+        assert!(refusal.contains("is not a day such as"), "{refusal}");
     }
     for condition in [
         "vendor = DATE '2020-09-14'",
@@ -294,11 +294,11 @@ fn times_are_compared_with_text_only_where_bytes_compare_as_they_do() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn unsupported_sql_is_refused_by_name() {
     let cases = [
         ("SELEKT 1", "not understood as SQL"),
         ("SELECT * FROM 'a'; SELECT * FROM 'b'", "one statement"),
-        ("DELETE FROM 'a'", "DELETE is not supported: files are only read"),
+        ("DELETE FROM 'a'", "DELETE is not supported: files can only be read"),
         ("WITH t AS (SELECT 1) SELECT * FROM t", "WITH is not supported"),
         ("SELECT * FROM 'a' UNION SELECT * FROM 'b'", "UNION is not supported"),
         ("SELECT * FROM 'a', 'b'", "JOIN is not supported"),
@@ -315,7 +315,7 @@ fn what_is_not_supported_is_refused_by_name() {
         ),
         ("SELECT CASE WHEN id = 1 THEN 2 END FROM 'a'", "CASE is not supported"),
         ("SELECT CAST(id AS VARCHAR) FROM 'a'", "CAST AS VARCHAR is not supported"),
-        ("SELECT CAST(vendor AS BIGINT) FROM 'a'", "vendor is text, and numbers are cast"),
+        ("SELECT CAST(vendor AS BIGINT) FROM 'a'", "vendor is text, but only numbers can be cast"),
         ("SELECT extract(year FROM id) FROM 'a'", "only dates and times have such parts"),
         ("SELECT date_trunc(id) FROM 'a'", "write date_trunc('PART', TIME)"),
         ("SELECT id FROM 'a' WHERE id IN (SELECT 1)", "a query inside a query is not supported"),
@@ -334,20 +334,20 @@ fn what_is_not_supported_is_refused_by_name() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused_with_what_to_do() {
+fn invalid_statements_are_refused_with_advice() {
     let cases = [
         ("SELECT nope FROM 'a'", "there is no column nope; the columns are id, zone, fare, vendor"),
         ("SELECT \"ID\" FROM 'a'", "there is no column ID"),
         ("SELECT id FROM 'a' WHERE zone = '1'", "zone is an integer and '1' is text"),
-        ("SELECT id FROM 'a' WHERE zone", "zone is no condition"),
-        ("SELECT sum(vendor) FROM 'a'", "vendor is text, and a number is needed"),
-        ("SELECT vendor + 1 FROM 'a'", "vendor is text, and a number is needed"),
+        ("SELECT id FROM 'a' WHERE zone", "zone is not a condition"),
+        ("SELECT sum(vendor) FROM 'a'", "vendor is text, but a number is needed"),
+        ("SELECT vendor + 1 FROM 'a'", "vendor is text, but a number is needed"),
         ("SELECT zone, count(*) FROM 'a'", "zone differs within a group"),
-        ("SELECT *, count(*) FROM 'a' GROUP BY zone", "in place of *"),
-        ("SELECT id FROM 'a' WHERE sum(id) > 1", "stands where single rows count"),
-        ("SELECT sum(sum(id)) FROM 'a'", "stands where single rows count"),
-        ("SELECT id FROM 'a' GROUP BY 2", "there is no column 2; there are 1"),
-        ("SELECT id FROM 'a' LIMIT -1", "no number of rows"),
+        ("SELECT *, count(*) FROM 'a' GROUP BY zone", "instead of *"),
+        ("SELECT id FROM 'a' WHERE sum(id) > 1", "is not allowed here"),
+        ("SELECT sum(sum(id)) FROM 'a'", "is not allowed here"),
+        ("SELECT id FROM 'a' GROUP BY 2", "there is no column 2; the answer has 1"),
+        ("SELECT id FROM 'a' LIMIT -1", "not a row count"),
         ("SELECT sum(id, 1) FROM 'a'", "sum takes one expression"),
         ("SELECT min(*) FROM 'a'", "min takes one expression"),
     ];

@@ -4,22 +4,22 @@ use crate::plan::Value;
 use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 
-/// Names of zones that are UTC.
+/// Names of time zones that are UTC.
 const UTC: [&str; 5] = ["UTC", "Etc/UTC", "GMT", "Z", "+00:00"];
 const DAY_NS: i128 = 86_400_000_000_000;
 
 /// How a column counts time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
-    /// Whether from midnight on, else from 1970-01-01 UTC.
+    /// Whether it counts from midnight; otherwise from 1970-01-01 UTC.
     of_day: bool,
     unit_ns: i128,
-    /// Whether its days are those of a zone other than UTC.
+    /// Whether its days belong to a time zone other than UTC.
     is_local: bool,
 }
 
 impl Clock {
-    /// That of a type; None for others than dates and times.
+    /// The clock of a type; None for types other than dates and times.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
         let is_local = match data_type {
             DataType::Timestamp(_, Some(zone)) => !UTC.contains(&&**zone),
@@ -52,17 +52,17 @@ impl Clock {
         self.of_day == other.of_day && self.unit_ns == other.unit_ns
     }
 
-    /// What is read, with an example.
+    /// Describes the accepted syntax, with an example.
     pub(super) const fn what(self) -> &'static str {
         if self.of_day {
-            "time of the day, such as '12:34:56'"
+            "time of day, such as '12:34:56'"
         } else {
             "time, such as '2020-09-14' or '2020-09-14 12:34:56.789Z'"
         }
     }
 
-    /// Reads ISO 8601, of UTC if it has no offset. What lies between two units is the middle of them: nearer to one,
-    /// it could be rounded to that.
+    /// Parses ISO 8601, in UTC unless it has an offset. A time between two units becomes the middle of them: a value
+    /// closer to one of them could be rounded to it.
     pub(super) fn read(self, text: &str) -> Option<Value> {
         let since = match self.of_day {
             true => {

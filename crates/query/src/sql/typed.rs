@@ -1,4 +1,4 @@
-//! Values of expressions, with what they are.
+//! Expressions with their types.
 
 use super::error::{SqlError, quoted};
 use super::time::Clock;
@@ -6,7 +6,7 @@ use crate::plan::{AnswerKind, Kind, Scalar, Value};
 use arrow_schema::DataType as ArrowType;
 use sqlparser::ast::Expr;
 
-/// What values of an expression are.
+/// The type of an expression's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     Int,
@@ -16,9 +16,9 @@ pub(super) enum Type {
     Bool,
     /// An integer that counts time.
     Time(Clock),
-    /// A text that is written as a date or a time, as in `DATE '2020-09-14'`.
+    /// A text written as a date or a time, as in `DATE '2020-09-14'`.
     Moment,
-    /// The literal NULL: of each type.
+    /// The literal NULL: belongs to every type.
     Null,
 }
 
@@ -57,11 +57,11 @@ impl Typed {
         Self { scalar, of }
     }
 
-    /// Makes a time of text that is compared with one.
+    /// Converts text that is compared with a time to a time.
     pub(super) fn become_time(&mut self, with: Type, expr: &Expr) -> Result<(), SqlError> {
         if let (Type::Time(clock), Scalar::Literal(Value::Text(text))) = (with, &self.scalar) {
             let value = clock.read(text).ok_or_else(|| {
-                SqlError::Meaning(format!("{} is no {}", quoted(expr), clock.what()))
+                SqlError::Meaning(format!("{} is not a {}", quoted(expr), clock.what()))
             })?;
             *self = Self::new(Scalar::Literal(value), with);
         }

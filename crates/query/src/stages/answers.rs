@@ -1,4 +1,4 @@
-//! What chains have answered.
+//! Parses the answers of chains.
 
 use super::{FOLD_LIMBS, GROUP_LIMBS, MEASURES_MAX, Program, Told, Words};
 use crate::error::RunError;
@@ -19,7 +19,7 @@ pub(crate) struct Answer<'a> {
     pub(crate) status: Status,
     pub(crate) rows: u64,
     pub(crate) passed: u64,
-    /// Rows, groups or entries.
+    /// Number of rows, groups or entries.
     pub(crate) count: u32,
     body: &'a [u8],
 }
@@ -28,7 +28,7 @@ pub(crate) struct Answer<'a> {
 pub(crate) enum Status {
     End,
     More,
-    /// The row at `next` is bad; of this column, by its index in the schema.
+    /// The row at `next` is bad; in this column, by its index in the schema.
     Bad(BadRow, Option<usize>),
 }
 
@@ -39,27 +39,27 @@ pub(crate) enum BadRow {
     Long,
     Quotes,
     Text,
-    /// It has so many.
+    /// It has this many fields.
     Fields(u32),
 }
 
-/// A text of a row as it is in the file, which is no UTF-8.
+/// A text of a row that is not UTF-8, as in the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawText<'a> {
-    /// By its index in the schema.
+    /// Index in the schema.
     pub(crate) column: usize,
     pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Answer<'a> {
-    /// Of one row that was read here.
+    /// The answer for one row that was read here.
     pub(crate) const fn of_row(next: u64, body: &'a [u8]) -> Self {
         Self { next, status: Status::More, rows: 1, passed: 1, count: 1, body }
     }
 }
 
 impl Answer<'_> {
-    /// Whether it can be of this range, each row of which has a byte at least.
+    /// Whether it can belong to this range, each row of which has at least one byte.
     pub(crate) const fn is_of(&self, range: &Range) -> bool {
         self.next >= range.start
             && self.passed <= self.rows
@@ -68,7 +68,7 @@ impl Answer<'_> {
 }
 
 impl Program {
-    /// Parses what a chain has answered.
+    /// Parses the answer of a chain.
     pub(crate) fn answer<'a>(&self, bytes: &'a [u8]) -> Result<Answer<'a>, Damaged> {
         let mut from = Reader(bytes);
         let (next, status, count) = (from.u64()?, from.u32()?, from.u32()?);
@@ -87,7 +87,7 @@ impl Program {
         Ok(Answer { next, status, count, rows: from.u64()?, passed: from.u64()?, body: from.0 })
     }
 
-    /// Whether an answer of a reduction of the user's own has the rows that it tells.
+    /// Checks that an answer of the user's own reduction has the rows that it declares.
     pub(crate) fn check_own(&self, answer: &Answer<'_>) -> Result<(), RunError> {
         let (Told::Own { answered, .. }, Some(own)) = (&self.told, &self.own_reduction) else {
             return Ok(());
@@ -121,8 +121,8 @@ impl Program {
         Ok(())
     }
 
-    /// Rows of the schema's width, of an answer of the stage for rows, or of a reduction of the user's own. With
-    /// each come the texts of it that are no UTF-8.
+    /// Calls `on_row` with the rows, in the schema's width, of an answer of the rows stage, or of the user's own
+    /// reduction. Each comes with its texts that are not UTF-8.
     pub(crate) fn each_row(
         &self,
         answer: &Answer<'_>,
@@ -161,7 +161,7 @@ impl Program {
         Ok(())
     }
 
-    /// Keys and file offsets of a top's rows, which begin in the range that the answer is of.
+    /// Keys and file offsets of a top's rows, which must begin in the answer's range.
     pub(crate) fn top(
         &self,
         answer: &Answer<'_>,
@@ -185,7 +185,7 @@ impl Program {
         Ok(rows)
     }
 
-    /// What the stages have reduced to groups or a histogram.
+    /// The groups or the histogram in an answer.
     pub(crate) fn partial(&self, answer: &Answer<'_>) -> Result<Partial, Damaged> {
         let mut from = Reader(answer.body);
         match &self.told {
@@ -209,8 +209,8 @@ impl Program {
                     let (keys, rows) = self.keys(keys, entry, texts)?;
                     let rows = within(rows, answer.passed)?;
                     let summaries = self.summaries(words, entry, rows, &bases)?;
-                    // Bytes that the stage tells apart may be one text here. Only a target that lies makes
-                    // the sums of one answer overflow.
+                    // Texts that the stage distinguishes by their bytes may be equal here. Only a malicious target can
+                    // make the sums of one answer overflow.
                     add_group(&mut groups, keys, Group { rows, summaries }).map_err(|_| Damaged)?;
                 }
                 Ok(Partial(State::Groups(groups)))
@@ -224,7 +224,7 @@ impl Program {
         }
     }
 
-    /// The keys of a group's entry, and its rows.
+    /// The keys of a group's entry, and its number of rows.
     fn keys(
         &self,
         keys: &[usize],
@@ -256,7 +256,7 @@ impl Program {
         Ok((values, from.u64()?))
     }
 
-    /// What an entry says of each different scalar. Without `bases` it is a fold's.
+    /// The summaries of each distinct scalar in an entry. Without `bases` it is a fold's entry.
     fn summaries(
         &self,
         words: &[Words],
@@ -273,7 +273,7 @@ impl Program {
             if words.range != 0 {
                 let mut from = at(words.range)?;
                 let (least, greatest) = (from.u64()?, from.u64()?);
-                // Otherwise there is nothing but NaN.
+                // Otherwise all values are NaN.
                 if count > 0 && least <= greatest {
                     let of = |order| order_form::to_value(kind, order);
                     summary.range = Some((of(least), of(greatest)));
@@ -300,12 +300,12 @@ impl Program {
     }
 }
 
-/// A count that a target tells, of rows of which there are so many.
+/// A count in an answer, which must not exceed the number of rows.
 fn within(count: u64, rows: u64) -> Result<u64, Damaged> {
     if count <= rows { Ok(count) } else { Err(Damaged) }
 }
 
-/// Text as it is in a file; what is no UTF-8 is shown as such, and different bytes may become the same text.
+/// Text as in a file. Invalid UTF-8 is replaced, so different bytes may become the same text.
 fn text(bytes: &[u8]) -> Value {
     Value::Text(String::from_utf8_lossy(bytes).into_owned())
 }

@@ -1,4 +1,4 @@
-//! Rows of text that have no room in an answer of a stage. They are read here, and answered as the stage would.
+//! Rows of text that do not fit into an answer of a stage. They are read here, and answered as the stage would.
 
 use super::{Program, Told};
 use crate::infer::fields;
@@ -7,8 +7,8 @@ use crate::plan::{Format, Kind};
 use crate::wire::Writer;
 
 impl Program {
-    /// What the stage for rows would answer of the row in this line, which has passed the stages before it; None if
-    /// another stage reduces, or the row is no text.
+    /// The body that the rows stage would answer for the row in this line, which has passed the stages before it; None
+    /// if another stage reduces, or the format is not text.
     pub(crate) fn body_of(&self, format: &Format, line: &[u8]) -> Option<Vec<u8>> {
         let (Told::Rows { answered, .. }, Format::Csv { delimiter, nulls, .. }) =
             (&self.told, format)
@@ -17,7 +17,7 @@ impl Program {
         };
         let fields = fields(line, *delimiter)?;
         let mut to = Writer::default();
-        // One row, and a size that nobody looks at.
+        // One row, and a size that is not used.
         to.u32(1).u32(0);
         for place in answered {
             let field = fields.get(self.columns[*place])?;
@@ -42,7 +42,7 @@ impl Program {
     }
 }
 
-/// A number in order form.
+/// Parses a number into order form.
 fn number(kind: Kind, text: &str) -> Option<u64> {
     if kind.is_float() {
         let number = text.parse().ok().filter(|number: &f64| !number.is_nan());

@@ -1,4 +1,4 @@
-//! What targets answer, which is not trusted.
+//! Answers of targets, which are not trusted.
 
 use super::Program;
 use crate::fuzz;
@@ -13,7 +13,7 @@ proptest! {
     #[test]
     fn no_answer_does_harm(
         (status, count) in (0..8_u32, prop_oneof![0..5_u32, any::<u32>()]),
-        // As many as a range may have bytes.
+        // As many as the range has bytes.
         (rows, passed) in (0..=1_u64 << 20).prop_flat_map(|rows| (Just(rows), 0..=rows)),
         body in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..600),
@@ -42,7 +42,7 @@ fn the_first_rows_are_within_their_range() {
     let program = Program::new(&plan, &split(&plan).expect("a plan")).expect("a program");
     let range = Range { start: 10, end: 20, file_end: 30, skips: false };
     let top = |offset: u64| {
-        // Up to byte 20, all of the range, with one of one row that passed; its number is 7.
+        // Up to byte 20, the whole range, with one row, which passed; its number is 7.
         let words = [20, 1 << 32, 1, 1, 1, 7, offset].map(u64::to_le_bytes).concat();
         let answer = program.answer(&words).expect("an answer");
         program.top(&answer, &range).ok()

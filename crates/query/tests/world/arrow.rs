@@ -1,4 +1,4 @@
-//! The rows as an Arrow file, in batches of any size.
+//! Writes the rows as an Arrow file, in batches of any size.
 
 use super::Dice;
 use arrow_array::builder::{BooleanBuilder, GenericStringBuilder};
@@ -14,7 +14,7 @@ use bpfof_query::infer::Source;
 use bpfof_query::{Format, Kind, Schema, Value};
 use std::sync::Arc;
 
-/// A type that such a column can have.
+/// An Arrow type that such a column can have.
 fn data_type(kind: Kind, dice: &mut Dice) -> DataType {
     let zone = || Some("Europe/Berlin".into());
     match kind {
@@ -98,7 +98,7 @@ fn array(of: &DataType, column: impl Iterator<Item = Value>) -> ArrayRef {
     }
 }
 
-/// Writes the rows in batches, which are slices of one; booleans become 0 and 1.
+/// Writes the rows in batches, which are slices of one batch; booleans become 0 and 1.
 pub(super) fn file(schema: &Schema, rows: &mut [Vec<Value>], dice: &mut Dice) -> (Format, Vec<u8>) {
     let types: Vec<_> = schema.columns.iter().map(|of| data_type(of.kind, dice)).collect();
     for row in rows.iter_mut() {

@@ -1,4 +1,4 @@
-//! Random files and plans, and what plans must answer: computed from the values in the plainest way.
+//! Random files and plans, and the expected answers, computed from the values in the simplest way.
 #![allow(dead_code)] // Each test uses a part.
 
 mod arrow;
@@ -11,7 +11,7 @@ use bpfof_query::{
 use std::cmp::Ordering;
 use std::path::Path;
 
-/// Numbers that a seed decides.
+/// Pseudo-random numbers from a seed.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -51,7 +51,7 @@ const KINDS: [Kind; 13] = [
     Kind::U64,
     Kind::F32,
     Kind::F64,
-    // Texts of several columns are not alone in their block.
+    // With several columns of text, texts share a block.
     Kind::Utf8,
     Kind::Utf8,
     Kind::Utf8,
@@ -75,7 +75,7 @@ impl World {
                 Kind::F32 if is_csv => Kind::F64,
                 kind => kind,
             };
-            // Arrow files may have missing values whatever they declare.
+            // Arrow files may have missing values, whatever they declare.
             let nullable = is_csv && kind != Kind::Utf8 && dice.one_in(2) || is_arrow;
             Column { name: format!("c{index}"), kind, nullable }
         };
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// What must be answered.
+    /// The expected answer.
     pub(crate) fn expected(&self) -> Vec<Vec<Value>> {
         let holds = |row: &&Vec<Value>| self.plan.filter.holds(row).expect("small") == Some(true);
         let rows: Vec<_> = self.rows.iter().filter(holds).collect();
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Compares an answer; what is wrong with it.
+    /// Compares an answer; returns its defect, if any.
     pub(crate) fn check(&self, table: &Table) -> Result<(), String> {
         let (mut expected, mut found) = (self.expected(), table.rows.clone());
         if matches!(self.plan.reduction, Reduction::Groups { .. }) {
@@ -224,12 +224,12 @@ impl World {
     }
 }
 
-/// One zero for both.
+/// Both zeroes are one key.
 fn plain_key(value: Value) -> Value {
     if value == Value::Float(0.0) { Value::Float(0.0) } else { value }
 }
 
-/// Equal, and NaN equals NaN.
+/// Equal, where NaN equals NaN.
 fn same(one: &[Value], other: &[Value]) -> bool {
     one.iter().zip(other).all(|(one, other)| one == other || (one.is_nan() && other.is_nan()))
 }
@@ -261,13 +261,13 @@ fn fsum(values: &[f64]) -> f64 {
     if sum.is_finite() {
         return sum;
     }
-    // A partial sum was beyond the greatest number; the whole need not be.
+    // A partial sum was beyond the largest number; the total need not be.
     let scale = 2_f64.powi(64);
     let smaller: Vec<_> = values.iter().map(|value| value / scale).collect();
     partial_sums(&smaller) * scale
 }
 
-/// `math.fsum`: by partial sums that do not overlap (Shewchuk).
+/// As `math.fsum`: by partial sums that do not overlap (Shewchuk).
 fn partial_sums(values: &[f64]) -> f64 {
     let mut partials: Vec<f64> = Vec::new();
     for value in values {
@@ -295,7 +295,7 @@ fn partial_sums(values: &[f64]) -> f64 {
         if low == 0.0 {
             continue;
         }
-        // A half is rounded as what lies below it says.
+        // A half is rounded according to the parts below it.
         let below = partials.last().copied().unwrap_or(0.0);
         let moved = high + 2.0 * low;
         let same_side = below != 0.0 && (low < 0.0) == (below < 0.0);
@@ -373,7 +373,7 @@ fn value(column: &Column, is_csv: bool, dice: &mut Dice) -> Value {
     if column.kind == Kind::Utf8 {
         return Value::Text(dice.pick(&TEXTS).to_owned());
     }
-    // CSV cannot say NaN, which is one of the texts for what is missing.
+    // CSV cannot represent NaN, which is one of the texts for missing values.
     let special = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.0, -0.0];
     let number = match dice.below(10) {
         0 if is_csv => dice.pick(&[f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0]),
@@ -440,7 +440,7 @@ fn csv(schema: &Schema, rows: &[Vec<Value>], dice: &mut Dice) -> (Format, Vec<u8
     for (index, row) in rows.iter().enumerate() {
         let fields: Vec<_> = row.iter().map(|value| field(value, row.len() == 1, dice)).collect();
         text += &fields.join(&char::from(delimiter).to_string());
-        // The last line may end with the file.
+        // The last line may lack a line end.
         if index + 1 < rows.len() || dice.one_in(2) {
             text += end;
         }
@@ -452,7 +452,7 @@ fn csv(schema: &Schema, rows: &[Vec<Value>], dice: &mut Dice) -> (Format, Vec<u8
     (Format::Csv { delimiter, header_bytes, nulls }, text.into_bytes())
 }
 
-/// A value as text; `alone` in its line, it cannot be empty.
+/// A value as text; if it is `alone` in its line, it cannot be empty.
 fn field(value: &Value, alone: bool, dice: &mut Dice) -> String {
     match value {
         Value::Null => match dice.pick(&["", "NA", "#N/A N/A", "nan", "null", " NULL "]) {
@@ -491,7 +491,7 @@ fn constant(column: usize, palette: &[Vec<Value>], dice: &mut Dice) -> Value {
     }
 }
 
-/// Something computed of a column of numbers, within 128 bits.
+/// Random arithmetic on a column of numbers, within 128 bits.
 fn arithmetic(schema: &Schema, column: usize, depth: usize, dice: &mut Dice) -> Scalar {
     let is_number = |column: &usize| schema.columns[*column].kind != Kind::Utf8;
     let numbers: Vec<usize> = (0..schema.columns.len()).filter(is_number).collect();

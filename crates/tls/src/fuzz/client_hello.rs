@@ -1,15 +1,15 @@
-//! ClientHellos as our own parser reads them.
+//! ClientHellos for our own parser.
 
 use super::hello::Hello;
 use super::input::Input;
 use crate::client_hello::{self, ClientHelloError, OFFERS_MAX, OfferedPsk, offered_psks};
 use crate::identity::PskHash;
 
-/// A ClientHello: any bytes give keys within limits or an error; what was offered is read; no part
-/// of a good message is a good message.
+/// A ClientHello: any bytes give keys within limits or an error; all offered keys are read; no prefix of a valid
+/// message is valid.
 ///
-/// The bytes are taken as a message; then as identities, each led by its length and that of its binder;
-/// then as changes of a good message.
+/// The input is used as a message; then as identities, each preceded by its length and its binder's length; and as
+/// changes of a valid message.
 pub fn client_hello(data: &[u8]) {
     changed(data);
     if let Ok(offers) = offered_psks(data) {
@@ -31,7 +31,7 @@ pub fn client_hello(data: &[u8]) {
         rest = behind;
     }
     let message = client_hello::encode(&identities, &binders);
-    // What `encode` cannot write.
+    // Longer than `encode` can write.
     if message.len() > usize::from(u16::MAX) {
         return;
     }
@@ -55,7 +55,7 @@ pub fn client_hello(data: &[u8]) {
     }
 }
 
-/// A message that was good, with changes that a client can make without a length that lies.
+/// A valid message with changes that keep its length fields consistent.
 fn changed(data: &[u8]) {
     let mut input = Input(data);
     let good = client_hello::encode(&[b"one"], &[32]);

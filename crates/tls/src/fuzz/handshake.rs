@@ -16,11 +16,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "NVMe1R01 nqn.host nqn.subsystem digest";
-/// Far longer than anything here takes: nothing is waited for.
+/// Far longer than any input takes: no handshake waits.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Room of a socket for what a fuzz input sends: more than its messages have.
+/// Longest stream of an input, in bytes: it must fit in a socket's buffer.
 const STREAM_MAX_BYTES: usize = 100_000;
-/// The random number of a ServerHello that asks for another ClientHello begins so (RFC 8446 §4.1.3).
+/// Start of the random number of a ServerHello that asks for another ClientHello (RFC 8446 §4.1.3).
 const HELLO_RETRY: [u8; 4] = [0xCF, 0x21, 0xAD, 0x74];
 
 fn psk() -> Psk {
@@ -33,7 +33,7 @@ fn sockets() -> Option<(TcpStream, UnixStream)> {
     Some((TcpStream::from(OwnedFd::from(a)), b))
 }
 
-/// What our client sends to a server that says nothing.
+/// The first message of our client.
 fn client_hello() -> Option<Vec<u8>> {
     let (socket, mut server) = sockets()?;
     server.shutdown(Shutdown::Write).ok()?;
@@ -45,10 +45,9 @@ fn client_hello() -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// A ClientHello that was valid, at a server that has one key: whatever was changed, it ends at once and
-/// without a handshake, since nobody sends a Finished; a ServerHello is only for who knows the key, and
-/// for exactly what was bound by it; who is refused was refused for the reason that there is; and what was
-/// not changed is believed, however it is cut into records.
+/// A changed ClientHello at a server that has one key. Whatever was changed, the handshake fails at once, since no
+/// Finished follows. Only a client that knows the key gets a ServerHello, and only if the part that its binder covers
+/// is unchanged. A refusal names the actual reason. An unchanged message is accepted, however it is cut into records.
 ///
 /// Byte 0: bit 0 the client does not know the key, bits 3:1 how many changes, bit 4 a byte of the message
 /// is damaged, bit 5 it is cut. Then the changes, the damage, and how it is cut into records.
@@ -83,7 +82,10 @@ pub fn handshake(data: &[u8]) {
     }
     let Some((error, answer)) = serve(&stream) else { return };
     let is_hello = answer.first() == Some(&HANDSHAKE) && answer.get(11..15) != Some(&HELLO_RETRY);
-    assert!(is_bound || !is_hello, "a ServerHello for who does not know the key: {error}");
+    assert!(
+        is_bound || !is_hello,
+        "a ServerHello for a client that does not know the key: {error}"
+    );
     if knows && message == sound && changes == 0 && !has_others {
         assert!(is_hello && matches!(error, HandshakeError::Closed), "{error}");
     }
@@ -110,7 +112,7 @@ pub fn handshake(data: &[u8]) {
     assert!(!error.to_string().contains(char::is_control));
 }
 
-/// What a server makes of `stream`, behind which nothing comes, and what it answers.
+/// A server's error for `stream`, after which nothing comes, and the bytes of its answer.
 fn serve(stream: &[u8]) -> Option<(HandshakeError, Vec<u8>)> {
     static STORE: OnceLock<Arc<dyn PskStore>> = OnceLock::new();
     let store = STORE.get_or_init(|| Arc::new(HashMap::from([(IDENTITY.to_owned(), psk())])));
@@ -122,5 +124,5 @@ fn serve(stream: &[u8]) -> Option<(HandshakeError, Vec<u8>)> {
     let mut answer = Vec::new();
     // Reset, if the server has not read all.
     let _ = client.read_to_end(&mut answer);
-    Some((ended.expect_err("nobody has sent a Finished"), answer))
+    Some((ended.expect_err("the client has sent no Finished"), answer))
 }

@@ -1,4 +1,4 @@
-//! A ClientHello in parts that can be changed, with binders that fit.
+//! A ClientHello in parts that can be changed, with matching binders.
 
 use super::input::Input;
 use crate::client_hello::{ClientHelloError, OFFERS_MAX, OfferedPsk};
@@ -15,20 +15,20 @@ const VERSION_AND_RANDOM_BYTES: usize = 34;
 /// A ClientHello, taken apart.
 #[derive(Clone)]
 pub(super) struct Hello {
-    /// All before the extensions.
+    /// The message before the extensions.
     start: Vec<u8>,
-    /// All extensions but pre_shared_key.
+    /// All extensions except pre_shared_key.
     extensions: Vec<(u16, Vec<u8>)>,
-    /// Whether pre_shared_key is there, and how many extensions come behind it.
+    /// The number of extensions after pre_shared_key; `None` without that extension.
     psk_at: Option<usize>,
     identities: Vec<Vec<u8>>,
     /// Lengths of the binders.
     binders: Vec<usize>,
-    /// Only what belongs to pre_shared_key was changed.
+    /// Whether only parts of pre_shared_key were changed.
     pub(super) is_sound: bool,
 }
 
-/// Takes so many bytes from the front.
+/// Takes `length` bytes from the front.
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> &'a [u8] {
     let (taken, behind) = rest.split_at(length);
     *rest = behind;
@@ -72,7 +72,7 @@ fn binder(truncated: &[u8], psk: &Psk, hash: PskHash) -> Vec<u8> {
 }
 
 impl Hello {
-    /// Takes apart what our own client sends: a record with a ClientHello.
+    /// Takes apart the first record of our own client: a ClientHello.
     pub(super) fn of(record: &[u8]) -> Self {
         let message = &record[5 + 4..];
         let mut rest = &message[VERSION_AND_RANDOM_BYTES..];
@@ -106,7 +106,7 @@ impl Hello {
         hello
     }
 
-    /// Whether the key of this identity is to be looked up, and found.
+    /// Whether the message offers this identity with a usable binder, so that the server finds its key.
     pub(super) fn offers(&self, identity: &str) -> bool {
         let offered = self.identities.iter().zip(&self.binders);
         let is_it = |(name, length): (&Vec<u8>, &usize)| {
@@ -115,8 +115,8 @@ impl Hello {
         self.psk_at.is_some() && offered.into_iter().any(is_it)
     }
 
-    /// Where the binder that counts is in a message of this length, and where the binders begin: up to
-    /// there it covers the message. Of the others a server knows nothing.
+    /// The place of this identity's binder in a message of this length, and the start of all binders, up to which the
+    /// binder covers the message. A server checks no other binder.
     pub(super) fn bound(&self, identity: &str, length: usize) -> Option<(Range<usize>, usize)> {
         let all: usize = self.binders.iter().map(|length| length % 256 + 1).sum();
         let offered = self.identities.iter().position(|name| name == identity.as_bytes())?;
@@ -152,7 +152,7 @@ impl Hello {
         Ok(offers.collect())
     }
 
-    /// One change.
+    /// Makes one change.
     pub(super) fn change(&mut self, input: &mut Input<'_>) {
         let at = input.index(self.extensions.len());
         let kind = input.byte() % 13;
@@ -184,7 +184,7 @@ impl Hello {
                 let at = input.index(self.start.len());
                 self.start[at] = input.byte();
             }
-            // The wrong version first; a group that nobody has, so that it is asked for again.
+            // An empty key_share, so that the server asks for another ClientHello.
             7 => self.extensions.iter_mut().filter(|(kind, _)| *kind == 51).for_each(
                 |(_, content)| {
                     content.clear();
@@ -213,7 +213,7 @@ impl Hello {
         }
     }
 
-    /// The message with its header; with `psk`, its binders fit.
+    /// The message with its header; with `psk`, its binders match.
     pub(super) fn message(&self, psk: Option<&Psk>) -> Vec<u8> {
         let mut identities = Vec::new();
         for name in &self.identities {
@@ -261,7 +261,8 @@ impl Hello {
     }
 }
 
-/// A message in records of some lengths, with others between now and then; whether there are some.
+/// Cuts a message into records of a chosen size, sometimes with other records between them. Returns the stream, and
+/// whether there are other records.
 pub(super) fn in_records(message: &[u8], input: &mut Input<'_>) -> (Vec<u8>, bool) {
     let (mut stream, mut has_others, mut rest) = (Vec::new(), false, message);
     let size = match input.byte() {

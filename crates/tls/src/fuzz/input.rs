@@ -1,6 +1,7 @@
 //! Structure out of bytes.
 
-/// Structure out of bytes; zeroes when they are used up, which stand for what is honest.
+/// Reads structured values from the input bytes; zeroes after their end, which stand for honest
+/// behaviour.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -12,12 +13,12 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// An index into something of this length; 0 if it is empty.
+    /// An index into a list of this length; 0 if it is empty.
     pub(super) fn index(&mut self, length: usize) -> usize {
         usize::from(self.number16()) % length.max(1)
     }
 
-    /// So many bytes, or what there is.
+    /// At most `length` bytes.
     pub(super) fn bytes(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;

@@ -1,8 +1,8 @@
-//! Entry points for fuzzing: they assert what must hold for any bytes. Unit tests call them too.
+//! Entry points for fuzzing: they assert properties that must hold for any input. Unit tests call them too.
 //!
-//! [`client_hello`] reads ClientHellos alone. [`handshake`] sends them to a server, from a client that
-//! may know the key and lie all the same. [`records`] has what may follow: from somebody between the two
-//! ends, and from a peer with the right key.
+//! [`client_hello`] reads ClientHellos alone. [`handshake`] sends them to a server, from a client that may know the key
+//! and still send invalid messages. [`records`] tests the records after a handshake, from an attacker between the two
+//! ends and from a peer with the right key.
 
 mod client_hello;
 mod handshake;

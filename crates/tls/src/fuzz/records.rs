@@ -1,4 +1,4 @@
-//! Records, next to a model of them: a table of what was sealed in place of a cipher.
+//! Records against a model, which has a table of sealed records in place of a cipher.
 
 use super::input::Input;
 use crate::content_type::{ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, HANDSHAKE};
@@ -10,7 +10,7 @@ use crate::records::{
 };
 use std::collections::HashMap;
 
-/// Most steps of one input, so that none takes long.
+/// Most steps of one input, to limit its time.
 const STEPS_MAX: usize = 48;
 /// The number of the first record.
 const FIRST: u64 = 7;
@@ -18,19 +18,19 @@ const FIRST: u64 = 7;
 const EDGES: [u16; 8] = [0, 1, 16, 17, 18, 16_640, 16_641, 65_535];
 const NEW_SESSION_TICKET: u8 = 4;
 
-/// What a peer with the key, and somebody on the way, make of a connection.
+/// The stream of a peer with the key and of an attacker on the path.
 struct Wire {
     sealer: Sealer,
     next: u64,
-    /// By number, each record that was sealed, with its inner plaintext.
+    /// Each sealed record with its inner plaintext, by its number.
     sealed: HashMap<u64, (Vec<u8>, Vec<u8>)>,
-    /// What arrives.
+    /// The bytes that arrive.
     stream: Vec<u8>,
-    /// Where its last record begins.
+    /// Start of its last record.
     last_at: usize,
 }
 
-/// What must come out.
+/// The result of receiving a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     plaintext: Vec<u8>,
@@ -38,13 +38,12 @@ struct Outcome {
     error: Option<RecordError>,
 }
 
-/// Records: what was sealed comes out, however it is split, and nothing else. Whatever the peer seals
-/// (types, paddings, lengths, handshake messages and alerts in any pieces), and whatever somebody without
-/// the key changes, repeats, leaves out or adds, gives what RFC 8446 §5 says: the same plaintext, end and
-/// error as the model's.
+/// Records: exactly the sealed data is opened, however the stream is split. Whatever the peer seals (types, paddings,
+/// lengths, handshake messages and alerts in any pieces), and whatever an attacker without the key changes, repeats,
+/// leaves out or adds, the result follows RFC 8446 §5: the same plaintext, end and error as the model's.
 ///
-/// Byte 0: suite, bit 2 client. Bytes 1 to 4: lengths of the pieces in which the stream arrives. Then
-/// steps. The bytes are also taken as a stream themselves.
+/// Byte 0: suite, bit 2 client. Bytes 1 to 4: lengths of the pieces in which the stream arrives. Then steps. The input
+/// itself is also used as a stream.
 pub fn records(data: &[u8]) {
     let mut input = Input(data);
     let settings = input.byte();
@@ -71,14 +70,14 @@ pub fn records(data: &[u8]) {
     }
     let found = receive(opener(key()), &wire.stream, pieces);
     compare(&found, model(&wire.stream, &wire.sealed, side));
-    // By a key that seals nothing: the input may have a record of above.
+    // With a key that has sealed nothing: the input may contain a record from above.
     let found = receive(opener(derived(0x44)), data, pieces);
     compare(&found, model(data, &HashMap::new(), side));
 }
 
 /// Plaintext that arrived together with an error may be lost.
 fn compare(found: &Outcome, expected: Outcome) {
-    assert!(expected.plaintext.starts_with(&found.plaintext), "not what was sent");
+    assert!(expected.plaintext.starts_with(&found.plaintext), "it differs from the data sent");
     assert_eq!(found.error, expected.error);
     if expected.error.is_none() {
         assert!(found.plaintext == expected.plaintext, "something is missing");
@@ -141,7 +140,7 @@ impl Wire {
         }
     }
 
-    /// As the target and the host library send.
+    /// Seals application data as the target and the host library do.
     fn application_data(&mut self, input: &mut Input<'_>) {
         let length = match input.byte() {
             0 => CONTENT_MAX_BYTES + usize::from(input.byte() % 3) - 1,
@@ -167,7 +166,7 @@ impl Wire {
         }
     }
 
-    /// A record with content, type and padding of any length.
+    /// Seals a record with content, type and padding of any length.
     fn inner(&mut self, input: &mut Input<'_>, content_type: u8) {
         let length = usize::from(input.byte());
         let mut inner = input.bytes(length).to_vec();
@@ -195,7 +194,7 @@ impl Wire {
         self.next += 1;
     }
 
-    /// A record of somebody without the key.
+    /// A record of an attacker without the key.
     fn plain(&mut self, input: &mut Input<'_>) {
         let types = [APPLICATION_DATA, CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, 0, 24];
         let content_type = types[usize::from(input.byte()) % types.len()];
@@ -210,7 +209,7 @@ impl Wire {
     }
 }
 
-/// What an opener makes of `stream` in pieces of these lengths, in turn.
+/// Opens `stream` in pieces of these lengths, in turn.
 fn receive(mut opener: Opener, stream: &[u8], pieces: [u16; 2]) -> Outcome {
     let (mut outcome, mut buffer, mut rest) = (Outcome::default(), Vec::new(), stream);
     for length in pieces.iter().cycle() {
@@ -238,7 +237,7 @@ fn receive(mut opener: Opener, stream: &[u8], pieces: [u16; 2]) -> Outcome {
     outcome
 }
 
-/// The same by RFC 8446 §5, where a record opens if it is the one that was sealed with its number.
+/// The model's result by RFC 8446 §5: a record can be opened if it equals the one that was sealed with its number.
 fn model(stream: &[u8], sealed: &HashMap<u64, (Vec<u8>, Vec<u8>)>, side: Side) -> Outcome {
     let (mut outcome, mut messages, mut rest) = (Outcome::default(), Vec::new(), stream);
     for record in FIRST.. {
@@ -276,8 +275,7 @@ fn model(stream: &[u8], sealed: &HashMap<u64, (Vec<u8>, Vec<u8>)>, side: Side) -
     outcome
 }
 
-/// The application data of a record; None if it ends the stream. `messages` is what has arrived of
-/// handshake messages that are not whole.
+/// The application data of a record; None if it ends the stream. `messages` holds the incomplete handshake message.
 fn opened<'a>(
     record: u64,
     inner: &'a [u8],

@@ -22,7 +22,7 @@ fn sealed(sealer: &mut Sealer, content_type: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A record whose inner plaintext is all of `inner`, which no [`Sealer`] would make.
+/// A record with the given inner plaintext, which no [`Sealer`] would make.
 fn sealed_inner(sealer: &mut Sealer, inner: &[u8]) -> Vec<u8> {
     let mut record = [&[0; HEADER_BYTES][..], inner].concat();
     let tag = sealer.seal_in_place(&mut record).unwrap();
@@ -113,7 +113,7 @@ fn many_sizes_in_all_suites() {
 }
 
 #[test]
-fn nothing_makes_no_record() {
+fn sealing_nothing_makes_no_record() {
     let (mut sealer, mut opener) = aes(Side::Server);
     let mut out = Vec::new();
     sealer.seal([], &mut out).unwrap();
@@ -123,7 +123,7 @@ fn nothing_makes_no_record() {
     assert_eq!(opener.open(&mut []).unwrap(), Opened::default());
 }
 
-/// Three records and the part that is left, for each split into two receives.
+/// Three records and an incomplete one, for each split into two receives.
 #[test]
 fn split_at_every_byte() {
     let (mut sealer, _) = aes(Side::Server);
@@ -191,7 +191,7 @@ fn every_changed_byte_is_noticed() {
         let mut changed = record.clone();
         changed[at] ^= 0x10;
         let opened = opener.open(&mut changed);
-        // A longer record is waited for.
+        // The opener waits for the rest of a longer record.
         let waits = opened == Ok(Opened::default()) && (at == 3 || at == 4);
         let is_tag = opened == Err(RecordError::Tag { record: 0 });
         let is_header =
@@ -238,7 +238,7 @@ fn inner_plaintext_has_a_type_and_a_limit() {
     assert_eq!(opener.open(&mut stream), Err(error));
 }
 
-/// Allowed, against analysis of traffic (RFC 8446 §5.1).
+/// Empty records are allowed, against traffic analysis (RFC 8446 §5.1).
 #[test]
 fn empty_application_data_is_nothing() {
     let (mut sealer, mut opener) = aes(Side::Server);

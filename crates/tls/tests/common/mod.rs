@@ -1,4 +1,4 @@
-//! What the tests of handshakes have in common.
+//! Helpers for tests of handshakes.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// As long as one of NVMe/TCP, spaces and all.
+/// An identity like those of NVMe/TCP in length and form.
 pub(crate) const IDENTITY: &str = "NVMe1R01 nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff \
      nqn.2026-01.io.bpf-of:target 89EbGACb/lBIYTDSNT9hBZ3jYFLWjH1o1y3N6IqOQI8=";
 
@@ -19,7 +19,7 @@ pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// A key of the length of its hash.
+/// A key as long as an output of its hash.
 pub(crate) fn psk(hash: PskHash) -> Psk {
     let secret: Vec<u8> = (0..hash.output_bytes()).map(|at| at as u8 ^ 0x90).collect();
     Psk::new(IDENTITY, &secret, hash).unwrap()
@@ -40,10 +40,10 @@ pub(crate) fn sockets() -> (TcpStream, TcpStream) {
     (server, client)
 }
 
-/// A connection, and what its handshake gave.
+/// A connection, and the result of its handshake.
 pub(crate) type End = (TcpStream, Result<Secured, HandshakeError>);
 
-/// Accepts one connection and its handshake, in a thread; gives the port.
+/// Accepts one connection and its handshake in a thread; returns the port and the thread.
 pub(crate) fn serve(store: Arc<dyn PskStore>) -> (u16, JoinHandle<End>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -55,12 +55,12 @@ pub(crate) fn serve(store: Arc<dyn PskStore>) -> (u16, JoinHandle<End>) {
     (port, server)
 }
 
-/// A connection whose records this crate makes, with plain blocking calls.
+/// A connection with this crate's records, with blocking calls.
 pub(crate) struct Channel {
     pub(crate) socket: TcpStream,
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
-    /// Plaintext that nobody has taken, then a part of a record.
+    /// Plaintext that was not taken yet, then an incomplete record.
     buffer: Vec<u8>,
     plaintext_bytes: usize,
     pub(crate) closed: bool,
@@ -81,7 +81,7 @@ impl Channel {
         self.socket.write_all(&out).unwrap();
     }
 
-    /// Waits for at least `bytes` of plaintext, or the end, and takes all there is.
+    /// Waits for at least `bytes` of plaintext, or the end, and takes all received plaintext.
     pub(crate) fn receive(&mut self, bytes: usize) -> Vec<u8> {
         while self.plaintext_bytes < bytes && !self.closed {
             let mut piece = [0; 20_000];

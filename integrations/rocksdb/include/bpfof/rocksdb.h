@@ -9,11 +9,12 @@
  *     bpf_of::PushdownDB *db;
  *     rocksdb::Status status = bpf_of::PushdownDB::Open(options, pushdown, "/mnt/db", &db);
  *
- * From then on it is a rocksdb::DB. Get() searches what is in memory first, as RocksDB does it; if
- * that does not settle it, one command lets the target look the key up in all tables that may hold
- * it, newest first, instead of a read for each. MultiGet() does that for all its keys at once, in as few
- * commands as their tables allow. Seeks of iterators fetch the blocks of all levels together. Everything else, and every Get() that cannot
- * be done so, is the ordinary RocksDB. The answer is the same; stats() tells which way they went.
+ * The result is a rocksdb::DB. Get() searches memory first, as RocksDB does; if the key is not settled
+ * there, one command lets the target search all tables that may hold it, newest first, instead of one
+ * read for each table. MultiGet() does so for all its keys at once, in as few commands as their tables
+ * allow. A seek of an iterator fetches the blocks of all levels together. RocksDB serves everything
+ * else, and every Get() that chains cannot serve. The answers are the same; stats() counts how they
+ * were found.
  */
 #ifndef BPFOF_ROCKSDB_H
 #define BPFOF_ROCKSDB_H
@@ -32,12 +33,13 @@ namespace bpf_of {
 
 /* How reads are served. */
 enum class Mode : uint8_t {
-	/* As RocksDB does it: one block after the other. */
+	/* As RocksDB does: one block after the other. */
 	kPlain,
-	/* Get() and MultiGet() by chains at the target; seeks of iterators fetch their blocks at once.
+	/* Get() and MultiGet() by chains at the target; a seek of an iterator fetches its blocks at
+	 * once.
 	 */
 	kChains,
-	/* Get() fetches all blocks that the key may be in at once, too, and RocksDB searches them. */
+	/* Get() also fetches all blocks that may hold the key at once, and RocksDB searches them. */
 	kBlocks,
 	/* As kChains, but each key of a MultiGet() is a command of its own, with one chain. */
 	kSingleChains,
@@ -46,127 +48,132 @@ enum class Mode : uint8_t {
 /* Whether the target searches the tables of a key at once, or one after the other until one has the key. */
 enum class Speculate : uint8_t {
 	kNever,
-	/* As long as that takes clearly less time, and most of the blocks would be read anyway: on slow
-	 * drives. Both are measured. */
+	/* When that is clearly faster and most of the blocks would be read anyway: on slow drives. The
+	 * library measures both. */
 	kWhenFaster,
 	kAlways,
 };
 
 struct PushdownOptions {
 	/*
-	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N], with who this host is and its keys as bpfof_open()
-	 * takes them; or the user's hosts.toml says that. Or grantd:PATH, the socket of a grant daemon,
-	 * for a process that must not read whole namespaces (docs/grants.md): target_reads has no effect
-	 * then. With several portals, HOST[:PORT],HOST[:PORT]…, chains go on by another when one is lost
-	 * (docs/failover.md). Empty: there is none, and chains of reads run on this machine; for trying it out.
+	 * The target: nvme-tcp://HOST[:PORT]/NQN[?ns=N], with this host's NQN and keys as bpfof_open()
+	 * takes them, or from the user's hosts.toml. Or grantd:PATH, the socket of a grant daemon, for
+	 * a process that must not read whole namespaces (docs/grants.md); target_reads then has no
+	 * effect. With several portals, HOST[:PORT],HOST[:PORT]…, chains move to another portal when
+	 * one is lost (docs/failover.md). Empty: no target; chains run on this machine, to try the
+	 * library out.
 	 */
 	std::string url;
 	/*
-	 * What the target's namespace is on this machine: a block device, or the target's image file.
-	 * With a grant daemon any file or directory of the file system that is meant, or nothing.
+	 * The target's namespace as this machine sees it: a block device, or the target's image file.
+	 * With a grant daemon: any file or directory of the database's file system, or empty.
 	 */
 	std::string device;
 	/*
 	 * Memory for the indices and range deletions of all tables together, in bytes. A database needs
-	 * about 0.9 % of its size. Of tables beyond that the target reads the index, too, where it can.
+	 * about 0.9 % of its size. Beyond this limit the target reads the indices of further tables,
+	 * too, where it can.
 	 */
 	size_t index_bytes_max = size_t{1} << 30;
-	/* The longest value that comes with the answer, in bytes, at most VALUE_BYTES_MAX; with merge operands,
-	 * of which each takes 4 bytes more. Once a column family has a longer one, its answers have room for
-	 * VALUE_BYTES_MAX. Longer ones are read as RocksDB does it. Those in blob files do not count. */
+	/* The longest value that an answer returns, in bytes, at most VALUE_BYTES_MAX; with merge
+	 * operands, value and operands together, and 4 bytes more for each operand. Once a column family
+	 * has had a longer value, its answers have room for VALUE_BYTES_MAX. RocksDB reads longer values
+	 * itself. Values in blob files do not count. */
 	uint32_t value_bytes_max = 4096;
-	/* Calls that the target serves at once. More are served by RocksDB. */
+	/* Calls that the target serves at once. RocksDB serves further calls. */
 	size_t readers_max = 64;
 	/*
-	 * Connections to the target that they share: one for each processor, and at most so many. 0: each
-	 * has one of its own.
+	 * Connections to the target, which calls share: one for each processor, but at most this many.
+	 * 0: each call has its own.
 	 */
 	uint32_t lanes_max = UINT32_MAX;
 	/*
-	 * Open files that tables take together, at most; 0: half of the soft limit of the process
-	 * (RLIMIT_NOFILE). RocksDB has all tables open, as max_open_files = -1 says, but the descriptor of one
-	 * that it does not read is closed for another's, and opened again when it does. Chains need none.
+	 * Open files of all tables together, at most; 0: half of the soft limit of the process
+	 * (RLIMIT_NOFILE). RocksDB keeps all tables open (max_open_files = -1), but the library closes
+	 * the descriptors of tables that RocksDB does not read to make room, and reopens them on
+	 * demand. Chains need no descriptors.
 	 */
 	size_t descriptors_max = 0;
 	/*
-	 * Reads of tables that RocksDB makes itself go to the target on the same connections, past this
-	 * machine's kernel and page cache; those that cannot, and everything else, go to the file
-	 * system.
+	 * Sends RocksDB's own reads of tables to the target, on the same connections, past this
+	 * machine's kernel and page cache. Reads that cannot go there, and everything else, use the
+	 * file system.
 	 */
 	bool target_reads = false;
 	/*
-	 * The part of all Get() calls that memory does not settle, 0 to 1, that RocksDB does itself, so
-	 * that the blocks they need come into its block cache. Chains bring nothing there.
+	 * The share of the Get() calls not settled in memory, 0 to 1, that RocksDB serves itself, so
+	 * that their blocks enter its block cache. Chains do not fill the cache.
 	 */
 	double sample_rate = 0.01;
 	/*
-	 * Sample fewer, down to a 16th of that, while the samples cost more time than the cache saves.
-	 * Both are measured all the time.
+	 * Samples fewer calls, down to a 16th of that, while samples cost more time than the cache
+	 * saves. The library measures both continuously.
 	 */
 	bool adapt_sampling = true;
-	/* As text never, when-faster or always. */
+	/* In text form: never, when-faster or always. */
 	Speculate speculate = Speculate::kWhenFaster;
 
-	/* Where stats() are appended when the database is closed, a line of JSON; empty: nowhere. */
+	/* File to which stats() are appended, as a line of JSON, when the database is closed; empty:
+	 * none. */
 	std::string report;
 
 	static constexpr uint32_t VALUE_BYTES_MAX = 16000;
 
 	/*
-	 * Sets what `text` names: "url=…;device=…;sample_rate=0", with the names of above, sizes in bytes, and
-	 * true or false. InvalidArgument says what of it makes no sense.
+	 * Sets the options that `text` names: "url=…;device=…;sample_rate=0", with the names above,
+	 * sizes in bytes, and true or false. InvalidArgument names the part that is invalid.
 	 */
 	static rocksdb::Status parse(const std::string &text, PushdownOptions *options);
-	/* The same for one of them. */
+	/* Sets one option in the same way. */
 	rocksdb::Status set(const std::string &name, const std::string &value);
 };
 
-/* Which way a Get() went. */
+/* How a Get() was served. */
 enum class ReadPath : uint8_t {
 	kMemory,  /* memtables and block cache settled it */
 	kNoTable, /* no table could have the key */
 	kTarget,  /* one chain at the target, or several at once */
-	kHere,	  /* the same on this machine: there is no target, or it does not know the files yet */
+	kHere,	  /* chains on this machine: there is no target, or it does not know the files yet */
 	kBlocks,  /* the blocks of all tables were fetched at once, and RocksDB searched them */
-	/* The others were left to RocksDB. */
-	kPlain,	     /* that is the mode */
+	/* RocksDB served the others. */
+	kPlain,	     /* the mode is kPlain */
 	kSampled,    /* for the block cache */
-	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
+	kOptions,    /* its ReadOptions ask for something chains cannot do, or the key is too long */
 	kFamily,     /* its column family cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
 	kTable,	     /* a table that chains cannot read: dictionary, unknown format, no memory; or a range
 		      * deletion that RocksDB has to apply */
 	kManyTables, /* more tables than one chain may have */
-	kBusy,	     /* no connection was free, or the target is gone */
-	kDeclined,   /* the chain met a value, merge operands or a block too long, or would have met it, as most chains
-		      * of the family do; docs/rocksdb.md has all */
+	kBusy,	     /* no connection was free, or the target is lost */
+	kDeclined,   /* the chain met a value, merge operands or a block that was too long, or was not run because
+		      * most chains of the family are declined; docs/rocksdb.md lists all reasons */
 	kFailed,     /* the chain failed; last_error() tells why */
 	/* Not answered: Status::TimedOut. */
-	kTimedOut, /* the target was waited for until ReadOptions::deadline, or for io_timeout */
+	kTimedOut, /* the target did not answer by ReadOptions::deadline, or within io_timeout */
 };
 constexpr size_t WAYS = 16;
 
-/* A word for each way, for people. */
+/* A readable name for each way. */
 const char *name(ReadPath way);
 
 struct PushdownStats {
 	/* Get() calls, and keys of MultiGet(), by ReadPath. */
 	std::array<uint64_t, WAYS> gets{};
-	/* Of these, keys whose tables were searched at once. */
+	/* Those of these keys whose tables were searched at once. */
 	uint64_t at_once = 0;
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;
-	/* Values that were read from blob files behind a chain. */
+	/* Values that were read from blob files after a chain. */
 	uint64_t blobs = 0;
 	/* Seeks of iterators whose blocks were fetched together. */
 	uint64_t seeks = 0;
-	/* The part of Gets that is sampled at the moment, where there is a block cache. */
+	/* The share of Gets that is sampled now, if there is a block cache. */
 	double sample_rate = 0;
 	/* Bytes on the connections to the target, without TCP and IP headers. */
 	uint64_t sent_bytes = 0;
 	uint64_t received_bytes = 0;
-	/* Tables that are known, those of them that chains cannot read, and memory of their indices and range
-	 * deletions. */
+	/* Known tables, those of them that chains cannot read, and the memory of their indices and
+	 * range deletions. */
 	uint64_t tables = 0;
 	uint64_t tables_refused = 0;
 	uint64_t index_bytes = 0;
@@ -180,34 +187,35 @@ class PushdownDB : public rocksdb::StackableDB {
 	 * Opens the database at `path` and connects to the target. The files must lie on a file system
 	 * on options.device, directly or on a partition of it.
 	 *
-	 * InvalidArgument if the options rule pushdown out, with the reason: max_open_files must be -1
-	 * (else tables would have to be opened in the middle of a search), the Env must be the
-	 * default one, and unordered_write, two_write_queues, open_files_async and rate-limited deletion be off.
-	 * IOError if the target cannot be reached. What DB::Open() fails with.
+	 * InvalidArgument, with the reason, if the options rule pushdown out: max_open_files must be -1
+	 * (otherwise a search in memory would have to open tables), the Env must be the default one,
+	 * and unordered_write, two_write_queues, open_files_async and rate-limited deletion must be
+	 * off. IOError if the target cannot be reached. Otherwise the errors of DB::Open().
 	 *
-	 * A column family is pushed down unless it has another comparator than the bytewise one, or another
-	 * table format; then kFamily counts. Its merge operator is that of the options in another object,
-	 * of the same name, which GetOptions() has, too.
+	 * A column family is pushed down unless its comparator is not the bytewise one, or its tables
+	 * are not block-based; its reads then count as kFamily. Its merge operator is wrapped in an
+	 * object of the same name, which GetOptions() returns, too.
 	 *
-	 * The database reads its tables by an Env of its own: that of GetOptions() is good as long as
-	 * the database.
+	 * The database reads its tables through an Env of its own: the Env of GetOptions() is valid as
+	 * long as the database exists.
 	 *
-	 * A target that is lost is looked for once a second; RocksDB does everything meanwhile.
+	 * When the target is lost, the library tries to reach it once a second; RocksDB serves all
+	 * reads meanwhile.
 	 */
 	static rocksdb::Status Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
 		const std::string &path, PushdownDB **db);
 
 	/*
-	 * The same for a database with several column families, as DB::Open() takes them. Each is
-	 * pushed down for which that is possible.
+	 * The same for a database with several column families, as DB::Open() takes them. Each family
+	 * that can be pushed down is.
 	 */
 	static rocksdb::Status Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
 		const std::string &path, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
 		std::vector<rocksdb::ColumnFamilyHandle *> *handles, PushdownDB **db);
 
 	/*
-	 * The same for a database that is only read, as DB::OpenForReadOnly(): what writes, and what creates or drops
-	 * families, fails, and no process may write to it meanwhile.
+	 * The same for a database that is only read, as DB::OpenForReadOnly(): calls that write, or
+	 * create or drop families, fail, and no process may write to the database meanwhile.
 	 */
 	static rocksdb::Status OpenForReadOnly(const rocksdb::Options &options, const PushdownOptions &pushdown,
 		const std::string &path, PushdownDB **db, bool error_if_wal_file_exists = false);
@@ -217,9 +225,10 @@ class PushdownDB : public rocksdb::StackableDB {
 		bool error_if_wal_file_exists = false);
 
 	/*
-	 * The same for a secondary instance, as DB::OpenAsSecondary(): it follows a database that another process has
-	 * open, on this machine, each time that TryCatchUpWithPrimary() is called. It reads what was written up to then.
-	 * Each of its tables takes a descriptor: descriptors_max does not count. Reads with a snapshot are RocksDB's.
+	 * The same for a secondary instance, as DB::OpenAsSecondary(): it follows a database that
+	 * another process on this machine has open. Each call of TryCatchUpWithPrimary() makes the
+	 * primary's writes up to then visible. Each of its tables takes a descriptor: descriptors_max
+	 * does not apply. RocksDB serves reads with a snapshot.
 	 */
 	static rocksdb::Status OpenAsSecondary(const rocksdb::Options &options, const PushdownOptions &pushdown,
 		const std::string &path, const std::string &secondary_path, PushdownDB **db);
@@ -231,15 +240,15 @@ class PushdownDB : public rocksdb::StackableDB {
 	~PushdownDB() override;
 
 	/*
-	 * Get() is as DB::Get(), and linearizable with all that changes the database meanwhile: the tables
-	 * that are searched are those of the version whose memtables were searched before (view.h).
-	 * MultiGet() is as DB::MultiGet(): all keys are read at the same moment; keys of several column
-	 * families may share commands.
+	 * Get() is as DB::Get(), and linearizable with all concurrent changes of the database: it
+	 * searches the tables of the version whose memtables it searched before (view.h). MultiGet() is
+	 * as DB::MultiGet(): all keys are read at the same moment; keys of several column families may
+	 * share commands.
 	 */
 	using rocksdb::StackableDB::Get;
 	using rocksdb::StackableDB::MultiGet;
 #if ROCKSDB_MAJOR >= 9
-	/* All other forms of DB call these. With timestamps they are RocksDB's. */
+	/* All other forms of DB call these. RocksDB serves calls with timestamps. */
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value, std::string *timestamp) override;
 	void MultiGet(const rocksdb::ReadOptions &options, size_t count,
@@ -249,7 +258,7 @@ class PushdownDB : public rocksdb::StackableDB {
 #else
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) override;
-	/* Those with timestamps are RocksDB's, unless no timestamp is asked for. */
+	/* RocksDB serves calls that ask for a timestamp. */
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value, std::string *timestamp) override;
 	std::vector<rocksdb::Status> MultiGet(const rocksdb::ReadOptions &options,
@@ -273,8 +282,8 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Iterator *NewIterator(
 		const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family) override;
 
-	/* As in DB. Families that are created are pushed down as those that are opened, until their handle is
-	 * deleted. */
+	/* As in DB. Families created here are pushed down like those given to Open(), until their
+	 * handle is deleted. */
 	rocksdb::Status CreateColumnFamily(const rocksdb::ColumnFamilyOptions &options, const std::string &name,
 		rocksdb::ColumnFamilyHandle **handle) override;
 	rocksdb::Status CreateColumnFamilies(const rocksdb::ColumnFamilyOptions &options,
@@ -298,11 +307,11 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Status DropColumnFamilies(
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families) override;
 
-	/* As DB::TryCatchUpWithPrimary(). Reads are left to RocksDB while it runs, and after it has failed until it
-	 * succeeds. */
+	/* As DB::TryCatchUpWithPrimary(). RocksDB serves all reads while it runs, and after it has
+	 * failed, until it succeeds. */
 	rocksdb::Status TryCatchUpWithPrimary() override;
 
-	/* As DB::Close(). Reads are left to RocksDB from then on. */
+	/* As DB::Close(). RocksDB serves all reads from then on. */
 	rocksdb::Status Close() override;
 #if ROCKSDB_MAJOR >= 9
 	/* As DB::WaitForCompact(). */
@@ -310,23 +319,23 @@ class PushdownDB : public rocksdb::StackableDB {
 #endif
 
 	using rocksdb::StackableDB::SetDBOptions;
-	/* As DB::SetDBOptions(), but max_open_files must stay as it is: InvalidArgument. */
+	/* As DB::SetDBOptions(), but changing max_open_files is refused: InvalidArgument. */
 	rocksdb::Status SetDBOptions(
 		const std::unordered_map<std::string, std::string> &options) override;
 
 	using rocksdb::StackableDB::GetIntProperty;
 	using rocksdb::StackableDB::GetProperty;
 	/*
-	 * As in DB, and stats() by name: "bpfof.gets." with what name() says of a ReadPath ('-' for a space),
-	 * "bpfof.blocks" and so on; "bpfof.ready", 1 if wait_ready() would not wait; as text also
-	 * "bpfof.sample-rate", "bpfof.stats", all of stats() as JSON, and "bpfof.last-error".
+	 * As in DB, and stats() by name: "bpfof.gets." followed by the name() of a ReadPath ('-' for a
+	 * space), "bpfof.blocks" and so on; "bpfof.ready", 1 if wait_ready() would not wait; as text
+	 * also "bpfof.sample-rate", "bpfof.stats", all of stats() as JSON, and "bpfof.last-error".
 	 */
 	bool GetProperty(rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &property,
 		std::string *value) override;
 	bool GetIntProperty(rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &property,
 		uint64_t *value) override;
 
-	/* As in DB; StackableDB forgets these. */
+	/* As in DB; StackableDB does not forward these. */
 	rocksdb::Status Resume() override { return db_->Resume(); }
 	void GetAllColumnFamilyMetaData(std::vector<rocksdb::ColumnFamilyMetaData> *families) override
 	{
@@ -352,15 +361,15 @@ class PushdownDB : public rocksdb::StackableDB {
 	}
 #endif
 
-	/* Changes how reads are served from now on; at first it is kChains. For comparisons. */
+	/* Changes how reads are served from now on; the initial mode is kChains. For comparisons. */
 	void set_mode(Mode mode);
 
 	PushdownStats stats() const;
 	/* Why the last chain failed, or a table was refused, or the target does not know where a table
-	 * lies, of which chains run here then; or "". */
+	 * lies, so that its chains run on this machine; or "". */
 	std::string last_error() const;
-	/* Waits until the tables of the moment are known, here and at the target, at most so long; whether they
-	 * are. For tests and measurements: reads before are right, too. */
+	/* Waits until the current tables are known, here and at the target, at most `timeout_ms`;
+	 * returns whether they are. For tests and measurements: earlier reads are correct, too. */
 	bool wait_ready(unsigned timeout_ms);
 
     private:
@@ -370,19 +379,19 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
 
-	/* Creates a family by `create`, with the options that this is handed, and follows it. */
+	/* Creates a family by `create`, which gets the adapted options, and follows the family. */
 	template <typename Create>
 	rocksdb::Status create(const rocksdb::ColumnFamilyOptions &options, const std::string &name,
 		rocksdb::ColumnFamilyHandle **handle, Create create);
-	/* Writes what PushdownOptions::report asks for. */
+	/* Writes the report of PushdownOptions::report. */
 	void report() const;
 	rocksdb::Status get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value);
-	/* MultiGet() of keys of which each has a family. */
+	/* MultiGet() of keys that may belong to different families. */
 	void multi_get(const rocksdb::ReadOptions &options, size_t count,
 		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
 		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted);
-	/* The same of keys that are not all left to RocksDB. */
+	/* The same, unless RocksDB serves all keys. */
 	void get_many(const rocksdb::ReadOptions &options, size_t count,
 		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
 		rocksdb::PinnableSlice *values, rocksdb::Status *statuses);

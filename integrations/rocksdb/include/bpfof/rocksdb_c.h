@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * PushdownDB for programs that use RocksDB by its C API: these calls open a database, and all the others of
- * <rocksdb/c.h> are used as always.
+ * PushdownDB for programs that use RocksDB's C API: these calls open a database; all other calls are
+ * those of <rocksdb/c.h>, as always.
  *
  *     char *error = NULL;
  *     rocksdb_t *db = bpfof_rocksdb_open(options, "url=nvme-tcp://10.0.0.2:4420/nqn.2026-01.io.example:db;"
  *                                                 "device=/dev/nvme1n1", "/mnt/db", &error);
  *
- * `pushdown` has the members of PushdownOptions (bpfof/rocksdb.h) by name: NAME=VALUE, separated by ';'. How
- * many reads were pushed down tell rocksdb_property_int(db, "bpfof.gets.target", &n) and the like, and
- * rocksdb_property_value(db, "bpfof.stats"), which is JSON.
+ * `pushdown` has the members of PushdownOptions (bpfof/rocksdb.h) by name: NAME=VALUE, separated by
+ * ';'. rocksdb_property_int(db, "bpfof.gets.target", &n) and the like, and rocksdb_property_value(db,
+ * "bpfof.stats"), which is JSON, tell how many reads were pushed down.
  *
- * Errors are told as by rocksdb_open(): NULL is returned, and *error is for rocksdb_free() then.
+ * Errors are reported as by rocksdb_open(): NULL is returned, and the caller frees *error with
+ * rocksdb_free().
  */
 #ifndef BPFOF_ROCKSDB_C_H
 #define BPFOF_ROCKSDB_C_H
@@ -22,7 +23,8 @@
 extern "C" {
 #endif
 
-/* As rocksdb_open(); PushdownDB::Open() says what options must be. Closed by rocksdb_close(). */
+/* As rocksdb_open(); PushdownDB::Open() lists the options it requires. Close it with
+ * rocksdb_close(). */
 rocksdb_t *bpfof_rocksdb_open(
 	const rocksdb_options_t *options, const char *pushdown, const char *path, char **error);
 
@@ -40,8 +42,8 @@ rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_option
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
 	unsigned char error_if_wal_file_exists, char **error);
 
-/* As rocksdb_open_as_secondary() and rocksdb_open_as_secondary_column_families(); rocksdb_try_catch_up_with_primary()
- * lets it follow. */
+/* As rocksdb_open_as_secondary() and rocksdb_open_as_secondary_column_families().
+ * rocksdb_try_catch_up_with_primary() applies the primary's changes. */
 rocksdb_t *bpfof_rocksdb_open_as_secondary(const rocksdb_options_t *options, const char *pushdown, const char *path,
 	const char *secondary_path, char **error);
 rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options_t *options, const char *pushdown,
@@ -49,10 +51,10 @@ rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error);
 
 /*
- * For libraries that open the database themselves, by rocksdb_open() or one of the others: begin() connects to the
- * target and changes `options`, which are for this one database then; after it is open, end() puts pushdown on top of
- * `db`. If the database could not be opened `db` is NULL. The default column family is pushed down, and those
- * that are created later.
+ * For libraries that open the database themselves, with rocksdb_open() or one of the others: begin()
+ * connects to the target and changes `options`, which may then be used for this database only; once it
+ * is open, end() puts pushdown on top of `db`. If the database could not be opened, pass NULL as `db`.
+ * The default column family is pushed down, and families that are created later.
  */
 enum bpfof_rocksdb_access {
 	BPFOF_ROCKSDB_PRIMARY = 0,   /* rocksdb_open() */

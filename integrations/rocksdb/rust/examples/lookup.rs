@@ -1,5 +1,5 @@
-//! A program for the crate `rocksdb`: writes, reads all of it back in three ways, and prints which way the reads
-//! went. `lookup DATABASE SETTINGS`, with settings as `url=…;device=…`.
+//! Example for the crate `rocksdb`: writes, reads everything back in three ways, and prints how the reads were served.
+//! `lookup DATABASE SETTINGS`, with settings like `url=…;device=…`.
 
 use rocksdb::{BlockBasedOptions, DB, IteratorMode, Options};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.set_target_file_size_base(256 << 10);
     options.set_max_bytes_for_level_base(1 << 20);
     let refused = bpfof_rocksdb::open(&options, &path, "device=/nowhere").expect_err("refused");
-    assert!(refused.to_string().contains("url and device belong together"), "{refused}");
+    assert!(refused.to_string().contains("url and device must be given together"), "{refused}");
 
     let db = bpfof_rocksdb::open(&options, &path, &settings)?;
 
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}", db.property_value("bpfof.stats")?.expect("a property"));
     drop(db);
 
-    // With an empty cache: the scan has filled the one before.
+    // With an empty cache: the scan has filled the previous one.
     options.set_block_based_table_factory(&BlockBasedOptions::default());
     let db = bpfof_rocksdb::open_for_read_only(&options, &path, false, &settings)?;
     while count(&db, "bpfof.ready")? == 0 {

@@ -13,19 +13,19 @@
 //! # }
 //! ```
 //!
-//! What comes back is a [`rocksdb::DB`]: `get`, `multi_get` and iterators are pushed down, and everything else
-//! is as always. `db.property_int_value("bpfof.gets.target")` and the other properties that
-//! `bpfof/rocksdb.h` names tell which way reads went; docs/rocksdb.md explains them.
+//! The result is a [`rocksdb::DB`]: `get`, `multi_get` and iterators are pushed down, and everything else is as always.
+//! `db.property_int_value("bpfof.gets.target")` and the other properties listed in `bpfof/rocksdb.h` show how reads
+//! were served; docs/rocksdb.md explains them.
 //!
-//! Column families that the program creates are pushed down as the default one is. Databases that
-//! `TransactionDB` and `OptimisticTransactionDB` open are left to RocksDB.
+//! Column families that the program creates are pushed down like the default one. RocksDB serves all reads of databases
+//! that `TransactionDB` and `OptimisticTransactionDB` open.
 
 use rocksdb::{AsRawPtr, DB, Options};
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
 
-// The library that the integration calls, which nothing here names.
+// Linked for the integration's C++ code, which calls it; no Rust code here does.
 use bpfof as _;
 
 unsafe extern "C" {
@@ -52,7 +52,7 @@ enum Access {
 pub enum Error {
     /// Pushdown is not possible: settings or options rule it out, or the target cannot be reached.
     Pushdown(String),
-    /// RocksDB cannot open it.
+    /// RocksDB cannot open the database.
     RocksDb(rocksdb::Error),
 }
 
@@ -90,8 +90,9 @@ pub fn open_for_read_only(
     })
 }
 
-/// As [`DB::open_as_secondary`], with the target that `pushdown` names as for [`open`]. The instance follows the one
-/// that has the database at `path` open, on this machine, when [`DB::try_catch_up_with_primary`] is called.
+/// As [`DB::open_as_secondary`], with the target that `pushdown` names as for [`open`]. The instance follows the
+/// primary, a process on this machine that has the database at `path` open, whenever [`DB::try_catch_up_with_primary`]
+/// is called.
 ///
 /// # Errors
 /// As [`open`].
@@ -110,7 +111,7 @@ pub fn open_as_secondary(
 /// `PushdownOptions` in `bpfof/rocksdb.h`.
 ///
 /// # Errors
-/// [`Error::Pushdown`], before the database is touched, or what [`DB::open`] fails with.
+/// [`Error::Pushdown`], before the database is touched, or the error of [`DB::open`].
 pub fn open(options: &Options, path: impl AsRef<Path>, pushdown: &str) -> Result<DB, Error> {
     open_by(options, path.as_ref(), pushdown, Access::Primary, |options, path| {
         DB::open(options, path)
@@ -127,7 +128,7 @@ fn open_by(
     let no_nul = |_| Error::Pushdown("pushdown settings and paths have no zero bytes".to_owned());
     let settings = CString::new(pushdown).map_err(no_nul)?;
     let shown = CString::new(path.to_string_lossy().into_owned()).map_err(no_nul)?;
-    // The caller's may be for other databases, too.
+    // Cloned, because the caller may use its options for other databases, too.
     let ours = options.clone();
     let mut error = std::ptr::null_mut();
     // SAFETY: `ours` lives longer than the call; the strings end with zero; `error` is null.
@@ -141,7 +142,7 @@ fn open_by(
         )
     };
     if opening.is_null() {
-        // SAFETY: a call that fails leaves a string that is ours.
+        // SAFETY: a failed call leaves a string that this function owns.
         let why = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
         // SAFETY: it was allocated as RocksDB's errors are, and is not used any more.
         unsafe { librocksdb_sys::rocksdb_free(error.cast()) };
@@ -149,11 +150,11 @@ fn open_by(
     }
     let opened = open(&ours, path);
     let raw = match &opened {
-        // SAFETY: nobody else has the database yet.
+        // SAFETY: no other code has the database yet.
         Ok(db) => unsafe { db.as_raw_ptr() },
         Err(_) => std::ptr::null_mut(),
     };
-    // SAFETY: `opening` is used once, and `raw` was opened with the options that it has changed.
+    // SAFETY: `opening` is used once, and `raw`, unless null, was opened with the options that it has changed.
     unsafe { bpfof_rocksdb_end(opening, raw) };
     opened.map_err(Error::RocksDb)
 }

@@ -25,7 +25,7 @@ proptest! {
 
     #[test]
     fn flipped_bytes(
-        // Most words matter in the first nodes, so aim there, at all bytes of a word.
+        // Most words that matter are in the first nodes, so aim there, at all bytes of a word.
         flips in prop::collection::vec((0..14_000usize, any::<u8>()), 1..6),
         key in 0..920u64,
         length in 0..150u64,
@@ -46,7 +46,8 @@ proptest! {
         match (plain, pushed) {
             (Ok(plain), Ok((pushed, _))) => prop_assert_eq!(plain, pushed),
             (Err(_), Err(_)) => {}
-            // A second call enters its leaf by search, which skips what a scan would object to.
+            // A second call enters its leaf by search, which skips entries that a scan would
+            // reject.
             (plain, pushed) => {
                 let calls = pushed.as_ref().map_or(0, |(_, plans)| plans.len());
                 prop_assert!(calls > 1, "{:?} but {:?}", plain, pushed);
@@ -100,7 +101,7 @@ fn each_defect_is_named() {
         (get, pushed, pairs, pushed_pairs)
     };
     let corrupt = |offset_bytes, defect| Failure::Corrupt(Corrupt { offset_bytes, defect });
-    // (word to spoil, with what, defect, node, abort code); leaf 1 is at byte 1024.
+    // (word to overwrite, new value, defect, node, abort code); leaf 1 is at byte 1024.
     for (at, word, defect, offset, code) in [
         (8, 2, Defect::NodeType, 0, 1),
         (1024 + 8, 7, Defect::NodeType, 1024, 1),
@@ -113,7 +114,7 @@ fn each_defect_is_named() {
         let (get, pushed, pairs, pushed_pairs) = all(&file);
         assert_eq!(get, Err(corrupt(offset, defect)));
         assert_eq!(pushed, Err(Failure::Abort(code)));
-        // A range from key 0 meets only what is on its way.
+        // A range from key 0 finds only defects on its way.
         if offset != 0 || defect == Defect::NodeType {
             assert_eq!(pairs, Err(corrupt(offset, defect)));
             assert_eq!(pushed_pairs, Err(Failure::Abort(code)));

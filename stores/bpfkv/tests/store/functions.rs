@@ -1,4 +1,4 @@
-//! The storage functions as their header documents them, for callers other than this crate.
+//! The storage functions as their header documents them, for callers that do not use this crate.
 
 use crate::support::{
     Failure, Function, Model, Random, laid_out, pushed_aggregate, pushed_pairs, sparse, stock,
@@ -36,7 +36,7 @@ fn flags_shape_the_range() {
     ] {
         let (answer, _) = range.run(&file, 0, &argument(begin, end, flags, 0), 4096).unwrap();
         assert_eq!(answer[8..16], [0; 8], "the range is finished");
-        // The number of pairs, and no more to come.
+        // The number of pairs, and no place to continue.
         assert_eq!(answer[16..24], u64::to_le_bytes(count), "{begin} {end} {flags}");
         assert_eq!(answer.len() as u64, 24 + 72 * count);
         let (values, keys) = answer[24..].split_at(64 * count as usize);
@@ -71,7 +71,7 @@ fn too_little_scratch_is_refused() {
     assert!(get.run(&file, 0, &key, 72).is_ok());
 }
 
-/// A tree of one level has its only leaf at offset 0, which is where such a range goes on.
+/// The only leaf of a tree of one level is at offset 0, where this range continues.
 #[test]
 fn an_answer_that_fills_up_in_the_root() {
     let file = stock(&Extent::full(1).unwrap());
@@ -81,7 +81,7 @@ fn an_answer_that_fills_up_in_the_root() {
     assert_eq!((&answer[8..16], &answer[16..24]), (&[0; 8][..], &[3, 0, 0, 0, 1, 0, 0, 0][..]));
 }
 
-/// Dense answers of as many pairs as fit, whatever the size of scratch, and one call for them.
+/// Dense answers of as many pairs as fit, whatever the size of scratch, with one call each.
 #[test]
 fn ranges_of_many_lengths_and_sizes_of_scratch() {
     let model: Model = (0..2000).map(|key| (key, value_text(key))).collect();
@@ -106,12 +106,13 @@ fn ranges_of_many_lengths_and_sizes_of_scratch() {
     }
 }
 
-/// The pages of a hop end within a run, where a record of the leaf before lies in the slots of this one.
+/// A hop reaches its limit of pages within a run of values, in a block that also has a value of the
+/// previous leaf.
 #[test]
 fn a_run_goes_on_with_the_next_hop() {
     const PAGE_BYTES: usize = 4096;
     let model: Model = (0..62).map(|key| (key, value_text(key))).collect();
-    // Behind a root and two leaves.
+    // The log follows a root and two leaves.
     let slot = |page: usize, at: usize| (page * PAGE_BYTES + at - 3 * 512) / 64;
     let page = 40;
     let first = |key: usize| if key == 15 { slot(page, 3584) } else { slot(100 + 2 * key, 1024) };
@@ -139,7 +140,7 @@ fn a_leaf_costs_one_hop() {
         let argument = argument(begin, begin + count, flags, 0);
         range.run(&file, 0, &argument, 16_384).unwrap().1.len()
     };
-    // Three levels, then the values: with the next leaf while the range goes on.
+    // Three levels, then the values: with the next leaf while the range continues.
     assert_eq!(hops(31, 31, 0), 4);
     assert_eq!(hops(31, 32, 0), 5);
     assert_eq!(hops(31, 10 * 31, 8), 3 + 10);

@@ -35,7 +35,7 @@ fn load_cache(file: &[u8], levels: u32) -> Result<Cache, CacheError> {
     })
 }
 
-/// One key, plainly and pushed down, from the root and from below a cache.
+/// Checks one key, plainly and pushed down, from the root and from below a cache.
 fn check_get(file: &[u8], cache: &Cache, model: &Model, key: u64) {
     let expected = Ok(model.get(&key).copied());
     assert_eq!(plain_get(file, key, 0), expected);
@@ -49,7 +49,7 @@ fn check_get(file: &[u8], cache: &Cache, model: &Model, key: u64) {
     }
 }
 
-/// One range, plainly and pushed down, as pairs and as aggregates.
+/// Checks one range, plainly and pushed down, as pairs and as aggregates.
 fn check_range(file: &[u8], cache: &Cache, model: &Model, range: &KeyRange, seed: u64) {
     let mut random = Random(seed);
     let bounds = range.bounds();

@@ -1,4 +1,5 @@
-//! Ours and an independent implementation of the original layout, byte for byte.
+//! Compares this crate's files with an independent implementation of the original layout, byte for
+//! byte.
 
 use crate::support::{Random, plain_get, plain_range, stock};
 use bpfkv::create::{Extent, write_database};
@@ -28,7 +29,7 @@ fn detect_in(file: &[u8]) -> Result<Detected, DetectError> {
 }
 
 #[test]
-fn ours_is_theirs_and_reads_alike() {
+fn our_databases_equal_those_of_the_original() {
     for levels in 1..=4 {
         let theirs = original(levels);
         let extent = Extent::full(levels).unwrap();
@@ -48,7 +49,7 @@ fn ours_is_theirs_and_reads_alike() {
 }
 
 #[test]
-fn a_part_is_the_whole_with_a_hole() {
+fn a_part_equals_the_whole_except_for_a_hole() {
     let full = stock(&Extent::full(3).unwrap());
     for subtrees in [1, 2, 30] {
         let extent = Extent::part(3, subtrees).unwrap();
@@ -59,7 +60,7 @@ fn a_part_is_the_whole_with_a_hole() {
             assert!(ours == whole || ours == [0; 512]);
             same_bytes += u64::from(ours == whole) * 512;
         }
-        // The root's other children and the next leaf are zeroes that are written.
+        // The root's other children and the next leaf are written zeroes.
         let blank_bytes = (31 - u64::from(subtrees) + 1) * 512;
         assert_eq!(same_bytes + blank_bytes, extent.written_bytes());
         assert_eq!(detect_in(&part).unwrap(), Detected { levels: 3, stock: true });
@@ -94,7 +95,7 @@ fn other_files_are_refused_with_a_reason() {
 }
 
 #[test]
-fn nothing_of_a_former_database_is_reached_from_a_part() {
+fn a_part_does_not_reach_a_former_database() {
     for levels in 2..=4 {
         let mut file = stock(&Extent::full(levels).unwrap());
         let extent = Extent::part(levels, 2).unwrap().with_numbers();

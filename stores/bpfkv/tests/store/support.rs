@@ -55,15 +55,16 @@ pub(crate) fn stock(extent: &Extent) -> Vec<u8> {
     file
 }
 
-/// A database of any keys: nodes filled by chance, at scattered offsets, over a log in the order
-/// of keys or not. The model must not be empty.
+/// A database of any keys: nodes filled at random, at scattered offsets, over a log in the order of
+/// keys or not. The model must not be empty.
 pub(crate) fn sparse(model: &Model, random: &mut Random, sorted_log: bool) -> Vec<u8> {
     let slots = model.len() + random.below(20);
     let log: Vec<usize> = if sorted_log { (0..slots).collect() } else { random.shuffled(slots) };
     laid_out(model, random, None, &log)
 }
 
-/// The same with so many keys in each node but the last of a level, and the values in these slots of the log.
+/// The same with this many keys in each node but the last of a level, and the values in these slots
+/// of the log.
 pub(crate) fn laid_out(
     model: &Model,
     random: &mut Random,
@@ -125,7 +126,7 @@ pub(crate) fn laid_out(
     file
 }
 
-/// Why a query had no result.
+/// Why a query has no result.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Failure {
     Corrupt(Corrupt),
@@ -252,7 +253,8 @@ impl Function {
     }
 
     /// Runs a chain on both engines, requires that they agree, returns the answer and the reads of
-    /// each hop. The chain gets `scratch_bytes` of scratch, and behind it what an earlier one left.
+    /// each hop. The chain gets `scratch_bytes` of scratch; the bytes after it are left from an
+    /// earlier chain.
     pub(crate) fn run(
         &self,
         file: &[u8],
@@ -323,10 +325,10 @@ impl Function {
     }
 }
 
-/// Where scratch is in an arena.
+/// The offset of scratch in an arena.
 const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
 
-/// What the function asks for: within the protocol's limits even on blocks of 4096 bytes.
+/// The reads that the function requests: within the protocol's limits even on blocks of 4096 bytes.
 fn next_reads(arena: &Arena) -> Option<Vec<ReadRequest>> {
     let count = arena.context_u32(context::READS) as usize;
     let reads: Vec<ReadRequest> = (0..count.min(abi::MAX_READS))

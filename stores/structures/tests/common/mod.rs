@@ -15,7 +15,7 @@ const LBA_BYTES: usize = 512;
 const FILE_MAX_BYTES: usize = 4 << 20;
 const FILE: u32 = 7;
 
-/// Chains go through it; plain reads are of the same bytes.
+/// Chains run at the target; plain reads read the same bytes.
 pub(crate) struct World {
     bytes: Vec<u8>,
     lane: Lane,
@@ -29,7 +29,8 @@ thread_local! {
     static KEPT: Cell<Option<World>> = const { Cell::new(None) };
 }
 
-/// A world that the cases of a property share, because starting a target takes longer than most.
+/// A world that the cases of a property test share, because starting a target takes longer than
+/// most cases.
 pub(crate) struct Kept(Option<World>);
 
 impl Deref for Kept {
@@ -53,7 +54,7 @@ impl Drop for Kept {
 }
 
 impl World {
-    /// The one of this thread; every thread works with one object.
+    /// The world of this thread; every thread works with one object.
     pub(crate) fn kept(object: &[u8]) -> Kept {
         Kept(Some(KEPT.take().unwrap_or_else(|| World::new(object))))
     }
@@ -77,17 +78,17 @@ impl World {
         World { bytes: Vec::new(), lane, function, version: 0, controller, _server: server }
     }
 
-    /// Loads another function, in which the first one may go on.
+    /// Loads another function, which the first one may tail-call.
     pub(crate) fn load(&mut self, object: &[u8]) -> u32 {
         self.controller.load_function(object, 0).expect("a good function").0
     }
 
-    /// Makes these the bytes of the file. It lies in two pieces, the second one first.
+    /// Stores the bytes of the file, in two extents, the second one first.
     pub(crate) fn store(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= FILE_MAX_BYTES && !bytes.is_empty());
         self.bytes = bytes.to_vec();
         let mut padded = bytes.to_vec();
-        // What lies behind the end of a file is not its.
+        // Bytes after the end of the file are not part of it.
         padded.resize(bytes.len().next_multiple_of(LBA_BYTES), 0xa5);
         let cut = (padded.len() / 2).next_multiple_of(LBA_BYTES);
         let pieces = [(0, FILE_MAX_BYTES, &padded[..cut]), (cut, 0, &padded[cut..])];
@@ -114,8 +115,8 @@ impl World {
         self.controller.set_file_map(&map).expect("a good map");
     }
 
-    /// One chain. What ends it must be an answer, or a damage that the function, or the target,
-    /// tells of.
+    /// Runs one chain. It must end with an answer, or with damage that the function or the target
+    /// reports.
     pub(crate) fn chain(
         &mut self,
         first: Place,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* What a filter leaves in scratch for a reduction, over a file of numbers of 64 bits. */
+/* The scratch that a filter and a reduction share, over a file of 64-bit numbers. */
 #ifndef COMPOSE_H
 #define COMPOSE_H
 
@@ -12,13 +12,13 @@ struct compose {
 	__u64 reduction;
 	__u64 below;
 	__u64 end;
-	/* the reduction's; it may not keep anything in static variables */
+	/* the reduction's result; static variables would not last */
 	__u64 result;
 	/* 1 for each number of the block that passed */
 	__u8 passed[BLOCK_BYTES / 8];
 };
 
-/* What a reduction ends with: the next block, or the answer. */
+/* Ends a reduction: reads the next block, or answers. */
 static inline int next_block(struct bpfof_ctx *ctx, const struct compose *state)
 {
 	__u64 next = ctx->offset + bpfof_data_size(ctx), left = state->end - next;

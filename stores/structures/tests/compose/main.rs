@@ -1,5 +1,5 @@
-//! A filter and a reduction that do not know each other, composed at run time: the filter goes on
-//! in whichever installed function the request names.
+//! A filter and a reduction that are independent of each other, composed at run time: the filter
+//! tail-calls the installed function that the request names.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,7 +23,7 @@ fn compile(name: &str) -> Vec<u8> {
     ran.stdout
 }
 
-/// The numbers below `below`, reduced by a function of this id.
+/// The numbers below `below`, reduced by the function with this id.
 fn run(world: &mut World, reduction: u32, below: u64, end_bytes: usize) -> Result<u64, Damage> {
     let words = [u64::from(reduction), below, end_bytes as u64];
     let argument: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -38,7 +38,7 @@ fn one_filter_with_several_reductions() {
     let numbers: Vec<u64> = (0..5000_u64).map(|number| number * number % 1009).collect();
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     world.store(&bytes);
-    // There is no such reduction: the filter says so.
+    // There is no such reduction, which the filter reports.
     assert_eq!(run(&mut world, 0, 100, bytes.len()), Err(Damage::Request));
     let [sum, greatest] = ["sum", "greatest"].map(compile).map(|object| world.load(&object));
     for below in [0, 1, 100, 2000] {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Functions that take as much of a target as they can get. */
+/* Functions that use as much of a target as they can get. */
 #include "bpfof/blocks.h"
 
-/* Hops that are left, in the first word of scratch. */
+/* The hops left, in the first word of scratch. */
 static inline int onward(struct bpfof_ctx *ctx, __u64 offset, __u32 size)
 {
 	__u64 *left = (__u64 *)ctx->scratch;
@@ -13,7 +13,7 @@ static inline int onward(struct bpfof_ctx *ctx, __u64 offset, __u32 size)
 	return bpfof_read(ctx, ctx->file, offset, size);
 }
 
-/* An analytic scan: adds up all words of a large block, and goes on to the next one. */
+/* An analytic scan: adds up all words of a large block, and continues with the next one. */
 SEC("bpfof/scan")
 int scan(struct bpfof_ctx *ctx)
 {
@@ -58,7 +58,7 @@ int helpers(struct bpfof_ctx *ctx)
 	return onward(ctx, ctx->offset, 512);
 }
 
-/* Next to nothing. */
+/* Next to no work. */
 SEC("bpfof/cheap")
 int cheap(struct bpfof_ctx *ctx)
 {

@@ -52,7 +52,8 @@ int block(struct bpfof_ctx *ctx)
 		return 1;
 	tail -= restarts;
 	end = (const __u8 *)tail;
-	/* The last restart point whose key is not above the one wanted. */
+	/* The last restart point whose key is not greater than the wanted
+	 * key. */
 	while (high - low > 1) {
 		__u32 middle = (low + high) / 2, shared, other, value;
 

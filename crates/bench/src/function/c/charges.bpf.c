@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What `bpfof bench function --parts charges` measures: each entry point does one thing again and
- * again, in the way that takes a processor longest.
+ * Measured by `bpfof bench function --parts charges`: each entry point repeats one operation, in
+ * the way that takes a processor longest.
  *
- * Most loops do it 16 or 64 times a turn, so that the loop itself hardly counts; then `count` is a
- * multiple of that. Results are stored, so that nothing is done for nothing.
+ * Most loops contain it 16 or 64 times, so that the loop itself hardly counts; `count` is then a
+ * multiple of that. Results are stored, so that the compiler removes nothing.
  */
 #include "bpfof/blocks.h"
 
-/* At the start of scratch, as charges/kernels.rs writes it. Lengths and places are in bytes. */
+/* At the start of scratch, as charges/kernels.rs writes it. Lengths and offsets are in bytes. */
 struct request {
-	/* how often */
+	/* number of repetitions */
 	__u64 count;
-	/* of what a helper is given */
+	/* length of a helper's range */
 	__u64 length;
-	/* what it came to */
+	/* the result */
 	__u64 result;
 	/* a constant that the compiler does not know */
 	__u64 operand;
-	/* what the first step begins with; random numbers go on from call to call */
+	/* what the first step begins with; random numbers continue from call to call */
 	__u64 state;
-	/* where in the block it begins */
+	/* offset in the block of the first access */
 	__u64 first;
-	/* from the first range of a helper to the second one */
+	/* distance from the first range of a helper to the second */
 	__u64 second;
-	/* from what one step works on to the next */
+	/* distance from the data of one step to that of the next */
 	__u64 stride;
-	/* by how much all steps of a turn move to those of the next, and where they begin anew */
+	/* distance by which all steps move from turn to turn, and after which they start again */
 	__u64 step;
 	__u64 span;
-	/* for what is decompressed */
+	/* room for a decompressed block */
 	__u64 room;
 };
 
-/* Up to and with `result`. */
+/* Up to and including `result`. */
 #define ANSWER_SIZE 24
-/* Behind the request: long keys. */
+/* After the request: long keys. */
 #define KEY_AT 1024
 
 #define ENTRY(name)                                                                                \
@@ -62,7 +62,7 @@ static inline int finish(struct bpfof_ctx *ctx, __u64 result)
 
 /* ---- Instructions ---- */
 
-/* These two, 64 times a turn: r1 is the state, r2 the operand, r3 the length. */
+/* These instructions, 64 times a turn: r1 is the state, r2 the operand, r3 the length. */
 #define INSTRUCTIONS(name, text)                                                                   \
 	ENTRY(name)                                                                                \
 	{                                                                                          \
@@ -88,14 +88,15 @@ INSTRUCTIONS(shift, "r1 <<= r2\n r1 |= r3")
 INSTRUCTIONS(swap64, "r1 = be64 r1\n r1 += r3")
 INSTRUCTIONS(swap16, "r1 = be16 r1\n r1 += r3")
 INSTRUCTIONS(multiply, "r1 *= r2\n r1 *= r2")
-/* The dividend becomes large again, so that the next quotient is. */
+/* The dividend becomes large again, and so does the next quotient. */
 INSTRUCTIONS(divide, "r1 /= r2\n r1 |= r3")
-/* r1 %= r2, r1 s/= r2 and r1 s%= r2, which older clangs do not know. */
+/* r1 %= r2, r1 s/= r2 and r1 s%= r2, which older versions of clang do not know. */
 INSTRUCTIONS(modulo, ".quad 0x219f\n r1 |= r3")
 INSTRUCTIONS(signed_divide, ".quad 0x1213f\n r1 |= r3")
 INSTRUCTIONS(signed_modulo, ".quad 0x1219f\n r1 |= r3")
 
-/* Each bit of random numbers decides a branch, over two instructions: one would become a select. */
+/* Each bit of random numbers decides a branch, over two instructions: over one it would become a
+ * select. */
 ENTRY(branch)
 {
 	struct request *request = request_of(ctx);
@@ -137,7 +138,7 @@ ENTRY(call)
 
 /* ---- Memory ---- */
 
-/* The block has addresses, each of the next one. */
+/* The block contains addresses, each of the next one. */
 ENTRY(chase)
 {
 	struct request *request = request_of(ctx);
@@ -148,7 +149,8 @@ ENTRY(chase)
 	return finish(ctx, at);
 }
 
-/* Through the block in steps of so many bytes: strided loops, which pay when they are left. */
+/* Loads through the block in steps of so many bytes: strided loops, which pay when they are
+ * left. */
 #define SCAN(name, type, bytes)                                                                    \
 	ENTRY(name)                                                                                \
 	{                                                                                          \
@@ -167,7 +169,7 @@ SCAN(scan_bytes, __u8, 1)
 SCAN(scan_words, __u64, 8)
 SCAN(scan_lines, __u64, 64)
 
-/* To one cache line after the other. */
+/* Stores to one cache line after the other. */
 ENTRY(store)
 {
 	struct request *request = request_of(ctx);
@@ -184,7 +186,7 @@ ENTRY(store)
 	return finish(ctx, value);
 }
 
-/* In one place, where a page may end. */
+/* Stores to one place, where a page may end. */
 ENTRY(store_again)
 {
 	struct request *request = request_of(ctx);
@@ -196,7 +198,7 @@ ENTRY(store_again)
 	return finish(ctx, value);
 }
 
-/* A byte is stored, and the word that it is in loaded: it is not complete anywhere yet. */
+/* A byte is stored, and then the word around it is loaded before the store has completed. */
 ENTRY(store_load)
 {
 	struct request *request = request_of(ctx);
@@ -208,7 +210,7 @@ ENTRY(store_load)
 	return finish(ctx, value);
 }
 
-/* One word by two pointers: of one the translator would know what it has just stored. */
+/* One word through two pointers: through one the translator would know the stored value. */
 ENTRY(atomic)
 {
 	struct request *request = request_of(ctx);
@@ -246,10 +248,10 @@ ENTRY(exchange_chase)
 /* ---- Helpers on bytes ---- */
 
 /*
- * So many calls a turn, each on other bytes. r6 is where they are, r7 the length, r8 the way to the
- * next ones, r9 what else there is. What a helper returns goes into r6 or r9: each call waits for
- * the one before. This is assembly because clang would keep some of it on the stack, and a load
- * from there costs as much as a short call.
+ * So many calls a turn, each on other bytes. r6 is their address, r7 the length, r8 the distance to
+ * the next bytes, r9 another argument. A helper's result goes into r6 or r9, so that each call
+ * depends on the previous one. This is in assembly because clang would keep some values on the
+ * stack, and a load from there costs as much as a short call.
  */
 #define BYTES(name, times, other, result, text)                                                    \
 	ENTRY(name)                                                                                \
@@ -284,7 +286,7 @@ BYTES(memmove, 64, request->second, value + returned,
       "r1 = r6\n r2 = r6\n r2 += r9\n r3 = r7\n call 2\n r6 += r0")
 BYTES(memset, 64, 0, value + returned, "r1 = r6\n r2 = r9\n r3 = r7\n call 3\n r6 += r0")
 BYTES(crc32c, 64, value, r9, "r1 = r6\n r2 = r9\n r3 = r7\n call 4\n r9 = r0")
-/* The byte is nowhere, so it returns the length: the stride is the shorter for that. */
+/* The byte does not occur, so the result is the length: the stride is reduced by it. */
 BYTES(find, 64, 1, value + returned, "r1 = r6\n r2 = r9\n r3 = r7\n call 5\n r6 += r0")
 BYTES(find_any, 64, 0x01010101, value + returned, "r1 = r6\n r2 = r9\n r3 = r7\n call 14\n r6 += r0")
 BYTES(xxh3, 64, value, r9, "r1 = r6\n r2 = r9\n r3 = r7\n call 8\n r9 = r0")
@@ -350,10 +352,10 @@ ENTRY(trace)
 	return finish(ctx, 0);
 }
 
-/* Static data that fills its room, or nearly: each tail call places it anew. */
+/* Static data that fills its room, or nearly: each tail call maps it anew. */
 static volatile __u8 statics[BPFOF_STATICS_SIZE - 64] = { 1 };
 
-/* It is installed twice, as numbers 1 and 2, which go on in each other. */
+/* Installed twice, as functions 1 and 2, which call each other. */
 ENTRY(tail_call)
 {
 	struct request *request = request_of(ctx);
@@ -379,7 +381,7 @@ struct long_value {
 	__u64 words[BPFOF_MAX_VALUE_SIZE / 8];
 };
 
-/* Each of as many entries as a map may have, or nearly. */
+/* Maps with as many entries as a map may have, or nearly. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << 21);
@@ -402,14 +404,13 @@ struct {
 } records SEC(".maps");
 
 /*
- * A prime number: keys that follow each other are far apart, and none comes twice before all others
- * have come.
+ * A prime number: consecutive keys are far apart, and no key repeats before all others have come.
  */
 #define KEY_STEP 2654435761U
 
 /*
- * Operations, each on the next key. The operand is the number of keys. What one comes to goes into
- * the next key, which waits for it. It is 0, but for numbers that were added to.
+ * Operations, each on the next key. The operand is the number of keys. The result of one operation
+ * goes into the next key, which depends on it. It is 0, except for numbers that were added to.
  */
 #define KEYS(name, operation)                                                                      \
 	ENTRY(name)                                                                                \
@@ -448,14 +449,14 @@ KEYS(long_delete, long_key->number = key; result = bpfof_map_delete(&records, lo
 
 /* ---- Chains ---- */
 
-/* A place among `operand` pieces of 512 bytes. */
+/* The offset of one of `operand` pieces of 512 bytes. */
 static inline __u64 next_place(struct request *request)
 {
 	request->state = request->state * 0x5851f42d4c957f2dULL + 0x14057b7ef767814fULL;
 	return ((request->state >> 32) * request->operand >> 32) * 512;
 }
 
-/* So many hops, each of one read somewhere. */
+/* So many hops, each with one read at a random place. */
 ENTRY(hop)
 {
 	struct request *request = request_of(ctx);
@@ -466,7 +467,7 @@ ENTRY(hop)
 	return bpfof_read(ctx, 0, next_place(request), request->length);
 }
 
-/* The same, each of as many reads as there can be. */
+/* The same, each with as many reads as possible. */
 ENTRY(fan_out)
 {
 	struct request *request = request_of(ctx);

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "bpfof.h"
-/* Where a storage function calls a helper, C calls the library. */
+/* Where a storage function calls a helper, native C calls the library. */
 #define bpfof_memcmp(a, b, length) ((__s64)memcmp(a, b, length))
 #define bpfof_memmove(to, from, length) memmove(to, from, length)
 #define bpfof_memset(to, value, length) memset(to, value, length)
@@ -53,7 +53,8 @@ int main(int argc, char **argv)
 		clock_gettime(CLOCK_MONOTONIC, &to);
 		printf("%f\n", ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / calls);
 		fflush(stdout);
-		/* The other side's round comes now, so that both see the same machine. */
+		/* The other side makes its round now, so that both see the same
+		 * machine. */
 		if (getchar() == EOF)
 			break;
 	}

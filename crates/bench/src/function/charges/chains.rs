@@ -1,5 +1,5 @@
-//! What chains are charged beside what their functions do, and helpers that only chains have: an
-//! engine on a namespace in memory, driven as a reactor drives it.
+//! The charges of chains beside their functions, and helpers that only chains have: an engine on a namespace in memory,
+//! driven as a reactor drives it.
 
 use super::charge::{Charge, OBJECT, Problem, ROUND_NS};
 use super::kernels::{Request, program};
@@ -14,43 +14,43 @@ use bpfof_function::{NativeFunction, Object, abi};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Size of the namespace, if there is as much memory: far more than all caches of a processor hold.
+/// Size of the namespace, if there is enough memory: far more than all caches of a processor hold.
 const NAMESPACE_BYTES: u64 = 1 << 30;
-/// What of it is read where it is to be in a cache.
+/// The part of it that is read where data must be in a cache.
 const CACHED_BYTES: u64 = 32 << 10;
-/// Reads whose memory is fetched together, as in a reactor.
+/// Reads whose memory is prefetched together, as in a reactor.
 const ROUND: usize = 16;
 /// Chains in flight.
 const DEPTH: usize = 32;
-/// Chains in flight whose arenas together are in no cache.
+/// Chains in flight whose arenas together exceed all caches.
 const DEPTH_UNCACHED: usize = 1000;
-/// What a read is where its size does not matter, in bytes; kernels read at multiples of it.
+/// Size of a read where it does not matter, in bytes; kernels read at multiples of it.
 const READ_BYTES: u64 = 512;
 /// The largest read, in bytes.
 const LARGE_READ_BYTES: u64 = 56 << 10;
-/// Scratch of the smallest and the largest size that matter.
+/// The smallest and the largest relevant size of scratch.
 const SMALL_SCRATCH_BYTES: usize = 64;
 const LARGE_SCRATCH_BYTES: usize = abi::MAX_SCRATCH_BYTES;
-/// Hops of a chain that is measured by its hops.
+/// Hops of a chain whose hops are measured.
 const HOPS: u64 = 1 << 20;
-/// Lines of trace that a call may leave.
+/// The most lines of trace that a call may write.
 const LINES: u64 = bpfof_chain::trace::LINES_PER_CALL as u64;
-/// Tail calls that a call may make, and an even number of them.
+/// The most tail calls that a call may make, rounded down to an even number.
 const TAIL_CALLS: u64 = bpfof_chain::engine::MAX_TAIL_CALLS as u64 & !1;
 
-/// Chains that are run.
+/// The chains of a measurement.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     /// The function's name in charges.bpf.c.
     entry: &'static str,
-    /// What it is asked for, so often.
+    /// The request of each chain, and its count.
     request: Request,
     count: u64,
     scratch_bytes: usize,
     depth: usize,
-    /// Who start chains: one, or two in turn, so that each arena goes to the other one.
+    /// The number of owners of chains: one, or two in turn, so that each arena goes to the other owner.
     owners: u64,
-    /// Each chain is taken out and put back after every hop.
+    /// Whether each chain is suspended and resumed after every hop.
     gives_way: bool,
 }
 
@@ -68,7 +68,7 @@ impl Plan {
         }
     }
 
-    /// Chains of many hops, each of reads of `length` bytes somewhere in the first so many bytes.
+    /// Chains of many hops, each with reads of `length` bytes at random places in the first `within_bytes` bytes.
     fn hops(entry: &'static str, length: u64, within_bytes: u64) -> Plan {
         let operand = (within_bytes - length) / READ_BYTES;
         let request = Request { length, operand, ..Request::default() };
@@ -76,18 +76,18 @@ impl Plan {
     }
 }
 
-/// Something that is charged for, and how it is measured.
+/// One charge, and how it is measured.
 struct Case {
     name: &'static str,
     plan: Plan,
-    /// The same chains without it.
+    /// The same chains without the charged operation.
     without: Option<Plan>,
-    /// So many reads are so many of it.
+    /// `reads` reads contain `things` charged operations.
     reads: u64,
     things: u64,
 }
 
-/// All of them, in a namespace of so many bytes.
+/// All cases, in a namespace of so many bytes.
 fn cases(namespace_bytes: u64) -> Vec<Case> {
     let whole = |name, plan, reads| Case { name, plan, without: None, reads, things: 1 };
     let without =
@@ -144,15 +144,15 @@ fn cases(namespace_bytes: u64) -> Vec<Case> {
     ]
 }
 
-/// What all chains have.
+/// Shared by all chains.
 struct Ground {
     memory: MemoryNamespace,
-    /// The same kernels twice: functions of different objects each have static data of their own.
+    /// The same kernels twice, because functions of different objects have separate static data.
     objects: [Object; 2],
 }
 
 impl Ground {
-    /// A namespace of so many bytes with memory of its own everywhere.
+    /// A namespace of so many bytes, all of whose pages are allocated.
     fn new(bytes: u64) -> Result<Ground, Problem> {
         const PIECE_BYTES: usize = 1 << 20;
         let memory = MemoryNamespace::new(bytes, None)?;
@@ -163,7 +163,7 @@ impl Ground {
         Ok(Ground { memory, objects: [Object::parse(OBJECT)?, Object::parse(OBJECT)?] })
     }
 
-    /// Tables with a kernel as two functions, 1 and 2, of which the first's lines are kept apart.
+    /// Tables with a kernel as two functions, 1 and 2; only the trace of the first is kept.
     fn tables(&self, entry: &str) -> Result<Tables, Problem> {
         let whole = FileMap::whole_namespace(1, self.memory.size_bytes());
         let mut tables = Tables::new(vec![whole]).with_trace(1);
@@ -183,13 +183,13 @@ impl Ground {
     }
 }
 
-/// Chains on their way.
+/// The chains of a plan, in progress.
 struct World<'a> {
     plan: Plan,
     memory: &'a MemoryNamespace,
     tables: Tables,
     engine: Engine,
-    /// Reads of chains that have begun, and first reads.
+    /// Reads of chains that have begun, and first reads of new chains.
     active: VecDeque<DeviceRead>,
     fresh: VecDeque<DeviceRead>,
     round: VecDeque<DeviceRead>,
@@ -197,7 +197,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// One with all of its chains in flight.
+    /// Makes a world with all of its chains in flight.
     fn new(plan: Plan, ground: &'a Ground) -> Result<World<'a>, Problem> {
         let mut world = World {
             plan,
@@ -215,10 +215,10 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// Starts a chain, which reads elsewhere than the others.
+    /// Starts a chain, which reads other places than the others.
     fn start(&mut self) -> Result<(), String> {
         let World { plan, tables, engine, fresh, started, .. } = self;
-        // Chains end in the order in which they have begun, and the next one has the same arena.
+        // Chains end in the order in which they began, and the next chain gets the same arena.
         let owner = 1 + *started / plan.depth as u64 % plan.owners;
         *started += 1;
         let argument = Request { state: *started, ..plan.request }.bytes(plan.count);
@@ -239,7 +239,7 @@ impl<'a> World<'a> {
         outcome.map(|_| ()).map_err(|error| format!("{}: {error}", plan.entry))
     }
 
-    /// Does so many reads, with as many chains in flight as before.
+    /// Makes so many reads, with a constant number of chains in flight.
     fn run(&mut self, mut reads: u64) -> Result<(), String> {
         while reads > 0 {
             let World { plan, memory, tables, engine, active, fresh, round, .. } = self;
@@ -294,7 +294,7 @@ impl<'a> World<'a> {
 }
 
 impl Case {
-    /// Measures it in a world against one without it.
+    /// Measures the charge in a world with the operation and one without it.
     fn measure(
         &self,
         section: &'static str,
@@ -303,7 +303,7 @@ impl Case {
     ) -> Result<Charge, Problem> {
         let mut with = World::new(self.plan, ground)?;
         let mut without = self.without.map(|plan| World::new(plan, ground)).transpose()?;
-        // Each arena has had both owners.
+        // Until each arena has belonged to both owners.
         for world in [Some(&mut with), without.as_mut()].into_iter().flatten() {
             world.run(3 * world.plan.depth as u64)?;
         }
@@ -326,7 +326,7 @@ impl Case {
     }
 }
 
-/// Measures all of them.
+/// Measures all cases.
 pub(super) fn measure(section: &'static str, rounds: usize) -> Result<Vec<Charge>, Problem> {
     let free = free_memory_bytes().unwrap_or(NAMESPACE_BYTES);
     let bytes = NAMESPACE_BYTES.min(free / 2 / 4096 * 4096);
@@ -344,7 +344,7 @@ mod tests {
     fn spent(plan: Plan, ground: &Ground, reads: u64) -> u64 {
         let plan = Plan { depth: plan.depth.min(8), ..plan };
         let mut world = World::new(plan, ground).expect(plan.entry);
-        // Without what starting and the arenas' first owners cost.
+        // Excludes the costs of starting and of the arenas' first owners.
         world.run(3 * plan.depth as u64).expect(plan.entry);
         world.engine.take_spent();
         world.run(reads).expect(plan.entry);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_of_chains_do_what_they_are_called_for() {
+    fn helpers_of_chains_do_what_is_measured() {
         let ground = Ground::new(SMALL_BYTES).expect("address space");
         let cases = cases(SMALL_BYTES);
         let named = |name: &str| cases.iter().find(|case| case.name == name).expect(name);
@@ -374,7 +374,7 @@ mod tests {
         let lines = world.tables.trace_of(1).expect("it is kept apart").report();
         assert_eq!(lines.lines().count() as u64, LINES);
         let case = named("tail call between functions with 3 KiB of static data");
-        // A call pays 500 units for each.
+        // A call pays 500 units for each tail call.
         let [with, without] = [TAIL_CALLS, 0].map(|count| {
             let plan = Plan { count, ..case.plan };
             spent(plan, &ground, 1)
@@ -389,7 +389,7 @@ mod tests {
         let case = cases.iter().find(|case| case.name.starts_with("wiping")).expect("there is one");
         let without = case.without.expect("one owner");
         let [with, without] = [case.plan, without].map(|plan| spent(plan, &ground, 64));
-        // What each of 64 chains pays for being the other owner's, and for nothing else.
+        // Each of 64 chains pays the same for an arena of the other owner; nothing else differs.
         assert!((with - without) % 64 == 0 && with - without > 64 * 10_000, "{with} {without}");
     }
 }

@@ -1,29 +1,29 @@
-//! One thing that is charged for, and what the measurements of all of them share.
+//! One charge, and definitions that all measurements share.
 
 use bpfof_function::cost::UNIT_PS;
 use serde::Serialize;
 
-/// How many times what it is charged something may take at the most.
+/// The largest factor by which the time may exceed the charge.
 pub(crate) const UNDERCHARGE_MAX: f64 = 2.0;
-/// ns that a round of one measurement takes at least.
+/// The shortest round of a measurement, in ns.
 pub(super) const ROUND_NS: f64 = 1_000_000.0;
-/// The functions.
+/// The measured functions.
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/charges.bpf.o"));
 
 pub(super) type Problem = Box<dyn std::error::Error>;
 
-/// One thing that is charged for; medians of the rounds.
+/// One charged operation; medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Charge {
-    /// What it belongs to.
+    /// Its section.
     #[serde(skip)]
     pub(crate) section: &'static str,
     pub(crate) name: String,
-    /// ns that it takes.
+    /// The time that it takes, in ns.
     pub(crate) clock_ns: f64,
-    /// ns that it pays for.
+    /// The time that it pays for, in ns.
     pub(crate) charged_ns: f64,
-    /// The first by the second: above 1 it pays too little.
+    /// `clock_ns` divided by `charged_ns`: above 1 it pays too little.
     pub(crate) undercharge: f64,
 }
 
@@ -35,7 +35,7 @@ impl Charge {
     }
 }
 
-/// What pays for the smallest part of what it takes.
+/// The operation that pays for the smallest share of its time.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Undercharged {
     pub(crate) name: String,
@@ -43,18 +43,18 @@ pub(crate) struct Undercharged {
 }
 
 impl Undercharged {
-    /// Of these, if there are any.
+    /// Finds it among these charges; None if there are none.
     pub(crate) fn most(charges: &[Charge]) -> Option<Undercharged> {
         let most = charges.iter().max_by(|a, b| a.undercharge.total_cmp(&b.undercharge))?;
         Some(Undercharged { name: most.name.clone(), undercharge: most.undercharge })
     }
 }
 
-/// Random numbers, the same ones each time.
+/// Reproducible random numbers.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// A number below this one, not 0.
+    /// A number below `end`, which must not be 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_charge_that_is_the_most_too_little_is_found() {
+    fn the_most_undercharged_operation_is_found() {
         assert!(Undercharged::most(&[]).is_none());
         let charges = [("a", 1.0, 10.0), ("b", 3.0, 5.0), ("c", 1.0, 6.0)]
             .map(|(name, clock_ns, units)| Charge::new("Section", name, clock_ns, units));

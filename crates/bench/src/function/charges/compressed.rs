@@ -1,4 +1,4 @@
-//! Compressed blocks, to decompress: of ordinary data, and such as take the longest for their size.
+//! Compressed blocks to decompress: ordinary data, and data that takes the longest for its size.
 
 use super::charge::{Problem, Random};
 use super::kernels::{Case, Outcome, Request};
@@ -7,16 +7,16 @@ use zstd_safe::{CCtx, InBuffer, OutBuffer};
 
 /// Bytes of a result.
 const RESULT_BYTES: usize = 16 << 10;
-/// Bytes, about, of one that is made of small pieces, which cost more.
+/// Approximate bytes of a result made of small pieces, which cost more.
 const PIECES_BYTES: usize = 4 << 10;
-/// Bytes of a block of Zstandard, where there are several.
+/// Bytes of each Zstandard block where a frame has several.
 const ZSTD_BLOCK_BYTES: usize = 2 << 10;
-/// The numbers of the formats in bpfof.h.
+/// The numbers of the formats, from bpfof.h.
 const SNAPPY: u64 = 1;
 const LZ4: u64 = 4;
 const ZSTD: u64 = 7;
 
-/// A case of the kernel that decompresses, to a result of so many bytes.
+/// A case of the decompressing kernel, with a result of so many bytes.
 fn case(name: &str, format: u64, block: Vec<u8>, bytes: usize) -> Case {
     let request = Request {
         operand: format,
@@ -28,7 +28,7 @@ fn case(name: &str, format: u64, block: Vec<u8>, bytes: usize) -> Case {
     Case { block, outcome, ..Case::new(name, "decompress", 1, request) }
 }
 
-/// What a level of Zstandard makes of data.
+/// Compresses data with a level of Zstandard.
 fn zstd(data: &[u8], level: i32) -> Result<Vec<u8>, String> {
     let mut frame = vec![0; zstd_safe::compress_bound(data.len())];
     let length =
@@ -60,7 +60,7 @@ fn zstd_in_blocks(data: &[u8]) -> Result<Vec<u8>, String> {
     Ok(frame)
 }
 
-/// Words, some of them often, as in text.
+/// Words, some of them frequent, as in text.
 fn text() -> Vec<u8> {
     let mut random = Random(3);
     let words: Vec<Vec<u8>> = (0..600)
@@ -76,7 +76,7 @@ fn text() -> Vec<u8> {
     text
 }
 
-/// Pieces of four bytes from a few, so that there is a copy for every four bytes.
+/// Pieces of four bytes, chosen from a few, so that each four bytes become a copy.
 fn fours() -> Vec<u8> {
     let mut random = Random(4);
     let words: Vec<[u8; 4]> =
@@ -88,7 +88,7 @@ fn fours() -> Vec<u8> {
     data
 }
 
-/// A block of Snappy that is made piece by piece, the first of them a literal.
+/// A Snappy block that is built piece by piece; the first is a literal.
 struct Snappy {
     pieces: Vec<u8>,
     bytes: usize,
@@ -103,7 +103,7 @@ impl Snappy {
         snappy
     }
 
-    /// A byte as it is.
+    /// A literal byte.
     fn literal(&mut self) {
         self.pieces.extend([0, b'x']);
         self.bytes += 1;
@@ -115,20 +115,20 @@ impl Snappy {
         self.bytes += 1;
     }
 
-    /// Four bytes from there, which takes less.
+    /// Four bytes from there, in a shorter encoding.
     fn copy_four(&mut self, distance: u8) {
         self.pieces.extend([0b01, distance]);
         self.bytes += 4;
     }
 
-    /// With its length in front.
+    /// A case of the block, with its length in front.
     fn case(self, name: &str) -> Case {
         let (low, high) = (self.bytes as u8 | 128, (self.bytes >> 7) as u8);
         case(name, SNAPPY, [&[low, high][..], &self.pieces].concat(), self.bytes)
     }
 }
 
-/// A block of LZ4 that is made piece by piece.
+/// An LZ4 block that is built piece by piece.
 struct Lz4 {
     pieces: Vec<u8>,
     bytes: usize,
@@ -141,7 +141,7 @@ impl Lz4 {
         lz4
     }
 
-    /// So many bytes as they are, up to 14, and 4 to 18 bytes from `distance` bytes ago.
+    /// So many literal bytes, up to 14, and 4 to 18 bytes from `distance` bytes ago.
     fn copy(&mut self, literals: u8, length: u8, distance: u8) {
         self.pieces.push(literals << 4 | (length - 4));
         self.pieces.extend((0..literals).map(|index| b'a' + index));
@@ -149,7 +149,7 @@ impl Lz4 {
         self.bytes += usize::from(literals) + usize::from(length);
     }
 
-    /// With the end that a block has: only literals.
+    /// A case of the block, with the required end of only literals.
     fn case(mut self, name: &str) -> Case {
         self.pieces.push(12 << 4);
         self.pieces.extend([b'z'; 12]);
@@ -157,7 +157,7 @@ impl Lz4 {
     }
 }
 
-/// A case of a block of Snappy of these pieces.
+/// A case of a Snappy block of these pieces.
 fn snappy(name: &str, mut piece: impl FnMut(&mut Snappy)) -> Case {
     let mut block = Snappy::new();
     while block.bytes < PIECES_BYTES {
@@ -166,7 +166,7 @@ fn snappy(name: &str, mut piece: impl FnMut(&mut Snappy)) -> Case {
     block.case(&format!("snappy, {name}"))
 }
 
-/// A case of a block of LZ4 of these pieces.
+/// A case of an LZ4 block of these pieces.
 fn lz4(name: &str, mut piece: impl FnMut(&mut Lz4)) -> Case {
     let mut block = Lz4::new();
     while block.bytes < PIECES_BYTES {
@@ -175,7 +175,7 @@ fn lz4(name: &str, mut piece: impl FnMut(&mut Lz4)) -> Case {
     block.case(&format!("lz4, {name}"))
 }
 
-/// Blocks that are made by hand, of pieces that are as small as there are.
+/// Handmade blocks of the smallest possible pieces.
 fn pieces() -> Vec<Case> {
     let mut random = Random(5);
     let mut any = |end: u64| random.below(end) as u8;
@@ -196,7 +196,7 @@ fn pieces() -> Vec<Case> {
     ]
 }
 
-/// Ordinary data in all formats, and what takes long.
+/// Ordinary data in all formats, and data that takes long.
 pub(super) fn cases() -> Result<Vec<Case>, Problem> {
     let mut random = Random(6);
     let noise: Vec<u8> = (0..RESULT_BYTES).map(|_| random.below(256) as u8).collect();

@@ -1,4 +1,4 @@
-//! What functions are charged: each kernel of charges.bpf.c does one thing again and again.
+//! The charges of functions: each kernel of charges.bpf.c repeats one operation.
 
 use super::charge::{Charge, OBJECT, Problem, ROUND_NS, Random};
 use crate::function::arena::{SCRATCH_AT, prepare, succeeded};
@@ -6,28 +6,28 @@ use crate::measurement::median;
 use bpfof_function::{Arena, Limit, NativeFunction, Object, OwnMaps, Program, abi};
 use std::time::Instant;
 
-/// What a call may take: a target's own limit.
+/// The budget of a call: a target's own limit.
 const BUDGET: i64 = 1_000_000;
-/// What a call is made to take at the most: some texts are longer than others.
+/// The intended cost of a call, at most: some texts are longer than others.
 const CALL_UNITS: u64 = 800_000;
 /// More than the first-level cache of a processor holds, and less than the second.
 const BLOCK_BYTES: usize = 56 << 10;
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
-/// Bytes that bulk helpers are given.
+/// Lengths for bulk helpers.
 const LENGTHS: [usize; 4] = [1, 64, 1024, 16_384];
-/// Repetitions in a turn of a kernel's loop: of most that are in assembly, and of most others.
+/// Repetitions in one turn of a kernel's loop: for most kernels in assembly, and for most others.
 const LONG_TURN: u64 = 64;
 const TURN: u64 = 16;
-/// Of `parse_double`: a call does not pay for two turns of more.
+/// The same for `parse_double`: a call cannot pay for two larger turns.
 const DOUBLE_TURN: u64 = 8;
-/// Where a kernel finds and leaves what goes on from call to call: `state` of its request.
+/// The offset of the state that a kernel passes from call to call: `state` of its request.
 const STATE_AT: usize = SCRATCH_AT + 32;
 /// `result` of its request.
 const RESULT_AT: usize = SCRATCH_AT + 16;
 
-/// What a kernel is asked for: `struct request` of charges.bpf.c, which says what the fields are, but
-/// for the count and the result.
+/// The request to a kernel: `struct request` of charges.bpf.c, which documents the fields, without the count and the
+/// result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Request {
     pub(super) length: u64,
@@ -42,7 +42,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// As it is at the start of scratch, for so many repetitions.
+    /// The request as it is at the start of scratch, for so many repetitions.
     pub(super) fn bytes(&self, count: u64) -> Vec<u8> {
         let Request { length, operand, state, first, second, stride, step, span, room } = *self;
         [count, length, 0, operand, state, first, second, stride, step, span, room]
@@ -51,19 +51,19 @@ impl Request {
     }
 }
 
-/// What comes of the repetitions of a kernel.
+/// The expected result of a kernel's repetitions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
-    /// Whatever it is.
+    /// Any result.
     Any,
-    /// This.
+    /// This result.
     Is(u64),
-    /// The sum of as many of these as there were repetitions.
+    /// This number times the number of repetitions.
     Sum(u64),
 }
 
 impl Outcome {
-    /// What comes of so many, if that is known.
+    /// The result of so many repetitions, if it is known.
     fn of(self, count: u64) -> Option<u64> {
         match self {
             Outcome::Any => None,
@@ -73,26 +73,26 @@ impl Outcome {
     }
 }
 
-/// A kernel with what it works on.
+/// A kernel with its data.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// What is charged for.
+    /// The charged operation.
     pub(super) name: String,
     /// The kernel's name in the object.
     pub(super) entry: &'static str,
     pub(super) request: Request,
-    /// Repetitions in a turn of its loop: it makes whole turns.
+    /// Repetitions in one turn of its loop: it makes whole turns.
     pub(super) turn: u64,
-    /// Things in a repetition, which the figures are of one of.
+    /// Charged operations in one repetition; figures are for one of them.
     pub(super) things: u64,
     pub(super) block: Vec<u8>,
-    /// `first` counts from the first place in the block where a page of the machine begins.
+    /// Whether `first` counts from the first page boundary of the machine in the block.
     pub(super) at_page: bool,
     pub(super) outcome: Outcome,
 }
 
 impl Case {
-    /// One with a block of zeroes.
+    /// A case with a block of zeroes.
     pub(super) fn new(
         name: impl Into<String>,
         entry: &'static str,
@@ -118,18 +118,18 @@ pub(super) fn program<'a>(object: &'a Object, entry: &str) -> Result<&'a Program
     found.map(|found| &found.program).ok_or_else(|| format!("charges.bpf.c has no {entry}"))
 }
 
-/// Who gives a subject its maps; what else it needs it has.
+/// The environment that gives a subject its maps.
 pub(super) struct Surroundings<'a> {
-    /// One call has the first, the next one the second, and so on.
+    /// Consecutive calls use the maps in turn.
     pub(super) maps: &'a mut [OwnMaps],
-    /// What is done after a call, when the clock has stopped.
+    /// Called after each call, when the clock has stopped.
     pub(super) called: &'a Called<'a>,
 }
 
-/// It is told which maps the call had, what the state was before it, and how many repetitions it made.
+/// Gets the maps of the call, the state before it, and the number of repetitions.
 pub(super) type Called<'a> = dyn Fn(&OwnMaps, u64, u64) -> Result<(), Problem> + 'a;
 
-/// An arena in which a case is about to be called.
+/// An arena prepared for a call of a case.
 fn arena(case: &Case) -> (Arena, Limit) {
     let (mut arena, limit) = prepare(&case.block);
     let mut request = case.request;
@@ -156,12 +156,12 @@ pub(super) struct Subject {
     turn: u64,
     things: u64,
     outcome: Outcome,
-    /// Calls so far that did something.
+    /// Calls so far with at least one repetition.
     calls: usize,
 }
 
 impl Subject {
-    /// Makes a case ready to be called.
+    /// Prepares a case to be called.
     pub(super) fn new(case: &Case, object: &Object) -> Result<Subject, Problem> {
         let native = NativeFunction::compile(program(object, case.entry)?)?;
         let (arena, limit) = arena(case);
@@ -170,7 +170,7 @@ impl Subject {
         Ok(Subject { name, native, arena, limit, turn, things, outcome, calls: 0 })
     }
 
-    /// Calls the kernel for so many repetitions. Returns the ns that it took and the units it paid.
+    /// Calls the kernel for so many repetitions. Returns the ns that it took and the units that it paid.
     fn call(&mut self, count: u64, around: &mut Surroundings<'_>) -> Result<(f64, u64), Problem> {
         self.arena.bytes_mut()[SCRATCH_AT..][..8].copy_from_slice(&count.to_le_bytes());
         let state = word(&self.arena, STATE_AT);
@@ -184,13 +184,13 @@ impl Subject {
         succeeded(outcome, &self.name, self.native.program())?;
         let result = word(&self.arena, RESULT_AT);
         if let Some(right) = self.outcome.of(count).filter(|right| *right != result) {
-            return Err(format!("{}: {result:#x} came of it, not {right:#x}", self.name).into());
+            return Err(format!("{}: result {result:#x}, not {right:#x}", self.name).into());
         }
         (around.called)(maps, state, count)?;
         Ok((ns, (BUDGET - budget) as u64))
     }
 
-    /// As many repetitions as a call may make.
+    /// The most repetitions that a call may make.
     fn most(&mut self, around: &mut Surroundings<'_>) -> Result<u64, Problem> {
         let (_, one) = self.call(self.turn, around)?;
         let (_, two) = self.call(2 * self.turn, around)?;
@@ -198,7 +198,7 @@ impl Subject {
         Ok(self.turn * (1 + CALL_UNITS.saturating_sub(one) / turn))
     }
 
-    /// Makes so many calls; ns and units of all together.
+    /// Makes so many calls; returns ns and units of all together.
     fn round(
         &mut self,
         calls: usize,
@@ -236,7 +236,7 @@ impl Subject {
     }
 }
 
-/// Measures cases that have no maps.
+/// Measures cases without maps.
 pub(super) fn measure(
     section: &'static str,
     cases: &[Case],
@@ -262,7 +262,7 @@ pub(super) fn instructions() -> Vec<Case> {
             Request { length, operand, state: 1, ..Request::default() },
         )
     };
-    // What is divided begins with ones, and so does what comes of it.
+    // Dividends begin with ones, and so do the results.
     let division =
         |name: &str, entry| Case { things: 1, ..pair(name, entry, 3, 0xf123_4567_89ab_cdef) };
     let calls = Case {
@@ -280,7 +280,7 @@ pub(super) fn instructions() -> Vec<Case> {
         division("modulo, and an or", "modulo"),
         division("signed divide, and an or", "signed_divide"),
         division("signed modulo, and an or", "signed_modulo"),
-        // What is skipped is paid for in any case.
+        // Skipped instructions are paid for in any case.
         Case::new(
             "unpredictable branch, shift, add, xor",
             "branch",
@@ -291,13 +291,13 @@ pub(super) fn instructions() -> Vec<Case> {
     ]
 }
 
-/// A block of guest addresses, each of the next one in a ring, `offset` bytes behind the begin of
-/// every so many lines; in random order.
+/// A block of guest addresses that form a ring, `offset` bytes after the beginning of every so many lines; in random
+/// order.
 fn ring(lines: usize, offset: usize) -> Vec<u8> {
     let mut places: Vec<usize> =
         (0..BLOCK_BYTES / LINE_BYTES / lines).map(|index| index * lines * LINE_BYTES).collect();
     let mut random = Random(1);
-    // All but the first, so that the ring can be entered there.
+    // Shuffles all but the first, where the ring is entered.
     for index in (2..places.len()).rev() {
         places.swap(index, 1 + random.below(index as u64) as usize);
     }
@@ -326,7 +326,7 @@ pub(super) fn memory() -> Vec<Case> {
             Request { first: across as u64, ..Request::default() },
         )
     };
-    // One load of each step; bytes are fewer because a call would not pay for more.
+    // One load for each step; small steps get fewer bytes because a call could not pay for more.
     let scan = |name: &str, entry, bytes: usize, step: usize| {
         let block: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
         let loads = block.chunks_exact(step).map(|piece| match (step, piece.first_chunk()) {
@@ -379,7 +379,7 @@ fn in_bytes(length: usize) -> String {
     format!("{length} byte{}", if length == 1 { "" } else { "s" })
 }
 
-/// Bulk helpers. No range is aligned, and that of two ranges begins elsewhere in a line.
+/// Bulk helpers. No range is aligned, and second ranges have another offset in their cache line.
 pub(super) fn bytes() -> Vec<Case> {
     const SECOND_AT: usize = BLOCK_BYTES / 2;
     let mut cases = Vec::new();
@@ -394,10 +394,10 @@ pub(super) fn bytes() -> Vec<Case> {
     ] {
         for length in LENGTHS {
             let room = if has_two { SECOND_AT } else { BLOCK_BYTES };
-            // A line less for not being aligned.
+            // One line less because ranges are not aligned.
             let apart = (room - LINE_BYTES - length) / LONG_TURN as usize / LINE_BYTES * LINE_BYTES;
             let (stride, outcome) = match entry {
-                // It goes on behind what it has searched.
+                // The search continues after the range that it has searched.
                 "find" | "find_any" => {
                     ((apart as u64).wrapping_sub(length as u64), Outcome::Sum(length as u64))
                 }
@@ -406,7 +406,7 @@ pub(super) fn bytes() -> Vec<Case> {
             let is_hash = matches!(entry, "crc32c" | "xxh3");
             let request = Request {
                 length: length as u64,
-                // With seed 0 hashing takes a shorter way.
+                // With seed 0 hashing takes a shorter path.
                 state: u64::from(is_hash),
                 first: 1,
                 second: SECOND_AT as u64 + 7,
@@ -420,7 +420,7 @@ pub(super) fn bytes() -> Vec<Case> {
         }
     }
     let length = LENGTHS[LENGTHS.len() - 1];
-    // Where string instructions, which long copies are made with, are slow on some processors.
+    // Where string instructions, with which long copies are made, are slow on some processors.
     for (about, at_page, first, second) in [
         ("by one byte", false, LINE_BYTES as u64, 1u64.wrapping_neg()),
         ("from 16 bytes into a page to its begin", true, 0, (SECOND_AT + 16) as u64),
@@ -433,18 +433,18 @@ pub(super) fn bytes() -> Vec<Case> {
     cases
 }
 
-/// A little less than half the smallest double, in few bytes and in as many as there may be: whether
-/// it is that or nothing is found with numbers of hundreds of digits.
+/// A little less than half the smallest double, in few bytes and in as many as allowed: whether it rounds to that or to
+/// zero is decided by arithmetic with hundreds of digits.
 const SLOW_DOUBLES: [&str; 2] = [
     "2.4703282292062327208e-324",
     "2.470328229206232720882843964341106861825299013071623822127928412503377536351043759326499181808\
      1799618989828234772285886546e-324",
 ];
 
-/// A case of a helper that reads a number, each call another copy of the text or another text.
+/// A case of a helper that parses a number; each call gets another copy of the text or another text.
 fn number(name: &str, entry: &'static str, turn: u64, texts: &[String], length: usize) -> Case {
     let longest = texts.iter().map(String::len).max().unwrap_or(0);
-    // At least a zero behind each.
+    // At least one zero byte after each text.
     let apart = (longest + 1).next_multiple_of(LINE_BYTES);
     let mut block = vec![0; BLOCK_BYTES];
     for (place, text) in block.chunks_exact_mut(apart).zip(texts.iter().cycle()) {
@@ -457,7 +457,7 @@ fn number(name: &str, entry: &'static str, turn: u64, texts: &[String], length: 
     Case { block, ..Case::new(name, entry, turn, request) }
 }
 
-/// Numbers of random digits, of up to so many bytes.
+/// Numbers with random digits, of up to so many bytes.
 fn random_digits(bytes_max: usize) -> Vec<String> {
     let mut random = Random(2);
     let mut digits = || {
@@ -501,9 +501,9 @@ pub(super) fn numbers() -> Vec<Case> {
     ]
 }
 
-/// Arithmetic on doubles, each on what the one before gave, and the other helpers that are as short.
+/// Arithmetic on doubles, each on the previous result, and other helpers that are as short.
 pub(super) fn doubles() -> Vec<Case> {
-    // The number, the other one, and whether the number is the second.
+    // The number, the other operand, and whether the number is the second operand.
     let double = |name: &str, operation, state: u64, length: u64, is_second, outcome| {
         let entry = if is_second { "double_second" } else { "double" };
         let request = Request { length, operand: operation, state, ..Request::default() };
@@ -522,9 +522,9 @@ pub(super) fn doubles() -> Vec<Case> {
         same("add", 0, number, 0.0),
         same("subtract", 1, number, 0.0),
         same("multiply", 2, number, 1.0),
-        // A third, and the number again.
+        // Alternates between a third and the number itself.
         double("divide", 3, 3f64.to_bits(), 1f64.to_bits(), true, Outcome::Is(3f64.to_bits())),
-        // -1 as bits is a NaN, and that gives 2, which is below 1.
+        // The result -1, as bits, is a NaN, whose comparison gives 2, which as bits is below 1.
         double("compare", 4, 0, 1f64.to_bits(), false, Outcome::Is(2)),
         double("from a signed integer", 5, 1 << 62, 0, false, Outcome::Any),
         double("from an unsigned integer", 6, 1 << 62, 0, false, Outcome::Any),
@@ -537,8 +537,8 @@ pub(super) fn doubles() -> Vec<Case> {
     ]
 }
 
-/// Runs a case to its end, with more repetitions, and interpreted: what comes of it is right, and
-/// the same. `maps` makes maps as they are at first.
+/// Runs a case to its end, with more repetitions, and in the interpreter: the results must be right and equal. `maps`
+/// makes maps in their initial state.
 #[cfg(test)]
 pub(super) fn check(case: &Case, object: &Object, maps: &dyn Fn() -> OwnMaps) {
     let (name, count) = (case.name.as_str(), 2 * case.turn);

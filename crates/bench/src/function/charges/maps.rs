@@ -1,22 +1,22 @@
-//! What operations on maps are charged, in maps that are in no cache.
+//! Charges of map operations, in maps that are in no cache.
 
 use super::charge::{Charge, OBJECT, Problem};
 use super::kernels::{Called, Case, Outcome, Request, Subject, Surroundings, program};
 use bpfof_function::map::{MapError, SetMode};
 use bpfof_function::{Map, MapKind, Object, OwnMaps};
 
-/// Maps of a kind, which calls have in turn: some are far larger than all caches of a processor.
+/// Maps of each kind, which calls use in turn: some are far larger than all caches of a processor.
 const MAPS: usize = 8;
 const PAGE_BYTES: usize = 4096;
-/// From one key to the next: `KEY_STEP` of charges.bpf.c.
+/// The distance from one key to the next: `KEY_STEP` of charges.bpf.c.
 const KEY_STEP: u64 = 2_654_435_761;
 
-/// A map of charges.bpf.c, and what is done with it.
+/// A map of charges.bpf.c, and its operations.
 struct Kind {
     about: &'static str,
-    /// Keys that it has, as many as there is room for.
+    /// The number of its keys, which fill it.
     keys: u64,
-    /// What is done, and the kernels that do it. Adding comes last: it changes numbers.
+    /// The operations, and their kernels. Adding comes last, because it changes numbers.
     operations: &'static [(&'static str, &'static str)],
 }
 
@@ -49,7 +49,7 @@ const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// One operation on a map with so many keys.
+    /// A case of one operation on a map with so many keys.
     fn case(&self, operation: &str, entry: &'static str, keys: u64) -> Case {
         let name = format!("{operation}, {}", self.about);
         let outcome = if operation == "add" { Outcome::Any } else { Outcome::Sum(0) };
@@ -57,7 +57,7 @@ impl Kind {
         Case { outcome, ..Case::new(name, entry, 1, request) }
     }
 
-    /// A map with so many keys, for all kernels.
+    /// Makes a map with so many keys, for all kernels.
     fn map(&self, object: &Object, keys: u64) -> Result<OwnMaps, Problem> {
         let (_, entry) = self.operations[0];
         let maps = OwnMaps::new(program(object, entry)?);
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// A key as the kernels make it of a number.
+/// The key that the kernels make from a number.
 fn key(map: &Map, number: u64) -> Vec<u8> {
     let mut key = vec![0; map.definition().key_bytes()];
     let number = number.to_le_bytes();
@@ -76,12 +76,12 @@ fn key(map: &Map, number: u64) -> Vec<u8> {
     key
 }
 
-/// Gives a map its keys, with zeroes as values.
+/// Adds the keys to a map, with zeroes as values.
 fn fill(map: &Map, keys: u64) -> Result<(), MapError> {
     let value = vec![0; map.definition().value_bytes()];
     let step = match map.definition().kind() {
         MapKind::Hash => 1,
-        // All are there, but pages that nobody has written to share one.
+        // All entries exist, but pages never written share the zero page.
         MapKind::Array => PAGE_BYTES / value.len(),
     };
     for number in (0..keys).step_by(step) {
@@ -90,7 +90,7 @@ fn fill(map: &Map, keys: u64) -> Result<(), MapError> {
     Ok(())
 }
 
-/// Gives a map back what a call has deleted, which began with this state.
+/// Restores the entries that a call, which began with this state, has deleted.
 fn put_back(map: &Map, keys: u64, mut state: u64, count: u64) -> Result<(), MapError> {
     let value = vec![0; map.definition().value_bytes()];
     for _ in 0..count {
@@ -100,7 +100,7 @@ fn put_back(map: &Map, keys: u64, mut state: u64, count: u64) -> Result<(), MapE
     Ok(())
 }
 
-/// Measures all operations on all kinds.
+/// Measures all operations on all kinds of maps.
 pub(super) fn measure(section: &'static str, rounds: usize) -> Result<Vec<Charge>, Problem> {
     let object = Object::parse(OBJECT)?;
     let mut charges = Vec::new();
@@ -130,7 +130,7 @@ mod tests {
     fn every_kernel_finds_its_keys() {
         let object = Object::parse(OBJECT).expect("parses");
         for kind in &KINDS {
-            // Kernels take the same keys of a small map.
+            // In a small map the kernels use the same keys.
             let keys = kind.keys.min(1000);
             for &(operation, entry) in kind.operations {
                 let case = kind.case(operation, entry, keys);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_comes_back() {
+    fn deleted_keys_are_inserted_again() {
         let object = Object::parse(OBJECT).expect("parses");
         let kind = &KINDS[1];
         let maps = kind.map(&object, 1000).expect("there is room");

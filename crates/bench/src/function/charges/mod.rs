@@ -1,8 +1,8 @@
-//! What everything is charged ([`bpfof_function::cost`]) against what it takes: instructions and
-//! helpers, each by a function that does nothing else, and what chains cost beside their functions.
+//! Charges ([`bpfof_function::cost`]) against the time of what they pay for: instructions and helpers, each in a
+//! function that does nothing else, and the costs of chains beside their functions.
 //!
-//! Everything is measured where it takes longest: results that the next step waits for, data in the
-//! second-level cache, or in none where that is what is paid for.
+//! Everything is measured where it takes longest: results on which the next step depends, data in the second-level
+//! cache, or in no cache where the charge covers that.
 
 mod chains;
 pub(super) mod charge;
@@ -19,18 +19,18 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// What its charges have in common.
+    /// The common name of its charges.
     pub(super) const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Measures all of them in so many rounds.
+    /// Measures all its charges in so many rounds.
     pub(super) fn measure(&self, rounds: usize) -> Result<Vec<Charge>, Problem> {
         (self.measure)(self.name, rounds)
     }
 }
 
-/// All of them.
+/// All sections.
 pub(super) static SECTIONS: [Section; 8] = [
     Section {
         name: "Instructions",

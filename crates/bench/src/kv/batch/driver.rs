@@ -7,11 +7,11 @@ use bpfof_host::{CommandError, FirstRead, FirstReads, Request, VectorAnswer, Vec
 use bpfof_kv::{Session, explain_command};
 use std::time::{Duration, Instant};
 
-/// What is in flight.
+/// The vectors in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) vectors: usize,
-    /// Keys of each.
+    /// Keys of each vector.
     pub(super) batch: usize,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct VectorDriver<'a> {
     random: Random,
     batch: usize,
     slots: Vec<Slot>,
-    /// Of the vector that is being made.
+    /// For the vector that is being made.
     arguments: Vec<u8>,
     first_reads: Vec<FirstRead>,
     hops: u64,
@@ -55,7 +55,7 @@ impl<'a> VectorDriver<'a> {
         }
     }
 
-    /// Runs for `time`, then lets what is in flight end.
+    /// Runs for `time`, then waits until the vectors in flight have ended.
     pub(super) fn run(&mut self, time: Duration) -> Result<Run, String> {
         let mut latency = latencies().map_err(|error| error.to_string())?;
         let bytes = |session: &Session| session.lane.bytes_sent() + session.lane.bytes_received();
@@ -74,7 +74,7 @@ impl<'a> VectorDriver<'a> {
             for &index in &ready {
                 let slot = &self.slots[index];
                 let took = (now - slot.began).as_nanos() as u64;
-                // Of each of its keys.
+                // For each of its keys.
                 latency.saturating_record_n(took, slot.keys.len() as u64);
                 operations += slot.keys.len() as u64;
                 if over {
@@ -102,7 +102,7 @@ impl<'a> VectorDriver<'a> {
             let start = session.cache.start_of_get(key).map_err(|error| error.to_string())?;
             first_reads.push(Session::first_read(start.ok_or("a key is missing")?));
         }
-        // Without a cache they are all the root.
+        // Without a cache all first reads are of the root.
         let first = match first_reads.first() {
             Some(first) if session.cache.levels() == 0 => FirstReads::Same(*first),
             _ => FirstReads::Each(first_reads),
@@ -139,10 +139,10 @@ impl<'a> VectorDriver<'a> {
     }
 }
 
-/// Checks the answer to a vector of these keys; its hops.
+/// Checks the answer to a vector of these keys; returns its hops.
 fn check(answer: &[u8], keys: &[u64]) -> Result<u64, String> {
     let answer = VectorAnswer::parse(answer, keys.len() as u16)
-        .map_err(|_| "the target's answer is not that to a vector")?;
+        .map_err(|_| "the target's answer is not an answer to a vector")?;
     let mut hops = 0;
     for (&key, (record, value)) in keys.iter().zip(answer.chains()) {
         let wrong = || format!("a wrong answer for key {key}");

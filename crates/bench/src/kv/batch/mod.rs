@@ -1,5 +1,5 @@
-//! `bpfof bench kv --batch`: gets of many keys by one command, against single ones and plain reads, with
-//! the same number of keys in flight.
+//! `bpfof bench kv --batch`: gets of many keys in one command, against single gets and plain reads, with the same
+//! number of keys in flight.
 
 mod driver;
 mod report;
@@ -19,9 +19,9 @@ use std::time::Duration;
 /// How keys are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// One round trip a hop.
+    /// One round trip for each hop.
     Plain,
-    /// One command a key.
+    /// One command for each key.
     Single,
     /// One command for many keys.
     Vector,
@@ -48,7 +48,7 @@ fn measure(
     let most = bench.session.limits.vector_chains as usize;
     if let Some(batch) = options.batch.iter().find(|batch| **batch > most) {
         return Err(match most {
-            0 => "the target knows no Pushdown Vector".into(),
+            0 => "the target does not support Pushdown Vector".into(),
             _ => format!("--batch {batch}: the target takes at most {most} keys at once").into(),
         });
     }
@@ -97,7 +97,7 @@ fn case(
                 continue;
             }
             samples.add(&run, spent);
-            // The message is the vector.
+            // A message corresponds to a vector.
             let vectors = Run { operations: run.operations / shape.batch as u64, ..run };
             if way == Way::Vector
                 && bench.has_baseline(options)

@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 /// Messages of the size of the vectors and their answers, over loopback without a protocol.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Floor {
-    /// As many keys as each stands for.
+    /// Keys of all vectors that the messages correspond to.
     pub(super) keys_per_s: f64,
     pub(super) vector_over_floor: f64,
 }
 
-/// One size of vectors, with as many keys in flight by single gets and by plain reads.
+/// One size of vectors, with the same number of keys in flight by single gets and by plain reads.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
     pub(super) bench: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Case {
     pub(super) hops: f64,
     pub(super) cached_levels: u32,
     pub(super) keys_in_flight: usize,
-    /// Keys of one command.
+    /// Keys in one command.
     pub(super) batch: usize,
     pub(super) plain: Figures,
     pub(super) single: Figures,
@@ -31,7 +31,7 @@ pub(super) struct Case {
     /// Keys a second: medians of the ratios of the repetitions.
     pub(super) vector_over_single: f64,
     pub(super) vector_over_plain: f64,
-    /// 99th percentile of the time from asking for a key to its answer: below 1 is faster.
+    /// 99th percentile of the time from the request of a key to its answer: below 1 is faster.
     pub(super) p99_vector_over_single: f64,
     /// None for a target that is not a child of this process or that polls, and for requests too large
     /// for it.
@@ -39,10 +39,10 @@ pub(super) struct Case {
     pub(super) message_floor: Option<Floor>,
 }
 
-/// What the summary is of: keys of one command, and keys in flight.
+/// The case of the summary: keys in one command, and keys in flight.
 const SUMMARY_OF: (usize, usize) = (32, 128);
 
-/// Vectors of 32 with 128 keys in flight; null where that was not measured.
+/// Vectors of 32 with 128 keys in flight; null if not measured.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Summary {
     pub(super) vector_over_single: Option<f64>,
@@ -56,27 +56,27 @@ pub(super) struct Report {
     summary: Summary,
 }
 
-/// What the words of the table mean.
+/// The meaning of the table's words.
 const WORDS: [Word<'static>; 11] = [
     (
         "in flight",
         "keys that are looked up at a time, on one connection, by one thread: as many in each way",
     ),
     legend::CACHE,
-    ("hops", "reads that follow from each other, for one key"),
+    ("hops", "dependent reads for one key"),
     ("plain", "one round trip over the network for each hop; single: one for the key"),
-    ("vectors", "one round trip for so many keys"),
+    ("vectors", "one round trip for a vector of keys"),
     legend::SPREAD,
     (
         "p50, p99",
-        "from asking for a key to its answer; a vector answers when the slowest of its keys is found",
+        "from the request for a key to its answer; a vector answers when its slowest key is found",
     ),
     ("B/key", "bytes over the network for each key, both ways"),
     ("host µs", "processor time of one key at the host; target µs at the target"),
     (
         "gain",
-        "how many times as many keys a second by vectors as by single gets, and as by plain reads; and their p99 \
-         over that of single gets, where less than 1 is better",
+        "keys a second by vectors over those by single gets, and over those by plain reads; and p99 by vectors over \
+         p99 by single gets, where less than 1 is better",
     ),
     ("TCP alone", "messages of the same sizes over TCP without a protocol, in batches of up to 16"),
 ];
@@ -91,7 +91,7 @@ impl Report {
         Self { cases, summary: summary.unwrap_or_default() }
     }
 
-    /// A table of all cases, for people, with its legend and a sentence to repeat.
+    /// A table of all cases, with its legend and a quotable sentence.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "{:<36} {:>5} {:<9} {:>10} {:>4} {:>9} {:>9} {:>8} {:>8} {:>9}\n",
@@ -115,8 +115,8 @@ impl Report {
     fn sentence(&self) -> Option<String> {
         let case = summarized(&self.cases).or(self.cases.last())?;
         Some(format!(
-            "{} keys in flight, {:.0} hops each, in vectors of {}: {:.2} times as many a second as one by \
-             one, {:.2} times as many as by plain reads, {} against {} and {}; p99 {:.2} times that of single \
+            "{} keys in flight, {:.0} hops each, in vectors of {}: {:.2} times as many a second as by single \
+             gets, {:.2} times as many as by plain reads, {} against {} and {}; p99 {:.2} times that of single \
              gets.",
             case.keys_in_flight,
             case.hops,
@@ -131,7 +131,7 @@ impl Report {
     }
 }
 
-/// The case that the summary and the sentence are of.
+/// The case of the summary and the sentence.
 fn summarized(cases: &[Case]) -> Option<&Case> {
     let mut of_shape = cases.iter().filter(|case| (case.batch, case.keys_in_flight) == SUMMARY_OF);
     of_shape.find(|case| case.cached_levels == 0)

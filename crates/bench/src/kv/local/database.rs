@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is written of a database that is made here: enough that no cache of a drive holds it.
+/// The written part of a database that is created here: too large for the cache of any drive.
 const WRITTEN_MAX_BYTES: u64 = 3 << 30;
 /// `O_DIRECT`
 const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits().cast_signed();
@@ -23,14 +23,14 @@ const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits().cast_signed();
 pub(super) struct Database {
     pub(super) maps: FileMaps,
     pub(super) function: StorageFunction,
-    /// For chains.
+    /// The file for chains.
     pub(super) files: [PushdownFile; 1],
-    /// For the other methods.
+    /// The file for the other methods.
     pub(super) direct: File,
     /// The unit of direct reads, in bytes.
     pub(super) block_bytes: u32,
     pub(super) layout: Layout,
-    /// Keys that can be asked for: 0 to this.
+    /// The keys are 0 to this, exclusive.
     pub(super) keys: u64,
     path: PathBuf,
     /// Set by Ctrl-C and SIGTERM.
@@ -38,11 +38,11 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens the database in `path`, or makes one of `levels` levels there; without a path in a
-    /// file that goes away with the database.
+    /// Opens the database in `path`, or creates one of `levels` levels there; without a path, in a file that is removed
+    /// with the database.
     pub(super) fn open(path: Option<&Path>, levels: u32) -> Result<Database, Box<dyn Error>> {
         let is_temporary = path.is_none();
-        // Unlike /tmp it is never in memory.
+        // Unlike /tmp, /var/tmp is never in memory.
         let own = || PathBuf::from(format!("/var/tmp/bpfof-bench-{}.db", std::process::id()));
         let path = path.map_or_else(own, Path::to_owned);
         let stop = stop_on_signal()?;
@@ -63,7 +63,7 @@ impl Database {
         let block_bytes = direct_block(&file, &path)?;
         let direct = options.custom_flags(DIRECT).open(&path).map_err(named)?;
         if is_temporary {
-            // Open files keep their blocks, and whatever ends this process frees them.
+            // An open file keeps its blocks until the process ends, however it ends.
             std::fs::remove_file(&path).map_err(named)?;
         }
         let maps = FileMaps::local();
@@ -79,7 +79,7 @@ impl Database {
         Ok(database)
     }
 
-    /// The file, for people.
+    /// The file's name for output.
     pub(super) fn name(&self) -> impl std::fmt::Display {
         self.path.display()
     }
@@ -89,10 +89,10 @@ impl Database {
         if self.stop.load(Ordering::Relaxed) { Err("stopped") } else { Ok(()) }
     }
 
-    /// How many keys a database holds that was there before, perhaps in part.
+    /// The number of keys in a database that already existed, perhaps created in part.
     fn find_keys(&self) -> Result<u64, Box<dyn Error>> {
         use std::io::{Seek, SeekFrom};
-        // Of a block device the kernel tells no size but this way.
+        // This works for block devices, whose metadata have no size.
         let bytes = (&self.direct).seek(SeekFrom::End(0))?;
         let mut read = |offset, data: &mut [u8]| self.read(offset, data);
         let detected = detect::detect(bytes, &mut read)
@@ -137,8 +137,8 @@ impl Database {
         Ok(())
     }
 
-    /// The blocks around a range: offset and length in bytes, and how many bytes before it they
-    /// begin.
+    /// The blocks around a range: offset and length in bytes, and the distance from their beginning to the range in
+    /// bytes.
     pub(super) fn around(&self, offset: u64, length: u32) -> (u64, u32, usize) {
         let block = u64::from(self.block_bytes);
         let start = offset / block * block;
@@ -146,15 +146,15 @@ impl Database {
         (start, (end - start) as u32, (offset - start) as usize)
     }
 
-    /// Where the path of `key` comes to the last `depth` levels of the tree: the file offset of a
-    /// node, in bytes. XRP holds the levels above in memory; we know from the layout what they say.
+    /// Where the path of `key` reaches the last `depth` levels of the tree: the file offset of a node, in bytes. XRP
+    /// holds the levels above in memory; here the layout gives the same offset.
     pub(super) fn start(&self, key: u64, depth: u32) -> u64 {
         let level = self.layout.levels() - depth;
         self.layout.node_offset_bytes(level, key / self.layout.keys_below(level))
     }
 }
 
-/// An empty file that is gone as soon as it is closed, where the database is to be made.
+/// An empty file at the place of the future database, removed as soon as it is closed.
 fn probe(path: &Path) -> Result<File, String> {
     let named = |error: io::Error| format!("cannot create {}: {error}", path.display());
     let file = File::create_new(path).map_err(named)?;

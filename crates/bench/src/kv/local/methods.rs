@@ -1,4 +1,4 @@
-//! Three methods to look keys up in a file of this machine, each in a closed loop.
+//! Three methods of looking up keys in a file on this machine, each in a closed loop.
 
 use super::super::driver::is_value;
 use super::database::Database;
@@ -19,18 +19,18 @@ use std::time::{Duration, Instant};
 /// A drive that gives no answer for this long is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How the reads of a lookup are made, all of them direct.
+/// How the reads of a lookup are made; all reads are direct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// One system call a read, which sleeps until it is done.
+    /// One system call for each read, which sleeps until the read is done.
     Read,
-    /// An io_uring: who waits for a lookup's read looks at it and submits the next.
+    /// An io_uring: the thread that waits for a lookup's read parses it and submits the next.
     Uring,
     /// One call for the lookup; the local executor reads.
     Ours,
 }
 
-/// What a run did.
+/// The results of a run.
 pub(super) struct Run {
     pub(super) operations: u64,
     pub(super) elapsed: Duration,
@@ -40,7 +40,7 @@ pub(super) struct Run {
     pub(super) latency: Histogram<u64>,
 }
 
-/// What is looked up: random keys, of whose path the last `depth` levels are read.
+/// The lookups: random keys; the last `depth` levels of each path are read.
 pub(super) struct Load<'a> {
     database: &'a Database,
     depth: u32,
@@ -77,7 +77,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Looks keys up until the time is over.
+    /// Looks up keys until the time is over.
     pub(super) fn run(mut self, method: Method) -> Result<Run> {
         match method {
             Method::Read => self.read(),
@@ -87,13 +87,13 @@ impl<'a> Load<'a> {
         Ok(self.run)
     }
 
-    /// The time begins, with everything in place that the lookups need.
+    /// Starts the clock, when everything that the lookups need is in place.
     fn begin(&mut self) {
         self.cpu_before_ns = machine::own_cpu_ns();
         self.begun = Instant::now();
     }
 
-    /// The time is over, and nothing has been taken apart yet.
+    /// Stops the clock, before anything is torn down.
     fn end(&mut self) {
         self.run.elapsed = self.begun.elapsed();
         let spent = machine::own_cpu_ns().zip(self.cpu_before_ns);
@@ -205,7 +205,7 @@ impl<'a> Load<'a> {
                 let (key, began) = slots[index];
                 let counted = match completion.result {
                     Ok((_, info)) if info.executor != Executor::Local => {
-                        Err("a chain was not run by the local executor".into())
+                        Err("a chain did not run in the local executor".into())
                     }
                     Ok((answer, _)) => get_answer(answer)
                         .map_err(Box::from)

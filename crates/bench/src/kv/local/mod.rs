@@ -1,4 +1,4 @@
-//! `bpfof bench kv --executor local`: XRP's table 3 on a file of this machine, without a target.
+//! `bpfof bench kv --executor local`: XRP's table 3 with a file on this machine, without a target.
 
 mod database;
 mod methods;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The deepest tree of XRP's table.
 const DEPTH_MAX: u32 = 6;
 
-/// Looks keys up by `read()`, io_uring and the local executor in turn, at each depth of the tree.
+/// Looks up keys by `read()`, io_uring and the local executor in turn, at each depth of the tree.
 pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
     refuse_what_means_nothing(options)?;
     check_writable([&options.json])?;
@@ -44,7 +44,7 @@ pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
     written
 }
 
-/// Options that are about a target would do nothing here.
+/// Refuses options about a target, which would have no effect here.
 fn refuse_what_means_nothing(options: &KvOptions) -> Outcome {
     let command = KvOptions::augment_args(clap::Command::new("defaults"));
     let default = KvOptions::from_arg_matches(&command.get_matches_from(["defaults"]))?;
@@ -61,7 +61,7 @@ fn refuse_what_means_nothing(options: &KvOptions) -> Outcome {
     ];
     match given.iter().find(|(is_given, _)| *is_given) {
         Some((_, name)) => {
-            Err(format!("--{name} is about a target; leave it out with --executor local").into())
+            Err(format!("--{name} needs a target; leave it out with --executor local").into())
         }
         None => Ok(()),
     }
@@ -73,7 +73,7 @@ fn case(
     in_flight: usize,
     depth: u32,
 ) -> Result<Case, Box<dyn std::error::Error>> {
-    // Plain reads have one in flight for each thread.
+    // Plain reads have one read in flight for each thread.
     let methods: &[Method] = match in_flight {
         1 => &[Method::Read, Method::Uring, Method::Ours],
         _ => &[Method::Uring, Method::Ours],
@@ -83,7 +83,7 @@ fn case(
     for repetition in 0..=options.repetitions {
         for turn in 0..methods.len() {
             database.check_stopped()?;
-            // Each method is first, and last, as often as the others.
+            // Each method comes first, and last, equally often.
             let at = (turn + repetition as usize) % methods.len();
             let (method, samples) = (&methods[at], &mut samples[at]);
             let warm_up = repetition == 0;

@@ -1,4 +1,4 @@
-//! The figures beside those of the paper.
+//! The figures, beside those of the paper.
 
 use super::database::Database;
 use super::methods::{Method, Run};
@@ -37,7 +37,7 @@ impl Figures {
     }
 }
 
-/// One depth and number of lookups in flight.
+/// The figures of one depth and number of lookups in flight.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
     bench: &'static str,
@@ -48,7 +48,7 @@ pub(super) struct Case {
     read: Option<Figures>,
     io_uring: Option<Figures>,
     ours: Option<Figures>,
-    /// Of XRP's table 3.
+    /// From XRP's table 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     paper: Option<Paper>,
 }
@@ -117,7 +117,7 @@ impl Case {
     }
 }
 
-/// Tables of all cases, for people.
+/// Tables of all cases.
 pub(super) fn tables(cases: &[Case], database: &Database) -> String {
     let mut text = format!(
         "BPF-KV in {}: random gets by direct reads of {} bytes.\n",
@@ -139,26 +139,26 @@ pub(super) fn tables(cases: &[Case], database: &Database) -> String {
     text + &legend::end(&WORDS, sentence(cases), steal::lost_most())
 }
 
-/// What the words of the tables mean.
+/// The meaning of the tables' words.
 const WORDS: [Word<'static>; 7] = [
     ("# ops", "index reads of a get, each after the other; one more follows, for the value"),
     ("read()", "one call into the kernel for each read"),
-    ("io_uring", "a loop in this program that submits one read of a get after the other"),
+    ("io_uring", "a loop in this program that submits the reads of a get one after another"),
     (
         "ours",
-        "one call of read_pushdown, whose storage function runs in this process on an io_uring: one code for \
+        "one call of read_pushdown, whose storage function runs in this process on an io_uring: the same code for \
          local files and targets, many gets in one call into the kernel, registered files and buffers",
     ),
     (
         "XRP",
-        "its function runs in the driver, below the kernel's file system and block layer, through which each \
-         read of the three here goes: that is what its column gains",
+        "its function runs in the driver, below the kernel's file system and block layer; reads of the other three \
+         go through these layers",
     ),
-    ("± %", "how far the fastest and the slowest repetition are from the median, in gets a second"),
+    ("± %", "distance of the fastest and the slowest repetition from the median, in gets a second"),
     ("ours/read()", "below 1 ours takes less; ours/io_uring: above 1 ours does more gets a second"),
 ];
 
-/// The deepest tree with the most gets in flight, in a sentence to repeat.
+/// The deepest tree with the most gets in flight, as a quotable sentence.
 fn sentence(cases: &[Case]) -> Option<String> {
     let case = cases.iter().max_by_key(|case| (case.queue_depth, case.index_reads))?;
     let (ours, reads) = (case.ours.as_ref()?, case.index_reads + 1);
@@ -176,7 +176,7 @@ fn sentence(cases: &[Case]) -> Option<String> {
     ))
 }
 
-/// XRP's table 3.
+/// The comparison with XRP's table 3.
 fn latency(text: &mut String, cases: &[&Case]) {
     let _ = writeln!(
         text,

@@ -1,5 +1,5 @@
-//! `bpfof bench kv --threads`: gets by threads that block, with a connection each, on a shared lane, and on
-//! one that gathers the chains of several threads into vectors.
+//! `bpfof bench kv --threads`: gets by blocking threads, with a connection each, on a shared lane, and on a lane that
+//! combines the chains of several threads into vectors.
 
 mod report;
 
@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 /// How threads reach the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// A connection each.
+    /// A connection for each thread.
     Private,
-    /// One lane, a command for each key.
+    /// One lane, with a command for each key.
     Shared,
-    /// One lane, which makes vectors of the keys that leave together.
+    /// One lane, which combines the keys of one send into vectors.
     Gathered,
 }
 
@@ -68,7 +68,7 @@ fn case(
 ) -> Result<Case, Box<dyn std::error::Error>> {
     let mut samples = [Samples::default(), Samples::default(), Samples::default()];
     let mut sends = [Vec::new(), Vec::new(), Vec::new()];
-    // Threads that spin take the processor from those with work.
+    // Spinning threads would take the processor from threads with work.
     let spin_us = if threads > 1 { 0 } else { HostOptions::default().spin_us };
     let private_options = HostOptions { spin_us, ..host_options(options) };
     let mut private = Controller::connect(&bench.url, private_options)?;
@@ -131,8 +131,7 @@ impl Users {
         if way == Way::Private {
             let lanes: Result<_, _> = (0..threads).map(|_| controller.open_lane()).collect();
             return lanes.map(Self::Private).map_err(|error: Error| {
-                format!("{threads} threads have no connection each: {error}; give fewer --threads")
-                    .into()
+                format!("cannot connect {threads} threads: {error}; give fewer --threads").into()
             });
         }
         let mut lane = SharedLane::new(controller.open_lane()?, Caravan::default())?;
@@ -142,7 +141,7 @@ impl Users {
         Ok(Self::Shared(Box::new(lane), threads))
     }
 
-    /// Lets every thread look up random keys for `time`. Returns the keys of one send too.
+    /// Lets every thread look up random keys for `time`. Also returns the keys for each send.
     fn run(
         self,
         bench: &Bench,
@@ -190,7 +189,7 @@ impl Users {
 
 /// One thread's work.
 struct Getter<'a> {
-    /// As each is asked, but for where it begins and its key.
+    /// The call of each get, except its first read and its key.
     call: PushdownCall<'a>,
     cache: &'a Cache,
     keys: u64,

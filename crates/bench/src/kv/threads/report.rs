@@ -11,11 +11,11 @@ use std::fmt::Write as _;
 pub(super) struct Shared {
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Keys that leave the host in one send, averaged.
+    /// Keys in one send of the host, averaged.
     pub(super) keys_per_send: f64,
 }
 
-/// One number of threads.
+/// The figures of one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Case {
     pub(super) bench: &'static str,
@@ -34,19 +34,19 @@ pub(super) struct Report {
     cases: Vec<Case>,
 }
 
-/// What the words of the table mean.
+/// The meaning of the table's words.
 const WORDS: [Word<'static>; 7] = [
     ("threads", "each looks up one key at a time and waits for it, by one command"),
     (
         "a connection each",
-        "as many connections as threads, whose waits sleep at once if there are several; shared lane: one for all \
-         of them, whose waits spin first",
+        "one connection for each thread, and waits that sleep at once if there are several threads; shared lane: one \
+         connection for all threads, and waits that spin first",
     ),
-    ("+ vectors", "keys of several threads that leave together are one command"),
+    ("+ vectors", "keys that several threads send together are one command"),
     legend::SPREAD,
     legend::QUANTILES,
     legend::PROCESSOR,
-    ("keys/send", "keys that leave together"),
+    ("keys/send", "keys in one send"),
 ];
 
 impl Report {
@@ -54,7 +54,7 @@ impl Report {
         Self { cases }
     }
 
-    /// A table of all cases, for people, with its legend and a sentence to repeat.
+    /// A table of all cases, with its legend and a quotable sentence.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "{:<10} {:<18} {:>10} {:>4} {:>9} {:>9} {:>8} {:>9} {:>9}\n",
@@ -77,8 +77,8 @@ impl Report {
     fn sentence(&self) -> Option<String> {
         let case = self.cases.iter().max_by_key(|case| case.threads)?;
         Some(format!(
-            "{} threads that share a lane look up {:.2} times as many keys a second where the lane makes vectors \
-             of them, {:.2} times as many as with a connection each: {} against {} and {}.",
+            "{} threads that share a lane look up {:.2} times as many keys a second if the lane combines them into \
+             vectors, {:.2} times as many as with a connection each: {} against {} and {}.",
             case.threads,
             case.gathered_over_shared,
             case.gathered_over_private,

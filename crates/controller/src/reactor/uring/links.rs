@@ -1,4 +1,4 @@
-//! What carries the connections of a ring: sockets and the endpoints of fabrics, by index.
+//! The links of a ring's connections: sockets and endpoints of fabrics, by index.
 
 #![deny(unsafe_code)]
 
@@ -8,28 +8,28 @@ use bpfof_device::fabric::Event;
 use bpfof_device::{Ring, rdma};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// By what the endpoint of a fabric tells.
+/// The signals of a fabric's endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Signal {
     /// Messages have come, or works have ended.
     Ends,
-    /// Something has happened to the connection; by RDMA only.
+    /// The state of the connection has changed; by RDMA only.
     Connection,
 }
 
-/// What carries each connection.
+/// The link of each connection.
 #[derive(Default)]
 pub(super) struct Links {
-    /// By connection; each with a number, so that a late event is not taken for another's.
+    /// By connection; each with a number, so that a late event is not attributed to another link.
     slots: Vec<Option<(Link, u64)>>,
     last_number: u64,
-    /// Connections whose endpoints have closed while works were handed to them, or have more events than a turn
-    /// has time for: nothing else tells of these.
+    /// Connections whose endpoints have closed while works were handed to them, or have more events than a turn has
+    /// time for: no signal tells of these.
     pub(super) over: Vec<u32>,
 }
 
 impl Links {
-    /// Returns its number, as tokens have it.
+    /// Stores a link; returns its number, as tokens have it.
     pub(super) fn set(&mut self, index: u32, link: Link) -> u64 {
         if self.slots.len() <= index as usize {
             self.slots.resize_with(index as usize + 1, || None);
@@ -39,12 +39,12 @@ impl Links {
         self.last_number & 0xff_ffff
     }
 
-    /// Takes it away.
+    /// Removes a link.
     pub(super) fn take(&mut self, index: u32) -> Option<Link> {
         self.slots[index as usize].take().map(|(link, _)| link)
     }
 
-    /// Waits for what an endpoint tells next by one of its signals, if it has that.
+    /// Waits for the next event of one of an endpoint's signals, if it has that signal.
     pub(super) fn arm(&self, ring: &mut Ring, index: u32, signal: Signal) {
         let Some(Some((link, number))) = self.slots.get(index as usize) else { return };
         let kind = match signal {
@@ -75,7 +75,7 @@ impl Links {
         Some(number & 0xff_ffff)
     }
 
-    /// Looks what has made an endpoint's signal readable.
+    /// Checks what has made an endpoint's signal readable.
     pub(super) fn look(&mut self, index: u32, signal: Signal) {
         if let Some(Some((Link::Rdma(endpoint), _))) = self.slots.get_mut(index as usize) {
             match signal {
@@ -94,7 +94,7 @@ impl Links {
         }
     }
 
-    /// Ends a connection. One that was ended before and has works yet gives them up.
+    /// Closes an endpoint. If it was closed before and still has works, it gives them up.
     pub(super) fn shut_rdma(&mut self, ring: &mut Ring, index: u32) {
         let Some((Link::Rdma(mut endpoint), number)) = self.slots[index as usize].take() else {
             return;
@@ -107,7 +107,7 @@ impl Links {
         self.over.push(index);
     }
 
-    /// How many bytes the peer has taken, also of what nobody waits for.
+    /// How many bytes the peer has taken, including works that were not awaited.
     pub(super) fn taken_by_rdma(&mut self, index: u32) -> u64 {
         let Link::Rdma(endpoint) = self.get_mut(index) else { return 0 };
         endpoint.take_done();
@@ -120,27 +120,27 @@ impl Links {
 
     pub(super) fn get(&self, index: u32) -> &Link {
         let link = self.slots[index as usize].as_ref();
-        &link.expect("it stays open while its connection lives").0
+        &link.expect("the link stays open while its connection lives").0
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> &mut Link {
         let link = self.slots[index as usize].as_mut();
-        &mut link.expect("it stays open while its connection lives").0
+        &mut link.expect("the link stays open while its connection lives").0
     }
 
     pub(super) fn fd(&self, index: u32) -> RawFd {
         match self.get(index) {
             Link::Socket(socket, _) => socket.as_raw_fd(),
-            _ => unreachable!("its port has messages"),
+            _ => unreachable!("the link is not a socket"),
         }
     }
 }
 
-/// Lets go of the signals of an endpoint.
+/// Cancels the ring's operations on an endpoint's signals.
 pub(super) fn disarm(ring: &mut Ring, endpoint: &rdma::Endpoint) {
     for signal in endpoint.signals().into_iter().flatten() {
         if let Err(error) = ring.cancel(signal.as_raw_fd()) {
-            log::error!("the ring does not let go of a connection that has closed: {error}");
+            log::error!("cannot cancel operations of the ring on a closed connection: {error}");
         }
     }
 }

@@ -8,8 +8,8 @@ pub(super) const COMMAND: u64 = 4 << 56;
 pub(super) const CHAIN: u64 = 5 << 56;
 /// Bits 55:32 the low bits of the link's number, 31:0 connection.
 pub(super) const FABRIC: u64 = 6 << 56;
-/// Drives have completed something.
+/// Drives have completions.
 pub(super) const DRIVES: u64 = 7 << 56;
-/// As `FABRIC`: something has happened to a connection by RDMA itself.
+/// As `FABRIC`: the state of an RDMA connection has changed.
 pub(super) const RDMA_CONNECTION: u64 = 8 << 56;
 pub(super) const KIND: u64 = 0xff << 56;

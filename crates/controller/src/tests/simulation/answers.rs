@@ -1,4 +1,4 @@
-//! What hosts are answered, compared with the model.
+//! Compares the answers that hosts get with the model.
 
 use super::Checked;
 use super::hosts::{Manner, Stage};
@@ -9,10 +9,10 @@ use super::world::{Phase, World};
 use bpfof_host::RequestError;
 use bpfof_nvme::Status;
 
-/// How long a read of memory waits at most, whatever others run: for the turn that goes on, with a slice
-/// and a call beyond its end, and for the turn that it is served in; and a while for a thread to wake up.
+/// Maximum wait of a read of memory, whatever else runs: the current turn, with a slice and a call beyond its end; the
+/// turn that serves the read; and some time for a thread to wake up.
 const READ_WAIT_MAX: Time = 2 * (200 + 20 + 200) * MICROSECOND + 100 * MICROSECOND;
-/// The same for a chain of a few hops, which needs an arena that others have.
+/// The same for a chain of a few hops, which needs an arena that other chains occupy.
 const CHAIN_WAIT_MAX: Time = 50 * MILLISECOND;
 
 impl World {
@@ -36,7 +36,7 @@ impl World {
             }
             Err(error) => format!("link {link}: request {tag}: {error}"),
         });
-        // Nobody is there any more for what is lost with its connection.
+        // A request that was lost with its connection has no client any more.
         if let Some(client) = &self.clients[link] {
             self.hosts[client.host].last_answer = self.now;
         }
@@ -55,7 +55,7 @@ impl World {
         outcome.map_err(|error| format!("link {link}, request {tag}, {:?}: {error}", pending.what))
     }
 
-    /// A host that asks for little has not waited for others.
+    /// Checks that a modest host has not waited for others.
     fn check_wait(&self, pending: &Pending) -> Checked {
         let Pending { link, what, .. } = pending;
         let host = self.clients[*link].as_ref().map(|client| client.host);
@@ -170,7 +170,7 @@ impl World {
                 let host = host.ok_or("the host is gone")?;
                 self.check_chain_error((link, host), call, begun, status)
             }
-            // Zeroes that were cut short.
+            // Write Zeroes that was cut short.
             What::Write { .. }
                 if status.same_code(Status::ABORTED_SQ_DELETION)
                     && host.is_some_and(|host| self.may_close(link, host)) =>
@@ -193,15 +193,15 @@ impl World {
         }
     }
 
-    /// Whether a queue may be refused: its association may be over or being reset, or its id in
-    /// use by a queue whose end the target has not heard of.
+    /// Whether a queue may be refused: its association may have ended or be in a reset, or its id may belong to a queue
+    /// whose end the target has not noticed.
     fn may_refuse(&self, link: usize) -> bool {
         let is_lane = |client: &super::hosts::Client| !client.is_admin();
         self.clients[link].as_ref().is_some_and(is_lane)
             && self.stage(link) == Some(Stage::Starting)
     }
 
-    /// What becomes of the blocks that a request writes, if it does.
+    /// Tells the model the fate of the blocks that a request writes, if any.
     fn end_writes(&mut self, pending: &Pending, fate: Fate) -> Checked {
         let What::Write { space, blocks, .. } = &pending.what else { return Ok(()) };
         for (block, write) in blocks {

@@ -1,4 +1,4 @@
-//! Chains of dependent reads, and the file maps they go through.
+//! Chains of dependent reads, and their file maps.
 
 use super::Checked;
 use super::content::{CHAIN_BLOCK_BYTES, CHAIN_BLOCKS, Found};
@@ -13,18 +13,18 @@ use bpfof_nvme::{AdminCommand, Status, Upload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Id of the function that each association has.
+/// Id of a function in each association that follows pointers.
 pub(super) const WALK: u32 = 7;
-/// Id of a function that each association has, and that costs what its argument says.
+/// Id of a function in each association whose cost depends on its argument.
 pub(super) const SPIN: u32 = 8;
-/// A chain that takes whatever map is in force.
+/// Version of a chain that accepts any current map.
 const ANY_VERSION: u64 = u64::MAX;
-/// Blocks that a chain visits at most.
+/// Maximum blocks that a chain visits.
 const HOPS_MAX: u64 = 8;
-/// What its answer has room for: how many blocks, and the write in each.
+/// Maximum answer: the number of blocks, and the write found in each.
 pub(super) const ANSWER_MAX_BYTES: u32 = 8 + 8 * HOPS_MAX as u32;
 
-/// Follows the pointers at the start of blocks and answers which writes it found.
+/// Follows the pointers at the start of blocks, and answers with the writes that it found.
 pub(in crate::tests) fn walk() -> Arc<Function> {
     const CODE: [(u8, u8, i16, i32); 28] = [
         (0x79, 0x12, 0, 0),               // r2 = ctx->data
@@ -59,7 +59,7 @@ pub(in crate::tests) fn walk() -> Arc<Function> {
     function(WALK, "walk", &assemble(&CODE))
 }
 
-/// Goes round a loop as often as its argument says, and then reads four blocks, for ever.
+/// Loops as often as its argument says, then reads four blocks, endlessly.
 pub(super) fn spin() -> Arc<Function> {
     const CODE: [(u8, u8, i16, i32); 18] = [
         (0x79, 0x16, 16, 0), // r6 = ctx->scratch
@@ -84,18 +84,18 @@ pub(super) fn spin() -> Arc<Function> {
     function(SPIN, "spin", &assemble(&CODE))
 }
 
-/// The maps that an association has set, by file; of each file in order.
+/// The maps that an association has set, in order for each file.
 #[derive(Debug, Default)]
 pub(super) struct FileMaps {
     by_file: BTreeMap<u32, Vec<SetMap>>,
     last_version: u64,
 }
 
-/// One that was set.
+/// A map that was set.
 #[derive(Debug)]
 struct SetMap {
     version: u64,
-    /// The block of the namespace for each of the file.
+    /// The block of the namespace for each block of the file.
     blocks: Vec<usize>,
     ended: Option<Moment>,
 }
@@ -110,7 +110,7 @@ pub(super) struct Call {
 }
 
 impl FileMaps {
-    /// Versions that may have been in force at some time since `begun`; 0 for no map at all.
+    /// Versions that may have been in force at some time since `begun`; 0 for no map.
     fn in_force_since(&self, file: u32, begun: Moment) -> Vec<u64> {
         let sets = self.by_file.get(&file).map_or(&[][..], |sets| sets);
         let is_done = |set: &SetMap| set.ended.is_some_and(|ended| ended < begun);
@@ -130,7 +130,7 @@ impl FileMaps {
         last.is_some_and(|set| set.ended.is_none())
     }
 
-    /// Where a block of a file is in its namespace.
+    /// The block of the namespace that holds a block of a file.
     fn block(&self, file: u32, version: u64, block: usize) -> Option<usize> {
         if file == 0 {
             return Some(block);
@@ -139,7 +139,7 @@ impl FileMaps {
         set.blocks.get(block).copied()
     }
 
-    /// A map was set, with success.
+    /// Records that a map was set successfully.
     pub(super) fn was_set(&mut self, file: u32, version: u64, now: Moment) {
         let sets = self.by_file.entry(file).or_default();
         if let Some(set) = sets.iter_mut().find(|set| set.version == version) {
@@ -149,7 +149,7 @@ impl FileMaps {
 }
 
 impl World {
-    /// Gives a file of a host another map: the same blocks of the namespace in another order.
+    /// Sets another map of a host's file: the same blocks of the namespace in another order.
     pub(super) fn set_map(&mut self, host: usize) -> Checked {
         let file = self.random.within(1, 2) as u32;
         let Some(admin) = self.hosts[host].admin else { return Ok(()) };
@@ -188,7 +188,7 @@ impl World {
         )
     }
 
-    /// Starts a chain, mostly with the version that the host set last.
+    /// Starts a chain, usually with the version that the host set last.
     pub(super) fn start_chain(&mut self, host: usize, lane: usize) -> Checked {
         let space = self.random.pick(&[0, 0, 2]);
         let file = if space == 0 { self.random.below(3) as u32 } else { 0 };
@@ -207,7 +207,7 @@ impl World {
         self.walk(lane, space, file, version)
     }
 
-    /// Starts a chain at any block of a file.
+    /// Starts a chain at a random block of a file.
     pub(super) fn walk(&mut self, lane: usize, space: usize, file: u32, version: u64) -> Checked {
         let first = self.random.below(CHAIN_BLOCKS);
         let call = PushdownCall {
@@ -227,7 +227,7 @@ impl World {
         self.submit(lane, &Request::Pushdown(call), Pending { link: lane, begun, what })
     }
 
-    /// Starts a chain that goes on until it has had all its hops.
+    /// Starts a chain that runs until its hop budget is exhausted.
     pub(super) fn spin(&mut self, lane: usize) -> Checked {
         let rounds: u64 = self.random.pick(&[10, 1000, 20_000, 140_000]);
         let call = PushdownCall {
@@ -246,8 +246,8 @@ impl World {
         self.submit(lane, &Request::Pushdown(call), Pending { link: lane, begun, what: What::Spin })
     }
 
-    /// The same as a host without our library can do it: from the start of the file, with the map
-    /// that is in force.
+    /// Starts a chain as a host without the library can: from the start of the file, with the
+    /// current map.
     fn start_short(&mut self, lane: usize, file: u32) -> Checked {
         let short =
             PushdownShort { function: WALK, file: file as u16, first_blocks: 1, argument: [0; 24] };
@@ -262,8 +262,8 @@ impl World {
         self.submit(lane, &request, Pending { link: lane, begun, what })
     }
 
-    /// A chain has ended with an answer: each block must have held at some time since its start
-    /// what the chain found there, and the map must have been in force.
+    /// Checks the answer of a chain: each block must have held what the chain found there at some
+    /// time since its start, and the map must have been in force.
     pub(super) fn check_chain(
         &mut self,
         host: usize,
@@ -287,7 +287,7 @@ impl World {
         let Some(last) = versions.last() else {
             return Err(format!("{call:?}: answered, but only {in_force:?} can be in force"));
         };
-        // Of several maps that it may have gone through, one must explain the answer.
+        // If the chain may have used several maps, one of them must explain the answer.
         let explains = |version: &u64| self.explain(host, call, *version, found).is_ok();
         let version = *versions.iter().find(|version| explains(version)).unwrap_or(last);
         let places = self.explain(host, call, version, found)?;
@@ -301,8 +301,8 @@ impl World {
         Ok(())
     }
 
-    /// The blocks that a chain visited, if it went through this version of its file's map; or
-    /// which hop cannot be.
+    /// The blocks that a chain visited if it used this version of its file's map, or the hop that
+    /// is impossible.
     fn explain(
         &self,
         host: usize,
@@ -326,7 +326,7 @@ impl World {
         Ok(places)
     }
 
-    /// A chain has ended with an error: was it in order?
+    /// Checks whether a chain may have ended with this error.
     pub(super) fn check_chain_error(
         &self,
         (link, host): (usize, usize),
@@ -341,9 +341,9 @@ impl World {
                 call.file != 0 && in_force.iter().any(other)
             }
             _ if status.same_code(Status::UNKNOWN_FILE) => call.file != 0 && in_force.contains(&0),
-            // It gave way, and there was no memory for what it was at.
+            // The chain gave way, and there was no memory to save its state.
             _ if self.lacks_memory() && status.same_code(Status::COMMAND_INTERRUPTED) => true,
-            // The latter of a vector's chain that had not begun.
+            // COMMAND_INTERRUPTED: for a chain of a vector that had not started.
             _ if status.same_code(Status::ABORTED_SQ_DELETION)
                 || status.same_code(Status::COMMAND_INTERRUPTED) =>
             {

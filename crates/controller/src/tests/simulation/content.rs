@@ -1,37 +1,37 @@
-//! What blocks hold: each written block says which write it is from, and where a chain goes next.
+//! Contents of blocks: each written block contains its write's number, and the pointer for chains.
 
 use super::random::mix;
 use std::collections::BTreeMap;
 
-/// Blocks that a chain may be sent to: each file of a host is as long, so that every pointer is
-/// good in each of them.
+/// Blocks that a chain may visit: each file of a host has this length, so every pointer is valid in
+/// each file.
 pub(super) const CHAIN_BLOCKS: u64 = 24;
-/// Block of the namespaces that chains walk, in bytes.
+/// Block size of the namespaces that chains read, in bytes.
 pub(super) const CHAIN_BLOCK_BYTES: u64 = 512;
 
-/// What was found in a block.
+/// The contents found in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Zeroes,
-    /// All of the block is from this write.
+    /// The whole block is from this write.
     Write(u64),
 }
 
 impl Found {
-    /// From the number in a block's second word.
+    /// From the second word of a block.
     pub(super) fn of(write: u64) -> Found {
         if write == 0 { Found::Zeroes } else { Found::Write(write) }
     }
 }
 
-/// Every write so far, and the pointer it stored.
+/// All writes so far, and their pointers.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     next: BTreeMap<u64, u64>,
 }
 
 impl Contents {
-    /// Remembers a write of one block.
+    /// Records a write of one block.
     pub(super) fn add(&mut self, write: u64, next: u64) {
         self.next.insert(write, next);
     }
@@ -44,7 +44,7 @@ impl Contents {
         }
     }
 
-    /// Appends what `write` puts into one block.
+    /// Appends the contents of one block written by `write`.
     pub(super) fn append(&self, write: u64, block_bytes: usize, to: &mut Vec<u8>) {
         let next = self.next.get(&write).copied().unwrap_or_default();
         to.extend_from_slice(&next.to_le_bytes());
@@ -55,7 +55,7 @@ impl Contents {
         }
     }
 
-    /// What a block holds.
+    /// Determines what a block holds.
     pub(super) fn find(&self, block: &[u8]) -> Result<Found, String> {
         let mut words = block.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let (next, write) = (words.next().unwrap_or(0), words.next().unwrap_or(0));

@@ -1,10 +1,10 @@
 //! Disks with a volatile write cache.
 //!
-//! An operation touches its blocks one by one, in any order, each at a moment of its own between
-//! submission and completion. Written blocks are in the cache; a flush that completes makes durable
-//! what was there when it was submitted, Force Unit Access what was written with it. A power loss
-//! leaves of each block any version since the durable one: a block is never torn, a write of
-//! several is.
+//! An operation accesses its blocks one by one, in any order, each at its own moment between
+//! submission and completion. Written blocks are in the cache. A flush that completes makes durable
+//! what was in the cache when it was submitted; Force Unit Access makes its own write durable.
+//! After a power loss each block has any version since its durable one: single blocks are never
+//! torn, writes of several blocks may be.
 
 use super::Plant;
 use super::random::Random;
@@ -12,12 +12,12 @@ use bpfof_chain::DeviceRead;
 use bpfof_device::IoBuffer;
 use std::rc::Rc;
 
-/// A disk, by the number of its namespace.
+/// A disk, identified by its namespace's number.
 #[derive(Debug)]
 pub(super) struct Disk {
     block_bytes: usize,
     blocks: Vec<Block>,
-    /// Blocks written so far.
+    /// Number of blocks written so far.
     serial: u64,
     plant: Option<Plant>,
 }
@@ -25,21 +25,21 @@ pub(super) struct Disk {
 #[derive(Debug)]
 struct Block {
     durable: Rc<[u8]>,
-    /// Newer versions, the last of which is what is read; each with the disk's serial number.
+    /// Newer versions, each with the disk's serial number; reads return the last one.
     cached: Vec<(u64, Rc<[u8]>)>,
 }
 
-/// What to do.
+/// The kind of operation.
 #[derive(Debug)]
 pub(super) enum Action {
     Read,
-    /// For a chain.
+    /// A read for a chain.
     ChainRead(DeviceRead),
     Write {
         fua: bool,
     },
     Zero,
-    /// Makes durable what was written up to this serial number.
+    /// Makes everything written up to this serial number durable.
     Sync {
         upto: u64,
     },
@@ -50,15 +50,15 @@ pub(super) enum Action {
 pub(super) struct Operation {
     pub(super) disk: usize,
     pub(super) action: Action,
-    /// What is read or written.
+    /// The data read or written.
     pub(super) data: Data,
-    /// Blocks still to be touched: where in the data, and which.
+    /// Blocks not yet accessed: position in the data, and block.
     left: Vec<(usize, usize)>,
     /// Blocks written, with their serial numbers.
     written: Vec<(usize, u64)>,
 }
 
-/// Whose memory an operation works on: that of a chain may be gone before it ends.
+/// Memory of an operation; that of a chain may be gone before the operation ends.
 #[derive(Debug)]
 pub(super) enum Data {
     Buffer(IoBuffer),
@@ -84,7 +84,7 @@ impl Disk {
         Disk { block_bytes, blocks, serial: 0, plant }
     }
 
-    /// Takes an operation on `length` bytes at `offset`.
+    /// Creates an operation on `length` bytes at `offset`.
     pub(super) fn submit(
         &self,
         disk: usize,
@@ -104,7 +104,7 @@ impl Disk {
         Operation { disk, action, data, left, written: Vec::new() }
     }
 
-    /// Touches some blocks; true once there are none left.
+    /// Accesses some blocks; true once none is left.
     pub(super) fn step(&mut self, operation: &mut Operation, random: &mut Random) -> bool {
         let count = if random.one_in(2) { operation.left.len() } else { 1 };
         for _ in 0..count.min(operation.left.len()) {
@@ -144,7 +144,7 @@ impl Disk {
         }
     }
 
-    /// The operation is about to complete with success.
+    /// Called when the operation is about to complete successfully.
     pub(super) fn complete(&mut self, operation: &Operation) {
         match operation.action {
             Action::Write { fua: true } if self.plant != Some(Plant::IgnoresFua) => {
@@ -159,22 +159,21 @@ impl Disk {
         }
     }
 
-    /// The process that submitted the operation is gone: as much as has been begun may still be
-    /// done.
+    /// The process that submitted the operation has died: the part in progress may still be done.
     pub(super) fn abandon(&mut self, mut operation: Operation, random: &mut Random) {
         if random.one_in(2) {
             while !self.step(&mut operation, random) {}
         }
     }
 
-    /// The target's process is gone, which a disk does not notice.
+    /// The target's process has died, which does not affect a disk.
     pub(super) fn target_died(&mut self) {
         if self.plant == Some(Plant::CacheDiesWithProcess) {
             self.blocks.iter_mut().for_each(|block| block.cached.clear());
         }
     }
 
-    /// The power is lost and comes back.
+    /// The power fails and returns.
     pub(super) fn power_lost(&mut self, random: &mut Random) {
         for block in &mut self.blocks {
             block.cached.truncate(random.index(block.cached.len() + 1));
@@ -195,7 +194,7 @@ impl Block {
         self.cached.last().map_or(&self.durable, |(_, content)| content)
     }
 
-    /// Makes durable the newest version up to this serial number.
+    /// Makes the newest version up to this serial number durable.
     fn settle(&mut self, upto: u64) {
         let count = self.cached.iter().take_while(|(serial, _)| *serial <= upto).count();
         if let Some((_, content)) = self.cached.drain(..count).next_back() {

@@ -1,4 +1,4 @@
-//! What goes wrong: connections, processes, power, disks; and disks when nothing does.
+//! Faults of connections, processes, power and disks; also the normal operation of disks.
 
 use super::Plant;
 use super::disk::{Action, Data};
@@ -10,11 +10,11 @@ use crate::operation::FileOperation;
 use bpfof_device::IoBuffer;
 
 const EIO: i32 = 5;
-/// How late a host hears at the most that the target has given its connection up: what it was sent before comes before.
+/// Maximum delay until a host notices that the target has closed its connection: earlier data is delivered first.
 const LATE: Time = 8 * SECOND;
 
 impl World {
-    /// One fault, and the time of the next.
+    /// Causes one fault, and schedules the next.
     pub(super) fn fault(&mut self) -> Checked {
         if self.phase != Phase::Run || self.faults_left == 0 {
             return Ok(());
@@ -41,7 +41,7 @@ impl World {
         (!open.is_empty()).then(|| self.random.pick(&open))
     }
 
-    /// A connection breaks; each end hears of it in its own time.
+    /// Breaks a connection; each end notices at its own time.
     fn cut_some_link(&mut self) {
         let Some(index) = self.some_link() else { return };
         self.trace(|| format!("link {index}: cut"));
@@ -54,7 +54,7 @@ impl World {
         self.deliver_soon(index, false);
     }
 
-    /// A connection falls silent, for a while or, if the target looks for signs of life, for ever.
+    /// Silences a connection, for a while or, if the target checks for signs of life, forever.
     fn trouble_some_link(&mut self) {
         let Some(index) = self.some_link() else { return };
         let Some(client) = &self.clients[index] else { return };
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// A host does nothing for longer than its keep-alive timeout, if it has one.
+    /// Makes a host inactive, perhaps for longer than its keep-alive timeout.
     fn host_sleeps(&mut self) {
         let host = self.random.index(self.hosts.len());
         let until = self.now + self.random.below(8 * SECOND);
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// The target's process dies, with `power` also its disks' caches. It starts again later.
+    /// Kills the target's process, with `power` also the disks' caches. It restarts later.
     pub(super) fn target_dies(&mut self, power: bool) {
         let Some(machine) = self.machine.take() else { return };
         self.trace(|| if power { "power loss" } else { "the target dies" }.to_owned());
@@ -125,7 +125,7 @@ impl World {
         self.after(pause, Event::Restart);
     }
 
-    /// The target hands an operation to a disk.
+    /// Submits an operation of the target to a disk.
     pub(super) fn submit_to_disk(&mut self, core: usize, operation: FileOperation) {
         let (disk, place, action, data, command) = match operation {
             FileOperation::Read { namespace, buffer, offset, command } => {
@@ -152,7 +152,7 @@ impl World {
         let operation = known.submit(disk, place, action, data, &mut self.random);
         let failure = match operation.action {
             _ if !self.settings.disk_errors || !self.random.one_in(60) => None,
-            // The disk is full: a part of it was written.
+            // The disk is full: only a part was written.
             Action::Write { .. } if self.random.one_in(2) => Some(0),
             _ => Some(-EIO),
         };
@@ -172,11 +172,11 @@ impl World {
         self.after(delay, Event::Disk { operation: id });
     }
 
-    /// A disk touches some blocks of an operation, or completes it.
+    /// Lets a disk access some blocks of an operation, or complete it.
     pub(super) fn disk_works(&mut self, id: u64) {
         let Some(entry) = self.on_disk.get_mut(&id) else { return };
         let Some(disk) = &mut self.disks[entry.operation.disk] else { return };
-        // One that fails does so at some point.
+        // An operation that fails does so at a random point.
         let fails_now = entry.failure.is_some() && self.random.one_in(3);
         if !fails_now && !disk.step(&mut entry.operation, &mut self.random) {
             let delay = self.delay();

@@ -1,4 +1,4 @@
-//! The hosts: the library's real queues, and what an application around them does.
+//! The hosts: the library's real queues, and the application around them.
 
 use super::Checked;
 use super::chains::FileMaps;
@@ -17,23 +17,21 @@ use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::{AdminCommand, Sqe, features};
 use std::sync::Arc;
 
-/// Time after which a host gives up a command, and with it the connection. Nothing takes so long
-/// unless something is wrong with the link.
+/// Time after which a host gives up a command and its connection. Nothing takes this long unless the link has trouble.
 const TIMEOUT: Time = 8 * SECOND;
-/// I/O queues of an association: more than lanes, because a target may notice late that one is
-/// gone.
+/// I/O queues of an association: more than lanes, because the target may be late to notice that one is gone.
 const QUEUES: u16 = 12;
-/// Bytes that wait to be sent on one link: more than all of its requests together.
+/// Maximum unsent bytes on one link: more than all of its requests together.
 const OUTGOING_MAX_BYTES: usize = 1 << 20;
 
-/// What a host is like.
+/// The behaviour of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// It asks for all kinds of things.
+    /// Sends all kinds of requests.
     Any,
-    /// It asks for one small thing at a time, and is not to wait for others.
+    /// Sends one small request at a time, and must not wait for others.
     Modest,
-    /// It has as many expensive chains running as it can.
+    /// Runs as many expensive chains as it can.
     Greedy,
 }
 
@@ -41,7 +39,7 @@ pub(super) enum Manner {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) manner: Manner,
-    /// The last number of its address.
+    /// The last byte of its address.
     address: u8,
     nqn: String,
     id: [u8; 16],
@@ -52,31 +50,31 @@ pub(super) struct Host {
     lane_count: usize,
     /// Mean time between requests.
     think: Time,
-    /// It sends no Keep Alive while there are answers, as Linux does.
+    /// Sends no Keep Alive while it gets answers, like Linux.
     trusts_traffic: bool,
     pub(super) last_answer: Time,
     pub(super) admin: Option<usize>,
     pub(super) lanes: Vec<usize>,
     cntlid: u16,
-    /// Queue identifiers, the longest unused first.
+    /// Queue identifiers, least recently used first.
     ids: Vec<u16>,
     pub(super) requests_left: u32,
     pub(super) sleeps_until: Time,
     pub(super) maps: FileMaps,
-    /// A function is being loaded.
+    /// Whether a function is being loaded.
     pub(super) loads: bool,
 }
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Opening,
-    /// In Connect, or in the commands that start a controller.
+    /// In Connect, or in the commands that enable a controller.
     Starting,
     Ready,
-    /// The controller is being reset: nothing but that.
+    /// The controller is being reset: no other commands.
     Resetting,
-    /// The host has said good-bye.
+    /// The host has requested the end.
     Leaving,
 }
 
@@ -89,9 +87,9 @@ pub(super) struct Client {
     pub(super) initiator: Initiator,
     inbox: Vec<u8>,
     pub(super) stage: Stage,
-    /// When it was opened, or left to the target to close.
+    /// When it was opened, or when the host left it to the target to close it.
     since: Time,
-    /// The host closes it once it is through with what it has received.
+    /// Whether the host closes it after processing what it has received.
     hangs_up: bool,
 }
 
@@ -128,8 +126,8 @@ impl Host {
         }
     }
 
-    /// A host among others that ask for more than there is: the first two for little. Those that are `together` are at
-    /// the address of one that does.
+    /// A host of an overloaded target: the first two are modest, the others greedy. With `together`, it has the address
+    /// of a greedy host.
     pub(super) fn of_crowd(index: usize, together: bool, random: &mut Random) -> Host {
         let any = Host::new(index, random);
         let address = if together { 5 } else { any.address };
@@ -160,14 +158,14 @@ impl Client {
         self.qid == 0
     }
 
-    /// From now on the target is to close the connection.
+    /// Leaves it to the target to close the connection.
     pub(super) fn leaves(&mut self, now: Time) {
         (self.stage, self.since) = (Stage::Leaving, now);
     }
 }
 
 impl World {
-    /// A host's turn.
+    /// Lets a host act.
     pub(super) fn act(&mut self, host: usize) -> Checked {
         if !matches!(self.phase, Phase::Run | Phase::Verify) {
             return Ok(());
@@ -193,7 +191,7 @@ impl World {
         self.advance()
     }
 
-    /// Opens what is missing of an association; true if all of it is ready.
+    /// Opens missing connections of an association; true if all are ready.
     fn is_connected(&mut self, host: usize) -> Result<bool, String> {
         let Some(admin) = self.hosts[host].admin else {
             self.hosts[host].ids = (1..=QUEUES).collect();
@@ -250,7 +248,7 @@ impl World {
         link
     }
 
-    /// Hands what a queue has to send to the network, all of it or a part.
+    /// Passes a queue's output to the network, all of it or a part.
     pub(super) fn host_sends(&mut self, link: usize) {
         let Some(client) = &mut self.clients[link] else { return };
         let bytes = client.initiator.outgoing();
@@ -269,7 +267,7 @@ impl World {
         self.deliver_soon(link, true);
     }
 
-    /// Bytes of the target arrive, or the end.
+    /// Delivers bytes of the target, or the end of the stream.
     pub(super) fn host_receives(&mut self, link: usize, bytes: &[u8], ends: bool) -> Checked {
         let Some(client) = &mut self.clients[link] else { return Ok(()) };
         client.inbox.extend_from_slice(bytes);
@@ -292,7 +290,7 @@ impl World {
         self.host_sends(link);
         if let Some(&Client { host, stage, hangs_up: true, .. }) = self.clients[link].as_ref() {
             self.hang_up(link)?;
-            // The association may be over, which the host has no other way to learn.
+            // The association may have ended, and the host has no other way to find out.
             if let Some(admin) = self.hosts[host].admin.filter(|_| stage == Stage::Starting)
                 && self.random.one_in(4)
             {
@@ -341,7 +339,7 @@ impl World {
         self.step(link, set.to_sqe(), &[], what)
     }
 
-    /// One of these commands was answered: the next. `accepted` if it succeeded.
+    /// Handles the answer to one of these commands, and submits the next. `accepted` if it succeeded.
     pub(super) fn started(
         &mut self,
         link: usize,
@@ -398,8 +396,8 @@ impl World {
         }
     }
 
-    /// Resets the controller: its queues end, functions and maps stay. Some hosts close their
-    /// lanes, others wait for the target to do that.
+    /// Resets the controller: its queues end; functions and maps stay. Some hosts close their lanes, others leave that
+    /// to the target.
     pub(super) fn reset(&mut self, host: usize) -> Checked {
         let Some(admin) = self.hosts[host].admin else { return Ok(()) };
         if self.pending.values().any(|pending| pending.link == admin) {
@@ -413,7 +411,7 @@ impl World {
         let closes = self.random.one_in(2);
         for lane in lanes {
             self.links[lane].excused = true;
-            // One that is not connected yet does not belong to the controller.
+            // A queue that is not connected yet does not belong to the controller.
             if closes || self.stage(lane) != Some(Stage::Ready) {
                 self.hang_up(lane)?;
             } else if let Some(client) = &mut self.clients[lane] {
@@ -427,7 +425,7 @@ impl World {
         )
     }
 
-    /// Ends an association: in order, or just so.
+    /// Ends an association, with or without a shutdown.
     pub(super) fn leave(&mut self, host: usize) -> Checked {
         let lanes = self.hosts[host].lanes.clone();
         for lane in lanes {
@@ -438,7 +436,7 @@ impl World {
         }
         let Some(admin) = self.hosts[host].admin else { return Ok(()) };
         let asks = self.stage(admin) == Some(Stage::Ready) && self.random.one_in(2);
-        // With a queue full of commands it does not wait for one of them to end.
+        // If the queue is full, the host does not wait for a command to end.
         if asks && self.has_room(admin) {
             self.trace(|| format!("host {host}: shuts its controller down"));
             if let Some(client) = &mut self.clients[admin] {
@@ -457,11 +455,11 @@ impl World {
         self.lost(link, LostReason::HungUp)
     }
 
-    /// A connection is over for the host; with the admin queue's the association is.
+    /// Ends a connection for the host; the end of the admin queue also ends the association.
     fn lost(&mut self, index: usize, reason: LostReason) -> Checked {
         let Some(mut client) = self.clients[index].take() else { return Ok(()) };
         self.trace(|| format!("link {index}: over for host {}: {reason}", client.host));
-        // Without memory for all, those go first that have not connected.
+        // If memory is short, the target first closes connections that have not connected a queue.
         let gives_way =
             self.lacks_memory() && matches!(client.stage, Stage::Opening | Stage::Starting);
         if !gives_way && !self.may_close(index, client.host) {
@@ -491,8 +489,8 @@ impl World {
         self.forget_link(client.host, index)
     }
 
-    /// Whether there is a reason for the target to close a connection of a host. It may hear of an
-    /// association's end before the host does.
+    /// Whether the target has a reason to close a connection of a host. It may notice the end of an association before
+    /// the host does.
     pub(super) fn may_close(&self, link: usize, host: usize) -> bool {
         let admin = self.hosts[host].admin;
         let is_excused = |link: usize| self.links[link].is_excused(self.now);
@@ -505,7 +503,7 @@ impl World {
             return Ok(());
         }
         self.hosts[host].admin = None;
-        // Those that it has given up before, too.
+        // Also queues that the host has already given up.
         for lane in 0..self.clients.len() {
             if self.clients[lane].as_ref().is_some_and(|client| client.host == host) {
                 self.hang_up(lane)?;
@@ -514,7 +512,7 @@ impl World {
         Ok(())
     }
 
-    /// A sign of life, and the time of the next.
+    /// Sends a Keep Alive if needed, and schedules the next.
     pub(super) fn keep_alive(&mut self, link: usize) -> Checked {
         let Some(client) = &self.clients[link] else { return Ok(()) };
         let host = &self.hosts[client.host];
@@ -535,7 +533,7 @@ impl World {
         })
     }
 
-    /// Gives up a link whose target does not answer. That is wrong unless the link is.
+    /// Gives up a link whose target does not answer, which is an error unless the link has trouble.
     pub(super) fn check_timeout(&mut self, link: usize) -> Checked {
         let Some(client) = &self.clients[link] else { return Ok(()) };
         let (now_us, timeout_us) = (self.now / MICROSECOND, TIMEOUT / MICROSECOND);

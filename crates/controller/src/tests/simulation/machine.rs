@@ -1,5 +1,5 @@
-//! The target's process, without threads and a kernel: its reactors are the real ones
-//! ([`crate::reactor::state`]), over sockets, disks and clocks that are simulated.
+//! The target's process without threads and a kernel: the real reactors ([`crate::reactor::state`]) over simulated
+//! sockets, disks and clocks.
 
 use super::Plant;
 use super::network::{MILLISECOND, Time};
@@ -31,47 +31,47 @@ use tempfile::TempDir;
 
 /// The subsystem.
 pub(super) const NQN: &str = "nqn.2026-01.io.bpf-of:simulation";
-/// Chains of one core: fewer than its hosts have queue entries, so that they wait for each other.
+/// Chains of one core: fewer than its hosts have queue entries, so that chains must wait.
 const CHAINS: usize = 6;
-/// Most bytes a connection may have to send: all that one queue of a host can ask for.
+/// Maximum unsent bytes of a connection: everything that one queue of a host can request.
 const TX_MAX_BYTES: usize = 1 << 20;
-/// Most connections at a time: those of all hosts, and some that are not known to be dead.
+/// Maximum connections: those of all hosts, and some dead ones that have not been noticed.
 const CONNECTIONS_MAX: usize = 96;
-/// Less than a reactor's: intruders come to it.
+/// Smaller than a real reactor's, so that intruders reach the limits.
 const ROOM: Room = Room { connections: CONNECTIONS_MAX, pending: 40, pending_of_address: 10 };
 
-/// How long a planted bug holds completions back.
+/// How long a planted bug delays completions.
 const HELD_FOR: Time = 20 * MILLISECOND;
 
 const EAGAIN: i32 = 11;
 const EPIPE: i32 = 32;
 
-/// What a namespace is made of.
+/// The storage of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) block_bytes: u32,
     pub(super) blocks: u64,
-    /// In the target's memory, with this latency; else on a disk of the simulation.
+    /// Latency if it is in the target's memory; otherwise it is on a simulated disk.
     pub(super) memory_latency_us: Option<u64>,
 }
 
-/// How fast a process is, and what is wrong with it.
+/// The speed of a process, and its planted bug.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Build {
     pub(super) cores: usize,
-    /// How many times as long everything takes as on the machine that costs were measured on.
+    /// Factor by which everything takes longer than on the machine where costs were measured.
     pub(super) slowness: u64,
-    /// Room of a socket for what is to be sent, in bytes.
+    /// Size of a socket's send buffer in bytes.
     pub(super) send_buffer_bytes: usize,
-    /// Memory of all hosts.
+    /// Memory of all hosts in bytes.
     pub(super) memory_bytes: usize,
     pub(super) plant: Option<Plant>,
     pub(super) seed: u64,
 }
 
-/// What the machine asks of the world.
+/// A request of the machine to the world.
 pub(super) enum Effect {
-    /// Send this.
+    /// Send these bytes.
     Send {
         link: usize,
         bytes: Vec<u8>,
@@ -81,7 +81,7 @@ pub(super) enum Effect {
         core: usize,
         link: usize,
     },
-    /// The socket is closed: what was sent before still arrives.
+    /// The socket is closed; bytes sent earlier still arrive.
     Close {
         link: usize,
     },
@@ -100,7 +100,7 @@ pub(super) enum Effect {
     },
 }
 
-/// Something that a core has not been told yet.
+/// A completion that the core has not been given yet.
 enum Completion {
     Accepted { link: usize },
     Received { link: usize },
@@ -113,27 +113,27 @@ enum Completion {
 /// The target's end of a connection.
 #[derive(Default)]
 struct Socket {
-    /// In the core's table, once it is there.
+    /// Its index in the core's table, once it is there.
     index: Option<u32>,
     address: u8,
-    /// What has arrived and was not received.
+    /// Bytes that have arrived and have not been received.
     inbox: Vec<u8>,
-    /// Nothing more arrives.
+    /// No more bytes arrive.
     has_ended: bool,
-    /// A receive that waits.
+    /// A pending receive.
     receiving: Option<(Vec<u8>, usize)>,
-    /// A send that waits, and what of it is not on its way.
+    /// A pending send, and its bytes that are not in transit yet.
     sending: Option<(Box<Outgoing>, Vec<u8>)>,
-    /// Bytes on their way that the host has not taken.
+    /// Bytes in transit that the host has not received.
     unacked: usize,
     taken_bytes: u64,
     no_receive: bool,
     no_send: bool,
-    /// A send that has just been submitted.
+    /// A send submitted in this turn.
     submitted: Option<Box<Outgoing>>,
 }
 
-/// The world of one core.
+/// The simulated environment of one core.
 struct SimulatedIo {
     core: usize,
     build: Build,
@@ -144,10 +144,10 @@ struct SimulatedIo {
     /// The link of each connection.
     links: Vec<Option<usize>>,
     completions: VecDeque<Completion>,
-    /// Held back until then, by a planted bug.
+    /// Completions that a planted bug delays until a time.
     held: Vec<(Time, Completion)>,
     effects: Vec<Effect>,
-    /// Commands that no core holds back any more.
+    /// Commands for which all cores have passed a turn.
     fenced: Arc<Mutex<Vec<Vec<Fenced>>>>,
     random: Random,
 }
@@ -166,7 +166,7 @@ impl SimulatedIo {
         self.sockets.get_mut(&link).expect("it is open")
     }
 
-    /// The kernel looks at what was submitted in a turn.
+    /// Lets the kernel process what was submitted in a turn.
     fn submit(&mut self) {
         let submitted: Vec<usize> = self
             .sockets
@@ -191,7 +191,7 @@ impl SimulatedIo {
             socket.sending = Some((outgoing, bytes));
             return self.push(link);
         }
-        // What is lent is taken at once, as far as there is room.
+        // Lent memory is taken at once, as far as there is room.
         let mut room = bytes.len().min(self.build.send_buffer_bytes.saturating_sub(socket.unacked));
         if self.random.one_in(4) {
             room = self.random.index(room + 1);
@@ -210,7 +210,7 @@ impl SimulatedIo {
         self.completions.push_back(Completion::Sent { index, outgoing, result });
     }
 
-    /// Goes on with a send, as far as there is room.
+    /// Continues a send, as far as there is room.
     fn push(&mut self, link: usize) {
         let Some(socket) = self.sockets.get_mut(&link) else { return };
         let Some((_, bytes)) = &mut socket.sending else { return };
@@ -227,7 +227,7 @@ impl SimulatedIo {
         }
     }
 
-    /// Something has arrived, or never will: whoever waits for it is to be told.
+    /// Completes a pending receive if bytes have arrived, or never will.
     fn notify(&mut self, link: usize) {
         let Some(socket) = self.sockets.get(&link) else { return };
         let is_ready = socket.no_receive || socket.has_ended || !socket.inbox.is_empty();
@@ -316,7 +316,7 @@ impl Io for SimulatedIo {
     }
 
     fn cancel(&mut self, _serial: u64) {
-        // What is being compiled goes on, and nobody takes it.
+        // Compilations continue, but their results are dropped.
     }
 
     fn fence(&mut self, fenced: Vec<Fenced>) {
@@ -335,26 +335,26 @@ impl Io for SimulatedIo {
     }
 }
 
-/// See the module.
+/// The target's process.
 pub(super) struct Machine {
     cores: Vec<Core<SimulatedIo>>,
     registry: Arc<Registry>,
     functions: Vec<Arc<Function>>,
-    /// Associations that have got the functions.
+    /// Associations that have been given the functions.
     furnished: Vec<u16>,
     build: Build,
-    /// What the last turn asked for.
+    /// The effects of the last turn.
     pub(super) effects: Vec<Effect>,
 }
 
-/// When a core is to take its next turn, and until when the last one took.
+/// When a core must take its next turn, and when its last one ended.
 pub(super) struct Turned {
     pub(super) due: Time,
     pub(super) ended: Time,
 }
 
 thread_local! {
-    /// Where the files of namespaces are, which nobody reads or writes: a target opens them.
+    /// The files of namespaces, which a target opens but which are never read or written.
     static FILES: TempDir = tempfile::tempdir().expect("a directory for temporary files");
 }
 
@@ -374,7 +374,7 @@ fn open(nsid: u32, shape: &Shape) -> (String, Namespace) {
 }
 
 impl Machine {
-    /// A process that starts now. Each core takes connections.
+    /// Starts a process. Every core accepts connections.
     pub(super) fn start(build: Build, shapes: &[Shape], functions: Vec<Arc<Function>>) -> Machine {
         let namespaces = (1..).zip(shapes).map(|(nsid, shape)| open(nsid, shape)).collect();
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
@@ -412,12 +412,12 @@ impl Machine {
         Machine { cores, registry, functions, furnished, build, effects }
     }
 
-    /// The links of all its connections.
+    /// The links of all connections.
     pub(super) fn links(&self) -> Vec<usize> {
         self.cores.iter().flat_map(|core| core.io.sockets.keys().copied()).collect()
     }
 
-    /// A connection from an address is established.
+    /// Establishes a connection from an address.
     pub(super) fn accept(&mut self, core: usize, link: usize, address: u8) {
         let io = &mut self.cores[core].io;
         io.sockets.insert(link, Socket { address, ..Socket::default() });
@@ -428,14 +428,14 @@ impl Machine {
         self.cores[core].io.sockets.get_mut(&link)
     }
 
-    /// How many bytes a socket has room for.
+    /// How many bytes a socket can take.
     pub(super) fn room(&mut self, core: usize, link: usize) -> usize {
         const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
         let waiting = self.socket(core, link).map_or(0, |socket| socket.inbox.len());
         RECEIVE_BUFFER_BYTES.saturating_sub(waiting)
     }
 
-    /// Bytes arrive, perhaps the last.
+    /// Delivers bytes, perhaps the last ones.
     pub(super) fn arrived(&mut self, core: usize, link: usize, bytes: &[u8], ends: bool) {
         let Some(socket) = self.socket(core, link) else { return };
         socket.inbox.extend_from_slice(bytes);
@@ -443,7 +443,7 @@ impl Machine {
         self.cores[core].io.notify(link);
     }
 
-    /// The host has taken bytes.
+    /// The host has received bytes.
     pub(super) fn acked(&mut self, core: usize, link: usize, bytes: usize) {
         let Some(socket) = self.socket(core, link) else { return };
         socket.unacked = socket.unacked.saturating_sub(bytes);
@@ -455,7 +455,7 @@ impl Machine {
         }
     }
 
-    /// The kernel has taken all of what it was given to send.
+    /// The kernel has taken everything that it was given to send.
     pub(super) fn sent(&mut self, core: usize, link: usize) {
         let Some(socket) = self.socket(core, link) else { return };
         let (Some(index), Some((outgoing, _))) = (socket.index, socket.sending.take()) else {
@@ -471,13 +471,13 @@ impl Machine {
         self.cores[core].io.completions.push_back(Completion::Message(message));
     }
 
-    /// A function has been looked at: none that the simulation loads is one.
+    /// Completes the load of a function; none of the simulation's objects is valid.
     pub(super) fn loaded(&mut self, core: usize, load: Load) {
         let outcome = load.run();
         self.message(core, Message::Loaded(Box::new(load.ended(outcome))));
     }
 
-    /// A command's operation on a disk has completed.
+    /// Completes a command's operation on a disk.
     pub(super) fn file_done(
         &mut self,
         core: usize,
@@ -489,12 +489,12 @@ impl Machine {
         self.cores[core].io.completions.push_back(done);
     }
 
-    /// A chain's read from a disk has completed, with this data if it succeeded.
+    /// Completes a chain's read from a disk, with its data if it succeeded.
     pub(super) fn chain_read(&mut self, core: usize, read: DeviceRead, data: Option<Vec<u8>>) {
         self.cores[core].io.completions.push_back(Completion::ChainRead { read, data });
     }
 
-    /// One turn of a core.
+    /// Takes one turn of a core.
     pub(super) fn turn(&mut self, core: usize, now: Time) -> Turned {
         let io = &mut self.cores[core].io;
         (io.turn_begun, io.worked_ps) = (now, 0);
@@ -545,7 +545,7 @@ impl Machine {
         }
     }
 
-    /// A bug: commands come before the end of a send that lends memory.
+    /// A planted bug: commands are processed before the completion of a send of lent memory.
     fn hold_lent(&mut self, core: usize) {
         let io = &mut self.cores[core].io;
         let now = io.turn_begun;
@@ -564,7 +564,7 @@ impl Machine {
         io.completions.extend(due.into_iter().map(|(_, completion)| completion));
     }
 
-    /// A bug: those who wait for an arena are not remembered.
+    /// A planted bug: forgets connections that wait for an arena.
     fn forget_waiters(&mut self, core: usize) {
         let core = &mut self.cores[core];
         for index in 0..core.io.links.len() as u32 {
@@ -574,7 +574,7 @@ impl Machine {
         }
     }
 
-    /// Gives the functions that chains run to new associations.
+    /// Installs the chains' functions in new associations.
     fn furnish(&mut self) {
         for core in &self.cores {
             let connections = (0..core.io.links.len() as u32).filter_map(|at| core.connection(at));
@@ -591,7 +591,7 @@ impl Machine {
         }
     }
 
-    /// Checks that nothing is left once all hosts are gone.
+    /// Checks that nothing is left after all hosts are gone.
     pub(super) fn check_empty(&mut self) -> Result<(), String> {
         for core in &mut self.cores {
             let running = core.executor.arenas.engine.running();
@@ -613,9 +613,9 @@ impl Machine {
     }
 }
 
-/// What a socket has not taken of lent memory is copied before another core takes its turn. In between that core may
-/// change a block of which a part has been sent: reactors that use a block at the same moment may tear it, and this
-/// is not what is looked for.
+/// Copies the rest of lent memory that a socket has not taken before another core takes its turn. Otherwise that core
+/// could change a partly sent block: concurrent access by reactors may tear a block, which is not what the simulation
+/// looks for.
 fn copy_rests(core: &mut Core<SimulatedIo>) {
     for completion in std::mem::take(&mut core.io.completions) {
         match &completion {
@@ -630,7 +630,7 @@ fn copy_rests(core: &mut Core<SimulatedIo>) {
     core.io.submit();
 }
 
-/// Tells a core of something.
+/// Passes a completion to a core.
 fn complete(core: &mut Core<SimulatedIo>, completion: Completion) {
     match completion {
         Completion::Accepted { link } => {
@@ -671,11 +671,11 @@ fn complete(core: &mut Core<SimulatedIo>, completion: Completion) {
     }
 }
 
-/// A receive has something to end with.
+/// Completes a receive.
 fn received(core: &mut Core<SimulatedIo>, link: usize) {
     let Some(socket) = core.io.sockets.get_mut(&link) else { return };
     let Some(index) = socket.index else { return };
-    // Several may have been told of the same.
+    // Several notifications may concern the same receive.
     let Some((mut buffer, filled)) = socket.receiving.take() else { return };
     let bytes = if socket.no_receive { &[][..] } else { &socket.inbox };
     if bytes.is_empty() && !socket.has_ended && !socket.no_receive {

@@ -1,25 +1,25 @@
-//! Hosts, network, target and disks in one thread, driven by one seed.
+//! Simulates hosts, network, target and disks in one thread, driven by one seed.
 //!
-//! The protocol cores of both sides are the real ones: the library's queues, the target's
-//! connections with their executors and the chain engine, and the real PDUs between them. All
-//! around them is simulated: time, threads, sockets, disks. A scheduler takes one event after the
-//! other and decides by chance what it leads to and when, so that a seed is a whole history that
-//! can be repeated: connections are cut, stall or fall silent, bytes arrive in pieces and late,
-//! disks tear writes, fail, and lose their caches with the power, processes die and start again,
-//! hosts sleep, reset and leave.
+//! The protocol cores of both sides are real: the library's queues, the target's connections with
+//! their executors and the chain engine, and the PDUs between them. Everything around them is
+//! simulated: time, threads, sockets, disks. A scheduler takes one event after the other and
+//! decides at random what it causes and when, so that a seed determines a repeatable history:
+//! connections are cut, stall or fall silent, bytes arrive late and in pieces, disks tear writes,
+//! fail, and lose their caches with the power, processes die and restart, hosts sleep, reset and
+//! leave.
 //!
 //! A model knows what each block may hold ([`model`]), and which file maps may be in force
-//! ([`chains`]). What else must hold:
+//! ([`chains`]). In addition:
 //!
-//! - each request ends once, by an answer on its connection or with that connection;
-//! - nothing takes long unless something is wrong with its connection;
-//! - no side closes a connection without a reason, or breaks the protocol;
-//! - when all hosts are gone, nothing of them is left at the target, and meanwhile what both sides
-//!   keep is bounded;
+//! - each request ends once, with an answer on its connection or with the connection;
+//! - nothing takes long unless its connection has trouble;
+//! - neither side closes a connection without a reason, or breaks the protocol;
+//! - state on both sides is bounded, and when all hosts are gone, nothing of them is left at the
+//!   target;
 //! - nothing panics;
-//! - a host that asks for little does not wait for those that ask for more than there is.
+//! - a host with few requests does not wait for hosts that overload the target.
 //!
-//! What it leaves out is threads, the ring and the kernel: those are behind the reactor's `Io`.
+//! Threads, the ring and the kernel are not covered: they are behind the reactor's `Io`.
 
 mod answers;
 pub(super) mod chains;
@@ -42,51 +42,52 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use world::{Done, World};
 
-/// What is wrong, in words.
+/// The result of a check: an error is a description.
 type Checked = Result<(), String>;
 
-/// One seed of so many has greedy hosts: their chains take real time.
+/// One in so many seeds has greedy hosts, whose chains take real time.
 const GREEDY: u64 = 256;
-/// Seeds of the test that everybody runs.
+/// Seeds of the regular test.
 const SEEDS: u64 = 25_000;
 
-/// A bug in what is simulated, to see that the simulation finds it.
+/// A planted bug, to verify that the simulation finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plant {
     /// A disk whose Flush does nothing.
     IgnoresFlush,
-    /// A disk that takes Force Unit Access for an ordinary write.
+    /// A disk that treats Force Unit Access as an ordinary write.
     IgnoresFua,
     /// A disk whose cache is lost with the target's process.
     CacheDiesWithProcess,
-    /// A disk that leaves half of a block behind when the power is lost.
+    /// A disk that leaves half-written blocks when the power fails.
     TearsBlocks,
-    /// A disk that reads a neighbour now and then.
+    /// A disk that occasionally reads a neighbouring block.
     ReadsElsewhere,
-    /// A disk that does not write now and then.
+    /// A disk that occasionally loses a write.
     LosesWrites,
-    /// A write that is answered before it is there.
+    /// A write that is answered before it has been performed.
     AnswersBeforeWriting,
-    /// A disk that does not say that it is done now and then.
+    /// A disk that occasionally does not report a completion.
     ForgetsCompletions,
-    /// A kernel that tells late how much it has taken of memory that changes meanwhile.
+    /// A kernel that reports late how much it has taken of lent memory, which changes in the
+    /// meantime.
     LentIsSentLate,
-    /// A send of which a part was taken counts as whole.
+    /// A partial send that is treated as complete.
     ForgetsRest,
-    /// Connections that never end if their host takes nothing.
+    /// Connections that never end if their host receives nothing.
     LingersForEver,
-    /// Messages between reactors that do not arrive.
+    /// Messages between reactors that are lost.
     LosesMessages,
-    /// Hosts are told apart by their addresses: here they are not.
+    /// Hosts that are not distinguished by their addresses.
     TakesHostsForOne,
-    /// A clock that stands still within a turn, so that its end does not come.
+    /// A clock that stands still during a turn, so that the turn does not end.
     ClockStandsStill,
-    /// Connections that wait for an arena are forgotten.
+    /// Connections that wait for an arena and are forgotten.
     ForgetsWaiters,
 }
 
 impl Plant {
-    /// Whether only hosts in a crowd notice.
+    /// Whether only an overloaded target shows the bug.
     fn starves(self) -> bool {
         matches!(self, Plant::ClockStandsStill | Plant::ForgetsWaiters)
     }
@@ -94,12 +95,13 @@ impl Plant {
 
 #[derive(Clone, Copy, Debug)]
 struct Settings {
-    /// Disks fail now and then.
+    /// Whether disks fail occasionally.
     disk_errors: bool,
-    /// Hosts that ask for more than there is, and one that must not notice; nothing goes wrong.
+    /// Whether hosts overload the target; then there are no faults, and modest hosts must not
+    /// notice the load.
     greedy: bool,
     plant: Option<Plant>,
-    /// Print all that happens.
+    /// Whether to print all events.
     trace: bool,
 }
 
@@ -117,7 +119,7 @@ fn play(seed: u64, plant: Option<Plant>, functions: &[Arc<Function>]) -> Result<
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied());
-            // What it was working on is in no state to be taken apart.
+            // A panic leaves the world in an inconsistent state: do not drop it.
             std::mem::forget(world);
             Err(format!("panic: {}", text.unwrap_or("without a message")))
         }
@@ -130,8 +132,8 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, but is {text:?}")))
 }
 
-/// Plays seeds on all processors, as `more` says; the first failure is reported with the command
-/// that repeats it.
+/// Plays seeds on all processors while `more` returns true; the first failure is reported with the
+/// command that repeats it.
 fn play_all(first: u64, more: impl Fn(u64) -> bool + Sync, command: &str) -> Done {
     let functions = [chains::walk(), chains::spin()];
     let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
@@ -180,7 +182,7 @@ impl Done {
         self.power_losses += other.power_losses;
     }
 
-    /// So many seeds have had everything.
+    /// Checks that so many seeds covered everything.
     fn has_all(&self) {
         let Done { seeds, chains, lost, cuts, crashes, power_losses, .. } = *self;
         let is_had = [chains, lost, cuts, crashes, power_losses].iter().all(|count| *count > 0);
@@ -199,7 +201,7 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// Seeds from 0 on, or the one in SEED; SEEDS changes how many.
+/// Seeds from 0 on, or the one in SEED; SEEDS changes their number.
 #[test]
 fn seeds() {
     let command = "cargo test -p bpfof-controller simulation::seeds -- --nocapture";
@@ -215,7 +217,7 @@ fn seeds() {
     done.has_all();
 }
 
-/// The same seed is the same history.
+/// The same seed always gives the same history.
 #[test]
 fn a_seed_repeats_itself() {
     let functions = [chains::walk(), chains::spin()];
@@ -226,7 +228,7 @@ fn a_seed_repeats_itself() {
     assert_ne!(play(0, None, &functions), play(1, None, &functions));
 }
 
-/// Each bug that is planted is found within so many seeds.
+/// Each planted bug is found within a number of seeds.
 #[test]
 fn planted_bugs_are_found() {
     let functions = [chains::walk(), chains::spin()];

@@ -1,31 +1,32 @@
-//! What a block may hold, as far as its hosts can know.
+//! The contents that a block may have, as far as its hosts can know.
 //!
-//! For each block the model keeps the writes that a read might see, from their submission on, each
-//! with two moments: when its fate was known (it was answered, or nothing can perform it any more),
-//! and when it was certainly overwritten. A read may see what was not certainly overwritten
-//! when it was submitted. Answers narrow this down:
+//! For each block the model keeps the writes that a read might see, from their submission on. Each
+//! has two moments: when its fate was known (it was answered, or can no longer be performed), and
+//! when it was certainly overwritten. A read may return a write that was not certainly overwritten
+//! when the read was submitted. Answers narrow this down:
 //!
-//! - once a write is answered, the block holds it or a write that overlapped it in time;
-//! - once a read has seen a write, the same holds for that write;
-//! - after a power loss it holds what it might have held when the last flush that succeeded was
+//! - after a write is answered, the block holds it or a write that overlapped it in time;
+//! - after a read has returned a write, the same holds for that write;
+//! - after a power loss the block holds what it might have held when the last successful flush was
 //!   submitted, or anything newer.
 
 use super::content::Found;
 use std::collections::BTreeSet;
 
-/// A moment of the model: each thing that happens has one of its own.
+/// A moment in the model: each event has its own.
 pub(super) type Moment = u64;
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Answered with success; with `durable` it cannot be lost either.
+    /// Answered successfully; with `durable` it cannot be lost any more.
     Applied { durable: bool },
-    /// Answered with an error of the device: some of it may be there.
+    /// Answered with a device error: parts may have been written.
     Perhaps,
-    /// Refused: none of it may be there.
+    /// Refused: nothing may have been written.
     Never,
-    /// Its connection was lost. It may still be performed, until nothing is left of this link.
+    /// Its connection was lost. It may still be performed, as long as anything of this link is
+    /// left.
     Lost { link: usize },
 }
 
@@ -39,12 +40,12 @@ struct Record {
     gone: Option<Moment>,
     /// Whether the block may hold it after a power loss.
     survives: bool,
-    /// The link that may still perform it, although nobody waits for the answer.
+    /// The link that may still perform it, although no host waits for the answer.
     lost_on: Option<usize>,
 }
 
 impl Record {
-    /// Whether it was performed after `moment`, for all that is known.
+    /// Whether it may have been performed after `moment`.
     fn overlaps(&self, moment: Moment) -> bool {
         self.ended.is_none_or(|ended| ended > moment)
     }
@@ -57,26 +58,27 @@ impl Record {
 #[derive(Debug)]
 struct Space {
     blocks: Vec<Vec<Record>>,
-    /// In the target's memory: gone with its process.
+    /// Whether it is in the target's memory, and is lost with its process.
     volatile: bool,
-    /// When contents were last lost. What was asked before says nothing about what is there now.
+    /// When contents were last lost. Earlier requests say nothing about the current contents.
     lost_at: Moment,
 }
 
-/// A block: namespace by its index, and logical block.
+/// A block: index of the namespace, and logical block.
 pub(super) type Place = (usize, usize);
 
-/// See the module.
+/// The model of all namespaces.
 #[derive(Debug)]
 pub(super) struct Model {
     now: Moment,
     spaces: Vec<Space>,
-    /// When the requests that are in flight were submitted.
+    /// Submission moments of the requests in flight.
     in_flight: BTreeSet<Moment>,
 }
 
 impl Model {
-    /// `spaces`: of each namespace, its blocks and whether it is gone with the target's process.
+    /// `spaces`: for each namespace, its number of blocks and whether it is lost with the target's
+    /// process.
     pub(super) fn new(spaces: &[(usize, bool)]) -> Model {
         let space = |(blocks, volatile)| Space {
             blocks: (0..blocks).map(|_| vec![zeroes(0)]).collect(),
@@ -93,19 +95,19 @@ impl Model {
         self.now
     }
 
-    /// A request is submitted.
+    /// Starts a request.
     pub(super) fn begin(&mut self) -> Moment {
         let moment = self.tick();
         self.in_flight.insert(moment);
         moment
     }
 
-    /// Nothing of a request is left.
+    /// Ends a request of which nothing is left.
     pub(super) fn end(&mut self, begun: Moment) {
         self.in_flight.remove(&begun);
     }
 
-    /// A request that has just begun writes this to a block.
+    /// Records that a request which has just started writes this to a block.
     pub(super) fn write(&mut self, (space, block): Place, write: u64, found: Found) {
         self.spaces[space].blocks[block].push(Record {
             write,
@@ -117,7 +119,7 @@ impl Model {
         });
     }
 
-    /// How a write to a block ended.
+    /// Records how a write to a block ended.
     pub(super) fn written(
         &mut self,
         place: Place,
@@ -154,7 +156,8 @@ impl Model {
         check(records, place)
     }
 
-    /// A request that was submitted at `begun` has seen this in a block.
+    /// Records that a request submitted at `begun` has seen this in a block, and checks that it
+    /// may.
     pub(super) fn seen(&mut self, place: Place, found: Found, begun: Moment) -> Result<(), String> {
         let now = self.tick();
         let space = &mut self.spaces[place.0];
@@ -172,7 +175,7 @@ impl Model {
         if is_stale {
             return Ok(());
         }
-        // What was there when the contents were last lost is all the disk has of that time.
+        // The disk has kept only the contents that were there when contents were last lost.
         let is_old = |record: &Record| record.ended.is_some_and(|ended| ended <= lost_at);
         let was_kept = records.iter().filter(|record| is_it(record)).all(is_old);
         for record in records.iter_mut() {
@@ -192,26 +195,26 @@ impl Model {
         check(records, place)
     }
 
-    /// Whether a read that was submitted at `begun` can only have seen this.
+    /// Whether a read that was submitted at `begun` can only have returned this.
     pub(super) fn is_certain(&self, (space, block): Place, found: Found, begun: Moment) -> bool {
         let records = self.spaces[space].blocks[block].iter();
         records.filter(|record| record.is_visible_since(begun)).all(|record| record.found == found)
     }
 
-    /// What a block may hold.
+    /// The contents that a block may have.
     pub(super) fn possible(&self, (space, block): Place) -> Vec<Found> {
         let records = self.spaces[space].blocks[block].iter();
         records.filter(|record| record.gone.is_none()).map(|record| record.found).collect()
     }
 
-    /// A flush that was submitted at `begun` has succeeded.
+    /// Records that a flush submitted at `begun` has succeeded.
     pub(super) fn flushed(&mut self, space: usize, begun: Moment) {
         for record in self.spaces[space].blocks.iter_mut().flatten() {
             record.survives &= record.is_visible_since(begun);
         }
     }
 
-    /// Nothing is left of a link: what was lost on it happens now or never.
+    /// Nothing is left of a link: its lost requests have been performed by now, or never will be.
     pub(super) fn link_gone(&mut self, link: usize) {
         let now = self.tick();
         for space in &mut self.spaces {
@@ -223,7 +226,7 @@ impl Model {
         }
     }
 
-    /// The target's process is gone, and with `power` the power of its disks.
+    /// The target's process has died, with `power` also the power of its disks.
     pub(super) fn target_died(&mut self, power: bool) {
         let now = self.tick();
         for space in &mut self.spaces {
@@ -247,7 +250,7 @@ impl Model {
     }
 }
 
-/// Zeroes that nobody has written.
+/// The initial zeroes.
 fn zeroes(moment: Moment) -> Record {
     Record {
         write: 0,
@@ -259,15 +262,15 @@ fn zeroes(moment: Moment) -> Record {
     }
 }
 
-/// Drops what no request in flight, the oldest submitted at `oldest`, and no power loss can bring
-/// back.
+/// Drops records that neither a request in flight, the oldest submitted at `oldest`, nor a power
+/// loss can bring back.
 fn forget(records: &mut Vec<Record>, oldest: Moment) {
     records.retain(|record| {
         record.survives || record.ended.is_none() || record.is_visible_since(oldest)
     });
 }
 
-/// The model contradicts itself if a block can hold nothing at all.
+/// Checks that a block can hold anything at all; otherwise answers contradict each other.
 fn check(records: &[Record], place: Place) -> Result<(), String> {
     match records.iter().any(|record| record.gone.is_none()) {
         true => Ok(()),

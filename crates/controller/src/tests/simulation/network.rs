@@ -1,4 +1,4 @@
-//! Connections: two streams of bytes that arrive in order, in pieces, late, in part or not at all.
+//! Connections: two byte streams that arrive in order, in pieces, late, in part or not at all.
 
 use super::random::Random;
 
@@ -9,20 +9,20 @@ pub(super) const MICROSECOND: Time = 1_000;
 pub(super) const MILLISECOND: Time = 1_000_000;
 pub(super) const SECOND: Time = 1_000_000_000;
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     bytes: Vec<u8>,
-    /// Nothing follows.
+    /// No more bytes follow.
     finished: bool,
-    /// The receiver has been told that, or is gone.
+    /// The receiver has been told of the end, or is gone.
     pub(super) ended: bool,
     /// A delivery is scheduled.
     pub(super) scheduled: bool,
 }
 
 impl Pipe {
-    /// Takes what a sender hands over; nothing follows what it finished with.
+    /// Takes bytes from the sender, unless it has closed its end.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         if !self.finished {
             self.bytes.extend_from_slice(bytes);
@@ -34,29 +34,29 @@ impl Pipe {
         self.finished = true;
     }
 
-    /// The connection breaks: some of what is on its way still arrives.
+    /// Breaks the connection: some of the bytes in transit still arrive.
     pub(super) fn cut(&mut self, random: &mut Random) {
         self.bytes.truncate(random.index(self.bytes.len() + 1));
         self.finished = true;
     }
 
-    /// Nobody is there to receive any more.
+    /// The receiver is gone.
     pub(super) fn drop_all(&mut self) {
         self.bytes.clear();
         (self.finished, self.ended) = (true, true);
     }
 
-    /// What is on its way is lost, and nobody is told.
+    /// Silently loses the bytes in transit.
     pub(super) fn lose(&mut self) {
         self.bytes.clear();
     }
 
-    /// Whether there is something to deliver: bytes, or the end.
+    /// Whether there are bytes to deliver, or the end.
     pub(super) fn has_news(&self) -> bool {
         !self.bytes.is_empty() || self.finished && !self.ended
     }
 
-    /// A piece of what is on its way.
+    /// Takes a piece of the bytes in transit.
     pub(super) fn piece(&mut self, random: &mut Random) -> Vec<u8> {
         let length = match random.below(16) {
             0 => random.index(self.bytes.len() + 1),
@@ -67,7 +67,7 @@ impl Pipe {
         std::mem::replace(&mut self.bytes, rest)
     }
 
-    /// True once, when all has been delivered and nothing follows.
+    /// True once, when everything has been delivered and no more follows.
     pub(super) fn ends_now(&mut self) -> bool {
         let ends = self.finished && self.bytes.is_empty() && !self.ended;
         self.ended |= ends;
@@ -75,13 +75,13 @@ impl Pipe {
     }
 }
 
-/// What is wrong with a link.
+/// The trouble of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     None,
     /// Nothing arrives before this time.
     Stalled(Time),
-    /// Nothing arrives any more, and nobody is told.
+    /// Nothing arrives any more, and neither end is told.
     Dead,
 }
 
@@ -91,23 +91,22 @@ pub(super) struct Link {
     pub(super) to_target: Pipe,
     pub(super) to_host: Pipe,
     pub(super) trouble: Trouble,
-    /// Since when nothing is wrong with it, after which timeouts are no longer in order; None if it will
-    /// never be well again.
+    /// When its last trouble ended; later timeouts are errors. `None` if it is permanently broken.
     pub(super) healthy_since: Option<Time>,
-    /// There is a reason for the target to close it.
+    /// Whether the target has a reason to close it.
     pub(super) excused: bool,
-    /// There was one, a silence, until this time.
+    /// The target has a reason, a silence, until this time.
     pub(super) excused_until: Time,
-    /// The core that serves it at the target.
+    /// The core of the target that serves it.
     pub(super) server: Option<usize>,
-    /// The last byte of the address that it comes from.
+    /// The last byte of its source address.
     pub(super) address: u8,
-    /// When the target got what the host said last, and when it answered.
+    /// When the target got the host's latest message, and when it answered.
     pub(super) asked_at: Time,
     pub(super) told_at: Time,
-    /// Whether the host still has it.
+    /// Whether the host's end exists.
     pub(super) client: bool,
-    /// The model knows that nothing of it is left.
+    /// Whether the model has been told that nothing of it is left.
     pub(super) reported: bool,
 }
 
@@ -129,13 +128,13 @@ impl Link {
         }
     }
 
-    /// It will never be well again.
+    /// Marks the link as permanently broken.
     pub(super) fn breaks(&mut self) {
         (self.healthy_since, self.excused) = (None, true);
     }
 
-    /// One of its ends does not hear of the other, or does not answer, until this time. The target may give it up for
-    /// that, of which the host hears `late` after it has happened at the most.
+    /// One end gets no messages of the other, or does not answer, until this time. The target may close the connection
+    /// for that; the host notices at most `late` after that.
     pub(super) fn is_silent_until(&mut self, until: Time, late: Time) {
         self.healthy_since = self.healthy_since.map(|since| since.max(until));
         self.excused_until = self.excused_until.max(until + late);
@@ -149,7 +148,7 @@ impl Link {
         if to_target { &mut self.to_target } else { &mut self.to_host }
     }
 
-    /// Whether bytes that the host sent may still reach a controller, or commands be with one.
+    /// Whether bytes of the host may still reach a controller, or its commands still be in progress.
     pub(super) fn may_act(&self) -> bool {
         self.server.is_some() || self.client || !self.to_target.ended
     }

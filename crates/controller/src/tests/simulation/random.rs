@@ -1,6 +1,6 @@
-//! The one source of chance of a simulation.
+//! The only source of randomness of a simulation.
 
-/// SplitMix64: each seed is another sequence, the same on every machine.
+/// SplitMix64: each seed gives another sequence, the same on every machine.
 #[derive(Debug)]
 pub(super) struct Random(u64);
 
@@ -29,7 +29,7 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `n` times.
+    /// True with a probability of 1 in `n`.
     pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// Spreads a number over 64 bits.
+/// Mixes a number over all 64 bits.
 pub(super) fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! What hosts ask for.
+//! The requests of hosts.
 
 use super::Checked;
 use super::chains::Call;
@@ -10,7 +10,7 @@ use bpfof_host::Request;
 use bpfof_nvme::identify::{IDENTIFY_BYTES, cns};
 use bpfof_nvme::{AdminCommand, DsmRange, FabricsCommand, Installation, Rw, Sqe, Upload, opcode};
 
-/// Blocks of one request at most.
+/// Maximum blocks of one request.
 const BLOCKS_MAX: u64 = 8;
 
 /// A request in flight.
@@ -21,21 +21,21 @@ pub(super) struct Pending {
     pub(super) what: What,
 }
 
-/// What was asked for.
+/// The kind of request.
 #[derive(Debug)]
 pub(super) enum What {
-    // The commands that start, reset and end an association.
+    // Commands that start, reset and end an association.
     Connect,
     Enable,
     Disable,
     Status,
     Queues,
     Shutdown,
-    /// Succeeds; nothing more to know.
+    /// Must succeed; nothing else is checked.
     Plain,
-    /// Function Load of something that is no function.
+    /// Function Load of an invalid object.
     NoFunction,
-    /// A write behind the end.
+    /// A write beyond the end of the namespace.
     BehindEnd,
     Disconnect,
     Read {
@@ -43,7 +43,7 @@ pub(super) enum What {
         first: usize,
         count: usize,
     },
-    /// A write of data, or of zeroes: blocks, and the number of the write of each.
+    /// A write of data or zeroes: each block with its write's number.
     Write {
         space: usize,
         blocks: Vec<(usize, u64)>,
@@ -58,11 +58,11 @@ pub(super) enum What {
         expected: Vec<Found>,
     },
     Chain(Call),
-    /// Many chains in one command, and the room for its answer.
+    /// Many chains in one command, and its room for the answer.
     Chains(Vec<Call>, u32),
-    /// A chain that costs much.
+    /// An expensive chain.
     Spin,
-    /// So many of them in one command.
+    /// So many expensive chains in one command.
     Spins(u16),
     Map {
         file: u32,
@@ -71,7 +71,7 @@ pub(super) enum What {
 }
 
 impl World {
-    /// Hands a request to a queue, which has room for it.
+    /// Submits a request to a queue, which has room for it.
     pub(super) fn submit(
         &mut self,
         link: usize,
@@ -87,7 +87,7 @@ impl World {
         submitted.map_err(|error| format!("link {link}: {:?}: {error}", pending.what))?;
         client.initiator.ring();
         self.pending.insert(tag, pending);
-        // Some wait for others, and leave with them.
+        // Some requests wait for later ones, and are sent with them.
         if !self.random.one_in(4) {
             self.host_sends(link);
         } else {
@@ -97,7 +97,7 @@ impl World {
         Ok(())
     }
 
-    /// A lane of a host that takes a request.
+    /// A lane of a host that can take a request.
     pub(super) fn free_lane(&mut self, host: usize) -> Option<usize> {
         let lanes = self.hosts[host].lanes.iter().copied();
         let free: Vec<usize> = lanes
@@ -106,7 +106,7 @@ impl World {
         (!free.is_empty()).then(|| self.random.pick(&free))
     }
 
-    /// Any request, on a lane that has room for it.
+    /// Submits a random request on a lane that has room for it.
     pub(super) fn random_request(&mut self, host: usize, lane: usize) -> Checked {
         self.hosts[host].requests_left -= 1;
         match self.hosts[host].manner {
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Some blocks, mostly ones that others use too.
+    /// A random range of blocks, usually one that others also use.
     fn range(&mut self) -> (usize, usize, usize) {
         let space = self.random.pick(&[0, 0, 0, 1, 2]);
         let blocks = self.shapes[space].blocks;
@@ -188,7 +188,8 @@ impl World {
         )
     }
 
-    /// Tells the model of a write of each of these blocks, of data if `data`, else of zeroes.
+    /// Tells the model that each of these blocks will be written, with data if `data`, else with
+    /// zeroes.
     fn announce(
         &mut self,
         space: usize,
@@ -245,7 +246,7 @@ impl World {
         self.submit(link, &request, Pending { link, begun, what })
     }
 
-    /// One range or two, whose blocks read as zeroes afterwards.
+    /// Deallocates one or two ranges, whose blocks read as zeroes afterwards.
     fn deallocate(&mut self, link: usize) -> Checked {
         let (space, first, count) = self.range();
         let middle = self.random.index(count);
@@ -276,7 +277,7 @@ impl World {
         self.submit(link, &request, Pending { link, begun, what })
     }
 
-    /// Compares blocks with what they may hold now.
+    /// Compares blocks with contents that they may have now.
     fn compare(&mut self, link: usize) -> Checked {
         let (space, first, count) = self.range();
         let block_bytes = self.block_bytes(space) as usize;
@@ -331,7 +332,7 @@ impl World {
                     Request::Raw { sqe, data_out: &[], data_in_max_bytes: IDENTIFY_BYTES as u32 };
                 self.submit(admin, &request, Pending { link: admin, begun, what: What::Plain })
             }
-            // Of a command that may or may not be in flight.
+            // Names a command that may or may not be in flight.
             1 => {
                 let cid = self.random.below(1 << 16) as u32;
                 let sqe = Sqe { cdw10: cid << 16 | 1, ..Sqe::new(opcode::admin::ABORT, 0) };

@@ -11,7 +11,7 @@ use bpfof_host::{
 };
 use bpfof_nvme::Status;
 
-/// Chains of one command at most: what fits in the smallest capsule of a host.
+/// Maximum chains of one command: as many as fit in the smallest capsule of a host.
 const CHAINS_MAX: u64 = 20;
 
 fn answer_of(data: &[u8], count: usize) -> Result<VectorAnswer<'_>, String> {
@@ -19,7 +19,7 @@ fn answer_of(data: &[u8], count: usize) -> Result<VectorAnswer<'_>, String> {
 }
 
 impl World {
-    /// Starts chains at any blocks of a file. Their answers may have less room than they need.
+    /// Starts chains at random blocks of a file. Their answers may have less room than they need.
     pub(super) fn walk_all(
         &mut self,
         lane: usize,
@@ -42,7 +42,7 @@ impl World {
                 size_bytes: CHAIN_BLOCK_BYTES as u32,
             })
             .collect();
-        // Zeroes, as scratch has them anyway.
+        // Zeroes, which scratch contains anyway.
         let sizes: Vec<u16> = (0..count).map(|_| self.random.pick(&[0, 0, 3])).collect();
         let bytes = vec![0; sizes.iter().map(|size| usize::from(*size)).sum()];
         let all = VectorAnswer::room_bytes(count as u16, ANSWER_MAX_BYTES) as u32;
@@ -71,7 +71,7 @@ impl World {
         self.submit(lane, &Request::PushdownVector(&call), Pending { link: lane, begun, what })
     }
 
-    /// Starts chains that go on until they have had all their hops.
+    /// Starts chains that run until their hop budget is exhausted.
     pub(super) fn spin_all(&mut self, lane: usize) -> Checked {
         let count = self.random.within(1, CHAINS_MAX) as u16;
         let rounds: u64 = self.random.pick(&[10, 1000, 20_000]);
@@ -92,8 +92,7 @@ impl World {
         self.submit(lane, &Request::PushdownVector(&call), Pending { link: lane, begun, what })
     }
 
-    /// A vector has been answered: each of its chains has ended as one alone may, and what had no room had
-    /// none.
+    /// Checks the answer of a vector: each chain has ended as a single one may, and chains that found no room had none.
     pub(super) fn check_vector(
         &mut self,
         (link, host): (usize, usize),
@@ -108,7 +107,7 @@ impl World {
             if record.status.is_success() {
                 self.check_chain(host, call, begun, (bytes, record.dw0))?;
             } else if record.status == Status::VECTOR_FULL {
-                // Others may have taken what was left after it.
+                // Later answers may have taken the room that was left.
                 let wanted = record.dw0;
                 if wanted > ANSWER_MAX_BYTES || data.len() as u32 + wanted <= room {
                     return Err(format!("{call:?}: {} of {room} bytes are full", data.len()));
@@ -124,7 +123,7 @@ impl World {
     }
 }
 
-/// Each of so many endless chains has come to the end of its hops.
+/// Checks that each of the endless chains has exhausted its hop budget.
 pub(super) fn check_spins(count: u16, data: &[u8]) -> Checked {
     for (record, _) in answer_of(data, count.into())?.chains() {
         if !record.status.same_code(Status::HOP_BUDGET_EXHAUSTED) {

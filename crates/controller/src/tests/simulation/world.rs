@@ -1,4 +1,4 @@
-//! The scheduler: one queue of events with their times, and nothing else that decides.
+//! The scheduler: one queue of timed events, which decides everything.
 
 use super::content::Contents;
 use super::disk::{Disk, Operation};
@@ -17,16 +17,16 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-/// Events after which a seed is given up: many times what the longest needs.
+/// Number of events after which a seed is given up: many times the maximum needed.
 const EVENTS_MAX: u64 = 400_000;
 
-/// Memory of all hosts in bytes, where there is enough.
+/// Memory of all hosts in bytes, if it is sufficient.
 const MEMORY_BYTES: usize = 256 << 20;
 
-/// Blocks that one request of the last look at everything reads.
+/// Blocks read by one request of the final verification.
 const VERIFIED_BLOCKS: usize = 8;
 
-/// What happens next.
+/// A scheduled event.
 pub(super) enum Event {
     /// A new connection reaches the target.
     Accept {
@@ -37,7 +37,7 @@ pub(super) enum Event {
         link: usize,
         to_target: bool,
     },
-    /// The target's kernel has taken what it was given to send.
+    /// The target's kernel has taken everything it was given to send.
     Sent {
         core: usize,
         link: usize,
@@ -46,11 +46,11 @@ pub(super) enum Event {
     Turn {
         core: usize,
     },
-    /// A disk works on an operation.
+    /// A disk continues an operation.
     Disk {
         operation: u64,
     },
-    /// A function has been looked at.
+    /// The load of a function has ended.
     Loaded {
         core: usize,
         load: Box<Load>,
@@ -60,24 +60,24 @@ pub(super) enum Event {
         core: usize,
         message: Box<Message>,
     },
-    /// Somebody connects and says nothing.
+    /// An intruder connects and sends nothing.
     Intrude,
-    /// A host does something.
+    /// A host acts.
     Act {
         host: usize,
     },
-    /// A host tells that it is alive, if it is still connected the same way.
+    /// A host sends a Keep Alive, if it still has the same connection.
     KeepAlive {
         link: usize,
     },
-    /// A host sends the rest.
+    /// A host sends queued bytes.
     Send {
         link: usize,
     },
     Fault,
-    /// The target starts again.
+    /// The target restarts.
     Restart,
-    /// Once a second: what is late.
+    /// Once a second: checks for timeouts.
     Tick,
 }
 
@@ -88,7 +88,7 @@ struct Scheduled {
 }
 
 impl Ord for Scheduled {
-    /// The earliest is the greatest.
+    /// The earliest event is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -108,29 +108,29 @@ impl PartialEq for Scheduled {
 
 impl Eq for Scheduled {}
 
-/// What all hosts are doing.
+/// The phase of all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Random requests, and faults.
     Run,
-    /// No faults any more: every block is read.
+    /// No more faults: every block is read.
     Verify,
-    /// The hosts go away.
+    /// The hosts disconnect.
     Close,
     Finished,
 }
 
-/// An operation with a disk, and what waits for it.
+/// An operation on a disk, and the command that waits for it.
 pub(super) struct OnDisk {
     pub(super) core: usize,
-    /// None for a read of a chain, or once the target has been told that it ended.
+    /// `None` for a read of a chain, or after the target has been told of the completion.
     pub(super) command: Option<CommandId>,
-    /// What the disk answers instead, if it fails.
+    /// The disk's error, if the operation fails.
     pub(super) failure: Option<i32>,
     pub(super) operation: Operation,
 }
 
-/// What a seed did.
+/// Statistics of a seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Done {
     pub(super) seeds: u64,
@@ -141,11 +141,11 @@ pub(super) struct Done {
     pub(super) cuts: u64,
     pub(super) crashes: u64,
     pub(super) power_losses: u64,
-    /// Of all events, in order.
+    /// A hash of all events in order.
     pub(super) fingerprint: u64,
 }
 
-/// See the module.
+/// The simulated world.
 pub(super) struct World {
     pub(super) settings: Settings,
     pub(super) random: Random,
@@ -155,15 +155,15 @@ pub(super) struct World {
     pub(super) machine: Option<Machine>,
     /// When each core takes its next turn.
     turns: Vec<Option<Time>>,
-    /// Until when it is busy with the last.
+    /// The end of its current turn.
     busy_until: Vec<Time>,
-    /// How long after now happens what is being scheduled: at the end of a turn.
+    /// Delay added to events scheduled now, because they happen at the end of a turn.
     lag: Time,
-    /// The target's program.
+    /// The configuration of the target's process.
     build: Build,
     intruders_left: u32,
     pub(super) shapes: Vec<Shape>,
-    /// None for namespaces in the target's memory.
+    /// `None` for namespaces in the target's memory.
     pub(super) disks: Vec<Option<Disk>>,
     pub(super) on_disk: BTreeMap<u64, OnDisk>,
     pub(super) next_operation: u64,
@@ -178,7 +178,7 @@ pub(super) struct World {
     pub(super) next_tag: u64,
     pub(super) phase: Phase,
     pub(super) faults_left: u32,
-    /// What is still to be read at the end: namespace, first block, and how many.
+    /// Blocks still to be verified at the end: namespace, first block, and count.
     pub(super) unread: Vec<(usize, usize, usize)>,
     functions: Vec<Arc<Function>>,
     pub(super) done: Done,
@@ -242,7 +242,7 @@ impl World {
             random,
         };
         let hosts = if settings.greedy { 5 } else { world.random.within(1, 3) as usize };
-        // From which on they are at one address.
+        // Hosts from this index on share one address.
         let together = world.random.within(1, 5) as usize;
         for host in 0..hosts {
             let made = match settings.greedy {
@@ -315,24 +315,24 @@ impl World {
         self.events.push(Scheduled { at, number, event });
     }
 
-    /// The target's process is gone, and with it what it was about to do.
+    /// Drops the events of the target's process, which has died.
     pub(super) fn forget_process(&mut self) {
         self.events.retain(|scheduled| !scheduled.event.belongs_to_process());
     }
 
-    /// The target's process; events of a process do not come without one.
+    /// The target's process; its events only exist while it runs.
     pub(super) fn machine(&mut self) -> &mut Machine {
         self.machine.as_mut().expect("an event of the target's process without a process")
     }
 
-    /// A line of the trace, if one is wanted.
+    /// Prints a line of the trace, if enabled.
     pub(super) fn trace(&self, line: impl FnOnce() -> String) {
         if self.settings.trace {
             eprintln!("{:>12} ns  {}", self.now, line());
         }
     }
 
-    /// A short time: what a network, a disk or a thread takes.
+    /// A random short time, as a network, a disk or a thread may take.
     pub(super) fn delay(&mut self) -> Time {
         match self.random.below(64) {
             0 => self.random.within(1, 200) * MILLISECOND,
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// A core takes a turn, sooner or later.
+    /// Schedules a turn of a core.
     pub(super) fn turn_soon(&mut self, core: usize) {
         let delay = self.random.below(20 * MICROSECOND);
         self.turn_at(core, self.now + delay);
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// Somebody connects who has nothing to say, or only a little.
+    /// An intruder connects and sends nothing, or only a little.
     fn intrude(&mut self) {
         if self.intruders_left == 0 || self.phase != Phase::Run {
             return;
@@ -401,7 +401,7 @@ impl World {
         self.after(pause, Event::Intrude);
     }
 
-    /// Schedules the delivery of what is on its way.
+    /// Schedules the delivery of the bytes in transit.
     pub(super) fn deliver_soon(&mut self, link: usize, to_target: bool) {
         let delay = self.delay();
         let is_dead = self.links[link].trouble == Trouble::Dead;
@@ -431,7 +431,7 @@ impl World {
             Trouble::None => {}
         }
         if to_target && link.server.is_none() {
-            // Not accepted yet, or gone.
+            // Not accepted yet, or closed.
             return Ok(());
         }
         let server = link.server;
@@ -468,7 +468,7 @@ impl World {
         self.turn_soon(core);
     }
 
-    /// Does what the target's process asked for.
+    /// Carries out the effects of the target's process.
     fn settle(&mut self) {
         while let Some(machine) = &mut self.machine
             && !machine.effects.is_empty()
@@ -504,15 +504,15 @@ impl World {
         }
     }
 
-    /// The target's end of a connection is closed.
+    /// The target has closed its end of a connection.
     pub(super) fn server_gone(&mut self, index: usize) {
         let (now, link) = (self.now, &mut self.links[index]);
         link.server = None;
-        // It has been given up for its silence, whenever the host hears of it.
+        // If it was closed for its silence, the excuse stays valid until the host notices.
         link.excused |= link.is_excused(now);
         link.to_target.drop_all();
         match self.random.one_in(8) {
-            // What has not been read resets the connection, and answers on their way are lost.
+            // Unread bytes reset the connection, and answers in transit are lost.
             true if link.excused => link.to_host.cut(&mut self.random),
             _ => link.to_host.finish(),
         }
@@ -520,7 +520,7 @@ impl World {
         self.report_if_gone(index);
     }
 
-    /// Tells the model once nothing is left of a link.
+    /// Tells the model if nothing is left of a link.
     pub(super) fn report_if_gone(&mut self, index: usize) {
         let link = &mut self.links[index];
         if !link.may_act() && !link.reported {
@@ -530,7 +530,7 @@ impl World {
         }
     }
 
-    /// A new process of the target.
+    /// Starts a new process of the target.
     fn restart(&mut self) {
         self.trace(|| "the target starts".to_owned());
         let cores = self.turns.len();
@@ -552,7 +552,7 @@ impl World {
         self.advance()
     }
 
-    /// Goes on to the next phase once the hosts are through with this one.
+    /// Enters the next phase once the hosts have finished this one.
     pub(super) fn advance(&mut self) -> Checked {
         match self.phase {
             _ if !self.pending.is_empty() && self.phase != Phase::Close => {}
@@ -570,7 +570,7 @@ impl World {
             Phase::Close => {
                 let Some(machine) = &mut self.machine else { return Ok(()) };
                 let links = machine.links();
-                // What was on its way to a core may keep an association until it is there.
+                // A message in transit to a core may keep an association alive until it arrives.
                 let left = machine.check_empty();
                 if links.is_empty() && left.is_ok() {
                     self.phase = Phase::Finished;
@@ -585,7 +585,7 @@ impl World {
         Ok(())
     }
 
-    /// All namespaces are read once more, after a last fault.
+    /// Starts reading all namespaces once more, after a last fault.
     fn begin_verification(&mut self) -> Checked {
         self.phase = Phase::Verify;
         self.trace(|| "all is read once more".to_owned());
@@ -602,7 +602,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether hosts may be told that there is no memory.
+    /// Whether hosts may be refused for lack of memory.
     pub(super) fn lacks_memory(&self) -> bool {
         self.build.memory_bytes < MEMORY_BYTES
     }
@@ -614,7 +614,7 @@ impl World {
 }
 
 impl Event {
-    /// Whether it means nothing once the target's process is gone.
+    /// Whether the event has no meaning without the target's process.
     fn belongs_to_process(&self) -> bool {
         use Event::{Disk, Loaded, Message, Sent, Turn};
         matches!(self, Sent { .. } | Turn { .. } | Disk { .. } | Loaded { .. } | Message { .. })
@@ -636,7 +636,7 @@ impl Event {
 /// Two disks with blocks of different sizes, and memory.
 fn shapes(settings: Settings, random: &mut Random) -> Vec<Shape> {
     let latency_us = if settings.greedy || random.one_in(2) { 0 } else { random.within(1, 300) };
-    // Room for transfers that fill what a connection may hold, in some seeds.
+    // In some seeds, enough room for transfers that fill a connection's allowance.
     let large = !settings.greedy && random.one_in(8);
     vec![
         Shape { block_bytes: 512, blocks: 32, memory_latency_us: None },

@@ -7,15 +7,16 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value, types};
 use std::ops::Range;
 
-/// How many slots, and how far apart, the accesses that are checked at once may be.
+/// Maximum slots and offsets that the accesses of a group, which are checked together, may be
+/// apart.
 const GROUP_SLOTS: u32 = 64;
 const GROUP_BYTES: i64 = 2048;
 
-/// Accesses through one register in straight code.
+/// Accesses through one register in straight-line code.
 struct Group {
-    /// Offsets from the first byte to the last.
+    /// Offsets from the first accessed byte to the last.
     accesses: Range<i64>,
-    /// The last instruction of them.
+    /// The last instruction of the group.
     last: u32,
 }
 
@@ -31,7 +32,7 @@ fn leaves_straight_code(instruction: &Instruction) -> bool {
 }
 
 impl Translator<'_> {
-    /// The host address of `base + offset`, after a check unless one is proved already.
+    /// The host address of `base + offset`, after a check unless the range is already proved.
     pub(super) fn checked_address(
         &mut self,
         pc: u32,
@@ -57,8 +58,8 @@ impl Translator<'_> {
         known.is_some_and(|known| known.start <= range.start && range.end <= known.end)
     }
 
-    /// Remembers that a range of offsets from a value is accessible, and so all between it and
-    /// what was known before: both are in the arena, little further apart than an i16.
+    /// Records that a range of offsets from a value is accessible, and so is everything between it
+    /// and the range known before: both are in the arena, and not much further apart than an i16.
     fn prove(&mut self, value: Value, range: Range<i64>) {
         let hull = match self.proved.get(&value) {
             Some(known) => known.start.min(range.start)..known.end.max(range.end),
@@ -67,10 +68,10 @@ impl Translator<'_> {
         self.proved.insert(value, hull);
     }
 
-    /// Checks at once what the instructions from `pc` on will access through a register, if that
-    /// is more than one access. Should the check fail, one of them will fault. They are therefore
-    /// translated a second time, in cold blocks and with a check for each, so that all that comes
-    /// before the fault is done and the right one is told.
+    /// Checks at once all accesses through a register of the straight-line code from `pc` on, if
+    /// there is more than one. If the check fails, one of them will fault. They are therefore
+    /// translated a second time, in cold blocks and with a check for each, so that everything
+    /// before the fault is executed and the right fault is reported.
     fn check_group(&mut self, pc: u32, base: Register, value: Value) {
         let Some(Group { accesses, last }) = self.group(pc, base) else { return };
         let slots = (last - pc + 1) as usize;
@@ -97,15 +98,15 @@ impl Translator<'_> {
         }
         self.is_cold = false;
         self.proved = proved;
-        // Not reached: one of them has faulted.
+        // Unreachable: one of them has faulted.
         self.fault(FAULT_MEMORY, last, Fault::At(value, accesses.start));
         self.builder.switch_to_block(next);
         self.builder.seal_block(next);
         self.prove(value, accesses);
     }
 
-    /// What the straight code from `pc` on accesses through a register until that changes, if it
-    /// is more than what `pc` accesses.
+    /// The accesses of the straight-line code from `pc` on through a register, until that changes,
+    /// if there are more than the one at `pc`.
     fn group(&self, pc: u32, base: Register) -> Option<Group> {
         let mut group: Option<Group> = None;
         let end = self.range.end.min(pc + GROUP_SLOTS);
@@ -140,8 +141,8 @@ impl Translator<'_> {
         group.filter(|group| group.last > pc)
     }
 
-    /// The host address of the `len` bytes (at most a few hundred) at guest address
-    /// `value + offset`, after a check unless one is proved already.
+    /// The host address of the `len` bytes (at most a few hundred) at guest address `value +
+    /// offset`, after a check unless the range is already proved.
     pub(super) fn checked_range(&mut self, pc: u32, value: Value, offset: i64, len: i64) -> Value {
         let lowest = self.lowest();
         let distance = self.builder.ins().iadd_imm_s(value, offset - lowest);
@@ -153,7 +154,7 @@ impl Translator<'_> {
         self.builder.ins().iadd(self.base, distance)
     }
 
-    /// Ends the call with a fault unless the `len` bytes at this distance from the arena's start
+    /// Ends the call with a fault unless the `len` bytes at this distance from the lowest address
     /// are accessible.
     fn check(&mut self, pc: u32, distance: Value, len: i64, place: Fault) {
         let above = IntCC::UnsignedGreaterThan;
@@ -177,7 +178,7 @@ impl Translator<'_> {
         self.builder.switch_to_block(next);
     }
 
-    /// Refuses a write of `len` bytes at `value + offset`, which the call may access, if it touches
+    /// Refuses a write of `len` bytes at `value + offset`, which must be accessible, if it touches
     /// constants. Functions without constants, and writes to the stack, need no check.
     pub(super) fn check_write(&mut self, pc: u32, value: Value, offset: i64, len: i64) {
         let constants = self.program.statics().constants();
@@ -185,7 +186,8 @@ impl Translator<'_> {
         if constants.is_empty() || is_stack {
             return;
         }
-        // Touched if the distance from len - 1 bytes before them is less than their size and that.
+        // Touches constants if the distance from `first`, len - 1 bytes before them, is less than
+        // `size`.
         let first = constants.start as i64 - len + 1;
         let size = constants.end as i64 - first;
         let distance = self.builder.ins().iadd_imm_s(value, offset - first);
@@ -193,8 +195,8 @@ impl Translator<'_> {
         self.fault_if(touched, FAULT_READ_ONLY, pc, Fault::At(value, offset));
     }
 
-    /// Ends the call with a fault if the condition holds. What the fault is about is put together
-    /// in a block of its own, out of the way of those that do not fault.
+    /// Ends the call with a fault if the condition holds. The data of the fault is assembled in a
+    /// cold block of its own.
     pub(super) fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Fault) {
         let (cold, next) = (self.builder.create_block(), self.next_block());
         self.builder.set_cold_block(cold);
@@ -206,7 +208,7 @@ impl Translator<'_> {
         self.builder.seal_block(next);
     }
 
-    /// A block to go on in: cold if this one is.
+    /// A block to continue in: cold if the current one is.
     fn next_block(&mut self) -> Block {
         let next = self.builder.create_block();
         if self.is_cold {
@@ -238,7 +240,7 @@ impl Translator<'_> {
         (base, offset): (Register, i16),
         src: Register,
     ) {
-        // The arena is private to the chain, so a plain read-modify-write is atomic enough.
+        // The arena is private to the chain, so a plain read-modify-write is sufficient.
         let (width, ty) =
             if wide { (Width::Bits64, types::I64) } else { (Width::Bits32, types::I32) };
         let address = self.checked_address(pc, base, offset, width);

@@ -1,5 +1,5 @@
-//! Helpers. Charges and checks of the bulk ones are translated like those of instructions; comparing,
-//! copying and filling short constant lengths needs no call at all. The others are left to the host.
+//! Helpers. Charges and checks of the bulk helpers are translated like those of instructions; comparing, copying and
+//! filling short constant lengths needs no call at all. All other helpers are called in the host.
 
 use super::translator::{FLAGS, Fault, NEAR_END_BYTES, Translator};
 use crate::helper::Helper;
@@ -15,7 +15,7 @@ use std::mem::offset_of;
 const INLINE_BYTES: i64 = 128;
 
 impl Translator<'_> {
-    /// The faults, their order and the charge are those of [`Helper::run`].
+    /// Faults, their order and the charge are the same as in [`Helper::run`].
     pub(super) fn call_helper(&mut self, pc: u32, helper: Helper) {
         let arguments: [Value; 5] =
             std::array::from_fn(|index| self.builder.use_var(self.registers[index + 1]));
@@ -29,7 +29,7 @@ impl Translator<'_> {
         self.clear_argument_registers();
     }
 
-    /// The host charges and checks, on the machine's copy of the budget, and records a fault there.
+    /// The host charges and checks, using the machine's copy of the budget, and records a fault there.
     fn leave_to_host(&mut self, pc: u32, helper: Helper, arguments: [Value; 5]) -> Value {
         self.store_budget();
         let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
@@ -47,7 +47,7 @@ impl Translator<'_> {
         result
     }
 
-    /// The value, if it is a constant of 64 bits.
+    /// The value, if it is a 64-bit constant.
     fn constant(&self, value: Value) -> Option<i64> {
         let dfg = &self.builder.func.dfg;
         let ValueDef::Result(instruction, _) = dfg.value_def(dfg.resolve_aliases(value)) else {
@@ -99,7 +99,7 @@ impl Translator<'_> {
         }
     }
 
-    /// -1, 0 or 1, as the first differing byte compares.
+    /// Returns -1, 0 or 1, as the first differing bytes compare.
     fn compare(&mut self, a: Value, b: Value, len: i64) -> Value {
         let pieces = pieces(len, 8);
         let Some((&(last_at, last_width), earlier)) = pieces.split_last() else {
@@ -120,7 +120,7 @@ impl Translator<'_> {
         self.builder.ins().jump(differ, &last);
         self.builder.switch_to_block(differ);
         self.builder.seal_block(differ);
-        // The first byte decides first, so it must become the most significant.
+        // The first differing byte decides, so it must become the most significant.
         let [x, y] = [x, y].map(|value| self.builder.ins().bswap(value));
         let above = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, x, y);
         let below = self.builder.ins().icmp(IntCC::UnsignedLessThan, x, y);
@@ -136,7 +136,7 @@ impl Translator<'_> {
     fn call_host(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: Value) -> Value {
         let (fixed, shift) = helper.bulk_price();
         let of_bytes = self.builder.ins().ushr_imm_u(len, i64::from(shift));
-        // Of any length a part: this does not wrap.
+        // The part by length is smaller than the length: this does not wrap.
         let cost = self.builder.ins().iadd_imm_s(of_bytes, fixed as i64);
         self.charge_value(cost, pc);
         let limit = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES);
@@ -152,7 +152,7 @@ impl Translator<'_> {
         self.builder.inst_results(call)[0]
     }
 
-    /// As `check_write`, for a length that is not known.
+    /// As `check_write`, for a length that is not known at translation.
     fn check_long_write(&mut self, pc: u32, value: Value, len: Value) {
         let constants = self.program.statics().constants();
         if constants.is_empty() {
@@ -166,7 +166,7 @@ impl Translator<'_> {
         self.fault_if(touched, FAULT_READ_ONLY, pc, Fault::At(value, 0));
     }
 
-    /// The host address of a guest address that is at most `last` bytes into the arena.
+    /// The host address of a guest address that is at most `last` bytes into the accessible memory.
     fn checked_before(&mut self, pc: u32, value: Value, last: Value) -> Value {
         let lowest = self.lowest();
         let distance = self.builder.ins().iadd_imm_s(value, -lowest);
@@ -182,8 +182,8 @@ fn is_inline(helper: Helper, len: i64) -> bool {
     is_simple && (0..=INLINE_BYTES).contains(&len)
 }
 
-/// Cuts `len` bytes into (offset, width) pieces of power-of-two widths up to `widest`. The last
-/// one overlaps the one before where that saves pieces.
+/// Cuts `len` bytes into (offset, width) pieces of power-of-two widths up to `widest`. The last piece overlaps the one
+/// before if that saves pieces.
 fn pieces(len: i64, widest: i64) -> Vec<(i32, i64)> {
     if len == 0 {
         return Vec::new();

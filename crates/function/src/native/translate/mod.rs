@@ -1,8 +1,8 @@
-//! Checked instructions to Cranelift's intermediate form.
+//! Translates checked instructions to Cranelift's intermediate form.
 //!
-//! Each eBPF function becomes one native function. Registers and the budget are SSA variables.
-//! The entry takes the machine alone; local functions take (machine, frame, budget, r1–r5) and
-//! return (r0, budget), where a negative budget says that a fault has been recorded.
+//! Each eBPF function becomes one native function. Registers and the budget are SSA variables. The entry takes only the
+//! machine; local functions take (machine, frame, budget, r1–r5) and return (r0, budget), where a negative budget means
+//! that a fault has been recorded.
 
 mod access;
 mod helpers;
@@ -73,8 +73,8 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
         let frame_bytes = frame.map_or(u32::MAX, |frame| frame.frame_to_fp_offset);
         if frame_bytes > MAX_FRAME_BYTES {
             return Err(CompileError(format!(
-                "a function of it would take {frame_bytes} bytes of stack, of at most \
-                 {MAX_FRAME_BYTES}: too much is computed before, and used behind, too many branches"
+                "one of its functions would take {frame_bytes} bytes of stack, more than \
+                 {MAX_FRAME_BYTES}: too many values are computed before branches and used after them"
             )));
         }
         Ok(())
@@ -87,19 +87,19 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
     Ok(entry)
 }
 
-/// The most that a function takes of the host's stack, in bytes. Functions call each other
-/// [`MAX_FRAMES`](crate::abi::MAX_FRAMES) deep at most, so together they take half a megabyte.
+/// Maximum bytes of the host's stack that a function takes. Calls are at most [`MAX_FRAMES`](crate::abi::MAX_FRAMES)
+/// deep, so together they take half a megabyte.
 const MAX_FRAME_BYTES: u32 = 64 << 10;
 
-/// Loops within loops. The time that allocating registers takes grows with the square of this at least: so many
-/// take less than 0.1 s, and 2000 up to 8 s.
+/// Maximum nesting of loops. The time of register allocation grows at least with its square: it is less than 0.1 s at
+/// this limit, and up to 8 s for 2000.
 const MAX_NESTED_LOOPS: usize = 64;
 
 fn check_loops(context: &mut Context, isa: &dyn TargetIsa) -> Result<(), CompileError> {
     context.flowgraph();
-    // The analysis goes backwards from the end of a loop to its head, and takes it that the head is passed on every
-    // way in. Code that nothing reaches may jump in elsewhere: two loops then become each the other's outer one,
-    // and the analysis never ends.
+    // The loop analysis walks backwards from the end of a loop to its head, and assumes that every path into the loop
+    // passes the head. Unreachable code may jump in elsewhere: then two loops can become each other's outer loop, and
+    // the analysis never ends.
     context
         .eliminate_unreachable_code(isa)
         .map_err(|error| CompileError(format!("it cannot be translated: {error}")))?;
@@ -113,7 +113,7 @@ fn check_loops(context: &mut Context, isa: &dyn TargetIsa) -> Result<(), Compile
     Ok(())
 }
 
-/// The first instructions of the functions that these call.
+/// The first instructions of the functions that these instructions call.
 fn callees(instructions: &[Instruction]) -> BTreeSet<u32> {
     let target = |instruction: &Instruction| match *instruction {
         Instruction::CallLocal { target } => Some(target),
@@ -122,7 +122,7 @@ fn callees(instructions: &[Instruction]) -> BTreeSet<u32> {
     instructions.iter().filter_map(target).collect()
 }
 
-/// The functions that some instruction calls; the entry is among them only if it recurses.
+/// The functions that an instruction calls; includes the entry only if it recurses.
 fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
     let targets = callees(program.instructions());
     program.functions().iter().filter(move |f| targets.contains(&f.start)).cloned()

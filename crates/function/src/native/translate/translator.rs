@@ -1,4 +1,4 @@
-//! One function of a program as one native function.
+//! Translates one function of a program to one native function.
 
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::helper::Helper;
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// A negative budget: the callee recorded a fault.
+/// A negative budget: the callee has recorded a fault.
 const FAULTED: i64 = i64::MIN;
 
-/// The address that a fault is about.
+/// The address of a fault.
 pub(super) enum Fault {
     /// This value and offset.
     At(Value, i64),
@@ -28,7 +28,7 @@ pub(super) enum Form {
     Local,
 }
 
-/// What one native function may call.
+/// Functions that one native function may call.
 pub(super) struct Callees {
     /// Functions of the host for bulk helpers.
     pub(super) bulk: BTreeMap<Helper, FuncRef>,
@@ -38,8 +38,8 @@ pub(super) struct Callees {
     pub(super) locals: BTreeMap<u32, FuncRef>,
 }
 
-// 21 fields and more than 25 methods: one for each class of instructions and of checks, all of which need
-// the builder, the state of registers and the blocks of the function.
+// 21 fields and more than 25 methods: a method for each class of instructions and of checks, all of which need the
+// builder, the state of registers and the blocks of the function.
 pub(super) struct Translator<'a> {
     pub(super) builder: FunctionBuilder<'a>,
     pub(super) program: &'a Program,
@@ -48,39 +48,38 @@ pub(super) struct Translator<'a> {
     pub(super) callees: Callees,
     pub(super) registers: [Variable; 11],
     pub(super) budget: Variable,
-    /// What the register of a scan was when that began.
+    /// Value of a scan's register when the scan began.
     pub(super) scanned_from: Variable,
     pub(super) machine: Value,
     /// r10 of this function.
     pub(super) frame: Value,
     pub(super) base: Value,
-    /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`: one value
-    /// that accesses of all widths are compared with. It comes from memory, because Cranelift would
-    /// rather compute it anew each time than keep it.
+    /// [`NEAR_END_BYTES`] before the end of the accessible memory, in bytes from `base`: one value that accesses of all
+    /// widths are compared with. It is loaded from memory, because Cranelift would otherwise recompute it each time
+    /// rather than keep it.
     pub(super) near_end: Value,
     pub(super) blocks: BTreeMap<u32, Block>,
-    /// Edges into each block that are not translated yet; at 0 the block is sealed, which lets
-    /// the values of registers be known in it.
+    /// Number of edges into each block that are not translated yet; at 0 the block is sealed, and the values of
+    /// registers are known in it.
     pub(super) open_edges: BTreeMap<u32, usize>,
     /// Parameters: kind, pc, address.
     pub(super) fault: Block,
-    /// Where a callee's or helper's recorded fault is passed on.
+    /// The block that passes on a fault that a callee or helper has recorded.
     pub(super) unwind: Block,
-    /// For a base value, the range of offsets that earlier instructions of this block have proved
-    /// to be accessible.
+    /// By base value: the range of offsets that earlier instructions of this block have proved to be accessible.
     pub(super) proved: HashMap<Value, Range<i64>>,
-    /// What is accessible on every path: around the context and the frame.
+    /// Ranges that are accessible on every path: around the context and the frame.
     pub(super) always: HashMap<Value, Range<i64>>,
-    /// While straight code is translated a second time (see `check_group`).
+    /// Whether straight-line code is being translated a second time (see `check_group`).
     pub(super) is_cold: bool,
     /// Slots that may still be translated a second time. Bounds code size and compile time.
     pub(super) second_translations: usize,
-    /// Branches over one arithmetic instruction, which become selects: such code is written to
-    /// search without mispredicted branches.
+    /// Branches over one arithmetic instruction, which become selects: functions use them to search without
+    /// mispredicted branches.
     pub(super) selects: BTreeSet<u32>,
 }
 
-/// As a distance.
+/// `NEAR_END_BYTES` as a distance.
 pub(super) const NEAR_END_BYTES: i64 = machine::NEAR_END_BYTES as i64;
 
 pub(super) const FLAGS: MemFlagsData = MemFlagsData::new().with_notrap();
@@ -157,7 +156,7 @@ impl<'a> Translator<'a> {
                 let frame = self.builder.ins().iconst(types::I64, STACK_TOP as i64);
                 self.builder.def_var(self.registers[10], frame);
                 self.frame = frame;
-                // Every call may access all that lies below the data.
+                // Every call may access all memory below the data.
                 for (value, address) in [(context, abi::CONTEXT), (frame, STACK_TOP)] {
                     let below = |end: u64| end as i64 - address as i64;
                     self.always.insert(value, below(GUEST_BASE)..below(abi::DATA));
@@ -167,7 +166,7 @@ impl<'a> Translator<'a> {
             Form::Local => {
                 self.builder.def_var(self.registers[10], parameters[1]);
                 self.frame = parameters[1];
-                // The caller checked the depth, so the frame lies in the stack.
+                // The caller has checked the depth, so the frame lies in the stack.
                 self.always.insert(parameters[1], -(FRAME_BYTES as i64)..0);
                 for (register, value) in self.registers[1..6].iter().zip(&parameters[3..]) {
                     self.builder.def_var(*register, *value);
@@ -186,7 +185,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Finds the instructions that jumps land on and counts the edges into each.
+    /// Finds the instructions that jumps lead to and counts the edges into each.
     pub(super) fn find_blocks(&mut self) {
         let instructions = &self.program.instructions()[..self.range.end as usize];
         let jumps: Vec<(u32, u32, bool)> = self
@@ -225,7 +224,7 @@ impl<'a> Translator<'a> {
         *self.open_edges.entry(target).or_insert(0) += 1;
     }
 
-    /// Whether the instruction before `pc` runs on into it.
+    /// Whether control may continue from the instruction before `pc` to `pc`.
     pub(super) fn falls_into(&self, pc: u32) -> bool {
         self.program.instructions()[pc as usize - 1].runs_on()
     }
@@ -248,7 +247,7 @@ impl<'a> Translator<'a> {
                     self.close_edge(pc);
                 }
                 self.builder.switch_to_block(block);
-                // What one path has checked, another may not have.
+                // Ranges checked on one path may not be checked on another.
                 self.proved.clone_from(&self.always);
                 reachable = true;
             }
@@ -273,7 +272,7 @@ impl<'a> Translator<'a> {
         self.builder
     }
 
-    /// Unreachable instructions are not translated; their edges must still be counted off.
+    /// Unreachable instructions are not translated; their edges must still be discounted.
     pub(super) fn skip_edges(&mut self, instruction: &Instruction, pc: u32) {
         match *instruction {
             Instruction::Branch { .. } if self.selects.contains(&pc) => {}
@@ -311,7 +310,7 @@ impl<'a> Translator<'a> {
         };
     }
 
-    /// Translates one instruction; false if control does not reach the next.
+    /// Translates one instruction; returns false if control does not reach the next.
     pub(super) fn instruction(&mut self, pc: u32, instruction: &Instruction) -> bool {
         match *instruction {
             Instruction::Alu { wide, op, dst, src } => self.alu(wide, op, dst, src),
@@ -376,7 +375,7 @@ impl<'a> Translator<'a> {
         self.builder.def_var(self.registers[register.index()], value);
     }
 
-    /// A register's value in 64 bits, or its lower 32.
+    /// A register's 64-bit value, or its lower 32 bits.
     pub(super) fn get_sized(&mut self, register: Register, wide: bool) -> Value {
         let value = self.get(register);
         if wide { value } else { self.builder.ins().ireduce(types::I32, value) }
@@ -410,7 +409,7 @@ impl<'a> Translator<'a> {
 
     pub(super) fn alu(&mut self, wide: bool, op: AluOp, dst: Register, src: Operand) {
         if let (AluOp::Mov, Operand::Immediate(value)) = (op, src) {
-            // One constant, so that `constant` finds it.
+            // A single constant, so that `constant` finds it.
             let value = if wide { i64::from(value) } else { i64::from(value as u32) };
             let value = self.builder.ins().iconst(types::I64, value);
             return self.set(dst, value);
@@ -454,8 +453,8 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// As `divide`. The least value by -1, which traps on some machines, gives itself and no
-    /// remainder, which is what the negated dividend is.
+    /// As `divide`. The minimum divided by -1, which traps on some machines, gives itself and the remainder 0: the
+    /// negated dividend.
     pub(super) fn divide_signed(&mut self, quotient: bool, a: Value, b: Value) -> Value {
         let ty = self.builder.func.dfg.value_type(a);
         let zero = self.builder.ins().iconst(ty, 0);
@@ -490,14 +489,14 @@ impl<'a> Translator<'a> {
     /// Neither budget nor cost is negative.
     pub(super) fn charge_value(&mut self, cost: Value, pc: u32) {
         let budget = self.builder.use_var(self.budget);
-        // Compared first: a comparison with 0 after the subtraction is an instruction more.
+        // Compares before subtracting: a comparison with 0 afterwards would be one more instruction.
         let spent = self.builder.ins().icmp(IntCC::UnsignedLessThan, budget, cost);
         self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
         let left = self.builder.ins().isub(budget, cost);
         self.builder.def_var(self.budget, left);
     }
 
-    /// Pays for the scan that is left, and remembers where the one begins that is entered.
+    /// Pays for a scan that is left, and records the start of a scan that is entered.
     pub(super) fn cross(&mut self, pc: u32, next: u32) {
         let Some(crossing) = self.program.crossing(pc, next) else { return };
         if let Some(scan) = crossing.left {
@@ -539,7 +538,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// A branch over one arithmetic instruction, and that instruction.
+    /// Translates a branch over one arithmetic instruction, and that instruction, to a select.
     pub(super) fn select(&mut self, branch: &Instruction, pc: u32) {
         let skipped = self.program.instructions()[pc as usize + 1];
         let (

@@ -1,4 +1,4 @@
-//! Chains of this process: the engine, and whatever makes its reads.
+//! Chains of this process: the engine, and the executor of its reads.
 
 use crate::files::call::KeptChain;
 use bpfof_chain::{
@@ -7,28 +7,28 @@ use bpfof_chain::{
 use std::io;
 use std::time::Duration;
 
-/// Chains in flight: what the drives of one machine take at once. Each has an arena of 92 KiB, of
-/// which the data area is pinned. Further chains wait.
+/// Most chains in flight: as many as the drives of one machine can serve at once. Each has an arena
+/// of 92 KiB, of which the data area is pinned. Further chains wait.
 pub(super) const CHAINS: usize = 256;
 
-/// The caller's number of a chain, and what it was asked for.
+/// The caller's number for a chain, and its call.
 pub(super) type Begun = (usize, KeptChain);
 
-/// Makes the reads of chains, straight into their arenas.
+/// Executes the reads of chains, straight into their arenas.
 pub(super) trait Reads {
-    /// What is read, by the names that the engine knows.
+    /// The files, by the engine's numbers.
     type Files;
 
     /// The functions and file maps of the engine.
     fn tables(files: &Self::Files) -> &Tables;
 
-    /// Takes a read that `engine` has emitted.
+    /// Submits a read that `engine` has emitted.
     fn submit(&mut self, engine: &mut Engine, read: &DeviceRead, files: &Self::Files);
 
-    /// One call into the kernel: all that was submitted leaves, and it waits for a completion.
+    /// One call into the kernel: sends all submitted reads, and waits for a completion.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
-    /// Takes a completion: its chain, and whether the data is there.
+    /// Takes a completion: its chain, and whether the read succeeded.
     fn completed(&mut self) -> Option<(ChainId, bool)>;
 }
 
@@ -38,9 +38,9 @@ pub(super) struct Chains<R> {
     /// Declared, and so dropped, before the engine, whose arenas the kernel writes to.
     pub(super) reads: R,
     engine: Engine,
-    /// Reads that the engine asked for and `reads` does not have yet.
+    /// Reads that the engine has emitted and that were not submitted yet.
     emitted: Vec<DeviceRead>,
-    /// What the caller knows of each chain, by the engine's index.
+    /// Number and call of each chain, by the engine's index.
     begun: Vec<Option<Begun>>,
 }
 
@@ -58,7 +58,7 @@ impl<R: Reads> Chains<R> {
         self.running() >= CHAINS
     }
 
-    /// Begins a chain. Its first reads leave with the next [`turn`](Self::turn).
+    /// Begins a chain. The next [`turn`](Self::turn) sends its first reads.
     pub(super) fn start(
         &mut self,
         begun: Begun,
@@ -71,7 +71,7 @@ impl<R: Reads> Chains<R> {
         Ok(())
     }
 
-    /// Goes on with a chain that was begun elsewhere.
+    /// Continues a chain that was begun in the kernel.
     pub(super) fn resume(
         &mut self,
         begun: Begun,
@@ -98,11 +98,11 @@ impl<R: Reads> Chains<R> {
         }
     }
 
-    /// One call into the kernel; then all reads that have completed are taken, and their chains go
-    /// on. `on_end` gets the outcome and scratch of those that have ended.
+    /// Makes one call into the kernel, then takes all completed reads and continues their chains.
+    /// `on_end` gets the outcome and scratch of each chain that has ended.
     ///
     /// # Errors
-    /// The kernel's refusal. The chains in flight never end then.
+    /// The kernel's. The chains in flight then never end.
     pub(super) fn turn(
         &mut self,
         timeout: Duration,

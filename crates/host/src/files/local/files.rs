@@ -1,5 +1,5 @@
-//! What the engine of the local executor knows: files, each in a stretch of a make-believe
-//! namespace, and functions.
+//! Files and functions of the local executor's engine. Each file is a range of an imaginary
+//! namespace.
 
 use super::tables::Functions;
 use crate::files::direct::BLOCK_MAX_BYTES;
@@ -13,23 +13,23 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
-/// The make-believe namespace.
+/// Id of the imaginary namespace.
 pub(super) const NAMESPACE: u32 = 1;
-/// Each file is a stretch of it as long as this power of two: 256 TiB. Longer ones go to the
+/// Each file has a range of two to the power of this many bytes: 256 TiB. Longer files go to the
 /// fall-back.
 const FILE_SHIFT: u32 = 48;
-/// Stretches that there is room for. Further files go to the fall-back.
+/// Number of ranges in the namespace. Further files go to the fall-back.
 const FILES_MAX: usize = (1 << (u64::BITS - FILE_SHIFT)) - 1;
-/// The one version of the maps: there is nothing to compare, for the file system translates.
+/// The version of all maps. Versions are not needed, because the file system translates offsets.
 const VERSION: u64 = 1;
 
-/// Fills or empties a slot of the ring's file table; whether the file is registered now.
+/// Sets or clears a slot of the ring's file table. Returns whether a file is registered in it now.
 pub(super) type Register<'a> = dyn FnMut(usize, Option<RawFd>) -> bool + 'a;
 
-/// A file that was read.
+/// A file that chains have read.
 #[derive(Debug)]
 struct Slot {
-    /// The slot is free when this is gone.
+    /// The slot is free once the file is dropped.
     file: Weak<MappedFile>,
     fd: RawFd,
     block_bytes: u32,
@@ -37,12 +37,12 @@ struct Slot {
     is_registered: bool,
 }
 
-/// Files and functions by the numbers that the engine knows them by.
+/// Files and functions by the engine's numbers.
 #[derive(Debug)]
 pub(super) struct Files {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Slots by the address of the file. No other file gets it while the slot has a [`Weak`].
+    /// Slots by the address of the file. The address is not reused while the slot has a [`Weak`].
     by_file: HashMap<usize, usize>,
     tables: Tables,
     functions: Functions,
@@ -65,8 +65,8 @@ impl Files {
         &self.tables
     }
 
-    /// Puts the engine's names of `files` into `names`, and returns the block that direct reads of
-    /// all of them need, in bytes. None if one cannot be read directly.
+    /// Puts the engine's ids of `files` into `names`. Returns the block size in bytes for direct
+    /// reads of all of them; None if one cannot be read directly.
     pub(super) fn find(
         &mut self,
         files: &[PushdownFile],
@@ -110,7 +110,7 @@ impl Files {
         Some(index)
     }
 
-    /// Frees the slots of files that were closed since; the ring held them open.
+    /// Frees the slots of files that were closed, which the ring still holds open.
     fn let_go(&mut self, register: &mut Register<'_>) {
         if !self.closed.is_due(self.by_file.len()) {
             return;
@@ -129,7 +129,7 @@ impl Files {
         });
     }
 
-    /// Sees how long these files are now.
+    /// Updates the lengths of these files.
     pub(super) fn measure(&mut self, files: &[PushdownFile]) {
         for file in files {
             let Some(index) = self.by_file.get(&address(file)).copied() else { continue };
@@ -140,7 +140,7 @@ impl Files {
             if slot.length_bytes == length_bytes {
                 continue;
             }
-            // One that has become too long keeps its map: what lies behind goes to the fall-back.
+            // A file that has become too long keeps its map: reads beyond that go to the fall-back.
             if let Some(map) = map(index, length_bytes) {
                 slot.length_bytes = length_bytes;
                 self.tables = self.tables.with_map(id(index), map);
@@ -153,8 +153,8 @@ impl Files {
         self.functions.number(&mut self.tables, function)
     }
 
-    /// Where a read of `length_bytes` at `device_offset` of the make-believe namespace goes: the
-    /// file, the offset in it, and how many bytes there are before its end.
+    /// Translates a read of `length_bytes` at `device_offset` of the imaginary namespace: to the
+    /// file, the offset in it, and the number of bytes before its end.
     pub(super) fn place(&self, device_offset: u64, length_bytes: u32) -> (RingFile, u64, u32) {
         let index = (device_offset >> FILE_SHIFT) as usize;
         let slot = &self.slots[index];
@@ -172,17 +172,17 @@ fn address(file: &PushdownFile) -> usize {
     Arc::as_ptr(file.mapped()) as usize
 }
 
-/// The engine's number of the file in this slot; 0 would be the whole namespace.
+/// The engine's file id for this slot; id 0 would be the whole namespace.
 const fn id(slot: usize) -> u32 {
     slot as u32 + 1
 }
 
-/// A file as a whole, in the stretch that is its own. None if there is no room for it.
+/// The map of a whole file, in its own range. None if there is no room for it.
 fn map(slot: usize, length_bytes: u64) -> Option<FileMap> {
     if slot >= FILES_MAX || length_bytes > 1 << FILE_SHIFT {
         return None;
     }
-    // The last block is read whole.
+    // Reads cover the last block whole.
     let length = length_bytes.next_multiple_of(u64::from(BLOCK_MAX_BYTES));
     let extent = Extent { file_offset: 0, device_offset: (slot as u64) << FILE_SHIFT, length };
     let extents = if length == 0 { vec![] } else { vec![extent] };

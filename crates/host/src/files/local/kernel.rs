@@ -1,5 +1,5 @@
-//! Chains in the interrupt of the drive, by the module `bpfof_xrp` (docs/kernel.md). It saves a chain that
-//! is alone most of what a hop costs; many at once cost less by a ring.
+//! Runs chains in the interrupt of the drive, by the module `bpfof_xrp` (docs/kernel.md). This saves most of the cost
+//! of a hop for a chain that is alone; many chains at once cost less in a ring.
 
 use super::namespace::Namespace;
 use crate::files::nvme::NvmeNamespace;
@@ -20,29 +20,29 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// How a chain ended in the kernel.
 pub(super) enum End<'a> {
-    /// The answer and its hops.
+    /// The answer, and the number of hops.
     Answer(&'a [u8], u32),
-    /// The engine goes on with it.
+    /// The engine must continue the chain.
     Continue(Suspended),
-    /// The engine runs it from its start.
+    /// The engine must run the chain from its start.
     Restart,
 }
 
-/// What the kernel knows of a function.
+/// A function that was offered to the kernel.
 #[derive(Debug)]
 struct Known {
     function: Weak<Function>,
     load: Load,
 }
 
-/// What the load of a function has come to.
+/// Result of loading a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     /// Its number.
     Done(u32),
-    /// The kernel does not take it.
+    /// The kernel refused it.
     Refused,
-    /// Nothing. From then on it is loaded again.
+    /// It failed for a reason that may pass: load it again at this time at the earliest.
     NotBefore(Instant),
 }
 
@@ -59,31 +59,31 @@ impl Load {
         if let Load::Done(number) = self { Some(number) } else { None }
     }
 
-    /// Whether it is to be loaded again.
+    /// Whether to load it again.
     fn is_due(self) -> bool {
         matches!(self, Load::NotBefore(at) if at <= Instant::now())
     }
 }
 
-/// A domain of the module, with what was told to it.
+/// A domain of the module, and the functions and files that were given to it.
 #[derive(Debug)]
 pub(super) struct Kernel {
     domain: XrpDomain,
     functions: BTreeMap<u32, Known>,
-    /// Files that have a map there: by id, number and version.
+    /// Files with a map in the kernel: number and version by file id.
     files: BTreeMap<u32, (u32, u64)>,
-    /// Numbers of files that are free.
+    /// Free file numbers.
     free: Vec<u32>,
     chain_files: Vec<XrpFile>,
     /// Why files were refused, which the log has been told.
     told: BTreeSet<String>,
 }
 
-/// Rewrites a function for the kernel and loads it into a domain; its number there.
+/// Rewrites a function for the kernel and loads it into a domain. Returns its number there.
 ///
 /// # Errors
-/// It cannot be rewritten, or the kernel's verifier refuses it ([`InvalidData`](io::ErrorKind::InvalidData));
-/// or the kernel or the domain has no room for it now.
+/// The function cannot be rewritten, or the kernel's verifier refuses it
+/// ([`InvalidData`](io::ErrorKind::InvalidData)); or the kernel or the domain has no room for it now.
 pub fn load_into_kernel(domain: &mut XrpDomain, program: &Program) -> io::Result<u32> {
     let translated = KernelProgram::translate(program)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -98,7 +98,7 @@ pub fn load_into_kernel(domain: &mut XrpDomain, program: &Program) -> io::Result
     })
 }
 
-/// A domain over the block device of a namespace, by the module `bpfof_xrp`.
+/// A domain of the module `bpfof_xrp` over the block device of a namespace.
 ///
 /// # Errors
 /// The module is not loaded or refuses the drive; the process may not load eBPF.
@@ -107,7 +107,7 @@ pub fn kernel_domain(drive: &Path) -> io::Result<XrpDomain> {
 }
 
 impl Kernel {
-    /// None if the module is not loaded, or does not let this process.
+    /// None if the module is not loaded, or refuses this process.
     pub(super) fn new(of: &NvmeNamespace, drive: &Path) -> Option<Kernel> {
         if !XrpDomain::is_possible() {
             return None;
@@ -124,15 +124,15 @@ impl Kernel {
             Err(error) => {
                 let nsid = of.info.nsid;
                 log::warn!(
-                    "chains over namespace {nsid} do not run in the kernel, though its module is \
-                     loaded: {error} (bpfof xrp status)"
+                    "chains over namespace {nsid} do not run in the kernel although the module is \
+                     loaded: {error} (see bpfof xrp status)"
                 );
                 None
             }
         }
     }
 
-    /// Prepares all that a chain needs; whether the kernel can run it.
+    /// Loads the function and files of a chain into the kernel. Whether the kernel can run the chain.
     pub(super) fn prepare(
         &mut self,
         function: &Arc<Function>,
@@ -150,7 +150,7 @@ impl Kernel {
                 Ok(number) => self.chain_files.push(XrpFile::new(number, version)),
                 Err(error) => {
                     if is_news(&mut self.told, &error) {
-                        log::warn!("the kernel does not take the map of a file: {error}");
+                        log::warn!("the kernel refuses the map of a file: {error}");
                     }
                     return false;
                 }
@@ -159,14 +159,14 @@ impl Kernel {
         true
     }
 
-    /// The number of a function in the kernel.
+    /// The number of a function in the kernel, which loads it if necessary.
     fn function(&mut self, function: &Arc<Function>) -> Option<u32> {
         let before = self.functions.get(&function.id).map(|known| known.load);
         if let Some(load) = before.filter(|load| !load.is_due()) {
             return load.number();
         }
         let Self { domain, functions, .. } = self;
-        // Those that nobody can call any more.
+        // Remove functions that no handle refers to any more.
         functions.retain(|_, known| {
             let is_used = known.function.strong_count() > 0;
             if let Some(number) = known.load.number().filter(|_| !is_used) {
@@ -179,13 +179,13 @@ impl Kernel {
         if let Err(error) = &outcome {
             let is_again = before.is_some() && load != Load::Refused;
             let level = if is_again { log::Level::Debug } else { log::Level::Warn };
-            log::log!(level, "{} does not run in the kernel: {error}", function.name);
+            log::log!(level, "function {} does not run in the kernel: {error}", function.name);
         }
         self.functions.insert(function.id, Known { function: Arc::downgrade(function), load });
         load.number()
     }
 
-    /// The number of a file in the kernel, with this version of its map.
+    /// The number of a file in the kernel; sends this version of its map if necessary.
     fn file(&mut self, id: u32, version: u64, map: &FileMap) -> io::Result<u32> {
         let known = self.files.get(&id).copied();
         if let Some((number, _)) = known.filter(|(_, known)| *known == version) {
@@ -208,13 +208,13 @@ impl Kernel {
         set.map(|()| number)
     }
 
-    /// Takes back the maps of files that the namespace has forgotten.
+    /// Removes the maps of files that the namespace has removed.
     pub(super) fn let_go(&mut self, files: &Namespace, nsid: u32) {
         let Self { domain, free, .. } = self;
         self.files.retain(|id, (number, _)| {
             let is_known = files.tables().map(nsid, *id).is_some();
             if !is_known {
-                // Taking a map away is refused of no file.
+                // The module never refuses to remove a map.
                 drop(domain.set_file(*number, 0, 0, &[]));
                 free.push(*number);
             }
@@ -249,7 +249,7 @@ impl Kernel {
             }
             Ok(XrpEnd::Restart) => End::Restart,
             Err(error) => {
-                log::debug!("the kernel does not run a chain: {error}");
+                log::debug!("the kernel cannot run a chain: {error}");
                 End::Restart
             }
         }

@@ -2,15 +2,14 @@
 //!
 //! The chain engine runs in this process, as it does at a target, and its reads go through an
 //! io_uring with direct I/O, straight into the arenas of the chains. The file system translates
-//! offsets and keeps direct reads coherent with what was written, so there are no file maps and
-//! nothing to compare. What it cannot tell for certain ([`Failure::Unable`]) the fall-back does.
+//! offsets and keeps direct reads coherent with writes, so there are no file maps and no versions
+//! to compare. The fall-back runs chains whose result is not certain here ([`Failure::Unable`]).
 //!
-//! [`Passthrough`] is the same for an NVMe namespace by its character device, where there is no file
-//! system to translate: with file maps, which are compared as for a target.
+//! [`Passthrough`] does the same for an NVMe namespace through its character device. There no file system translates
+//! offsets, so it uses file maps with versions, as a target does.
 //!
-//! `kernel` has the module run a chain that is alone, where it is loaded; what it cannot do the engine does.
-//! `chains` runs the engine. `files`, `namespace` and `tables` are which files and functions it
-//! knows, `reads` the rings.
+//! `kernel` runs a chain that is alone in the kernel module, if that is loaded; the engine does what the module cannot.
+//! `chains` runs the engine. `files`, `namespace` and `tables` hold its files and functions, `reads` the rings.
 
 mod chains;
 mod files;
@@ -32,9 +31,10 @@ pub(crate) use passthrough::Passthrough;
 use reads::FileReads;
 use std::time::Duration;
 
-/// Why a chain cannot run here, for a policy without plain reads.
-const NOT_DIRECT: &str = "a file cannot be read directly here, and the policy allows no plain reads: \
-                          its file system has no direct I/O, or the process may not open it again";
+/// Why a chain cannot run in this executor, if the policy forbids plain reads.
+const NOT_DIRECT: &str = "a file cannot be read directly here, and the policy allows no plain \
+                          reads: its file system has no direct I/O, or the process may not reopen \
+                          it";
 
 /// Runs chains over files of this machine.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Local {
     chains: Chains<FileReads>,
     files: Files,
     versions: Vec<FileVersion>,
-    /// Chains of this turn that the fall-back must run.
+    /// Chains of the current turn that the fall-back must run.
     unable: Vec<(usize, KeptChain, ReadError)>,
 }
 
@@ -119,7 +119,7 @@ impl ChainExecutor for Local {
             on_end(number, end);
         });
         for (number, call, seen) in unable.drain(..) {
-            // It may have been wrong about the length of a file.
+            // The length of a file may have been out of date.
             files.measure(call.files());
             drop(call);
             on_end(number, Err(Failure::Unable(seen)));
@@ -128,8 +128,8 @@ impl ChainExecutor for Local {
     }
 }
 
-/// Whether the fall-back would say the same. It reads neither whole blocks nor files of the length
-/// that they had when they were looked at.
+/// Whether the fall-back would end with the same error. Unlike this executor it does not round
+/// reads out to whole blocks, and it uses the current lengths of files.
 fn is_final(error: &ChainError) -> bool {
     match error {
         ChainError::HopBudget

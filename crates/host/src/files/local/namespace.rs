@@ -1,5 +1,4 @@
-//! What the engine of the passthrough executor knows: functions, and the maps of files on one
-//! namespace.
+//! Functions of the passthrough executor's engine, and maps of files on one namespace.
 
 use super::tables::Functions;
 use crate::files::file::{Pin, PushdownFile};
@@ -35,7 +34,7 @@ impl Namespace {
         &self.tables
     }
 
-    /// Forgets the maps of files that were closed since. Whether there may have been any.
+    /// Removes the maps of files that were closed. Whether there may have been any.
     pub(super) fn let_go(&mut self) -> bool {
         if !self.closed.is_due(self.mapped.len()) {
             return false;
@@ -51,8 +50,8 @@ impl Namespace {
         true
     }
 
-    /// Takes the map that `pin` holds, in place of an older one: chains that began with that become
-    /// stale with their next hop.
+    /// Sets the map that `pin` holds, in place of an older one. Chains that began with the older
+    /// map become stale at their next hop.
     pub(super) fn set_map(
         &mut self,
         file: &PushdownFile,

@@ -1,5 +1,5 @@
-//! Chains over an NVMe namespace of this machine by its character device: as at a target, with file
-//! maps and their versions, but without a network.
+//! Chains over an NVMe namespace of this machine through its character device: as at a target, with
+//! file maps and their versions, but without a network.
 
 use super::chains::{Begun, Chains};
 use super::kernel::{self, Kernel};
@@ -15,17 +15,17 @@ use bpfof_device::RingError;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs chains over one namespace.
+/// Runs chains over an NVMe namespace of this machine.
 #[derive(Debug)]
 pub(crate) struct Passthrough {
     chains: Chains<NamespaceReads>,
     files: Namespace,
     versions: Vec<FileVersion>,
-    /// Where the module is loaded: runs a chain that is alone.
+    /// Runs a chain that is alone, if the kernel module is loaded.
     kernel: Option<Kernel>,
-    /// A chain that has started and is alone, with its files as the kernel has them.
+    /// A chain that has started alone, and whose files are prepared in the kernel.
     alone: Option<Begun>,
-    /// Chains that have failed as the engine took them over, and the hops that they had done.
+    /// Chains that failed when the engine took them over, and the number of their hops so far.
     failed: Vec<(usize, ChainError, u32)>,
     shared: Arc<Shared>,
 }
@@ -48,7 +48,7 @@ impl Passthrough {
         }))
     }
 
-    /// Brings maps and versions of the files of a chain into the tables.
+    /// Puts the maps of a chain's files into the tables, and their versions into `versions`.
     fn set_maps(&mut self, begun: &Begun, pins: &[Pin]) -> Result<(), ChainError> {
         let Self { files, versions, shared, kernel, .. } = self;
         let of = namespace(shared).ok_or(ChainError::UnknownFile(0))?;
@@ -92,7 +92,8 @@ impl Passthrough {
         chains.start(begun.clone(), &start(begun, number, versions, of), files)
     }
 
-    /// A chain that was to run alone has company: all go to the engine.
+    /// Moves the chain that was alone to the engine, because another chain has come or the timeout is too short for the
+    /// kernel.
     fn join(&mut self) {
         let Some(begun) = self.alone.take() else { return };
         let Self { chains, files, versions, shared, failed, .. } = self;
@@ -102,7 +103,7 @@ impl Passthrough {
         failed.extend(started.err().map(|error| (begun.0, error, 0)));
     }
 
-    /// Has the kernel run the chain that is alone. What it cannot do is left to the engine.
+    /// Runs the chain that is alone in the kernel. The engine continues it if the kernel cannot.
     fn run_alone(&mut self, on_end: &mut dyn FnMut(usize, End<'_>)) {
         let Self { chains, files, versions, kernel, alone, shared, failed } = self;
         let (Some(begun), Some(kernel)) = (alone.take(), kernel) else { return };
@@ -125,7 +126,7 @@ impl Passthrough {
     }
 }
 
-/// What a chain starts with.
+/// The engine's parameters of a chain.
 fn start<'a>(
     begun: &'a Begun,
     function: u32,
@@ -183,7 +184,7 @@ impl ChainExecutor for Passthrough {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
-        // The kernel waits for the drive as long as the driver does. Who has less time goes by the ring.
+        // The kernel waits for the drive as long as the driver does. With a shorter timeout, use the ring.
         match timeout >= PATIENT {
             true => self.run_alone(on_end),
             false => self.join(),

@@ -1,4 +1,4 @@
-//! The rings of the local executors, which read into arenas.
+//! The rings of the local executors, which read straight into arenas.
 #![allow(unsafe_code)]
 
 use super::chains::{CHAINS, Reads};
@@ -12,22 +12,22 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reads that one call into the kernel takes. More wait for the next.
+/// Most reads that one call into the kernel submits. Further reads wait for the next call.
 const RING_ENTRIES: u32 = 512;
-/// Files that are registered. Further ones are read by their descriptors.
+/// Most files that are registered. Further files are read by their descriptors.
 const REGISTERED_FILES: u32 = 1024;
 
 /// Which arenas are registered with a ring.
 #[derive(Debug, Default)]
 struct Arenas {
-    /// By chain index; as long as the chains that have read.
+    /// By chain index; grows with the highest index that has read.
     registered: Vec<bool>,
 }
 
 impl Arenas {
-    /// The slot of the chain's data area in the ring's buffer table. It is registered by
-    /// `set_buffer` when it is first used; without the right to lock so much memory reads do
-    /// without.
+    /// The slot of the chain's data area in the ring's buffer table. `set_buffer` registers it at
+    /// its first use. None if that failed, for example because the process may not lock so much
+    /// memory.
     fn slot(
         &mut self,
         engine: &mut Engine,
@@ -46,7 +46,7 @@ impl Arenas {
     }
 }
 
-/// Direct reads of files, in flight. The arenas must outlive it.
+/// Direct reads of files in flight. The arenas must outlive it.
 #[derive(Debug)]
 pub(super) struct FileReads {
     ring: Ring,
@@ -62,7 +62,7 @@ impl FileReads {
         Ok(Self { ring, has_tables, arenas: Arenas::default() })
     }
 
-    /// Fills or empties a slot of the file table; whether the file is registered now.
+    /// Sets or clears a slot of the file table. Returns whether a file is registered in it now.
     pub(super) fn register(&mut self, slot: usize, fd: Option<RawFd>) -> bool {
         let slot = u32::try_from(slot).ok().filter(|slot| *slot < REGISTERED_FILES);
         self.has_tables && slot.is_some_and(|slot| self.ring.set_file(slot, fd).is_ok())
@@ -79,8 +79,8 @@ impl Reads for FileReads {
     fn submit(&mut self, engine: &mut Engine, read: &DeviceRead, files: &Files) {
         let (file, offset, expected) = files.place(read.device_offset, read.length);
         if expected < read.length {
-            // The file ends in this block, and the kernel writes nothing behind it. No read of the
-            // hop has left yet, so that the arena is nobody else's.
+            // The file ends within this read, and the kernel writes nothing beyond the end. No read
+            // of the hop has been submitted yet, so the kernel does not write to the arena now.
             let tail = expected as usize..;
             engine.data_mut(read)[tail].fill(0);
         }
@@ -103,7 +103,7 @@ impl Reads for FileReads {
         self.ring.submit(timeout)
     }
 
-    /// Whether all bytes were read that the file was believed to have there.
+    /// Whether the read returned as many bytes as the file's known length promised.
     fn completed(&mut self) -> Option<(ChainId, bool)> {
         let completion = self.ring.completion()?;
         let chain = ChainId::from_index((completion.token >> 32) as usize);
@@ -112,13 +112,13 @@ impl Reads for FileReads {
     }
 }
 
-/// Reads of a namespace by its character device, in flight. The arenas must outlive it.
+/// Reads of a namespace through its character device in flight. The arenas must outlive it.
 #[derive(Debug)]
 pub(super) struct NamespaceReads {
     ring: NvmeRing,
     device: Arc<NvmeDevice>,
     file: RingFile,
-    /// log2 of a logical block in bytes.
+    /// log2 of the logical block size in bytes.
     block_shift: u32,
     arenas: Arenas,
 }
@@ -170,7 +170,10 @@ impl Reads for NamespaceReads {
     fn completed(&mut self) -> Option<(ChainId, bool)> {
         let completion = self.ring.completion()?;
         if completion.result != 0 {
-            log::debug!("a read by the namespace's character device: {}", completion.result);
+            log::debug!(
+                "a read through the namespace's character device failed: {}",
+                completion.result
+            );
         }
         Some((ChainId::from_index(completion.token as usize), completion.result == 0))
     }

@@ -1,18 +1,18 @@
-//! The functions of the engine's tables on this machine.
+//! The functions in the tables of this machine's engine.
 
 use crate::files::function::StorageFunction;
 use bpfof_chain::{Function, Tables};
 use std::sync::Arc;
 
-/// Keeps functions in tables for as long as somebody can call them.
+/// Keeps functions in tables for as long as a handle refers to them.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
-    /// Functions that had been dropped when the tables were last looked through.
+    /// Number of dropped functions when the tables were last scanned.
     dropped: u64,
 }
 
 impl Functions {
-    /// The engine's number of a function, which `tables` have then.
+    /// The engine's number of a function; adds it to `tables` if necessary.
     pub(super) fn number(&mut self, tables: &mut Tables, function: &StorageFunction) -> u32 {
         let dropped = StorageFunction::dropped();
         if dropped != self.dropped {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_was_dropped_goes_with_the_next_chain() {
+    fn a_dropped_function_is_removed_with_the_next_chain() {
         let (mut tables, mut functions) = (Tables::new(Vec::new()), Functions::default());
         let (one, other) = (function(), function());
         for known in [&one, &other, &one] {
@@ -59,7 +59,7 @@ mod tests {
         let clone = one.clone();
         drop(one);
         functions.number(&mut tables, &other);
-        assert!(left.upgrade().is_some(), "somebody can call it");
+        assert!(left.upgrade().is_some(), "a handle can still call it");
         drop(clone);
         functions.number(&mut tables, &other);
         assert!(left.upgrade().is_none());

@@ -1,5 +1,5 @@
-//! The host's end of one queue over NVMe/TCP, without a socket: requests and received bytes in, bytes
-//! to send and completions out.
+//! The host's end of one queue over NVMe/TCP, without a socket: takes requests and received bytes, produces bytes to
+//! send and completions.
 
 use crate::requests::{DataOut, OnCompletion, Plan, Requests, Returns, Slot};
 use crate::{Done, InitiatorConfig, LostReason, Request, SubmitError, Violation};
@@ -10,15 +10,14 @@ use bpfof_nvme::tcp::{
 };
 use bpfof_nvme::{Cqe, Sgl, Sqe};
 
-/// Size of the send buffer in bytes up to which it is kept, and from which on what was sent of it
-/// is dropped: a batch of small requests never gets there, one of large writes does.
+/// Send buffers up to this size in bytes are kept; larger ones drop their sent part. A batch of small requests stays
+/// below it, a batch of large writes does not.
 const OUTGOING_KEEP_BYTES: usize = 1 << 20;
 
 /// The host's end of one queue pair and its connection.
 ///
-/// The owner sends [`outgoing`](Self::outgoing) and reports it by [`sent`](Self::sent), passes
-/// what it receives to [`receive`](Self::receive), and after a failure takes the requests that are
-/// lost by [`lost`](Self::lost).
+/// The owner sends [`outgoing`](Self::outgoing) and reports it by [`sent`](Self::sent), passes what it receives to
+/// [`receive`](Self::receive), and after a failure gets the lost requests from [`lost`](Self::lost).
 #[derive(Debug)]
 pub struct Initiator {
     requests: Requests,
@@ -29,21 +28,21 @@ pub struct Initiator {
     maxh2cdata_bytes: u32,
     outgoing: Vec<u8>,
     outgoing_sent: usize,
-    /// Bytes of the connection before `outgoing`.
+    /// Number of bytes of the connection before the start of `outgoing`.
     outgoing_from: u64,
-    /// Whether the doorbell was rung, or `outgoing` has what the target waits for.
+    /// Whether the doorbell was rung, or `outgoing` has data that the target waits for.
     urgent: bool,
 }
 
-/// Why a queue ends: what the target is told of, and what not.
+/// Why a queue ends: a protocol error, which is reported to the target, or another reason, which is not.
 enum End {
     Protocol(PduError),
     Other(LostReason),
 }
 
-/// The shortest piece of data that a target asks for, but for the last, in bytes.
+/// The shortest piece of data that a target may ask for, except for the last piece, in bytes.
 const R2T_MIN_BYTES: usize = 512;
-const NOT_IN_FLIGHT: PduError = PduError::sequence("a command identifier that is not in flight");
+const NOT_IN_FLIGHT: PduError = PduError::sequence("the command identifier is not in flight");
 const NOT_SENT: PduError = PduError::sequence("an answer to a command that was not sent");
 
 impl From<PduError> for LostReason {
@@ -54,7 +53,7 @@ impl From<PduError> for LostReason {
 }
 
 impl Initiator {
-    /// A queue that opens: ICReq is ready to be sent.
+    /// A queue that is being opened: ICReq is ready to be sent.
     #[must_use]
     pub fn new(config: InitiatorConfig) -> Self {
         let mut outgoing = Vec::new();
@@ -73,7 +72,7 @@ impl Initiator {
         }
     }
 
-    /// A queue that was opened already, and this is what the target said to it.
+    /// A queue that is already open; `opened` is the target's ICResp.
     pub(crate) fn adopted(config: InitiatorConfig, opened: &IcResp) -> Result<Self, LostReason> {
         let mut initiator = Self::new(config);
         initiator.sent(initiator.outgoing.len(), 0);
@@ -83,13 +82,13 @@ impl Initiator {
         Ok(initiator)
     }
 
-    /// What the target has said when the queue was opened.
+    /// The negotiated parameters, as the target's ICResp.
     pub(crate) fn opened_by(&self) -> IcResp {
         let Self { digests, cpda, maxh2cdata_bytes, .. } = *self;
         IcResp { digests, cpda, maxh2cdata_bytes, ..IcResp::default() }
     }
 
-    /// Its requests.
+    /// The queue's requests.
     pub(crate) const fn requests(&self) -> &Requests {
         &self.requests
     }
@@ -100,7 +99,7 @@ impl Initiator {
         self.requests.is_ready()
     }
 
-    /// Why the queue is over, if it is.
+    /// Why the queue failed, if it did.
     #[must_use]
     pub const fn failure(&self) -> Option<LostReason> {
         self.requests.failure()
@@ -112,7 +111,7 @@ impl Initiator {
         self.requests.in_flight()
     }
 
-    /// Requests whose commands are all in [`outgoing`](Self::outgoing).
+    /// Requests queued since the last send: their commands are wholly in [`outgoing`](Self::outgoing).
     #[must_use]
     pub const fn unsent(&self) -> usize {
         self.requests.unsent()
@@ -136,20 +135,19 @@ impl Initiator {
         self.outgoing.get(self.outgoing_sent..).unwrap_or(&[])
     }
 
-    /// Rings the doorbell: all that is in `outgoing` is to be sent.
+    /// Rings the doorbell: `outgoing` is to be sent.
     pub const fn ring(&mut self) {
         self.urgent = true;
     }
 
-    /// Whether `outgoing` is to be sent now: the doorbell was rung for it, its start has been sent
-    /// already, or the target waits for it.
+    /// Whether `outgoing` must be sent now: the doorbell was rung, a part of it has been sent already, or the target
+    /// waits for it.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         !self.outgoing().is_empty() && (self.urgent || self.outgoing_sent != 0)
     }
 
-    /// Reports that the first `bytes` of `outgoing` were sent at `now_us`, from where the command
-    /// timeouts count.
+    /// Reports that the first `bytes` of `outgoing` were sent at `now_us`, where the command timeouts start.
     pub fn sent(&mut self, bytes: usize, now_us: u64) {
         self.requests.sent(now_us);
         self.outgoing_sent += bytes;
@@ -163,12 +161,12 @@ impl Initiator {
             self.outgoing_from += self.outgoing_sent as u64;
             self.outgoing.drain(..self.outgoing_sent);
             self.outgoing_sent = 0;
-            // What remains is still the rest of something begun.
+            // The rest belongs to a send that has begun.
             self.urgent = true;
         }
     }
 
-    /// Queues a request behind those queued before. Its completion will carry `tag`.
+    /// Queues a request after those queued before. Its completion will carry `tag`.
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing is queued then.
@@ -180,8 +178,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Takes a slot for a request, puts its capsule behind those queued before, and returns its command
-    /// identifier.
+    /// Takes a slot for a request, appends its capsule to `outgoing`, and returns its command identifier.
     #[inline]
     fn queue(&mut self, tag: u64, request: &Request<'_>) -> Result<u16, SubmitError> {
         let Plan { mut sqe, data_out, returns, expected_bytes } = self.requests.plan(request)?;
@@ -214,7 +211,7 @@ impl Initiator {
             }
             DataOut::Bytes(data) => data,
         };
-        // In the capsule where it fits, else by R2T.
+        // Data goes in the capsule if it fits, otherwise after R2T.
         let mut in_capsule = self.requests.config().in_capsule_bytes as usize;
         if sqe.opcode == FABRICS {
             in_capsule = in_capsule.max(ADMIN_IN_CAPSULE_BYTES);
@@ -234,7 +231,7 @@ impl Initiator {
         Ok(sqe.cid)
     }
 
-    /// Queues a command whose data in the capsule, of so many bytes, `encode` appends.
+    /// Queues a command with `bytes` bytes of in-capsule data, which `encode` appends.
     #[inline]
     fn encode_capsule(&mut self, sqe: &Sqe, bytes: u32, encode: impl FnOnce(&mut Vec<u8>)) {
         let (out, digests) = (&mut self.outgoing, self.digests);
@@ -247,12 +244,12 @@ impl Initiator {
         }
     }
 
-    /// Takes what was received, calls `on_completion` for each request that ends, and returns how
-    /// many bytes it used. The caller keeps the others and offers them again with more behind.
+    /// Takes received bytes, calls `on_completion` for each request that ends, and returns how many bytes it used. The
+    /// caller keeps the unused bytes and passes them again, followed by more.
     ///
     /// # Errors
-    /// The queue is over: the target broke the protocol, declined the digests, or ended the
-    /// connection. `outgoing` is then the report to the target, if one is due.
+    /// The queue is over: the target broke the protocol, declined the digests, or ended the connection. `outgoing` then
+    /// holds the report to the target, if one is due.
     #[inline]
     pub fn receive(
         &mut self,
@@ -325,7 +322,7 @@ impl Initiator {
     fn opened(&mut self, response: IcResp) -> Result<(), End> {
         let (asked, got) = (self.config().digests, response.digests);
         if (got.header && !asked.header) || (got.data && !asked.data) {
-            let error = PduError::invalid_field(11, "digests that were not asked for");
+            let error = PduError::invalid_field(11, "digests that were not requested");
             return Err(End::Protocol(error));
         }
         if got != asked {
@@ -344,8 +341,7 @@ impl Initiator {
         self.outgoing_from + self.outgoing_sent as u64
     }
 
-    /// A piece of the data of a command. `ends`: the PDU ends here, and whether its digest is
-    /// right.
+    /// Handles a piece of a command's data. `ends` is `Some` if the PDU ends here, with whether its digest is right.
     #[inline]
     fn data(
         &mut self,
@@ -360,7 +356,7 @@ impl Initiator {
         if offset_bytes == pdu.data_offset_bytes {
             let room = slot.expected_bytes - slot.received_bytes;
             if slot.data_ended || pdu.data_length_bytes > room {
-                let reason = "more data than was asked for";
+                let reason = "more data than was requested";
                 return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
             }
             if offset_bytes != slot.received_bytes {
@@ -389,7 +385,7 @@ impl Initiator {
         self.response(&cqe, on_completion)
     }
 
-    /// The end of a command.
+    /// Handles the completion of a command.
     #[inline]
     fn response(
         &mut self,
@@ -404,23 +400,24 @@ impl Initiator {
         }
     }
 
-    /// The target asks for data: queues it in PDUs that it can take.
+    /// Queues the data that the target asks for, in PDUs of the size that it accepts.
     fn r2t(&mut self, r2t: R2t) -> Result<(), PduError> {
         let sent = self.sent_bytes();
         let (_, slot) = find(&mut self.requests, r2t.cccid, sent)?;
         if r2t.offset_bytes != slot.data_out_sent_bytes {
-            let reason = "data asked for out of order";
+            let reason = "data requested out of order";
             return Err(PduError::new(Fes::DataTransferOutOfRange, 12, reason));
         }
         let start = r2t.offset_bytes as usize;
         let Some(wanted) = slot.data_out.get(start..start + r2t.length_bytes as usize) else {
-            let reason = "more data asked for than the command has";
+            let reason = "more data requested than the command has";
             return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
         };
-        // Each costs a header: a target that asks for single bytes would make the buffer many times the data.
+        // Each piece costs a header: a target that asks for single bytes would make the buffer many times larger than
+        // the data.
         let left = slot.data_out.len() - start;
         if wanted.len() < left.min(R2T_MIN_BYTES) {
-            let reason = "data asked for in pieces of less than 512 bytes";
+            let reason = "data requested in pieces of less than 512 bytes";
             return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
         }
         slot.data_out_sent_bytes += r2t.length_bytes;
@@ -445,7 +442,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Ends the queue for `reason`, unless it is over already.
+    /// Marks the queue as failed for `reason`, unless it has failed already.
     pub fn fail(&mut self, reason: LostReason) {
         if self.requests.fail(reason) {
             self.outgoing.clear();
@@ -459,15 +456,15 @@ impl Initiator {
         self.requests.expired(now_us, timeout_us)
     }
 
-    /// Reports each request still in flight after a failure, once.
+    /// After a failure, reports each request still in flight, once.
     pub fn lost(&mut self, on_completion: &mut OnCompletion<'_>) {
         self.requests.lost(on_completion);
     }
 }
 
-/// The slot of a command that the target may speak of, because it is among the bytes that were sent. As long
-/// as these stay the same, nothing that is queued behind them can be answered, so that a target that does not
-/// read cannot make `outgoing` grow: it holds one capsule and the data of one command for each slot at most.
+/// Finds the slot of a command that the target may refer to, because its capsule was sent. A target that does not read
+/// gets no further capsules, and so cannot answer later commands and make `outgoing` grow: it holds at most one capsule
+/// and the data of one command for each slot.
 #[inline]
 fn find(requests: &mut Requests, cid: u16, sent_bytes: u64) -> Result<(u16, &mut Slot), PduError> {
     let (index, slot) = requests.find(cid).ok_or(NOT_IN_FLIGHT)?;

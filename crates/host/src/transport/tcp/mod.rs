@@ -1,4 +1,4 @@
-//! NVMe/TCP: the [`Initiator`] makes and reads PDUs, a socket carries them.
+//! NVMe/TCP: the [`Initiator`] encodes and decodes PDUs, a socket carries them.
 
 mod initiator;
 mod records;
@@ -17,16 +17,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Receive buffer in bytes: what the kernel holds for a busy lane comes in one call.
+/// Receive buffer in bytes: one call receives all that the kernel holds for a busy lane.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// What another process needs, beside the socket, to go on with a connection on which nothing is under
-/// way.
+/// The state that another process needs besides the socket to take over an idle connection.
 #[derive(Debug)]
 pub(crate) struct Takeover {
-    /// What the target agreed to when it was opened.
+    /// The target's ICResp.
     pub(crate) opened: IcResp,
-    /// Keys of a TLS connection.
+    /// The keys of a TLS connection.
     pub(crate) keys: Option<Keys>,
 }
 
@@ -37,7 +36,7 @@ pub(crate) struct TcpPort {
     socket: Option<Socket>,
     initiator: Initiator,
     buffer: Box<[u8]>,
-    /// What of `buffer` was received and not used.
+    /// Bytes at the start of `buffer` that were received and not used yet.
     filled: usize,
 }
 
@@ -57,7 +56,7 @@ impl TcpPort {
         })
     }
 
-    /// Goes on with a connection that another process has made.
+    /// Takes over a connection that another process has made.
     ///
     /// # Errors
     /// [`Error::NoLane`].
@@ -67,7 +66,7 @@ impl TcpPort {
         takeover: Takeover,
     ) -> Result<TcpPort, Error> {
         let Takeover { opened, keys } = takeover;
-        let wrong = |_| Error::NoLane("the target cannot have answered so");
+        let wrong = |_| Error::NoLane("its ICResp is invalid");
         Ok(TcpPort {
             initiator: Initiator::adopted(config, &opened).map_err(wrong)?,
             socket: Some(Socket::adopt(socket, keys)?),
@@ -76,7 +75,7 @@ impl TcpPort {
         })
     }
 
-    /// Takes the connection out, with what another process needs to go on with it.
+    /// Takes the connection out, with the state that another process needs to take it over.
     ///
     /// # Errors
     /// See [`Queue::take_connection`](crate::queue::Queue::take_connection).
@@ -88,7 +87,7 @@ impl TcpPort {
             return Err(Error::LaneBusy(self.initiator.in_flight()));
         }
         if self.filled > 0 || !socket.is_at_rest()? {
-            return Err(Error::HandOver("the target has sent something that was not read"));
+            return Err(Error::HandOver("the target has sent data that was not read"));
         }
         let Some(socket) = self.socket.take() else { return Err(LostReason::HungUp.into()) };
         let opened = self.initiator.opened_by();
@@ -101,7 +100,7 @@ impl TcpPort {
         &self.initiator
     }
 
-    /// Where the connection leads.
+    /// The address of the peer.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.socket.as_ref().and_then(Socket::peer)
     }
@@ -110,7 +109,7 @@ impl TcpPort {
         self.socket.is_some()
     }
 
-    /// Whether something is to be sent now.
+    /// Whether there is data to send now.
     #[inline]
     pub(super) fn is_urgent(&self) -> bool {
         let has_unsent = |socket: &Socket| socket.has_unsent();
@@ -154,7 +153,7 @@ impl TcpPort {
             self.filled += received;
             let input = self.buffer.get(..self.filled).unwrap_or(&[]);
             let used = self.initiator.receive(input, on_completion)?;
-            // What remains is less than a header: moving it keeps the room behind it large.
+            // The rest is shorter than a header: moving it to the front keeps the free part of the buffer large.
             self.buffer.copy_within(used..self.filled, 0);
             self.filled -= used;
         }

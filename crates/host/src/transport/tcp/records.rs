@@ -1,7 +1,7 @@
 //! TLS records of a socket, sealed and opened in this process.
 //!
-//! Not by the kernel, even where it could: some servers send NewSessionTickets behind the handshake,
-//! which end a receive of the kernel's with an error, and are skipped here.
+//! The kernel is not used for this, even where it could be: some servers send NewSessionTickets after the handshake.
+//! With kernel TLS they make a receive fail; here they are skipped.
 
 use super::stream::{read, write};
 use crate::LostReason;
@@ -12,17 +12,17 @@ use std::net::TcpStream;
 use std::sync::Once;
 use std::time::Instant;
 
-/// Most bytes that one receive takes from the kernel.
+/// Most bytes per receive from the kernel.
 const RECEIVE_BYTES: usize = 128 << 10;
 
-/// Both directions.
+/// The TLS records of both directions.
 pub(crate) struct Records {
     sealer: Sealer,
     opener: Opener,
-    /// Sealed, and what of it the kernel has taken.
+    /// Sealed bytes, and how many of them the kernel has accepted.
     sealed: Vec<u8>,
     sent: usize,
-    /// Received: a part of a record at its front, `received` bytes long.
+    /// Received bytes: starts with an incomplete record of `received` bytes.
     buffer: Box<[u8]>,
     received: usize,
     is_closed: bool,
@@ -34,27 +34,27 @@ impl std::fmt::Debug for Records {
     }
 }
 
-/// The keys of both directions, each as it is for the next record.
+/// The keys of both directions, each in the state for the next record.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// Seals what this end sends.
+    /// Seals records that this end sends.
     pub(crate) write: TrafficKey,
-    /// Opens what the target sends.
+    /// Opens records of the target.
     pub(crate) read: TrafficKey,
 }
 
 impl Records {
-    /// Plaintext that one receive may bring.
+    /// Most plaintext that one receive may return.
     pub(crate) const MOST_AT_ONCE_BYTES: usize = RECEIVE_BYTES;
 
-    /// Connects by TLS.
+    /// Performs the TLS handshake.
     pub(super) fn shake_hands(
         stream: &TcpStream,
         psk: &Psk,
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
         static ONCE: Once = Once::new();
-        // Else the first handshake is slow; what it would report the handshake reports as well.
+        // Otherwise the first handshake is slow. The handshake reports the same errors.
         ONCE.call_once(|| drop(bpfof_tls::init()));
         let secured = bpfof_tls::connect(stream, psk, deadline)?;
         let Secured { write, read, .. } = secured;
@@ -75,17 +75,17 @@ impl Records {
         })
     }
 
-    /// Whether nothing that was received or sealed is left here.
+    /// Whether no received or sealed bytes are left here.
     pub(super) const fn is_at_rest(&self) -> bool {
         self.received == 0 && !self.has_unsent() && self.opener.goes_on()
     }
 
-    /// The keys, with which somebody else goes on.
+    /// Gives out the keys, for another process to continue with.
     pub(super) fn into_keys(self) -> Keys {
         Keys { write: self.sealer.into_key(), read: self.opener.into_key() }
     }
 
-    /// Records that the keys of both directions should still be used for, the smaller number.
+    /// How many more records the keys may be used for: the smaller number of both directions.
     pub(super) fn left(&self) -> u64 {
         self.sealer.records_left().min(self.opener.records_left())
     }
@@ -94,8 +94,8 @@ impl Records {
         self.sent < self.sealed.len()
     }
 
-    /// Seals `bytes`, as few records as can be, and gives the kernel what it takes. All are taken, unless
-    /// it has not even taken those of the call before.
+    /// Seals `bytes` in as few records as possible, and passes the kernel what it accepts. Takes all bytes, or none if
+    /// the kernel has not yet accepted those of an earlier call.
     pub(super) fn send(
         &mut self,
         stream: &mut TcpStream,
@@ -121,7 +121,7 @@ impl Records {
         Ok(())
     }
 
-    /// Receives once, and copies the plaintext of all records that are whole to `to`.
+    /// Receives once, and copies the plaintext of all complete records to `to`.
     pub(super) fn receive(
         &mut self,
         stream: &mut TcpStream,
@@ -130,14 +130,14 @@ impl Records {
         if self.is_closed {
             return Err(LostReason::Closed);
         }
-        // The part of a record that is here is part of the plaintext that comes.
+        // The incomplete record that is already here counts towards the limit of plaintext.
         let most = to.len().min(Self::MOST_AT_ONCE_BYTES);
         let end = self.buffer.len().min(most.max(RECORD_MAX_BYTES));
         let free = self.buffer.get_mut(self.received..end).unwrap_or(&mut []);
         self.received += read(stream, free)?;
         let records = self.buffer.get_mut(..self.received).unwrap_or(&mut []);
         let opened = self.opener.open(records).map_err(|error| {
-            log::warn!("the target's TLS: {error}");
+            log::warn!("invalid TLS record from the target: {error}");
             LostReason::Tls
         })?;
         self.is_closed = opened.closed;

@@ -1,4 +1,4 @@
-//! A TCP connection that never blocks where it is not asked to.
+//! A non-blocking TCP connection.
 
 use super::records::{Keys, Records};
 use super::stream::{read, write};
@@ -13,8 +13,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A connected socket. Its kernel buffers are left to grow by themselves: a fixed size would be
-/// cut to net.core.rmem_max, which is less than what the kernel grows them to.
+/// A connected socket. Its kernel buffers keep their automatic size: a fixed size would be capped at net.core.rmem_max,
+/// which is less than the size to which the kernel grows them.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
@@ -23,7 +23,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Connects to the first address of `url` that answers within `timeout`, or to `peer`; with a key, by TLS.
+    /// Connects to the first address of `url` that answers within `timeout`, or to `peer`; with a key, over TLS.
     pub(crate) fn connect(
         url: &TargetUrl,
         peer: Option<SocketAddr>,
@@ -53,16 +53,16 @@ impl Socket {
         Err(Error::Connect { address: format!("{host}:{port}"), source: last })
     }
 
-    /// A connection that another process has made, behind its handshake.
+    /// Takes over a connection that another process has made, after its handshake.
     ///
     /// # Errors
-    /// [`Error::NoLane`]: it is no connected TCP socket.
+    /// [`Error::NoLane`]: it is not a connected TCP socket.
     pub(super) fn adopt(socket: OwnedFd, keys: Option<Keys>) -> Result<Self, Error> {
-        let no_lane = |_: io::Error| Error::NoLane("it is no TCP connection");
+        let no_lane = |_: io::Error| Error::NoLane("it is not a TCP connection");
         let socket = RawSocket::from(socket);
         let is_tcp = socket.protocol().map_err(no_lane)? == Some(Protocol::TCP);
         if !is_tcp || socket.peer_addr().is_err() {
-            return Err(Error::NoLane("it is no TCP connection"));
+            return Err(Error::NoLane("it is not a TCP connection"));
         }
         socket.set_nonblocking(true).map_err(no_lane)?;
         let records = keys.map(|keys| Records::new(keys).map(Box::new)).transpose();
@@ -70,18 +70,18 @@ impl Socket {
         Ok(Self { stream: socket.into(), records })
     }
 
-    /// Where it leads.
+    /// The address of the peer.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.stream.peer_addr().ok()
     }
 
-    /// Whether nothing is under way: nothing has come that was not read, and nothing waits to be sent.
+    /// Whether the connection is idle: there are no unread received bytes and no unsent ones.
     pub(super) fn is_at_rest(&self) -> Result<bool, LostReason> {
         let is_at_rest = self.records.as_ref().is_none_or(|records| records.is_at_rest());
         Ok(is_at_rest && !self.wait_ready(false, Duration::ZERO)?)
     }
 
-    /// The socket, and the keys of a TLS connection, each as it is for the next record.
+    /// The socket, and the keys of a TLS connection, each in the state for the next record.
     pub(super) fn into_parts(self) -> (OwnedFd, Option<Keys>) {
         (self.stream.into(), self.records.map(|records| records.into_keys()))
     }
@@ -108,8 +108,8 @@ impl Socket {
         Ok(socket.into())
     }
 
-    /// Sends what the kernel takes now; returns how many bytes that is, possibly 0. With TLS all are
-    /// taken and sealed, and what the kernel has not taken [waits](Self::has_unsent).
+    /// Sends as many bytes as the kernel accepts now; returns their number, possibly 0. With TLS all bytes are sealed,
+    /// and the part that the kernel has not accepted [waits](Self::has_unsent).
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<usize, LostReason> {
         match &mut self.records {
             None => write(&mut self.stream, bytes),
@@ -123,8 +123,8 @@ impl Socket {
         self.records.as_ref().is_some_and(|records| records.has_unsent())
     }
 
-    /// Receives what is there; 0 if that is nothing. With TLS `buffer` must have room for all that one
-    /// receive brings: [`Records::MOST_AT_ONCE_BYTES`].
+    /// Receives without waiting; 0 if no bytes are there. With TLS `buffer` must have room for the most that one
+    /// receive may return: [`Records::MOST_AT_ONCE_BYTES`].
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, LostReason> {
         match &mut self.records {
             None => read(&mut self.stream, buffer),
@@ -137,13 +137,13 @@ impl Socket {
         self.records.as_ref().map(|records| records.left())
     }
 
-    /// Ends the connection, whoever else has a descriptor of it. What was sent still goes out.
+    /// Ends the connection for all descriptors of it. Bytes that the kernel has accepted are still sent.
     pub(crate) fn shut_down(&self) {
-        // It may be over already.
+        // The connection may have ended already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Another descriptor of it, to wait for it elsewhere.
+    /// Another descriptor of the socket, for waiting on it elsewhere.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.stream.as_fd().try_clone_to_owned()
     }
@@ -154,8 +154,8 @@ impl Socket {
     }
 }
 
-/// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which may be
-/// 0. Whether that is so.
+/// Waits until the socket is readable (or writable, with `or_send`), at most `timeout`, which may be 0. Returns whether
+/// it is.
 pub(crate) fn wait_ready(
     socket: impl AsFd,
     or_send: bool,

@@ -1,10 +1,10 @@
-//! Reads and writes that do not wait.
+//! Non-blocking reads and writes.
 
 use crate::LostReason;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// Writes what the kernel takes now; 0 if that is nothing.
+/// Writes as many bytes as the kernel accepts now; returns 0 if it accepts none.
 pub(super) fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LostReason> {
     match stream.write(bytes) {
         Ok(sent) => Ok(sent),
@@ -13,7 +13,7 @@ pub(super) fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, LostR
     }
 }
 
-/// Reads what is there; 0 if that is nothing.
+/// Reads the bytes that are there; returns 0 if there are none.
 pub(super) fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, LostReason> {
     match stream.read(buffer) {
         Ok(0) => Err(LostReason::Closed),
