@@ -4,25 +4,17 @@ mod paths;
 mod table;
 
 use crate::slow;
-use bpfof_operations::client::{Client, USUAL_SOCKET};
+use bpfof_operations::client::{Client, ControlSocket};
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use table::{table, text};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Control socket of the target, as in its --control.
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "BPFOF_CONTROL",
-        default_value = USUAL_SOCKET,
-        global = true
-    )]
-    socket: PathBuf,
+    #[command(flatten)]
+    control: ControlSocket,
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -157,7 +149,7 @@ impl Namespace {
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
-    let mut client = Client::connect(&options.socket)?;
+    let mut client = Client::connect(&options.control.socket)?;
     if let Command::Paths(command) = &options.command {
         return paths::run(&mut client, command, options.json);
     }

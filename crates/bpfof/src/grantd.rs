@@ -3,7 +3,7 @@
 use crate::daemon;
 use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases, outlast_predecessor};
 use bpfof_host::TargetUrl;
-use bpfof_terminal::{Outcome, complete_url, ignores_hang_up, target_url};
+use bpfof_terminal::{Outcome, complete_url, end_signals, target_url};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -64,8 +64,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 fn serve(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the daemon starts, so that no signal is lost.
-    let ends = [SIGTERM, SIGINT].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP));
-    let mut signals = Signals::new(ends)?;
+    let mut signals = Signals::new(end_signals())?;
     let config = configuration(options)?;
     let socket = config.socket.clone();
     let daemon = Daemon::start(config)?;

@@ -1,8 +1,7 @@
 //! The command line `bpfof`.
 //!
 //! Each subcommand is a module with its options and a `run`. Subcommands only connect the libraries, which do the work.
-//! Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`, the live view of a target in
-//! `bpfof-top`, behind `top`.
+//! Benchmarks and the demonstration are in `bpfof-bench`, the live view of a target is in `bpfof-top`.
 
 mod allocator;
 mod command_tree;
@@ -13,6 +12,7 @@ mod doctor;
 mod file;
 mod function;
 mod grantd;
+mod hex;
 mod key;
 mod kv;
 mod log_writer;
@@ -62,7 +62,6 @@ enum Command {
     /// Watch a running target on this machine: hosts, namespaces, functions, reactors, live.
     ///
     /// Press ? for a list of the keys. The target needs a control socket (bpfof target --control).
-    #[cfg(feature = "top")]
     Top(bpfof_top::Options),
     /// Watch chains of a running target on this machine, hop by hop, as they end.
     ///
@@ -93,13 +92,11 @@ enum Command {
     Key(key::Command),
     /// Measure pushdown against plain reads over the network.
     #[command(subcommand)]
-    #[cfg(feature = "bench")]
     Bench(bpfof_bench::Command),
     /// Start a target, check a thousand answers, measure, plot.
     ///
     /// The target listens on loopback and serves a fresh BPF-KV database in memory. Answers of pushdown are compared
     /// with those of plain reads, then both are measured side by side.
-    #[cfg(feature = "bench")]
     Demo(bpfof_bench::demo::Options),
     /// Check whether a target can run well on this machine.
     ///
@@ -140,7 +137,6 @@ fn main() -> ExitCode {
         Command::Target(options) => target::run(&options),
         Command::Grantd(options) => grantd::run(&options),
         Command::Ctl(options) => ctl::run(&options),
-        #[cfg(feature = "top")]
         Command::Top(options) => bpfof_top::run(&options),
         Command::Trace(options) => trace::run(&options),
         Command::Config(command) => config::run(&command),
@@ -149,9 +145,7 @@ fn main() -> ExitCode {
         Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),
         Command::Key(command) => key::run(&command),
-        #[cfg(feature = "bench")]
         Command::Bench(command) => bpfof_bench::run(&command),
-        #[cfg(feature = "bench")]
         Command::Demo(options) => bpfof_bench::demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Xrp(options) => xrp::run(&options),

@@ -4,12 +4,11 @@ mod chrome;
 
 use crate::observed;
 use bpfof_controller::{TraceRequest, Traced};
-use bpfof_operations::client::Client;
-use bpfof_terminal::{Outcome, ignores_hang_up, tell};
+use bpfof_operations::client::{Client, ControlSocket};
+use bpfof_terminal::{Outcome, end_signals, tell};
 use chrome::ChromeFile;
 use clap::Args;
 use serde::Deserialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write, stdout};
 use std::path::PathBuf;
@@ -19,14 +18,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Control socket of the target, as in its --control.
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "BPFOF_CONTROL",
-        default_value = "/run/bpfof-target/control.sock"
-    )]
-    socket: PathBuf,
+    #[command(flatten)]
+    control: ControlSocket,
     /// Trace only one chain in N.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
@@ -64,7 +57,7 @@ fn parse_us(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
-    let mut client = Client::connect(&options.socket)?;
+    let mut client = Client::connect(&options.control.socket)?;
     let is_enough = end_on_time_or_signal(&client, options.seconds)?;
     let request = TraceRequest {
         every: options.every,
@@ -107,8 +100,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 /// Ends the client's notifications when the time is over, and on Ctrl-C, SIGTERM and the loss of the terminal; the
 /// returned flag is then set.
 fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> io::Result<Arc<AtomicBool>> {
-    let hang_up = (!ignores_hang_up()).then_some(SIGHUP);
-    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))?;
+    let mut signals = Signals::new(end_signals())?;
     let is_enough = Arc::new(AtomicBool::new(false));
     let ender = || {
         let (end, flag) = (client.ender()?, Arc::clone(&is_enough));

@@ -3,7 +3,7 @@
 use bpfof_device::xrp::{DriverOffsets, XrpDomain};
 use bpfof_function::Object;
 use bpfof_host::files::{kernel_domain, load_into_kernel};
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, run_tool};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -65,17 +65,6 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// Runs a tool of kmod; its standard error is the error.
-fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program}: {}", said.trim()))
-}
-
 fn load(load: &Load) -> Outcome {
     if XrpDomain::is_possible() {
         println!("{MODULE} is loaded already");
@@ -93,9 +82,7 @@ fn load(load: &Load) -> Outcome {
         Some(path) => ("insmod", path.as_ref()),
         None => ("modprobe", MODULE),
     };
-    let arguments: Vec<&str> =
-        [Some(name), Some(&*status), lock.as_deref()].into_iter().flatten().collect();
-    tool(program, &arguments).map_err(|said| {
+    run_tool(Command::new(program).args([name, &status]).args(&lock)).map_err(|said| {
         format!(
             "cannot load {MODULE}: {said}. Install bpfof-dkms and this kernel's headers, or build it (make -C \
              kernel) and name the file with --module; the kernel's log says more (dmesg)"
@@ -138,7 +125,7 @@ fn check(check: &Check) -> Outcome {
 }
 
 fn unload() -> Outcome {
-    tool("rmmod", &[MODULE]).map_err(|said| {
+    run_tool(Command::new("rmmod").arg(MODULE)).map_err(|said| {
         format!("cannot unload {MODULE}: {said}. Programs that use it must end first")
     })?;
     Ok(())

@@ -351,7 +351,6 @@ fn a_process_without_privileges_pushes_down_by_grants() {
 }
 
 /// Checks the summary at the end of the report; `text` is the whole report.
-#[cfg(feature = "bench")]
 fn check_summary(summary: &serde_json::Value, text: &str) {
     for ratio in ["uniform_ops_ratio", "uniform_p99_ratio", "ycsb_e_ops_ratio", "cpu_per_op_ratio"]
         .into_iter()
@@ -365,7 +364,6 @@ fn check_summary(summary: &serde_json::Value, text: &str) {
 }
 
 /// A short run, to check the form of the report: the figures mean nothing.
-#[cfg(feature = "bench")]
 #[test]
 fn the_benchmark_reports() {
     if cannot_build() || cannot_mount().is_some() {

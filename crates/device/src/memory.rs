@@ -55,8 +55,8 @@ impl MemoryNamespace {
     }
 
     /// The memory of the whole file `path` on tmpfs: writes of any process to the file are visible here, and vice
-    /// versa. The file is locked against other targets, and its holes are filled, so that no access fails later because
-    /// tmpfs is full.
+    /// versa. The file is locked as `how` says, and its holes are filled, so that no access fails later because tmpfs
+    /// is full.
     ///
     /// While this exists, no process may shorten the file, nor punch holes into it where tmpfs may be full: the kernel
     /// kills a process that accesses a missing page (SIGBUS).
@@ -65,18 +65,6 @@ impl MemoryNamespace {
     /// If `path` is not a regular file on tmpfs, cannot be opened for reading and writing, is locked, or is empty or
     /// not a multiple of `block_bytes` long; if tmpfs has no room for its holes; or if there is not enough address
     /// space.
-    pub fn of_file(
-        path: &Path,
-        block_bytes: u32,
-        latency: Option<LatencyModel>,
-    ) -> Result<MemoryNamespace, FileError> {
-        MemoryNamespace::of_file_as(path, block_bytes, latency, Lock::Alone)
-    }
-
-    /// The same with the given lock.
-    ///
-    /// # Errors
-    /// As [`of_file`](Self::of_file).
     pub fn of_file_as(
         path: &Path,
         block_bytes: u32,
@@ -223,7 +211,7 @@ impl MemoryNamespace {
 
 impl Drop for MemoryNamespace {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new` or `of_file`; nothing points into it any more.
+        // SAFETY: the mapping made in `new` or `of_file_as`; nothing points into it any more.
         let unmapped = unsafe { munmap(self.base.cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -398,6 +386,10 @@ mod tests {
         (folder, path)
     }
 
+    fn of_file(path: &Path, block_bytes: u32) -> Result<MemoryNamespace, FileError> {
+        MemoryNamespace::of_file_as(path, block_bytes, None, Lock::Alone)
+    }
+
     /// A change to a namespace, made directly or through its file.
     #[derive(Clone, Debug)]
     enum Change {
@@ -426,7 +418,7 @@ mod tests {
             let (_folder, path) = image(SIZE);
             let file = File::options().write(true).open(&path).expect("it is there");
             let own = MemoryNamespace::new(SIZE as u64, None).expect("fits");
-            let shared = MemoryNamespace::of_file(&path, 512, None).expect("it is a good file");
+            let shared = of_file(&path, 512).expect("it is a good file");
             let mut model = vec![0; SIZE];
             for (at, change) in changes {
                 let length = match &change {
@@ -468,7 +460,7 @@ mod tests {
         let (_folder, path) = image(SIZE);
         let taken = || std::fs::metadata(&path).expect("it is there").blocks() * 512;
         assert_eq!(taken(), 0);
-        let shared = MemoryNamespace::of_file(&path, 512, None).expect("it is a good file");
+        let shared = of_file(&path, 512).expect("it is a good file");
         assert_eq!((taken(), shared.size_bytes()), (SIZE as u64, SIZE as u64));
         shared.zero(0, SIZE as u64);
         assert_eq!(taken(), SIZE as u64);
@@ -476,9 +468,7 @@ mod tests {
 
     #[test]
     fn files_that_cannot_be_memory() {
-        let refused = |path: &Path| {
-            MemoryNamespace::of_file(path, 4096, None).expect_err("a bad file").to_string()
-        };
+        let refused = |path: &Path| of_file(path, 4096).expect_err("a bad file").to_string();
         let (folder, path) = image(SIZE);
         let nowhere = folder.path().join("nowhere");
         assert!(refused(&nowhere).contains("nowhere: No such file"), "{}", refused(&nowhere));
@@ -489,7 +479,7 @@ mod tests {
         assert!(refused(&elsewhere).contains("not a regular file on tmpfs; write file:path="));
         std::fs::remove_file(&elsewhere).expect("it is there");
 
-        let holder = MemoryNamespace::of_file(&path, 4096, None).expect("it is a good file");
+        let holder = of_file(&path, 4096).expect("it is a good file");
         assert!(refused(&path).contains("in use by another target"));
         drop(holder);
         let file = File::options().write(true).open(&path).expect("it is there");

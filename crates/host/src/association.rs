@@ -129,8 +129,7 @@ impl Association {
     fn start(&mut self) -> Result<(), Error> {
         self.cap = Cap::from(self.property(offset::CAP, true)?);
         self.version = Version(self.property(offset::VS, false)? as u32);
-        let config = ControllerConfig { mps: self.cap.mpsmin, ..ControllerConfig::ENABLED };
-        self.set_property(offset::CC, config.into())?;
+        self.configure(Shutdown::None)?;
         let limit = Duration::from_millis(u64::from(self.cap.timeout_500ms) * 500).max(READY_MIN);
         self.wait_status("CSTS.RDY", limit, |status| status.ready)?;
         if self.options.pushdown_only {
@@ -200,18 +199,18 @@ impl Association {
         Ok(answer.dw01())
     }
 
-    fn set_property(&self, offset: u32, value: u32) -> Result<(), Error> {
-        let value = u64::from(value);
-        let sqe = FabricsCommand::PropertySet { offset, size8: false, value }.to_sqe();
+    /// Writes CC of an enabled controller.
+    fn configure(&self, shutdown: Shutdown) -> Result<(), Error> {
+        let config =
+            ControllerConfig { mps: self.cap.mpsmin, shutdown, ..ControllerConfig::ENABLED };
+        let value = u64::from(u32::from(config));
+        let sqe = FabricsCommand::PropertySet { offset: offset::CC, size8: false, value }.to_sqe();
         self.admin.call("Property Set", sqe, &[], 0).map(|_| ())
     }
 
     /// Shuts the controller down in order.
     pub(crate) fn shut_down(&self) -> Result<(), Error> {
-        let shutdown = Shutdown::Normal;
-        let config =
-            ControllerConfig { mps: self.cap.mpsmin, shutdown, ..ControllerConfig::ENABLED };
-        self.set_property(offset::CC, config.into())?;
+        self.configure(Shutdown::Normal)?;
         self.wait_status("CSTS.SHST", READY_MIN, |status| {
             status.shutdown == Csts::SHUTDOWN_COMPLETE
         })

@@ -7,7 +7,7 @@ use crate::several::Several;
 use crate::{
     CommandError, Error, Lane, NamespaceInfo, Options, PushdownLimits, SubmitError, TargetUrl,
 };
-use bpfof_nvme::fabrics::{Cap, Version};
+use bpfof_nvme::fabrics::Version;
 use bpfof_nvme::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, cns, parse_namespace_list,
 };
@@ -59,12 +59,6 @@ impl Controller {
     #[must_use]
     pub fn version(&self) -> Version {
         self.association.version
-    }
-
-    /// Controller capabilities (property CAP).
-    #[must_use]
-    pub fn capabilities(&self) -> Cap {
-        self.association.cap
     }
 
     /// Whether the admin connection is open. With several portals always true: lost paths are reconnected.

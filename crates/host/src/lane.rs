@@ -59,44 +59,27 @@ pub struct Lane {
 
 impl Lane {
     pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds, plan: Arc<LanePlan>) -> Self {
-        Self {
-            queue,
-            qid,
-            ids: Some(ids),
-            plan: Some(plan),
-            on_paths: None,
-            is_worn: false,
-            renewals: 0,
-            past_bytes: (0, 0),
-        }
+        Self::with(queue, qid, Some(ids), Some(plan), None)
     }
 
     /// A lane that continues on another path when its own is lost.
     pub(crate) fn of_paths(queue: Queue, plan: Arc<LanePlan>, on_paths: OnPaths) -> Self {
-        Self {
-            queue,
-            qid: on_paths.qid(),
-            ids: None,
-            plan: Some(plan),
-            on_paths: Some(Box::new(on_paths)),
-            is_worn: false,
-            renewals: 0,
-            past_bytes: (0, 0),
-        }
+        Self::with(queue, on_paths.qid(), None, Some(plan), Some(Box::new(on_paths)))
     }
 
     /// A lane that another process has opened.
     pub(crate) const fn adopted(queue: Queue, qid: u16) -> Self {
-        Self {
-            queue,
-            qid,
-            ids: None,
-            plan: None,
-            on_paths: None,
-            is_worn: false,
-            renewals: 0,
-            past_bytes: (0, 0),
-        }
+        Self::with(queue, qid, None, None, None)
+    }
+
+    const fn with(
+        queue: Queue,
+        qid: u16,
+        ids: Option<QueueIds>,
+        plan: Option<Arc<LanePlan>>,
+        on_paths: Option<Box<OnPaths>>,
+    ) -> Self {
+        Self { queue, qid, ids, plan, on_paths, is_worn: false, renewals: 0, past_bytes: (0, 0) }
     }
 
     /// Whether another process has opened it.

@@ -8,7 +8,7 @@ use bpfkv::pushdown::{
     FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument,
 };
 use bpfof_host::files::{
-    Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadEntry, ReadError,
+    FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadEntry, ReadError,
     ReadPushdownMany, StorageFunction,
 };
 use bpfof_host::grant::GrantClient;
@@ -26,7 +26,6 @@ pub struct GrantedFile {
     reader: PushdownReader,
     function: StorageFunction,
     file: [PushdownFile; 1],
-    at_target: bool,
     // Last field, because the fields above belong to it and must be dropped first.
     _maps: FileMaps,
 }
@@ -48,7 +47,7 @@ impl GrantedFile {
         // refusal() says why there is no grant.
         let _ = maps.wait_mapped(&file[0], PATIENCE);
         let reader = PushdownReader::new(&maps, Policy::default())?;
-        Ok(Self { reader, function, file, at_target: false, _maps: maps })
+        Ok(Self { reader, function, file, _maps: maps })
     }
 
     /// Why the target cannot run lookups in the file, if it cannot.
@@ -58,12 +57,6 @@ impl GrantedFile {
             (None, _) => Some("the grant daemon does not allow the function".to_owned()),
             (_, refusal) => refusal.map(|refusal| refusal.to_string()),
         }
-    }
-
-    /// Whether the last lookup ran at the target.
-    #[must_use]
-    pub const fn was_at_target(&self) -> bool {
-        self.at_target
     }
 
     /// The value of a key.
@@ -92,16 +85,14 @@ impl GrantedFile {
             answer_max_bytes: GET_ANSWER_BYTES as u32,
         };
         let mut values: Vec<Looked> = keys.iter().map(|_| Ok(None)).collect();
-        let mut at_target = true;
         let read = self.reader.read_pushdown_many(&call, &mut |completion| {
-            let value = completion.result.map_err(explain_read).and_then(|(answer, info)| {
-                at_target &= info.executor == Executor::Target;
-                Ok(get_answer(answer)?.copied())
-            });
+            let value = completion
+                .result
+                .map_err(explain_read)
+                .and_then(|(answer, _)| Ok(get_answer(answer)?.copied()));
             values[places[completion.tag as usize]] = value;
         });
         read.map_err(explain_read)?;
-        self.at_target = at_target;
         Ok(values)
     }
 }

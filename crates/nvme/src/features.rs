@@ -18,8 +18,6 @@ pub const WRITE_ATOMICITY: u8 = 0x0A;
 pub const ASYNC_EVENT_CONFIGURATION: u8 = 0x0B;
 /// Keep Alive Timer (§5.27.1.12).
 pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
-/// Host Behavior Support (§5.27.1.18).
-pub const HOST_BEHAVIOR_SUPPORT: u8 = 0x16;
 /// Host Identifier (§5.27.1.25).
 pub const HOST_IDENTIFIER: u8 = 0x81;
 /// Queue Restriction: the commands that the I/O queues of the association accept

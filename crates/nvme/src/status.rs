@@ -59,13 +59,6 @@ impl Status {
         self.0 as u8
     }
 
-    /// Command retry delay: 0, or which of the controller's three delays applies (NVMe Base 2.0
-    /// §3.3.3.2.1).
-    #[must_use]
-    pub const fn crd(self) -> u8 {
-        (self.0 >> 11) as u8 & 3
-    }
-
     /// Whether the Error Information log says more (NVMe Base 2.0 §3.3.3.2.1).
     #[must_use]
     pub const fn more(self) -> bool {

@@ -1,6 +1,7 @@
 //! Requests to a target's control socket.
 
 use crate::rpc::{Answer, Notification, Request};
+use clap::Args;
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::Shutdown;
@@ -9,9 +10,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The path of the socket in the unit for systemd.
-pub const USUAL_SOCKET: &str = "/run/bpfof-target/control.sock";
+const USUAL_SOCKET: &str = "/run/bpfof-target/control.sock";
 /// How long the target may take to answer: reloading a configuration takes longest.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The option of commands that names a target's control socket.
+#[derive(Debug, Args)]
+pub struct ControlSocket {
+    /// Control socket of the target, as in its --control.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "BPFOF_CONTROL",
+        default_value = USUAL_SOCKET,
+        global = true
+    )]
+    pub socket: PathBuf,
+}
 
 /// Why a request has no result.
 #[derive(Debug, thiserror::Error)]

@@ -1,14 +1,16 @@
 //! Common parts of the commands of `bpfof`, including the benchmarks: their outcome, messages to the user, progress
-//! bars, stopping on a signal, addresses of targets with their keys, durable file names, and keeping keys out of core
-//! dumps.
+//! bars, stopping on a signal, running tools, addresses of targets with their keys, durable file names, and keeping
+//! keys out of core dumps.
 
 pub mod folder;
 pub mod progress;
 
 use bpfof_host::{HostsFile, KeyFiles, TargetUrl};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::ffi::{OsStr, c_int};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -21,8 +23,12 @@ pub fn tell(what: impl Display) {
     let _ = writeln!(io::stderr(), "bpfof: {what}");
 }
 
-/// A flag that Ctrl-C, SIGTERM and the loss of the terminal (SIGHUP, unless [it is ignored](ignores_hang_up)) set, so
-/// that a command can undo unfinished work.
+/// The signals that end a command: Ctrl-C, SIGTERM and the loss of the terminal (SIGHUP, unless nohup has it ignored).
+pub fn end_signals() -> impl Iterator<Item = c_int> {
+    [SIGINT, SIGTERM].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP))
+}
+
+/// A flag that [these signals](end_signals) set, so that a command can undo unfinished work.
 ///
 /// # Errors
 /// A signal handler cannot be installed.
@@ -41,7 +47,7 @@ pub fn stop_or_end_on_signal() -> io::Result<Arc<AtomicBool>> {
 
 fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP)) {
+    for signal in end_signals() {
         if second_ends {
             // Registered before the handler that sets the flag, so that the first signal does not end the process.
             let status = 128 + signal;
@@ -53,12 +59,27 @@ fn flag_of_signals(second_ends: bool) -> io::Result<Arc<AtomicBool>> {
 }
 
 /// Whether this process was started to outlive its terminal (nohup).
-#[must_use]
-pub fn ignores_hang_up() -> bool {
+fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
     ignored.is_some_and(|set| set & 1 << (SIGHUP - 1) != 0)
+}
+
+/// Runs a program that must succeed.
+///
+/// # Errors
+/// A text for the user: the program cannot be started, or what it has written on standard error.
+pub fn run_tool(command: &mut Command) -> Result<(), String> {
+    let output = command.output();
+    let program = command.get_program().display();
+    let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program} {}: {}", arguments.join(" "), errors.trim()))
 }
 
 /// Reads the address of a target from a command line. If it names neither this host's NQN nor keys, they come from the

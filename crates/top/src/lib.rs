@@ -16,7 +16,7 @@ mod table;
 mod view;
 
 use app::{Action, App};
-use bpfof_operations::client::USUAL_SOCKET;
+use bpfof_operations::client::ControlSocket;
 use bpfof_terminal::{Outcome, stop_on_signal};
 use clap::Args;
 use crossterm::event::{self, Event as TerminalEvent, KeyEventKind};
@@ -26,7 +26,6 @@ use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
@@ -37,9 +36,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Options of `bpfof top`.
 #[derive(Args)]
 pub struct Options {
-    /// Control socket of the target, as in its --control.
-    #[arg(long, value_name = "PATH", env = "BPFOF_CONTROL", default_value = USUAL_SOCKET)]
-    socket: PathBuf,
+    #[command(flatten)]
+    control: ControlSocket,
     /// Time between two reports, in s.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -86,14 +84,15 @@ pub fn run(options: &Options) -> Outcome {
 fn show(options: &Options, mut terminal: DefaultTerminal) -> Outcome {
     let (events, happened) = mpsc::channel();
     let (kicks, wanted) = mpsc::channel();
-    let link = Link::new(&options.socket);
+    let link = Link::new(&options.control.socket);
     let (interval, target) = (options.interval, events.clone());
     std::thread::Builder::new().name("target".into()).spawn(move || {
         link.follow(interval, &wanted, |news| target.send(Event::Target(news)).is_ok());
     })?;
     watch_terminal(events.clone())?;
     watch_signals(events)?;
-    let mut app = App::new(options.socket.display().to_string(), options.interval.as_secs_f64());
+    let socket = options.control.socket.display().to_string();
+    let mut app = App::new(socket, options.interval.as_secs_f64());
     loop {
         terminal.draw(|frame| view::draw(frame, &app))?;
         match happened.recv()? {
@@ -141,7 +140,7 @@ fn watch_signals(events: Sender<Event>) -> io::Result<()> {
 /// Prints tables or JSON for other programs. Here the loss of the target is an error.
 fn print(options: &Options) -> Outcome {
     let stop = stop_on_signal()?;
-    let mut link = Link::new(&options.socket);
+    let mut link = Link::new(&options.control.socket);
     let mut before = link.report()?;
     while wait(options.interval, &stop) {
         let now = link.report()?;

@@ -24,8 +24,6 @@ pub const RANGE_ARGUMENT_BYTES: usize = 24;
 pub const RANGE_SCRATCH_BYTES: u32 = 16_384;
 /// Most pairs in one answer of `range`, with a scratch of [`RANGE_SCRATCH_BYTES`].
 pub const PAIRS_MAX: usize = pairs_in(RANGE_SCRATCH_BYTES);
-/// Fewest hops with which a range of the deepest tree makes progress.
-pub const HOPS_MIN: u32 = 11;
 
 const HEADER_BYTES: usize = 24;
 const PAIR_BYTES: usize = 8 + VALUE_BYTES;
@@ -114,8 +112,8 @@ pub struct RangePushdown {
 impl RangePushdown {
     /// Starts at the node at `start_bytes` of the file: 0 for the root, or the offset returned by
     /// [`Cache::start_of_range`](crate::Cache::start_of_range). A call takes at most `hops_max`
-    /// hops (0: as many as it needs); a target that allows fewer than [`HOPS_MIN`] may not suffice
-    /// for deep trees.
+    /// hops (0: as many as it needs); a target that allows fewer than 11 may not suffice for deep
+    /// trees.
     pub fn new(range: &KeyRange, start_bytes: u64, hops_max: u32) -> RangePushdown {
         RangePushdown { calls: Calls::new(range, start_bytes, 0, hops_max), pairs_max: PAIRS_MAX }
     }

@@ -99,11 +99,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The sum modulo 2^64, as the original tool prints it.
-    pub fn sum_wrapped(&self) -> i64 {
-        self.sum as i64
-    }
-
     /// The mean, `None` without values.
     pub fn average(&self) -> Option<f64> {
         self.min_max.map(|_| self.sum as f64 / self.count as f64)
@@ -162,6 +157,5 @@ mod tests {
         }
         assert_eq!(summary.sum, i128::from(i64::MAX) * 2 + i128::from(i64::MIN) - 1);
         assert_eq!(summary.min_max, Some((i64::MIN, i64::MAX)));
-        assert_eq!(summary.sum_wrapped(), i64::MAX - 2);
     }
 }

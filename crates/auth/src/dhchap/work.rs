@@ -160,12 +160,6 @@ impl Work {
         }
     }
 
-    /// Whether it takes milliseconds. Without a group it takes some microseconds, and may be run at once.
-    #[must_use]
-    pub fn takes_long(&self) -> bool {
-        self.group() != Group::Null
-    }
-
     /// Its estimated time in microseconds: for scheduling, not for accounting.
     #[must_use]
     pub const fn price_us(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Private kernel namespaces for this process and its children: networks, mounts. They disappear with the last process
 //! in them, however it ends, so that no cleanup is needed.
 
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, run_tool};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -31,13 +31,5 @@ pub(super) fn enter() -> Outcome {
 
 /// Runs a program that must succeed.
 pub(super) fn tool(program: &str, arguments: &[&str]) -> Outcome {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("cannot run {program}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program} {}: {}", arguments.join(" "), errors.trim()).into())
+    Ok(run_tool(Command::new(program).args(arguments))?)
 }

@@ -1,6 +1,6 @@
 //! A file system in an image, mounted on this machine, so that a target can serve the same image.
 
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, run_tool};
 use std::error::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ impl Image {
             return Err(error);
         }
         let mount = tempfile::Builder::new().prefix("bpfof-rocksdb-").tempdir()?;
-        let mounted = tool("mount", &["-o", "loop,noatime"], &[&path, mount.path()]);
+        let mut command = Command::new("mount");
+        let mounted = run_tool(command.args(["-o", "loop,noatime"]).arg(&path).arg(mount.path()));
         if mounted.is_err() && !keep {
             let _ = std::fs::remove_file(&path);
         }
@@ -62,8 +63,9 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         // A killed process may still be running: then the file system is unmounted when it ends.
-        if tool("umount", &[], &[self.mount.path()]).is_err() {
-            let _ = tool("umount", &["--lazy"], &[self.mount.path()]);
+        let folder = self.mount.path();
+        if run_tool(Command::new("umount").arg(folder)).is_err() {
+            let _ = run_tool(Command::new("umount").arg("--lazy").arg(folder));
         }
         if !self.keep {
             let _ = std::fs::remove_file(&self.path);
@@ -98,19 +100,6 @@ fn make(path: &Path, size_bytes: u64) -> Outcome {
     }
     let file = File::create_new(path).map_err(named)?;
     file.set_len(size_bytes).map_err(named)?;
-    tool("mkfs.ext4", &["-q", "-F", "-b", "4096", "-m", "0"], &[path])
-}
-
-/// Runs a program that must succeed.
-fn tool(program: &str, options: &[&str], paths: &[&Path]) -> Outcome {
-    let output = Command::new(program)
-        .args(options)
-        .args(paths)
-        .output()
-        .map_err(|error| format!("cannot run {program}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program} failed: {}", errors.trim()).into())
+    let mut command = Command::new("mkfs.ext4");
+    Ok(run_tool(command.args(["-q", "-F", "-b", "4096", "-m", "0"]).arg(path))?)
 }

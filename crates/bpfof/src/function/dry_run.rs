@@ -1,5 +1,6 @@
 //! `bpfof function check --run`: one call on a block from a file, without a target.
 
+use crate::hex;
 use bpfof_chain::InvalidOutput;
 use bpfof_controller::TargetConfig;
 use bpfof_function::{
@@ -246,7 +247,7 @@ fn outputs(arena: &Arena) -> Result<Outputs, InvalidOutput> {
         let length = arena.context_u32(context::OUT_LEN) as usize;
         let answer = arena.scratch().get(..length);
         let answer = answer.ok_or(InvalidOutput::AnswerOutsideScratch)?;
-        let answer_hex = answer.iter().map(|byte| format!("{byte:02x}")).collect();
+        let answer_hex = hex::encode(answer);
         return Ok(Outputs { done: true, answer_hex, next: Vec::new() });
     }
     let reads = arena.context_u32(context::READS) as usize;

@@ -1,5 +1,6 @@
 //! The host identity of the commands: a function at a target belongs to the host that has installed it.
 
+use crate::hex;
 use bpfof_host::Options;
 use clap::Args;
 use std::str::FromStr;
@@ -17,12 +18,9 @@ impl FromStr for HostId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<HostId, String> {
-        let digits: Option<Vec<u8>> =
-            text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-        let pairs = digits.filter(|digits| digits.len() == 32);
-        let bytes =
-            pairs.map(|digits| std::array::from_fn(|at| digits[2 * at] << 4 | digits[2 * at + 1]));
-        match bytes {
+        let bytes = hex::decode(&text.replace('-', ""));
+        let id: Option<[u8; 16]> = bytes.and_then(|bytes| bytes.try_into().ok());
+        match id {
             Some(id) if id != [0; 16] => Ok(HostId(id)),
             _ => Err("not a UUID: 32 hexadecimal digits, not all 0".to_owned()),
         }

@@ -4,6 +4,7 @@
 //! target gives access to all associations with the same host identifier.
 
 use super::identity::HostId;
+use crate::hex;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
 use bpfof_terminal::{Outcome, target_url};
 use clap::{Args, Subcommand};
@@ -257,7 +258,7 @@ fn dump(options: &Map) -> Outcome {
 fn bytes(text: &str, size: u32) -> Result<Vec<u8>, String> {
     let size = size as usize;
     if let Some(hex) = text.strip_prefix("hex:") {
-        let bytes = from_hex(hex).filter(|bytes| bytes.len() == size);
+        let bytes = hex::decode(hex).filter(|bytes| bytes.len() == size);
         return bytes.ok_or(format!("{text}: not {size} bytes of two hexadecimal digits each"));
     }
     if let Some(text) = text.strip_prefix("text:") {
@@ -281,28 +282,20 @@ fn bytes(text: &str, size: u32) -> Result<Vec<u8>, String> {
     Ok(number.to_le_bytes()[..size].to_vec())
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);
-    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
-}
-
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 fn show(key: &[u8], value: &[u8]) -> Shown {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let value_numbers = match value.len() {
         1 | 2 | 4 => Some(vec![number(value)]),
         length if length % 8 == 0 => Some(value.chunks(8).map(number).collect()),
         _ => None,
     };
     Shown {
-        key_hex: hex(key),
+        key_hex: hex::encode(key),
         key: matches!(key.len(), 1 | 2 | 4 | 8).then(|| number(key)),
-        value_hex: hex(value),
+        value_hex: hex::encode(value),
         value: value_numbers,
     }
 }

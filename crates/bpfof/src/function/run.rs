@@ -4,6 +4,7 @@ use super::connection::installed;
 use super::identity::Identity;
 use super::object::Chosen;
 use super::steps::{self, Source, Step, Steps};
+use crate::hex;
 use bpfof_function::{Program, SourceLine, abi};
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
@@ -84,19 +85,12 @@ struct Ended {
 }
 
 /// Bytes that are written as hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Hexadecimal(Vec<u8>);
 
 fn hexadecimal(text: &str) -> Result<Hexadecimal, String> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
-    match digits {
-        Some(digits) if digits.len() % 2 == 0 => {
-            let bytes = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]);
-            Ok(Hexadecimal(bytes.collect()))
-        }
-        _ => Err("not an even number of hexadecimal digits".to_owned()),
-    }
+    let bytes = hex::decode(text).map(Hexadecimal);
+    bytes.ok_or_else(|| "not an even number of hexadecimal digits".to_owned())
 }
 
 impl Run {
@@ -345,13 +339,9 @@ fn place(executor: Executor) -> &'static str {
     }
 }
 
-fn hexadecimal_text(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn report(ended: &Ended, steps: Option<&Steps>) -> Value {
     let mut report = json!({
-        "answer_hex": hexadecimal_text(&ended.answer),
+        "answer_hex": hex::encode(&ended.answer),
         "hops": ended.hops,
         "executor": match ended.executor {
             Executor::Target => "target",
@@ -385,7 +375,7 @@ fn print(ended: &Ended, steps: Option<&Steps>) {
             .iter()
             .map(|byte| if matches!(byte, b' '..=b'~') { *byte as char } else { '.' })
             .collect();
-        println!("  {:04x}  {:<32}  {text}", line * 16, hexadecimal_text(bytes));
+        println!("  {:04x}  {:<32}  {text}", line * 16, hex::encode(bytes));
     }
     if shown.len() < answer.len() {
         println!("  … {} bytes more: see --output", answer.len() - shown.len());
@@ -406,18 +396,4 @@ fn print(ended: &Ended, steps: Option<&Steps>) {
         steps.cost_units,
         bpfof_function::cost::UNIT_PS as f64 / 1000.0
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_are_written_in_pairs_of_digits() {
-        assert_eq!(hexadecimal("00fFa0"), Ok(Hexadecimal(vec![0, 255, 160])));
-        assert_eq!(hexadecimal(""), Ok(Hexadecimal(Vec::new())));
-        for wrong in ["0", "zz", "0x00", "é0"] {
-            assert!(hexadecimal(wrong).is_err(), "{wrong}");
-        }
-    }
 }

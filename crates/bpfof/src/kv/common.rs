@@ -1,5 +1,6 @@
 //! Code that the commands share.
 
+use crate::hex;
 use bpfkv::Value;
 use bpfkv::format::number_of;
 use bpfof_host::TargetUrl;
@@ -21,6 +22,6 @@ pub(super) fn text(value: &Value) -> String {
     let trimmed = value.strip_suffix(&[0]).unwrap_or(value);
     match str::from_utf8(trimmed) {
         Ok(text) if !text.contains(|c: char| c.is_control()) => text.trim_start().to_owned(),
-        _ => value.iter().map(|byte| format!("{byte:02x}")).collect(),
+        _ => hex::encode(value),
     }
 }

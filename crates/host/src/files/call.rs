@@ -5,7 +5,7 @@ use super::function::StorageFunction;
 use crate::{CommandError, Error};
 use bpfof_chain::ChainError;
 use bpfof_function::abi;
-use bpfof_nvme::vendor_specific::DEFAULT_SCRATCH_BYTES;
+use bpfof_nvme::vendor_specific::effective_scratch_bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,10 +91,7 @@ impl ReadPushdown<'_> {
     }
 
     pub(crate) const fn effective_scratch_bytes(&self) -> u32 {
-        match self.scratch_size_bytes {
-            0 => DEFAULT_SCRATCH_BYTES,
-            declared => declared,
-        }
+        effective_scratch_bytes(self.scratch_size_bytes)
     }
 
     /// Refuses what a target would refuse, before the chain is started in any executor.

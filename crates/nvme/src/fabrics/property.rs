@@ -70,8 +70,6 @@ impl From<Cap> for u64 {
 pub struct Version(pub u32);
 
 impl Version {
-    /// NVMe Base 2.0.0.
-    pub const V2_0: Self = Self(0x0002_0000);
     /// NVMe Base 1.4.0.
     pub const V1_4: Self = Self(0x0001_0400);
 }

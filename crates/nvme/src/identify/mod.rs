@@ -26,12 +26,6 @@ pub mod cns {
     pub const COMMAND_SET_NAMESPACE: u8 = 0x05;
     /// I/O command set specific Identify Controller (§5.17.2.6).
     pub const COMMAND_SET_CONTROLLER: u8 = 0x06;
-    /// Active namespace list of one command set (§5.17.2.7).
-    pub const COMMAND_SET_ACTIVE_NAMESPACES: u8 = 0x07;
     /// Command set independent Identify Namespace (§5.17.2.8).
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
-    /// Allocated namespace list (§5.17.2.9).
-    pub const ALLOCATED_NAMESPACES: u8 = 0x10;
-    /// I/O command sets supported (§5.17.2.19).
-    pub const COMMAND_SETS: u8 = 0x1C;
 }

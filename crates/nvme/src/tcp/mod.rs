@@ -27,8 +27,6 @@ pub use types::{PDA_MAX, flags, pdu_type};
 
 /// TCP port assigned to NVMe/TCP controllers (IANA, service nvme).
 pub const DEFAULT_PORT: u16 = 4420;
-/// TCP port assigned to discovery controllers (IANA, service nvme).
-pub const DISCOVERY_PORT: u16 = 8009;
 /// In-capsule data that every controller accepts on its admin queue, and for fabrics commands, in
 /// bytes (NVMe/TCP 1.0 §3.6.2.6).
 pub const ADMIN_IN_CAPSULE_BYTES: usize = 8192;

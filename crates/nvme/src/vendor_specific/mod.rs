@@ -12,7 +12,7 @@ pub use function_map::{MapAddress, MapChange, MapCommand, MapReportEntry};
 pub use limits::PushdownLimits;
 pub use pushdown::{
     DEFAULT_SCRATCH_BYTES, FileVersion, PushdownHeader, PushdownParts, PushdownRequest,
-    PushdownShort,
+    PushdownShort, effective_scratch_bytes,
 };
 pub use pushdown_vector::{
     FirstRead, FirstReads, PushdownVectorHeader, PushdownVectorParts, PushdownVectorRequest,

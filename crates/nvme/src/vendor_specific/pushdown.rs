@@ -38,6 +38,15 @@ pub struct PushdownHeader {
 /// Size of the scratch of a request that declares none, in bytes (protocol.md, Pushdown).
 pub const DEFAULT_SCRATCH_BYTES: u32 = 4096;
 
+/// Size of the scratch of a request that declares this size, in bytes: 0 means the default.
+#[must_use]
+pub const fn effective_scratch_bytes(declared: u32) -> u32 {
+    match declared {
+        0 => DEFAULT_SCRATCH_BYTES,
+        declared => declared,
+    }
+}
+
 const HEADER_BYTES: usize = 32;
 const FILE_BYTES: usize = 16;
 
@@ -45,10 +54,7 @@ impl PushdownHeader {
     /// Size of the chain's scratch in bytes: what the request declares, or the default.
     #[must_use]
     pub const fn effective_scratch_bytes(&self) -> u32 {
-        match self.scratch_size_bytes {
-            0 => DEFAULT_SCRATCH_BYTES,
-            declared => declared,
-        }
+        effective_scratch_bytes(self.scratch_size_bytes)
     }
 }
 

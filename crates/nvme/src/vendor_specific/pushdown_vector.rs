@@ -1,6 +1,6 @@
 //! The request and the answer of Pushdown Vector (87h): many chains of one function in one command.
 
-use super::pushdown::{DEFAULT_SCRATCH_BYTES, FileVersion};
+use super::pushdown::{FileVersion, effective_scratch_bytes};
 use super::{Malformed, malformed};
 use crate::Status;
 use crate::bytes::{get, put};
@@ -51,7 +51,7 @@ pub struct PushdownVectorHeader {
     pub files: u16,
     /// Number of chains (offset 6).
     pub chains: u16,
-    /// Size of each chain's scratch; 0 means [`DEFAULT_SCRATCH_BYTES`] (offset 28).
+    /// Size of each chain's scratch; 0 means [`DEFAULT_SCRATCH_BYTES`](super::DEFAULT_SCRATCH_BYTES) (offset 28).
     pub scratch_size_bytes: u32,
     /// Longest answer of one chain that the host accepts (offset 32).
     pub answer_max_bytes: u32,
@@ -63,10 +63,7 @@ impl PushdownVectorHeader {
     /// Size of each chain's scratch in bytes: what the request declares, or the default.
     #[must_use]
     pub const fn effective_scratch_bytes(&self) -> u32 {
-        match self.scratch_size_bytes {
-            0 => DEFAULT_SCRATCH_BYTES,
-            declared => declared,
-        }
+        effective_scratch_bytes(self.scratch_size_bytes)
     }
 }
 
@@ -373,7 +370,7 @@ pub struct PushdownVectorParts<'a> {
     pub first: FirstReads<'a>,
     /// The arguments; at most 65,535.
     pub arguments: VectorArguments<'a>,
-    /// Size of each chain's scratch; 0 means [`DEFAULT_SCRATCH_BYTES`].
+    /// Size of each chain's scratch; 0 means [`DEFAULT_SCRATCH_BYTES`](super::DEFAULT_SCRATCH_BYTES).
     pub scratch_size_bytes: u32,
     /// Longest answer of one chain that is accepted.
     pub answer_max_bytes: u32,

@@ -19,7 +19,7 @@ mod passthrough;
 mod reads;
 mod tables;
 
-use super::call::{Executor, KeptChain, ReadError, command_error};
+use super::call::{Executor, KeptChain, ReadError, ReadPushdown, command_error};
 use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use bpfof_chain::{Answer, ChainError, FileVersion, InvalidOutput, Start};
@@ -53,6 +53,29 @@ impl Local {
     }
 }
 
+/// The engine's parameters of a chain.
+fn start_of<'a>(
+    call: &ReadPushdown<'a>,
+    function: u32,
+    files: &'a [FileVersion],
+    namespace: u32,
+    unit_bytes: u32,
+) -> Start<'a> {
+    Start {
+        owner: 0,
+        namespace,
+        unit_bytes,
+        function,
+        files,
+        first_file: u32::from(call.first_read.file),
+        first_offset_bytes: call.first_read.offset_bytes,
+        first_size_bytes: call.first_read.size_bytes,
+        argument: call.scratch,
+        scratch_bytes: call.effective_scratch_bytes(),
+        answer_max_bytes: call.answer_max_bytes,
+    }
+}
+
 impl ChainExecutor for Local {
     fn place(&self) -> Executor {
         Executor::Local
@@ -74,19 +97,8 @@ impl ChainExecutor for Local {
         let Some(block_bytes) = files.find(call.files, register, versions) else {
             return unable(ReadError::Request(NOT_DIRECT));
         };
-        let start = Start {
-            owner: 0,
-            namespace: files::NAMESPACE,
-            unit_bytes: block_bytes,
-            function: files.function(call.function),
-            files: versions,
-            first_file: u32::from(call.first_read.file),
-            first_offset_bytes: call.first_read.offset_bytes,
-            first_size_bytes: call.first_read.size_bytes,
-            argument: call.scratch,
-            scratch_bytes: call.effective_scratch_bytes(),
-            answer_max_bytes: call.answer_max_bytes,
-        };
+        let function = files.function(call.function);
+        let start = start_of(&call, function, versions, files::NAMESPACE, block_bytes);
         match chains.start(begun.clone(), &start, files) {
             Ok(()) => Ok(1),
             Err(error) => {

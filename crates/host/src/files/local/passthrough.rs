@@ -5,6 +5,7 @@ use super::chains::{Begun, Chains};
 use super::kernel::{self, Kernel};
 use super::namespace::Namespace;
 use super::reads::NamespaceReads;
+use super::start_of;
 use crate::files::call::{Executor, command_error};
 use crate::files::executor::{Broken, ChainExecutor, End, Failure, NotStarted, PATIENT, Run};
 use crate::files::file::Pin;
@@ -126,27 +127,13 @@ impl Passthrough {
     }
 }
 
-/// The engine's parameters of a chain.
 fn start<'a>(
     begun: &'a Begun,
     function: u32,
     files: &'a [FileVersion],
     of: &NvmeNamespace,
 ) -> Start<'a> {
-    let call = begun.1.as_call();
-    Start {
-        owner: 0,
-        namespace: of.info.nsid,
-        unit_bytes: of.info.block_bytes,
-        function,
-        files,
-        first_file: u32::from(call.first_read.file),
-        first_offset_bytes: call.first_read.offset_bytes,
-        first_size_bytes: call.first_read.size_bytes,
-        argument: call.scratch,
-        scratch_bytes: call.effective_scratch_bytes(),
-        answer_max_bytes: call.answer_max_bytes,
-    }
+    start_of(&begun.1.as_call(), function, files, of.info.nsid, of.info.block_bytes)
 }
 
 fn namespace(shared: &Shared) -> Option<&NvmeNamespace> {
