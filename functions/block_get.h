@@ -6,12 +6,11 @@
  *
  * A block is
  *
- *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key,
  *     entries    varint32 bytes shared with the previous key, varint32 other bytes of the key,
  *                varint32 bytes of the value, the other bytes, the value; ordered by key
  *     restarts   __u32 each: offsets of the entries that share no bytes, the first at 0
  *     __u32      number of restarts, at least 1
- *     __u32      masked CRC-32C of all before
+ *     __u8       compression; 0: none
  *     __u32      masked CRC-32C of everything before
  *
  * Its size does not include the last five bytes. In an index block the value of an entry names a

@@ -100,7 +100,7 @@ struct bpfkv_range_answer {
 	__u32 more;
 };
 
-/* Over the first 8 bytes of each value, as a signed integer. */
+/* Aggregates over the first 8 bytes of each value, as a signed integer. */
 struct bpfkv_summary {
 	__u64 count;
 	/* the exact sum, 128 bits; sum_low alone is the sum modulo 2^64 */

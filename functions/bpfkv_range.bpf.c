@@ -302,7 +302,7 @@ static inline int values(const struct bpfof_ctx *ctx, struct range *range, struc
 }
 
 /*
- * Returns the end of the run that begins at `at` and ends before `stop`: keys
+ * Returns the end of the run that begins at `at`, which is `stop` at most: keys
  * whose values are adjacent in the file. Returns 0 if a key does not ascend.
  * Checks four at a time where possible.
  */

@@ -4,7 +4,6 @@
  * selected row: 2 for true, 0 for false, 1 for unknown. So OR is the maximum, AND is the minimum,
  * and NOT is 2 minus the value. FILTER_KEEP takes the last mask and keeps the rows selected that
  * have 2. FILTER_RANGE_KEEP is FILTER_RANGE and FILTER_KEEP in one.
- * that have 2. FILTER_RANGE_KEEP is a range and that in one.
  */
 #ifndef QUERY_FILTER_H
 #define QUERY_FILTER_H

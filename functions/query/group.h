@@ -4,9 +4,10 @@
  * keys, which grow downwards from the end of scratch. The answer has both, texts behind the
  * entries.
  *
- * An entry has a word with the hash of the keys and, in its low bits, which keys are missing; a
- * word for each key; the number of rows; and the measures. The word of a text key is its offset in
- * scratch and, from bit 32 on, its length.
+ * An entry has a word with 32 bits of the hash of the keys (0 if the only key is a number that is
+ * never missing) and, in its low bits, which keys are missing; a word for each key; the number of
+ * rows; and the measures. The word of a text key is its offset in scratch and, from bit 32 on, its
+ * length.
  */
 #ifndef QUERY_GROUP_H
 #define QUERY_GROUP_H

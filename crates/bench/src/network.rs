@@ -273,7 +273,7 @@ pub(crate) struct ChildNetwork {
 }
 
 impl ChildNetwork {
-    /// Starts a network with a round trip of so many µs to `target`; None for 0.
+    /// Starts a network with a round trip of this many µs to `target`; None for 0.
     ///
     /// # Errors
     /// A message if it cannot be started.

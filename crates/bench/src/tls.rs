@@ -197,7 +197,10 @@ pub(crate) struct Row<'a> {
 const WORDS: [Word<'static>; 7] = [
     ("plain", "without TLS"),
     ("TLS", "host and target seal and open records themselves"),
-    ("TLS by kernel", "the target's kernel seals and opens the target's records"),
+    (
+        "TLS by kernel",
+        "the target's kernel seals the records that it sends; the target opens those that it receives",
+    ),
     legend::SPREAD,
     legend::QUANTILES,
     legend::PROCESSOR,

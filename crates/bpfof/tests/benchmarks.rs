@@ -301,7 +301,7 @@ fn local_chains_are_measured_against_reads() {
         }
     }
     assert!(bad(&[&local[..], &["--levels", "3"]].concat()).contains("give --levels 2"));
-    assert!(bad(&[&local[..], &["--cached", "0"]].concat()).contains("about a target"));
+    assert!(bad(&[&local[..], &["--cached", "0"]].concat()).contains("needs a target"));
     assert!(bad(&["bench", "kv", "--file", &file]).contains("--executor local"));
 }
 

@@ -294,7 +294,7 @@ fn functions_have_names_and_those_of_programs_are_listed() {
     good(&["function", "load", "--target", url, "--name", "lookup", object]);
     good(&["function", "load", "--target", url, "--name", "twice", object]);
     good(&["function", "load", "--target", url, "--name", "twice", object]);
-    // By its name, from a connection that has not loaded it.
+    // Run the function by its name, from a connection that has not loaded it.
     let key = bpfkv::pushdown::get_argument(42).expect("a key");
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let run = ["function", "run", "--target", url, "--size", "512", "--scratch-hex", &key];

@@ -219,7 +219,7 @@ fn check(error: &Error) -> bool {
     match error {
         Error::Connect { source, .. } => source.kind() == std::io::ErrorKind::ConnectionRefused,
         Error::Lost(_) | Error::NoGreeting { .. } | Error::NotReady { .. } => false,
-        // Busy, or a queue has come to another process than its association's: it may try again.
+        // Busy, or the queue reached another process than the one with its association: the host may try again.
         Error::Command { source, .. } if !source.status.dnr() => false,
         other => panic!("{other}"),
     }

@@ -137,7 +137,7 @@ pub(crate) struct AdminState {
     pub(crate) load_message: String,
     pub(crate) last_function: u32,
     pub(crate) last_function_map: u32,
-    /// One at a time: a load takes memory and a thread.
+    /// Whether a function is being loaded: only one at a time, because a load takes memory and the compiler's thread.
     pub(crate) is_loading: bool,
     pub(crate) events: Events,
 }

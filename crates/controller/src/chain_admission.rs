@@ -3,7 +3,7 @@
 //! A connection takes a free arena, except for a few that are *reserved* for [groups](crate::hosts::Group) of hosts
 //! without a running chain. If none is free, the connection waits, and each arena that becomes free goes to the group
 //! with the fewest running chains, in it to the host with the fewest, and so on to the association and the connection.
-//! So groups that all want more than there is come to have equal parts.
+//! So groups that together want more arenas than there are end up with equal numbers of them.
 //!
 //! Chains may run for hours. So a chain of a group that has more than a waiting group *gives way*: it is served before
 //! the others of its connection until its hop ends; then its state is copied out of the arena, and it waits with its
@@ -158,7 +158,7 @@ impl Admission {
         if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
             && share.granted > 0
         {
-            // It is counted already.
+            // The chain was counted when its arena was granted.
             share.granted -= 1;
             self.granted -= 1;
             return;

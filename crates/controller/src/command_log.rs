@@ -83,10 +83,14 @@ impl HostLog {
         all: &LinesOfKinds,
         (topic, level, now_ns): (Topic, Level, u64),
     ) -> Option<Option<fmt::Arguments<'static>>> {
-        let words = format_args!("further messages about this host are suppressed for this second");
+        let words = format_args!(
+            "further messages of this kind about this host are suppressed for this second"
+        );
         let own = self.0.count(topic, level, now_ns);
         let own = instead(words, own, HOST_LOG_LINES_PER_SECOND)?;
-        let words = format_args!("further messages about hosts are suppressed for this second");
+        let words = format_args!(
+            "further messages of this kind about hosts are suppressed for this second"
+        );
         let most = match level {
             Level::Error => HOSTS_LOG_ERRORS_PER_SECOND,
             _ => HOSTS_LOG_LINES_PER_SECOND,
@@ -174,7 +178,7 @@ impl CommandLog {
         }
         let lines = if level == Level::Error { &mut self.errors } else { &mut self.lines };
         *lines = lines.saturating_add(1);
-        let words = format_args!("further messages are suppressed for this second");
+        let words = format_args!("further messages of this kind are suppressed for this second");
         instead(words, *lines, self.per_second)
     }
 }

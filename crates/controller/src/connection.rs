@@ -386,7 +386,7 @@ impl Connection {
         if !self.is_pending()
             && let Err(full) = self.memory.take_more(held)
         {
-            self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
+            self.note(Level::Warn, now_ns, format_args!("the connection waits for memory: {full}"));
         }
         self.waits_for_memory()
     }

@@ -67,9 +67,9 @@ impl Begun {
         self.of_address.values().map(VecDeque::len).sum()
     }
 
-    /// The address whose oldest handshake must end for another one of `address`, if there are too many: the address
-    /// with the oldest handshake of all, if that is slow; else the address with most handshakes, and of several the one
-    /// whose oldest began first.
+    /// The address whose oldest handshake must end for another one of `address`, if there are too many: `address`
+    /// itself if it is at its own limit; at the limit of all, the address with the oldest handshake, if that is slow;
+    /// else the address with most handshakes, and of several the one whose oldest began first.
     fn gives_way(&self, address: IpAddr, now: Instant) -> Option<IpAddr> {
         let its = self.of_address.get(&address).map_or(0, VecDeque::len);
         if its >= MAX_HANDSHAKES_OF_ADDRESS {

@@ -192,8 +192,8 @@ pub(crate) const KEPT_ARENAS: usize = 16;
 
 /// Chains of one Pushdown Vector.
 pub(crate) const MAX_VECTOR_CHAINS: u16 = 256;
-/// Longest answer of a Pushdown Vector, in bytes: answer and request, which are kept equally long, fit into one
-/// transfer.
+/// Longest answer of a Pushdown Vector, in bytes: together with the request, which stays in the same buffer until
+/// the command ends, it is not larger than a transfer.
 pub(crate) const MAX_VECTOR_BYTES: u32 =
     MAX_TRANSFER_BYTES - IN_CAPSULE_BYTES - 2 * BUFFER_BYTES as u32;
 /// Chains of a connection's vectors that run at a time over memory without a latency model: enough to fill rounds, few

@@ -95,7 +95,7 @@ impl NamespaceTable {
     /// The namespace at the place that a command has.
     ///
     /// # Panics
-    /// If no command has it and it is gone.
+    /// If the namespace has been removed and no command uses its place any more.
     #[inline]
     pub(crate) fn get(&self, place: usize) -> &Namespace {
         &self.places[place].as_ref().expect("a namespace stays while a command uses it").namespace
@@ -110,7 +110,7 @@ impl NamespaceTable {
     /// The metrics at the place that a command has.
     ///
     /// # Panics
-    /// If no command has it and it is gone.
+    /// If the namespace has been removed and no command uses its place any more.
     #[inline]
     pub(crate) fn metrics(&mut self, place: usize) -> &mut NamespaceMetrics {
         &mut self.places[place].as_mut().expect("a namespace stays while a command uses it").metrics

@@ -85,7 +85,7 @@ pub(crate) enum Failure {
     Kernel(io::Error),
     /// A status of the drive.
     Drive(Status),
-    /// There is none: the driver has cancelled it. It may be sent again.
+    /// No status: the driver has cancelled the command, which may be sent again.
     Cancelled,
 }
 

@@ -52,8 +52,8 @@ impl Paths {
 
     /// Makes all namespaces inaccessible at these listeners, and tells hosts. When the call returns, no further command
     /// is begun there; commands in flight are completed. Hosts that have never read the ANA log page would take that
-    /// for an error: their associations end instead, and they connect again. New hosts are refused until
-    /// [`undrain`](Self::undrain).
+    /// for an error: their associations end instead, and they connect again. New associations
+    /// are refused until [`undrain`](Self::undrain), except with the discovery subsystem.
     ///
     /// # Errors
     /// There is no such listener, or not all reactors have heard of it.

@@ -199,7 +199,7 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
     );
     if let Some(why) = namespace.why_not_shared() {
         log::warn!(
-            "{nqn} namespace {nsid} has a uuid=, so hosts expect it at other targets too: {why}"
+            "{nqn} namespace {nsid} has a uuid=, which is meant for namespaces that several targets serve: {why}"
         );
     }
     if namespace.is_known_by_kernel_name() {

@@ -128,13 +128,13 @@ pub struct NamespaceReport {
     pub size_bytes: u64,
     /// Size of a logical block in bytes.
     pub block_bytes: u32,
-    /// Read commands since it was added.
+    /// Read, Verify and Compare since the namespace was added.
     pub read: ClassMetrics,
-    /// Likewise.
+    /// Write.
     pub write: ClassMetrics,
-    /// Likewise: Flush, Write Zeroes, Dataset Management.
+    /// Flush, Write Zeroes and Dataset Management.
     pub flush: ClassMetrics,
-    /// Likewise.
+    /// Chains.
     pub chain: ClassMetrics,
 }
 
@@ -255,7 +255,7 @@ pub struct TargetReport {
     pub hosts: Vec<HostReport>,
     /// By serial number.
     pub connections: Vec<ConnectionReport>,
-    /// How often hosts were refused, by reason.
+    /// How often connections or commands of hosts were refused, by reason.
     pub denials: BTreeMap<&'static str, u64>,
     /// TLS handshakes by result.
     pub handshakes: BTreeMap<&'static str, u64>,

@@ -463,7 +463,7 @@ impl Server {
         }
     }
 
-    /// How often hosts were refused, by reason.
+    /// How often connections or commands of hosts were refused, by reason.
     pub fn denials(&self) -> Vec<(&'static str, u64)> {
         let counts = self.registry.denials.counts();
         counts.map(|(reason, count)| (reason.name(), count)).collect()

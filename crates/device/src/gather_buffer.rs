@@ -222,7 +222,7 @@ mod tests {
         Own(Vec<u8>),
         /// Offset and length.
         Memory(u64, usize),
-        /// A buffer with so many copies of a byte.
+        /// A buffer with this many copies of a byte.
         Buffer(usize, u8),
     }
 

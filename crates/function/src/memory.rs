@@ -43,8 +43,8 @@ pub struct Charge {
 pub enum MemoryFull {
     /// The request exceeds the party's share.
     #[error(
-        "{bytes} bytes are more than {} share of the target's memory: it uses {used_bytes} bytes of the \
-         {share_bytes} that it may use now",
+        "{bytes} bytes are more than {} share of the target's memory: it uses {used_bytes} of the \
+         {share_bytes} bytes that it may have beside what others use",
         if *is_group { "its address's" } else { "the host's" }
     )]
     Share {

@@ -162,12 +162,12 @@ fn recursion_ends_at_the_eighth_frame() {
     assert_eq!(run(&recursive, 3), Err(fault(FaultKind::Budget, 0)));
 }
 
-/// A large namespace in memory may leave only single pages near each other.
+/// A large namespace in memory may fill the address space, so that only single free pages are near each other.
 #[test]
 fn functions_that_call_each_other_are_near_in_a_full_address_space() {
     let reserve = |bytes| region::alloc(bytes, region::Protection::NONE).expect("address space");
     let far: Vec<_> = (0..16).map(|_| reserve(3 << 30)).collect();
-    // All the room between them; then again single pages of that room.
+    // Fill the free space between the reservations; then free single pages of it again.
     let mut pages: Vec<_> = (0..20_000).map(|_| reserve(4096)).collect();
     pages.sort_by_key(|page| page.as_ptr::<u8>().addr());
     let mut last = 0;

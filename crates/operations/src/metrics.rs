@@ -250,9 +250,12 @@ impl Metrics {
             .encode(encoder, of(|metrics| metrics.latency.count()))?;
         Family::counter("command_errors", "I/O commands that ended with an error")
             .encode(encoder, of(|metrics| metrics.errors))?;
-        Family::counter("command", "Bytes that I/O commands read or wrote; chains only read")
-            .of(Unit_::Bytes)
-            .encode(encoder, of(|metrics| metrics.bytes))?;
+        Family::counter(
+            "command",
+            "Bytes that I/O commands read or wrote; for chains, bytes read at the target",
+        )
+        .of(Unit_::Bytes)
+        .encode(encoder, of(|metrics| metrics.bytes))?;
         let latencies = all().map(|(labels, metrics)| (labels, Latency(&metrics.latency)));
         let duration = "Time from the arrival of a command to its answer";
         Family::latency("command_duration", duration).encode(encoder, latencies)?;
@@ -428,7 +431,8 @@ impl Metrics {
         let report = &self.report;
         let denials =
             report.denials.iter().map(|(reason, count)| ([("reason", *reason)], counter(*count)));
-        Family::counter("denials", "Refusals of hosts, by reason").encode(encoder, denials)?;
+        Family::counter("denials", "Refused connections and commands of hosts, by reason")
+            .encode(encoder, denials)?;
         let handshakes = report
             .handshakes
             .iter()
@@ -438,7 +442,7 @@ impl Metrics {
         let memory = [
             (
                 "memory_pending",
-                "Memory of connections that have not identified their host",
+                "Memory of connections whose host is unknown or has not authenticated",
                 report.memory_pending_bytes,
             ),
             (
@@ -448,10 +452,14 @@ impl Metrics {
             ),
             (
                 "memory_limit",
-                "Limit of the memory that the target takes for hosts",
+                "Limit of the memory for hosts and the target's own part",
                 report.memory_limit_bytes,
             ),
-            ("memory_used", "Memory that the target has taken for hosts", report.memory_used_bytes),
+            (
+                "memory_used",
+                "Memory taken of the limit, with the target's own part",
+                report.memory_used_bytes,
+            ),
             (
                 "memory_own",
                 "Part of the taken memory that is the target's own: arenas, spare buffers",

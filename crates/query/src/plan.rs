@@ -277,7 +277,7 @@ pub enum TimePart {
     Month,
     /// Only for [`Conversion::Begin`]: weeks begin on Monday.
     Week,
-    /// Of the month, 1 to 31.
+    /// Day of the month, 1 to 31.
     Day,
     /// 0 to 23.
     Hour,

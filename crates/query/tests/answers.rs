@@ -617,7 +617,7 @@ fn counted(text: String) -> (Table, Stats) {
     LOCAL.with(|stages| world.run(stages, &path, settings, u64::MAX)).expect("numbers")
 }
 
-/// As they are printed.
+/// Doubles with 17 digits, the form in which programs print them.
 #[test]
 fn doubles_of_17_digits_do_not_exhaust_the_budget() {
     let again = |number: &str| {

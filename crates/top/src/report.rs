@@ -120,7 +120,8 @@ impl Namespace {
     }
 }
 
-/// Upper limit for shown quantiles: the last bucket has no end, and begins below this time.
+/// Upper limit for shown quantiles: the last bucket has no end. It begins at about a minute, or at about half a minute
+/// if the buckets are powers of two.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// The 99th percentile of the latencies since `before` in µs, all classes together.

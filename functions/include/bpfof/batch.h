@@ -18,8 +18,8 @@
  *
  * Scratch begins with struct bpfof_query, which the host makes. The other data of the stages and the state of
  * the reduction follow, at offsets in that structure. The workspace has struct bpfof_batch, and the vectors,
- * at offsets in the query. The host chooses all offsets: the stages only follow them, and an access that a
- * wrong offset leads out of the arena faults.
+ * at offsets in the query. The host chooses all offsets: the stages only follow them, and an access out of
+ * the arena by a wrong offset faults.
  *
  * The source may keep vectors in the workspace from hop to hop, until a batch is complete. The other stages
  * must not expect data of an earlier hop there. A source whose rows are not contiguous in the file requests

@@ -18,12 +18,12 @@ using rocksdb::Status;
 
 namespace {
 
-/* The memory search handles so many keys before their chains are sent, as long as there are more keys:
+/* The memory search handles this many keys before their chains are sent, as long as there are more keys:
  * the target searches for them while this machine searches memory for the next ones. */
 constexpr size_t PART = 8;
 /* The largest number of keys whose chains run at once; each has scratch of its own. */
 constexpr size_t BATCH_MAX = 256;
-/* Blocks for keys left to RocksDB are fetched in groups of about so many bytes. */
+/* Blocks for keys left to RocksDB are fetched in groups of about this many bytes. */
 constexpr size_t LEFT_BYTES_MAX = 1 << 20;
 /* The largest number of ended chains that one poll takes. */
 constexpr size_t POLL_MAX = 64;

@@ -83,7 +83,7 @@ rocksdb::Status open_database_by(const Open &open, rocksdb::DB **db, Arguments &
 	return open_database_as(0, open, db, arguments...);
 }
 
-/* The same by DB::Open(). */
+/* Opens a database as open_database_by(), with DB::Open(). */
 template <typename... Arguments> rocksdb::Status open_database(rocksdb::DB **db, Arguments &&...arguments)
 {
 	return open_database_by(OpenForAll(), db, arguments...);

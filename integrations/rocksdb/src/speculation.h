@@ -95,8 +95,8 @@ class Speculation {
 	std::atomic<bool> is_tried_{false};
 	/* Whether there were enough reads of both ways. */
 	std::atomic<bool> is_known_{false};
-	/* Logarithms of the time for a key in ns, of a read one by one and of a read at once; each is
-	 * kept until there is one of the other way, otherwise 0. */
+	/* Logarithms of the last time for a key in ns, read one by one ([0]) and at once ([1]), until the
+	 * other way has a time as well; 0 if none waits. */
 	alignas(CACHE_LINE_BYTES) std::atomic<double> unpaired_[2] = {};
 	/* The difference of the logarithms, at once less one by one, of consecutive reads, because load
 	 * affects both. With logarithms a few reads that wait for something else do not count for

@@ -290,7 +290,7 @@ Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, B
 	Slice compressed = block->contents;
 	size_t size;
 	if (!take_size(compression, &compressed, &size)) {
-		return damaged(handle, "the size of its compressed data is invalid");
+		return damaged(handle, "the decompressed size that its compressed data states is missing or impossible");
 	}
 	if (size > max_bytes)
 		return too_large(handle, max_bytes);

@@ -28,7 +28,7 @@ class TableFile : public std::enable_shared_from_this<TableFile> {
 	int number() const { return number_; }
 	const std::string &path() const { return path_; }
 	uint64_t size_bytes() const { return size_bytes_; }
-	/* RocksDB reads the file by direct I/O, in multiples of so many bytes; 1 if it does not. */
+	/* RocksDB reads the file by direct I/O, in multiples of this many bytes; 1 if it does not. */
 	size_t alignment() const { return alignment_.load(std::memory_order_relaxed); }
 	void read_in(size_t alignment) const { alignment_.store(alignment, std::memory_order_relaxed); }
 	/* False for a blob file. */
@@ -97,7 +97,7 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 rocksdb::IOStatus timed_out();
 
 /*
- * The machine's file system, with at most so many descriptors open for tables. Reads of tables are
+ * The machine's file system, with at most this many descriptors open for tables. Reads of tables are
  * first offered to the thread's scope. With `target_reads` the remaining ones, and reads of blob files,
  * go to the target while it can be reached.
  */

@@ -12,7 +12,7 @@ struct Usage {
 	/* The part of it that was allocated and not freed. */
 	uint64_t heap_bytes = 0;
 	uint64_t descriptors = 0;
-	/* Those of them that are deleted files below the directory. */
+	/* Of these descriptors, those of deleted files below the directory. */
 	uint64_t deleted_files = 0;
 	std::string a_deleted_file;
 	/* Bytes in use on the directory's file system that are in no file below the directory: its own

@@ -121,7 +121,7 @@ void compact(Test &test)
 	}
 }
 
-/* Makes at least so many reads, and on a busy machine as many more as chains need to get their share.
+/* Makes at least this many reads, and on a busy machine as many more as chains need to get their share.
  */
 void read_all(Test &test, uint64_t reader, uint64_t reads, uint64_t chains_wanted)
 {

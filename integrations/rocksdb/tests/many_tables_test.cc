@@ -109,7 +109,7 @@ void ingest(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *family, const rocksdb:
 	check_ok(db->IngestExternalFile(family, paths, how), "ingesting tables");
 }
 
-/* Makes a database of so many tables, in all families together. */
+/* Makes a database of this many tables, in all families together. */
 void make(const rocksdb::Options &options, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
 	const std::string &path, uint64_t tables)
 {

@@ -42,7 +42,7 @@ std::string key_of(uint64_t number)
  * apart. */
 class Appends : public rocksdb::MergeOperator {
     public:
-	/* ShouldMerge() is true from so many operands on; 0: never. */
+	/* ShouldMerge() is true from this many operands on; 0: never. */
 	explicit Appends(size_t enough) : enough_(enough) {}
 
 	bool FullMergeV2(const MergeOperationInput &in, MergeOperationOutput *out) const override

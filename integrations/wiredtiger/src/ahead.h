@@ -41,7 +41,7 @@ class Ahead {
 
 		return std::min(std::max({FIRST, gone_, rest}), BYTES_MAX);
 	}
-	/* The cursor has moved to a page of so many bytes. */
+	/* The cursor has moved to a page of this many bytes. */
 	void step(uint32_t bytes) { gone_ = std::min(gone_ + bytes, BYTES_MAX); }
 
 	/* Forgets all pages. Pages added afterwards were read after this moment of the file's write

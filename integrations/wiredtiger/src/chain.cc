@@ -55,7 +55,7 @@ struct Thread {
 		return reader;
 	}
 
-	/* Memory for so many bytes, valid until the next call. */
+	/* Memory for this many bytes, valid until the next call. */
 	char *room(size_t bytes)
 	{
 		if (pages.size() < bytes)

@@ -30,8 +30,8 @@ class Neighbours {
 	Place before(uint64_t offset, uint32_t unit_bytes) const { return find(offset, unit_bytes, false); }
 
     private:
-	/* In units. The lower bits of the leaf's own place are the index. If several threads write an
-	 * entry at once, both may be lost. */
+	/* Places are in units of unit_bytes. The lower bits of a leaf's own place are its index. If
+	 * several threads write an entry at once, both leaves may be lost. */
 	struct Entry {
 		/* own place, and place of the leaf after it */
 		std::atomic<uint64_t> behind;

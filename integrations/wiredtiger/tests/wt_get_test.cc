@@ -375,7 +375,7 @@ void Damage(Chains *chains, const Form &form, const Table &table, std::mt19937 *
 	CHECK(ends[0] > 0, "%s: no damaged page had an answer", form.name);
 }
 
-// The leaves after that of a key come with it, up to so many bytes: the same ones, in the same order,
+// The leaves after that of a key come with it, up to this many bytes: the same ones, in the same order,
 // as searches for later keys find them.
 void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::mt19937 *random)
 {

@@ -22,8 +22,8 @@ pub enum Damage {
     /// A pointer to a place where no block can be, or to a block too large for a read.
     #[error("a block has an invalid pointer")]
     Pointer,
-    /// A chain of blocks has more blocks than exist.
-    #[error("a chain of blocks is longer than the file (is there a cycle?)")]
+    /// A bucket has more blocks than the request allows.
+    #[error("a bucket has more blocks than the request allows (is there a cycle?)")]
     TooManyBlocks,
     /// A block belongs in another place.
     #[error("a block is in the place of another block")]

@@ -30,7 +30,7 @@ pub mod records;
 
 pub use damage::Damage;
 
-/// Reads so many bytes at a file offset; None if the file has fewer bytes there.
+/// Reads this many bytes at a file offset; None if the file has fewer bytes there.
 pub type ReadAt<'a> = dyn FnMut(u64, usize) -> Option<Vec<u8>> + 'a;
 
 /// The most bytes that one read can have wherever it begins, on devices of up to 4096 bytes a

@@ -80,12 +80,12 @@ pub(crate) struct KvOptions {
     /// kernel TLS is available, by its kernel.
     #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "poll", "plot"])]
     pub(crate) tls: bool,
-    /// Compare gets by Pushdown Vectors of so many keys, 1 to 256, with single gets and with plain reads instead, in
+    /// Compare gets by Pushdown Vectors of this many keys, 1 to 256, with single gets and with plain reads instead, in
     /// turn, with the same number of keys in flight: at least one vector.
     #[arg(long, value_delimiter = ',', value_parser = batch,
           conflicts_with_all = ["tls", "ranges", "sums", "plot"])]
     pub(crate) batch: Vec<usize>,
-    /// Compare gets by so many blocking threads, at most 128, with a connection each, on a shared lane, and on a lane
+    /// Compare gets by this many blocking threads, at most 128, with a connection each, on a shared lane, and on a lane
     /// that combines the keys of one send into vectors, in turn.
     #[arg(long, value_delimiter = ',', value_parser = threads,
           conflicts_with_all = ["tls", "batch", "ranges", "sums", "depths", "cached", "plot"])]

@@ -42,7 +42,7 @@ fn row(id: u64) -> Row {
     }
 }
 
-/// Writes records of so many bytes, a multiple of 32. `on_bytes` is called now and then with the bytes written.
+/// Writes records of this many bytes, a multiple of 32. `on_bytes` is called now and then with the bytes written.
 pub(super) fn records(
     path: &Path,
     bytes: u64,
@@ -64,7 +64,7 @@ pub(super) fn records(
     file.into_inner()?.sync_all()
 }
 
-/// Writes CSV of at least so many bytes, in whole lines.
+/// Writes CSV of at least this many bytes, in whole lines.
 pub(super) fn csv(path: &Path, bytes: u64, on_bytes: &mut dyn FnMut(u64)) -> std::io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     file.write_all(HEADER.as_bytes())?;

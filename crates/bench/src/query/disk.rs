@@ -15,7 +15,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Makes a file system with room for files of so many bytes.
+    /// Makes a file system with room for files of this many bytes.
     pub(super) fn new(bytes: u64) -> Result<Disk, Failure> {
         let size = (bytes + bytes / 64 + OVERHEAD_BYTES).next_multiple_of(1 << 20);
         let free = free_memory_bytes().unwrap_or(u64::MAX);

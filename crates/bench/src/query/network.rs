@@ -55,7 +55,7 @@ impl Network {
         words.map(str::to_owned).to_vec()
     }
 
-    /// Throttles both ends to so many Gb/s.
+    /// Throttles both ends to this many Gb/s.
     pub(super) fn throttle(&self, gigabits: u32) -> Outcome {
         let rate = format!("{gigabits}gbit");
         let of = |device| {

@@ -77,7 +77,7 @@ impl WiredtigerOptions {
         self.keys().saturating_mul(ROW_BYTES)
     }
 
-    /// A cache of so many percent of keys and values, but at least WiredTiger's minimum.
+    /// A cache of this many percent of keys and values, but at least WiredTiger's minimum.
     pub(super) fn cache_bytes(&self, percent: u64) -> u64 {
         (self.data_bytes() / 100).saturating_mul(percent).max(1 << 20)
     }

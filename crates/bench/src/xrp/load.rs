@@ -27,7 +27,7 @@ const FOLLOW_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/follow.bp
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Load {
-    /// A chain of so many reads of linked blocks.
+    /// A chain of this many reads of linked blocks.
     Chain(u32),
     /// A BPF-KV get: three nodes and the value.
     Get,

@@ -110,7 +110,8 @@ impl Report {
             self.unit.name(),
             match self.unit {
                 Unit::Instructions => "",
-                Unit::Nanoseconds => "; with several in flight, the time per chain",
+                Unit::Nanoseconds =>
+                    "; with several in flight, the time divided by the number of chains",
             }
         );
         let _ = write!(text, "{:<22}{:>9}", "reads of a chain", "in flight");

@@ -52,7 +52,7 @@ impl Way {
         }
     }
 
-    /// The number of threads for so many chains in flight, and the chains of each thread.
+    /// The number of threads for this many chains in flight, and the chains of each thread.
     pub(super) const fn divide(self, in_flight: usize) -> (usize, usize) {
         match self {
             Way::IoUring | Way::Passthrough => (1, in_flight),
@@ -70,7 +70,7 @@ pub(super) struct Done {
     pub(super) latency: Histogram<u64>,
 }
 
-/// One thread's worker, with so many chains in flight.
+/// One thread's worker, with this many chains in flight.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     links: &'a Links,
@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Must follow [`prepare`](Self::prepare): runs so many operations, at least one for each slot in flight.
+    /// Must follow [`prepare`](Self::prepare): runs this many operations, at least one for each slot in flight.
     pub(super) fn run(&mut self, count: u64) -> Result<Done> {
         let Self { links, random, operations, by, latency } = self;
         let latency = latency.take().ok_or("it is not prepared")?;

@@ -63,7 +63,7 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     }
 }
 
-/// As it does while it reads its units again.
+/// A service manager receives no notifications while it reloads its units.
 #[test]
 fn a_manager_that_takes_nothing_for_a_while_costs_no_grant() {
     if cannot_mount().is_some() {

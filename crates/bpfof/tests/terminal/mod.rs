@@ -30,7 +30,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Runs a program in a terminal of so many lines and columns.
+    /// Runs a program in a terminal of this many lines and columns.
     pub(crate) fn run(program: &str, arguments: &[&str], lines: u16, columns: u16) -> Terminal {
         let controller =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");

@@ -240,7 +240,8 @@ impl Rules {
     }
 
     /// A host's access to a subsystem, by the first rule in the file that applies to it. None if no rule applies; full
-    /// access if there are no rules at all. Each host that some rule names may use the discovery subsystem.
+    /// access if there are no rules at all. Each host that some rule applies to, in any
+    /// subsystem, may use the discovery subsystem.
     pub(crate) fn access(&self, host_nqn: &str, subsystem: &str) -> Option<Access> {
         if self.known.is_empty() {
             return Some(Access::everything());
@@ -259,7 +260,7 @@ impl Rules {
         Some(Access { authentication, ..Access::of(rule, place + 1) })
     }
 
-    /// Whether some rule names a host, in any subsystem.
+    /// Whether some rule applies to a host, in any subsystem, or there are no rules.
     pub(crate) fn knows(&self, host_nqn: &str) -> bool {
         let is_about = |known: &Known| known.rule.nqn == "*" || known.rule.nqn == host_nqn;
         self.known.is_empty() || self.known.iter().any(is_about)

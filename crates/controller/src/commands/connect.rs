@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Connect, dword 0: the host must authenticate itself (NVMe Base 2.0 §6.3, AUTHREQ.ATR).
 const ASKS_FOR_AUTHENTICATION: u32 = 1 << 17;
 
-/// Handles a command before Connect: nothing else is allowed (NVMe Base 2.0 §3.3.2.2).
+/// Handles a command on a queue that is not connected yet: only Connect is allowed (NVMe Base 2.0 §3.3.2.2).
 pub(super) fn before_connect(cx: &mut Context<'_>, command: &Command<'_>) {
     let parsed = AdminCommand::parse(command.sqe);
     let Ok(AdminCommand::Fabrics(connect @ FabricsCommand::Connect { .. })) = parsed else {

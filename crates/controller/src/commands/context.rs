@@ -49,13 +49,13 @@ impl Command<'_> {
         }
     }
 
-    /// Checks that the host has room for an answer of up to so many bytes, unless the answer goes into the response.
+    /// Checks that the host has room for an answer of up to this many bytes, unless the answer goes into the response.
     #[inline]
     pub(crate) fn check_answer_room(&self, most_bytes: u32) -> Result<(), Refusal> {
         if self.pointer.is_remote() { self.check_room(most_bytes as usize) } else { Ok(()) }
     }
 
-    /// Checks that the host has room for so many bytes outside the capsule.
+    /// Checks that the host has room for this many bytes outside the capsule.
     pub(crate) fn check_room(&self, length: usize) -> Result<(), Refusal> {
         let room = self.pointer.length_bytes() as usize;
         if length > 0 {
@@ -94,7 +94,7 @@ pub(crate) enum Outcome {
     Reply(Reply),
     /// It has been executed and has data for the host, which has [room](Command::check_room) for it.
     Data(Reply, Vec<u8>),
-    /// The host must send so many bytes; the command is executed again once they have arrived.
+    /// The host must send this many bytes; the command is executed again once they have arrived.
     NeedData(u32),
     /// The command is still being executed.
     Pending,

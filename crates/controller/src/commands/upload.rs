@@ -26,7 +26,7 @@ impl Kind {
 
 /// The result of a part of an upload.
 pub(super) enum Part {
-    /// Its data must be fetched first: so many bytes.
+    /// Its data must be fetched first: this many bytes.
     NeedData(u32),
     /// More parts must follow.
     Taken,

@@ -191,7 +191,7 @@ impl Advertised {
         };
         match self.host.parse::<IpAddr>() {
             _ if self.port == Some(0) => bad("port 0 is invalid"),
-            Ok(ip) if ip.is_unspecified() => bad("that address is unspecified"),
+            Ok(ip) if ip.is_unspecified() => bad("hosts cannot connect to an unspecified address"),
             Ok(_) => Ok(self),
             Err(_) if is_name(&self.host) => Ok(self),
             Err(_) => bad("neither an IP address nor a host name"),
@@ -408,7 +408,7 @@ mod tests {
         }
         for (text, reason) in [
             ("nowhere", "is not an IP address with a port"),
-            ("127.0.0.1:1,advertise=0.0.0.0:1", "nowhere"),
+            ("127.0.0.1:1,advertise=0.0.0.0:1", "unspecified address"),
             ("127.0.0.1:1,advertise=a:0", "port 0"),
             ("127.0.0.1:1,advertise=a:x", "invalid port"),
             ("127.0.0.1:1,advertise=a..b", "neither an IP address nor a host name"),

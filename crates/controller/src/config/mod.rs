@@ -289,9 +289,10 @@ impl TargetConfig {
     ) -> Result<(), ConfigError> {
         self.check()?;
         if let Some(nqn) = self.unproved(running) {
-            let why = "the host authenticates with keys now, but the new rules would let it, or \
-                       any host with its name, connect without keys: remove the rule that allows \
-                       this, or restart the target if it is intended";
+            let why = "the host authenticates with keys now, but the new configuration would let \
+                       it, or any host with its name, connect without keys: keep its keys, or \
+                       remove what lets it in (a rule without keys; without any rules every host \
+                       may connect), or restart the target if it is intended";
             return Err(ConfigError::Rule { nqn: nqn.to_owned(), why: why.to_owned() });
         }
         // A target that was started with TLS serves handshakes to its end, whether there are keys or not.
@@ -334,7 +335,7 @@ fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError
     match before.iter().position(hides).filter(|_| !rule.keys.is_empty()) {
         Some(place) => {
             let why = format!(
-                "[[host]] rule {} applies to the same hosts and comes first, so the keys of this \
+                "[[host]] rule {} applies to the same host and subsystems and comes first, so the keys of this \
                  rule would have no effect: put them there",
                 place + 1
             );
@@ -451,7 +452,10 @@ mod tests {
             &[host, of_one, host, of_one, key],
         ] {
             let error = check(rules).expect_err("no host could use the key");
-            assert!(error.contains("rule 1 applies to the same hosts and comes first"), "{error}");
+            assert!(
+                error.contains("rule 1 applies to the same host and subsystems and comes first"),
+                "{error}"
+            );
         }
     }
 

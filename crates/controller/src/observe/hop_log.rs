@@ -20,7 +20,7 @@ struct Hop {
     /// Time of its calls.
     function_ns: u64,
     units: u64,
-    /// Its reads among those of the log.
+    /// Index of its first read among the reads of the log.
     first_read: u32,
     reads: u32,
 }

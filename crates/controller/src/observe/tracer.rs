@@ -18,7 +18,7 @@ pub(crate) const RING: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceRequest {
-    /// Every how many of the chains for which the other conditions hold; 0 and 1 select all.
+    /// Selects one in this many of the chains for which the other conditions hold; 0 and 1 select all.
     pub every: u32,
     /// Chains that take longer than this, in µs.
     pub slower_us: Option<u64>,

@@ -30,9 +30,9 @@ const NOTHING: u8 = 0xee;
 #[derive(Clone, Debug)]
 enum Step {
     Send(What, u64),
-    /// The card performs so many of its pending sends and writes, also those behind reads.
+    /// The card performs this many of its pending sends and writes, also those behind reads.
     Do(usize),
-    /// The first so many works complete.
+    /// The first this many works complete.
     End(usize),
     /// Runs the target.
     Work,
@@ -310,7 +310,7 @@ impl Card {
         true
     }
 
-    /// Performs so many sends and writes in order, skipping reads.
+    /// Performs this many sends and writes in order, skipping reads.
     fn perform_some(&mut self, count: usize) {
         let is_due = |held: &Held| !held.is_done && !matches!(held.work, Work::Read { .. });
         let due: Vec<usize> = (0..self.held.len()).filter(|at| is_due(&self.held[*at])).collect();
@@ -319,7 +319,7 @@ impl Card {
         }
     }
 
-    /// Completes so many works. A failed one ends the connection.
+    /// Completes this many works. A failed one ends the connection.
     fn end_some(&mut self, rig: &mut Rig, count: usize) {
         for _ in 0..count.min(self.held.len()) {
             if !self.perform(0) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 const FUNCTION: u32 = 9;
 const HOPS: u32 = 40;
 
-/// Computes for so many rounds, then requests the same read again.
+/// Computes for this many rounds, then requests the same read again.
 fn computing(rounds: i32, size_bytes: u32) -> Arc<Function> {
     let size = size_bytes as i32;
     let code = [
@@ -45,7 +45,7 @@ fn target(work: (i32, u32), hosts: usize) -> Scene {
     target_with(work, hosts, HOPS)
 }
 
-/// The same with chains of so many hops.
+/// The same with chains of this many hops.
 fn target_with((rounds, size_bytes): (i32, u32), hosts: usize, hops: u32) -> Scene {
     let mut rig = Rig::new(Limits { hops, ..Limits::default() });
     rig.core.io.unit_ps = UNIT_PS;

@@ -99,7 +99,8 @@ impl Port {
         }
     }
 
-    /// Takes the received input; the caller must [put it back](Self::put_back). None while a receive has the buffer.
+    /// Takes the received input; the caller must [put it back](Self::put_back). None while a receive has
+    /// the buffer, or earlier input is being processed.
     #[inline]
     pub(crate) fn take_input(&mut self) -> Option<Input> {
         match self {

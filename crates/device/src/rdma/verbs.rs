@@ -217,7 +217,7 @@ impl Id {
             "a message of the connection manager has room for 148 bytes"
         );
         let (data, length) = (private_data.as_ptr().cast(), private_data.len() as u8);
-        // SAFETY: the library copies so many bytes.
+        // SAFETY: the library copies this many bytes.
         check(unsafe { (self.library.rdma_reject)(self.raw.as_ptr(), data, length) })
     }
 }
@@ -356,7 +356,7 @@ pub(super) struct Posting {
 /// A completion: success, or an error in words.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// This receive has a message of so many bytes.
+    /// This receive has a message of this many bytes.
     Receive(u32, Result<usize, String>),
     /// This work has ended, and those before it.
     Work(u64, Result<(), String>),

@@ -123,7 +123,7 @@ fn own_types() -> io::Result<OwnedFd> {
     types.extend(b"\0int\0");
     let len = types.len() as u32;
     let mut attributes = Attributes::new().pointer(0, types.as_ptr()).u32(16, len);
-    // SAFETY: the pointer refers to so many bytes.
+    // SAFETY: the pointer refers to this many bytes.
     unsafe { attributes.open(BTF_LOAD) }
 }
 

@@ -140,7 +140,7 @@ pub struct XrpChain<'a> {
 /// How a chain in the kernel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XrpEnd {
-    /// With an answer of so many bytes in scratch, after so many hops.
+    /// With an answer of this many bytes in scratch, after so many hops.
     Done {
         /// Length of the answer.
         length_bytes: u32,
@@ -374,7 +374,7 @@ impl XrpDomain {
 
     /// The memory of the slot from guest address 0 on. No chain is running.
     pub fn slot(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping has so many bytes, and the kernel uses it only during `run`, which also borrows the
+        // SAFETY: the mapping has this many bytes, and the kernel uses it only during `run`, which also borrows the
         // domain mutably. A chain that a signal interrupts ends before `run` returns.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.address.as_ptr(), SLOT_BYTES) }
     }

@@ -243,12 +243,12 @@ function show(now, before, isNew) {
 function memory(now) {
   const limit = now.memory_limit_bytes;
   byId("memory-note").textContent =
-    `Of the ${bytes(limit)} that hosts may take together; namespaces in memory are beside that.`;
+    `Of the ${bytes(limit)} that hosts may take together; namespaces in memory are not included.`;
   const row = (key, name, value) => ({ key, cells: [words(name), size(value), share(limit > 0 ? value / limit : 0)] });
   table("memory", ["account", "bytes", "part"],
     [row("all", "all", now.memory_used_bytes),
      row("own", "the target's own: arenas, buffers", now.memory_own_bytes),
-     row("pending", "strangers, and who is not authenticated", now.memory_pending_bytes),
+     row("pending", "connections without an authenticated host", now.memory_pending_bytes),
      ...now.hosts.map((of) => row(`host ${of.serial}`, of.nqn, of.memory_bytes)),
      { key: "namespaces", cells: [words("namespaces in memory"), size(now.memory_namespaces_bytes),
        { text: "–", by: -1, isZero: true }] }]);
@@ -295,7 +295,7 @@ function slowCommand(of, key) {
     more.append(make("ol", "hops", ...of.hops.map((one, at) => hop(one, at, of.duration_ns))));
     if (of.hop_count > of.hops.length) more.append(make("p", "", `and ${number.format(of.hop_count - of.hops.length)} hops more`));
   } else if (of.class === "chain") {
-    more.append(make("p", "", "Its hops were not recorded: over memory they are while somebody traces (bpfof trace)."));
+    more.append(make("p", "", "Its hops were not recorded: hops of chains over memory are recorded only during a trace (bpfof trace)."));
   }
   const made = make("details", "", summary, more);
   made.dataset.key = key;

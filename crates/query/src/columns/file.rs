@@ -69,7 +69,7 @@ pub(crate) struct ArrowFile {
     pub(crate) schema: Schema,
     pub(crate) columns: Vec<ColumnBuffers>,
     pub(crate) others: Vec<OtherColumn>,
-    /// The batches, which are adjacent.
+    /// The batches, in the order of the file; they do not overlap, but there may be gaps between them.
     pub(crate) blocks: Vec<Block>,
 }
 

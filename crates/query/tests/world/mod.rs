@@ -241,7 +241,7 @@ fn total(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-/// The same bits.
+/// Whether two values are equal; floats must have the same bits, and all NaN are equal.
 fn close(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Float(one), Value::Float(other)) => {

@@ -159,7 +159,7 @@ const char *name(ReadPath way);
 struct PushdownStats {
 	/* Get() calls, and keys of MultiGet(), by ReadPath. */
 	std::array<uint64_t, WAYS> gets{};
-	/* Those of these keys whose tables were searched at once. */
+	/* Of these calls and keys, how many had their tables searched at once. */
 	uint64_t at_once = 0;
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;

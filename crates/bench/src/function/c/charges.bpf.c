@@ -149,7 +149,7 @@ ENTRY(chase)
 	return finish(ctx, at);
 }
 
-/* Loads through the block in steps of so many bytes: strided loops, which pay when they are
+/* Loads through the block in steps of this many bytes: strided loops, which pay when they are
  * left. */
 #define SCAN(name, type, bytes)                                                                    \
 	ENTRY(name)                                                                                \
@@ -352,10 +352,10 @@ ENTRY(trace)
 	return finish(ctx, 0);
 }
 
-/* Static data that fills its room, or nearly: each tail call maps it anew. */
+/* Static data that fills its room, or nearly: each tail call copies it into the arena again. */
 static volatile __u8 statics[BPFOF_STATICS_SIZE - 64] = { 1 };
 
-/* Installed twice, as functions 1 and 2, which call each other. */
+/* Installed twice, as functions 1 and 2, which tail-call each other. */
 ENTRY(tail_call)
 {
 	struct request *request = request_of(ctx);

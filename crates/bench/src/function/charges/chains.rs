@@ -87,7 +87,7 @@ struct Case {
     things: u64,
 }
 
-/// All cases, in a namespace of so many bytes.
+/// All cases, in a namespace of this many bytes.
 fn cases(namespace_bytes: u64) -> Vec<Case> {
     let whole = |name, plan, reads| Case { name, plan, without: None, reads, things: 1 };
     let without =
@@ -152,7 +152,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// A namespace of so many bytes, all of whose pages are allocated.
+    /// A namespace of this many bytes, all of whose pages are allocated.
     fn new(bytes: u64) -> Result<Ground, Problem> {
         const PIECE_BYTES: usize = 1 << 20;
         let memory = MemoryNamespace::new(bytes, None)?;
@@ -163,7 +163,7 @@ impl Ground {
         Ok(Ground { memory, objects: [Object::parse(OBJECT)?, Object::parse(OBJECT)?] })
     }
 
-    /// Tables with a kernel as two functions, 1 and 2; only the trace of the first is kept.
+    /// Tables with a kernel as two functions, 1 and 2. For the first the tables have a trace of their own.
     fn tables(&self, entry: &str) -> Result<Tables, Problem> {
         let whole = FileMap::whole_namespace(1, self.memory.size_bytes());
         let mut tables = Tables::new(vec![whole]).with_trace(1);
@@ -239,7 +239,7 @@ impl<'a> World<'a> {
         outcome.map(|_| ()).map_err(|error| format!("{}: {error}", plan.entry))
     }
 
-    /// Makes so many reads, with a constant number of chains in flight.
+    /// Makes this many reads, with a constant number of chains in flight.
     fn run(&mut self, mut reads: u64) -> Result<(), String> {
         while reads > 0 {
             let World { plan, memory, tables, engine, active, fresh, round, .. } = self;
@@ -283,7 +283,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// ns and units of so many reads.
+    /// ns and units of this many reads.
     fn timed(&mut self, reads: u64) -> Result<(f64, f64), String> {
         self.engine.take_spent();
         let started = Instant::now();
@@ -340,7 +340,7 @@ mod tests {
 
     const SMALL_BYTES: u64 = 1 << 20;
 
-    /// Units of so many reads.
+    /// Units of this many reads.
     fn spent(plan: Plan, ground: &Ground, reads: u64) -> u64 {
         let plan = Plan { depth: plan.depth.min(8), ..plan };
         let mut world = World::new(plan, ground).expect(plan.entry);

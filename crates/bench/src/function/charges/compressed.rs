@@ -16,7 +16,7 @@ const SNAPPY: u64 = 1;
 const LZ4: u64 = 4;
 const ZSTD: u64 = 7;
 
-/// A case of the decompressing kernel, with a result of so many bytes.
+/// A case of the decompressing kernel, with a result of this many bytes.
 fn case(name: &str, format: u64, block: Vec<u8>, bytes: usize) -> Case {
     let request = Request {
         operand: format,

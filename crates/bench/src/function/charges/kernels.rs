@@ -42,7 +42,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The request as it is at the start of scratch, for so many repetitions.
+    /// The request as it is at the start of scratch, for this many repetitions.
     pub(super) fn bytes(&self, count: u64) -> Vec<u8> {
         let Request { length, operand, state, first, second, stride, step, span, room } = *self;
         [count, length, 0, operand, state, first, second, stride, step, span, room]
@@ -63,7 +63,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The result of so many repetitions, if it is known.
+    /// The result of this many repetitions, if it is known.
     fn of(self, count: u64) -> Option<u64> {
         match self {
             Outcome::Any => None,
@@ -198,7 +198,7 @@ impl Subject {
         Ok(self.turn * (1 + CALL_UNITS.saturating_sub(one) / turn))
     }
 
-    /// Makes so many calls; returns ns and units of all together.
+    /// Makes this many calls; returns ns and units of all together.
     fn round(
         &mut self,
         calls: usize,
@@ -457,7 +457,7 @@ fn number(name: &str, entry: &'static str, turn: u64, texts: &[String], length: 
     Case { block, ..Case::new(name, entry, turn, request) }
 }
 
-/// Numbers with random digits, of up to so many bytes.
+/// Numbers with random digits, of up to this many bytes.
 fn random_digits(bytes_max: usize) -> Vec<String> {
     let mut random = Random(2);
     let mut digits = || {

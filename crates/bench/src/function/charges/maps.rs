@@ -49,7 +49,7 @@ const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// A case of one operation on a map with so many keys.
+    /// A case of one operation on a map with this many keys.
     fn case(&self, operation: &str, entry: &'static str, keys: u64) -> Case {
         let name = format!("{operation}, {}", self.about);
         let outcome = if operation == "add" { Outcome::Any } else { Outcome::Sum(0) };
@@ -57,7 +57,7 @@ impl Kind {
         Case { outcome, ..Case::new(name, entry, 1, request) }
     }
 
-    /// Makes a map with so many keys, for all kernels.
+    /// Makes a map with this many keys, for all kernels.
     fn map(&self, object: &Object, keys: u64) -> Result<OwnMaps, Problem> {
         let (_, entry) = self.operations[0];
         let maps = OwnMaps::new(program(object, entry)?);

@@ -24,7 +24,7 @@ impl Section {
         self.name
     }
 
-    /// Measures all its charges in so many rounds.
+    /// Measures all its charges in this many rounds.
     pub(super) fn measure(&self, rounds: usize) -> Result<Vec<Charge>, Problem> {
         (self.measure)(self.name, rounds)
     }

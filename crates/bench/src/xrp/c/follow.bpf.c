@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Follows linked blocks: returns the number of the block at the end of a chain of so many reads. */
+/* Follows linked blocks: returns the number of the block at the end of a chain of this many reads. */
 #include "bpfof.h"
 
 struct block {

@@ -182,7 +182,7 @@ impl Done {
         self.power_losses += other.power_losses;
     }
 
-    /// Checks that so many seeds covered everything.
+    /// Checks that this many seeds covered everything.
     fn has_all(&self) {
         let Done { seeds, chains, lost, cuts, crashes, power_losses, .. } = *self;
         let is_had = [chains, lost, cuts, crashes, power_losses].iter().all(|count| *count > 0);
