@@ -181,8 +181,8 @@ impl Engine {
         chains[id.index()].completed((id, ok), (limits, *slice), tables, spent, emit)
     }
 
-    /// Says of a read before it is reported as not `ok` that it was cancelled, and has not failed. If the
-    /// chain ends because of its reads, it ends with [`ChainError::Interrupted`].
+    /// Marks a read as cancelled rather than failed. Call it before reporting the read as not `ok`. If the chain
+    /// ends because of its reads, it then ends with [`ChainError::Interrupted`].
     pub fn interrupt(&mut self, id: ChainId) {
         self.chains[id.index()].interrupted = true;
     }

@@ -474,7 +474,7 @@ fn a_failed_device_read_and_a_full_engine_are_errors() {
     let outcome = engine.completed(id, false, &tables, |_| ());
     assert_eq!(outcome, Progress::Done(Err((ChainError::Device, 0))));
     engine.release(id);
-    // A read that was cancelled ends its chain in another way, and no later one of the same arena.
+    // A cancelled read ends its chain with Interrupted; the next chain in the same arena is not affected.
     for expected in [ChainError::Interrupted, ChainError::Device] {
         let id = engine.start(&start, &tables, |_| ()).expect("starts");
         if expected == ChainError::Interrupted {

@@ -11,7 +11,8 @@ use bpfof_function::{NativeFunction, Program, abi};
 
 const NAMESPACE_BYTES: u64 = 1 << 20;
 const FUNCTION: u32 = 1;
-/// A file of one-block extents, no two of them adjacent in the namespace; its last block is not mapped.
+/// A file of one-block extents in descending order in the namespace, so that none follows its predecessor there; its
+/// last block is not mapped.
 const FRAGMENTED: u32 = 2;
 const BLOCK: u64 = 512;
 const FRAGMENTED_BYTES: u64 = 256 * BLOCK;

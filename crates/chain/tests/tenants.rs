@@ -38,7 +38,7 @@ fn call(helper: i32, (at, bytes): (u64, usize)) -> [[u8; 8]; 4] {
     ]
 }
 
-/// Runs for three hops: requests the first read again in each, then ends the chain.
+/// Runs for three hops: requests the first read again in the first two, and ends the chain in the third.
 fn end() -> Vec<[u8; 8]> {
     vec![
         slot(0xb7, 0, 0, 0, 0),

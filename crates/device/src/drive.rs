@@ -49,7 +49,7 @@ struct Identified {
     /// Largest transfer is 2^this pages of 4 KiB; 0 is no limit.
     mdts: u8,
     zeroes: bool,
-    /// Whether Write Zeroes may deallocate, and reads zeroes then.
+    /// Whether Write Zeroes may deallocate blocks, which then read as zeroes (DLFEAT).
     zeroes_deallocate: bool,
     deallocates: bool,
     has_volatile_cache: bool,
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Blocks are given back only by drives of which they read as zeroes then.
+    /// Blocks are deallocated only on drives whose deallocated blocks read as zeroes.
     #[test]
     fn drives_say_whether_zeroes_give_blocks_back() {
         let found = |dlfeat: u8, oncs: u8| {
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(found(0b1001, both), (true, true));
         assert_eq!(found(0b1_1001, both), (true, true), "the bit above is of guards");
         assert_eq!(found(0b1001, ONCS_WRITE_ZEROES), (true, false));
-        // It does not deallocate so, it does not say what is read then, or it is all ones.
+        // No deallocation by Write Zeroes; nothing reported of deallocated blocks; both; deallocated blocks are all ones.
         for dlfeat in [0b0001, 0b0000, 0b1000, 0b1010] {
             assert_eq!(found(dlfeat, both), (false, false), "{dlfeat:#06b}");
         }

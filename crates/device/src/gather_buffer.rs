@@ -11,7 +11,8 @@ const MIN_LENT_BYTES: usize = 2048;
 const MAX_LENT: usize = 500;
 
 /// Bytes to be sent on a socket, which may be in several places in memory.
-/// | Lent memory is read when it is sent: a namespace in memory sends its contents at that time. If the socket does not
+///
+/// Lent memory is read when it is sent: a namespace in memory sends its contents at that time. If the socket does not
 /// take everything at once, [`copy_rest`](Self::copy_rest) copies the rest.
 #[derive(Debug)]
 pub struct Outgoing {

@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(format!("{back:?}"), format!("{command:?}"));
     }
 
-    /// A drive whose blocks read as anything after they were given back must not be asked to give them back.
+    /// A drive whose deallocated blocks may read as anything must not be asked to deallocate.
     #[test]
     fn zeroes_give_blocks_back_where_the_drive_allows_it() {
         let part = Part { fd: 3, offset: 8 << 9, length: 16 << 9 };

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Longest time to connect a queue. While a lane is being connected no Keep Alive is sent and the leases are not
 /// checked; the last Keep Alive was sent at most half of the timeout before.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1800);
-/// The longest that connecting takes in fact: the library notices the end of its time up to an eighth late.
+/// Longest time that connecting really takes: the library detects a timeout up to an eighth late.
 pub(crate) const CONNECTED: Duration =
     Duration::from_millis(CONNECT_TIMEOUT.as_millis() as u64 * 9 / 8);
 /// Most data of one command: during a long command the leases are not checked.

@@ -114,7 +114,7 @@ pub enum ConfigError {
     #[error("no namespace: give --target and --device, or [[namespace]] in the --config file")]
     NoNamespace,
     /// An address with several portals.
-    #[error("{0}: a client's association has one portal; name one")]
+    #[error("{0}: a client's association uses only one portal; name one")]
     SeveralPortals(String),
     /// An address of RDMA.
     #[error("{0}: clients get TCP connections to the target; name it by nvme-tcp://")]

@@ -306,8 +306,8 @@ fn open_socket(config: &Config) -> Result<(OwnedFd, Stat), StartError> {
         }
         _ => return Err(StartError::InUse(path.clone())),
     }
-    // The file gets the permissions of the socket when it is bound, so that its path need not be changed later. The
-    // umask would remove some of them; it is process-wide, but no other thread creates files yet.
+    // The file gets the permissions of the socket when it is bound: a chmod of the path later could change another
+    // file that is there by then. The umask would remove some of them; it is process-wide, but no other thread creates files yet.
     let mode = Mode::from_raw_mode(config.mode);
     fchmod(&listener, mode).map_err(|e| cannot("the socket's mode")(e.into()))?;
     let before = umask(Mode::empty());
@@ -388,13 +388,13 @@ mod tests {
         assert_eq!(found.permissions().mode() & 0o7777, 0o662);
     }
 
-    /// A unit that is killed while it stops loses the leases that its manager keeps.
+    /// If systemd kills the unit while it stops, the leases in its descriptor store are lost.
     #[test]
     fn the_unit_has_more_time_to_stop_than_that_takes() {
         let unit = include_str!("../../../packaging/systemd/bpfof-grantd.service");
         let seconds = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
         let seconds: u64 = seconds.and_then(|text| text.parse().ok()).expect("a number");
-        // A command that is under way, and the last.
+        // The command in progress, and the last one.
         let takes = 2 * ANSWERED + session::TAKE_BACK + EXPIRED;
         assert!(Duration::from_secs(seconds) > takes, "{takes:?}");
     }

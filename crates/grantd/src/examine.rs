@@ -157,7 +157,7 @@ impl Examiner {
             let why = format!("the daemon has no thread to examine the file: {error}");
             let refusal = Refusal::new(Cause::Unavailable, why);
             for (id, opened) in unexamined {
-                // The receiver is returned below.
+                // Cannot fail: the receiver is returned below.
                 let _ = sender.send(Examined { id, opened, result: Err(refusal.clone()) });
             }
             wake();
@@ -245,7 +245,7 @@ impl Examiner {
         if !is_settled(file, layout.file_system(), self.trusts_owners) {
             let why = match layout.file_system() {
                 FileSystem::Xfs => {
-                    "on XFS the owner of a file can change its blocks by deduplication in spite of \
+                    "on XFS the owner of a file can free its blocks by deduplication in spite of \
                      a lease; make the file immutable (chattr +i)"
                 }
                 FileSystem::Ext4 => {
@@ -324,7 +324,7 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Of files on a namespace whose image is `image`.
+    /// An examiner of files on a namespace whose image is `image`.
     fn examiner(image: &Path) -> Examiner {
         std::fs::write(image, "").expect("written");
         Examiner {
@@ -351,7 +351,7 @@ mod tests {
         let file = Arc::new(File::open(&image).expect("opened"));
         let before = Refusal::new(Cause::NotReadable, "for a reason");
         let subjects = vec![(3, Subject::Opened(file)), (5, Subject::Refused(before))];
-        // No machine has the memory for such a stack.
+        // Starting the thread must fail: no machine has memory for such a stack.
         let thread = Builder::new().stack_size(1 << 60);
         let examined = examiner.start(thread, subjects, Arc::new(share), wake);
         let found: Vec<Examined> = examined.iter().collect();

@@ -59,8 +59,8 @@ fn exceeded(error: Exceeded) -> Refusal {
     Refusal::new(Cause::Quota, error)
 }
 
-/// Has a duplicate of a leased descriptor kept. `failed` is why that has failed for another file of the same request:
-/// then it is not tried again, which could take a second each time.
+/// Keeps a duplicate of a leased descriptor. `failed` is the error for an earlier file of the same request; after one
+/// it is not tried again, because each attempt could take a second.
 fn keep_duplicate(
     keepsake: &Keepsake,
     descriptor: BorrowedFd<'_>,

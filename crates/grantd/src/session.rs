@@ -70,7 +70,7 @@ struct Job {
     examined: Receiver<Examined>,
     /// In the order of the request.
     answers: Vec<(u32, Known)>,
-    /// Why no duplicate of a file is kept, once that has failed.
+    /// The error of keeping a duplicate, once that has failed.
     not_kept: Option<Refusal>,
 }
 
@@ -291,7 +291,7 @@ impl Session<'_> {
         let place = place.map_err(|error| refused(Cause::Unavailable, &error))?;
         let (served, device) = self.shared.served(place).map_err(Failed::Refused)?;
         let association = Association::open(served).map_err(|error| {
-            let why = format_args!("cannot open opened an association at {}: {error}", served.url);
+            let why = format_args!("cannot open an association at {}: {error}", served.url);
             self.shared.tell(self.peer, Level::Warn, why);
             refused(Cause::Target, &error)
         })?;
@@ -435,7 +435,7 @@ impl Session<'_> {
             if self.shared.is_stopping() {
                 return Err(End::Stopping);
             }
-            // To have a duplicate of the file before kept may have taken a second.
+            // Keeping the duplicate of the previous file may have taken a second.
             open.grants.keep_up(&mut open.association)?;
             open.association.keep_alive().map_err(Lost::from)?;
             let id = examined.id;

@@ -397,7 +397,8 @@ impl fmt::Display for CommandError {
             write!(f, ": it has {dw0} bytes; make the answer buffer at least as large")
         } else if is(Status::RESOURCE_LIMIT) {
             f.write_str(
-                ": the target's limit for this connection is reached; unload functions or wait",
+                ": the target's limit for this connection is reached; unload functions, remove file maps, or \
+                 wait",
             )
         } else if is(Status::UNKNOWN_MAP) {
             f.write_str(": the map was freed with its last function or its connection")
@@ -420,7 +421,7 @@ impl fmt::Display for CommandError {
         } else if is(Status::ANA_INACCESSIBLE) {
             f.write_str(": name another portal of the subsystem in the address, or wait")
         } else if self.is_interrupted() {
-            f.write_str(": the target interrupted it, to serve other hosts or because its drive was reset; send it again")
+            f.write_str(": the target interrupted it, to serve others or because its drive was reset; send it again")
         } else if self.is_of_keep_alive() {
             f.write_str(
                 ": the target requires another keep-alive timeout; change Options::keep_alive",
@@ -548,8 +549,6 @@ pub enum SubmitError {
         max_bytes: u64,
     },
     /// The vector has no chains, or the first reads or arguments do not match the number of chains.
-    #[error(
-        "the numbers of first reads and arguments differ from the number of chains in the vector"
-    )]
+    #[error("the vector has no chains, or its first reads or arguments do not match their number")]
     UnevenVector,
 }

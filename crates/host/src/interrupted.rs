@@ -1,4 +1,4 @@
-//! Chains that the target has interrupted: it had to serve other hosts and had no memory to suspend the chains
+//! Chains that the target has interrupted: it had to serve others and had no memory to suspend the chains
 //! meanwhile, or its drive was reset while it read for them (docs/protocol.md, Pushdown). They are sent again after a
 //! pause, a limited number of times.
 

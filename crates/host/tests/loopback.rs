@@ -204,7 +204,7 @@ fn connection_errors_are_explained() {
     assert!(matches!(error, Error::NotReady { step: "ICResp", .. }), "{error}");
 }
 
-/// Each step of which would be in time.
+/// Each step alone would end within the timeout; together they do not.
 #[test]
 fn connecting_has_one_limit_authentication_included() {
     let (address, shared) = fake_target::start();

@@ -167,7 +167,7 @@ fn a_silent_target_is_given_up() {
 
 /// A held request leaves when no other request comes, however long the delay.
 #[test]
-fn held_requests_are_sent_after_the_delay() {
+fn held_requests_leave_when_no_other_comes() {
     let an_hour = 3_600_000_000;
     let caravan = Caravan { max_requests: 1000, max_bytes: 1 << 30, max_delay_us: an_hour };
     let options = Options { spin_us: 0, ..Options::default() };

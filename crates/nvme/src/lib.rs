@@ -6,7 +6,7 @@
 //! PDUs of NVMe/TCP and the structures of `docs/protocol.md`. Each field names the section that
 //! defines it: "NVMe Base 2.0", "NVM Command Set 1.0", "NVMe/TCP 1.0", or "protocol.md".
 //!
-//! How data flows through the crate
+//! # How data flows through the crate
 //! Receiving: bytes of a TCP stream → [`tcp::PduReceiver`] (lengths, digests, order and direction
 //! of PDUs) → an [`Sqe`] or [`Cqe`] → [`AdminCommand`] or [`NvmCommand`], where 0's-based counts
 //! and packed bits become plain numbers, once. Payloads pass through as borrowed slices.

@@ -56,7 +56,7 @@ pub enum RecordError {
         content_type: u8,
     },
     /// The tag is wrong: the record is not as the peer sealed it.
-    #[error("record {record} was changed in transit: its authentication tag is wrong")]
+    #[error("record {record} is not as the peer sealed it: its authentication tag is wrong")]
     Tag {
         /// Number of the record in its direction.
         record: u64,

@@ -212,10 +212,7 @@ impl Id {
 
     /// Rejects the request, with at most 148 bytes of private data.
     pub(super) fn reject(&mut self, private_data: &[u8]) -> io::Result<()> {
-        debug_assert!(
-            private_data.len() <= 148,
-            "a message of the connection manager has room for 148 bytes"
-        );
+        debug_assert!(private_data.len() <= 148, "a rejection has room for 148 bytes");
         let (data, length) = (private_data.as_ptr().cast(), private_data.len() as u8);
         // SAFETY: the library copies this many bytes.
         check(unsafe { (self.library.rdma_reject)(self.raw.as_ptr(), data, length) })
@@ -505,10 +502,7 @@ impl QueuePair {
     /// Requests a connection, with at most 56 bytes of private data; an event reports the result. Lets the peer have as
     /// many RDMA Reads outstanding as this end's card answers.
     pub(super) fn connect(&mut self, private_data: &[u8]) -> io::Result<()> {
-        debug_assert!(
-            private_data.len() <= 56,
-            "a message of the connection manager has room for 148 bytes"
-        );
+        debug_assert!(private_data.len() <= 56, "a connection request has room for 56 bytes");
         let mut param = sys::ConnParam {
             private_data: private_data.as_ptr().cast::<c_void>(),
             private_data_len: private_data.len() as u8,

@@ -24,7 +24,7 @@ const F_LINK: u32 = 1 << 13;
 const F_VTYPE_BTF_OBJ_FD: u32 = 1 << 15;
 /// Size of the verifier's log.
 const LOG_BYTES: usize = 1 << 20;
-/// How often a program is loaded whose verification a signal breaks off; libbpf does the same.
+/// How many times a program is loaded if a signal interrupts its verification, as in libbpf.
 const ATTEMPTS: u32 = 5;
 
 /// `union bpf_attr`: fields at their offsets, the rest zero.
@@ -127,7 +127,7 @@ fn own_types() -> io::Result<OwnedFd> {
     unsafe { attributes.open(BTF_LOAD) }
 }
 
-/// Attempts something again that the kernel breaks off with EAGAIN when a signal comes.
+/// Repeats an attempt that fails with EAGAIN because a signal arrived.
 fn despite_signals<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut left = ATTEMPTS;
     loop {
@@ -139,7 +139,7 @@ fn despite_signals<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<
     }
 }
 
-/// Whether a load failed for want of something, or by a signal, and not because of the program.
+/// Whether a load failed for lack of resources or rights, or because of a signal, not because of the program.
 fn is_of_the_moment(error: &io::Error) -> bool {
     use libc::{EAGAIN, EMFILE, ENFILE, ENOMEM, EPERM};
     matches!(error.raw_os_error(), Some(EAGAIN | EMFILE | ENFILE | ENOMEM | EPERM))
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(attempts(1, libc::EACCES), (2, Err(Some(libc::EACCES))));
     }
 
-    /// Only what the verifier thinks of a program is the same the next time.
+    /// Only a refusal by the verifier is permanent.
     #[test]
     fn refusals_are_told_from_want() {
         let is_of_the_moment = |errno| is_of_the_moment(&io::Error::from_raw_os_error(errno));

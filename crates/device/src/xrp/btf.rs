@@ -41,14 +41,14 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What modules of the running kernel are numbered after. The kernel's types are some megabytes, and read
+/// The kernel's types, after which those of modules are numbered. They are some megabytes, so they are read only
 /// once.
 pub(super) fn kernel_base() -> io::Result<Arc<Base>> {
     static BASE: OnceLock<Arc<Base>> = OnceLock::new();
     once(&BASE, || Btf::read("vmlinux", Arc::default()))
 }
 
-/// The base that is known, or that of the types which are read now. A failure is not kept.
+/// The cached base, or one from types that are read now. A failure is not cached.
 fn once(
     known: &OnceLock<Arc<Base>>,
     read: impl FnOnce() -> io::Result<Btf>,

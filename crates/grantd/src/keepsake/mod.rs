@@ -35,7 +35,7 @@ pub(crate) struct Key {
 pub fn outlast_predecessor() {
     match Store::of_environment() {
         Ok(store) => drop(store),
-        Err(error) => log::warn!("the leases of a predecessor stay where they are: {error}"),
+        Err(error) => log::warn!("cannot drop the leases of a predecessor: {error}"),
     }
 }
 

@@ -301,8 +301,7 @@ pub enum ReadError {
     Remembers {
         /// The function.
         function: String,
-        /// Why the target could not run it: Read Outside File if the chain reads a hole of a file, which only plain
-        /// reads can read. Never None at present.
+        /// Why the target could not run it; None if the chain reads a hole of a file, which only plain reads can read.
         cause: Option<Box<ReadError>>,
     },
     /// The chain failed because of its function or the contents of files: it fails in the same way at the target and on

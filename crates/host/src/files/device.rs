@@ -98,7 +98,7 @@ impl NamespaceDevice {
         self.compare(info, None)?;
         let folder = self.sysfs.join(name(number));
         if text(&folder.join("nsid")).is_none() {
-            return Err(format!("{path} is no NVMe namespace: name the whole disk"));
+            return Err(format!("{path} is not an NVMe namespace; name the whole disk"));
         }
         let owner = |folder: &Path| fs::canonicalize(folder.join("device")).ok();
         let of_character = owner(&self.sysfs.with_file_name("char").join(name(character)));
@@ -108,7 +108,7 @@ impl NamespaceDevice {
         let wanted = info.size_bytes();
         match self.length_bytes() {
             Some(bytes) if bytes != wanted => {
-                Err(format!("{path} has {bytes} bytes, and the namespace {wanted}"))
+                Err(format!("{path} has {bytes} bytes, but the namespace has {wanted}"))
             }
             _ => Ok(()),
         }
@@ -439,7 +439,7 @@ mod tests {
         };
         compare(0, 8).expect("it is the same");
         let why = compare(0, 16).expect_err("another size");
-        assert!(why.contains("has 4096 bytes, and the namespace 8192"), "{why}");
+        assert!(why.contains("has 4096 bytes, but the namespace has 8192"), "{why}");
         let why = compare(1, 8).expect_err("a partition");
         assert!(why.contains("name the whole disk"), "{why}");
         let why = compare(2, 8).expect_err("of another drive");

@@ -23,7 +23,7 @@ mod flag {
 const REFUSED: [(u32, &str); 7] = [
     // DELALLOC comes with UNKNOWN: it gives the better reason, so it comes first.
     (flag::DELALLOC, "the file system has not written it to the device yet"),
-    (flag::INLINE, "it is stored inside the inode, as in very small files"),
+    (flag::INLINE, "it is stored inside the inode; larger files are not"),
     (flag::TAIL, "it shares a block with other files"),
     (flag::ENCRYPTED, "it is encrypted on the device"),
     (flag::ENCODED, "it is compressed or otherwise encoded on the device"),

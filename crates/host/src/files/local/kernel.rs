@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the kernel is not asked again to take a function for which it had no room or no memory.
+/// Pause before the kernel is asked again to load a function for which it had no room or no memory.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// How a chain ended in the kernel.
@@ -75,7 +75,7 @@ pub(super) struct Kernel {
     /// Free file numbers.
     free: Vec<u32>,
     chain_files: Vec<XrpFile>,
-    /// Why files were refused, which the log has been told.
+    /// Refusals of files that were logged already.
     told: BTreeSet<String>,
 }
 
@@ -256,7 +256,7 @@ impl Kernel {
     }
 }
 
-/// Whether the log has not been told of this cause.
+/// Whether this error was not logged before.
 fn is_news(told: &mut BTreeSet<String>, error: &io::Error) -> bool {
     told.insert(error.to_string())
 }
