@@ -12,9 +12,9 @@
 //! - `descriptor`: identifies the file of a descriptor, and opens it again.
 //!
 //! # What it does not do
-//! It does not cache, and with one portal it reconnects only shared connections. It has no threads but those of `bpfof-host`: the
-//! keeper of file maps, and threads that send Keep Alives and connect paths and lanes. It has no plain reads and writes
-//! of blocks: programs use the kernel for these.
+//! It does not cache, and with one portal it reconnects only shared connections. It has no threads but those of
+//! `bpfof-host`: the keeper of file maps, and threads that send Keep Alives and connect paths and lanes. It has no
+//! plain reads and writes of blocks: programs use the kernel for these.
 
 mod abi;
 mod descriptor;

@@ -327,7 +327,8 @@ mod tests {
         assert_eq!(found(0b1001, both), (true, true));
         assert_eq!(found(0b1_1001, both), (true, true), "the bit above is of guards");
         assert_eq!(found(0b1001, ONCS_WRITE_ZEROES), (true, false));
-        // No deallocation by Write Zeroes; nothing reported of deallocated blocks; both; deallocated blocks are all ones.
+        // No deallocation by Write Zeroes; nothing reported of deallocated blocks; both; deallocated blocks are all
+        // ones.
         for dlfeat in [0b0001, 0b0000, 0b1000, 0b1010] {
             assert_eq!(found(dlfeat, both), (false, false), "{dlfeat:#06b}");
         }

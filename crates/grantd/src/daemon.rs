@@ -307,7 +307,8 @@ fn open_socket(config: &Config) -> Result<(OwnedFd, Stat), StartError> {
         _ => return Err(StartError::InUse(path.clone())),
     }
     // The file gets the permissions of the socket when it is bound: a chmod of the path later could change another
-    // file that is there by then. The umask would remove some of them; it is process-wide, but no other thread creates files yet.
+    // file that is there by then. The umask would remove some of them; it is process-wide, but no other thread creates
+    // files yet.
     let mode = Mode::from_raw_mode(config.mode);
     fchmod(&listener, mode).map_err(|e| cannot("the socket's mode")(e.into()))?;
     let before = umask(Mode::empty());

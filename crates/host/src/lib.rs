@@ -23,11 +23,12 @@
 //! # What it does not do
 //! It does not cache. With one portal it does not reconnect by itself: an error says what happened, and
 //! [`Controller::reconnect`] and [`Lane::reconnect`] connect again. With one portal, the only requests that it repeats
-//! are chains that the target has interrupted, and only in blocking calls ([`CommandError::is_interrupted`]). Its only threads keep
-//! associations alive ([`Options::keep_alive`]), with several portals one for each path; [`files`] also has a thread
-//! that keeps maps, and threads that connect shared lanes. The host's NQN and keys ([`Credentials`]) come from the
-//! address or the [`Options`]; a [`HostsFile`] is used only if the program asks for it. Every byte from a target may be
-//! hostile: a protocol violation ends the connection with a typed error, and each request in flight ends exactly once.
+//! are chains that the target has interrupted, and only in blocking calls ([`CommandError::is_interrupted`]). Its only
+//! threads keep associations alive ([`Options::keep_alive`]), with several portals one for each path; [`files`] also
+//! has a thread that keeps maps, and threads that connect shared lanes. The host's NQN and keys ([`Credentials`]) come
+//! from the address or the [`Options`]; a [`HostsFile`] is used only if the program asks for it. Every byte from a
+//! target may be hostile: a protocol violation ends the connection with a typed error, and each request in flight ends
+//! exactly once.
 
 mod admin;
 mod association;
