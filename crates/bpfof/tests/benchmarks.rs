@@ -352,7 +352,7 @@ fn the_cost_of_functions_is_measured() {
     assert_eq!(report["calls"].as_array().map(Vec::len), Some(1));
     assert!(report["calls"][0]["c_ns"].is_null() && report["compiler"].is_null(), "{report}");
     let names = bad(&["bench", "function", "--only", "nothing"]);
-    assert!(names.contains("there are node, filter, block"), "{names}");
+    assert!(names.contains("choose from node, filter, block"), "{names}");
 }
 
 /// All queries of `bench query`, on small files: with DuckDB and pyarrow where they are installed.

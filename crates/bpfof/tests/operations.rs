@@ -105,7 +105,7 @@ fn operators_see_hosts_end_them_and_change_the_log() {
     }
     assert!(operated.said(&["log", "debug"]).contains("debug"));
     let wrong = operated.refused(&["log", "loud"]);
-    assert!(wrong.contains("no level \"loud\""), "{wrong}");
+    assert!(wrong.contains("unknown level \"loud\""), "{wrong}");
     let nobody = operated.refused(&["kick", "nqn.2026-01.org.example:nobody"]);
     assert!(nobody.contains("no host of this name"), "{nobody}");
     let elsewhere = operated.refused(&["kick", &nqn, "--address", "10.9.9.9"]);

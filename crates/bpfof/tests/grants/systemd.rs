@@ -48,7 +48,7 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     let third = File::open(&path).expect("opened");
     let refused = client.add(&[2], &[third.as_fd()]).expect("answered");
     let why = refused[0].result.as_ref().expect_err("there is no room").why.clone();
-    assert!(why.contains("keeps 2 leases"), "{why}");
+    assert!(why.contains("keeps at most 2 leases"), "{why}");
     assert_eq!(cause(refused), Some(Cause::Quota));
     client.remove(&[1]).expect("removed");
     assert_eq!(cause(client.refresh(&[2]).expect("answered")), None);
