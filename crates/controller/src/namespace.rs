@@ -169,7 +169,7 @@ impl Namespace {
             Backend::Drive(drive) => {
                 (drive.block_bytes(), DiskIdentity::from(drive.identity().to_owned()))
             }
-            _ => (config.lba_bytes, identity(nsid, &config.source)),
+            _ => (config.lba_bytes, identity(nsid, &config.source, &backend)),
         };
         let (nguid, uuid) = identifiers(subsystem, &identity.text, config.uuid);
         Ok(Namespace {
@@ -418,16 +418,20 @@ fn volume(volume: Volume, what: &str) -> (Backend, String) {
 }
 
 /// The identity of storage that has just been opened, which distinguishes it from all other storage.
-fn identity(nsid: u32, source: &NamespaceSource) -> DiskIdentity {
+fn identity(nsid: u32, source: &NamespaceSource, backend: &Backend) -> DiskIdentity {
     match source {
         NamespaceSource::Memory { .. } => DiskIdentity::from(format!("{nsid}/{}", this_process())),
         NamespaceSource::MemoryFile { path, .. }
         | NamespaceSource::File { path, .. }
         | NamespaceSource::Drive { path } => DiskIdentity::of(path),
-        // The same files in another order, or laid out in another way, have other contents.
+        // The same files in another order, or laid out in another way, have other contents. So do concatenated files
+        // if one before the last has another size.
         NamespaceSource::Pieces { paths, layout, .. } => {
             let how = match layout {
-                Layout::Concatenated => "concat".to_owned(),
+                Layout::Concatenated => match backend {
+                    Backend::Volume(volume) => format!("concat {:?}", volume.starts()),
+                    _ => unreachable!("files are a volume"),
+                },
                 Layout::Striped { chunk_bytes } => format!("stripe {chunk_bytes}"),
             };
             let pieces: Vec<DiskIdentity> =

@@ -184,6 +184,14 @@ impl Volume {
         checked.collect()
     }
 
+    /// Where each file of a concatenation begins in the namespace, in bytes; empty for a striped volume.
+    pub fn starts(&self) -> &[u64] {
+        match &self.map {
+            PieceMap::Concatenated(starts) => starts,
+            PieceMap::Striped { .. } => &[],
+        }
+    }
+
     /// Its size in bytes when it was opened, whole blocks.
     pub fn size_bytes(&self) -> u64 {
         let sizes: Vec<u64> = self.pieces.iter().map(FileNamespace::size_bytes).collect();
@@ -207,8 +215,11 @@ impl Volume {
             PieceMap::Striped { .. } => 0,
         };
         for piece in &self.pieces[..before_last] {
-            let wanted = size_bytes.map(|bytes| piece.whole_blocks(bytes));
-            if wanted.is_some_and(|wanted| wanted != piece.size_bytes()) {
+            let wanted = match size_bytes {
+                Some(bytes) => piece.whole_blocks(bytes),
+                None => piece.settle_size(None)?,
+            };
+            if wanted != piece.size_bytes() {
                 return Err(FileError::BlocksMove { path: piece.path().to_owned() });
             }
         }
@@ -365,9 +376,12 @@ mod tests {
 
         let volume = Volume::open(&paths, None, 4096, Layout::Concatenated).expect("it opens");
         assert_eq!((volume.size_bytes(), volume.unused_bytes()), (3 * 65536, 0));
-        grow("a", 100_000);
+        assert_eq!(volume.starts(), [0, 65536, 2 * 65536]);
         grow("c", 70_000);
         assert_eq!(volume.settle_size(None).expect("files"), 3 * 65536 + 4096);
+        grow("a", 100_000);
+        let moves = volume.settle_size(None).expect_err("the next start would move blocks");
+        assert!(matches!(moves, FileError::BlocksMove { .. }), "{moves}");
         let moves = volume.settle_size(Some(1 << 20)).expect_err("blocks would move");
         assert!(matches!(moves, FileError::BlocksMove { .. }), "{moves}");
         assert_eq!(std::fs::metadata(path("a")).expect("a file").len(), 100_000, "untouched");

@@ -193,8 +193,15 @@ impl Failed {
             // have enabled it by Host Behavior Support (NVMe Base 2.0 §3.3.3.2.1.2).
             Failure::Cancelled => (Status::NAMESPACE_NOT_READY, Level::Warn, failure.to_string()),
         };
-        // A failed write with Force Unit Access loses only its own data; a watch reports losses in the page cache.
-        let loses_writes = deed == Deed::Flush && !matches!(failure, Failure::Cancelled);
+        let loses_writes = match (deed, &failure) {
+            (_, Failure::Cancelled) => false,
+            (Deed::Flush, _) => true,
+            // The kernel may flush the disk's cache for such a write: then it is the flush that has failed.
+            (Deed::Write { fua: true }, Failure::Kernel(_)) => {
+                status.same_code(Status::WRITE_FAULT)
+            }
+            _ => false,
+        };
         Failed { status, level, cause, loses_writes }
     }
 
@@ -292,6 +299,18 @@ mod tests {
         assert_eq!(of(Deed::Flush, Errno::OPNOTSUPP), Status::WRITE_FAULT.with_dnr());
         assert_eq!(of(Deed::Zeroes, Errno::OPNOTSUPP), Status::INVALID_OPCODE.with_dnr());
         assert_eq!(of(Deed::Read, Errno::IO), Status::UNRECOVERED_READ_ERROR);
+    }
+
+    /// The kernel flushes the cache of a disk without FUA for a write with it.
+    #[test]
+    fn a_failed_write_with_fua_may_have_lost_others() {
+        let loses = |fua, errno: rustix::io::Errno| {
+            let write = State::Write { namespace: 0, offset: 0, fua };
+            Failed::of(&write, -errno.raw_os_error()).loses_writes
+        };
+        use rustix::io::Errno;
+        assert!(loses(true, Errno::IO) && !loses(false, Errno::IO));
+        assert!(!loses(true, Errno::NOSPC) && !loses(true, Errno::ROFS));
     }
 
     /// The status of a drive is passed on to the host, with its Do Not Retry.
