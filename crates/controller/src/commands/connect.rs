@@ -308,7 +308,7 @@ fn new_controller(
     }
     // A thread that installs new rules may have gone through the controllers before this one was added.
     if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
-        subsystem.remove_controller(&controller);
+        subsystem.remove_controller(&controller, cx.executor.now_ns);
         let cause = "the [[host]] rules have changed meanwhile";
         return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
     }
@@ -342,10 +342,6 @@ fn known_controller(
         );
         return Err(invalid(true, 16, "CNTLID", cause));
     }
-    if !controller.is_ready() {
-        let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-        return Err(Refusal::new(status, "the controller is not enabled"));
-    }
     Ok(controller)
 }
 
@@ -360,6 +356,10 @@ fn place_of_queue(wish: &Wish, controller: &Controller) -> Result<u32, Refusal> 
         None => controller.add_queue(qid),
     };
     resets.ok_or_else(|| {
+        if !controller.takes_queues() {
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            return Refusal::new(status, "the controller is not enabled, or has been shut down");
+        }
         let cause = format!("queue {qid} is in use or beyond the queues of the controller");
         invalid(false, 42, "QID", cause)
     })
