@@ -4,7 +4,7 @@ use crate::access::{Access, Rights};
 use crate::command_log::Topic;
 use crate::health::ErrorLog;
 use crate::hosts::{AddressSlot, Host, HostFull, Member};
-use crate::limits::MAX_IO_QUEUES;
+use crate::limits::{ANSWER_TIMEOUT_NS, MAX_IO_QUEUES, MAX_KATO_NS};
 use crate::listener::Listener;
 use crate::lost_writes::{HostName, Told};
 use crate::namespace::Traits;
@@ -86,12 +86,18 @@ struct Registers {
 }
 
 impl Registers {
+    /// Whether the host has enabled the controller and not shut it down.
+    fn takes_queues(&self) -> bool {
+        self.config.enable && self.config.shutdown == Shutdown::None
+    }
+
     /// How often all queues have been ended before a new one with this id; none if the id is taken or beyond the
-    /// granted number.
+    /// granted number, or if no queues are taken.
     fn place_of(&mut self, qid: u16) -> Option<u32> {
         self.has_been_joined |= !self.is_over;
         let is_granted = qid <= self.granted.unwrap_or(MAX_IO_QUEUES) && !self.is_over;
-        (is_granted && !self.queues.contains_key(&qid)).then_some(self.resets)
+        let is_free = !self.queues.contains_key(&qid);
+        (self.takes_queues() && is_granted && is_free).then_some(self.resets)
     }
 }
 
@@ -208,6 +214,16 @@ impl Controller {
     /// The host that it belongs to, as far as that matters for lost writes.
     pub(crate) fn name(&self) -> HostName {
         HostName::new(&self.access, self.host(), (&self.host_nqn, self.host_id))
+    }
+
+    /// The lost writes that the host certainly knows of. Later answers may have been in a send buffer when the path
+    /// broke, which either side notices after a while.
+    pub(crate) fn certainly_told(&self, now_ns: u64) -> Told {
+        let kato_ns = match u64::from(self.kato_ms.load(Ordering::Relaxed)) * 1_000_000 {
+            0 => MAX_KATO_NS,
+            kato_ns => kato_ns.min(MAX_KATO_NS),
+        };
+        self.told.copied(now_ns, kato_ns + ANSWER_TIMEOUT_NS)
     }
 
     /// Logs that it is removed for another association because of this limit. For strangers this is logged when their
@@ -347,6 +363,11 @@ impl Controller {
         self.status().ready
     }
 
+    /// Whether I/O queues may connect: the host has enabled it and not shut it down.
+    pub(crate) fn takes_queues(&self) -> bool {
+        lock(&self.registers).takes_queues()
+    }
+
     /// Whether the host has shut it down: then the association is over for the host as well.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.config().shutdown != Shutdown::None
@@ -367,8 +388,8 @@ impl Controller {
         ends && !std::mem::take(&mut registers.queues).is_empty()
     }
 
-    /// Registers an I/O queue; none if the id is taken or more than was granted. Returns how often
-    /// all queues have been ended before it.
+    /// Registers an I/O queue; none if the id is taken or more than was granted, or if the controller takes no queues.
+    /// Returns how often all queues have been ended before it.
     pub(crate) fn add_queue(&self, qid: u16) -> Option<u32> {
         let mut registers = lock(&self.registers);
         let resets = registers.place_of(qid)?;

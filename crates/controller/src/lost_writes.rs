@@ -32,7 +32,16 @@ pub(crate) struct Told {
     /// The last loss before it began.
     first: u64,
     /// For each storage with losses since then, the last one that it was told of.
-    later: Mutex<Vec<(Weak<LostWrites>, u64)>>,
+    later: Mutex<Vec<Report>>,
+}
+
+/// A loss that an association has been told of.
+#[derive(Clone, Debug)]
+struct Report {
+    of: Weak<LostWrites>,
+    number: u64,
+    /// When the answer was queued, on the reactors' clock. It reaches the host later or, if the path breaks, never.
+    at_ns: u64,
 }
 
 impl Told {
@@ -42,9 +51,32 @@ impl Told {
     }
 
     /// For an association that continues another one of its host: losses that the other one has not been told of will
-    /// be told to it as well.
-    pub(crate) fn copied(&self) -> Told {
-        Told { first: self.first, later: Mutex::new(self.later().clone()) }
+    /// be told to it as well. So are those whose reports are not older than `doubt_ns`: the answers may not have
+    /// reached the host.
+    pub(crate) fn copied(&self, now_ns: u64, doubt_ns: u64) -> Told {
+        let mut later = self.later().clone();
+        later.retain(|report| now_ns.saturating_sub(report.at_ns) > doubt_ns);
+        Told { first: self.first, later: Mutex::new(later) }
+    }
+
+    /// The losses that each of these associations has been told of; none if there is no association.
+    fn common<'a>(mut all: impl Iterator<Item = &'a Told>) -> Option<Told> {
+        let one = all.next()?;
+        let mut common = Told { first: one.first, later: Mutex::new(one.later().clone()) };
+        all.for_each(|other| common.keep_common(other));
+        Some(common)
+    }
+
+    /// Leaves out losses that the other association has not been told of.
+    fn keep_common(&mut self, other: &Told) {
+        self.first = self.first.min(other.first);
+        let theirs = other.later();
+        let later = self.later.get_mut().unwrap_or_else(PoisonError::into_inner);
+        later.retain_mut(|report| {
+            let same = theirs.iter().find(|known| Weak::ptr_eq(&known.of, &report.of));
+            report.number = report.number.min(same.map_or(0, |known| known.number));
+            report.number > 0
+        });
     }
 
     /// The number of the last loss of a storage, if the association has not been told of it.
@@ -57,22 +89,24 @@ impl Told {
     #[cold]
     fn last_told(&self, of: &Arc<LostWrites>) -> u64 {
         let later = self.later();
-        later.iter().find(|(known, _)| is_it(known, of)).map_or(0, |(_, told)| *told)
+        later.iter().find(|report| is_it(&report.of, of)).map_or(0, |report| report.number)
     }
 
-    /// Records that the association has been told of losses up to this number.
-    pub(crate) fn hears(&self, of: &Arc<LostWrites>, number: u64) {
+    /// Records that the association is being told of losses up to this number.
+    pub(crate) fn hears(&self, of: &Arc<LostWrites>, number: u64, now_ns: u64) {
         let mut later = self.later();
-        if let Some((_, told)) = later.iter_mut().find(|(known, _)| is_it(known, of)) {
-            *told = number.max(*told);
+        if let Some(report) = later.iter_mut().find(|report| is_it(&report.of, of)) {
+            if number > report.number {
+                (report.number, report.at_ns) = (number, now_ns);
+            }
             return;
         }
         // Drops storage that is not served any more.
-        later.retain(|(known, _)| known.strong_count() > 0);
-        later.push((Arc::downgrade(of), number));
+        later.retain(|report| report.of.strong_count() > 0);
+        later.push(Report { of: Arc::downgrade(of), number, at_ns: now_ns });
     }
 
-    fn later(&self) -> MutexGuard<'_, Vec<(Weak<LostWrites>, u64)>> {
+    fn later(&self) -> MutexGuard<'_, Vec<Report>> {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -114,7 +148,7 @@ pub(crate) struct CutOff(VecDeque<(HostName, Ending)>);
 
 #[derive(Debug)]
 enum Ending {
-    /// It was cut off, with the losses that it had been told of.
+    /// It was cut off, with the losses that the host certainly knew of.
     CutOff(Told),
     /// The host has shut its association down and begins anew, even if an association with its name was cut off at
     /// another address.
@@ -123,9 +157,9 @@ enum Ending {
 
 impl CutOff {
     /// Records that an association of a host is cut off.
-    pub(crate) fn add(&mut self, host: HostName, told: &Told) {
+    pub(crate) fn add(&mut self, host: HostName, told: Told) {
         self.0.retain(|(of, ending)| *of != host || !matches!(ending, Ending::ShutDown));
-        self.push(host, Ending::CutOff(told.copied()));
+        self.push(host, Ending::CutOff(told));
     }
 
     /// Records that a host has shut its association down.
@@ -137,16 +171,18 @@ impl CutOff {
         }
     }
 
-    /// The losses that a host has been told of by the first of its cut-off associations here.
-    pub(crate) fn told(&self, host: &HostName) -> Option<&Told> {
-        self.0.iter().filter(|(of, _)| of == host).find_map(|(_, ending)| ending.told())
+    /// The losses that a host has been told of by each of its cut-off associations here: it may continue any of them.
+    pub(crate) fn told(&self, host: &HostName) -> Option<Told> {
+        let all = self.0.iter().filter(|(of, _)| of == host);
+        Told::common(all.filter_map(|(_, ending)| ending.told()))
     }
 
-    /// The same for a host of its name at another address that was cut off after this host's last shutdown.
-    pub(crate) fn told_elsewhere(&self, host: &HostName) -> Option<&Told> {
+    /// The same for hosts of its name at other addresses that were cut off after this host's last shutdown.
+    pub(crate) fn told_elsewhere(&self, host: &HostName) -> Option<Told> {
         let last = self.0.iter().rposition(|(of, _)| of == host);
         let later = self.0.iter().skip(last.map_or(0, |last| last + 1));
-        later.filter(|(of, _)| of.may_be(host)).find_map(|(_, ending)| ending.told())
+        let all = later.filter(|(of, _)| of.may_be(host));
+        Told::common(all.filter_map(|(_, ending)| ending.told()))
     }
 
     /// Records that a host has come back.
@@ -184,9 +220,9 @@ fn is_it(known: &Weak<LostWrites>, of: &Arc<LostWrites>) -> bool {
 
 #[cfg(test)]
 impl Told {
-    /// Whether there is an untold loss; marks it as told.
+    /// Whether there is an untold loss; marks it as told at time 0.
     pub(crate) fn must_hear(&self, of: &Arc<LostWrites>) -> bool {
-        self.unheard(of).map(|number| self.hears(of, number)).is_some()
+        self.unheard(of).map(|number| self.hears(of, number, 0)).is_some()
     }
 }
 
@@ -204,19 +240,18 @@ mod tests {
     #[test]
     fn a_host_evicts_only_entries_of_its_own_address_or_name() {
         let mut cut_off = CutOff::default();
-        let told = Told::from_now();
         let (here, proven) = (at(Some(1), "a", 1), at(None, "a", 1));
-        cut_off.add(here.clone(), &told);
-        cut_off.add(proven.clone(), &told);
+        cut_off.add(here.clone(), Told::from_now());
+        cut_off.add(proven.clone(), Told::from_now());
         for number in 0..MAX_CUT_OFF {
-            cut_off.add(at(Some(2), &number.to_string(), 1), &told);
+            cut_off.add(at(Some(2), &number.to_string(), 1), Told::from_now());
         }
         assert_eq!(cut_off.0.len(), MAX_CUT_OFF);
         assert!(cut_off.told(&here).is_some() && cut_off.told(&proven).is_some());
         assert!(cut_off.told(&at(Some(2), "1", 1)).is_none());
         assert!(cut_off.told(&at(Some(2), "2", 1)).is_some());
         for id in 0..200 {
-            cut_off.add(at(None, "b", id), &told);
+            cut_off.add(at(None, "b", id), Told::from_now());
         }
         assert!(cut_off.told(&here).is_some() && cut_off.told(&proven).is_some());
     }
@@ -227,14 +262,14 @@ mod tests {
     fn a_peer_at_another_address_removes_no_entry() {
         let mut cut_off = CutOff::default();
         let (here, there) = (at(Some(1), "a", 1), at(Some(2), "a", 1));
-        cut_off.add(here.clone(), &Told::from_now());
+        cut_off.add(here.clone(), Told::from_now());
         assert!(cut_off.told(&there).is_none() && cut_off.told_elsewhere(&there).is_some());
         cut_off.has_come_back(&there);
         cut_off.has_shut_down(there.clone());
         assert!(cut_off.told_elsewhere(&there).is_none(), "it begins anew");
         assert!(cut_off.told(&here).is_some());
         // If it is cut off there as well, it must be told of that.
-        cut_off.add(there.clone(), &Told::from_now());
+        cut_off.add(there.clone(), Told::from_now());
         assert!(cut_off.told(&there).is_some());
         cut_off.has_come_back(&here);
         cut_off.has_come_back(&there);
@@ -266,17 +301,62 @@ mod tests {
         assert!(told[0].must_hear(&third) && told[0].later.lock().expect("free").len() == 2);
     }
 
+    /// A report counts for other associations only when its answer must have arrived, if it ever did.
+    #[test]
+    fn a_copy_leaves_out_young_reports() {
+        let lost = Arc::new(LostWrites::default());
+        let told = Told::from_now();
+        let is_told = |now_ns| told.copied(now_ns, 50).unheard(&lost).is_none();
+        let note = |at_ns| {
+            lost.note();
+            let number = told.unheard(&lost).expect("it is new");
+            told.hears(&lost, number, at_ns);
+            told.hears(&lost, number, at_ns + 40);
+        };
+        note(100);
+        // The clocks of two reactors differ a little.
+        assert_eq!([99, 100, 150, 151].map(is_told), [false, false, false, true]);
+        note(200);
+        assert_eq!([151, 250, 251].map(is_told), [false, false, true], "the last loss counts");
+        // An old report stays old.
+        let copy = told.copied(251, 50).copied(251, 50);
+        assert!(copy.unheard(&lost).is_none());
+    }
+
+    /// A host that comes back may continue any of its cut-off associations, whose records are all dropped then.
+    #[test]
+    fn of_several_cut_off_associations_the_least_told_counts() {
+        let [one, other] = [Arc::new(LostWrites::default()), Arc::new(LostWrites::default())];
+        let told = [Told::from_now(), Told::from_now()];
+        one.note();
+        other.note();
+        assert!(told[0].must_hear(&one) && told[0].must_hear(&other));
+        assert!(told[1].must_hear(&other));
+        other.note();
+        assert!(told[0].must_hear(&other));
+        let mut cut_off = CutOff::default();
+        let (here, there) = (at(Some(1), "a", 1), at(Some(2), "a", 1));
+        let [more, less] = told;
+        cut_off.add(here.clone(), more);
+        let least = cut_off.told(&here).expect("it was cut off");
+        assert!(least.unheard(&one).is_none() && least.unheard(&other).is_none());
+        cut_off.add(here.clone(), less);
+        for least in [cut_off.told(&here), cut_off.told_elsewhere(&there)] {
+            let least = least.expect("it was cut off");
+            assert!(least.unheard(&one).is_some() && least.unheard(&other).is_some());
+        }
+    }
+
     /// An association of the same name at another address that is cut off after a host's shutdown counts for that host.
     #[test]
     fn losses_at_another_address_after_a_shutdown_are_told() {
         let mut cut_off = CutOff::default();
-        let told = Told::from_now();
         let (first, second) = (at(Some(1), "a", 1), at(Some(2), "a", 1));
-        cut_off.add(first.clone(), &told);
+        cut_off.add(first.clone(), Told::from_now());
         cut_off.has_shut_down(second.clone());
         assert!(cut_off.told_elsewhere(&second).is_none());
         cut_off.has_come_back(&first);
-        cut_off.add(first.clone(), &told);
+        cut_off.add(first.clone(), Told::from_now());
         assert!(cut_off.told_elsewhere(&second).is_some());
         cut_off.has_shut_down(second.clone());
         assert!(cut_off.told_elsewhere(&second).is_none(), "it has shut down once more");

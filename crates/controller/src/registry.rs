@@ -153,7 +153,7 @@ impl Registry {
                 Some((goes, other))
             });
             if let Some(((_, goes), other)) = all.max_by_key(|((silent_ns, _), _)| *silent_ns) {
-                other.remove_controller(&goes);
+                other.remove_controller(&goes, now_ns);
                 goes.note_eviction(full, now_ns);
                 made = subsystem.add_controller(newcomer, hosts, times, Some(&goes));
                 evicted.push(goes);

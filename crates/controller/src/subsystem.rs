@@ -61,20 +61,20 @@ struct Controllers {
 
 impl Controllers {
     /// Notes how an association has ended.
-    fn ended(&mut self, controller: &Controller) {
+    fn ended(&mut self, controller: &Controller, now_ns: u64) {
         if controller.is_stranger() || controller.host_id == [0; 16] {
             return;
         }
         let host = controller.name();
         match controller.is_shut_down() {
             true => self.cut_off.has_shut_down(host),
-            false => self.cut_off.add(host, &controller.told),
+            false => self.cut_off.add(host, controller.certainly_told(now_ns)),
         }
     }
 
     /// The lost writes that a host has been told of by an association that was cut off and that it may now resume, or
     /// else by a live one. Without either it has no writes that can have been lost.
-    fn told_before(&self, host: &HostName) -> Told {
+    fn told_before(&self, host: &HostName, now_ns: u64) -> Told {
         if host.id == [0; 16] {
             return Told::from_now();
         }
@@ -86,11 +86,12 @@ impl Controllers {
         };
         let live = |is_same: bool| {
             let mut all = self.by_id.values().filter(|other| is_live(other));
-            all.find(|other| !is_same || other.name() == *host).map(|other| &other.told)
+            let found = all.find(|other| !is_same || other.name() == *host);
+            found.map(|other| other.certainly_told(now_ns))
         };
         let own = self.cut_off.told(host).or_else(|| live(true));
         let found = own.or_else(|| self.cut_off.told_elsewhere(host)).or_else(|| live(false));
-        found.map_or_else(Told::from_now, Told::copied)
+        found.unwrap_or_else(Told::from_now)
     }
 
     /// The traits that are announced to a host; none if no namespace exists for it.
@@ -101,7 +102,7 @@ impl Controllers {
     /// Removes an association to make room for another.
     fn evict(&mut self, (goes, full): &Goes, now_ns: u64) {
         self.by_id.remove(&goes.id);
-        self.ended(goes);
+        self.ended(goes, now_ns);
         goes.note_eviction(full, now_ns);
     }
 
@@ -379,7 +380,7 @@ impl Subsystem {
             access: Arc::clone(access),
             listener: Arc::clone(listener),
             is_stranger: *is_stranger,
-            told: controllers.told_before(&host_name),
+            told: controllers.told_before(&host_name, now_ns),
             traits: match access.sees_all() {
                 true => controllers.traits,
                 false => controllers.traits_for(access).unwrap_or(Traits::CAREFUL),
@@ -559,12 +560,12 @@ impl Subsystem {
     }
 
     /// Removes a controller, but not another one that has its id by now.
-    pub(crate) fn remove_controller(&self, controller: &Arc<Controller>) {
+    pub(crate) fn remove_controller(&self, controller: &Arc<Controller>, now_ns: u64) {
         let mut controllers = self.controllers();
         let known = controllers.by_id.get(&controller.id);
         if known.is_some_and(|known| Arc::ptr_eq(known, controller)) {
             controllers.by_id.remove(&controller.id);
-            controllers.ended(controller);
+            controllers.ended(controller, now_ns);
         }
     }
 }

@@ -397,8 +397,7 @@ impl fmt::Display for CommandError {
             write!(f, ": it has {dw0} bytes; make the answer buffer at least as large")
         } else if is(Status::RESOURCE_LIMIT) {
             f.write_str(
-                ": the target's limit for this connection is reached; unload functions, remove file maps, or \
-                 wait",
+                ": a limit of the target is reached; unload functions, remove maps, or wait",
             )
         } else if is(Status::UNKNOWN_MAP) {
             f.write_str(": the map was freed with its last function or its connection")

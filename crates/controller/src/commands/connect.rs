@@ -96,17 +96,9 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let (registry, ends) = (Arc::clone(&cx.executor.registry), cx.connection.ends);
     let subsystem = wanted_subsystem(&registry, &data, ends.discovery_only)?;
     check_queue(&cx.connection.port, qid, sqsize)?;
-    let identity = cx.connection.port.identity();
-    let is_identified = identity.is_some();
+    let is_identified = cx.connection.port.identity().is_some();
     let rules = registry.rules();
-    let access = access(&registry, &rules, &data, &subsystem, identity)?;
-    // A connection may wait for 10 s between its handshake and Connect.
-    if !cx.connection.port.is_key_valid(&rules) {
-        registry.denials.count(Reason::Handshake);
-        let cause = "its TLS key has been removed from the rules since the handshake";
-        let status = Status::CONNECT_INVALID_HOST.with_dnr();
-        return Err(Refusal::new(status, cause).of_field("HOSTNQN"));
-    }
+    let access = access(&registry, &rules, &data, &subsystem, &cx.connection.port)?;
     let entries = sqsize + 1;
     let base_bytes = Connection::queue_bytes(qid, entries) + cx.connection.port.own_bytes();
     let known = match qid {
@@ -230,7 +222,7 @@ fn access(
     rules: &Rules,
     data: &ConnectData,
     subsystem: &Subsystem,
-    identity: Option<&Identity>,
+    port: &Port,
 ) -> Result<Arc<Access>, Refusal> {
     let found = match subsystem.is_discovery() {
         // The discovery subsystem protects only the names of subsystems, and shows each host its own.
@@ -246,7 +238,12 @@ fn access(
         let cause = format!("no [[host]] rule lets {hostnqn:?} into {subnqn:?}");
         return refused(Reason::NoRule, cause);
     };
-    match identity {
+    // A connection may wait for 10 s between its handshake and Connect.
+    if !port.is_key_valid(rules) {
+        let cause = "its TLS key has been removed from the rules since the handshake";
+        return refused(Reason::Handshake, cause.to_owned());
+    }
+    match port.identity() {
         // Otherwise the holder of one key could claim any name.
         Some(Identity { host_nqn, subsystem_nqn })
             if (host_nqn, subsystem_nqn) != (hostnqn, subnqn) =>
@@ -308,7 +305,7 @@ fn new_controller(
     }
     // A thread that installs new rules may have gone through the controllers before this one was added.
     if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
-        subsystem.remove_controller(&controller);
+        subsystem.remove_controller(&controller, cx.executor.now_ns);
         let cause = "the [[host]] rules have changed meanwhile";
         return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
     }
@@ -342,10 +339,6 @@ fn known_controller(
         );
         return Err(invalid(true, 16, "CNTLID", cause));
     }
-    if !controller.is_ready() {
-        let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-        return Err(Refusal::new(status, "the controller is not enabled"));
-    }
     Ok(controller)
 }
 
@@ -360,6 +353,10 @@ fn place_of_queue(wish: &Wish, controller: &Controller) -> Result<u32, Refusal> 
         None => controller.add_queue(qid),
     };
     resets.ok_or_else(|| {
+        if !controller.takes_queues() {
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            return Refusal::new(status, "the controller is not enabled, or has been shut down");
+        }
         let cause = format!("queue {qid} is in use or beyond the queues of the controller");
         invalid(false, 42, "QID", cause)
     })

@@ -96,7 +96,7 @@ pub(crate) fn file_done(
         }
         // If no host waits for the reply, it does not learn of the loss.
         if is_wanted && let Some(association) = cx.connection.phase.association() {
-            association.controller.told.hears(&losses, number);
+            association.controller.told.hears(&losses, number, cx.executor.now_ns);
         }
     }
     if let Some(buffer) = buffer {

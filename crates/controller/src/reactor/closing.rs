@@ -113,7 +113,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     if let Some(association) = connection.phase.association() {
         let controller = &association.controller;
         if connection.phase.is_admin() {
-            association.subsystem.remove_controller(controller);
+            association.subsystem.remove_controller(controller, core.executor.now_ns);
             if controller.end() {
                 core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
             }

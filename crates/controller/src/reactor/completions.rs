@@ -158,9 +158,7 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
 /// Handles a message.
 pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     match message {
-        Message::Adopt(..) => {
-            unreachable!("the caller, which owns the sockets, adopts connections")
-        }
+        Message::Adopt(..) => unreachable!("the caller owns the sockets and adopts connections"),
         Message::EndQueues(controller, and_admin) => end_queues(core, &controller, and_admin),
         Message::Serve(served, _done) => {
             core.executor.serve(&served);

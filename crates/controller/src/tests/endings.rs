@@ -2,14 +2,17 @@
 
 use super::peer::{Peer, Said, pushdown};
 use super::simulation::chains;
-use crate::rig::{Rig, enable_command};
+use crate::rig::{Rig, connect_command, enable_command};
 use bpfof_chain::Limits;
-use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, offset};
+use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
 use bpfof_nvme::{Sqe, Status};
 
 fn disable_command() -> Sqe {
-    let config = ControllerConfig { enable: false, ..ControllerConfig::ENABLED };
+    configure_command(ControllerConfig { enable: false, ..ControllerConfig::ENABLED })
+}
+
+fn configure_command(config: ControllerConfig) -> Sqe {
     let value = u32::from(config).into();
     FabricsCommand::PropertySet { offset: offset::CC, size8: false, value }.to_sqe()
 }
@@ -34,6 +37,27 @@ fn a_reset_ends_the_queues_that_were_there() {
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, true)), [true, true, true]);
     assert_eq!(admin.call(&mut rig, disable_command(), &[]).status, Status::SUCCESS);
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, false)), [false, true, true]);
+}
+
+/// A controller that was shut down or disabled takes no I/O queue until it is enabled again. The check is part of the
+/// registration: a reactor may register a queue while another one disables the controller.
+#[test]
+fn a_controller_that_was_shut_down_takes_no_queues() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let controller = rig.connection(admin.line).controller().cloned().expect("connected");
+    let shutdown = Shutdown::Normal;
+    let shut_down = configure_command(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
+    let (connect, data) = connect_command(1, 31, 0);
+    for command in [shut_down, disable_command()] {
+        assert_eq!(admin.call(&mut rig, command, &[]).status, Status::SUCCESS);
+        assert_eq!((controller.place_of_queue(1), controller.add_queue(1)), (None, None));
+        let mut io = Peer::hello(&mut rig);
+        let refused = io.call(&mut rig, connect, &data).status;
+        assert_eq!(refused, Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+    }
+    assert_eq!(admin.call(&mut rig, enable_command(), &[]).status, Status::SUCCESS);
+    Peer::connect(&mut rig, 1, 31);
 }
 
 /// Answers on a closing connection are accurate: no device has failed.
