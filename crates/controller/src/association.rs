@@ -175,7 +175,8 @@ pub(crate) struct Events {
     pub(crate) told: Kinds,
     /// The generation of the discovery log page that the host has read last, 0 if none.
     pub(crate) known_log: u64,
-    /// The change count of the ANA log that the host has read last; before that, the one at Connect.
+    /// The count of ANA changes ([`Controller::ana_changes`]) when the host last read the ANA log; before that, the one
+    /// at Connect.
     pub(crate) known_ana: u64,
 }
 

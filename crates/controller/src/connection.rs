@@ -240,6 +240,8 @@ pub(crate) struct Connection {
     pub(crate) log: CommandLog,
     /// Received input is left, because the connection is paused or others come first.
     pub(crate) has_more: bool,
+    /// It has been paused since it last took input.
+    pub(crate) was_paused: bool,
     /// It is closing: commands that are carried out in parts go no further.
     pub(crate) is_abandoned: bool,
     /// Requests of its commands to the reactor.
@@ -330,6 +332,7 @@ impl Connection {
             tally: Tally::default(),
             log: CommandLog::default(),
             has_more: false,
+            was_paused: false,
             is_abandoned: false,
             asks: Asks::default(),
             inaccessible: 0,

@@ -133,6 +133,8 @@ pub(crate) struct Controller {
     changed: Mutex<BTreeSet<u32>>,
     /// How often namespaces that exist for the host have come or gone, counting those at its Connect as one change.
     namespace_changes: AtomicU64,
+    /// How often namespaces that exist for the host have changed their ANA groups.
+    group_changes: AtomicU64,
     registers: Mutex<Registers>,
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
@@ -193,6 +195,7 @@ impl Controller {
             knows_ana: AtomicBool::default(),
             changed: Mutex::default(),
             namespace_changes: AtomicU64::new(1),
+            group_changes: AtomicU64::default(),
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),
@@ -335,6 +338,21 @@ impl Controller {
     /// How often they have, counting the namespaces at the association's begin as one change.
     pub(crate) fn namespace_changes(&self) -> u64 {
         self.namespace_changes.load(Ordering::Relaxed)
+    }
+
+    /// A namespace that exists for the host has changed its ANA group.
+    pub(crate) fn group_changed(&self) {
+        self.group_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often that has happened. A reader that sees the new count finds the new groups.
+    pub(crate) fn group_changes(&self) -> u64 {
+        self.group_changes.load(Ordering::Acquire)
+    }
+
+    /// The count of ANA changes that events report: of states at its listener, and of groups of namespaces.
+    pub(crate) fn ana_changes(&self) -> u64 {
+        self.listener.changes() + self.group_changes()
     }
 
     pub(crate) fn namespace_changed(&self, nsid: u32) {

@@ -10,7 +10,7 @@ use bpfof_device::{
 };
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -31,8 +31,7 @@ pub(crate) struct Namespace {
     pub(crate) nguid: [u8; 16],
     /// Likewise.
     pub(crate) uuid: [u8; 16],
-    /// Its ANA group.
-    pub(crate) ana_group: u32,
+    ana_group: AtomicU32,
     /// For logs.
     pub(crate) description: String,
     /// The source that it was opened from; only the size of a file may have changed since then.
@@ -180,7 +179,7 @@ impl Namespace {
             lost_writes: Arc::default(),
             nguid,
             uuid,
-            ana_group: config.ana_group,
+            ana_group: AtomicU32::new(config.ana_group),
             description,
             source: config.source.clone(),
             identity,
@@ -200,7 +199,7 @@ impl Namespace {
         self
     }
 
-    /// The same storage under another id, in another subsystem, with another UUID or in another group.
+    /// The same storage under another id, in another subsystem or with another UUID.
     pub(crate) fn moved(&self, nsid: u32, subsystem: &str, config: &NamespaceConfig) -> Namespace {
         let (nguid, uuid) = identifiers(subsystem, &self.identity.text, config.uuid);
         Namespace {
@@ -211,7 +210,7 @@ impl Namespace {
             lost_writes: Arc::clone(&self.lost_writes),
             nguid,
             uuid,
-            ana_group: config.ana_group,
+            ana_group: AtomicU32::new(config.ana_group),
             description: self.description.clone(),
             source: self.source.clone(),
             identity: self.identity.clone(),
@@ -279,9 +278,19 @@ impl Namespace {
         Ok(())
     }
 
-    /// Whether its UUID and ANA group are those of `config`.
+    /// Whether its UUID is that of `config`.
     pub(crate) fn is_known_as(&self, config: &NamespaceConfig) -> bool {
-        (self.given_uuid, self.ana_group) == (config.uuid, config.ana_group)
+        self.given_uuid == config.uuid
+    }
+
+    /// Its ANA group. It may change at any time.
+    pub(crate) fn ana_group(&self) -> u32 {
+        self.ana_group.load(Ordering::Relaxed)
+    }
+
+    /// Moves it to an ANA group; true if it was in another.
+    pub(crate) fn regroup(&self, group: u32) -> bool {
+        self.ana_group.swap(group, Ordering::Relaxed) != group
     }
 
     /// Its new size in blocks by `source`: of a file, which may have to grow, or of a drive now.

@@ -24,8 +24,8 @@ type Named = (String, Arc<Namespace>);
 #[derive(Debug)]
 pub(crate) struct Plan {
     namespaces: Vec<Named>,
-    /// For each namespace that was served before: its new size in blocks.
-    sizes: Vec<(Arc<Namespace>, u64)>,
+    /// For each namespace that was served before: its new size in blocks, and its new ANA group.
+    settled: Vec<(Arc<Namespace>, u64, u32)>,
 }
 
 impl Plan {
@@ -59,7 +59,7 @@ impl Plan {
                 check_new((nqn, *nsid, config), &known)?;
             }
         }
-        let mut plan = Plan { namespaces: Vec::new(), sizes: Vec::new() };
+        let mut plan = Plan { namespaces: Vec::new(), settled: Vec::new() };
         for ((nqn, nsid, config), found) in placed.into_iter().zip(found) {
             let is_as_before = running.namespaces.iter().any(|of| of.source == config.source);
             let namespace = plan.take_over((nqn, nsid, config), found, is_as_before)?;
@@ -88,7 +88,7 @@ impl Plan {
         };
         let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
         let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
-        self.sizes.push((Arc::clone(&namespace), blocks));
+        self.settled.push((Arc::clone(&namespace), blocks, config.ana_group));
         Ok(namespace)
     }
 
@@ -118,14 +118,18 @@ impl Plan {
         }
         serve(next);
         registry.replace(&self.namespaces);
-        for (namespace, blocks) in &self.sizes {
+        for (namespace, blocks, group) in &self.settled {
             let has_changed = namespace.resize(*blocks);
             let named = self.namespaces.iter().find(|(_, named)| Arc::ptr_eq(named, namespace));
             let subsystem = named.and_then(|(nqn, _)| registry.subsystem(nqn));
-            if let Some(subsystem) = subsystem.filter(|_| has_changed) {
+            let Some(subsystem) = subsystem else { continue };
+            let (nqn, nsid) = (&subsystem.nqn, namespace.nsid);
+            if has_changed {
                 subsystem.namespace_resized(namespace);
-                let (nqn, nsid) = (&subsystem.nqn, namespace.nsid);
                 log::info!("{nqn} namespace {nsid} has {blocks} blocks now");
+            }
+            if subsystem.regroup(namespace, *group) {
+                log::info!("{nqn} namespace {nsid} is in ANA group {group} now");
             }
         }
         log_changes(&before, &self.namespaces);

@@ -144,7 +144,7 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
             let metrics = found.filter(|(known, _)| Arc::ptr_eq(known, &namespace));
             let [read, write, flush, chain] = metrics.map(|(_, known)| known.0).unwrap_or_default();
             memory_namespaces_bytes += namespace.memory_bytes();
-            groups.insert(namespace.ana_group);
+            groups.insert(namespace.ana_group());
             namespaces.push(NamespaceReport {
                 subsystem: subsystem.nqn.clone(),
                 nsid: namespace.nsid,

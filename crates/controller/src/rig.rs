@@ -82,6 +82,8 @@ struct Wire {
     tx: Option<Box<Outgoing>>,
     /// Works that the card has not ended.
     posted: VecDeque<Work>,
+    /// The host has closed its end.
+    has_hung_up: bool,
     /// The direction or directions that are shut down.
     shut: Option<Shut>,
     is_closed: bool,
@@ -139,8 +141,8 @@ impl Io for RigIo {
         wire.is_closed = true;
     }
 
-    fn has_hung_up(&mut self, _connection: u32) -> bool {
-        false
+    fn has_hung_up(&mut self, connection: u32) -> bool {
+        self.wire(connection).has_hung_up
     }
 
     fn taken_bytes(&mut self, _connection: u32) -> u64 {
@@ -448,6 +450,13 @@ impl Rig {
     pub(crate) fn arrives(&mut self, line: usize, bytes: &[u8]) {
         let index = self.lines[line];
         self.core.io.wire(index).inbox.extend_from_slice(bytes);
+    }
+
+    /// The host closes its end of a connection.
+    #[cfg(test)]
+    pub(crate) fn hang_up(&mut self, line: usize) {
+        let index = self.lines[line];
+        self.core.io.wire(index).has_hung_up = true;
     }
 
     /// How many messages to the reactor have not been taken.

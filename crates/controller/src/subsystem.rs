@@ -559,6 +559,17 @@ impl Subsystem {
         }
     }
 
+    /// Moves a namespace to an ANA group; true if it was in another. The associations learn of it by the ANA log.
+    pub(crate) fn regroup(&self, namespace: &Namespace, group: u32) -> bool {
+        let controllers = self.controllers();
+        let has_changed = namespace.regroup(group);
+        if has_changed {
+            let sees = |of: &&Arc<Controller>| of.access.sees(namespace.nsid);
+            controllers.by_id.values().filter(sees).for_each(|of| of.group_changed());
+        }
+        has_changed
+    }
+
     /// Removes a controller, but not another one that has its id by now.
     pub(crate) fn remove_controller(&self, controller: &Arc<Controller>, now_ns: u64) {
         let mut controllers = self.controllers();

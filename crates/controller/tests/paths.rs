@@ -26,6 +26,11 @@ const LOOPBACK: &str = "127.0.0.1:0";
 const ANA_NOTICE: u32 = 0x000c_0302;
 const NAMESPACE_NOTICE: u32 = 0x0004_0002;
 const MIB: u64 = 1 << 20;
+/// A function whose chain has 20 hops.
+const TWENTY_HOPS: &str = "#include \"bpfof.h\"\nSEC(\"bpfof/f\") int f(struct bpfof_ctx *ctx) {\n\
+     if (ctx->hop == 19) { ctx->done = 1; return 0; }\n\
+     ctx->next_offset[0] = 0; ctx->next_size[0] = 512; ctx->next_file[0] = ctx->file;\n\
+     ctx->reads = 1; return 0; }\n";
 
 /// A target that listens at these addresses.
 fn listening(listeners: &[&str], namespaces: Vec<NamespaceConfig>) -> TargetConfig {
@@ -168,12 +173,7 @@ fn a_drain_loses_nothing() {
 #[test]
 fn chains_in_flight_end() {
     let server = start(&listening(&[LOOPBACK], vec![slow_memory(MIB, 512, 20_000)]));
-    let object = compile_text(
-        "#include \"bpfof.h\"\nSEC(\"bpfof/f\") int f(struct bpfof_ctx *ctx) {\n\
-         if (ctx->hop == 19) { ctx->done = 1; return 0; }\n\
-         ctx->next_offset[0] = 0; ctx->next_size[0] = 512; ctx->next_file[0] = ctx->file;\n\
-         ctx->reads = 1; return 0; }\n",
-    );
+    let object = compile_text(TWENTY_HOPS);
     let (mut controller, mut lane) = connect(&server, false);
     let function = load(&mut controller, &object, "f");
     let call = common::call(function, &[]);
@@ -240,6 +240,45 @@ fn groups_have_their_own_states() {
     );
     let group = paths.set_state(&[], Some(33), AnaState::Optimized).expect_err("there are 32");
     assert!(group.to_string().contains("1 to 32"), "{group}");
+}
+
+/// A reload that only changes a namespace's group interrupts no chain, and hosts are told by the ANA log.
+#[test]
+fn a_namespace_in_use_moves_to_another_group() {
+    let in_group = |ana_group| {
+        let namespace = NamespaceConfig { ana_group, ..slow_memory(MIB, 512, 20_000) };
+        listening(&["127.0.0.1:0,ana=2:inaccessible"], vec![namespace])
+    };
+    let server = start(&in_group(1));
+    let (mut admin, mut io) = pair_at(server.address());
+    let (mut controller, mut lane) = connect(&server, false);
+    let function = load(&mut controller, &compile_text(TWENTY_HOPS), "f");
+    let (count, groups) = ana_log(&mut admin);
+    assert_eq!(groups, [(1, 1, AnaGroup::OPTIMIZED, vec![1])]);
+    let event = listen(&mut admin);
+    lane.submit(1, Request::Pushdown(common::call(function, &[]))).expect("there is room");
+    lane.flush_doorbell().expect("sent");
+    until("the chain runs", || {
+        let report = server.report()(Duration::from_secs(5)).expect("a report");
+        report.reactors.iter().any(|of| of.chains_running == 1)
+    });
+    server.reload(&in_group(3)).expect("taken over");
+    hear_event(&mut admin, event, ANA_NOTICE);
+    assert_eq!(ana_log(&mut admin), (count + 1, vec![(3, 2, AnaGroup::OPTIMIZED, vec![1])]));
+    let (page, _) = admin.call(AdminCommand::identify(cns::NAMESPACE, 1), &[]);
+    let identify = IdentifyNamespace::from_bytes(page[..].try_into().expect("a page"));
+    assert_eq!(identify.anagrpid, 3);
+    let ends = common::ends(&mut lane);
+    assert_eq!(ends[0].1.as_ref().expect("its answer"), &20);
+
+    // The namespace is the same to hosts, so there is no other event before the next one.
+    let event = park(&mut admin);
+    server.reload(&in_group(2)).expect("taken over");
+    hear_event(&mut admin, event, ANA_NOTICE);
+    assert_eq!(states(&mut admin), [AnaGroup::INACCESSIBLE]);
+    inaccessible(read(&mut io, 1, 0));
+    server.reload(&in_group(1)).expect("taken over");
+    assert_eq!(read(&mut io, 1, 0), Status::SUCCESS);
 }
 
 /// Events of each kind are reported independently, once until the log is read, and again after the next change.

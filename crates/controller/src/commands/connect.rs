@@ -156,7 +156,7 @@ fn phase(qid: u16, association: Association) -> Phase {
     }
     let mut admin = Box::<AdminState>::default();
     // Only later changes are reported as events.
-    admin.events.known_ana = association.controller.listener.changes();
+    admin.events.known_ana = association.controller.ana_changes();
     Phase::Admin(association, admin)
 }
 

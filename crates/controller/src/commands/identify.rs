@@ -26,10 +26,8 @@ use bpfof_nvme::vendor_specific::{FUNCTION_TYPE_EBPF, PROTOCOL_VERSION, Pushdown
 use bpfof_nvme::{SpacePadded, Status};
 
 /// ANACAP bits 2:0: the states Optimized, Non-Optimized and Inaccessible are reported (NVMe Base 2.0
-/// §5.17.2.1).
+/// §5.17.2.1). Bit 6 is clear: a reload may change the group of a namespace that hosts use.
 const ANA_STATES: u8 = 0b111;
-/// ANACAP bit 6: the group of a namespace does not change while it is attached.
-const ANA_GROUPS_ARE_FIXED: u8 = 1 << 6;
 
 /// Identify (NVMe Base 2.0 §5.17).
 pub(super) fn identify(
@@ -71,7 +69,7 @@ fn page(
         cns::NAMESPACE if (1..=MAX_NSID).contains(&nsid) => {
             let is_writable = access.rights.intersects(Rights::WRITE);
             let known = known().map(|known| {
-                let (state, _) = controller.listener.group(known.ana_group);
+                let (state, _) = controller.listener.group(known.ana_group());
                 let is_accessible = state != AnaState::Inaccessible;
                 identify_namespace(&known, is_writable, is_accessible).to_bytes()
             });
@@ -98,7 +96,7 @@ fn page(
             Ok(NvmController { vsl: max_transfer_exponent() }.to_bytes())
         }
         cns::INDEPENDENT_NAMESPACE => {
-            let anagrpid = namespace()?.ana_group;
+            let anagrpid = namespace()?.ana_group();
             // Shared, and ready.
             let nsattr = u8::from(!access.rights.intersects(Rights::WRITE));
             let page = IndependentNamespace { nmic: 1, nsattr, nstat: 1, ..Default::default() };
@@ -170,7 +168,7 @@ fn identify_controller(
         kas_100ms: 1,
         // The shortest time: groups change their state at once.
         anatt_s: if is_discovery { 0 } else { 1 },
-        anacap: if is_discovery { 0 } else { ANA_STATES | ANA_GROUPS_ARE_FIXED },
+        anacap: if is_discovery { 0 } else { ANA_STATES },
         anagrpmax: if is_discovery { 0 } else { MAX_ANA_GROUPS },
         nanagrpid: if is_discovery { 0 } else { MAX_ANA_GROUPS },
         sqes: 6 | 6 << 4,
@@ -210,7 +208,7 @@ fn identify_namespace(
         nmic: 1,
         // Currently write protected.
         nsattr: u8::from(!is_writable),
-        anagrpid: namespace.ana_group,
+        anagrpid: namespace.ana_group(),
         // Deallocated blocks read as zeroes, and Write Zeroes deallocates.
         dlfeat: if namespace.deallocates() { 1 | 1 << 3 } else { 0 },
         nguid: namespace.nguid,

@@ -49,7 +49,7 @@ fn needed(parsed: &NvmCommand) -> Rights {
 /// another path (NVMe Base 2.0 §8.1.1.3).
 #[cold]
 fn check_access(cx: &Context<'_>, namespace: usize) -> Result<(), Refusal> {
-    let group = cx.executor.namespace(namespace).ana_group;
+    let group = cx.executor.namespace(namespace).ana_group();
     match cx.connection.inaccessible & ana_bit(group) {
         0 => Ok(()),
         _ => {

@@ -67,7 +67,7 @@ pub(super) fn get_log_page(
     }
     if lid == lid::ANA {
         // Taken before the page is made: a change in between still causes an event.
-        let changes = controller.listener.changes();
+        let changes = controller.ana_changes();
         let part = part(command, &ana(lsp, &controller, &subsystem), range)?;
         controller.learn_ana();
         if !rae {
@@ -149,21 +149,25 @@ fn page(
 /// The ANA log (§5.16.1.13): the groups with namespaces that the host sees, in their states at the listener that it
 /// uses; `lsp` is the command's Log Specific Parameter.
 fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
+    // Before the groups: a change in between counts for the next page.
+    let group_changes = controller.group_changes();
+    let change_count = controller.ana_changes() + controller.namespace_changes();
     let mut namespaces = subsystem.namespaces();
     namespaces.retain(|namespace| controller.access.sees(namespace.nsid));
     let mut groups: BTreeMap<u32, Vec<Arc<Namespace>>> = BTreeMap::new();
     for namespace in namespaces {
-        groups.entry(namespace.ana_group).or_default().push(namespace);
+        groups.entry(namespace.ana_group()).or_default().push(namespace);
     }
     let listener = &controller.listener;
-    let change_count = listener.changes() + controller.namespace_changes();
     let header = AnaHeader { change_count, groups: groups.len() as u16 };
     let mut page = header.to_bytes().to_vec();
     for (id, mut members) in groups {
         if lsp & GROUPS_ONLY != 0 {
             members.clear();
         }
-        let (state, change_count) = listener.group(id);
+        let (state, state_changes) = listener.group(id);
+        // A move changes the descriptors of two groups; the others count it as well.
+        let change_count = state_changes + group_changes;
         let namespaces = members.len() as u32;
         let group = AnaGroup { group: id, namespaces, change_count, state: state as u8 };
         page.extend(group.to_bytes());

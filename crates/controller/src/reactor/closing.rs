@@ -194,10 +194,12 @@ pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
 }
 
 /// Lets a connection with more input go on in a later turn, or when it is no longer paused.
-pub(super) fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection: &Connection) {
-    match connection.is_paused() {
-        true => io.tell_next(connection.index),
-        false => executor.schedule.wake(connection.index),
+pub(super) fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection: &mut Connection) {
+    if connection.is_paused() {
+        connection.was_paused = true;
+        io.tell_next(connection.index);
+    } else {
+        executor.schedule.wake(connection.index);
     }
 }
 
@@ -208,9 +210,10 @@ pub(super) fn resume<I: Io>(core: &mut Core<I>, index: u32) {
         return;
     }
     if entry.connection.has_more {
-        go_on_later(&mut core.io, &mut core.executor, &entry.connection);
-    } else if !entry.connection.is_paused()
-        && let Port::Tcp(port) = &mut entry.connection.port
+        go_on_later(&mut core.io, &mut core.executor, &mut entry.connection);
+    } else if entry.connection.is_paused() {
+        entry.connection.was_paused = true;
+    } else if let Port::Tcp(port) = &mut entry.connection.port
         && let Some((buffer, filled)) = port.receive_buffer()
     {
         core.io.receive(index, buffer, filled);

@@ -7,6 +7,7 @@ use super::state::Core;
 use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
+use crate::connection::Connection;
 use crate::limits::{
     BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
     HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
@@ -132,8 +133,8 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     // Reads the clock anew: the process may have been stopped since the last reading.
     let begun_ns = io.now_ns();
     executor.now_ns = begun_ns;
-    if connection.has_expired(begun_ns) {
-        return close(core, index, "keep-alive timeout");
+    if let Some(reason) = given_up_reason(io, connection, begun_ns) {
+        return close(core, index, reason);
     }
     let Some(input) = connection.port.take_input() else { return };
     let (until, mut used, mut takes_long) = (executor.spent() + SLICE_UNITS, 0, false);
@@ -186,6 +187,22 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let spent = core.executor.take_spent();
     let cost = if takes_long { core.spend_by_clock(spent) } else { core.spend(spent) };
     core.executor.schedule.charge(index, cost as i64);
+}
+
+/// Why the host may have sent the commands in a connection's input by another path, if it may have: then none of them
+/// may begin any more.
+#[inline]
+fn given_up_reason<I: Io>(
+    io: &mut I,
+    connection: &mut Connection,
+    now_ns: u64,
+) -> Option<&'static str> {
+    if connection.has_expired(now_ns) {
+        return Some("keep-alive timeout");
+    }
+    // A paused connection does not receive, so its end has not been seen behind its input.
+    let was_paused = std::mem::take(&mut connection.was_paused);
+    (was_paused && io.has_hung_up(connection.index)).then_some("the host closed the connection")
 }
 
 /// Handles requests of commands to other threads and other reactors.

@@ -6,7 +6,7 @@ use crate::rig::{Rig, connect_command, enable_command};
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
-use bpfof_nvme::{Sqe, Status};
+use bpfof_nvme::{Rw, Sgl, Sqe, Status, opcode};
 
 fn disable_command() -> Sqe {
     configure_command(ControllerConfig { enable: false, ..ControllerConfig::ENABLED })
@@ -85,4 +85,38 @@ fn a_chain_cut_short_is_not_a_failed_device() {
     rig.work();
     let [Said::Response(answer)] = io.hear(&mut rig)[..] else { panic!("one answer") };
     assert_eq!(answer.status, Status::ABORTED_SQ_DELETION);
+}
+
+/// A host that has closed a connection may have sent its commands by another path: those that have not begun must not
+/// overwrite newer data.
+#[test]
+fn writes_of_a_paused_connection_end_with_it() {
+    const READ_BYTES: u32 = 128 << 10;
+    for has_hung_up in [false, true] {
+        let mut rig = Rig::new(Limits::default());
+        let _admin = Peer::connect(&mut rig, 0, 31);
+        let mut io = Peer::connect(&mut rig, 1, 31);
+        let read = Rw { slba: 0, blocks: READ_BYTES / 512, fua: false };
+        let read = Sqe { sgl: Sgl::transport(READ_BYTES), ..read.to_sqe(opcode::nvm::READ, 1) };
+        for _ in 0..24 {
+            io.send(&mut rig, read, &[]);
+        }
+        rig.work();
+        assert!(rig.connection(io.line).is_paused(), "its host does not take the answers");
+        let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+        io.send(&mut rig, Sqe { sgl: Sgl::in_capsule(512), ..write }, &[7; 512]);
+        rig.work();
+        if has_hung_up {
+            rig.hang_up(io.line);
+        }
+        // The answers leave, and the pause ends.
+        io.hear(&mut rig);
+        rig.work();
+        assert_eq!(rig.is_open(io.line), !has_hung_up);
+        let mut found = [0; 512];
+        let memory = rig.core.executor.namespace(0).backend.memory().expect("memory");
+        memory.read(0, &mut found);
+        assert_eq!(found == [7; 512], !has_hung_up, "{has_hung_up}");
+        rig.finish();
+    }
 }
