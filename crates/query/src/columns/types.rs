@@ -129,9 +129,7 @@ fn column_type(field: &Field<'_>) -> Result<(Kind, DataType), String> {
             match field.type_as_floating_point().ok_or_else(unknown)?.precision() {
                 Precision::SINGLE => (Kind::F32, DataType::Float32),
                 Precision::DOUBLE => (Kind::F64, DataType::Float64),
-                _ => {
-                    return refused("16-bit floating point numbers are not supported: use float32");
-                }
+                _ => return refused("16-bit floats are not supported: write float32"),
             }
         }
         Type::Utf8 => (Kind::Utf8, DataType::Utf8),
