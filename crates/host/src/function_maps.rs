@@ -1,8 +1,9 @@
 //! Function maps, which keep data of storage functions: reads and writes from the host.
 
-use crate::{Controller, Error, Status};
+use crate::{Controller, Error, FunctionId, Status};
 use bpfof_nvme::Sqe;
 use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
+use std::fmt;
 
 /// Bytes of entries to request at a time.
 const PAGE_BYTES: u32 = 64 << 10;
@@ -40,6 +41,27 @@ pub struct FunctionMap {
     pub entries: u32,
     /// Memory that it takes at the target, in bytes.
     pub memory_bytes: u64,
+}
+
+/// What all copies of a program's map have in common: the associations may give them different ids.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MapIdentity {
+    name: String,
+    /// Whether it is a map of installed functions: a map of the association's own functions may have the same name.
+    is_installed: bool,
+}
+
+impl MapIdentity {
+    pub(crate) fn is_of(&self, map: &FunctionMap) -> bool {
+        self.name == map.name && self.is_installed == map.is_installed()
+    }
+}
+
+impl fmt::Display for MapIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = if self.is_installed { " of installed functions" } else { "" };
+        write!(f, "{:?}{of}", self.name)
+    }
 }
 
 /// Entries of a map in one buffer: separate allocations of small entries would take far more memory.
@@ -118,6 +140,15 @@ impl FunctionMap {
         MAP_MAX_BYTES / kept_bytes
     }
 
+    /// Whether it is a map of installed functions, whose maps are numbered like them.
+    const fn is_installed(&self) -> bool {
+        FunctionId(self.address.map).is_installed()
+    }
+
+    fn identity(&self) -> MapIdentity {
+        MapIdentity { name: self.name.clone(), is_installed: self.is_installed() }
+    }
+
     fn check(&self, part: &'static str, bytes: usize, expected_bytes: u32) -> Result<(), Error> {
         if bytes == expected_bytes as usize {
             return Ok(());
@@ -166,9 +197,22 @@ impl Controller {
     /// # Errors
     /// [`Error::NoSuchMap`]; those of [`maps`](Self::maps).
     pub fn map(&mut self, name: &str) -> Result<FunctionMap, Error> {
-        let maps = self.maps()?;
         // Maps of installed functions come last: their ids are higher.
-        if let Some(found) = maps.iter().find(|map| map.name == name) {
+        self.find_map(name, &|map| map.name == name)
+    }
+
+    /// This association's copy of a map.
+    pub(crate) fn copy_of(&mut self, identity: &MapIdentity) -> Result<FunctionMap, Error> {
+        self.find_map(&identity.name, &|map| identity.is_of(map))
+    }
+
+    fn find_map(
+        &mut self,
+        name: &str,
+        is_it: &dyn Fn(&FunctionMap) -> bool,
+    ) -> Result<FunctionMap, Error> {
+        let maps = self.maps()?;
+        if let Some(found) = maps.iter().find(|map| is_it(map)) {
             return Ok(found.clone());
         }
         let known: Vec<&str> = maps.iter().map(|map| map.name.as_str()).collect();
@@ -176,13 +220,23 @@ impl Controller {
         Err(Error::NoSuchMap { name: name.to_owned(), known })
     }
 
-    /// With several paths: this program's copy of the map on the path that is used now, which may differ from the path
-    /// on which the map was found.
-    fn where_it_is(&mut self, map: &FunctionMap) -> Result<FunctionMap, Error> {
-        match &self.paths {
-            Some(_) if map.address.controller == MapAddress::OWN => self.map(&map.name),
-            _ => Ok(map.clone()),
+    /// Reads a map by `read`. With several paths, reads this program's copy of the map on the path that is used now,
+    /// which may differ from the path on which the map was found; begins again on another path if that one is lost.
+    fn read_map(
+        &mut self,
+        map: &FunctionMap,
+        read: &mut dyn FnMut(&mut Self, &FunctionMap) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Some(paths) = &self.paths
+            && map.address.controller == MapAddress::OWN
+        {
+            let identity = map.identity();
+            return paths.on_one(&mut |one| {
+                let copy = one.copy_of(&identity)?;
+                read(one, &copy)
+            });
         }
+        read(self, map)
     }
 
     /// The value of a key; None if there is no such entry.
@@ -191,7 +245,15 @@ impl Controller {
     /// [`Error::MapSize`]; otherwise as the target answered.
     pub fn map_get(&mut self, map: &FunctionMap, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         map.check("key", key.len(), map.key_bytes)?;
-        let map = &self.where_it_is(map)?;
+        let mut value = None;
+        self.read_map(map, &mut |one, map| {
+            value = one.value_in(map, key)?;
+            Ok(())
+        })?;
+        Ok(value)
+    }
+
+    fn value_in(&mut self, map: &FunctionMap, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let length_bytes = map.value_bytes;
         let sqe = MapCommand::Get { map: map.address, length_bytes }.to_sqe();
         let Some(value) = if_there(self.admin_command(sqe, key, length_bytes))? else {
@@ -239,7 +301,7 @@ impl Controller {
         if let Some(paths) = &self.paths
             && map.address.controller == MapAddress::OWN
         {
-            return paths.change_map(&map.name, change, key, value);
+            return paths.change_map(&map.identity(), change, key, value);
         }
         let sqe = MapCommand::Change { map: map.address, change }.to_sqe();
         let data = [key, value].concat();
@@ -252,7 +314,15 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn map_entries(&mut self, map: &FunctionMap) -> Result<MapEntries, Error> {
-        let map = &self.where_it_is(map)?;
+        let mut entries = MapEntries::of(map);
+        self.read_map(map, &mut |one, map| {
+            entries = one.entries_in(map)?;
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    fn entries_in(&mut self, map: &FunctionMap) -> Result<MapEntries, Error> {
         let mut entries = MapEntries::of(map);
         let entry_bytes = entries.entry_bytes;
         let length_bytes = PAGE_BYTES.min(self.max_transfer_bytes()).max(entry_bytes as u32);

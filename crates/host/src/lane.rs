@@ -109,11 +109,14 @@ impl Lane {
         if self.requests_in_flight() > 0 {
             return Err(SubmitError::QueueFull);
         }
-        let Some(plan) = &self.plan else {
+        // If it cannot be replaced, it is lost.
+        self.is_worn = false;
+        // Another lane may use an identifier that was given back.
+        let (Some(plan), Some(ids)) = (&self.plan, &self.ids) else {
             self.queue.close(LostReason::KeyWorn);
             return Err(SubmitError::NotConnected);
         };
-        let spare = self.ids.as_ref().and_then(QueueIds::take);
+        let spare = ids.take();
         if spare.is_none() {
             // No spare identifier: this connection must close first, so that its identifier can be reused.
             self.queue.close(LostReason::HungUp);
@@ -129,10 +132,9 @@ impl Lane {
                 self.past_bytes.1 += self.queue.received_bytes();
                 self.queue = queue;
                 let old = std::mem::replace(&mut self.qid, qid);
-                if let Some(ids) = self.ids.as_ref().filter(|_| old != qid) {
+                if old != qid {
                     ids.give_back(old);
                 }
-                self.is_worn = false;
                 self.renewals += 1;
                 Ok(())
             }
@@ -141,7 +143,7 @@ impl Lane {
                     "cannot replace queue {}, whose TLS key has reached its usage limit: {error}",
                     self.qid
                 );
-                if let Some((ids, spare)) = self.ids.as_ref().zip(spare) {
+                if let Some(spare) = spare {
                     ids.give_back(spare);
                 }
                 self.queue.close(LostReason::Tls);
@@ -656,6 +658,35 @@ mod tests {
         let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 };
         assert_eq!(share.submit(1, &read), Err(SubmitError::NotConnected));
         assert!(!lane.is_connected() && !share.is_connected() && !lane.look());
+    }
+
+    /// A lane whose key is worn.
+    fn worn(controller: &Controller) -> Lane {
+        let mut lane = controller.open_lane().expect("a lane");
+        while !lane.is_worn() {
+            lane.read(1, 0, &mut [0; 512]).expect("read");
+        }
+        lane
+    }
+
+    #[test]
+    fn a_worn_lane_that_is_lost_stays_lost_until_it_is_reconnected() {
+        let (server, controller) = association();
+        let (other_server, other) = association();
+        drop(other_server);
+        let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 };
+        let mut lane = worn(&controller);
+        lane.queue.close(LostReason::HungUp);
+        // The lane has given its identifier back, and must not use it any more.
+        lane.reconnect(&other).expect_err("that target has ended");
+        assert_eq!(lane.submit(1, read), Err(SubmitError::NotConnected));
+        assert!(!lane.is_connected() && !lane.is_worn());
+        lane.reconnect(&controller).expect("it is connected");
+        lane.read(1, 0, &mut [0; 512]).expect("read");
+        let mut lane = worn(&controller);
+        drop(server);
+        assert_eq!(lane.submit(1, read), Err(SubmitError::NotConnected));
+        assert!(!lane.is_connected() && !lane.is_worn());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What a controller with several paths asks of them; [`paths`](crate::paths) implements it.
 
+use crate::function_maps::MapIdentity;
 use crate::installed::Installed;
 use crate::paths::PathInfo;
-use crate::{Error, FileMapObject, Lane, MapChange, NamespaceInfo};
+use crate::{Controller, Error, FileMapObject, Lane, MapChange, NamespaceInfo};
 use bpfof_nvme::{Cqe, Installation, Sqe};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -20,6 +21,13 @@ pub(crate) trait Several: Debug + Send + Sync {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error>;
+
+    /// Calls `act`, which changes nothing, with a controller of the best path alone. If that path is lost, calls it
+    /// again with one of another.
+    fn on_one(
+        &self,
+        act: &mut dyn FnMut(&mut Controller) -> Result<(), Error>,
+    ) -> Result<(), Error>;
 
     /// Most data of one command in bytes, by any path.
     fn max_transfer_bytes(&self) -> u32;
@@ -44,10 +52,10 @@ pub(crate) trait Several: Debug + Send + Sync {
     fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error>;
 
     /// Changes an entry of a function map on all associations. Returns false as
-    /// [`Controller::map_change`](crate::Controller::map_change).
+    /// [`Controller::map_change`].
     fn change_map(
         &self,
-        name: &str,
+        map: &MapIdentity,
         change: MapChange,
         key: &[u8],
         value: &[u8],

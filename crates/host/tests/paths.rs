@@ -4,11 +4,12 @@ mod fake_target;
 
 use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FunctionId, FunctionReportEntry, Lane, LostReason,
-    Options, PathState, Request, RequestError, Sqe, Status, TargetUrl,
+    Options, PathState, Request, RequestError, Sqe, Status, SubmitError, TargetUrl,
 };
-use bpfof_nvme::vendor_specific::FunctionDigest;
+use bpfof_nvme::opcode::admin;
+use bpfof_nvme::vendor_specific::{FunctionDigest, MapCommand, MapReportEntry};
 use bpfof_nvme::{AdminCommand, ReportContent};
-use fake_target::{NQN, Shared};
+use fake_target::{Answer, NQN, Shared};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -685,4 +686,82 @@ fn maps_are_set_while_a_path_gets_those_that_there_are() {
     }
     controller.set_file_map(&map(3, 3)).unwrap();
     assert_eq!(maps_at(&targets[0]).get(&3), Some(&3));
+}
+
+/// The answers of a target whose map m has the id `id` and two entries, each on a page of its own. All values are the
+/// id.
+fn map_answers(id: u8, command: AdminCommand) -> Option<Answer> {
+    let map = u32::from(id);
+    let AdminCommand::Map(command) = command else { return None };
+    Some(match command {
+        MapCommand::Report { .. } => {
+            let entry = MapReportEntry {
+                map,
+                kind: 1,
+                key_bytes: 1,
+                value_bytes: 1,
+                max_entries: 2,
+                name: "m".into(),
+                ..Default::default()
+            };
+            (Status::SUCCESS, 64, 0, entry.to_bytes().to_vec())
+        }
+        MapCommand::Get { map: address, .. } if address.map == map => {
+            (Status::SUCCESS, 1, 0, vec![id])
+        }
+        MapCommand::Read { map: address, first_slot, .. } if address.map == map => {
+            (Status::SUCCESS, 1 - first_slot, 1, vec![first_slot as u8, id])
+        }
+        _ => (Status::UNKNOWN_MAP, 0, 0, vec![]),
+    })
+}
+
+/// The targets give the map different ids.
+#[test]
+fn a_map_is_read_from_one_target() {
+    let (url, targets) = start();
+    for (id, target) in [5, 9].into_iter().zip(&targets) {
+        let says = move |command| map_answers(id, command);
+        *target.says.lock().unwrap() = Some(Box::new(says));
+    }
+    let mut controller = Controller::connect(&url, Options::default()).unwrap();
+    (0..2).for_each(|path| is_in(&controller, path, PathState::Optimized));
+    let map = controller.map("m").unwrap();
+    targets[0].hangs_up_on.store(admin::MAP_GET, Ordering::SeqCst);
+    assert_eq!(controller.map_get(&map, &[0]).unwrap(), Some(vec![9]));
+    targets[0].hangs_up_on.store(0, Ordering::SeqCst);
+    is_in(&controller, 0, PathState::Optimized);
+    assert_eq!(controller.map_get(&map, &[0]).unwrap(), Some(vec![5]));
+    // The first target still answers with the first page.
+    let first = Arc::clone(&targets[0]);
+    let says = move |command: AdminCommand| {
+        if matches!(command, AdminCommand::Map(MapCommand::Read { .. })) {
+            first.hangs_up_on.store(admin::MAP_READ, Ordering::SeqCst);
+        }
+        map_answers(5, command)
+    };
+    *targets[0].says.lock().unwrap() = Some(Box::new(says));
+    let entries = controller.map_entries(&map).unwrap();
+    let entries: Vec<_> = entries.iter().map(|(key, value)| (key[0], value[0])).collect();
+    assert_eq!(entries, [(0, 9), (1, 9)]);
+    assert_eq!(targets[0].hangs_up_on.load(Ordering::SeqCst), admin::MAP_READ);
+}
+
+/// Resident memory of this process.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn requests_that_are_too_long_are_not_copied() {
+    let (_controller, mut lane, _targets) = connect(Options::default());
+    // Zeroed memory is not resident until it is written, but a copy of it is.
+    let data = vec![0_u8; 512 << 20];
+    let before = resident_bytes();
+    let write = Request::Write { nsid: 1, offset_bytes: 0, data: &data, fua: false };
+    let error = lane.submit(1, write).unwrap_err();
+    assert!(matches!(error, SubmitError::TooLong { .. }), "{error}");
+    let more = resident_bytes().saturating_sub(before);
+    assert!(more < 256 << 20, "{more} bytes");
 }

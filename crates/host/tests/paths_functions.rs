@@ -206,3 +206,52 @@ fn a_path_to_a_full_target_keeps_its_lanes() {
     assert!(begun.elapsed() < Duration::from_secs(10), "a write has waited for a lost association");
     (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
 }
+
+#[test]
+fn own_maps_and_maps_of_installed_functions_are_told_apart() {
+    let mut two = Two::new(HostLimits::default());
+    two.controller.install_function(&compile_text(QUEUE), 0).expect("installed");
+    let installed = two.controller.map("work").expect("it is there");
+    let text = QUEUE.replace("__type(value, __u64)", "__type(value, __u32)");
+    let function = load(&mut two.controller, &compile_text(&text), "take");
+    let own = two.controller.map("work").expect("it is there");
+    assert_eq!((installed.value_bytes, own.value_bytes), (8, 4));
+    let key = 7_u64.to_le_bytes();
+    two.controller.map_set(&installed, &key, &[1; 8]).expect("set");
+    two.controller.map_set(&own, &key, &[2; 4]).expect("set");
+    let check = |two: &mut Two| {
+        for (map, value) in [(&installed, vec![1; 8]), (&own, vec![2; 4])] {
+            let found = two.controller.map_get(map, &key).expect("asked");
+            assert_eq!(found.as_ref(), Some(&value));
+            let entries = two.controller.map_entries(map).expect("asked");
+            assert_eq!((entries.len(), entries.get(0)), (1, Some((&key[..], &value[..]))));
+        }
+    };
+    check(&mut two);
+    two.cut(0);
+    check(&mut two);
+    two.open(0);
+    check(&mut two);
+    two.controller.unload_function(function).expect("unloaded");
+    let gone = two.controller.map_get(&own, &key).expect_err("it ends with its function");
+    assert!(matches!(gone, Error::NoSuchMap { .. }), "{gone}");
+    assert!(two.controller.map_delete(&installed, &key).expect("asked"), "it was there");
+}
+
+/// The program uses the map of an installed function without requiring the function.
+#[test]
+fn entries_of_a_map_that_is_gone_exclude_no_path() {
+    let mut two = Two::new(HostLimits::default());
+    let url = format!("nvme-tcp://{}/{NQN}", two.relays[1].address);
+    let other = Controller::connect(&url.parse().expect("an address"), Options::default());
+    let mut other = other.expect("it connects");
+    let function = other.install_function(&compile_text(QUEUE), 0).expect("installed");
+    until("the map is there", || two.controller.map("work").is_ok());
+    let map = two.controller.map("work").expect("it is there");
+    two.controller.map_set(&map, &[1; 8], &[2; 8]).expect("set");
+    other.unload_function(function).expect("unloaded");
+    two.cut(0);
+    two.open(0);
+    let gone = two.controller.map_get(&map, &[1; 8]).expect_err("it ends with its function");
+    assert!(matches!(gone, Error::NoSuchMap { .. }), "{gone}");
+}

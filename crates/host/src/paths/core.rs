@@ -218,25 +218,37 @@ impl Paths {
     }
 
     /// Carries out an admin command on the best path. If that is lost and the command changes nothing, tries again on
-    /// another: as often as there are paths, and within the connect timeout more often.
+    /// another.
     pub(crate) fn call(
         &self,
         sqe: Sqe,
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.on_best(changes_nothing(sqe.opcode), |association| {
+            association.call(sqe, data_out, data_in_max_bytes)
+        })
+    }
+
+    /// Calls `act` with the association of the best path. If that path is lost and `again`, tries again on another: as
+    /// often as there are paths, and within the connect timeout more often.
+    pub(super) fn on_best<T>(
+        &self,
+        again: bool,
+        mut act: impl FnMut(&Arc<Association>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let end = deadline(self.options.connect_timeout);
         let mut tries = 0;
         loop {
             let link = self.wait_best(end)?;
-            let answer = link.association.call(sqe, data_out, data_in_max_bytes);
+            let answer = act(&link.association);
             let Err(error) = &answer else { return answer };
             let Some(reason) = error.lost() else { return answer };
             self.lost(&link, &reason);
             tries += 1;
             // Bound the tries, because paths are reconnected and there may always be a best one.
             let is_over = tries >= self.count() && Instant::now() >= end;
-            if is_over || !changes_nothing(sqe.opcode) {
+            if is_over || !again {
                 return answer;
             }
         }

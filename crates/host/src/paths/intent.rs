@@ -8,6 +8,7 @@
 
 use super::filler;
 use crate::association::Association;
+use crate::function_maps::MapIdentity;
 use crate::installed::Installed;
 use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange, Status};
 use bpfof_nvme::Installation;
@@ -90,9 +91,12 @@ pub(crate) struct Intent {
     files: BTreeMap<u32, FileMap>,
     /// Number of maps of files that have been noted.
     noted: u64,
-    /// The entries that the program has set in function maps, by map name; for each map at most as many as it can hold.
-    entries: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// The entries that the program has set in function maps; for each map at most as many as it can hold.
+    entries: BTreeMap<MapIdentity, Entries>,
 }
+
+/// Values by key.
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Debug)]
 struct Loaded {
@@ -227,11 +231,8 @@ impl Intent {
         for id in progress.loaded.iter().filter(|id| !self.functions.contains_key(id)) {
             one.unload_function(FunctionId(*id))?;
         }
-        for (name, entries) in &self.entries {
-            let map = one.map(name)?;
-            for (key, value) in entries {
-                one.map_set(&map, key, value)?;
-            }
+        for (identity, entries) in &self.entries {
+            set_entries(one, identity, entries)?;
         }
         Ok(None)
     }
@@ -260,17 +261,17 @@ impl Intent {
     pub(crate) fn change_map(
         &mut self,
         association: &Arc<Association>,
-        name: &str,
+        identity: &MapIdentity,
         change: MapChange,
         (key, value): (&[u8], &[u8]),
     ) -> Result<bool, Error> {
         let mut one = Controller::of(Arc::clone(association));
-        let map = one.map(name)?;
+        let map = one.copy_of(identity)?;
         let changed = one.map_change(&map, change, key, value)?;
         if change == MapChange::Delete {
-            self.entries.get_mut(name).map(|entries| entries.remove(key));
+            self.entries.get_mut(identity).map(|entries| entries.remove(key));
         } else if changed {
-            let entries = self.entries.entry(name.to_owned()).or_default();
+            let entries = self.entries.entry(identity.clone()).or_default();
             if entries.len() >= map.max_entries as usize && !entries.contains_key(key) {
                 // The functions must have deleted some of the entries.
                 let there = one.map_entries(&map)?;
@@ -286,12 +287,12 @@ impl Intent {
     pub(crate) fn change_map_again(
         &self,
         association: &Arc<Association>,
-        name: &str,
+        identity: &MapIdentity,
         change: MapChange,
         (key, value): (&[u8], &[u8]),
     ) -> Result<bool, Error> {
         let mut one = Controller::of(Arc::clone(association));
-        let map = one.map(name)?;
+        let map = one.copy_of(identity)?;
         let change = if change == MapChange::Delete { change } else { MapChange::Set };
         match one.map_change(&map, change, key, value) {
             Err(Error::Command { source, .. }) if source.status.same_code(Status::MAP_FULL) => {}
@@ -299,7 +300,7 @@ impl Intent {
         }
         // On the first association, functions have deleted entries, but not here: delete all entries that the program
         // has not set.
-        let entries = self.entries.get(name);
+        let entries = self.entries.get(identity);
         for (other, _) in one.map_entries(&map)?.iter() {
             if !entries.is_some_and(|entries| entries.contains_key(other)) {
                 one.map_delete(&map, other)?;
@@ -418,7 +419,7 @@ impl Intent {
         // Maps end with the last function that has them: drop the entries of maps that are gone.
         if !self.entries.is_empty() {
             let maps = one.maps()?;
-            self.entries.retain(|name, _| maps.iter().any(|map| map.name == *name));
+            self.entries.retain(|identity, _| maps.iter().any(|map| identity.is_of(map)));
         }
         Ok(())
     }
@@ -435,6 +436,45 @@ impl Intent {
 
     pub(crate) fn forget_file(&mut self, file: u32) {
         self.files.remove(&file);
+    }
+}
+
+/// Sets entries of a map. Those that the association's map has no room for are left out, and all if it has no such map:
+/// an installed function may be gone, or have other maps at this target.
+fn set_entries(
+    one: &mut Controller,
+    identity: &MapIdentity,
+    entries: &Entries,
+) -> Result<(), Error> {
+    let url = one.url().clone();
+    let map = match one.copy_of(identity) {
+        Err(error @ Error::NoSuchMap { .. }) => {
+            log::warn!("{url}: the entries of function map {identity} are not set: {error}");
+            return Ok(());
+        }
+        found => found?,
+    };
+    let (mut left_out, mut last_error) = (0_u32, None);
+    for (key, value) in entries {
+        match one.map_set(&map, key, value) {
+            Err(error) if does_not_fit(&error) => {
+                (left_out, last_error) = (left_out + 1, Some(error));
+            }
+            set => set?,
+        }
+    }
+    if let Some(error) = last_error {
+        log::warn!("{url}: {left_out} entries of function map {identity} are not set: {error}");
+    }
+    Ok(())
+}
+
+/// Whether a map has other sizes than the one for which an entry was made.
+fn does_not_fit(error: &Error) -> bool {
+    match error {
+        Error::MapSize { .. } => true,
+        Error::Command { source, .. } => source.status.same_code(Status::MAP_FULL),
+        _ => false,
     }
 }
 

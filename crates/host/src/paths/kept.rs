@@ -66,6 +66,8 @@ impl Kept {
                 Request::Raw { sqe, data_out: &[], data_in_max_bytes }
             }
         });
+        // The memory of a slot is that of its longest request, not up to twice as much.
+        self.data.reserve_exact(data.len());
         self.data.extend_from_slice(data);
         self.files.clear();
         self.files.extend_from_slice(files);
@@ -157,6 +159,16 @@ mod tests {
             assert_eq!(format!("{:?}", kept.request()), format!("{request:?}"));
             assert_eq!(kept.again(), again, "{request:?}");
         }
+    }
+
+    #[test]
+    fn a_kept_request_takes_only_the_memory_of_its_data() {
+        let (mut kept, all) = (Kept::default(), [7_u8; 700]);
+        for bytes in [600, 700, 100] {
+            let data = &all[..bytes];
+            kept.keep(&Request::Write { nsid: 1, offset_bytes: 0, data, fua: false });
+        }
+        assert_eq!(kept.data.capacity(), 700);
     }
 
     #[test]

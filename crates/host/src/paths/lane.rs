@@ -199,12 +199,13 @@ impl OnPaths {
         if self.ledger.in_flight() >= usize::from(queue.requests().config().depth) {
             return Err(SubmitError::QueueFull);
         }
+        // Before it is copied: its length is limited only by the caller.
+        queue.requests().plan(request)?;
         self.news(queue);
         let number = self.ledger.take(tag, request);
-        let queued = if self.uses(queue) {
-            queue.submit(number.into(), request)
-        } else {
-            queue.requests().plan(request).and(Err(SubmitError::NotConnected))
+        let queued = match self.uses(queue) {
+            true => queue.submit(number.into(), request),
+            false => Err(SubmitError::NotConnected),
         };
         let is_over = || self.paths.has_ended();
         match queued {

@@ -7,6 +7,7 @@ use super::keeper;
 use super::lane::OnPaths;
 use crate::association::Association;
 use crate::deadline::deadline;
+use crate::function_maps::MapIdentity;
 use crate::installed::Installed;
 use crate::several::Several;
 use crate::{
@@ -119,6 +120,13 @@ impl Several for Owner {
         self.paths.call(sqe, data_out, data_in_max_bytes)
     }
 
+    fn on_one(
+        &self,
+        act: &mut dyn FnMut(&mut Controller) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.paths.on_best(true, |association| act(&mut Controller::of(Arc::clone(association))))
+    }
+
     fn max_transfer_bytes(&self) -> u32 {
         self.paths.max_transfer_bytes()
     }
@@ -180,15 +188,15 @@ impl Several for Owner {
     /// exist that functions have deleted on the first.
     fn change_map(
         &self,
-        name: &str,
+        map: &MapIdentity,
         change: MapChange,
         key: &[u8],
         value: &[u8],
     ) -> Result<bool, Error> {
         self.on_each(|intent, association, done: Option<bool>| match done {
-            None => intent.change_map(association, name, change, (key, value)),
+            None => intent.change_map(association, map, change, (key, value)),
             Some(false) if change != MapChange::Delete => Ok(false),
-            Some(_) => intent.change_map_again(association, name, change, (key, value)),
+            Some(_) => intent.change_map_again(association, map, change, (key, value)),
         })
     }
 

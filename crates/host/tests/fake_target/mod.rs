@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) no_functions: AtomicBool,
     /// Close the connection upon an I/O command.
     pub(crate) hang_up: AtomicBool,
+    /// Close the connection upon an admin command with this opcode; 0 is none.
+    pub(crate) hangs_up_on: AtomicU8,
     /// End I/O commands as a path does whose namespace is inaccessible by it.
     pub(crate) inaccessible: AtomicBool,
     /// The ANA state of the namespace; 0 if the target reports none.
@@ -179,7 +181,11 @@ impl<'s> Connection<'s> {
                 response.encode_into(&mut self.out);
             }
             PduEvent::Header(Pdu::CapsuleCmd { sqe, data, digest_ok: true }) => {
-                if self.qid != 0 && self.shared.hang_up.load(Ordering::SeqCst) {
+                let hangs_up = match self.qid {
+                    0 => self.shared.hangs_up_on.load(Ordering::SeqCst) == sqe.opcode,
+                    _ => self.shared.hang_up.load(Ordering::SeqCst),
+                };
+                if hangs_up {
                     return false;
                 }
                 let is_silent = if self.qid == 0 {
