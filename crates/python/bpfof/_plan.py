@@ -53,6 +53,8 @@ class Part(NamedTuple):
     end_bytes: int
     #: The file's inode number when the part was made: another file at this path is refused.
     inode: int
+    #: The hash of the file's header when the part was made: a file rewritten with another header is refused.
+    header_hash: int
 
 
 @dataclass(frozen=True)

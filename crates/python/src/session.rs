@@ -61,11 +61,18 @@ pub(crate) fn reach(
 impl Session {
     /// Adds these files to the session, and returns a copy.
     fn with<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<ask::Session, Failure> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in paths {
-            shared.add(path, &self.reach, self.settings.falls_back)?;
-        }
-        Ok(shared.clone())
+        let (paths, falls_back) = (paths.collect::<Vec<_>>(), self.settings.falls_back);
+        let lock = || self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        // Connects and disconnects without the lock: a slow target delays only queries of its own files.
+        let mut copy = lock().clone();
+        let added = paths.iter().try_for_each(|path| copy.add(path, &self.reach, falls_back));
+        let session = {
+            let mut shared = lock();
+            shared.take_over(&mut copy, &paths, falls_back);
+            shared.clone()
+        };
+        added?;
+        Ok(session)
     }
 
     fn over(&self, source: &infer::Source) -> Result<ask::Session, Failure> {

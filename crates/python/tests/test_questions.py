@@ -7,6 +7,7 @@ import operator
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 import warnings
@@ -304,6 +305,9 @@ def test_files_that_grow(tmp_path):
         assert rows.to_table().column("a").to_pylist() == [1, 12345, 7]
         assert rows.count_rows() == 3 and rows.sql("SELECT max(a) FROM t").column(0)[0].as_py() == 12345
     assert plan.finish(plan.merge(map(plan.run, plan.parts()))).num_rows == 3
+    path.write_text("b\n1\n12345\n7\n")
+    with pytest.raises(bpfof.DataError, match="rewritten with another header since"):
+        data.to_table()
     path.write_text("a\n1\n")
     with pytest.raises(bpfof.DataError, match="made shorter since"):
         data.to_table()
@@ -316,6 +320,27 @@ def test_files_that_grow(tmp_path):
     with pytest.raises(bpfof.FileError) as raised:
         data.count_rows()
     assert raised.value.errno == 2
+
+
+def test_a_slow_target_delays_only_its_own_queries(tmp_path, monkeypatch):
+    (tmp_path / "image").write_bytes(bytes(4096))
+    paths = [tmp_path / name / "rows.csv" for name in ("slow", "fast")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("a\n1\n")
+    slow, fast = (bpfof.dataset(path) for path in paths)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(10)
+        url = f"nvme-tcp://127.0.0.1:{silent.getsockname()[1]}/nqn.2024-01.test:silent"
+        monkeypatch.setenv("BPFOF_TARGETS", f"{paths[0].parent}={url} {tmp_path / 'image'}")
+        thread = threading.Thread(target=slow.count_rows)
+        thread.start()
+        connection, _ = silent.accept()
+        begun = time.monotonic()
+        # Less than the timeout of a connection.
+        assert fast.count_rows() == 1 and time.monotonic() - begun < 3
+        connection.close()
+    thread.join()
 
 
 def test_sums_beyond_64_bits(tmp_path):

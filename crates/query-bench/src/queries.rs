@@ -138,6 +138,7 @@ impl<'a> Queries<'a> {
             path: PathBuf::new(),
             file_bytes: bytes,
             inode: 0,
+            header_hash: 0,
             start_bytes: 0,
             end_bytes: bytes,
         };

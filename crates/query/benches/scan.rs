@@ -131,7 +131,7 @@ fn queries() -> Vec<(&'static str, Predicate, Reduction)> {
 
 fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan) {
     let mut runner = Runner::new(stages, plan, Settings::default()).expect("a good plan");
-    let file = SourceFile::at(path).expect("the file");
+    let file = SourceFile::at(path, &plan.format).expect("the file");
     let part = &parts(plan, &[file], u64::MAX)[0];
     let (cpu, start) = (cpu_s(), Instant::now());
     let partial = runner.run(part, &mut |_| true).expect("good rows");

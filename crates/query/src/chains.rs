@@ -258,6 +258,8 @@ impl Run<'_> {
         let Some((index, range, block)) = self.in_flight.remove(&tag) else { return Ok(()) };
         let (bytes, info) = match result {
             Ok(ended) => ended,
+            // Its rows are not wanted any more, or an earlier failure is reported.
+            Err(_) if self.is_over => return Ok(()),
             Err(error) if is_out_of_budget(&error) && self.loaded.block.halve(block) => {
                 stats.again += 1;
                 self.waiting.push_front((index, range));
@@ -408,4 +410,55 @@ impl Run<'_> {
 fn is_out_of_budget(error: &ReadError) -> bool {
     let status = bpfof_host::Status::INSTRUCTION_BUDGET_EXHAUSTED;
     matches!(error, ReadError::Command(error) if error.status.same_code(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Column, Field, Kind, Predicate, Reduction, Scalar, Schema};
+    use crate::split::split;
+    use bpfof_host::files::FileMaps;
+
+    /// As behind the rows that a LIMIT asks for.
+    #[test]
+    fn a_failure_counts_only_while_more_is_wanted() {
+        let column = Column { name: "n".to_owned(), kind: Kind::U64, nullable: false };
+        let fields = vec![Field { offset_bytes: 0, width_bytes: 8 }];
+        let plan = Plan {
+            schema: Schema { columns: vec![column] },
+            format: Format::Fixed { header_bytes: 0, record_bytes: 8, fields },
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(1) },
+            own: OwnStages::default(),
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), [0; 8]).expect("room");
+        let maps = FileMaps::local();
+        let stages = Stages::new(&maps);
+        let program = Program::new(&plan, &split(&plan).expect("a plan")).expect("a plan");
+        let mut chains =
+            Chains::new(&stages, program.source, Settings::default()).expect("a source stage");
+        let mut loaded = chains.load(&stages, &plan, program).expect("stages");
+        let file = maps.open(file.path()).expect("the file");
+        let range = Range { start: 0, end: 8, file_end: 8, skips: false };
+        let mut run = Run {
+            loaded: &mut loaded,
+            plan: &plan,
+            opened: &Opened { file, batches: Batches::default() },
+            waiting: VecDeque::new(),
+            in_flight: HashMap::from([0, 1].map(|tag| (tag, (0, range, 8)))),
+            left: Vec::new(),
+            done_bytes: 0,
+            window: 2,
+            next_tag: 2,
+            is_over: false,
+        };
+        let mut fail = |tag, is_over| {
+            run.is_over = is_over;
+            let (end, mut stats) = (Err(ReadError::Stale), Stats::default());
+            run.ended(tag, end, &mut stats, &mut |_, _, _, _| Ok(Next::AsAnswered))
+        };
+        assert!(fail(0, false).is_err());
+        fail(1, true).expect("no more is wanted");
+    }
 }

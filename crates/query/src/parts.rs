@@ -2,10 +2,14 @@
 
 use crate::plan::{Format, Plan};
 use serde::{Deserialize, Serialize};
-use std::fs::Metadata;
+use sha2::{Digest, Sha256};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+/// Maximum number of a header's bytes that are hashed: headers of CSV and `.npy` are not longer.
+const HEADER_MAX_BYTES: u64 = 1 << 20;
 
 /// The work of one call of [`Runner::run`](crate::Runner::run): the rows of a file that begin in a range of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +20,8 @@ pub struct Part {
     pub file_bytes: u64,
     /// Its inode number then: another file at this path is refused.
     pub inode: u64,
+    /// The hash of its header then: a file that has been rewritten with another header is refused.
+    pub header_hash: u64,
     /// File offset of the range in bytes.
     pub start_bytes: u64,
     /// The end of the range.
@@ -31,20 +37,60 @@ pub struct SourceFile {
     pub bytes: u64,
     /// Its inode number.
     pub inode: u64,
+    /// The hash of its header: of the bytes before the first row.
+    pub header_hash: u64,
 }
 
 impl SourceFile {
-    /// The file at a path, as it is now.
+    /// The file of this format at a path, as it is now.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(path.to_owned(), &path.metadata()?))
+    pub fn at(path: &Path, format: &Format) -> io::Result<Self> {
+        let metadata = path.metadata()?;
+        // Opening a FIFO blocks until a writer opens it.
+        let header = if header_bytes(format) > 0 && metadata.is_file() {
+            header(&File::open(path)?, &metadata, format)?
+        } else {
+            Vec::new()
+        };
+        Ok(Self::of(path.to_owned(), &metadata, &header))
     }
 
-    pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
-        Self { path, bytes: metadata.len(), inode: metadata.ino() }
+    pub(crate) fn of(path: PathBuf, metadata: &Metadata, header: &[u8]) -> Self {
+        let (bytes, inode) = (metadata.len(), metadata.ino());
+        Self { path, bytes, inode, header_hash: hash_of(header) }
     }
+}
+
+impl Part {
+    /// Whether a file has the header that it had when the part was made.
+    pub(crate) fn has_header(
+        &self,
+        file: &File,
+        metadata: &Metadata,
+        format: &Format,
+    ) -> io::Result<bool> {
+        Ok(hash_of(&header(file, metadata, format)?) == self.header_hash)
+    }
+}
+
+/// Size of the part of a file before the first row, as far as it is hashed.
+pub(crate) fn header_bytes(format: &Format) -> u64 {
+    units(format).0.min(HEADER_MAX_BYTES)
+}
+
+/// The header of a file; the whole file, if that is shorter.
+fn header(file: &File, metadata: &Metadata, format: &Format) -> io::Result<Vec<u8>> {
+    let mut header = vec![0; header_bytes(format).min(metadata.len()) as usize];
+    file.read_exact_at(&mut header, 0)?;
+    Ok(header)
+}
+
+fn hash_of(header: &[u8]) -> u64 {
+    let mut beginning = [0; 8];
+    beginning.copy_from_slice(&Sha256::digest(header)[..8]);
+    u64::from_le_bytes(beginning)
 }
 
 /// A range of rows of a file, for a chain.
@@ -64,11 +110,17 @@ pub(crate) struct Range {
 #[must_use]
 pub fn parts(plan: &Plan, files: &[SourceFile], part_max_bytes: u64) -> Vec<Part> {
     let mut parts = Vec::new();
-    for SourceFile { path, bytes, inode } in files {
+    for file in files {
         let (header, unit) = units(&plan.format);
-        for (start_bytes, end_bytes) in cut(header, header, *bytes, part_max_bytes, unit) {
-            let path = path.clone();
-            parts.push(Part { path, file_bytes: *bytes, inode: *inode, start_bytes, end_bytes });
+        for (start_bytes, end_bytes) in cut(header, header, file.bytes, part_max_bytes, unit) {
+            parts.push(Part {
+                path: file.path.clone(),
+                file_bytes: file.bytes,
+                inode: file.inode,
+                header_hash: file.header_hash,
+                start_bytes,
+                end_bytes,
+            });
         }
     }
     parts
@@ -133,7 +185,7 @@ mod tests {
     }
 
     fn file(bytes: u64) -> SourceFile {
-        SourceFile { path: PathBuf::from("f"), bytes, inode: 1 }
+        SourceFile { path: PathBuf::from("f"), bytes, inode: 1, header_hash: 0 }
     }
 
     #[test]

@@ -182,6 +182,10 @@ impl<'a> Runner<'a> {
         if file_bytes < part.file_bytes {
             return bad(file_bytes, "the file has become shorter: run the query again".to_owned());
         }
+        if !part.has_header(&opened, &metadata, &self.plan.format).map_err(failed)? {
+            let what = "the file has been rewritten with another header: run the query again";
+            return bad(0, what.to_owned());
+        }
         if let Format::Fixed { header_bytes, record_bytes, .. } = self.plan.format {
             let rest = part.file_bytes.saturating_sub(header_bytes) % u64::from(record_bytes);
             let what =

@@ -491,7 +491,7 @@ fn a_top_can_be_stopped_at_any_time() {
             },
             own: OwnStages::default(),
         };
-        let files = [SourceFile::at(&path).expect("the file")];
+        let files = [SourceFile::at(&path, &plan.format).expect("the file")];
         let part = &parts(&plan, &files, u64::MAX)[0];
         LOCAL.with(|stages| {
             let mut runner = Runner::new(stages, &plan, settings).expect("a plan");
@@ -504,6 +504,33 @@ fn a_top_can_be_stopped_at_any_time() {
             assert!(matches!(stopped, Err(RunError::Stopped)), "{by}: {stopped:?}");
         });
     }
+}
+
+/// Its inode and length stay.
+#[test]
+fn a_file_rewritten_with_another_header_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    let write = |text: &str| std::fs::write(&path, text).expect("room");
+    write("a,b\n1,2\n");
+    let column = |name: &str| Column { name: name.to_owned(), kind: Kind::I64, nullable: true };
+    let plan = Plan {
+        schema: Schema { columns: ["a", "b"].map(column).to_vec() },
+        format: Format::Csv { delimiter: b',', header_bytes: 4, nulls: Vec::new() },
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None },
+        own: OwnStages::default(),
+    };
+    let files = [SourceFile::at(&path, &plan.format).expect("the file")];
+    let part = &parts(&plan, &files, u64::MAX)[0];
+    LOCAL.with(|stages| {
+        let mut runner = Runner::new(stages, &plan, Settings::default()).expect("a plan");
+        write("a,b\n3,4\n");
+        runner.run(part, &mut |_| true).expect("the same header");
+        write("b,a\n3,4\n");
+        let error = runner.run(part, &mut |_| true).expect_err("another header");
+        assert!(error.to_string().contains("rewritten with another header"), "{error}");
+    });
 }
 
 /// Regardless of the columns that are used.

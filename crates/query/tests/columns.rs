@@ -507,6 +507,10 @@ fn parts_of_times_and_casts() {
         })
         .collect();
     assert_eq!(table.rows, months);
+    let latest = there().map(millis).max().expect("rows");
+    let table = ask(&path, "date_trunc('day', max(t))", "", Settings::default());
+    let day = i128::from(latest - latest.rem_euclid(86_400_000));
+    assert_eq!(table.expect("an answer").rows, [[Value::Int(day)]]);
     let error =
         ask(&path, "CAST(x / 2 AS BIGINT)", "", Settings::default()).expect_err("a fraction");
     assert!(error.contains("CAST AS BIGINT of a number with a fraction"), "{error}");

@@ -106,7 +106,8 @@ fn sums() -> Plan {
 fn sum_of(stages: &Stages<'_>, path: &Path, settings: Settings) -> Result<(i128, u64), RunError> {
     let plan = sums();
     let mut runner = Runner::new(stages, &plan, settings)?;
-    let part = &parts(&plan, &[SourceFile::at(path).expect("it is there")], u64::MAX)[0];
+    let file = SourceFile::at(path, &plan.format).expect("it is there");
+    let part = &parts(&plan, &[file], u64::MAX)[0];
     let table = runner.run(part, &mut |_| true)?.finish(&plan).expect("of this plan");
     let [Value::Int(count), Value::Int(sum)] = table.rows[0][..] else { panic!("{table:?}") };
     assert_eq!(count as u64, part.file_bytes / 8);
@@ -237,7 +238,7 @@ fn without_its_target_a_query_runs_here() {
     // The target dies during a query.
     let plan = sums();
     let mut runner = Runner::new(&stages, &plan, Settings::default()).expect("a target");
-    let files = [SourceFile::at(&path).expect("it is there")];
+    let files = [SourceFile::at(&path, &plan.format).expect("it is there")];
     let part = &parts(&plan, &files, u64::MAX)[0];
     let mut is_there = true;
     let partial = runner.run(part, &mut |_| {

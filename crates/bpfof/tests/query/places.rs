@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// second.
 fn world() -> ([Disk; 2], Source, Session) {
     let disks = [(), ()].map(|()| Disk::new("ext4", 96 << 20));
+    let Plan { schema, format, .. } = sums();
     let mut session = Session::default();
     let mut files = Vec::new();
     for (disk, first) in disks.iter().zip([0, NUMBERS]) {
@@ -24,9 +25,8 @@ fn world() -> ([Disk; 2], Source, Session) {
         write(&path, &(first..first + NUMBERS).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
         let reach = Reach::Target { url: Box::new(disk.url.clone()), device: disk.image() };
         session.add(&path, &reach, false).expect("a target");
-        files.push(SourceFile::at(&path).expect("the file"));
+        files.push(SourceFile::at(&path, &format).expect("the file"));
     }
-    let Plan { schema, format, .. } = sums();
     (disks, Source { files, schema, format }, session)
 }
 

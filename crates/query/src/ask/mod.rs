@@ -16,6 +16,7 @@ use bpfof_host::{Controller, Error, Options, TargetUrl};
 use places::Ended;
 use std::collections::HashMap;
 use std::io;
+use std::mem;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,6 +131,24 @@ impl Session {
         };
         self.of.insert(path.to_owned(), index);
         Ok(())
+    }
+
+    /// Takes over the places of these files from a copy of this session, to which they have been added. If both have
+    /// connected to a target meanwhile, the connection of this session stays; one that it replaces goes to the copy.
+    pub fn take_over(&mut self, copy: &mut Self, paths: &[&Path], falls_back: bool) {
+        for path in paths {
+            // Some may not have been added, because an error came before.
+            let Some(index) = copy.of.get(*path).copied() else { continue };
+            let place = &mut copy.places[index];
+            let known = self.places.iter().position(|known| known.at == place.at);
+            let at = known.unwrap_or(self.places.len());
+            match self.places.get_mut(at) {
+                Some(known) if known.is_worth_a_try(falls_back) => mem::swap(known, place),
+                Some(_) => {}
+                None => self.places.push(Arc::clone(place)),
+            }
+            self.of.insert(path.to_path_buf(), at);
+        }
     }
 
     /// Warnings for the user before a query: targets that do not run the stages, and why.
@@ -290,5 +309,28 @@ impl Stats {
             hops: self.hops + other.hops,
             again: self.again + other.again,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_copy_that_has_connected_counts() {
+        let mut session = Session::default();
+        let paths = ["a", "b"].map(Path::new);
+        let mut copies = paths.map(|path| {
+            let mut copy = session.clone();
+            copy.add(path, &Reach::Here, true).expect("a place");
+            copy
+        });
+        for (copy, path) in copies.iter_mut().zip(paths) {
+            session.take_over(copy, &[path, Path::new("not added")], true);
+        }
+        assert_eq!(session.places.len(), 1);
+        assert!(Arc::ptr_eq(&session.places[0], &copies[0].places[0]));
+        assert!(paths.iter().all(|path| session.place_of(path).is_some()));
+        assert_eq!(session.of.len(), 2);
     }
 }

@@ -115,17 +115,18 @@ impl Reach {
     }
 }
 
-/// Address and device of the longest mount that contains a path.
+/// Address and device of the longest mount that contains a path without symbolic links.
 fn of_mount<'a>(told: &'a str, path: &Path) -> Result<Option<(&'a str, &'a str)>, String> {
-    let mut found: Option<(&Path, (&str, &str))> = None;
+    let mut found: Option<(PathBuf, (&str, &str))> = None;
     for entry in told.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
         let parts = entry.split_once('=').and_then(|(mount, rest)| {
             let (url, device) = rest.trim().split_once(char::is_whitespace)?;
             Some((Path::new(mount.trim()), (url, device.trim())))
         });
         let (mount, place) = parts.ok_or_else(|| format!("{entry:?} has no target"))?;
-        let is_longer = found.is_none_or(|(known, _)| mount.starts_with(known));
-        if path.starts_with(mount) && is_longer {
+        let mount = fs::canonicalize(mount).unwrap_or_else(|_| mount.to_owned());
+        let is_longer = found.as_ref().is_none_or(|(known, _)| mount.starts_with(known));
+        if path.starts_with(&mount) && is_longer {
             found = Some((mount, place));
         }
     }
@@ -149,6 +150,17 @@ mod tests {
                 .contains("\"/mnt\" has no target")
         );
         assert!(of_mount("/mnt=URL", Path::new("/x")).is_err());
+    }
+
+    #[test]
+    fn a_mount_may_be_a_symbolic_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (disk, link) = (folder.path().join("disk"), folder.path().join("link"));
+        fs::create_dir(&disk).expect("a folder");
+        std::os::unix::fs::symlink(&disk, &link).expect("a link");
+        let told = format!("{}=nvme-tcp://a/nqn.a /dev/a", link.display());
+        let path = fs::canonicalize(&disk).expect("a folder").join("file");
+        assert_eq!(of_mount(&told, &path), Ok(Some(("nvme-tcp://a/nqn.a", "/dev/a"))));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) use records::number_fields;
 
 use crate::columns::FileError;
 use crate::names::shortened;
-use crate::parts::SourceFile;
+use crate::parts::{SourceFile, header_bytes};
 use crate::plan::{Format, Plan, Schema};
 use crate::split::columns_of_plan;
 use beginning::Beginning;
@@ -86,11 +86,13 @@ impl Found {
         let mut block = Vec::new();
         for path in expand(patterns)? {
             let format = format_of(&path, hints)?;
-            let file = beginning::read(path.clone(), &mut block)
+            let metadata = beginning::read(&path, &mut block)
                 .map_err(|source| SourceError::Read { path: path.clone(), source })?;
-            let beginning = Beginning { bytes: &block, file_bytes: file.bytes };
+            let beginning = Beginning { bytes: &block, file_bytes: metadata.len() };
             let first = found.as_ref().map(|source| (&source.schema, &source.format));
             let (schema, format) = look(&path, format, &beginning, hints, (first, &mut columns))?;
+            let header = &block[..(header_bytes(&format) as usize).min(block.len())];
+            let file = SourceFile::of(path, &metadata, header);
             match &mut found {
                 None => {
                     found = Some(Source { files: vec![file], schema, format });
@@ -103,7 +105,7 @@ impl Found {
                     let what = format!(
                         "its columns, header or delimiter differ from {first}; query them separately"
                     );
-                    return Err(SourceError::Contents { path, what });
+                    return Err(SourceError::Contents { path: file.path, what });
                 }
             }
         }
@@ -180,12 +182,14 @@ impl Source {
             matches!(self.format, Format::Csv { .. } | Format::Fixed { header_bytes: 0, .. });
         let file = |known: &SourceFile| {
             let path = &known.path;
-            let now = SourceFile::at(path)
+            let now = SourceFile::at(path, &self.format)
                 .map_err(|source| SourceError::Read { path: path.clone(), source })?;
             let what = if now.inode != known.inode {
                 "replaced by another file"
             } else if now.bytes < known.bytes {
                 "made shorter"
+            } else if now.header_hash != known.header_hash {
+                "rewritten with another header"
             } else if now.bytes > known.bytes && !may_grow {
                 "made longer"
             } else {

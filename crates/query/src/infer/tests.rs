@@ -311,6 +311,27 @@ fn appended_rows_are_in_the_next_query() {
     assert!(now(0).expect_err("none").to_string().contains("cannot read"));
 }
 
+/// Programs write files anew in place: inode and length may stay.
+#[test]
+fn files_rewritten_with_another_header_are_refused() {
+    let folder = folder(&[("a.csv", b"a,b\n1,2\n"), ("x.npy", &npy("'<f4'", "(3,)", &[0; 12]))]);
+    let write =
+        |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("written");
+    let sources = ["a.csv", "x.npy"]
+        .map(|name| find(folder.path(), name, &Hints::default()).expect("a file"));
+    write("a.csv", b"a,b\n3,4\n");
+    write("x.npy", &npy("'<f4'", "(3,)", &[1; 12]));
+    for source in &sources {
+        source.now().expect("the same header");
+    }
+    write("a.csv", b"b,a\n3,4\n");
+    write("x.npy", &npy("'<i4'", "(3,)", &[1; 12]));
+    for source in &sources {
+        let error = source.now().expect_err("another header").to_string();
+        assert!(error.contains("rewritten with another header"), "{error}");
+    }
+}
+
 #[test]
 fn csv_of_carriage_returns_is_refused() {
     let long = b"id,name\r1,x\r".repeat(100_000);

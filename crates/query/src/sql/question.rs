@@ -123,7 +123,14 @@ fn aggregates(expr: &Expr) -> bool {
     fn occur(expr: &Expr, left: u32) -> bool {
         let Some(left) = left.checked_sub(1) else { return false };
         match expr {
-            Expr::Function(function) => !matches!(aggregate(function), Ok(None)),
+            Expr::Function(function) => {
+                let is_in = |argument: &&FunctionArgExpr| match argument {
+                    FunctionArgExpr::Expr(expr) => occur(expr, left),
+                    _ => false,
+                };
+                !matches!(aggregate(function), Ok(None))
+                    || arguments(function).is_ok_and(|all| all.iter().any(is_in))
+            }
             Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } => occur(inner, left),
             Expr::BinaryOp { left: a, right: b, .. } => occur(a, left) || occur(b, left),
             Expr::Cast { expr, .. } | Expr::Extract { expr, .. } => occur(expr, left),

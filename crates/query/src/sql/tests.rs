@@ -346,6 +346,7 @@ fn invalid_statements_are_refused_with_advice() {
         ("SELECT *, count(*) FROM 'a' GROUP BY zone", "instead of *"),
         ("SELECT id FROM 'a' WHERE sum(id) > 1", "is not allowed here"),
         ("SELECT sum(sum(id)) FROM 'a'", "is not allowed here"),
+        ("SELECT date_trunc('day', max(id)) FROM 'a'", "max(id) is an integer, but only dates"),
         ("SELECT id FROM 'a' GROUP BY 2", "there is no column 2; the answer has 1"),
         ("SELECT id FROM 'a' LIMIT -1", "not a row count"),
         ("SELECT sum(id, 1) FROM 'a'", "sum takes one expression"),

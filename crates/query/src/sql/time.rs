@@ -7,6 +7,8 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 /// Names of time zones that are UTC.
 const UTC: [&str; 5] = ["UTC", "Etc/UTC", "GMT", "Z", "+00:00"];
 const DAY_NS: i128 = 86_400_000_000_000;
+/// From here on, in both directions, doubles are whole numbers.
+const WHOLE_DOUBLES: i128 = 1 << 52;
 
 /// How a column counts time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl Clock {
     }
 
     /// Describes the accepted syntax, with an example.
-    pub(super) const fn what(self) -> &'static str {
+    const fn what(self) -> &'static str {
         if self.of_day {
             "time of day, such as '12:34:56'"
         } else {
@@ -62,22 +64,19 @@ impl Clock {
     }
 
     /// Parses ISO 8601, in UTC unless it has an offset. A time between two units becomes the middle of them: a value
-    /// closer to one of them could be rounded to it.
-    pub(super) fn read(self, text: &str) -> Option<Value> {
-        let since = match self.of_day {
-            true => {
-                let forms = ["%H:%M:%S%.f", "%H:%M"];
-                let time =
-                    forms.iter().find_map(|form| NaiveTime::parse_from_str(text, form).ok())?;
-                i128::from(time.num_seconds_from_midnight()) * 1_000_000_000
-                    + i128::from(time.nanosecond())
-            }
-            false => moment(text)?,
-        };
-        Some(match since % self.unit_ns {
-            0 => Value::Int(since / self.unit_ns),
-            _ => Value::Float(since.div_euclid(self.unit_ns) as f64 + 0.5),
-        })
+    /// closer to one of them could be rounded to it. The error follows the text in a message.
+    pub(super) fn read(self, text: &str) -> Result<Value, String> {
+        let since = if self.of_day { time_of_day(text) } else { moment(text) };
+        let since = since.ok_or_else(|| format!("is not a {}", self.what()))?;
+        let floor = since.div_euclid(self.unit_ns);
+        if since % self.unit_ns == 0 {
+            Ok(Value::Int(floor))
+        } else if (-WHOLE_DOUBLES..WHOLE_DOUBLES).contains(&floor) {
+            Ok(Value::Float(floor as f64 + 0.5))
+        } else {
+            let why = "is finer than the column's unit, which cannot be compared so far from 1970";
+            Err(format!("{why}: leave out the last digits"))
+        }
     }
 }
 
@@ -88,6 +87,14 @@ fn unit_ns(unit: TimeUnit) -> i128 {
         TimeUnit::Microsecond => 1_000,
         TimeUnit::Nanosecond => 1,
     }
+}
+
+/// Nanoseconds since midnight.
+fn time_of_day(text: &str) -> Option<i128> {
+    let forms = ["%H:%M:%S%.f", "%H:%M"];
+    let time = forms.iter().find_map(|form| NaiveTime::parse_from_str(text, form).ok())?;
+    let seconds = i128::from(time.num_seconds_from_midnight());
+    Some(seconds * 1_000_000_000 + i128::from(time.nanosecond()))
 }
 
 /// Nanoseconds since 1970.
@@ -114,7 +121,7 @@ mod tests {
 
     #[test]
     fn times_are_read_in_the_units_of_columns() {
-        let of = |data_type: DataType, text: &str| Clock::of(&data_type)?.read(text);
+        let of = |data_type: DataType, text: &str| Clock::of(&data_type)?.read(text).ok();
         let micros = || DataType::Timestamp(TimeUnit::Microsecond, None);
         assert_eq!(of(DataType::Date32, "2020-09-14"), Some(Value::Int(18_519)));
         assert_eq!(of(DataType::Date32, "2020-09-14 12:00"), Some(Value::Float(18_519.5)));
@@ -133,5 +140,19 @@ mod tests {
         assert_eq!(of(micros(), "yesterday"), None);
         assert_eq!(of(micros(), "2020-02-30"), None);
         assert_eq!(of(DataType::Int64, "2020-09-14"), None);
+    }
+
+    /// Beyond 2^52 microseconds a double has no half.
+    #[test]
+    fn times_between_two_units_are_refused_far_from_1970() {
+        let micros = DataType::Timestamp(TimeUnit::Microsecond, None);
+        let read = |text: &str| Clock::of(&micros).expect("a time").read(text);
+        let last = Value::Float(4_503_599_627_370_495.5);
+        assert_eq!(read("2112-09-17 23:53:47.3704955"), Ok(last));
+        assert_eq!(read("2112-09-17 23:53:47.370496"), Ok(Value::Int(1 << 52)));
+        for text in ["2112-09-17 23:53:47.3704965", "1800-01-01 00:00:00.0000001"] {
+            let error = read(text).expect_err("refused");
+            assert!(error.contains("so far from 1970: leave out the last digits"), "{error}");
+        }
     }
 }

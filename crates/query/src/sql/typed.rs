@@ -60,9 +60,9 @@ impl Typed {
     /// Converts text that is compared with a time to a time.
     pub(super) fn become_time(&mut self, with: Type, expr: &Expr) -> Result<(), SqlError> {
         if let (Type::Time(clock), Scalar::Literal(Value::Text(text))) = (with, &self.scalar) {
-            let value = clock.read(text).ok_or_else(|| {
-                SqlError::Meaning(format!("{} is not a {}", quoted(expr), clock.what()))
-            })?;
+            let value = clock.read(text);
+            let value =
+                value.map_err(|why| SqlError::Meaning(format!("{} {why}", quoted(expr))))?;
             *self = Self::new(Scalar::Literal(value), with);
         }
         Ok(())

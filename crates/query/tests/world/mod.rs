@@ -213,7 +213,7 @@ impl World {
         settings: Settings,
         part_max_bytes: u64,
     ) -> Result<(Table, Stats), RunError> {
-        let files = [SourceFile::at(path).expect("the file")];
+        let files = [SourceFile::at(path, &self.plan.format).expect("the file")];
         let mut runner = Runner::new(stages, &self.plan, settings)?;
         let mut all = bpfof_query::Partial::empty(&self.plan);
         for part in parts(&self.plan, &files, part_max_bytes) {
