@@ -1,9 +1,10 @@
 //! Function maps, which keep data of storage functions: reads and writes from the host.
 
+use crate::map_identity::MapIdentity;
 use crate::{Controller, Error, FunctionId, Status};
 use bpfof_nvme::Sqe;
 use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
-use std::fmt;
+use std::sync::Arc;
 
 /// Bytes of entries to request at a time.
 const PAGE_BYTES: u32 = 64 << 10;
@@ -41,27 +42,6 @@ pub struct FunctionMap {
     pub entries: u32,
     /// Memory that it takes at the target, in bytes.
     pub memory_bytes: u64,
-}
-
-/// What all copies of a program's map have in common: the associations may give them different ids.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct MapIdentity {
-    name: String,
-    /// Whether it is a map of installed functions: a map of the association's own functions may have the same name.
-    is_installed: bool,
-}
-
-impl MapIdentity {
-    pub(crate) fn is_of(&self, map: &FunctionMap) -> bool {
-        self.name == map.name && self.is_installed == map.is_installed()
-    }
-}
-
-impl fmt::Display for MapIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = if self.is_installed { " of installed functions" } else { "" };
-        write!(f, "{:?}{of}", self.name)
-    }
 }
 
 /// Entries of a map in one buffer: separate allocations of small entries would take far more memory.
@@ -145,6 +125,10 @@ impl FunctionMap {
         FunctionId(self.address.map).is_installed()
     }
 
+    pub(crate) fn is_copy_of(&self, identity: &MapIdentity) -> bool {
+        self.name == identity.name && self.is_installed() == identity.is_installed
+    }
+
     fn identity(&self) -> MapIdentity {
         MapIdentity { name: self.name.clone(), is_installed: self.is_installed() }
     }
@@ -203,7 +187,7 @@ impl Controller {
 
     /// This association's copy of a map.
     pub(crate) fn copy_of(&mut self, identity: &MapIdentity) -> Result<FunctionMap, Error> {
-        self.find_map(&identity.name, &|map| identity.is_of(map))
+        self.find_map(&identity.name, &|map| map.is_copy_of(identity))
     }
 
     fn find_map(
@@ -231,9 +215,10 @@ impl Controller {
             && map.address.controller == MapAddress::OWN
         {
             let identity = map.identity();
-            return paths.on_one(&mut |one| {
+            return paths.on_one(&mut |association| {
+                let mut one = Controller::of(Arc::clone(association));
                 let copy = one.copy_of(&identity)?;
-                read(one, &copy)
+                read(&mut one, &copy)
             });
         }
         read(self, map)

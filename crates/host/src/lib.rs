@@ -53,6 +53,7 @@ mod interrupted;
 mod lane;
 mod lane_plan;
 mod many;
+mod map_identity;
 mod namespace;
 mod options;
 mod paths;

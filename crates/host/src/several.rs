@@ -1,9 +1,10 @@
 //! What a controller with several paths asks of them; [`paths`](crate::paths) implements it.
 
-use crate::function_maps::MapIdentity;
+use crate::association::Association;
 use crate::installed::Installed;
+use crate::map_identity::MapIdentity;
 use crate::paths::PathInfo;
-use crate::{Controller, Error, FileMapObject, Lane, MapChange, NamespaceInfo};
+use crate::{Error, FileMapObject, Lane, MapChange, NamespaceInfo};
 use bpfof_nvme::{Cqe, Installation, Sqe};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,11 +23,11 @@ pub(crate) trait Several: Debug + Send + Sync {
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error>;
 
-    /// Calls `act`, which changes nothing, with a controller of the best path alone. If that path is lost, calls it
-    /// again with one of another.
+    /// Calls `act`, which changes nothing, with the association of the best path. If that path is lost, calls it again
+    /// with that of another.
     fn on_one(
         &self,
-        act: &mut dyn FnMut(&mut Controller) -> Result<(), Error>,
+        act: &mut dyn FnMut(&Arc<Association>) -> Result<(), Error>,
     ) -> Result<(), Error>;
 
     /// Most data of one command in bytes, by any path.
@@ -52,7 +53,7 @@ pub(crate) trait Several: Debug + Send + Sync {
     fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error>;
 
     /// Changes an entry of a function map on all associations. Returns false as
-    /// [`Controller::map_change`].
+    /// [`Controller::map_change`](crate::Controller::map_change).
     fn change_map(
         &self,
         map: &MapIdentity,

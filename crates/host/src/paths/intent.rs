@@ -8,8 +8,8 @@
 
 use super::filler;
 use crate::association::Association;
-use crate::function_maps::MapIdentity;
 use crate::installed::Installed;
+use crate::map_identity::MapIdentity;
 use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange, Status};
 use bpfof_nvme::Installation;
 use std::collections::{BTreeMap, BTreeSet};
@@ -419,7 +419,7 @@ impl Intent {
         // Maps end with the last function that has them: drop the entries of maps that are gone.
         if !self.entries.is_empty() {
             let maps = one.maps()?;
-            self.entries.retain(|identity, _| maps.iter().any(|map| identity.is_of(map)));
+            self.entries.retain(|identity, _| maps.iter().any(|map| map.is_copy_of(identity)));
         }
         Ok(())
     }

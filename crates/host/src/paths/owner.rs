@@ -7,8 +7,8 @@ use super::keeper;
 use super::lane::OnPaths;
 use crate::association::Association;
 use crate::deadline::deadline;
-use crate::function_maps::MapIdentity;
 use crate::installed::Installed;
+use crate::map_identity::MapIdentity;
 use crate::several::Several;
 use crate::{
     Controller, Error, FileMapObject, FunctionId, Lane, LostReason, MapChange, NamespaceInfo,
@@ -122,9 +122,9 @@ impl Several for Owner {
 
     fn on_one(
         &self,
-        act: &mut dyn FnMut(&mut Controller) -> Result<(), Error>,
+        act: &mut dyn FnMut(&Arc<Association>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.paths.on_best(true, |association| act(&mut Controller::of(Arc::clone(association))))
+        self.paths.on_best(true, act)
     }
 
     fn max_transfer_bytes(&self) -> u32 {
