@@ -58,7 +58,9 @@ fn disks_of_other_drives_are_refused() {
     let all = std::fs::read_dir("/sys/block").expect("sysfs").flatten();
     let all = all.map(|disk| PathBuf::from("/dev").join(disk.file_name()));
     let is_other = |disk: &PathBuf| *disk != nvme.block && disk.to_string_lossy().contains("nvme");
-    for other in all.filter(is_other) {
+    let others: Vec<PathBuf> = all.filter(is_other).collect();
+    assert!(!others.is_empty(), "the guest has several drives");
+    for other in others {
         let namespace = NvmeNamespace::open(&nvme.character).expect("a namespace");
         let device = NamespaceDevice::new(&other).expect("a block device");
         let refused = FileMaps::passthrough(namespace, device).expect_err("of another drive");

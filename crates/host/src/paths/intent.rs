@@ -231,6 +231,17 @@ impl Intent {
         for id in progress.loaded.iter().filter(|id| !self.functions.contains_key(id)) {
             one.unload_function(FunctionId(*id))?;
         }
+        if is_alone && !self.entries.is_empty() {
+            // As after `unload`: a map that is made again is empty everywhere.
+            let maps = one.maps()?;
+            self.entries.retain(|identity, _| {
+                let is_there = maps.iter().any(|map| map.is_copy_of(identity));
+                if !is_there {
+                    log::warn!("function map {identity} is gone, with its entries");
+                }
+                is_there
+            });
+        }
         for (identity, entries) in &self.entries {
             set_entries(one, identity, entries)?;
         }
@@ -292,10 +303,15 @@ impl Intent {
         (key, value): (&[u8], &[u8]),
     ) -> Result<bool, Error> {
         let mut one = Controller::of(Arc::clone(association));
-        let map = one.copy_of(identity)?;
+        let map = match one.copy_of(identity) {
+            // As `set_entries` does: such a path is used without the entries.
+            Err(Error::NoSuchMap { .. }) if identity.is_installed => return Ok(false),
+            found => found?,
+        };
         let change = if change == MapChange::Delete { change } else { MapChange::Set };
         match one.map_change(&map, change, key, value) {
             Err(Error::Command { source, .. }) if source.status.same_code(Status::MAP_FULL) => {}
+            Err(error) if identity.is_installed && does_not_fit(&error) => return Ok(false),
             changed => return changed,
         }
         // On the first association, functions have deleted entries, but not here: delete all entries that the program

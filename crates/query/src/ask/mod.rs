@@ -143,7 +143,12 @@ impl Session {
             let known = self.places.iter().position(|known| known.at == place.at);
             let at = known.unwrap_or(self.places.len());
             match self.places.get_mut(at) {
-                Some(known) if known.is_worth_a_try(falls_back) => mem::swap(known, place),
+                Some(known)
+                    if known.is_worth_a_try(falls_back)
+                        || !known.maps.is_connected() && place.maps.is_connected() =>
+                {
+                    mem::swap(known, place);
+                }
                 Some(_) => {}
                 None => self.places.push(Arc::clone(place)),
             }
