@@ -68,7 +68,7 @@ int sorted_get(struct bpfof_ctx *ctx)
 	const struct sorted_block *block = (const struct sorted_block *)ctx->data;
 	__u64 size = bpfof_data_size(ctx);
 
-	if (ctx->scratch_size < sizeof(*get) || get->tables == 0 || get->tables > BPFOF_MAX_READS)
+	if (get->tables == 0 || get->tables > BPFOF_MAX_READS)
 		return SORTED_BAD_ARGUMENT;
 	if (size < sizeof(*block))
 		return SORTED_BAD_COUNT;
