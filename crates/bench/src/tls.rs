@@ -288,13 +288,10 @@ mod tests {
 
     fn figures(ops_per_s: f64, target_us: f64) -> Figures {
         Figures {
-            ops_per_s,
             ops_per_s_range: [ops_per_s * 0.75, ops_per_s * 1.1],
-            p50_us: 1.0,
-            p99_us: 2.0,
-            net_bytes_per_op: 100.0,
             host_cpu_us_per_op: Some(1.0),
             target_cpu_us_per_op: Some(target_us),
+            ..Figures::example(ops_per_s)
         }
     }
 

@@ -142,20 +142,8 @@ mod tests {
     use super::*;
     use crate::legend::assert_explained;
 
-    fn figures(ops_per_s: f64) -> Figures {
-        Figures {
-            ops_per_s,
-            ops_per_s_range: [ops_per_s * 0.9, ops_per_s * 1.2],
-            p50_us: 1.0,
-            p99_us: 2.0,
-            net_bytes_per_op: 100.0,
-            host_cpu_us_per_op: None,
-            target_cpu_us_per_op: None,
-        }
-    }
-
     fn case(queue_depth: usize, cached_levels: u32) -> Case {
-        let (plain, pushdown) = (figures(10_000.0), figures(25_000.0));
+        let (plain, pushdown) = (Figures::example(10_000.0), Figures::example(25_000.0));
         let ratio = Ratio::of(&plain, &pushdown);
         Case {
             bench: "kv-get",

@@ -190,18 +190,6 @@ mod tests {
     use super::*;
     use crate::legend::assert_explained;
 
-    fn figures(ops_per_s: f64) -> Figures {
-        Figures {
-            ops_per_s,
-            ops_per_s_range: [ops_per_s * 0.9, ops_per_s * 1.2],
-            p50_us: 1.0,
-            p99_us: 2.0,
-            net_bytes_per_op: 100.0,
-            host_cpu_us_per_op: None,
-            target_cpu_us_per_op: None,
-        }
-    }
-
     fn case(batch: usize, keys_in_flight: usize) -> Case {
         Case {
             bench: "kv-get-batch",
@@ -210,9 +198,9 @@ mod tests {
             cached_levels: 0,
             keys_in_flight,
             batch,
-            plain: figures(10_000.0),
-            single: figures(25_000.0),
-            vector: figures(50_000.0),
+            plain: Figures::example(10_000.0),
+            single: Figures::example(25_000.0),
+            vector: Figures::example(50_000.0),
             vector_over_single: 2.0,
             vector_over_plain: 5.0,
             p99_vector_over_single: 0.9,

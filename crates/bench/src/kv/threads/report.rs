@@ -121,15 +121,8 @@ mod tests {
 
     #[test]
     fn the_table_explains_itself() {
-        let figures = |ops_per_s: f64| Figures {
-            ops_per_s,
-            ops_per_s_range: [ops_per_s * 0.9, ops_per_s * 1.2],
-            p50_us: 1.0,
-            p99_us: 2.0,
-            net_bytes_per_op: 100.0,
-            host_cpu_us_per_op: None,
-            target_cpu_us_per_op: Some(0.5),
-        };
+        let figures =
+            |ops_per_s| Figures { target_cpu_us_per_op: Some(0.5), ..Figures::example(ops_per_s) };
         let shared = |ops_per_s| Shared { figures: figures(ops_per_s), keys_per_send: 15.9 };
         let case = |threads| Case {
             bench: "kv-get-threads",
