@@ -214,9 +214,11 @@ impl Controller {
         if let Some(paths) = &self.paths
             && map.address.controller == MapAddress::OWN
         {
-            let identity = map.identity();
+            let (identity, limits) = (map.identity(), self.limits.clone());
             return paths.on_one(&mut |association| {
                 let mut one = Controller::of(Arc::clone(association));
+                // All paths have functions with maps: their targets are not asked whether they support that.
+                one.limits.clone_from(&limits);
                 let copy = one.copy_of(&identity)?;
                 read(&mut one, &copy)
             });
