@@ -143,7 +143,7 @@ fn depth(text: &str) -> Result<usize, String> {
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(threads @ 1..=128) => Ok(threads),
-        _ => Err("a number of threads from 1 to 128".into()),
+        _ => Err("give 1 to 128 threads".into()),
     }
 }
 
