@@ -20,7 +20,8 @@ pub(crate) struct Association {
     pub(crate) rights: Rights,
     /// The connection is an I/O queue that takes chains over mapped files and nothing else.
     pub(crate) is_restricted: bool,
-    /// The controller has registered the I/O queue: not before the host has authenticated itself, if it must.
+    /// The controller has registered the I/O queue: not before the host has authenticated itself, if it must. False
+    /// again once it is closing and its commands have ended.
     pub(crate) is_registered: bool,
     access: Arc<Access>,
     /// None if the host need not authenticate itself.
@@ -83,13 +84,23 @@ impl Association {
         if !self.is_registered {
             match self.controller.add_queue(qid) {
                 Some(resets) if resets == self.resets => self.is_registered = true,
-                Some(resets) => self.controller.remove_queue(qid, resets),
+                Some(resets) => {
+                    self.controller.remove_queue(qid, resets);
+                    self.controller.queue_ended();
+                }
                 None => {}
             }
             // It cannot change any more: there is a queue.
             self.is_restricted = self.controller.is_restricted();
         }
         self.is_registered
+    }
+
+    /// All commands of the closing connection have ended.
+    pub(crate) fn commands_ended(&mut self) {
+        if std::mem::take(&mut self.is_registered) {
+            self.controller.queue_ended();
+        }
     }
 
     /// The host that Connect has named, proved or not.

@@ -69,9 +69,10 @@ impl CounterTable {
 #[derive(Debug, Default)]
 struct Registers {
     config: ControllerConfig,
-    status: Csts,
     /// The registered I/O queues by id, each with how often the host had ended all queues before it.
     queues: BTreeMap<u16, u32>,
+    /// Number of I/O queues that were registered and may have commands in progress, also those that have been removed.
+    active_queues: u32,
     /// How often the host has ended all I/O queues.
     resets: u32,
     /// Number of I/O queues that were granted to the host, if it has asked for some.
@@ -373,12 +374,21 @@ impl Controller {
         lock(&self.registers).config
     }
 
+    /// CSTS (NVMe Base 2.0 §3.1.3.6). A host that reads that the controller is not ready, or that its shutdown is
+    /// complete, may write by another path: by then no device has a write of this controller any more.
     pub(crate) fn status(&self) -> Csts {
-        lock(&self.registers).status
+        let registers = lock(&self.registers);
+        let is_active = registers.active_queues > 0;
+        let shutdown = match registers.config.shutdown {
+            Shutdown::None => 0,
+            _ if is_active => Csts::SHUTDOWN_IN_PROGRESS,
+            _ => Csts::SHUTDOWN_COMPLETE,
+        };
+        Csts { ready: registers.config.enable || is_active, fatal: false, shutdown }
     }
 
-    pub(crate) fn is_ready(&self) -> bool {
-        self.status().ready
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.config().enable
     }
 
     /// Whether I/O queues may connect: the host has enabled it and not shut it down.
@@ -397,9 +407,7 @@ impl Controller {
         let mut registers = lock(&self.registers);
         let was_enabled = registers.config.enable;
         registers.config = config;
-        registers.status.ready = config.enable;
         let shut_down = config.shutdown != Shutdown::None;
-        registers.status.shutdown = if shut_down { Csts::SHUTDOWN_COMPLETE } else { 0 };
         let ends = shut_down || was_enabled && !config.enable;
         registers.resets = registers.resets.wrapping_add(u32::from(ends));
         // A reset of a controller without queues concerns no other connection.
@@ -407,11 +415,12 @@ impl Controller {
     }
 
     /// Registers an I/O queue; none if the id is taken or more than was granted, or if the controller takes no queues.
-    /// Returns how often all queues have been ended before it.
+    /// Returns how often all queues have been ended before it. It is active until [`queue_ended`](Self::queue_ended).
     pub(crate) fn add_queue(&self, qid: u16) -> Option<u32> {
         let mut registers = lock(&self.registers);
         let resets = registers.place_of(qid)?;
         registers.queues.insert(qid, resets);
+        registers.active_queues += 1;
         registers.has_had_queues = true;
         Some(resets)
     }
@@ -466,6 +475,11 @@ impl Controller {
         let mut registers = lock(&self.registers);
         registers.is_over = true;
         registers.has_been_joined
+    }
+
+    /// All commands of an I/O queue that was registered have ended, and no more can begin.
+    pub(crate) fn queue_ended(&self) {
+        lock(&self.registers).active_queues -= 1;
     }
 
     /// Removes an I/O queue that was registered when all queues had been ended `resets` times.

@@ -12,7 +12,7 @@ pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) {
     let outcome = match AdminCommand::parse(command.sqe) {
         Ok(AdminCommand::Fabrics(fabrics)) => fabrics::on_admin_queue(cx, command, fabrics),
         Ok(_) if cx.awaits_authentication() => Err(not_authenticated()),
-        Ok(_) if !cx.controller().is_ready() => {
+        Ok(_) if !cx.controller().is_enabled() => {
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             Err(Refusal::new(status, "the controller is not enabled"))
         }

@@ -42,8 +42,8 @@ struct Pending {
     sqe: Sqe,
     /// Its number among the connection's commands.
     number: u64,
-    /// Whether the controller was ready when the command came.
-    was_ready: bool,
+    /// Whether the controller was enabled when the command came.
+    was_enabled: bool,
     /// Whether the target has requested its data.
     asked: bool,
     /// Bytes of data that the target has sent for it.
@@ -185,13 +185,13 @@ impl Hosts<'_> {
         if !self.rig.is_open(caller) {
             return;
         }
-        let was_ready = self.controller(caller).is_some_and(|controller| controller.is_ready());
+        let was_enabled = self.controller(caller).is_some_and(|controller| controller.is_enabled());
         let Caller { pending, commands, digests, .. } = &mut self.callers[caller];
         while pending.contains_key(&sqe.cid) {
             sqe.cid = sqe.cid.wrapping_add(1);
         }
         *commands += 1;
-        let known = Pending { sqe, number: *commands, was_ready, asked: false, data_bytes: 0 };
+        let known = Pending { sqe, number: *commands, was_enabled, asked: false, data_bytes: 0 };
         pending.insert(sqe.cid, known);
         let bytes = capsule(sqe, data, *digests);
         self.say(caller, &bytes);
@@ -751,7 +751,7 @@ impl Pending {
     /// Checks the conditions under which a command may succeed.
     fn check_success(&self) {
         let Sqe { opcode, sgl, .. } = self.sqe;
-        assert!(opcode == opcode::FABRICS || self.was_ready, "a controller that is off");
+        assert!(opcode == opcode::FABRICS || self.was_enabled, "a controller that is off");
         let right = match (opcode, AdminCommand::parse(&self.sqe)) {
             (opcode::admin::IDENTIFY, _) => 4096,
             (_, Ok(AdminCommand::GetLogPage { length_bytes, .. })) => {

@@ -154,7 +154,13 @@ pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>
 
 /// Removes a closing connection that has no work left.
 pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
-    let Some(entry) = core.table.get(index) else { return };
+    let Some(entry) = core.table.get_mut(index) else { return };
+    if entry.closing
+        && !entry.connection.queue.is_busy()
+        && let Some(association) = entry.connection.phase.association_mut()
+    {
+        association.commands_ended();
+    }
     let is_idle = entry.connection.is_idle() && entry.connection.port.is_at_rest();
     if !(entry.closing && is_idle && !entry.dirty) {
         return;

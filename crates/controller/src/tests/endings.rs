@@ -2,11 +2,14 @@
 
 use super::peer::{Peer, Said, pushdown};
 use super::simulation::chains;
+use crate::operation::CommandId;
+use crate::queue::State;
+use crate::reactor::completions;
 use crate::rig::{Rig, connect_command, enable_command};
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
-use bpfof_nvme::{Rw, Sgl, Sqe, Status, opcode};
+use bpfof_nvme::{DataPointer, Rw, Sgl, Sqe, Status, opcode};
 
 fn disable_command() -> Sqe {
     configure_command(ControllerConfig { enable: false, ..ControllerConfig::ENABLED })
@@ -58,6 +61,35 @@ fn a_controller_that_was_shut_down_takes_no_queues() {
     }
     assert_eq!(admin.call(&mut rig, enable_command(), &[]).status, Status::SUCCESS);
     Peer::connect(&mut rig, 1, 31);
+}
+
+/// A host that reads that its controller is disabled or shut down may write the same blocks by another path: no device
+/// may have an older write any more.
+#[test]
+fn a_reset_and_a_shutdown_wait_for_writes_at_a_device() {
+    let status = FabricsCommand::PropertyGet { offset: offset::CSTS, size8: false }.to_sqe();
+    let shutdown = Shutdown::Normal;
+    let shut_down = configure_command(ControllerConfig { shutdown, ..ControllerConfig::ENABLED });
+    for (command, meanwhile, at_last) in [(disable_command(), 1, 0), (shut_down, 0b0101, 0b1001)] {
+        for closes in [false, true] {
+            let mut rig = Rig::new(Limits::default());
+            let mut admin = Peer::connect(&mut rig, 0, 31);
+            let io = Peer::connect(&mut rig, 1, 31);
+            let connection = rig.index(io.line);
+            // A device has it until `file_done`.
+            let write = State::Write { namespace: 0, offset: 0, fua: false };
+            let slot = rig.connection_mut(io.line).occupy((0, 0), DataPointer::None, write);
+            if closes {
+                rig.close(io.line);
+            }
+            assert_eq!(admin.call(&mut rig, command, &[]).status, Status::SUCCESS);
+            assert_eq!(admin.call(&mut rig, status, &[]).dw0, meanwhile, "{closes}");
+            completions::file_done(&mut rig.core, CommandId { connection, slot }, 0, None);
+            rig.work();
+            assert_eq!(admin.call(&mut rig, status, &[]).dw0, at_last, "{closes}");
+            rig.finish();
+        }
+    }
 }
 
 /// Answers on a closing connection are accurate: no device has failed.

@@ -175,7 +175,9 @@ pub struct Csts {
 }
 
 impl Csts {
-    /// `shutdown` when shutdown processing is complete (NVMe Base 2.0 §3.1.3.6, SHST 10b).
+    /// `shutdown` while commands are still being ended (NVMe Base 2.0 §3.1.3.6, SHST 01b).
+    pub const SHUTDOWN_IN_PROGRESS: u8 = 1;
+    /// The same when shutdown processing is complete (SHST 10b).
     pub const SHUTDOWN_COMPLETE: u8 = 2;
 }
 
