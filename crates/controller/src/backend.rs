@@ -75,7 +75,7 @@ impl Backend {
         }
     }
 
-    /// Whether zeroing a range gives its blocks back.
+    /// Whether zeroing a range can give its blocks back.
     pub(crate) fn deallocates(&self) -> bool {
         match self {
             Backend::Memory(_) => true,

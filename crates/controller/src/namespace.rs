@@ -339,7 +339,7 @@ impl Namespace {
         self.backend.writes_zeroes()
     }
 
-    /// Whether zeroing a range gives its blocks back.
+    /// Whether zeroing a range can give its blocks back.
     pub(crate) fn deallocates(&self) -> bool {
         self.backend.deallocates()
     }

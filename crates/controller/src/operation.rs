@@ -120,7 +120,7 @@ pub(crate) enum FileOperation {
     ChainRead { namespace: usize, read: DeviceRead },
     Write { namespace: usize, buffer: IoBuffer, offset: u64, fua: bool, command: CommandId },
     Sync { namespace: usize, command: CommandId },
-    Zero { namespace: usize, offset: u64, length: u64, command: CommandId },
+    Zero { namespace: usize, offset: u64, length: u64, deallocate: bool, command: CommandId },
 }
 
 impl FileOperation {

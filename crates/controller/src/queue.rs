@@ -9,13 +9,15 @@ use bpfof_nvme::fabrics::SQHD_NO_FLOW_CONTROL;
 use bpfof_nvme::{Cqe, DataPointer, Sqe};
 use std::collections::VecDeque;
 
-/// Ranges that are being deallocated.
+/// Ranges that are being zeroed.
 #[derive(Debug)]
 pub(crate) struct Deallocation {
     pub(crate) namespace: usize,
     /// Offsets and lengths in bytes; those before `next` are done or with the device.
     pub(crate) ranges: Vec<(u64, u64)>,
     pub(crate) next: usize,
+    /// Their blocks are to be deallocated.
+    pub(crate) deallocate: bool,
     /// The last part is followed by a flush.
     pub(crate) syncs: bool,
 }

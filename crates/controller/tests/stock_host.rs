@@ -4,6 +4,7 @@
 mod common;
 
 use bpfof_controller::{NamespaceConfig, Server, TargetConfig};
+use bpfof_device::FileNamespace;
 use bpfof_nvme::fabrics::{
     CNTLID_DYNAMIC, ControllerConfig, DISCOVERY_NQN, FabricsCommand, offset,
 };
@@ -19,6 +20,7 @@ use common::raw::{Peer, Said};
 use common::skip::skip_part;
 use common::{NAMESPACE_BYTES, NQN, config, file, memory, start};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 const NONE: Digests = Digests { header: false, data: false };
 const OTHER: &str = "nqn.2026-01.io.bpf-of:other";
@@ -427,17 +429,31 @@ fn optional_commands() {
         expected[..4096].fill(0);
         expected[15 * 512..].fill(0);
         assert_eq!(io.status(command(opcode::nvm::COMPARE, 16, 8192), &expected), Status::SUCCESS);
-        assert_eq!(
-            io.status(bare(command(opcode::nvm::WRITE_ZEROES, 16, 8192)), &[]),
-            Status::SUCCESS
-        );
-        assert_eq!(io.status(command(opcode::nvm::COMPARE, 16, 8192), &[0; 8192]), Status::SUCCESS);
-        if is_file {
-            use std::os::unix::fs::MetadataExt;
-            let blocks = std::fs::metadata(&path).expect("a file").blocks();
-            assert_eq!(blocks, 0, "the file gives its blocks back");
-        }
+        check_zeroes(&mut io, is_file.then_some(path.as_path()));
     }
+}
+
+/// Write Zeroes on written blocks, with and without a request to deallocate them.
+fn check_zeroes(io: &mut Peer, file: Option<&Path>) {
+    use std::os::unix::fs::MetadataExt;
+    const DEALLOCATE: u32 = 1 << 25;
+    let rw = |opcode| Rw { slba: 16, blocks: 16, fua: false }.to_sqe(opcode, 1);
+    let with_data = |opcode| Sqe { sgl: Sgl::in_capsule(8192), ..rw(opcode) };
+    let mut kept = Vec::new();
+    for deallocate in [0, DEALLOCATE] {
+        assert_eq!(io.status(with_data(opcode::nvm::WRITE), &[7; 8192]), Status::SUCCESS);
+        assert_eq!(io.status(Sqe::new(opcode::nvm::FLUSH, 1), &[]), Status::SUCCESS);
+        let zeroes = rw(opcode::nvm::WRITE_ZEROES);
+        let zeroes = Sqe { cdw12: zeroes.cdw12 | deallocate, sgl: Sgl::transport(0), ..zeroes };
+        assert_eq!(io.status(zeroes, &[]), Status::SUCCESS);
+        assert_eq!(io.status(with_data(opcode::nvm::COMPARE), &[0; 8192]), Status::SUCCESS);
+        let metadata = file.map(|path| std::fs::metadata(path).expect("a file"));
+        kept.push(metadata.map_or(0, |found| found.blocks() * 512));
+    }
+    let Some(file) = file else { return };
+    assert_eq!(kept[1], 0, "the file gives its blocks back");
+    let beside = FileNamespace::open(&file.with_extension("beside"), Some(4096), 512);
+    assert_eq!(kept[0] >= 8192, beside.expect("it opens").keeps_blocks(), "it keeps its blocks");
 }
 
 /// IPv6, and IPv4 hosts on an IPv6 socket.

@@ -2,8 +2,8 @@
 
 use crate::lost_writes::LossWatch;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags, fallocate, fstat, fstatfs, open,
-    statx,
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags, fallocate, fstat, fstatfs,
+    ioctl_getflags, open, statx,
 };
 use std::fs::File;
 use std::io;
@@ -134,8 +134,10 @@ pub struct FileNamespace {
 struct Zeroes {
     /// Ranges can be zeroed without sending data.
     can_punch: bool,
-    /// Zeroing deallocates the blocks, so it takes less time than writing them.
+    /// Zeroing may deallocate the blocks, so it takes less time than writing them.
     gives_back: bool,
+    /// Zeroing may also keep the blocks allocated.
+    keeps_blocks: bool,
 }
 
 impl FileNamespace {
@@ -247,9 +249,14 @@ impl FileNamespace {
         self.zeroes.can_punch
     }
 
-    /// Whether zeroing deallocates blocks. A disk without discard may write all the zeroes instead.
+    /// Whether zeroing can deallocate blocks. A disk without discard may write all the zeroes instead.
     pub fn gives_back(&self) -> bool {
         self.zeroes.gives_back
+    }
+
+    /// Whether zeroing can keep blocks allocated, so that later writes need no room.
+    pub fn keeps_blocks(&self) -> bool {
+        self.zeroes.keeps_blocks
     }
 
     /// The descriptor, for the ring.
@@ -389,7 +396,8 @@ impl Zeroes {
         // The maximum file size depends on the file system: try 1 TiB, then 1 GiB beyond the end.
         let can_punch =
             [1 << 40, 1 << 30].iter().any(|far| fallocate(file, flags, end + far, 4096).is_ok());
-        Zeroes { can_punch, gives_back: can_punch }
+        let keeps_blocks = can_punch && zeroes_in_place(file);
+        Zeroes { can_punch, gives_back: can_punch, keeps_blocks }
     }
 
     /// The same for a block device, whose queue directory in sysfs is `queue`.
@@ -402,7 +410,22 @@ impl Zeroes {
         // A device refuses to zero parts of its blocks.
         let fits = limit("logical_block_size").is_some_and(|bytes| bytes <= block_bytes.into());
         let can_punch = fits && is_some("write_zeroes_max_bytes");
-        Zeroes { can_punch, gives_back: can_punch && is_some("discard_max_bytes") }
+        let gives_back = can_punch && is_some("discard_max_bytes");
+        // Where the device only zeroes blocks that it deallocates, the kernel writes zeroes.
+        Zeroes { can_punch, gives_back, keeps_blocks: can_punch }
+    }
+}
+
+/// Whether a regular file takes `FALLOC_FL_ZERO_RANGE`, by its file system: an attempt would allocate blocks.
+fn zeroes_in_place(file: &File) -> bool {
+    /// `FS_EXTENT_FL`: without it, ext4 refuses.
+    const EXTENTS: u32 = 0x8_0000;
+    match fstatfs(file).map(|system| system.f_type) {
+        Ok(libc::XFS_SUPER_MAGIC | libc::BTRFS_SUPER_MAGIC) => true,
+        Ok(libc::EXT4_SUPER_MAGIC) => {
+            ioctl_getflags(file).is_ok_and(|flags| flags.bits() & EXTENTS != 0)
+        }
+        _ => false,
     }
 }
 
@@ -491,7 +514,7 @@ mod tests {
             ] {
                 std::fs::write(queue.path().join(name), format!("{text}\n")).expect("written");
             }
-            let Zeroes { can_punch, gives_back } = Zeroes::of_queue(queue.path(), 512);
+            let Zeroes { can_punch, gives_back, .. } = Zeroes::of_queue(queue.path(), 512);
             found.push((can_punch, gives_back));
         }
         assert_eq!(found, [(true, true), (true, false), (false, false), (false, false)]);

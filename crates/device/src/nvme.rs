@@ -255,11 +255,11 @@ impl NvmeRing {
         });
     }
 
-    /// Makes the parts of a drive read as zeroes; the drive may deallocate their blocks if
+    /// Makes the parts of a drive read as zeroes. Asks it to `deallocate` their blocks if
     /// [`zeroes_deallocate`](DriveBlocks::zeroes_deallocate).
-    pub fn zero_drive(&mut self, drive: DriveBlocks, parts: &[Part], token: u64) {
+    pub fn zero_drive(&mut self, drive: DriveBlocks, parts: &[Part], deallocate: bool, token: u64) {
         self.push_joined(token, Memory::None, (parts, first_status), |part, _| {
-            drive.entry(drive.zeroes(part), part)
+            drive.entry(drive.zeroes(part, deallocate), part)
         });
     }
 
@@ -297,8 +297,8 @@ impl DriveBlocks {
     }
 
     /// Write Zeroes on the blocks of a part.
-    fn zeroes(self, part: &Part) -> Command {
-        let flags = if self.zeroes_deallocate { DEALLOCATE } else { 0 };
+    fn zeroes(self, part: &Part, deallocate: bool) -> Command {
+        let flags = if deallocate && self.zeroes_deallocate { DEALLOCATE } else { 0 };
         Command { data_bytes: 0, ..self.command(WRITE_ZEROES, part, flags) }
     }
 
@@ -339,13 +339,16 @@ mod tests {
         assert_eq!(format!("{back:?}"), format!("{command:?}"));
     }
 
-    /// A drive whose deallocated blocks may read as anything must not be asked to deallocate.
+    /// A drive whose deallocated blocks may read as anything must not be asked to deallocate, and no drive unless the
+    /// host asks for it.
     #[test]
     fn zeroes_give_blocks_back_where_the_drive_allows_it() {
         let part = Part { fd: 3, offset: 8 << 9, length: 16 << 9 };
-        for (zeroes_deallocate, flags) in [(true, DEALLOCATE), (false, 0)] {
+        for (zeroes_deallocate, deallocate, flags) in
+            [(true, true, DEALLOCATE), (true, false, 0), (false, true, 0), (false, false, 0)]
+        {
             let drive = DriveBlocks { nsid: 5, block_shift: 9, zeroes_deallocate };
-            let Command { opcode, nsid, data_bytes, cdw10, .. } = drive.zeroes(&part);
+            let Command { opcode, nsid, data_bytes, cdw10, .. } = drive.zeroes(&part, deallocate);
             assert_eq!((opcode, nsid, data_bytes), (WRITE_ZEROES, 5, 0));
             assert_eq!(cdw10, [8, 0, 15 | flags, 0, 0, 0]);
         }

@@ -512,19 +512,21 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Makes the parts read as zeroes, and deallocates their blocks.
+    /// Makes the parts read as zeroes, and deallocates their blocks or, where the files
+    /// [can](crate::FileNamespace::keeps_blocks), keeps them.
     ///
     /// # Panics
     /// If there are no parts.
-    pub fn zero_parts(&mut self, parts: &[Part], token: u64) {
+    pub fn zero_parts(&mut self, parts: &[Part], deallocate: bool, token: u64) {
+        let how = if deallocate { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
         let entry = |part: &Part| {
             opcode::Fallocate::new(types::Fd(part.fd), part.length)
                 .offset(part.offset)
-                .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+                .mode(how | libc::FALLOC_FL_KEEP_SIZE)
                 .build()
         };
         match parts {
-            [] => panic!("there is something to give back"),
+            [] => panic!("there is something to zero"),
             [part] => self.push(token, None, |_| entry(part)),
             parts => self.push_parts(token, Memory::None, parts, |part, _| entry(part)),
         }
@@ -640,6 +642,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FileNamespace;
+    use crate::skip::skip;
     use crate::volume::{Layout, Volume};
 
     fn complete(ring: &mut Ring, count: usize) -> Vec<Completion> {
@@ -678,7 +682,7 @@ mod tests {
         ring.sync_parts(&parts, 4);
         volume.extents(1 << 20, 1 << 20, &mut parts);
         assert_eq!(parts.len(), 3);
-        ring.zero_parts(&parts, 5);
+        ring.zero_parts(&parts, true, 5);
         volume.parts(512, 8192, &mut parts);
         // SAFETY: `lent` lives longer than the ring, and is not touched before the completion.
         unsafe { ring.read_parts_into(&parts, lent.as_mut_ptr(), 6) };
@@ -704,6 +708,31 @@ mod tests {
         volume.parts(0, 65536, &mut parts);
         ring.read_parts(&parts, IoBuffer::new(65536), 9);
         assert_eq!(ring.in_flight(), parts.len());
+    }
+
+    /// Blocks that are not to be deallocated stay the file's: later writes find room.
+    #[test]
+    fn zeroes_keep_blocks_or_give_them_back() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("disk");
+        let namespace = FileNamespace::open(&path, Some(1 << 20), 512).expect("it opens");
+        if !namespace.keeps_blocks() {
+            return skip("the file system of temporary files only deallocates");
+        }
+        std::fs::write(&path, vec![7u8; 1 << 20]).expect("written");
+        std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("allocated");
+        let mut ring = Ring::new(4).expect("a ring");
+        let parts = [Part { fd: namespace.fd(), offset: 0, length: 1 << 20 }];
+        let mut found = Vec::new();
+        for deallocate in [false, true] {
+            ring.zero_parts(&parts, deallocate, 1);
+            assert_eq!(complete(&mut ring, 1)[0].result, 0);
+            let is_zero = std::fs::read(&path).expect("read").iter().all(|byte| *byte == 0);
+            let bytes = 512 * std::fs::metadata(&path).expect("there").blocks();
+            found.push((is_zero, bytes >= 1 << 20));
+        }
+        assert_eq!(found, [(true, true), (true, false)]);
     }
 
     /// Runs in a child process, because the process must abort.

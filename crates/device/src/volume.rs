@@ -250,9 +250,14 @@ impl Volume {
         self.pieces.iter().all(FileNamespace::punches_holes)
     }
 
-    /// Whether zeroing deallocates blocks (see [`FileNamespace::gives_back`]).
+    /// Whether zeroing can deallocate blocks (see [`FileNamespace::gives_back`]).
     pub fn gives_back(&self) -> bool {
         self.pieces.iter().all(FileNamespace::gives_back)
+    }
+
+    /// Whether zeroing can keep blocks allocated (see [`FileNamespace::keeps_blocks`]).
+    pub fn keeps_blocks(&self) -> bool {
+        self.pieces.iter().all(FileNamespace::keeps_blocks)
     }
 
     /// Sets `parts` to the parts of a range, in the order of its bytes.

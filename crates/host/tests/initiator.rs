@@ -263,7 +263,7 @@ fn commands_on_the_wire() {
             &Request::WriteZeroes { nsid: 1, offset_bytes: 0, length_bytes: 512, fua: false },
         )
         .unwrap();
-    assert!(matches!(NvmCommand::parse(&host.command().0), Ok(NvmCommand::WriteZeroes(_))));
+    assert!(matches!(NvmCommand::parse(&host.command().0), Ok(NvmCommand::WriteZeroes { .. })));
 }
 
 #[test]

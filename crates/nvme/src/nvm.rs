@@ -50,7 +50,12 @@ pub enum NvmCommand {
     /// Write (§3.2.6).
     Write(Rw),
     /// Write Zeroes (§3.2.8).
-    WriteZeroes(Rw),
+    WriteZeroes {
+        /// The blocks.
+        rw: Rw,
+        /// DEAC: the host asks for the blocks to be deallocated (CDW12 bit 25).
+        deallocate: bool,
+    },
     /// Compare (§3.2.1).
     Compare(Rw),
     /// Dataset Management (§3.2.3).
@@ -102,7 +107,9 @@ impl NvmCommand {
                 Self::PushdownShort(short)
             }
             nvm::FLUSH => Self::Flush,
-            nvm::WRITE_ZEROES => Self::WriteZeroes(Rw::from_sqe(sqe)),
+            nvm::WRITE_ZEROES => {
+                Self::WriteZeroes { rw: Rw::from_sqe(sqe), deallocate: sqe.cdw12 & 1 << 25 != 0 }
+            }
             nvm::COMPARE => Self::Compare(Rw::from_sqe(sqe)),
             nvm::VERIFY => Self::Verify(Rw::from_sqe(sqe)),
             nvm::DATASET_MANAGEMENT => Self::DatasetManagement {

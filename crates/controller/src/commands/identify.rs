@@ -209,7 +209,7 @@ fn identify_namespace(
         // Currently write protected.
         nsattr: u8::from(!is_writable),
         anagrpid: namespace.ana_group(),
-        // Deallocated blocks read as zeroes, and Write Zeroes deallocates.
+        // Deallocated blocks read as zeroes, and Write Zeroes deallocates if the host asks for it.
         dlfeat: if namespace.deallocates() { 1 | 1 << 3 } else { 0 },
         nguid: namespace.nguid,
         lbaf,

@@ -34,7 +34,7 @@ fn needed(parsed: &NvmCommand) -> Rights {
     match parsed {
         NvmCommand::Read(_) | NvmCommand::Compare(_) | NvmCommand::Verify(_) => Rights::READ,
         NvmCommand::Write(_)
-        | NvmCommand::WriteZeroes(_)
+        | NvmCommand::WriteZeroes { .. }
         | NvmCommand::DatasetManagement { .. } => Rights::WRITE,
         // A host with only this right has no functions of its own: Function Load needs LOAD or KEEP.
         NvmCommand::Pushdown | NvmCommand::PushdownShort(_) | NvmCommand::PushdownVector => {
@@ -79,7 +79,9 @@ fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand)
         NvmCommand::Read(rw) => nvm::read(cx, command, rw, namespace),
         NvmCommand::Write(rw) => nvm::write(cx, command, rw, namespace),
         NvmCommand::Flush => nvm::flush(cx, command, namespace),
-        NvmCommand::WriteZeroes(rw) => nvm_optional::write_zeroes(cx, command, rw, namespace),
+        NvmCommand::WriteZeroes { rw, deallocate } => {
+            nvm_optional::write_zeroes(cx, command, (rw, deallocate), namespace)
+        }
         NvmCommand::Compare(rw) => nvm_optional::take_compare(cx, command, rw, namespace),
         NvmCommand::Verify(rw) => nvm_optional::verify(cx, command, rw, namespace),
         NvmCommand::DatasetManagement { ranges, deallocate } => {

@@ -86,7 +86,7 @@ pub(crate) fn verify(
 pub(crate) fn write_zeroes(
     cx: &mut Context<'_>,
     command: &Command<'_>,
-    rw: Rw,
+    (rw, deallocate): (Rw, bool),
     namespace: usize,
 ) -> Answered {
     let (offset, length) = byte_range(cx.executor, namespace, rw, false)?;
@@ -95,7 +95,7 @@ pub(crate) fn write_zeroes(
     let syncs = rw.fua && place.has_volatile_cache();
     if place.backend.memory().is_none() && u64::from(length) > ZEROES_PART_BYTES {
         let ranges = vec![(offset, length.into())];
-        let rest = Box::new(Deallocation { namespace, ranges, next: 0, syncs });
+        let rest = Box::new(Deallocation { namespace, ranges, next: 0, deallocate, syncs });
         let command = cx.occupy(command, State::Deallocate(rest));
         deallocate_next(cx, command);
         return Ok(Outcome::Pending);
@@ -105,7 +105,7 @@ pub(crate) fn write_zeroes(
         false => State::Zeroes { namespace },
     };
     let command = cx.occupy(command, state);
-    cx.executor.submit_zero(namespace, command, (offset, length.into()));
+    cx.executor.submit_zero(namespace, command, (offset, length.into()), deallocate);
     Ok(Outcome::Pending)
 }
 
@@ -174,21 +174,22 @@ pub(super) fn deallocate(
     if list.is_empty() {
         return Ok(Outcome::DONE);
     }
-    let rest = Box::new(Deallocation { namespace, ranges: list, next: 0, syncs: false });
+    let (next, deallocate, syncs) = (0, true, false);
+    let rest = Box::new(Deallocation { namespace, ranges: list, next, deallocate, syncs });
     let command = cx.occupy(command, State::Deallocate(rest));
     deallocate_next(cx, command);
     Ok(Outcome::Pending)
 }
 
-/// Submits the next part of a range to be deallocated to its device, one part at a time; false if
+/// Submits the next part of a range to be zeroed to its device, one part at a time; false if
 /// none is left.
 pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool {
     let state = cx.connection.queue.state_mut(command.slot);
     let State::Deallocate(rest) = state else { return false };
-    let Deallocation { namespace, ranges, next, syncs } = &mut **rest;
+    let Deallocation { namespace, ranges, next, deallocate, syncs } = &mut **rest;
     let Some(range) = ranges.get_mut(*next) else { return false };
     let (offset, length) = *range;
-    let namespace = *namespace;
+    let (namespace, deallocate) = (*namespace, *deallocate);
     // Deallocating blocks of a file may delay other users of the file system, and likewise on a
     // drive.
     let is_memory = cx.executor.namespace(namespace).backend.memory().is_some();
@@ -198,11 +199,11 @@ pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool 
     if *syncs && *next == ranges.len() {
         *state = State::ZeroesThenSync { namespace };
     }
-    cx.executor.submit_zero(namespace, command, (offset, part));
+    cx.executor.submit_zero(namespace, command, (offset, part), deallocate);
     true
 }
 
-/// Whether a command has ranges that have not been deallocated yet.
+/// Whether a command has ranges that have not been zeroed yet.
 pub(super) fn has_ranges(state: &State) -> bool {
     matches!(state, State::Deallocate(rest) if rest.next < rest.ranges.len())
 }

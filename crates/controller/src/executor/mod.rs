@@ -308,12 +308,13 @@ impl Executor {
         }
     }
 
-    /// Queues the zeroing of a range: offset and length in bytes.
+    /// Queues the zeroing of a range: offset and length in bytes. Memory ignores `deallocate`.
     pub(crate) fn submit_zero(
         &mut self,
         namespace: usize,
         command: CommandId,
         (offset, length): (u64, u64),
+        deallocate: bool,
     ) {
         match &self.namespaces.get(namespace).backend {
             Backend::Memory(_) => {
@@ -322,8 +323,8 @@ impl Executor {
                 self.submit(namespace, command.connection, false, operation);
             }
             Backend::Volume(_) | Backend::Drive(_) => {
-                let operation = FileOperation::Zero { namespace, offset, length, command };
-                self.submit_file_operation(command.connection, operation);
+                let zero = FileOperation::Zero { namespace, offset, length, deallocate, command };
+                self.submit_file_operation(command.connection, zero);
             }
         }
     }
@@ -341,7 +342,7 @@ impl Executor {
         let done = memory.zero_some(offset, length);
         self.spent += done / ZEROES_PER_UNIT;
         if done < length {
-            self.submit_zero(namespace, command, (offset + done, length - done));
+            self.submit_zero(namespace, command, (offset + done, length - done), false);
         }
         done == length
     }

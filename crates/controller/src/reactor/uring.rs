@@ -461,9 +461,9 @@ impl Uring {
             FileOperation::Sync { command, .. } => {
                 ring.flush_drive(blocks, drive.fd(), command_token(command));
             }
-            FileOperation::Zero { offset, length, command, .. } => {
+            FileOperation::Zero { offset, length, deallocate, command, .. } => {
                 drive.ranges(offset, length, &mut parts);
-                ring.zero_drive(blocks, &parts, command_token(command));
+                ring.zero_drive(blocks, &parts, deallocate, command_token(command));
             }
         }
         self.parts = parts;
@@ -519,9 +519,11 @@ impl Io for Uring {
                 volume(executor, namespace).whole(parts);
                 ring.sync_parts(parts, command_token(command));
             }
-            FileOperation::Zero { namespace, offset, length, command } => {
-                volume(executor, namespace).extents(offset, length, parts);
-                ring.zero_parts(parts, command_token(command));
+            FileOperation::Zero { namespace, offset, length, deallocate, command } => {
+                let volume = volume(executor, namespace);
+                volume.extents(offset, length, parts);
+                let deallocate = deallocate || !volume.keeps_blocks();
+                ring.zero_parts(parts, deallocate, command_token(command));
             }
         }
     }

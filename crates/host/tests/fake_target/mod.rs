@@ -454,7 +454,7 @@ impl<'s> Connection<'s> {
                 memory[place(rw)].copy_from_slice(data);
                 ok(0, 0)
             }
-            NvmCommand::WriteZeroes(rw) => {
+            NvmCommand::WriteZeroes { rw, .. } => {
                 memory[place(rw)].fill(0);
                 ok(0, 0)
             }

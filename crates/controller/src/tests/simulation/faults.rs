@@ -144,7 +144,7 @@ impl World {
             FileOperation::Sync { namespace, command } => {
                 (namespace, (0, 0), Action::Sync { upto: 0 }, Data::None, Some(command))
             }
-            FileOperation::Zero { namespace, offset, length, command } => {
+            FileOperation::Zero { namespace, offset, length, command, .. } => {
                 (namespace, (offset, length), Action::Zero, Data::None, Some(command))
             }
         };
