@@ -230,7 +230,7 @@ const MAX_CHUNK_BYTES: u64 = 1 << 30;
 
 fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
     if !(2..=MAX_PIECES).contains(&count) {
-        return Err(format!("{count} files; give path= 2 to {MAX_PIECES} times"));
+        return Err(format!("give path= 2 to {MAX_PIECES} times, not {count}"));
     }
     match layout {
         Layout::Striped { chunk_bytes }
@@ -276,6 +276,7 @@ mod tests {
         assert_eq!((concat.paths().len(), concat.file_bytes()), (2, Some(1 << 20)));
         let drive = parse("nvme:path=/dev/ng0n1,nsid=3").expect("good");
         assert_eq!(drive.source, NamespaceSource::Drive { path: "/dev/ng0n1".into() });
+        let many = format!("concat:{}", "path=/a,".repeat(65));
         for (text, reason) in [
             ("mem", "size is missing"),
             ("mem:size=x", "is not a size"),
@@ -288,8 +289,9 @@ mod tests {
             ("mem:file=/x,latency_us=3600000001", "latency_us may be at most"),
             ("mem:size=99999999999999T", "not a size"),
             ("disk:size=1G", "unknown kind"),
-            ("stripe:path=/a", "1 files; give path= 2 to 64 times"),
-            ("concat:", "0 files"),
+            ("stripe:path=/a", "give path= 2 to 64 times, not 1"),
+            ("concat:", "2 to 64 times, not 0"),
+            (many.as_str(), "2 to 64 times, not 65"),
             ("stripe:path=/a,path=/b,chunk=5000", "a power of two"),
             ("stripe:path=/a,path=/b,chunk=2K", "4KiB to 1GiB"),
             ("concat:path=/a,path=/b,chunk=64K", "unknown option"),
