@@ -201,6 +201,7 @@ impl Acceptor {
         if !self.shared.keepsake.is_there() {
             self.renew_keepsake();
         }
+        self.shared.keepsake.tend();
         self.shared.closing.tend();
         if is_full {
             let why = "clients are not accepted: too many sockets of refused clients cannot be \

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,15 +37,22 @@ impl Manager {
     /// # Errors
     /// The socket cannot be reached.
     pub fn of_environment() -> io::Result<Option<Self>> {
-        let Some(name) = env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
-        let address = match name.as_bytes() {
+        env::var_os("NOTIFY_SOCKET").map(|address| Self::connect(&address)).transpose()
+    }
+
+    /// The manager that listens at an address: a path, or `@` and a name of the abstract namespace.
+    ///
+    /// # Errors
+    /// The socket cannot be reached.
+    pub fn connect(address: &OsStr) -> io::Result<Self> {
+        let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
             path => SocketAddrUnix::new(path)?,
         };
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         connect(&socket, &address)?;
-        Ok(Some(Self { socket }))
+        Ok(Self { socket })
     }
 
     /// Another connection to the same manager.
@@ -111,9 +119,10 @@ impl Manager {
     /// Removes the descriptors under a name from the manager's store, which closes them.
     ///
     /// # Errors
-    /// The manager does not listen, or accepts nothing for a second.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
-        self.notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}"))
+    /// The manager does not listen, or accepts nothing for as long as `patience`.
+    pub fn remove(&self, name: &str, patience: Duration) -> io::Result<()> {
+        let text = format!("FDSTOREREMOVE=1\nFDNAME={name}");
+        self.send(&text, None, Instant::now() + patience)
     }
 }
 
@@ -179,6 +188,10 @@ mod tests {
         let (listener, manager) = silent();
         let error = (0..100_000).find_map(|_| manager.notify("STATUS=busy").err());
         assert_eq!(error.expect("it is full").kind(), ErrorKind::TimedOut);
+        let begun = Instant::now();
+        let error = manager.remove("name", Duration::ZERO).expect_err("it is full");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(begun.elapsed() < PATIENCE);
         let begun = Instant::now();
         let (read, _write) = io::pipe().expect("a pipe");
         let error = manager.store("name", read.as_fd()).expect_err("it is full");

@@ -4,7 +4,7 @@ use super::manager::{Told, expect, listen};
 use super::{KEEP_ALIVE, World, cannot_mount, cause, granted_file, is_leased};
 use bpfof_host::grant::protocol::Cause;
 use rustix::process::Signal;
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -85,6 +85,44 @@ fn a_manager_that_takes_nothing_for_a_while_costs_no_grant() {
     }
     assert!(client.is_connected() && client.page().version(1) != 0);
     assert_eq!(cause(client.refresh(&[2]).expect("answered")), None);
+}
+
+/// Fills the queue of a manager that receives nothing.
+fn fill(world: &World) {
+    let notify = world.disk.image().with_file_name("notify");
+    let mut queued = 1;
+    while queued > 0 {
+        // A socket may have a limited number of datagrams in queues.
+        let socket = UnixDatagram::unbound().expect("a socket");
+        socket.set_nonblocking(true).expect("set");
+        socket.connect(&notify).expect("it listens");
+        let sent = std::iter::repeat_with(|| socket.send(b"STATUS=busy"));
+        queued = sent.take_while(Result::is_ok).count();
+    }
+}
+
+#[test]
+fn leases_that_break_while_the_manager_takes_nothing_cost_no_other_grant() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let (world, told) = managed(Some("100"));
+    let (mut client, _) = granted_file(&world, "kept");
+    let path = world.folder.join("other");
+    fs::write(&path, [7; 4096]).expect("written");
+    let file = File::open(&path).expect("opened");
+    let ids: Vec<u32> = (2..=9).collect();
+    let answers = client.add(&ids, &vec![file.as_fd(); ids.len()]).expect("answered");
+    assert!(answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
+    let silent = told.lock().expect("no panic");
+    fill(&world);
+    let begun = Instant::now();
+    let writer = OpenOptions::new().write(true).open(&path).expect("the leases are released");
+    assert!(begun.elapsed() < KEEP_ALIVE, "{:?}", begun.elapsed());
+    assert!(client.is_connected() && client.page().version(1) != 0);
+    drop((silent, writer));
+    // The manager is told once it receives again.
+    expect(&told, "FDSTOREREMOVE=1", (ids.len(), 0));
 }
 
 #[test]

@@ -112,11 +112,17 @@ impl Keepsake {
 
     /// Drops a duplicate. Call it after releasing the lease.
     pub(crate) fn drop_key(&self, key: Key) -> io::Result<()> {
-        let stored = match (&self.store, key.stored) {
-            (Some(store), Some(name)) => store.drop_name(name),
-            _ => Ok(()),
-        };
-        self.holder().map_or(Ok(()), |holder| holder.drop_key(key.held)).and(stored)
+        if let (Some(store), Some(name)) = (&self.store, key.stored) {
+            store.drop_name(name);
+        }
+        self.holder().map_or(Ok(()), |holder| holder.drop_key(key.held))
+    }
+
+    /// Drops duplicates that the store did not accept to drop earlier. Call it often.
+    pub(crate) fn tend(&self) {
+        if let Some(store) = &self.store {
+            store.tend();
+        }
     }
 
     /// Whether the duplicates are still kept. If not, all grants must be taken back.

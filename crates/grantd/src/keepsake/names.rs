@@ -21,7 +21,7 @@ impl Name {
     }
 }
 
-/// The names that are free for descriptors.
+/// The names that are free for descriptors, and those that are to be removed.
 #[derive(Debug)]
 pub(super) struct Names {
     /// Free names; the last one is taken next.
@@ -29,6 +29,8 @@ pub(super) struct Names {
     /// Number of descriptors in the store.
     stored: usize,
     max: usize,
+    /// Names whose descriptors are still in the store and are not needed any more.
+    pub(super) waiting: Vec<String>,
 }
 
 impl Names {
@@ -42,7 +44,7 @@ impl Names {
             }
         }
         let free = (0..NAMES).rev().filter(|number| !taken[usize::from(*number)]).map(Name);
-        Self { free: free.collect(), stored: count, max }
+        Self { free: free.collect(), stored: count, max, waiting: Vec::new() }
     }
 
     /// Most descriptors in the store.
@@ -60,18 +62,10 @@ impl Names {
         Some(name)
     }
 
-    /// Frees a name, whose descriptor was removed from the store.
-    pub(super) fn give(&mut self, name: Name) {
+    /// Frees a name, whose descriptor was removed from the store. A predecessor may have stored it under any name.
+    pub(super) fn give(&mut self, text: &str) {
         self.stored = self.stored.saturating_sub(1);
-        self.free.push(name);
-    }
-
-    /// The same for a descriptor that a predecessor has stored, under any name.
-    pub(super) fn give_inherited(&mut self, text: &str) {
-        match Name::parse(text) {
-            Some(name) => self.give(name),
-            None => self.stored = self.stored.saturating_sub(1),
-        }
+        self.free.extend(Name::parse(text));
     }
 }
 
@@ -97,7 +91,7 @@ mod tests {
         // In the next process these names are taken.
         let mut next = Names::new(usize::MAX, all.iter().map(String::as_str));
         assert_eq!(next.take(), None);
-        next.give_inherited("1f");
+        next.give("1f");
         assert_eq!(next.take().map(Name::text).as_deref(), Some("1f"));
     }
 
@@ -120,7 +114,7 @@ mod tests {
                 } else if !stored.is_empty() {
                     let gone = stored.iter().nth(at.index(stored.len())).expect("one").clone();
                     stored.remove(&gone);
-                    names.give_inherited(&gone);
+                    names.give(&gone);
                 }
             }
         }

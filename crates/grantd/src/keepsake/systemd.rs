@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest wait for the manager to accept a removal, where no client waits for it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The store. Dropping this waits until the leases of a predecessor are dropped.
 #[derive(Debug)]
@@ -22,6 +26,19 @@ pub(super) struct Store {
 
 fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the manager remove the descriptors that are not needed any more, until it does not accept one for as long as
+/// `patience`.
+fn remove_waiting(manager: &Manager, names: &Mutex<Names>, patience: Duration) -> io::Result<()> {
+    loop {
+        let Some(name) = locked(names).waiting.pop() else { return Ok(()) };
+        if let Err(error) = manager.remove(&name, patience) {
+            locked(names).waiting.push(name);
+            return Err(error);
+        }
+        locked(names).give(&name);
+    }
 }
 
 impl Store {
@@ -58,16 +75,29 @@ impl Store {
         let kept = self.manager.store(&name.text(), descriptor);
         if kept.is_err() {
             // The manager may have it nevertheless, or accept it later.
-            let _ = self.drop_name(name);
+            self.drop_name(name);
         }
         kept.map(|()| Some(name))
     }
 
-    /// Drops a duplicate. If the manager cannot be told, its name is never used again.
-    pub(super) fn drop_name(&self, name: Name) -> io::Result<()> {
-        self.manager.remove(&name.text())?;
-        locked(&self.names).give(name);
-        Ok(())
+    /// Drops a duplicate, without waiting for the manager: if it does not accept that now, [`tend`](Self::tend) tries
+    /// again, and the duplicate takes up room until then.
+    pub(super) fn drop_name(&self, name: Name) {
+        let mut names = locked(&self.names);
+        let is_first = names.waiting.is_empty();
+        names.waiting.push(name.text());
+        drop(names);
+        if let Err(error) = remove_waiting(&self.manager, &self.names, Duration::ZERO)
+            && is_first
+        {
+            log::warn!("leases stay in the service manager's descriptor store for now: {error}");
+        }
+    }
+
+    /// Drops duplicates that the manager did not accept to drop earlier, as many as it accepts now.
+    pub(super) fn tend(&self) {
+        // The next call tries again.
+        let _ = remove_waiting(&self.manager, &self.names, Duration::ZERO);
     }
 
     fn drop_inherited(&self, leases: Vec<(String, OwnedFd)>) -> io::Result<Option<JoinHandle<()>>> {
@@ -82,15 +112,14 @@ impl Store {
         let (manager, names) = (self.manager.try_clone()?, Arc::clone(&self.names));
         let later = move || {
             std::thread::sleep(EXPIRED);
-            for (name, _) in &leases {
-                match manager.remove(name) {
-                    Ok(()) => locked(&names).give_inherited(name),
-                    Err(error) => {
-                        log::warn!("cannot remove {name} from systemd's descriptor store: {error}")
-                    }
-                }
+            let left: Vec<String> = leases.into_iter().map(|(name, _)| name).collect();
+            locked(&names).waiting.extend(left);
+            match remove_waiting(&manager, &names, PATIENCE) {
+                Ok(()) => log::info!("the leases of the predecessor are dropped"),
+                Err(error) => log::warn!(
+                    "leases of the predecessor stay in systemd's descriptor store for now: {error}"
+                ),
             }
-            log::info!("the leases of the predecessor are dropped");
         };
         std::thread::Builder::new().name("inherited".into()).spawn(later).map(Some)
     }
@@ -99,11 +128,53 @@ impl Store {
 impl Drop for Store {
     /// systemd drops the store at once when the unit is stopped, and never while its processes cannot start.
     fn drop(&mut self) {
-        let Some(thread) = self.inherited.take() else { return };
-        if !thread.is_finished() {
-            log::info!("waiting until the leases of a predecessor are dropped");
+        if let Some(thread) = self.inherited.take() {
+            if !thread.is_finished() {
+                log::info!("waiting until the leases of a predecessor are dropped");
+            }
+            // It does not panic.
+            let _ = thread.join();
         }
-        // It does not panic.
-        let _ = thread.join();
+        // The next process of the unit removes what is left.
+        let _ = remove_waiting(&self.manager, &self.names, PATIENCE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Instant;
+
+    #[test]
+    fn a_manager_that_takes_nothing_is_told_later_and_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notify");
+        let listener = UnixDatagram::bind(&path).expect("a socket");
+        listener.set_nonblocking(true).expect("set");
+        let manager = Manager::connect(path.as_os_str()).expect("it listens");
+        while manager.notify("STATUS=busy").is_ok() {}
+        let names = Arc::new(Mutex::new(Names::new(5, std::iter::empty())));
+        let store = Store { manager, is_promised: true, names, inherited: None };
+        let take = || std::iter::from_fn(|| locked(&store.names).take()).collect::<Vec<Name>>();
+        let taken = take();
+        assert_eq!(taken.len(), 5);
+        let begun = Instant::now();
+        taken.iter().for_each(|name| store.drop_name(*name));
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        // Their descriptors are in the store until the manager reads.
+        assert!(take().is_empty());
+        let received = || {
+            let mut bytes = [0; 64];
+            let length = listener.recv(&mut bytes).ok()?;
+            Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+        };
+        while received().is_some_and(|text| text == "STATUS=busy") {}
+        store.tend();
+        let told: BTreeSet<String> = std::iter::from_fn(received).collect();
+        let removal = |name: &Name| format!("FDSTOREREMOVE=1\nFDNAME={}", name.text());
+        assert_eq!(told, taken.iter().map(removal).collect::<BTreeSet<String>>());
+        assert_eq!(take().len(), 5);
     }
 }
