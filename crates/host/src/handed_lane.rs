@@ -252,6 +252,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The state of queue 3 with 128 requests of at most 128 KiB, up to 8 KiB of which go in the capsule.
+#[cfg(test)]
+pub(crate) fn example_state() -> [u8; STATE_BYTES] {
+    let mut state = [0; STATE_BYTES];
+    let fields = [1, 0, 0, 0, 3, 0, 128, 0, 0, 0x20, 0, 0, 0, 0, 2, 0, 0, 0x10];
+    state[..fields.len()].copy_from_slice(&fields);
+    state
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,14 +270,10 @@ mod tests {
     #[test]
     fn an_adopted_lane_waits_as_its_options_say() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut state = vec![0; STATE_BYTES];
-        // Queue 3 with 128 requests of at most 128 KiB, in the layout of the state.
-        let fields = [1, 0, 0, 0, 3, 0, 128, 0, 0, 0x20, 0, 0, 0, 0, 2, 0, 0, 0x10];
-        state[..fields.len()].copy_from_slice(&fields);
         let adopt = |options: &Options| {
             let address = listener.local_addr().expect("an address");
             let socket = TcpStream::connect(address).expect("it listens");
-            Lane::adopt_with(socket.into(), &state, options).expect("a lane").waiting()
+            Lane::adopt_with(socket.into(), &example_state(), options).expect("a lane").waiting()
         };
         let options = Options { poll: true, spin_us: 7, ..Options::default() };
         assert_eq!(adopt(&options), (Duration::from_micros(7), true));

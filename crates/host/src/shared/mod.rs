@@ -12,6 +12,7 @@ mod gathering;
 mod pace;
 mod share;
 mod state;
+mod wake;
 
 pub(crate) use share::LaneShare;
 pub use state::{Answer, SharedLaneCounters};
@@ -32,6 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use wake::Wake;
 
 /// Longest wait before timeouts and the lane's state are checked again.
 const WAIT: Duration = Duration::from_secs(1);
@@ -67,6 +69,8 @@ pub struct SharedLane {
     state: Mutex<State>,
     /// Changes, under the lock, whenever calls end or the lane needs a driver. Callers sleep on it.
     epoch: AtomicU32,
+    /// Ends a wait of the driver for the socket.
+    wake: Arc<Wake>,
     /// Threads that found the queue full wait here.
     room: Condvar,
     clock: Instant,
@@ -95,12 +99,13 @@ impl SharedLane {
     /// Shares `lane`, which must have no requests in flight.
     ///
     /// # Errors
-    /// [`Error::LaneBusy`]; the connection is over.
+    /// [`Error::LaneBusy`]; the connection is over, or the process has no descriptor left.
     pub fn new(lane: Lane, caravan: Caravan) -> Result<SharedLane, Error> {
         lane.require_idle()?;
         let (spin, never_sleep) = lane.waiting();
         let state = State::new(lane, caravan)?;
         Ok(SharedLane {
+            wake: Arc::clone(&state.wake),
             state: Mutex::new(state),
             epoch: AtomicU32::new(0),
             room: Condvar::new(),
@@ -406,13 +411,15 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Waits until the socket is ready, or another thread has received: spins and yields if that has paid off, then
-    /// sleeps.
+    /// Waits until the socket is ready, another thread has received, or one has called the driver: spins and yields if
+    /// that has paid off, then sleeps.
     fn wait<'a>(&'a self, mut state: Guard<'a>, at_most: Duration) -> (Guard<'a>, Came) {
         let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
         let (has_socket, spin_pays) = (state.lane.has_socket(), state.spin_pays);
         let epoch = self.epoch.load(Ordering::Relaxed);
         let has_ended = || self.epoch.load(Ordering::Relaxed) != epoch;
+        state.driver_sends = or_send;
+        self.wake.clear(false);
         drop(state);
         if !has_socket {
             thread::sleep(at_most.min(LOOK));
@@ -424,7 +431,7 @@ impl SharedLane {
             true => self.spin.min(at_most),
             false => Duration::ZERO,
         };
-        while begun.elapsed() < spin && !has_ended() {
+        while begun.elapsed() < spin && !has_ended() && !self.wake.is_called() {
             // The receive that follows reports an error of poll.
             if wait_ready(&socket, or_send, Duration::ZERO) != Ok(false) {
                 return (self.lock(), Came::Here);
@@ -435,15 +442,16 @@ impl SharedLane {
         if has_ended() || !Arc::ptr_eq(&socket, &state.socket) {
             return (state, Came::Elsewhere);
         }
-        if self.never_sleep {
+        if self.never_sleep || self.wake.is_called() {
             return (state, Came::Nothing);
         }
         state.driver_sleeps = true;
         drop(state);
         let left = at_most.saturating_sub(begun.elapsed());
-        let came = wait_ready(&socket, or_send, left) != Ok(false);
+        let woken = self.wake.sleep(&socket, or_send, left);
         state = self.lock();
         state.driver_sleeps = false;
+        let came = !self.wake.clear(true) && woken;
         if came {
             state.spin_pays = begun.elapsed() <= 2 * self.spin;
         }

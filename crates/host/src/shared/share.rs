@@ -245,3 +245,83 @@ impl Drop for LaneShare {
         self.forget();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handed_lane::example_state;
+    use crate::{Caravan, FileVersion, Lane, Options, PushdownCall};
+    use socket2::SockRef;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+
+    /// A chain whose request is almost as long as a capsule may be.
+    const CHAIN: PushdownCall<'static> = PushdownCall {
+        nsid: 1,
+        function: 1,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        scratch: &[7; 8000],
+        scratch_size_bytes: 0,
+        answer_max_bytes: 8,
+    };
+
+    /// A lane whose socket takes few bytes at once, and the other end of its connection.
+    fn narrow_lane(options: &Options) -> (Arc<SharedLane>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let socket = TcpStream::connect(address).expect("it listens");
+        let (peer, _) = listener.accept().expect("a connection");
+        peer.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        socket.set_nodelay(true).expect("set");
+        SockRef::from(&socket).set_send_buffer_size(16 << 10).expect("set");
+        let lane = Lane::adopt_with(socket.into(), &example_state(), options).expect("a lane");
+        (Arc::new(SharedLane::new(lane, Caravan::default()).expect("shared")), peer)
+    }
+
+    /// A thread leaves bytes that the socket does not take at once, while the driver only waits for an answer, for at
+    /// most a second. The driver sends them as soon as the socket takes them.
+    #[test]
+    fn the_driver_sends_what_other_threads_leave() {
+        const ROUNDS: u32 = 4;
+        const CHAINS: u64 = 25;
+        for poll in [false, true] {
+            let command_timeout = Duration::from_secs(3600);
+            let options = Options { poll, command_timeout, ..Options::default() };
+            let (lane, peer) = narrow_lane(&options);
+            thread::scope(|scope| {
+                // It ends with this closure, and with it the driver's wait.
+                let mut peer = peer;
+                scope.spawn(|| {
+                    let error = lane.pushdown(&CHAIN, &mut Vec::new()).expect_err("no answer");
+                    assert!(error.lost().is_some(), "{error}");
+                });
+                let mut share = LaneShare::new(Arc::clone(&lane));
+                let (begun, mut come) = (Instant::now(), 0);
+                for _ in 0..ROUNDS {
+                    let driver_waits = || {
+                        let state = lane.lock();
+                        state.driver_sleeps || poll && state.driven
+                    };
+                    while !driver_waits() {
+                        thread::yield_now();
+                    }
+                    for name in 0..CHAINS {
+                        share.submit(name, &Request::Pushdown(CHAIN)).expect("room");
+                    }
+                    let state = share.leave(&lane, true);
+                    assert!(state.lane.wants_to_send(), "the socket has taken all at once");
+                    let due = state.lane.bytes_sent() as usize + state.lane.queued().1;
+                    drop(state);
+                    peer.read_exact(&mut vec![0; due - come]).expect("the rest is sent");
+                    come = due;
+                }
+                let took = begun.elapsed();
+                assert!(took < Duration::from_secs(2), "{took:?}, poll: {poll}");
+            });
+        }
+    }
+}

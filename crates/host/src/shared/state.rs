@@ -1,6 +1,7 @@
 //! The state of a shared lane, under its lock: the calls, and what each call's thread does.
 
 use super::gathering::Gathering;
+use super::wake::Wake;
 use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
 use crate::{Caravan, Controller, Done, Error, Request, RequestError, SubmitError};
@@ -46,9 +47,13 @@ pub(super) struct State {
     pub(super) free: Vec<u32>,
     /// Whether a thread drives the lane.
     pub(super) driven: bool,
-    /// Whether that thread sleeps until the socket is ready. Then no other thread may receive, because only the socket
-    /// wakes the driver.
+    /// Whether that thread sleeps until the socket is ready. Then no other thread may receive, because the driver would
+    /// not learn of its answer.
     pub(super) driver_sleeps: bool,
+    /// Whether that thread waits until the socket takes more data as well, or has been called to do so.
+    pub(super) driver_sends: bool,
+    /// Calls the driver while it waits without the lock.
+    pub(super) wake: Arc<Wake>,
     /// The call whose thread was last woken to drive the lane.
     pub(super) last_driver: usize,
     pub(super) doorbell: Doorbell,
@@ -95,7 +100,7 @@ impl State {
     /// The state for a lane without requests in flight.
     ///
     /// # Errors
-    /// The connection is over.
+    /// The connection is over, or the process has no descriptor left.
     pub(super) fn new(lane: Lane, caravan: Caravan) -> Result<Self, Error> {
         Ok(Self {
             socket: Arc::new(lane.socket()?),
@@ -105,6 +110,8 @@ impl State {
             free: Vec::new(),
             driven: false,
             driver_sleeps: false,
+            driver_sends: false,
+            wake: Arc::new(Wake::new()?),
             last_driver: 0,
             doorbell: Doorbell::new(caravan),
             holder: None,
@@ -148,7 +155,8 @@ impl State {
         load.queued_requests > 0 && self.doorbell.is_idle(load)
     }
 
-    /// Sends all queued requests. The next receive reports a lost connection.
+    /// Sends all queued requests. The driver sends what the socket does not take now. The next receive reports a lost
+    /// connection.
     pub(super) fn ring(&mut self, now_us: u64) {
         let requests = self.lane.queued().0 + self.queue_gathered(now_us);
         self.holder = None;
@@ -157,6 +165,14 @@ impl State {
             self.counters.requests += requests as u64;
             self.counters.caravans += 1;
             let _ = self.lane.flush_doorbell();
+            self.leave_to_driver();
+        }
+    }
+
+    /// Calls the driver if there are bytes to send for which it does not wait.
+    fn leave_to_driver(&mut self) {
+        if self.lane.wants_to_send() && !mem::replace(&mut self.driver_sends, true) {
+            self.wake.call(self.driver_sleeps);
         }
     }
 
@@ -190,7 +206,8 @@ impl State {
         // If the new connection is lost already, the next receive reports it.
         if let Ok(socket) = self.lane.socket() {
             self.socket = Arc::new(socket);
-            // A driver that still sleeps waits for the old socket.
+            // The driver may still wait for the old socket.
+            self.wake.call(self.driver_sleeps);
             self.driver_sleeps = false;
         }
     }
@@ -274,6 +291,7 @@ impl State {
             self.look_for_socket();
         }
         self.doorbell.answered(ended);
+        self.leave_to_driver();
         (ended, to_wake)
     }
 

@@ -7,7 +7,7 @@ mod stream;
 
 pub use initiator::Initiator;
 pub(crate) use records::Keys;
-pub(crate) use socket::wait_ready;
+pub(crate) use socket::{wait_ready, wait_ready_or};
 
 use crate::requests::{InitiatorConfig, OnCompletion};
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};

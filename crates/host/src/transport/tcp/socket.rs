@@ -161,13 +161,30 @@ pub(crate) fn wait_ready(
     or_send: bool,
     timeout: Duration,
 ) -> Result<bool, LostReason> {
-    let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
-    let mut set = [PollFd::new(&socket, PollFlags::IN | send)];
+    wait_any(&mut [PollFd::new(&socket, wanted(or_send))], timeout)
+}
+
+/// The same for two descriptors: returns true also if `event` is readable.
+pub(crate) fn wait_ready_or(
+    socket: impl AsFd,
+    or_send: bool,
+    event: impl AsFd,
+    timeout: Duration,
+) -> Result<bool, LostReason> {
+    let mut set = [PollFd::new(&socket, wanted(or_send)), PollFd::new(&event, PollFlags::IN)];
+    wait_any(&mut set, timeout)
+}
+
+fn wanted(or_send: bool) -> PollFlags {
+    if or_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+}
+
+fn wait_any(set: &mut [PollFd<'_>], timeout: Duration) -> Result<bool, LostReason> {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    match poll(&mut set, Some(&timeout)) {
+    match poll(set, Some(&timeout)) {
         Ok(ready) => Ok(ready != 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
