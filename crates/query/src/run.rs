@@ -246,8 +246,12 @@ impl<'a> Runner<'a> {
             (plan, &mut self.main),
             (file, ranges, is_limited),
             &mut |program, index, range, answer| {
-                collected.add(program, index, range, answer)?;
-                Ok(if collected.is_enough() { Next::Enough } else { Next::AsAnswered })
+                let added = collected.add(program, index, range, answer);
+                // The rows before one that fails may be enough.
+                if collected.is_enough() {
+                    return Ok(Next::Enough);
+                }
+                added.map(|()| Next::AsAnswered)
             },
             on_progress,
         )?;
@@ -415,9 +419,11 @@ impl<'a> Runner<'a> {
             (plan, &mut loaded),
             (file, ranges.to_vec(), true),
             &mut |program, index, range, answer| {
-                collected.add(program, index, range, answer)?;
-                let enough = collected.first_rows() >= rows;
-                Ok(if enough { Next::Enough } else { Next::AsAnswered })
+                let added = collected.add(program, index, range, answer);
+                if collected.first_rows() >= rows {
+                    return Ok(Next::Enough);
+                }
+                added.map(|()| Next::AsAnswered)
             },
             on_progress,
         )?;

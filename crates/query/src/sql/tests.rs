@@ -397,10 +397,8 @@ fn rows_that_stream_are_counted_over_all_parts() {
     let mut answers = asked.answers();
     let mut ids = Vec::new();
     for range in [0..1, 1..3, 3..9] {
-        assert!(!answers.is_complete());
         ids.extend(answers.next(part(range)).expect("no arithmetic").rows);
     }
-    assert!(answers.is_complete());
     assert_eq!(ids, part(2..5).rows);
 }
 
