@@ -297,7 +297,8 @@ mod tests {
     #[test]
     fn reductions_of_one_place_are_one_stretch() {
         let file = |place, name: &str, records: u64| {
-            (place, SourceFile { path: name.into(), bytes: records * 8, inode: 1, header_hash: 0 })
+            let (path, bytes) = (name.into(), records * 8);
+            (place, SourceFile { path, bytes, inode: 1, header_hash: 0, modified_ns: 0 })
         };
         let of = |reduction| {
             let format = Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() };
