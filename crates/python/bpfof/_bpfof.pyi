@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_Part = tuple[str, int, int, int, int, int]
+_Part = tuple[str, int, int, int, int, int, int]
 _Step = tuple[str, bool, str | None]
 
 class Batch:

@@ -55,6 +55,9 @@ class Part(NamedTuple):
     inode: int
     #: The hash of the file's header when the part was made: a file rewritten with another header is refused.
     header_hash: int
+    #: The time of its last modification then, in nanoseconds: a file of the same size that was written since then is
+    #: refused.
+    modified_ns: int
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,17 @@ pub(crate) struct Plan {
     pub(crate) names: Vec<String>,
 }
 
-/// A part of a file: path, size of the file, start and end of the part, the file's inode number and header hash.
-pub(crate) type PartTuple = (PathBuf, u64, u64, u64, u64, u64);
+/// A part of a file: path, size of the file, start and end of the part, the file's inode number, header hash and time
+/// of modification.
+pub(crate) type PartTuple = (PathBuf, u64, u64, u64, u64, u64, i64);
 
 pub(crate) fn part(
-    (path, file_bytes, start_bytes, end_bytes, inode, header_hash): PartTuple,
+    (path, file_bytes, start_bytes, end_bytes, inode, header_hash, modified_ns): PartTuple,
 ) -> Result<Part, Failure> {
     if start_bytes > end_bytes || end_bytes > file_bytes {
         return Err(Failure::question("a part must end after its start, and inside its file"));
     }
-    Ok(Part { path, file_bytes, inode, header_hash, start_bytes, end_bytes })
+    Ok(Part { path, file_bytes, inode, header_hash, modified_ns, start_bytes, end_bytes })
 }
 
 impl Plan {
@@ -210,8 +211,10 @@ impl Plan {
     /// Cuts the files of a source into parts of about this many bytes.
     fn parts(&self, source: &Source, part_max_bytes: u64) -> Vec<PartTuple> {
         let parts = query::parts(&self.plan, &source.0.files, part_max_bytes.max(1));
-        let tuple = |Part { path, file_bytes, inode, header_hash, start_bytes, end_bytes }| {
-            (path, file_bytes, start_bytes, end_bytes, inode, header_hash)
+        let tuple = |part: Part| {
+            let Part { path, file_bytes, inode, header_hash, modified_ns, start_bytes, end_bytes } =
+                part;
+            (path, file_bytes, start_bytes, end_bytes, inode, header_hash, modified_ns)
         };
         parts.into_iter().map(tuple).collect()
     }

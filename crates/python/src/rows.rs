@@ -10,7 +10,6 @@ use bpfof_query::infer::Source;
 use bpfof_query::{self as query, Partial, Reduction, RunError, Settings};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,7 +91,7 @@ impl Maker {
                     let batch = Batch::new(&names, &table)?;
                     to.send(Message::Batch(batch)).map_err(|_| Ended::Left)?;
                 }
-                Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                Ok(())
             },
         )
     }

@@ -15,7 +15,6 @@ use bpfof_query::sql::{Question, Statement};
 use bpfof_query::{OwnStageName, OwnStages, Partial, Place, Settings, SourceFile, split};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -144,7 +143,7 @@ impl Session {
                 &mut |_| stop.goes_on(),
                 &mut |partial| {
                     whole.merge(&plan.plan, partial)?;
-                    Ok(ControlFlow::Continue(()))
+                    Ok(())
                 },
             )?;
             let batch = Batch::new(&plan.names(), &whole.finish(&plan.plan)?)?;
@@ -205,7 +204,7 @@ impl Session {
                 &mut |_| stop.goes_on(),
                 &mut |partial| {
                     whole.merge(plan, partial)?;
-                    Ok(ControlFlow::Continue(()))
+                    Ok(())
                 },
             )?;
             let answer = answers.next(whole.finish(plan)?)?;

@@ -322,6 +322,29 @@ def test_files_that_grow(tmp_path):
     assert raised.value.errno == 2
 
 
+def test_files_that_are_written_between_parts(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("1\n2\n")
+    plan = bpfof.dataset(path, header=False, here=True).plan()
+    [part] = plan.parts()
+    path.write_text("3\n4\n")
+    # Both writes may be within one tick of the kernel's clock.
+    os.utime(path, (1, 1))
+    with pytest.raises(bpfof.DataError, match="has been written since"):
+        plan.run(part)
+    assert plan.finish(plan.merge(map(plan.run, plan.parts()))).column(0).to_pylist() == [3, 4]
+
+
+def test_a_limit_ends_the_reading(tmp_path):
+    paths = [tmp_path / "good.csv", tmp_path / "bad.csv"]
+    paths[0].write_text("n\n" + "1\n" * 10)
+    paths[1].write_text("n\n" + "2\n" * 1_000_000 + "x\n")
+    data = bpfof.dataset(paths, here=True)
+    assert data.sql("SELECT n FROM t LIMIT 10").column("n").to_pylist() == [1] * 10
+    with pytest.raises(bpfof.DataError, match=r"bad\.csv"):
+        data.sql("SELECT n FROM t LIMIT 2000000")
+
+
 def test_a_slow_target_delays_only_its_own_queries(tmp_path, monkeypatch):
     (tmp_path / "image").write_bytes(bytes(4096))
     paths = [tmp_path / name / "rows.csv" for name in ("slow", "fast")]

@@ -139,6 +139,7 @@ impl<'a> Queries<'a> {
             file_bytes: bytes,
             inode: 0,
             header_hash: 0,
+            modified_ns: 0,
             start_bytes: 0,
             end_bytes: bytes,
         };

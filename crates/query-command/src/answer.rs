@@ -12,7 +12,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,16 +137,12 @@ fn write_all(
             settings,
             &mut |done| report(done, total_bytes).is_continue(),
             &mut |partial| {
-                if !question.streams() {
-                    whole.merge(plan, partial)?;
-                    return Ok(ControlFlow::Continue(()));
-                }
-                output.write(&answers.next(partial.finish(plan)?)?)?;
-                Ok(if answers.is_complete() {
-                    ControlFlow::Break(())
+                if question.streams() {
+                    output.write(&answers.next(partial.finish(plan)?)?)?;
                 } else {
-                    ControlFlow::Continue(())
-                })
+                    whole.merge(plan, partial)?;
+                }
+                Ok(())
             },
         )
     };

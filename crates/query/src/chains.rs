@@ -15,9 +15,9 @@ use bpfof_host::files::{
     StorageFunction,
 };
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use std::{io, mem};
 
 /// How often to report progress.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
@@ -99,8 +99,12 @@ struct Run<'a> {
     /// Number of chains at a time, at present.
     window: usize,
     next_tag: u64,
-    /// Whether no more chains start.
+    /// Whether only the first rows are wanted.
+    is_limited: bool,
+    /// Whether no more rows are wanted.
     is_over: bool,
+    /// The index of the range that failed, and why. The rows of later ranges are no longer wanted.
+    failure: Option<(usize, RunError)>,
 }
 
 impl Chains {
@@ -156,7 +160,8 @@ impl Chains {
         Ok(Loaded { program, numbers, block })
     }
 
-    /// Runs chains until all ranges have ended. Returns the rests that are left over.
+    /// Runs chains until all ranges have ended. Returns the rests that are left over. If only the first rows are wanted
+    /// (`is_limited`), the failure of a range is an error unless there are enough rows before it.
     pub(crate) fn run(
         &mut self,
         (plan, loaded): (&Plan, &mut Loaded),
@@ -175,38 +180,38 @@ impl Chains {
             done_bytes: 0,
             window: if is_limited { 1 } else { most },
             next_tag: 0,
+            is_limited,
             is_over: false,
+            failure: None,
         };
-        let mut result = Ok(());
         loop {
-            if let Err(error) = self.start(&mut run) {
-                run.is_over = true;
-                result = result.and(Err(error));
-            }
+            self.start(&mut run);
             if run.in_flight.is_empty() {
                 break;
             }
             let Self { reader, stats, .. } = self;
             reader.wait(TELL_AGAIN, &mut |completion| {
-                // If several chains fail, the first failure is reported.
-                if let Err(error) = run.ended(completion.tag, completion.result, stats, on_answer) {
-                    run.is_over = true;
-                    result = mem::replace(&mut result, Ok(())).and(Err(error));
-                }
+                run.ended(completion.tag, completion.result, stats, on_answer);
                 run.window = (run.window * 2).min(most);
             });
             if !run.is_over && !on_progress(run.done_bytes) {
                 run.is_over = true;
-                result = result.and(Err(RunError::Stopped));
+                run.failure = Some((0, RunError::Stopped));
             }
         }
-        result.map(|()| run.left)
+        match run.failure {
+            None => Ok(run.left),
+            Some((_, error)) => Err(error),
+        }
     }
 
     /// Starts chains until the window is full.
-    fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
+    fn start(&mut self, run: &mut Run<'_>) {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
+            if !run.is_wanted(index) {
+                continue;
+            }
             let block = run.loaded.block();
             let (scratch, scratch_size_bytes) =
                 run.loaded.argument(run.plan, (&range, &run.opened.batches));
@@ -227,14 +232,35 @@ impl Chains {
             };
             let tag = run.next_tag;
             run.next_tag += 1;
-            self.reader.submit(tag, &call).map_err(|error| run.failed(&range, error))?;
-            run.in_flight.insert(tag, (index, range, block));
+            match self.reader.submit(tag, &call) {
+                Ok(()) => {
+                    run.in_flight.insert(tag, (index, range, block));
+                }
+                Err(error) => {
+                    let error = run.failed(&range, error);
+                    run.fail(index, error);
+                }
+            }
         }
-        Ok(())
     }
 }
 
 impl Run<'_> {
+    /// Whether the rows of the range with this index are wanted.
+    fn is_wanted(&self, index: usize) -> bool {
+        let is_before = |(failed, _): &(usize, RunError)| index < *failed;
+        !self.is_over && self.failure.as_ref().is_none_or(is_before)
+    }
+
+    /// Records the failure of a range. Of several failures the first one is reported: in time, or, if only the first
+    /// rows are wanted, in the order of the rows.
+    fn fail(&mut self, index: usize, error: RunError) {
+        if self.is_wanted(index) {
+            self.failure = Some((index, error));
+            self.is_over = !self.is_limited;
+        }
+    }
+
     fn failed(&self, range: &Range, source: ReadError) -> RunError {
         let path = self.opened.file.path().to_owned();
         let offset_bytes = self.offset(range.start);
@@ -254,12 +280,24 @@ impl Run<'_> {
         result: Result<(&[u8], ReadInfo), ReadError>,
         stats: &mut Stats,
         on_answer: OnAnswer<'_>,
+    ) {
+        let Some(chain) = self.in_flight.remove(&tag) else { return };
+        if let Err(error) = self.take_result(chain, result, stats, on_answer) {
+            self.fail(chain.0, error);
+        }
+    }
+
+    /// Processes the result of a chain that was for a range, with blocks of this size.
+    fn take_result(
+        &mut self,
+        (index, range, block): (usize, Range, u32),
+        result: Result<(&[u8], ReadInfo), ReadError>,
+        stats: &mut Stats,
+        on_answer: OnAnswer<'_>,
     ) -> Result<(), RunError> {
-        let Some((index, range, block)) = self.in_flight.remove(&tag) else { return Ok(()) };
         let (bytes, info) = match result {
             Ok(ended) => ended,
-            // Its rows are not wanted any more, or an earlier failure is reported.
-            Err(_) if self.is_over => return Ok(()),
+            Err(_) if !self.is_wanted(index) => return Ok(()),
             Err(error) if is_out_of_budget(&error) && self.loaded.block.halve(block) => {
                 stats.again += 1;
                 self.waiting.push_front((index, range));
@@ -272,7 +310,7 @@ impl Run<'_> {
         stats.chains_at_target += u64::from(info.executor == Executor::Target);
         stats.hops += u64::from(info.hops);
         stats.again += u64::from(info.stale);
-        if self.is_over {
+        if !self.is_wanted(index) {
             return Ok(());
         }
         let answer = self.loaded.program.answer(bytes)?;
@@ -317,7 +355,8 @@ impl Run<'_> {
         let has_more = answer.status == Status::More && answer.next < range.end;
         let rest = Range { start: answer.next, skips: false, ..range };
         match next {
-            Next::Enough => self.is_over = true,
+            // These rows come before the range that has failed, if one has.
+            Next::Enough => (self.is_over, self.failure) = (true, None),
             Next::Leave if has_more => self.left.push(rest),
             // A further chain would not make progress either.
             _ if has_more && answer.next == range.start => {
@@ -419,9 +458,8 @@ mod tests {
     use crate::split::split;
     use bpfof_host::files::FileMaps;
 
-    /// As behind the rows that a LIMIT asks for.
-    #[test]
-    fn a_failure_counts_only_while_more_is_wanted() {
+    /// Two ranges of a record each, for which chains with the tags 0 and 1 are in flight.
+    fn with_two_chains(is_limited: bool, test: impl FnOnce(&mut Run<'_>)) {
         let column = Column { name: "n".to_owned(), kind: Kind::U64, nullable: false };
         let fields = vec![Field { offset_bytes: 0, width_bytes: 8 }];
         let plan = Plan {
@@ -432,7 +470,7 @@ mod tests {
             own: OwnStages::default(),
         };
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), [0; 8]).expect("room");
+        std::fs::write(file.path(), [0; 16]).expect("room");
         let maps = FileMaps::local();
         let stages = Stages::new(&maps);
         let program = Program::new(&plan, &split(&plan).expect("a plan")).expect("a plan");
@@ -440,25 +478,79 @@ mod tests {
             Chains::new(&stages, program.source, Settings::default()).expect("a source stage");
         let mut loaded = chains.load(&stages, &plan, program).expect("stages");
         let file = maps.open(file.path()).expect("the file");
-        let range = Range { start: 0, end: 8, file_end: 8, skips: false };
-        let mut run = Run {
+        let range = |at: usize| {
+            let start = 8 * at as u64;
+            (at as u64, (at, Range { start, end: start + 8, file_end: 16, skips: false }, 8))
+        };
+        test(&mut Run {
             loaded: &mut loaded,
             plan: &plan,
             opened: &Opened { file, batches: Batches::default() },
             waiting: VecDeque::new(),
-            in_flight: HashMap::from([0, 1].map(|tag| (tag, (0, range, 8)))),
+            in_flight: [0, 1].map(range).into(),
             left: Vec::new(),
             done_bytes: 0,
             window: 2,
             next_tag: 2,
+            is_limited,
             is_over: false,
-        };
-        let mut fail = |tag, is_over| {
-            run.is_over = is_over;
-            let (end, mut stats) = (Err(ReadError::Stale), Stats::default());
-            run.ended(tag, end, &mut stats, &mut |_, _, _, _| Ok(Next::AsAnswered))
-        };
-        assert!(fail(0, false).is_err());
-        fail(1, true).expect("no more is wanted");
+            failure: None,
+        });
+    }
+
+    fn fail(run: &mut Run<'_>, tag: u64) {
+        let (end, mut stats) = (Err(ReadError::Stale), Stats::default());
+        run.ended(tag, end, &mut stats, &mut |_, _, _, _| Ok(Next::AsAnswered));
+    }
+
+    /// Ends the chain of a record with its row, which is enough.
+    fn answer_enough(run: &mut Run<'_>, tag: u64) {
+        let mut answer = [0_u8; 32];
+        answer[..8].copy_from_slice(&(8 * tag + 8).to_le_bytes());
+        let info = ReadInfo { hops: 1, executor: Executor::Local, stale: 0 };
+        let mut stats = Stats::default();
+        let end = Ok((answer.as_slice(), info));
+        run.ended(tag, end, &mut stats, &mut |_, _, _, _| Ok(Next::Enough));
+        assert_eq!(stats.chains, 1);
+    }
+
+    fn failed(run: &Run<'_>) -> Option<usize> {
+        run.failure.as_ref().map(|(index, _)| *index)
+    }
+
+    #[test]
+    fn the_first_failure_ends_a_run_of_all_rows() {
+        with_two_chains(false, |run| {
+            fail(run, 1);
+            assert!(run.is_over && failed(run) == Some(1));
+            fail(run, 0);
+            assert_eq!(failed(run), Some(1));
+        });
+    }
+
+    #[test]
+    fn a_failure_counts_only_if_the_rows_before_it_are_too_few() {
+        with_two_chains(true, |run| {
+            fail(run, 1);
+            assert!(!run.is_over && failed(run) == Some(1));
+            answer_enough(run, 0);
+            assert!(run.is_over && failed(run).is_none());
+        });
+        // The rows of the second range do not count.
+        with_two_chains(true, |run| {
+            fail(run, 0);
+            answer_enough(run, 1);
+            assert_eq!(failed(run), Some(0));
+        });
+        with_two_chains(true, |run| {
+            fail(run, 1);
+            fail(run, 0);
+            assert_eq!(failed(run), Some(0));
+        });
+        with_two_chains(true, |run| {
+            answer_enough(run, 0);
+            fail(run, 1);
+            assert!(run.is_over && failed(run).is_none());
+        });
     }
 }

@@ -159,6 +159,14 @@ impl Partial {
         }
     }
 
+    /// Number of rows of an answer that consists of rows of the files; else 0.
+    pub(crate) fn rows(&self) -> u64 {
+        match &self.0 {
+            State::Rows(rows) => rows.len() as u64,
+            _ => 0,
+        }
+    }
+
     /// Adds the result of later rows, in the order of the files.
     ///
     /// # Errors

@@ -22,6 +22,9 @@ pub struct Part {
     pub inode: u64,
     /// The hash of its header then: a file that has been rewritten with another header is refused.
     pub header_hash: u64,
+    /// The time of its last modification then, in nanoseconds since 1970: a file of the same size that has been written
+    /// since is refused.
+    pub modified_ns: i64,
     /// File offset of the range in bytes.
     pub start_bytes: u64,
     /// The end of the range.
@@ -39,6 +42,8 @@ pub struct SourceFile {
     pub inode: u64,
     /// The hash of its header: of the bytes before the first row.
     pub header_hash: u64,
+    /// The time of its last modification, in nanoseconds since 1970.
+    pub modified_ns: i64,
 }
 
 impl SourceFile {
@@ -59,20 +64,34 @@ impl SourceFile {
 
     pub(crate) fn of(path: PathBuf, metadata: &Metadata, header: &[u8]) -> Self {
         let (bytes, inode) = (metadata.len(), metadata.ino());
-        Self { path, bytes, inode, header_hash: hash_of(header) }
+        let (header_hash, modified_ns) = (hash_of(header), modified_ns(metadata));
+        Self { path, bytes, inode, header_hash, modified_ns }
     }
 }
 
 impl Part {
-    /// Whether a file has the header that it had when the part was made.
-    pub(crate) fn has_header(
-        &self,
-        file: &File,
-        metadata: &Metadata,
-        format: &Format,
-    ) -> io::Result<bool> {
-        Ok(hash_of(&header(file, metadata, format)?) == self.header_hash)
+    /// What has been done to the file since the part was made, if its rows may be others. Lines and records may have
+    /// been appended: a longer file with the same header is accepted.
+    pub(crate) fn change(&self, file: &File, format: &Format) -> io::Result<Option<&'static str>> {
+        let metadata = file.metadata()?;
+        let bytes = metadata.len();
+        Ok(if metadata.ino() != self.inode {
+            Some("replaced by another")
+        } else if bytes < self.file_bytes {
+            Some("made shorter")
+        } else if bytes == self.file_bytes && modified_ns(&metadata) != self.modified_ns {
+            Some("written")
+        } else if hash_of(&header(file, &metadata, format)?) != self.header_hash {
+            Some("rewritten with another header")
+        } else {
+            None
+        })
     }
+}
+
+/// The time of the last modification. Times that 64 bits cannot represent wrap: they are only compared for equality.
+fn modified_ns(metadata: &Metadata) -> i64 {
+    metadata.mtime().wrapping_mul(1_000_000_000).wrapping_add(metadata.mtime_nsec())
 }
 
 /// Size of the part of a file before the first row, as far as it is hashed.
@@ -118,6 +137,7 @@ pub fn parts(plan: &Plan, files: &[SourceFile], part_max_bytes: u64) -> Vec<Part
                 file_bytes: file.bytes,
                 inode: file.inode,
                 header_hash: file.header_hash,
+                modified_ns: file.modified_ns,
                 start_bytes,
                 end_bytes,
             });
@@ -185,7 +205,7 @@ mod tests {
     }
 
     fn file(bytes: u64) -> SourceFile {
-        SourceFile { path: PathBuf::from("f"), bytes, inode: 1, header_hash: 0 }
+        SourceFile { path: PathBuf::from("f"), bytes, inode: 1, header_hash: 0, modified_ns: 0 }
     }
 
     #[test]

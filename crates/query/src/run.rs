@@ -14,7 +14,8 @@ use crate::settings::{Settings, Stats};
 use crate::split::{PlanError, Split, columns_of, columns_of_answers, split};
 use crate::stages::{Answer, Program, RawText, Status};
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io;
 use std::time::Duration;
 
 /// How long to wait for a file map.
@@ -157,35 +158,45 @@ impl<'a> Runner<'a> {
             Format::Columns { .. } => file.batches.ranges(self.range_bytes(part)),
             _ => ranges(&self.plan, part, self.range_bytes(part)),
         };
-        match self.plan.reduction {
+        let result = match self.plan.reduction {
             Reduction::Rows { .. } => self.rows(&file, ranges, on_progress),
             _ if !self.split.reduces => self.rows(&file, ranges, on_progress),
             Reduction::Top { .. } => self.top(&file, ranges, on_progress),
             Reduction::Groups { .. } | Reduction::Histogram { .. } => {
                 self.reduced(&file, ranges, on_progress)
             }
+        };
+        // A file that is being rewritten may be the reason for a bad row, or for a read outside it.
+        if matches!(result, Ok(_) | Err(RunError::Data { .. } | RunError::Chain { .. })) {
+            let opened = file.file.file().map_err(|source| not_open(part, source))?;
+            self.check_unchanged(part, &opened)?;
+        }
+        result
+    }
+
+    /// Checks that a file is as it was when the part was made.
+    fn check_unchanged(&self, part: &Part, file: &File) -> Result<(), RunError> {
+        let change = part.change(file, &self.plan.format);
+        match change.map_err(|source| not_open(part, source))? {
+            None => Ok(()),
+            Some(what) => Err(RunError::Data {
+                path: part.path.clone(),
+                offset_bytes: 0,
+                what: format!(
+                    "the file has been {what} since it was examined: run the query again"
+                ),
+            }),
         }
     }
 
     fn open(&self, part: &Part) -> Result<Opened, RunError> {
-        let failed = |source| RunError::Open { path: part.path.clone(), source };
+        let failed = |source| not_open(part, source);
         let file = self.stages.maps().open(&part.path).map_err(failed)?;
         let opened = file.file().map_err(failed)?;
-        let metadata = opened.metadata().map_err(failed)?;
-        let file_bytes = metadata.len();
+        self.check_unchanged(part, &opened)?;
         let bad = |offset_bytes, what| {
             Err(RunError::Data { path: part.path.clone(), offset_bytes, what })
         };
-        if metadata.ino() != part.inode {
-            return bad(0, "the file has been replaced by another: run the query again".to_owned());
-        }
-        if file_bytes < part.file_bytes {
-            return bad(file_bytes, "the file has become shorter: run the query again".to_owned());
-        }
-        if !part.has_header(&opened, &metadata, &self.plan.format).map_err(failed)? {
-            let what = "the file has been rewritten with another header: run the query again";
-            return bad(0, what.to_owned());
-        }
         if let Format::Fixed { header_bytes, record_bytes, .. } = self.plan.format {
             let rest = part.file_bytes.saturating_sub(header_bytes) % u64::from(record_bytes);
             let what =
@@ -246,8 +257,12 @@ impl<'a> Runner<'a> {
             (plan, &mut self.main),
             (file, ranges, is_limited),
             &mut |program, index, range, answer| {
-                collected.add(program, index, range, answer)?;
-                Ok(if collected.is_enough() { Next::Enough } else { Next::AsAnswered })
+                let added = collected.add(program, index, range, answer);
+                // The rows before one that fails may be enough.
+                if collected.is_enough() {
+                    return Ok(Next::Enough);
+                }
+                added.map(|()| Next::AsAnswered)
             },
             on_progress,
         )?;
@@ -415,15 +430,21 @@ impl<'a> Runner<'a> {
             (plan, &mut loaded),
             (file, ranges.to_vec(), true),
             &mut |program, index, range, answer| {
-                collected.add(program, index, range, answer)?;
-                let enough = collected.first_rows() >= rows;
-                Ok(if enough { Next::Enough } else { Next::AsAnswered })
+                let added = collected.add(program, index, range, answer);
+                if collected.first_rows() >= rows {
+                    return Ok(Next::Enough);
+                }
+                added.map(|()| Next::AsAnswered)
             },
             on_progress,
         )?;
         let found = collected.first_rows();
         Ok((collected.finish()?, found))
     }
+}
+
+fn not_open(part: &Part, source: io::Error) -> RunError {
+    RunError::Open { path: part.path.clone(), source }
 }
 
 /// A condition that every row meets.

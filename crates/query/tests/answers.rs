@@ -4,9 +4,9 @@ mod world;
 
 use bpfof_host::files::FileMaps;
 use bpfof_query::{
-    Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages, Plan,
-    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, SourceFile, Stages, Stats,
-    Table, Value, parts,
+    Aggregate, CSV_NULLS, Column, Compare, Conversion, Field, Format, Kind, Measure, OwnStages,
+    Plan, Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, SourceFile, Stages,
+    Stats, Table, Value, parts,
 };
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -506,31 +506,34 @@ fn a_top_can_be_stopped_at_any_time() {
     }
 }
 
-/// Its inode and length stay.
+/// A cast in WHERE is done here, for all rows that stages answer.
 #[test]
-fn a_file_rewritten_with_another_header_is_refused() {
+fn rows_behind_those_of_a_limit_are_not_cast() {
+    let bytes: Vec<u8> = [0.0, 1.0, 2.0, 0.5]
+        .iter()
+        .flat_map(|number: &f64| [number.to_le_bytes(), [0; 8]].concat())
+        .collect();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows");
-    let write = |text: &str| std::fs::write(&path, text).expect("room");
-    write("a,b\n1,2\n");
-    let column = |name: &str| Column { name: name.to_owned(), kind: Kind::I64, nullable: true };
-    let plan = Plan {
-        schema: Schema { columns: ["a", "b"].map(column).to_vec() },
-        format: Format::Csv { delimiter: b',', header_bytes: 4, nulls: Vec::new() },
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None },
-        own: OwnStages::default(),
+    std::fs::write(&path, &bytes).expect("room");
+    let (schema, format) = pairs([("number", Kind::F64), ("other", Kind::I64)]);
+    let first = |rows| {
+        let cast = Scalar::Convert(Conversion::Integer, Box::new(Scalar::Column(0)));
+        let one = Scalar::Literal(Value::Int(1));
+        let plan = Plan {
+            schema: schema.clone(),
+            format: format.clone(),
+            filter: Predicate::Compare(Compare::AtLeast, cast, one),
+            reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(rows) },
+            own: OwnStages::default(),
+        };
+        let world = World { plan, rows: Vec::new(), bytes: bytes.clone() };
+        LOCAL.with(|stages| world.run(stages, &path, Settings::default(), u64::MAX))
     };
-    let files = [SourceFile::at(&path, &plan.format).expect("the file")];
-    let part = &parts(&plan, &files, u64::MAX)[0];
-    LOCAL.with(|stages| {
-        let mut runner = Runner::new(stages, &plan, Settings::default()).expect("a plan");
-        write("a,b\n3,4\n");
-        runner.run(part, &mut |_| true).expect("the same header");
-        write("b,a\n3,4\n");
-        let error = runner.run(part, &mut |_| true).expect_err("another header");
-        assert!(error.to_string().contains("rewritten with another header"), "{error}");
-    });
+    let (table, _) = first(2).expect("two rows before the fraction");
+    assert_eq!(table.rows, [[Value::Float(1.0)], [Value::Float(2.0)]]);
+    let failed = first(3);
+    assert!(matches!(failed, Err(RunError::OverflowIn { .. })), "{failed:?}");
 }
 
 /// Regardless of the columns that are used.

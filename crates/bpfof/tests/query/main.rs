@@ -144,7 +144,7 @@ fn a_file_that_moves_is_summed_as_it_is() {
         for _ in 0..20 {
             let settings = Settings { range_max_bytes: Some(64 << 10), ..Settings::default() };
             let mut found = sum_of(&stages, &path, settings);
-            // The file was replaced between its examination and its opening: ask again.
+            // The file was replaced, or written in place, since its examination: ask again.
             while matches!(&found, Err(RunError::Data { what, .. }) if what.contains("again")) {
                 found = sum_of(&stages, &path, settings);
             }

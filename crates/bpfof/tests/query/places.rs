@@ -5,7 +5,6 @@ use super::{ask, sums, write};
 use bpfof_query::ask::{Cost, Reach, Session};
 use bpfof_query::infer::Source;
 use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, SourceFile, Value};
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -60,7 +59,7 @@ fn a_target_does_not_wait_for_the_one_before_it() {
             ref other => panic!("{other:?} is no number"),
         });
         parts.push(numbers.collect::<Vec<_>>());
-        Ok::<_, RunError>(ControlFlow::Continue(()))
+        Ok::<_, RunError>(())
     };
     let mut most = 0;
     let mut on_progress = |bytes| {
@@ -86,31 +85,32 @@ fn what_ends_a_query_ends_it_at_all_targets() {
         return;
     }
     let (disks, source, session) = world();
-    let mut plan = sums();
-    let run = |plan: &Plan, goes_on: bool, wanted: usize| {
+    let run = |plan: &Plan, goes_on: bool| {
         let mut parts = 0;
         let mut on_part = |_| {
             parts += 1;
-            let is_enough = parts == wanted;
-            Ok::<_, RunError>(if is_enough {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            })
+            Ok::<_, RunError>(())
         };
         let result = session.run(&source, plan, settings(), &mut |_| goes_on, &mut on_part);
         (result, parts)
     };
-    let (result, parts) = run(&plan, false, usize::MAX);
+    let first = |rows| {
+        let reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(rows) };
+        Plan { reduction, ..sums() }
+    };
+    let (result, parts) = run(&sums(), false);
     assert!(matches!(result, Err(RunError::Stopped)) && parts == 0, "{result:?}");
-    plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(3) };
-    let (result, parts) = run(&plan, true, 1);
+    let (result, parts) = run(&first(3), true);
     assert!(result.is_ok() && parts == 1, "{result:?}");
-    // One target dies: the query reports that, although the other answers.
+    // One target dies: the query reports that, unless the other has all rows that are wanted.
     disks[1].stop_target();
-    let (result, _) = run(&sums(), true, usize::MAX);
-    let is_told = matches!(result, Err(RunError::Chain { .. } | RunError::Host(_)));
-    assert!(is_told, "{result:?}");
+    for plan in [sums(), first(NUMBERS + 1)] {
+        let (result, _) = run(&plan, true);
+        let is_told = matches!(result, Err(RunError::Chain { .. } | RunError::Host(_)));
+        assert!(is_told, "{result:?}");
+    }
+    let (result, parts) = run(&first(NUMBERS), true);
+    assert!(result.is_ok() && parts == 1, "{result:?}");
     // If the stages may run on this machine, they do.
     let paths: Vec<PathBuf> = source.files.iter().map(|file| file.path.clone()).collect();
     let targets: Vec<String> = disks

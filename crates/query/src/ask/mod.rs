@@ -17,7 +17,6 @@ use places::Ended;
 use std::collections::HashMap;
 use std::io;
 use std::mem;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -191,34 +190,39 @@ impl Session {
         settings: Settings,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(Partial, PartCost), RunError> {
-        let Some(at) = self.of.get(&part.path) else {
-            let source = io::Error::new(io::ErrorKind::NotFound, "not a file of this session");
-            return Err(RunError::Open { path: part.path.clone(), source });
-        };
-        let place = &self.places[*at];
+        let place = &self.places[self.index_of(&part.path)?];
         let stages = place.stages();
         let mut runner = Runner::new(&stages, plan, settings)?;
         let partial = runner.run(part, on_progress)?;
         Ok((partial, place.cost(runner.stats(), runner.lost())))
     }
 
+    /// The index of the place of a file.
+    fn index_of(&self, path: &Path) -> Result<usize, RunError> {
+        self.of.get(path).copied().ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::NotFound, "not a file of this session");
+            RunError::Open { path: path.to_owned(), source }
+        })
+    }
+
     /// Runs all parts of a plan, at all places at once, with a thread for each place. `on_progress` is called regularly
     /// with the number of bytes processed, and returns whether to continue. `on_part` is called with the result of each
-    /// part, or of several consecutive parts, in the order of the files, and returns whether more is wanted. Both are
-    /// called on this thread.
+    /// part, or of several consecutive parts, in the order of the files, until they have as many rows as the plan
+    /// limits. Both are called on this thread.
     ///
     /// # Errors
-    /// [`RunError`], or the error of `on_part`.
+    /// [`RunError`] of a part, unless the parts before it have as many rows as the plan limits; or the error of
+    /// `on_part`.
     pub fn run<E: From<RunError>>(
         &self,
         source: &Source,
         plan: &Plan,
         settings: Settings,
         on_progress: &mut dyn FnMut(u64) -> bool,
-        on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
+        on_part: &mut dyn FnMut(Partial) -> Result<(), E>,
     ) -> Result<Cost, E> {
-        let of = |file: &SourceFile| Some((*self.of.get(&file.path)?, file.clone()));
-        let files: Vec<_> = source.files.iter().filter_map(of).collect();
+        let of = |file: &SourceFile| self.index_of(&file.path).map(|at| (at, file.clone()));
+        let files = source.files.iter().map(of).collect::<Result<Vec<_>, _>>()?;
         let places: Vec<_> = self.places.iter().map(|place| place.stages()).collect();
         let ended = places::run(&files, &places, (plan, settings), on_progress, on_part)?;
         let mut whole = Cost::default();

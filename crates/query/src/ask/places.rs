@@ -9,7 +9,6 @@ use crate::plan::{Plan, Reduction};
 use crate::run::{Runner, merge};
 use crate::settings::{Settings, Stats};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,11 +32,13 @@ struct Stretch {
     parts: Vec<Part>,
 }
 
+/// The number of a stretch, and its result.
+type Done = (usize, Result<Partial, RunError>);
+
 /// Messages of places.
 enum Event {
-    /// The result of the stretch with this number.
-    Done(usize, Partial),
-    Failed(RunError),
+    /// After a failure a place has no further results.
+    Done(Done),
     Ended(Ended),
 }
 
@@ -66,13 +67,13 @@ pub(super) fn run<E: From<RunError>>(
     places: &[Stages<'_>],
     (plan, settings): (&Plan, Settings),
     on_progress: &mut dyn FnMut(u64) -> bool,
-    on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
+    on_part: &mut dyn FnMut(Partial) -> Result<(), E>,
 ) -> Result<Vec<Ended>, E> {
     let stretches = stretches(plan, files);
-    let ahead = match plan.reduction {
-        Reduction::Rows { limit: Some(_), .. } => 1,
-        Reduction::Rows { .. } => ROWS_AHEAD,
-        _ => AHEAD,
+    let (ahead, limit) = match plan.reduction {
+        Reduction::Rows { limit: Some(limit), .. } => (1, Some(limit)),
+        Reduction::Rows { .. } => (ROWS_AHEAD, None),
+        _ => (AHEAD, None),
     };
     let turns = Turns {
         state: Mutex::new((0, false)),
@@ -94,7 +95,8 @@ pub(super) fn run<E: From<RunError>>(
             scope.spawn(move || turns.work((index, place), &own, (plan, settings), &told));
         }
         drop(told);
-        let given = give(&turns, &mut events, stretches.len(), on_progress, on_part);
+        let wanted = (stretches.len(), limit);
+        let given = give(&turns, &mut events, wanted, on_progress, on_part);
         turns.end();
         given.map(|()| events.ended())
     })
@@ -109,10 +111,9 @@ struct Events {
 
 impl Events {
     /// The next result; None if none has arrived yet.
-    fn next(&mut self) -> Result<Option<(usize, Partial)>, RunError> {
+    fn next(&mut self) -> Result<Option<Done>, RunError> {
         match self.events.recv_timeout(TELL_AGAIN) {
-            Ok(Event::Done(number, partial)) => return Ok(Some((number, partial))),
-            Ok(Event::Failed(error)) => return Err(error),
+            Ok(Event::Done(done)) => return Ok(Some(done)),
             Ok(Event::Ended(ended)) => self.end(ended),
             Err(RecvTimeoutError::Timeout) => {}
             // A place has panicked, which is reported when its thread is joined.
@@ -132,7 +133,7 @@ impl Events {
             match self.events.recv() {
                 Ok(Event::Ended(ended)) => self.end(ended),
                 // A late result.
-                Ok(Event::Done(..) | Event::Failed(_)) => {}
+                Ok(Event::Done(_)) => {}
                 Err(_) => break,
             }
         }
@@ -141,22 +142,32 @@ impl Events {
     }
 }
 
-/// Passes on the results of places, in order.
+/// Passes on the results of places, in order, until there are as many rows as are wanted.
 fn give<E: From<RunError>>(
     turns: &Turns,
     events: &mut Events,
-    stretches: usize,
+    (stretches, limit): (usize, Option<u64>),
     on_progress: &mut dyn FnMut(u64) -> bool,
-    on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
+    on_part: &mut dyn FnMut(Partial) -> Result<(), E>,
 ) -> Result<(), E> {
-    let (mut early, mut given) = (BTreeMap::new(), 0);
+    let (mut early, mut given, mut rows) = (BTreeMap::new(), 0, 0);
     while given < stretches {
-        early.extend(events.next()?);
+        if let Some((number, result)) = events.next()? {
+            match (result, limit) {
+                // The other results cannot make up for it.
+                (Err(error), None) => return Err(error.into()),
+                // The rows before it may be enough.
+                (result, _) => early.insert(number, result),
+            };
+        }
         if !on_progress(turns.done_bytes.load(Ordering::Relaxed)) {
             return Err(RunError::Stopped.into());
         }
-        while let Some(partial) = early.remove(&given) {
-            if on_part(partial)?.is_break() {
+        while let Some(result) = early.remove(&given) {
+            let partial = result?;
+            rows += partial.rows();
+            on_part(partial)?;
+            if limit.is_some_and(|limit| rows >= limit) {
                 return Ok(());
             }
             given += 1;
@@ -201,14 +212,15 @@ impl Turns {
         told: &Sender<Event>,
     ) {
         let mut ended = Ended { place, stats: Stats::default(), lost: None };
-        let result = Runner::new(stages, plan, settings).and_then(|mut runner| {
-            let result = self.stretches(&mut runner, own, plan, told);
-            (ended.stats, ended.lost) = (runner.stats(), runner.lost().map(str::to_owned));
-            result
-        });
         // Sending fails only if the receiver is no longer interested.
-        if let Err(error) = result {
-            let _ = told.send(Event::Failed(error));
+        match Runner::new(stages, plan, settings) {
+            Ok(mut runner) => {
+                self.stretches(&mut runner, own, plan, told);
+                (ended.stats, ended.lost) = (runner.stats(), runner.lost().map(str::to_owned));
+            }
+            Err(error) => {
+                let _ = told.send(Event::Done((own[0].0, Err(error))));
+            }
         }
         let _ = told.send(Event::Ended(ended));
     }
@@ -219,33 +231,44 @@ impl Turns {
         own: &[(usize, &Stretch)],
         plan: &Plan,
         told: &Sender<Event>,
-    ) -> Result<(), RunError> {
+    ) {
         for (at, (number, stretch)) in own.iter().enumerate() {
             if at >= self.ahead && !self.wait_for(own[at - self.ahead].0) {
-                return Ok(());
+                return;
             }
-            let mut whole: Option<Partial> = None;
-            for part in &stretch.parts {
-                let mut told_bytes = 0;
-                let mut tell = |bytes: u64| {
-                    self.done_bytes.fetch_add(bytes.saturating_sub(told_bytes), Ordering::Relaxed);
-                    told_bytes = told_bytes.max(bytes);
-                    !self.is_over()
-                };
-                let partial = runner.run(part, &mut tell)?;
-                if !tell(part.end_bytes - part.start_bytes) {
-                    return Ok(());
-                }
-                match &mut whole {
-                    Some(whole) => merge(whole, plan, partial)?,
-                    none => *none = Some(partial),
-                }
-            }
-            if let Some(whole) = whole {
-                let _ = told.send(Event::Done(*number, whole));
+            let result = self.stretch(runner, stretch, plan);
+            let has_failed = result.is_err();
+            let _ = told.send(Event::Done((*number, result)));
+            if has_failed {
+                return;
             }
         }
-        Ok(())
+    }
+
+    fn stretch(
+        &self,
+        runner: &mut Runner<'_>,
+        stretch: &Stretch,
+        plan: &Plan,
+    ) -> Result<Partial, RunError> {
+        let mut whole: Option<Partial> = None;
+        for part in &stretch.parts {
+            let mut told_bytes = 0;
+            let mut tell = |bytes: u64| {
+                self.done_bytes.fetch_add(bytes.saturating_sub(told_bytes), Ordering::Relaxed);
+                told_bytes = told_bytes.max(bytes);
+                !self.is_over()
+            };
+            let partial = runner.run(part, &mut tell)?;
+            if !tell(part.end_bytes - part.start_bytes) {
+                return Err(RunError::Stopped);
+            }
+            match &mut whole {
+                Some(whole) => merge(whole, plan, partial)?,
+                none => *none = Some(partial),
+            }
+        }
+        Ok(whole.unwrap_or_else(|| Partial::empty(plan)))
     }
 }
 
@@ -268,12 +291,14 @@ fn stretches(plan: &Plan, files: &[(usize, SourceFile)]) -> Vec<Stretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Format, Predicate, Schema};
+    use crate::partial::State;
+    use crate::plan::{Format, Predicate, Schema, Value};
 
     #[test]
     fn reductions_of_one_place_are_one_stretch() {
         let file = |place, name: &str, records: u64| {
-            (place, SourceFile { path: name.into(), bytes: records * 8, inode: 1, header_hash: 0 })
+            let (path, bytes) = (name.into(), records * 8);
+            (place, SourceFile { path, bytes, inode: 1, header_hash: 0, modified_ns: 0 })
         };
         let of = |reduction| {
             let format = Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() };
@@ -294,5 +319,38 @@ mod tests {
         let rows = of(Reduction::Rows { columns: Vec::new(), limit: None });
         assert_eq!(rows.len(), 3 + 32);
         assert!(rows.iter().all(|(_, parts)| *parts == 1));
+    }
+
+    /// Passes on three results of two rows each, of which the second has failed and comes first. Returns the number of
+    /// rows passed on.
+    fn rows_around_a_failure(limit: Option<u64>) -> Result<u64, RunError> {
+        let (told, events) = channel();
+        let rows = || Partial(State::Rows(vec![vec![Value::Int(1)]; 2]));
+        for done in [(1, Err(RunError::Damaged)), (2, Ok(rows())), (0, Ok(rows()))] {
+            told.send(Event::Done(done)).expect("a receiver");
+        }
+        let turns = Turns {
+            state: Mutex::new((0, false)),
+            changed: Condvar::new(),
+            done_bytes: AtomicU64::new(0),
+            ahead: 1,
+        };
+        let mut events = Events { events, at_work: 2, ended: Vec::new() };
+        let mut given = 0;
+        let mut on_part = |partial: Partial| {
+            given += partial.rows();
+            Ok(())
+        };
+        give::<RunError>(&turns, &mut events, (3, limit), &mut |_| true, &mut on_part)?;
+        Ok(given)
+    }
+
+    #[test]
+    fn a_failure_counts_only_if_the_rows_before_it_are_too_few() {
+        assert_eq!(rows_around_a_failure(Some(2)).expect("enough before it"), 2);
+        for limit in [Some(3), Some(4), None] {
+            let failed = rows_around_a_failure(limit);
+            assert!(matches!(failed, Err(RunError::Damaged)), "{limit:?}: {failed:?}");
+        }
     }
 }

@@ -143,9 +143,12 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
             Some((_, part, of)) => part_of(part, scalar_below(names, of, left)?, of),
             None => Err(unknown(function)),
         },
-        Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, .. } => {
-            cast(scalar_below(names, expr, left)?, expr, data_type)
-        }
+        Expr::Cast {
+            kind: CastKind::Cast | CastKind::DoubleColon,
+            expr,
+            data_type,
+            format: None,
+        } => cast(scalar_below(names, expr, left)?, expr, data_type),
         Expr::Extract { field, expr, .. } => {
             part_of(&field.to_string(), scalar_below(names, expr, left)?, expr)
         }

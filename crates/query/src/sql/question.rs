@@ -519,12 +519,6 @@ pub struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Whether all requested rows have been returned.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.left == Some(0)
-    }
-
     /// The next rows of the answer.
     ///
     /// # Errors

@@ -277,10 +277,13 @@ fn source(select: &mut Select, has_table: bool) -> Result<(Vec<String>, Option<S
     if !tables.is_empty() || !table.joins.is_empty() {
         return Err(SqlError::unsupported("JOIN", USE_AN_ENGINE));
     }
-    let TableFactor::Table { name, alias, args, sample, .. } = table.relation else {
+    let TableFactor::Table { name, alias, args, sample, with_ordinality, with_hints, .. } =
+        table.relation
+    else {
         return Err(SqlError::unsupported(format!("FROM {}", quoted(&table.relation)), how));
     };
     none(sample.is_some(), "TABLESAMPLE", USE_AN_ENGINE)?;
+    none(with_ordinality || !with_hints.is_empty(), "WITH after FROM", "leave it out")?;
     let renames = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
     none(renames, "a list of columns after FROM", "write SELECT COLUMN AS NAME")?;
     let alias = alias.map(|alias| alias.name.value);

@@ -305,6 +305,8 @@ fn unsupported_sql_is_refused_by_name() {
         ("SELECT * FROM 'a' JOIN 'b' ON true", "JOIN is not supported"),
         ("SELECT * FROM (SELECT * FROM 'a')", "FROM (SELECT * FROM 'a') is not supported"),
         ("SELECT a FROM 'a' AS t(b, a)", "a list of columns after FROM is not supported"),
+        ("SELECT * FROM 'a' WITH ORDINALITY", "WITH after FROM is not supported"),
+        ("SELECT id FROM 'a' WITH (NOLOCK)", "WITH after FROM is not supported"),
         ("SELECT * EXCLUDE (id) FROM 'a'", "is not supported: write *, or name the columns"),
         ("SELECT count(DISTINCT id) FROM 'a'", "count(DISTINCT id) is not supported"),
         ("SELECT sum(id) FILTER (WHERE zone = 1) FROM 'a'", "FILTER is not supported"),
@@ -315,6 +317,7 @@ fn unsupported_sql_is_refused_by_name() {
         ),
         ("SELECT CASE WHEN id = 1 THEN 2 END FROM 'a'", "CASE is not supported"),
         ("SELECT CAST(id AS VARCHAR) FROM 'a'", "CAST AS VARCHAR is not supported"),
+        ("SELECT CAST(id AS DOUBLE FORMAT '9') FROM 'a'", "FORMAT '9') is not supported"),
         ("SELECT CAST(vendor AS BIGINT) FROM 'a'", "vendor is text, but only numbers can be cast"),
         ("SELECT extract(year FROM id) FROM 'a'", "only dates and times have such parts"),
         ("SELECT date_trunc(id) FROM 'a'", "write date_trunc('PART', TIME)"),
@@ -397,10 +400,8 @@ fn rows_that_stream_are_counted_over_all_parts() {
     let mut answers = asked.answers();
     let mut ids = Vec::new();
     for range in [0..1, 1..3, 3..9] {
-        assert!(!answers.is_complete());
         ids.extend(answers.next(part(range)).expect("no arithmetic").rows);
     }
-    assert!(answers.is_complete());
     assert_eq!(ids, part(2..5).rows);
 }
 
