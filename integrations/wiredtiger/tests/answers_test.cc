@@ -136,6 +136,57 @@ void RenamedIsStillTruncated(const Place &place)
 	std::printf("a table that is renamed may still have deleted leaves\n");
 }
 
+#if WIREDTIGER_VERSION_MAJOR > 3
+int early_sessions = 0;
+
+// WiredTiger 11 calls this before it recovers the database.
+int OpenEarly(WT_EVENT_HANDLER *, WT_CONNECTION *connection, WT_SESSION *, WT_EVENT_TYPE type, void *)
+{
+	WT_SESSION *session;
+
+	if (type != WT_EVENT_CONN_READY)
+		return 0;
+	CHECK_WT(connection->open_session(connection, nullptr, nullptr, &session));
+	early_sessions++;
+	return 0;
+}
+
+// Recovery may truncate the tables that it opens, also if the program has opened a session before: as programs do
+// that read statistics meanwhile.
+void RecoveredMayBeTruncated(const Place &place)
+{
+	// The table stays open after recovery, and its log has a record after the checkpoint.
+	const std::string log = ",log=(enabled,prealloc=false),file_manager=(close_handle_minimum=250)";
+	WT_EVENT_HANDLER handler = {};
+
+	MakeFolder(place.folder + "/logged");
+	{
+		Database database(place, "logged", log, ",log_dsync=false");
+		WT_SESSION *const session = database.session();
+
+		Fill(&database, "table:t");
+		WT_CURSOR *const cursor = database.Open("table:t");
+		const std::string key = Key(kRows), value = Value(kRows);
+		const WT_ITEM item = {value.data(), value.size(), nullptr, 0, 0};
+
+		SetKey(cursor, key);
+		cursor->set_value(cursor, &item);
+		CHECK_WT(cursor->insert(cursor));
+		CHECK_WT(session->log_flush(session, "sync=on"));
+		Copy(place, "logged", "recovered");
+	}
+	handler.handle_general = OpenEarly;
+	Database database(place, "recovered", log, "", &handler);
+	WT_CURSOR *const cursor = database.Open("table:t");
+
+	CHECK(early_sessions == 1, "%d sessions before recovery", early_sessions);
+	CHECK(IsThere(cursor, kRows), "row %d is not recovered", kRows);
+	FillCache(database, cursor, kRows);
+	CheckNoValues(database, cursor, kRows, "of a table that recovery has opened");
+	std::printf("tables that recovery opens may be truncated\n");
+}
+#endif
+
 bool IsOpen(const char *file)
 {
 	return system(("ls -l /proc/" + std::to_string(getpid()) + "/fd | grep -q '/" + file + "$'").c_str()) == 0;
@@ -504,6 +555,9 @@ int main(int argc, char **argv)
 	const std::vector<Test> tests = {
 		{"crash", TruncatedBeforeACrash},
 		{"renamed", RenamedIsStillTruncated},
+#if WIREDTIGER_VERSION_MAJOR > 3
+		{"recovered", RecoveredMayBeTruncated},
+#endif
 		{"closed", TruncatedWhileClosed},
 #if WIREDTIGER_VERSION_MAJOR == 3
 		{"encoded", EncodedIsLeftAlone},
