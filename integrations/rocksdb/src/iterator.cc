@@ -223,7 +223,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 	const std::unique_ptr<rocksdb::Iterator> plain_;
 	const Slice *const lower_bound_;
 	const Slice *const upper_bound_;
-	/* The view of the iterator's own version, or null. */
+	/* The view of the iterator's own version; null if that is not known, or changes. */
 	std::shared_ptr<const View> view_;
 	const std::shared_ptr<VersionTracker> live_;
 	const std::shared_ptr<TableFiles> files_;
@@ -236,6 +236,20 @@ class PushdownIterator final : public rocksdb::Iterator {
 
 } /* namespace */
 
+/* Whether an iterator moves to newer versions by itself. RocksDB before 10 has only one kind that does. */
+template <typename Options>
+static auto changes_versions(const Options &options, int)
+	-> decltype(options.auto_refresh_iterator_with_snapshot != false)
+{
+	return options.tailing || options.auto_refresh_iterator_with_snapshot;
+}
+
+template <typename Options>
+static bool changes_versions(const Options &options, long)
+{
+	return options.tailing;
+}
+
 rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
 	const rocksdb::ReadOptions &options, std::shared_ptr<const View> view,
 	std::shared_ptr<VersionTracker> live, std::shared_ptr<TableFiles> files,
@@ -245,7 +259,8 @@ rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
 
 	/* A view of another version is not kept: seeks then use the newest view, whose tables are
 	 * mostly the same. */
-	if (!plain->GetProperty("rocksdb.iterator.super-version-number", &version).ok() || !view ||
+	if (changes_versions(options, 0) ||
+		!plain->GetProperty("rocksdb.iterator.super-version-number", &version).ok() || !view ||
 		version != std::to_string(view->version))
 		view = nullptr;
 	return new PushdownIterator(std::move(plain), options, std::move(view), std::move(live), std::move(files),

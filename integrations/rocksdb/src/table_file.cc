@@ -120,8 +120,13 @@ Fetched TableFiles::read(
 	if (timeout_us == 0)
 		return Fetched::kTimedOut;
 	reads.reserve(ranges.size());
-	for (const FileRange &range : ranges)
+	for (const FileRange &range : ranges) {
+		/* A merge operator that RocksDB calls may read another database in the same scope. There the
+		 * number stands for another file. */
+		if (range.file->files_.get() != this)
+			return Fetched::kNot;
 		reads.push_back({range.file->number(), range.offset, range.size, *to++, 0});
+	}
 	Reader reader(target_->session());
 
 	if (!reader.get())

@@ -69,8 +69,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 
 	/*
 	 * Reads ranges into `to`, one after the other, through the target if there is one: all in one
-	 * round trip, within the timeout. kNot also if a range is beyond the end of its file, or no
-	 * reader is free.
+	 * round trip, within the timeout. kNot also if a range is beyond the end of its file, no reader
+	 * is free, or a file is one of other TableFiles.
 	 */
 	Fetched read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *to) const;
 	/* The same, with a separate destination for each range. */

@@ -74,6 +74,7 @@ void test_refused_tables(const Place &place, const Kind &kind);
 /* Costs of reads (answers_costs.cc). */
 void test_long_values(const Place &place, const Kind &kind);
 void test_lower_bound(const Place &place, const Kind &kind);
+void test_tailing(const Place &place, const Kind &kind);
 void test_mutex(const Place &place, const Kind &kind);
 
 #endif

@@ -127,6 +127,45 @@ void test_lower_bound(const Place &place, const Kind &kind)
 	std::filesystem::remove_all(path);
 }
 
+/* A tailing iterator sees later writes. It moves to newer versions, and its seeks fetch the blocks of
+ * their tables together. */
+void test_tailing(const Place &place, const Kind &kind)
+{
+	rocksdb::Options options = small_tables(kind);
+	ReadOptions tailing;
+	Model model;
+
+	options.disable_auto_compactions = true;
+	PushdownDB *db = open_database(place, kind, options, "tailing");
+	const auto write_all = [&](const std::string &value) {
+		for (uint64_t number = 0; number < 300; number++) {
+			model[key_of(number)] = value;
+			check_ok(db->Put(WriteOptions(), key_of(number), value), "writing");
+		}
+		check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	};
+
+	write_all("first");
+	tailing.tailing = true;
+	std::unique_ptr<rocksdb::Iterator> scan(db->NewIterator(tailing));
+
+	for (const char *value : {"second", "third"}) {
+		write_all(value);
+		const uint64_t before = db->stats().seeks;
+		auto expected = model.find(key_of(150));
+
+		scan->Seek(key_of(150));
+		for (int steps = 0; steps < 30; steps++) {
+			check_at(*scan, model, expected++);
+			scan->Next();
+		}
+		CHECK(db->stats().seeks == before + 1, "the blocks of a seek are not fetched together");
+	}
+	scan.reset();
+	delete db;
+}
+
 /* Readers do not wait for writers: they need RocksDB's mutex only for a version that is new to them. */
 void test_mutex(const Place &place, const Kind &kind)
 {

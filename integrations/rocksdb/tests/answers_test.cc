@@ -634,6 +634,7 @@ int main(int argc, char **argv)
 	test_the_rest(where, kinds[1]);
 	test_long_values(where, kinds[1]);
 	test_lower_bound(where, kinds[1]);
+	test_tailing(where, kinds[1]);
 	test_range_deletions(where, kinds[0]);
 	test_range_deletions(where, kinds[1]);
 	test_borders(where, kinds[1]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Every open() of a table returns the same object, at any time, and the last user closes it. */
+/* Every open() of a table returns the same object, at any time, and the last user closes it. Files of
+ * different databases are kept apart. */
 #include "table_file.h"
 
 #include "check.h"
@@ -52,16 +53,41 @@ void open_together(TableFiles &files, const std::string &path)
 		CHECK(file == opened[0], "two objects for one file");
 }
 
+std::shared_ptr<TableFiles> files_without_target()
+{
+	std::shared_ptr<bpf_of::Target> target;
+
+	check_ok(bpf_of::Target::open(bpf_of::PushdownOptions(), &target), "a session without a target");
+	return std::make_shared<TableFiles>(std::move(target));
+}
+
+/* Two databases have files of the same number. */
+void check_databases(const std::string &path)
+{
+	const std::string other_path = path + ".other.sst";
+	const auto files = files_without_target(), others = files_without_target();
+	std::shared_ptr<const TableFile> file, other;
+	char bytes[5];
+
+	std::ofstream(other_path) << "other";
+	check_ok(files->open(path, &file), "opening");
+	check_ok(others->open(other_path, &other), "opening");
+	CHECK(file->number() == other->number(), "%d and %d", file->number(), other->number());
+	CHECK(files->read({{file, 0, sizeof(bytes)}}, bpf_of::TimeLimit::NONE, bytes) == bpf_of::Fetched::kAll &&
+			std::string(bytes, sizeof(bytes)) == "bytes",
+		"reading");
+	CHECK(files->read({{other, 0, sizeof(bytes)}}, bpf_of::TimeLimit::NONE, bytes) == bpf_of::Fetched::kNot,
+		"a file of another database was read");
+	std::filesystem::remove(other_path);
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2, "usage: %s DIRECTORY", argv[0]);
 	const std::string path = std::string(argv[1]) + "/table_file.sst";
-	std::shared_ptr<bpf_of::Target> target;
-
-	check_ok(bpf_of::Target::open(bpf_of::PushdownOptions(), &target), "a session without a target");
-	const auto files = std::make_shared<TableFiles>(std::move(target));
+	const auto files = files_without_target();
 
 	std::ofstream(path) << "bytes";
 	const size_t before = open_descriptors();
@@ -75,6 +101,7 @@ int main(int argc, char **argv)
 	file.reset();
 	CHECK(files->open(path + ".not", &file).IsIOError(), "one that is not there");
 	CHECK(open_descriptors() == before, "descriptors stay open");
+	check_databases(path);
 	std::filesystem::remove(path);
 	return 0;
 }

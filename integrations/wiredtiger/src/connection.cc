@@ -71,6 +71,30 @@ int close_connection(WT_CONNECTION *connection, const char *config)
 	return engine->close_connection(connection, config);
 }
 
+int say_nothing(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *)
+{
+	return 0;
+}
+
+/*
+ * Whether recovery is over. WiredTiger 11 lets programs open sessions earlier (WT_EVENT_CONN_READY), but until
+ * recovery is over it refuses all cursors in them, except for statistics.
+ */
+bool has_recovered(Engine *engine)
+{
+	WT_EVENT_HANDLER quiet = {};
+	WT_SESSION *session = nullptr;
+	WT_CURSOR *cursor = nullptr;
+
+	quiet.handle_error = say_nothing;
+	if (engine->open_session(engine->connection, &quiet, nullptr, &session))
+		return false;
+	const bool is_open = session->open_cursor(session, "metadata:", nullptr, nullptr, &cursor) == 0;
+
+	session->close(session, nullptr);
+	return is_open;
+}
+
 /* Saves WiredTiger's own method of the session in the engine, and replaces it. */
 #define BPFOF_WRAP(method, ours)                                                                       \
 	do {                                                                                           \
@@ -81,11 +105,13 @@ int close_connection(WT_CONNECTION *connection, const char *config)
 int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const char *config, WT_SESSION **session)
 {
 	Engine *const engine = engine_of(connection);
+
+	if (!engine->has_started() && has_recovered(engine))
+		engine->started();
 	int error = engine->open_session(connection, handler, config, session);
 
 	if (error)
 		return error;
-	engine->started();
 	error = guarded([&] {
 		begin_session(*session);
 		engine->add_session(*session);

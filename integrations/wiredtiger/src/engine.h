@@ -23,9 +23,9 @@ class Engine {
 	Table *table(const std::string &file);
 	/* The file of a table is about to get another name, perhaps: what may be deleted in it stays known. */
 	void renames(const std::string &from, const std::string &to);
-	/* The program has opened a session: from now on WiredTiger no longer opens tables for
-	 * recovery. */
+	/* Recovery is over: from now on WiredTiger opens tables only for the program. */
 	void started() { is_started_ = true; }
+	bool has_started() const { return is_started_; }
 	/* Tables are being truncated that are not named, perhaps also some that WiredTiger opens
 	 * meanwhile. */
 	void begin_truncation();

@@ -37,6 +37,34 @@ void CheckGone(WT_CURSOR *cursor, int from, int to, int step, const char *when)
 	CHECK(!found, "%d rows that were truncated are there %s", found, when);
 }
 
+void Copy(const Place &place, const char *from, const char *to)
+{
+	const std::string copy = "cd '" + place.folder + "' && rm -rf " + to + " && cp -r " + from + " " + to;
+
+	CHECK(system(copy.c_str()) == 0, "%s", copy.c_str());
+}
+
+// Truncates a range of table:t at timestamp 20, so that the leaves must be kept for older snapshots, and makes a
+// checkpoint.
+void TruncateAtTwenty(Database *database)
+{
+	WT_SESSION *const session = database->session();
+	WT_CURSOR *const first = database->Open("table:t"), *const last = database->Open("table:t");
+	const std::string from = Key(kGoneFrom), to = Key(kGoneTo - 1);
+
+	CHECK_WT(database->connection()->set_timestamp(database->connection(), "oldest_timestamp=10"));
+	SetKey(first, from);
+	SetKey(last, to);
+	CHECK_WT(session->begin_transaction(session, "isolation=snapshot"));
+	CHECK_WT(session->truncate(session, nullptr, first, last, nullptr));
+	CHECK_WT(session->commit_transaction(session, "commit_timestamp=20"));
+	CHECK_WT(first->close(first));
+	CHECK_WT(last->close(last));
+	CHECK_WT(database->connection()->set_timestamp(database->connection(), "stable_timestamp=30"));
+	CHECK_WT(session->checkpoint(session, nullptr));
+	CHECK(database->deleted() > 0, "no page was deleted without being read");
+}
+
 // A truncation that some snapshots do not see yet is in the checkpoint, as deleted leaves: a database
 // that starts from this checkpoint, as after a crash, has seen no truncation itself.
 void TruncatedBeforeACrash(const Place &place)
@@ -44,22 +72,9 @@ void TruncatedBeforeACrash(const Place &place)
 	Make(place, "crash", "table:t");
 	{
 		Database database(place, "crash");
-		WT_SESSION *const session = database.session();
-		WT_CURSOR *const first = database.Open("table:t"), *const last = database.Open("table:t");
-		const std::string from = Key(kGoneFrom), to = Key(kGoneTo - 1);
 
-		CHECK_WT(database.connection()->set_timestamp(database.connection(), "oldest_timestamp=10"));
-		SetKey(first, from);
-		SetKey(last, to);
-		CHECK_WT(session->begin_transaction(session, "isolation=snapshot"));
-		CHECK_WT(session->truncate(session, nullptr, first, last, nullptr));
-		CHECK_WT(session->commit_transaction(session, "commit_timestamp=20"));
-		CHECK_WT(database.connection()->set_timestamp(database.connection(), "stable_timestamp=30"));
-		CHECK_WT(session->checkpoint(session, nullptr));
-		CHECK(database.deleted() > 0, "no page was deleted without being read");
-		const std::string copy = "cd '" + place.folder + "' && rm -rf crashed && cp -r crash crashed";
-
-		CHECK(system(copy.c_str()) == 0, "%s", copy.c_str());
+		TruncateAtTwenty(&database);
+		Copy(place, "crash", "crashed");
 	}
 	Database database(place, "crashed");
 	WT_CURSOR *const cursor = database.Open("table:t");
@@ -70,6 +85,107 @@ void TruncatedBeforeACrash(const Place &place)
 		CHECK(IsThere(cursor, number), "row %d", number);
 	std::printf("a truncation before a crash is seen\n");
 }
+
+// Searches rows before `to`, none of which a chain may answer with a value.
+void CheckNoValues(const Database &database, WT_CURSOR *cursor, int to, const char *what)
+{
+	const uint64_t before = database.values();
+
+	for (int i = 0; i < 2000; i++)
+		CHECK(IsThere(cursor, RandomRow(to)), "a row");
+	CHECK(database.values() == before, "%llu values %s",
+		static_cast<unsigned long long>(database.values() - before), what);
+}
+
+// Renames a table. WiredTiger refuses that until a checkpoint has all changes of the table.
+void Rename(WT_SESSION *session, const char *from, const char *to)
+{
+	int error;
+
+	for (int i = 0; (error = session->rename(session, from, to, nullptr)) == EBUSY; i++) {
+		CHECK(i < 100, "%s stays busy", from);
+		CHECK_WT(session->checkpoint(session, "force=true"));
+	}
+	CHECK_WT(error);
+}
+
+// Once internal pages had deleted leaves, a table's searches get pages, also after the table was renamed: WiredTiger
+// 11 may have such pages in its block cache, where they are not seen again. Other renamed tables are not affected.
+void RenamedIsStillTruncated(const Place &place)
+{
+	// Far enough from the range that parents of these rows never had deleted leaves.
+	constexpr int kFar = kGoneFrom - 4000;
+
+	Make(place, "renamed", "table:t");
+	Database database(place, "renamed");
+	WT_SESSION *const session = database.session();
+
+	Fill(&database, "table:other");
+	TruncateAtTwenty(&database);
+	// No snapshot needs the deleted leaves any more: the next checkpoint frees them.
+	CHECK_WT(database.connection()->set_timestamp(database.connection(), "oldest_timestamp=30"));
+	Rename(session, "table:other", "table:other_renamed");
+	Rename(session, "table:t", "table:t_renamed");
+	WT_CURSOR *const other = database.Open("table:other_renamed"), *const cursor = database.Open("table:t_renamed");
+
+	FillCache(database, other, kFar);
+	SearchByChain(database, other, kFar);
+	FillCache(database, cursor, kFar);
+	CheckNoValues(database, cursor, kFar, "of a renamed table whose leaves may be deleted");
+	CheckGone(cursor, kGoneFrom, kGoneTo, 3, "in a renamed table");
+	std::printf("a table that is renamed may still have deleted leaves\n");
+}
+
+#if WIREDTIGER_VERSION_MAJOR > 3
+int early_sessions = 0;
+
+// WiredTiger 11 calls this before it recovers the database.
+int OpenEarly(WT_EVENT_HANDLER *, WT_CONNECTION *connection, WT_SESSION *, WT_EVENT_TYPE type, void *)
+{
+	WT_SESSION *session;
+
+	if (type != WT_EVENT_CONN_READY)
+		return 0;
+	CHECK_WT(connection->open_session(connection, nullptr, nullptr, &session));
+	early_sessions++;
+	return 0;
+}
+
+// Recovery may truncate the tables that it opens, also if the program has opened a session before: as programs do
+// that read statistics meanwhile.
+void RecoveredMayBeTruncated(const Place &place)
+{
+	// The table stays open after recovery, and its log has a record after the checkpoint.
+	const std::string log = ",log=(enabled,prealloc=false),file_manager=(close_handle_minimum=250)";
+	WT_EVENT_HANDLER handler = {};
+
+	MakeFolder(place.folder + "/logged");
+	{
+		Database database(place, "logged", log, ",log_dsync=false");
+		WT_SESSION *const session = database.session();
+
+		Fill(&database, "table:t");
+		WT_CURSOR *const cursor = database.Open("table:t");
+		const std::string key = Key(kRows), value = Value(kRows);
+		const WT_ITEM item = {value.data(), value.size(), nullptr, 0, 0};
+
+		SetKey(cursor, key);
+		cursor->set_value(cursor, &item);
+		CHECK_WT(cursor->insert(cursor));
+		CHECK_WT(session->log_flush(session, "sync=on"));
+		Copy(place, "logged", "recovered");
+	}
+	handler.handle_general = OpenEarly;
+	Database database(place, "recovered", log, "", &handler);
+	WT_CURSOR *const cursor = database.Open("table:t");
+
+	CHECK(early_sessions == 1, "%d sessions before recovery", early_sessions);
+	CHECK(IsThere(cursor, kRows), "row %d is not recovered", kRows);
+	FillCache(database, cursor, kRows);
+	CheckNoValues(database, cursor, kRows, "of a table that recovery has opened");
+	std::printf("tables that recovery opens may be truncated\n");
+}
+#endif
 
 bool IsOpen(const char *file)
 {
@@ -438,6 +554,10 @@ int main(int argc, char **argv)
 {
 	const std::vector<Test> tests = {
 		{"crash", TruncatedBeforeACrash},
+		{"renamed", RenamedIsStillTruncated},
+#if WIREDTIGER_VERSION_MAJOR > 3
+		{"recovered", RecoveredMayBeTruncated},
+#endif
 		{"closed", TruncatedWhileClosed},
 #if WIREDTIGER_VERSION_MAJOR == 3
 		{"encoded", EncodedIsLeftAlone},

@@ -42,12 +42,13 @@ inline std::string Settings(const Place &place, const std::string &own = "")
 // An open database, and a session.
 class Database {
     public:
-	// `more` is configuration for WiredTiger, `own` for the extension.
-	Database(const Place &place, const std::string &name, const std::string &more = "", const std::string &own = "")
+	// `more` is configuration for WiredTiger, `own` for the extension; `handler` gets WiredTiger's events.
+	Database(const Place &place, const std::string &name, const std::string &more = "", const std::string &own = "",
+		WT_EVENT_HANDLER *handler = nullptr)
 	{
 		const std::string settings = Settings(place, own) + more;
 
-		CHECK_WT(wiredtiger_open((place.folder + "/" + name).c_str(), nullptr, settings.c_str(), &connection_));
+		CHECK_WT(wiredtiger_open((place.folder + "/" + name).c_str(), handler, settings.c_str(), &connection_));
 		library_ = dlopen(place.extension, RTLD_NOW | RTLD_NOLOAD);
 		CHECK(library_, "%s", dlerror());
 		session_ = Session();
