@@ -5,7 +5,7 @@ mod disk;
 
 use bpfof_host::Lane;
 use bpfof_host::files::{FileLayout, MapRefusal, NamespaceDevice, file_layout};
-use disk::{BPFOF, Disk, KINDS, cannot_mount, output, run};
+use disk::{BPFOF, Disk, output, run};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -43,11 +43,7 @@ fn scattered(path: &Path, blocks: u64) {
 
 #[test]
 fn a_map_names_the_bytes_of_the_file() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let controller = disk.connect();
         let mut lane = controller.open_lane().expect("a lane");
         let info = controller.namespaces()[0];
@@ -76,10 +72,7 @@ fn a_map_names_the_bytes_of_the_file() {
 
 #[test]
 fn unmappable_files_are_refused_with_a_reason() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let controller = disk.connect();
     let info = controller.namespaces()[0];
     let device = NamespaceDevice::new(disk.image()).expect("an image");
@@ -94,7 +87,7 @@ fn unmappable_files_are_refused_with_a_reason() {
     fs::write(&beside, "x").expect("written");
     assert!(map(&beside).is_err());
 
-    let journalling = Disk::mounted("ext4", 96 << 20, "data=journal");
+    let Some(journalling) = Disk::mounted("ext4", 96 << 20, "data=journal") else { return };
     let path = journalling.mount().join("file");
     fs::write(&path, "x").expect("written");
     let error = map(&path).expect_err("refused").to_string();

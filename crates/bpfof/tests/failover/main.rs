@@ -16,7 +16,7 @@ mod workers;
 
 use bpfof_host::files::Executor;
 use bpfof_host::{PathState, TargetUrl};
-use disk::{Disk, cannot_mount};
+use disk::Disk;
 use reading::Reading;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -29,10 +29,7 @@ const PATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[test]
 fn readers_of_files_do_not_notice_that_a_target_dies() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut disk = Disk::new("ext4", 64 << 20);
+    let Some(mut disk) = Disk::new("ext4", 64 << 20) else { return };
     let url = TargetUrl { path_timeout: Some(SILENCE_MAX), ..disk.add_path() };
     let mut reading = Reading::new(&disk, &url);
     reading.wait(0, PathState::Optimized);
@@ -66,11 +63,8 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
 /// reader's own and with shared lanes.
 #[test]
 fn readers_of_files_come_back_to_a_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
     for lanes_max in [0, 1] {
-        let mut disk = Disk::new("ext4", 64 << 20);
+        let Some(mut disk) = Disk::new("ext4", 64 << 20) else { return };
         let url = TargetUrl { path_timeout: Some(PATH_TIMEOUT), ..disk.add_path() };
         let mut reading = Reading::by(&disk, &url, lanes_max);
         reading.wait(1, PathState::Optimized);

@@ -202,7 +202,7 @@ fn start<'a>(
 
 /// The disk, with a database in its second namespace, by two relays.
 fn set_up(plan: &Plan) -> (Disk, [Relay; 2], TargetUrl, Reading, Work) {
-    let mut disk = Disk::new("ext4", 512 << 20);
+    let mut disk = Disk::new("ext4", 512 << 20).expect("it can be mounted");
     let direct = disk.add_path();
     disk.add_plain(NAMESPACE_BYTES);
     let relays =
@@ -293,7 +293,7 @@ fn play(plan: &Plan) {
 
 #[test]
 fn a_round_of_everything_shows_in_no_request() {
-    if cannot_mount().is_some() {
+    if cannot_mount() {
         return;
     }
     let pause_max = Duration::from_secs(5);
@@ -306,7 +306,7 @@ fn a_round_of_everything_shows_in_no_request() {
 #[test]
 #[ignore = "runs as long as PATH_ROUNDS and PATH_SECONDS say: make soak-paths"]
 fn soak() {
-    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
+    assert!(!cannot_build() && !cannot_mount(), "this needs root and RocksDB");
     let setting = |name, usual| match std::env::var(name).ok().filter(|text| !text.is_empty()) {
         Some(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")),
         None => usual,

@@ -11,7 +11,7 @@ use bpfof_host::files::{
 };
 use bpfof_host::{Controller, FileVersion, Options, PushdownCall, Status, TargetUrl};
 use bpfof_sorted::{Lookup, Root, get_argument};
-use disk::{Disk, KINDS, cannot_mount, output, run};
+use disk::{Disk, KINDS, output, run};
 use set::{PATIENCE, PATIENT, Set, table, table_of, value};
 use std::fs::{self, File, OpenOptions};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,11 +22,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn the_executors_agree() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let mut set = Set::new(&disk, 9, PATIENT);
         assert!(set.mapped(), "{kind}: {:?}", set.files[0].refusal());
         assert!(set.leased(), "{kind}");
@@ -66,10 +62,7 @@ fn the_executors_agree() {
 
 #[test]
 fn many_chains_at_once_complete_with_their_tags() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mut set = Set::new(&disk, 4, PATIENT);
     assert!(set.mapped());
     // More chains than the lane holds.
@@ -103,10 +96,7 @@ fn many_chains_at_once_complete_with_their_tags() {
 /// One call makes few and short commands, by vectors; and its chains complete even if the connection is lost meanwhile.
 #[test]
 fn many_by_one_call_answer_as_one_by_one() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mut set = Set::new(&disk, 4, PATIENT);
     assert!(set.mapped());
     let keys: Vec<u64> = (0..700).map(|place| place * 7 % 5000).collect();
@@ -165,12 +155,9 @@ fn write_in_turn(files: &[(PathBuf, Vec<u8>)]) {
 
 #[test]
 fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
     // By default XFS preallocates more than is written.
     for ((kind, size_bytes), options) in KINDS.into_iter().zip(["rw", "rw,allocsize=4096"]) {
-        let disk = Disk::mounted(kind, size_bytes, options);
+        let Some(disk) = Disk::mounted(kind, size_bytes, options) else { return };
         if kind == "ext4" {
             scatter_free_space(&disk);
         }
@@ -222,11 +209,7 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
 /// Another thread opens the files for writing, and waits in the kernel until the lease is released.
 #[test]
 fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for ((kind, size_bytes), make) in both_ways() {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk, make) in both_ways() {
         let mut set = make(&disk, 2, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         set.expect(3, 0);
@@ -253,11 +236,7 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
 /// A file that is open for writing cannot be leased. Then comparisons of versions protect chains.
 #[test]
 fn files_that_are_open_for_writing_are_compared() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let (bytes, _) = table(0, 0);
         let path = disk.mount().join("table-0");
         fs::write(&path, &bytes).expect("written");
@@ -311,10 +290,7 @@ fn files_that_are_open_for_writing_are_compared() {
 /// Files beyond the former end of the namespace get maps once it has grown.
 #[test]
 fn a_namespace_may_grow() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 64 << 20);
+    let Some(disk) = Disk::new("ext4", 64 << 20) else { return };
     let mut set = Set::new(&disk, 0, PATIENT);
     disk.grow(128 << 20);
     let path = disk.mount().join("large");
@@ -328,11 +304,7 @@ fn a_namespace_may_grow() {
 #[test]
 fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
     const LENGTH: usize = 24 << 20;
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let mut set = Set::new(&disk, 0, PATIENT);
         let path = disk.mount().join("long");
         fs::write(&path, vec![0; LENGTH]).expect("written");
@@ -371,11 +343,7 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
 /// duplicate takes no lease, and does not end the other's.
 #[test]
 fn duplicates_of_a_descriptor_are_compared() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let path = disk.mount().join("table-0");
         fs::write(&path, table(0, 0).0).expect("written");
         let opened = fs::File::open(&path).expect("opens");
@@ -429,11 +397,7 @@ fn wait(set: &mut Set) -> (Vec<u8>, ReadInfo) {
 /// Algorithm 2: a change after the check before submission is caught by the check after completion.
 #[test]
 fn a_change_under_a_chain_in_flight_makes_it_stale() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for ((kind, size_bytes), make) in both_ways() {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk, make) in both_ways() {
         let path = disk.mount().join("table-0");
         fs::write(&path, table(0, 0).0).expect("written");
         let writer = OpenOptions::new().write(true).open(&path).expect("opens");
@@ -469,11 +433,7 @@ fn a_change_under_a_chain_in_flight_makes_it_stale() {
 /// A lease makes a writer wait for the chain, which need not be tried again.
 #[test]
 fn a_lease_holds_until_chains_in_flight_have_ended() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for ((kind, size_bytes), make) in both_ways() {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk, make) in both_ways() {
         let mut set = make(&disk, 1, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         submit(&mut set);
@@ -492,10 +452,7 @@ fn a_lease_holds_until_chains_in_flight_have_ended() {
 
 #[test]
 fn without_a_map_the_policy_decides() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     // Beside the image, not in it.
     let path = disk.image().with_file_name("beside");
     let (bytes, root) = table(0, 0);
@@ -559,10 +516,7 @@ fn relay(target: &TargetUrl) -> (TargetUrl, mpsc::Receiver<TcpStream>) {
 /// connected, or the library would not connect again.
 #[test]
 fn lanes_without_their_association_are_not_connected() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 64 << 20);
+    let Some(disk) = Disk::new("ext4", 64 << 20) else { return };
     let (url, connections) = relay(&disk.url);
     let controller = Controller::connect(&url, Options::default()).expect("it connects");
     let mut set = Set::of(&disk, controller, 1, PATIENT);
@@ -585,10 +539,7 @@ fn lanes_without_their_association_are_not_connected() {
 /// Maps of a thousand files; those of files that are closed go away.
 #[test]
 fn maps_come_and_go_with_their_files() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(set.mapped());
     let call = |maps: &FileMaps, function: &StorageFunction, root: Root, id: u32| {
@@ -653,11 +604,7 @@ fn are_closed(disk: &Disk) -> bool {
 /// at the target.
 #[test]
 fn files_by_path_take_no_descriptors() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let mut set = Set::by_path(&disk, 14, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         // On XFS each chain compares the files.
@@ -685,11 +632,10 @@ fn files_by_path_take_no_descriptors() {
 type Make = fn(&Disk, u64, Policy) -> Set;
 
 /// Each kind of file system, with files that are open and files that are named by their paths.
-fn both_ways() -> impl Iterator<Item = ((&'static str, u64), Make)> {
-    KINDS.into_iter().flat_map(|kind| {
-        let ways: [Make; 2] = [Set::new, Set::by_path];
-        ways.map(|make| (kind, make))
-    })
+fn both_ways() -> impl Iterator<Item = (&'static str, Disk, Make)> {
+    let ways: [Make; 2] = [Set::new, Set::by_path];
+    let disks = |make| Disk::of_each_kind().map(move |(kind, disk)| (kind, disk, make));
+    ways.into_iter().flat_map(disks)
 }
 
 /// A file below `folder` that this process has open.

@@ -22,7 +22,7 @@ mod systemd;
 use bpfof_host::grant::GrantClient;
 use bpfof_host::grant::protocol::{Cause, FileAnswer};
 use daemon::{Grantd, UID};
-use disk::{Disk, cannot_mount, run};
+use disk::{Disk, run};
 use hostile::{
     CANARY, Changer, Defragmenter, Hostile, MINE, Tally, Victim, filled, is_clean, make_immutable,
     wait_immutable, write_files,
@@ -55,10 +55,11 @@ struct World {
 }
 
 impl World {
-    fn new(kind: &str, size_bytes: u64) -> World {
-        let disk = Disk::new(kind, size_bytes);
+    /// None if this machine cannot mount the disk.
+    fn new(kind: &str, size_bytes: u64) -> Option<World> {
+        let disk = Disk::new(kind, size_bytes)?;
         let url = disk.url.to_string();
-        World { file_system: kind.to_owned(), ..World::at(disk, &url) }
+        Some(World { file_system: kind.to_owned(), ..World::at(disk, &url) })
     }
 
     /// With a daemon that reaches the target at `url`.
@@ -80,12 +81,12 @@ impl World {
     }
 
     /// With a daemon whose connections to the target the relay can delay and cut.
-    fn behind_relay() -> (World, relay::Relay) {
-        let disk = Disk::new("ext4", 96 << 20);
+    fn behind_relay() -> Option<(World, relay::Relay)> {
+        let disk = Disk::new("ext4", 96 << 20)?;
         let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
         let mut url = disk.url.clone();
         url.port = relay.port;
-        (World::at(disk, &url.to_string()), relay)
+        Some((World::at(disk, &url.to_string()), relay))
     }
 
     /// Replaces the daemon by one with these arguments.
@@ -213,11 +214,8 @@ fn hostile_chains() -> u64 {
 
 #[test]
 fn a_hostile_owner_sees_its_own_bytes_only() {
-    if cannot_mount().is_some() {
-        return;
-    }
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let chains = hostile_chains();
-    let world = World::new("ext4", 96 << 20);
     world.fill();
     let victim = Victim::start(world.secrets.clone());
     let defragmenter = Defragmenter::start("e4defrag", world.folder.clone());
@@ -232,11 +230,8 @@ fn a_hostile_owner_sees_its_own_bytes_only() {
 /// The client's files are immutable, and it tries to free their blocks nevertheless.
 #[test]
 fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
-    if cannot_mount().is_some() {
-        return;
-    }
+    let Some(world) = World::new("xfs", 320 << 20) else { return };
     let chains = hostile_chains();
-    let world = World::new("xfs", 320 << 20);
     world.fill();
     let hostile = world.start_hostile(Some(chains));
     make_immutable(&world.folder);
@@ -253,10 +248,7 @@ fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
 /// The same without revocation, to show that the test finds the error: a map stays while its file is truncated.
 #[test]
 fn without_revocation_the_bytes_of_others_are_seen() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     world.fill();
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
@@ -329,10 +321,7 @@ fn grant(world: &World, path: &Path) -> GrantClient {
 
 #[test]
 fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     world.fill();
     let (_client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -354,10 +343,7 @@ fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
 
 #[test]
 fn a_stopped_daemon_loses_its_associations() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -382,10 +368,7 @@ fn a_stopped_daemon_loses_its_associations() {
 
 #[test]
 fn a_daemon_that_is_cut_off_loses_its_associations() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, relay) = World::behind_relay();
+    let Some((world, relay)) = World::behind_relay() else { return };
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -407,10 +390,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
 /// Maps and functions that are too large for one command of the daemon to its target.
 #[test]
 fn large_maps_and_functions_reach_the_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let path = world.folder.join("holes");
     let file = File::create(&path).expect("made");
     for piece in 0..6000 {
@@ -426,10 +406,7 @@ fn large_maps_and_functions_reach_the_target() {
 
 #[test]
 fn a_daemon_that_ends_leaves_the_socket_of_another_one() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     let socket = world.socket().to_owned();
     fs::remove_file(&socket).expect("removed");
     let _other = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
@@ -439,10 +416,7 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_one() {
 
 #[test]
 fn a_daemon_whose_terminal_goes_takes_its_grants_back_unless_it_is_to_stay() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     let (_client, path) = granted_file(&world, "file");
     let daemon = world.grantd.take().expect("it runs");
     daemon.signal(Signal::HUP);
@@ -459,10 +433,7 @@ fn a_daemon_whose_terminal_goes_takes_its_grants_back_unless_it_is_to_stay() {
 /// up after a client.
 #[test]
 fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, relay) = World::behind_relay();
+    let Some((world, relay)) = World::behind_relay() else { return };
     let ids: Vec<u32> = (1..=16).collect();
     let path = |id: u32| world.folder.join(format!("file-{id}"));
     for id in &ids {
@@ -516,10 +487,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
 
 #[test]
 fn kv_get_needs_no_privileges() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let database = world.folder.join("db");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     run(disk::BPFOF, &["kv", "create", "--levels", "3", "--file", &text(&database)]);
@@ -558,10 +526,7 @@ fn await_taken_back(client: &GrantClient) {
 /// An open for reading can truncate without breaking a lease: files whose owners could do that get no grant.
 #[test]
 fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     world.replace_daemon(&[]);
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
@@ -592,10 +557,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
 /// go.
 #[test]
 fn an_open_for_reading_truncates_in_spite_of_a_lease() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
     File::open(&path).and_then(|file| file.sync_all()).expect("synced");
@@ -611,10 +573,7 @@ fn an_open_for_reading_truncates_in_spite_of_a_lease() {
 
 #[test]
 fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("xfs", 320 << 20);
+    let Some(world) = World::new("xfs", 320 << 20) else { return };
     let [kept, twin] = ["kept", "twin"].map(|name| world.folder.join(name));
     for path in [&kept, &twin] {
         fs::write(path, filled(MINE, 1 << 20)).expect("written");

@@ -1,6 +1,6 @@
 //! Files that are not granted, and requests that clients may not make.
 
-use super::{World, cannot_mount, granted_file, is_leased};
+use super::{World, granted_file, is_leased};
 use bpfof_function::Object;
 use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
 use bpfof_host::grant::{GrantClient, GrantError, PacketSocket};
@@ -23,10 +23,7 @@ fn path_only(path: &Path) -> OwnedFd {
 
 #[test]
 fn only_files_that_are_read_and_that_nobody_writes_are_granted() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let path = world.folder.join("file");
     fs::write(&path, [7; 100_000]).expect("written");
@@ -60,10 +57,7 @@ fn only_files_that_are_read_and_that_nobody_writes_are_granted() {
 
 #[test]
 fn a_grant_is_taken_back_when_somebody_writes() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let (mut client, path) = granted_file(&world, "file");
     let version = client.page().version(1);
     assert!(version > 0);
@@ -104,10 +98,7 @@ fn give_up(world: &World) -> PacketSocket {
 
 #[test]
 fn quotas_policy_and_nonsense() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     let config = world.disk.image().with_file_name("grantd.toml");
     let text =
         "clients-per-user = 8\nfiles-per-user = 3\nextents-per-user = 1\nlanes-per-client = 1\n";

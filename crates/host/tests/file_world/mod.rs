@@ -50,7 +50,7 @@ fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
 }
 
 /// Whether this machine cannot mount an image; reports the reason.
-pub(crate) fn cannot_mount() -> bool {
+fn cannot_mount() -> bool {
     let why = if !rustix::process::geteuid().is_root() {
         "this needs root, for loop devices and mounting"
     } else if !output("losetup", &["--find"]).status.success() {
@@ -140,7 +140,11 @@ struct Disk {
 }
 
 impl Disk {
-    fn new(is_on_small_disk: bool, options: &[&str]) -> Self {
+    /// None if this machine cannot mount it.
+    fn new(is_on_small_disk: bool, options: &[&str]) -> Option<Self> {
+        if cannot_mount() {
+            return None;
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let mut disk = Self { folder, device: String::new(), is_on_small_disk };
         let (below, mount) = (disk.below(), disk.mount());
@@ -157,7 +161,7 @@ impl Disk {
         let direct = if is_on_small_disk { "--direct-io=off" } else { "--direct-io=on" };
         disk.device = run("losetup", &[direct, "--find", "--show", text(&image)]);
         run("mount", &["-t", "ext4", &disk.device, text(&mount)]);
-        disk
+        Some(disk)
     }
 
     fn below(&self) -> PathBuf {
@@ -202,16 +206,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With these options of `mkfs.ext4`.
-    pub(crate) fn new(options: &[&str]) -> Self {
-        Self::on(Disk::new(false, &[&["-J", "size=4"], options].concat()))
+    /// With these options of `mkfs.ext4`. None if this machine cannot mount the disk.
+    pub(crate) fn new(options: &[&str]) -> Option<Self> {
+        Disk::new(false, &[&["-J", "size=4"], options].concat()).map(Self::on)
     }
 
     /// The image is on a small disk, which [`fill`](Self::fill) fills.
-    pub(crate) fn on_full_disk() -> Self {
+    pub(crate) fn on_full_disk() -> Option<Self> {
         // The file system writes nothing later by itself.
         let options = ["-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard"];
-        Self::on(Disk::new(true, &options))
+        Disk::new(true, &options).map(Self::on)
     }
 
     fn on(disk: Disk) -> Self {
