@@ -1,6 +1,7 @@
 //! Several paths to one disk, while targets are drained, replaced and killed.
 
 mod command;
+mod wait;
 
 use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
 use command::{BPFOF, Target, bad, good, json};
@@ -18,13 +19,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use wait::{PATIENCE, until};
 
 const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
 const NQN: &str = "nqn.2026-01.io.bpf-of:target";
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with a disk, and targets that serve it.
 struct Place {
@@ -200,12 +200,11 @@ impl Load {
 
     /// Waits until `more` further operations are done.
     fn go_on(&self, more: u64) {
-        let (goal, begin) = (self.done.load(Ordering::Relaxed) + more, Instant::now());
-        while self.done.load(Ordering::Relaxed) < goal {
+        let goal = self.done.load(Ordering::Relaxed) + more;
+        until("the load goes on", || {
             assert!(!self.thread.is_finished(), "the load has failed");
-            assert!(begin.elapsed() < PATIENCE, "nothing goes on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            self.done.load(Ordering::Relaxed) >= goal
+        });
     }
 
     fn end(self) -> Met {
@@ -279,11 +278,7 @@ fn a_drain_that_takes_too_long_says_so() {
         let (_, lane) = way.connect().expect("connected");
         lane.read(2, 0, &mut [0; 512])
     });
-    let in_flight = || place.asked("control", &["listeners"])[0]["in_flight"] == 1;
-    let begin = Instant::now();
-    while !in_flight() {
-        assert!(begin.elapsed() < PATIENCE, "it is never in flight");
-    }
+    until("it is in flight", || place.asked("control", &["listeners"])[0]["in_flight"] == 1);
     let late = place.refused("control", &["drain", "--timeout", "0"]);
     assert!(late.contains("stay drained") && late.contains("in flight"), "{late}");
     let drained = place.asked("control", &["drain"]);
@@ -463,10 +458,7 @@ fn keys_are_read_again_and_nothing_else() {
     write(&rule("two"), "2MiB");
     place.said("control", &["keys", "reload"]);
     place.said("control", &["namespace", "add", "mem:size=2MiB"]);
-    let begin = Instant::now();
-    while one.check_connected() {
-        assert!(begin.elapsed() < PATIENCE, "it may do less now");
-    }
+    until("it may do less now", || !one.check_connected());
     assert!(connect("one").is_err(), "a change of namespaces brings back no rule");
     let two = connect("two").expect("the rule lets it in");
     assert_eq!(two.namespaces()[0].blocks * 512, 1 << 20, "the namespace is as before");

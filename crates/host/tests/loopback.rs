@@ -1,6 +1,8 @@
 //! Controller and lanes against a small target, over real sockets.
 
 mod fake_target;
+#[path = "../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfof_auth::{DhchapKey, Hash};
 use bpfof_host::{
@@ -14,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use wait::until;
 
 fn url(address: SocketAddr) -> TargetUrl {
     format!("nvme-tcp://{address}/{NQN}").parse().unwrap()
@@ -293,15 +296,6 @@ fn a_silent_target_is_given_up() {
     assert!(matches!(reason, LostReason::Timeout { waited_ms: 80.., .. }), "{reason}");
     drop(lane);
     until("the end", || shared.connections.load(Ordering::SeqCst) <= 1);
-}
-
-/// Waits until `done` returns true, at most twenty seconds.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}: it does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A controller at an idle target that may have a keep-alive timer.

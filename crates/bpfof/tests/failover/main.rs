@@ -12,6 +12,8 @@ mod rocksdb;
 mod rounds;
 #[path = "../stop/mod.rs"]
 mod stop;
+#[path = "../wait/mod.rs"]
+mod wait;
 mod workers;
 
 use bpfof_host::files::Executor;
@@ -20,6 +22,7 @@ use disk::Disk;
 use reading::Reading;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
+use wait::until;
 
 /// Longest pause that a reader may notice while another target works, on a busy machine: shorter than the time after
 /// which silence is noticed.
@@ -75,10 +78,7 @@ fn readers_of_files_come_back_to_a_target() {
             assert_ne!(reading.look_up_anywhere(7), Executor::Target);
         }
         (0..2).for_each(|path| disk.restart(path));
-        let end = Instant::now() + Duration::from_secs(20);
-        while reading.look_up_anywhere(7) != Executor::Target {
-            assert!(Instant::now() < end, "lanes {lanes_max}: it stays away from the target");
-        }
+        until("it comes back to a target", || reading.look_up_anywhere(7) == Executor::Target);
         reading.look_up_many();
     }
 }

@@ -8,9 +8,9 @@ use crate::reading::Reading;
 use crate::relay::Relay;
 use crate::rocksdb::Stress;
 use crate::stop::StopAtEnd;
+use crate::wait::until;
 use crate::workers::{
-    NAMESPACE_BYTES, NSID, PATIENCE, Progress, Work, get_keys, look_up, read_blocks, share,
-    write_and_read,
+    NAMESPACE_BYTES, NSID, Progress, Work, get_keys, look_up, read_blocks, share, write_and_read,
 };
 use bpfof_host::files::FileMaps;
 use bpfof_host::{Caravan, PathState, SharedLane, TargetUrl};
@@ -80,13 +80,11 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !done() {
+        until(what, || {
             let failed = self.threads.iter().any(ScopedJoinHandle::is_finished);
             assert!(!failed, "a worker has failed");
-            assert!(begun.elapsed() < PATIENCE, "{what}: it does not happen");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            done()
+        });
     }
 
     fn is_in(&self, path: usize, states: &[PathState]) {

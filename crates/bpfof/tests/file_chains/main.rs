@@ -4,6 +4,8 @@
 #[path = "../disk/mod.rs"]
 mod disk;
 mod set;
+#[path = "../wait/mod.rs"]
+mod wait;
 
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownReader, ReadError, ReadInfo,
@@ -19,6 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use wait::{is_soon, until};
 
 #[test]
 fn the_executors_agree() {
@@ -318,17 +321,10 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
                     let writer = OpenOptions::new().write(true).open(&path).expect("opens");
                     writer.write_all_at(&bytes, 0).expect("written");
                 });
-                let end = Instant::now() + PATIENCE;
-                while set.byte_at(0).0 != generation || !set.mapped() {
-                    assert!(Instant::now() < end, "{kind}");
-                }
+                until("it is mapped", || set.byte_at(0).0 == generation && set.mapped());
             });
             // It is never leased if the map is older than the write: the next read will find that out.
-            let end = Instant::now() + Duration::from_millis(100);
-            while !set.files[0].is_leased() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let leased = set.files[0].is_leased();
+            let leased = is_soon(Duration::from_millis(100), || set.files[0].is_leased());
             let (byte, at_target) = set.byte_at(LENGTH - 1);
             assert_eq!(byte, generation, "{kind}, {leased}");
             assert!(at_target || !leased, "{kind}");
@@ -356,10 +352,7 @@ fn duplicates_of_a_descriptor_are_compared() {
         for generation in 1..6 {
             fs::write(&path, vec![generation; 64 << 10]).expect("written");
             for set in [&mut owner, &mut other] {
-                let end = Instant::now() + PATIENCE;
-                while set.byte_at(0).0 != generation {
-                    assert!(Instant::now() < end, "{kind}");
-                }
+                until("the change is read", || set.byte_at(0).0 == generation);
             }
             assert!(owner.mapped() && owner.leased(), "{kind}");
             assert!(other.mapped() && !other.files[0].is_leased(), "{kind}");
@@ -527,11 +520,7 @@ fn lanes_without_their_association_are_not_connected() {
     admin.shutdown(Shutdown::Both).expect("it is open");
     let opened = set.maps.with_controller(|controller| controller.open_lane().map(drop));
     assert!(opened.expect("a target").is_err(), "a lane of an association that has ended");
-    let end = Instant::now() + PATIENCE;
-    while set.reader.is_connected() {
-        assert!(Instant::now() < end, "nobody has noticed");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("somebody notices", || !set.reader.is_connected());
     assert!(!set.maps.is_connected());
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
 }
@@ -560,10 +549,9 @@ fn maps_come_and_go_with_their_files() {
     // The first file of an association is number 1.
     call(&set.maps, &set.function, set.roots[0], 1).expect("mapped");
     set.files.clear();
-    let end = Instant::now() + PATIENCE;
-    while call(&set.maps, &set.function, set.roots[0], 1).is_ok() {
-        assert!(Instant::now() < end, "the map of a closed file stays");
-    }
+    until("the map of a closed file goes", || {
+        call(&set.maps, &set.function, set.roots[0], 1).is_err()
+    });
     let error = call(&set.maps, &set.function, set.roots[0], 1).expect_err("closed");
     assert!(error.to_string().contains("Unknown File"), "{error}");
 
@@ -581,23 +569,12 @@ fn maps_come_and_go_with_their_files() {
     drop(files);
     let files: Vec<_> = names.iter().map(|path| set.maps.open(path).expect("opens")).collect();
     drop(files);
-    let end = Instant::now() + PATIENCE;
-    while let Some(path) = open_below(&disk.mount()) {
-        assert!(Instant::now() < end, "{} stays open", path.display());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    assert!(are_closed(&disk), "{:?} stays open", open_below(&disk.mount()));
 }
 
 /// Whether the keeper closes all files, some of which it has just opened.
 fn are_closed(disk: &Disk) -> bool {
-    let end = Instant::now() + PATIENCE;
-    while open_below(&disk.mount()).is_some() {
-        if Instant::now() >= end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
+    is_soon(PATIENCE, || open_below(&disk.mount()).is_none())
 }
 
 /// Files that are named by paths have leases but no open descriptors; after its removal such a file can still be read

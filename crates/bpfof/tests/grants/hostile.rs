@@ -1,6 +1,7 @@
 //! A client that speaks the protocol itself: it ignores what the daemon tells it, uses arbitrary files and versions,
 //! and changes its own files while chains read them.
 
+use super::wait::until;
 use bpfof_host::grant::{GrantClient, PageReader};
 use bpfof_host::{FileVersion, FunctionId, Lane, PushdownCall, Request};
 use rustix::fs::FallocateFlags;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The word that fills the client's own files.
 pub(crate) const MINE: u64 = 0x4D49_4E45_4D49_4E45;
@@ -86,11 +87,8 @@ pub(crate) fn write_files(folder: &Path) {
         out.write_all(&filled(MINE, FILE_BYTES))?;
         out.sync_all()
     };
-    let end = Instant::now() + Duration::from_secs(30);
     for file in (0..=FILES).rev() {
-        while let Err(error) = write(file) {
-            assert!(Instant::now() < end, "no room: {error}");
-        }
+        until("there is room", || write(file).is_ok());
     }
 }
 
@@ -239,11 +237,7 @@ fn deduplicate(file: &Path, twin: &Path) {
 
 /// Makes the client's files immutable, once they are there.
 pub(crate) fn make_immutable(folder: &Path) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_full(&twin(folder)) {
-        assert!(Instant::now() < end, "the client has written nothing");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the client writes its files", || is_full(&twin(folder)));
     for file in 1..=FILES {
         let done = Command::new("chattr").arg("+i").arg(path(folder, file)).status();
         assert!(done.is_ok_and(|status| status.success()), "chattr +i");
@@ -256,11 +250,8 @@ fn is_full(path: &Path) -> bool {
 
 /// Waits until the last of the client's files has been made immutable.
 pub(crate) fn wait_immutable(folder: &Path) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while OpenOptions::new().write(true).open(path(folder, FILES)).is_ok() {
-        assert!(Instant::now() < end, "nobody makes the files immutable");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let last = path(folder, FILES);
+    until("it is immutable", || OpenOptions::new().write(true).open(&last).is_err());
 }
 
 /// A thread of root's that defragments the client's files until it is dropped, which moves their blocks.

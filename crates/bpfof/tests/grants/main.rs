@@ -18,6 +18,8 @@ mod refusals;
 mod relay;
 mod speed;
 mod systemd;
+#[path = "../wait/mod.rs"]
+mod wait;
 
 use bpfof_host::grant::GrantClient;
 use bpfof_host::grant::protocol::{Cause, FileAnswer};
@@ -37,6 +39,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use wait::{until, within};
 
 /// Keep-alive timeout of the daemon's associations.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -152,14 +155,7 @@ impl World {
     /// Starts a hostile client that ends only with the loss of its lane, and waits until its chains run.
     fn start_endless_hostile(&self) -> std::process::Child {
         let hostile = self.start_hostile(None);
-        let begun = Instant::now();
-        while self.folder.join(WAITS).exists() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(60),
-                "no chain of the hostile client ends"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("a chain of the hostile client ends", || !self.folder.join(WAITS).exists());
         hostile
     }
 }
@@ -333,10 +329,7 @@ fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
     assert!(killed.elapsed() < KEEP_ALIVE, "{printed}");
     assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
     assert!(is_leased(&path), "the lease has gone with the daemon");
-    while is_leased(&path) {
-        assert!(killed.elapsed() < 3 * KEEP_ALIVE, "the lease stays");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    within(3 * KEEP_ALIVE - killed.elapsed(), "the lease ends", || !is_leased(&path));
     assert!(killed.elapsed() > 2 * KEEP_ALIVE - Duration::from_secs(1), "{:?}", killed.elapsed());
     drop(victim);
 }
@@ -356,10 +349,8 @@ fn a_stopped_daemon_loses_its_associations() {
     assert!(stopped.elapsed() < 2 * KEEP_ALIVE, "it ran for {:?}", stopped.elapsed());
     assert!(is_leased(&path), "the lease has not lasted as long as the map");
     world.grantd().signal(Signal::CONT);
-    while is_leased(&path) || client.is_connected() {
-        assert!(stopped.elapsed() < 6 * KEEP_ALIVE, "the daemon does not give up");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let gives_up = || !is_leased(&path) && !client.is_connected();
+    within(6 * KEEP_ALIVE - stopped.elapsed(), "the daemon gives up", gives_up);
     assert_eq!(client.page().version(1), 0);
     drop(victim);
     // The daemon still works.
@@ -379,10 +370,8 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     let printed = outcome(hostile);
     assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
     assert!(cut.elapsed() < 3 * KEEP_ALIVE, "it ran for {:?}", cut.elapsed());
-    while is_leased(&path) || client.is_connected() {
-        assert!(cut.elapsed() < 6 * KEEP_ALIVE, "the daemon does not give up");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let gives_up = || !is_leased(&path) && !client.is_connected();
+    within(6 * KEEP_ALIVE - cut.elapsed(), "the daemon gives up", gives_up);
     assert!(cut.elapsed() > 2 * KEEP_ALIVE, "the lease ended before the map: {:?}", cut.elapsed());
     drop(victim);
 }
@@ -516,11 +505,7 @@ fn cause(answers: Vec<FileAnswer>) -> Option<Cause> {
 
 /// Waits until the grant of file 1 is revoked.
 fn await_taken_back(client: &GrantClient) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while client.page().version(1) != 0 {
-        assert!(Instant::now() < end, "the grant stays");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("the grant is revoked", || client.page().version(1) == 0);
 }
 
 /// An open for reading can truncate without breaking a lease: files whose owners could do that get no grant.

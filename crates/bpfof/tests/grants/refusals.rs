@@ -1,5 +1,6 @@
 //! Files that are not granted, and requests that clients may not make.
 
+use super::wait::until;
 use super::{World, granted_file, is_leased};
 use bpfof_function::Object;
 use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
@@ -74,11 +75,7 @@ fn a_grant_is_taken_back_when_somebody_writes() {
     assert!(grant.version > version && client.page().version(1) == grant.version);
     // The grants of a client end with it.
     drop(client);
-    let end = Instant::now() + Duration::from_secs(20);
-    while is_leased(&path) {
-        assert!(Instant::now() < end, "the lease stays");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the lease ends", || !is_leased(&path));
 }
 
 /// Makes a client that sends and never reads, and waits until the daemon has given it up.
@@ -148,15 +145,14 @@ fn quotas_policy_and_nonsense() {
     let flood = give_up(&world);
     // The slot of the client that was given up is free, though its socket is still open; and so are those of the three
     // before it.
-    let (mut others, end) = (Vec::new(), Instant::now() + Duration::from_secs(30));
-    while others.len() < 7 {
+    let mut others = Vec::new();
+    until("seven others are served", || {
         match GrantClient::connect(world.socket(), None) {
             Ok(other) => others.push(other),
             Err(error) => assert_eq!(refused(error), Cause::Quota),
         }
-        assert!(Instant::now() < end, "{} others are served", others.len());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        others.len() == 7
+    });
     let turned_away = GrantClient::connect(world.socket(), None).map(|_| ());
     assert_eq!(refused(turned_away.expect_err("an eighth other")), Cause::Quota);
     drop(flood);

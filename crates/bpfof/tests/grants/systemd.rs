@@ -1,6 +1,7 @@
 //! The daemon under a service manager, which keeps the leases in its descriptor store.
 
 use super::manager::{Told, expect, listen};
+use super::wait::within;
 use super::{KEEP_ALIVE, World, cause, granted_file, is_leased};
 use bpfof_host::grant::protocol::Cause;
 use rustix::process::Signal;
@@ -53,11 +54,7 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     std::thread::sleep(Duration::from_secs(1));
     assert!(is_leased(&path), "the lease has gone with the daemon");
     told.lock().expect("no panic").clear();
-    let end = Instant::now() + Duration::from_secs(2);
-    while is_leased(&path) {
-        assert!(Instant::now() < end, "somebody else holds the lease");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    within(Duration::from_secs(2), "nobody else holds the lease", || !is_leased(&path));
 }
 
 /// A service manager receives no notifications while it reloads its units.
@@ -88,9 +85,5 @@ fn a_keepsake_keeps_leases_that_the_manager_does_not() {
     expect(&told, "FDSTORE=1", (1, 1));
     kill_and_forget(&world, &told);
     assert!(is_leased(&path), "the lease has gone with the daemon");
-    let end = Instant::now() + 3 * KEEP_ALIVE;
-    while is_leased(&path) {
-        assert!(Instant::now() < end, "the lease stays");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    within(3 * KEEP_ALIVE, "the lease ends", || !is_leased(&path));
 }

@@ -9,6 +9,8 @@ mod own;
 mod places;
 #[path = "../stop/mod.rs"]
 mod stop;
+#[path = "../wait/mod.rs"]
+mod wait;
 #[path = "../../../query/tests/world/mod.rs"]
 mod world;
 

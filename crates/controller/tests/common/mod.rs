@@ -1,11 +1,13 @@
 //! Shared code of the tests: a target in this process, hosts, and functions compiled at run time.
-#![allow(dead_code)] // Each test uses a part.
+#![allow(dead_code, unused_imports)] // Each test uses a part.
 
 pub(crate) mod raw;
 #[path = "../../../bpfof/tests/skip/mod.rs"]
 pub(crate) mod skip;
 #[path = "../../../bpfof/tests/stop/mod.rs"]
 pub(crate) mod stop;
+#[path = "../../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfkv::create::{Extent, write_database};
 use bpfof_controller::{
@@ -22,6 +24,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+pub(crate) use wait::until;
 
 pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:test";
 /// The whole namespace as a file.
@@ -30,8 +33,6 @@ pub(crate) const WHOLE: &[FileVersion] = &[FileVersion { id: 0, version: 1 }];
 pub(crate) const NAMESPACE_BYTES: u64 = 4 << 20;
 /// The last block of such a namespace, which the witness uses.
 const WITNESS_AT: u64 = NAMESPACE_BYTES - 512;
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn memory(size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
     slow_memory(size_bytes, lba_bytes, 0)
@@ -117,15 +118,6 @@ pub(crate) fn connect(server: &Server, digests: bool) -> (Controller, Lane) {
     let controller = Controller::connect(&url(server), options).expect("it connects");
     let lane = controller.open_lane().expect("a lane");
     (controller, lane)
-}
-
-/// Polls until `done`; fails after a while.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "{what}: it does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Raises the limit of descriptors, which both sides share.

@@ -3,6 +3,8 @@
 
 #[path = "../../../bpfof/tests/skip/mod.rs"]
 mod skip;
+#[path = "../../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::{Value, value_text};
@@ -22,21 +24,13 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+pub(crate) use wait::until;
 
 /// A test gives up waiting after this time; long enough for any busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Keys of a database.
 pub(crate) const KEYS: u64 = 961;
-
-/// Waits until `done` returns true.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}: it does not happen");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {
     Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"))
