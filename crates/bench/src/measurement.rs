@@ -36,6 +36,12 @@ impl Figures {
         spread_percent(self.ops_per_s, self.ops_per_s_range)
     }
 
+    /// Cells of a table: operations a second, their spread, p50 and p99.
+    pub(crate) fn cells(&self) -> String {
+        let Figures { ops_per_s, p50_us, p99_us, .. } = self;
+        format!("{ops_per_s:>10.0} {:>4.0} {p50_us:>9.1} {p99_us:>9.1}", self.spread_percent())
+    }
+
     /// Figures for the tests of reports: a spread of 20 %, and no processor times.
     #[cfg(test)]
     pub(crate) fn example(ops_per_s: f64) -> Figures {
@@ -147,6 +153,11 @@ pub(crate) fn thousands(value: f64) -> String {
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
     groups.join(",")
+}
+
+/// A cell of a table: processor time in µs, or another number that may be missing.
+pub(crate) fn cell(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
 
 /// For an even number of values, the mean of the two in the middle.
