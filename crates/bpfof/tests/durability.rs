@@ -1,10 +1,10 @@
 //! `kill -9` of a target under a verified load: acknowledged writes are there after a restart.
 
+mod command;
+
 use bpfof_host::{Controller, Lane, Options, Request};
-use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use command::Target;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// How often the target is killed.
@@ -20,41 +20,14 @@ const FLUSH_EVERY: u64 = 24;
 /// The tag of a Flush; the tag of a write is its block's number.
 const FLUSH: u64 = 1 << 32;
 
-struct Target {
-    child: Child,
-    url: String,
-}
-
-impl Target {
-    fn start(disks: &[PathBuf]) -> Target {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bpfof"));
-        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
-        for disk in disks {
-            let spec = format!("file:path={},size=4MiB,lba={BLOCK}", disk.display());
-            command.args(["--namespace", &spec]);
-        }
-        command.args(["--namespace", "mem:size=1MiB"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("bpfof starts");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
-        let announced: Value = serde_json::from_str(&line).expect("JSON");
-        let url = announced["url"].as_str().expect("a string").to_owned();
-        Target { child, url }
+fn start(disks: &[PathBuf]) -> Target {
+    let mut command = Target::command();
+    for disk in disks {
+        let spec = format!("file:path={},size=4MiB,lba={BLOCK}", disk.display());
+        command.args(["--namespace", &spec]);
     }
-
-    fn connect(&self) -> Controller {
-        Controller::connect(&self.url.parse().expect("an address"), Options::default())
-            .expect("it connects")
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // SIGKILL.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    command.args(["--namespace", "mem:size=1MiB"]);
+    Target::run(command)
 }
 
 /// The state of a block: each write of it has a number of its own.
@@ -208,8 +181,9 @@ fn killed_twenty_times() {
     let mut seed = 0x2545_f491_4f6c_dd1d;
     let mut identities: Vec<Vec<[u8; 16]>> = Vec::new();
     for round in 0..=ROUNDS {
-        let mut target = Target::start(&disks);
-        let controller = target.connect();
+        let mut target = start(&disks);
+        let url = target.url.parse().expect("an address");
+        let controller = Controller::connect(&url, Options::default()).expect("it connects");
         identities.push(controller.namespaces().iter().map(|found| found.nguid).collect());
         let mut lanes: Vec<Lane> =
             loads.iter().map(|_| controller.open_lane().expect("a lane")).collect();

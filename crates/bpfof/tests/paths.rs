@@ -9,11 +9,11 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -54,7 +54,7 @@ impl Place {
         let mut command = Command::new(BPFOF);
         command.args(["target", "--json", "--quiet", "--exit-with-parent", "--namespace"]);
         command.arg(format!("file:path={},size=1MiB{}", disk.display(), self.more));
-        command.arg("--control").arg(self.path(control)).args(more).stdout(Stdio::piped());
+        command.arg("--control").arg(self.path(control)).args(more);
         command
     }
 
@@ -84,16 +84,10 @@ impl Place {
 }
 
 /// Starts a target; returns it with all addresses that it listens on, and that of its metrics.
-fn run(mut command: Command) -> (Target, Vec<String>, Option<String>) {
-    let mut child = command.spawn().expect("bpfof starts");
-    let mut line = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).expect("a line");
-    let announced: Value = serde_json::from_str(&line).expect("JSON");
+fn run(command: Command) -> (Target, Vec<String>, Option<String>) {
+    let (target, announced) = Target::announced(command);
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
     let addresses = announced["addresses"].as_array().expect("a list").iter().map(text).collect();
-    let target =
-        Target { child, address: text(&announced["listening"]), url: text(&announced["url"]) };
     (target, addresses, announced["metrics"].as_str().map(str::to_owned))
 }
 
@@ -476,6 +470,6 @@ fn keys_are_read_again_and_nothing_else() {
 fn with_config(place: &Place, config: &Path) -> Target {
     let mut command = Command::new(BPFOF);
     command.args(["target", "--json", "--quiet", "--exit-with-parent", "--config"]).arg(config);
-    command.arg("--control").arg(place.path("control")).stdout(Stdio::piped());
+    command.arg("--control").arg(place.path("control"));
     run(command).0
 }

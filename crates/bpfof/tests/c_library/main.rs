@@ -1,10 +1,13 @@
 //! The C library as its users get it: installed, found by pkg-config, with stock compilers.
 
+#[path = "../command/mod.rs"]
+mod command;
 #[path = "../grants/daemon.rs"]
 mod daemon;
 #[path = "../disk/mod.rs"]
 mod disk;
 
+use command::Target;
 use daemon::{Grantd, UID};
 use disk::{BPFOF, Disk, run};
 use std::collections::BTreeSet;
@@ -13,7 +16,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
@@ -328,8 +331,8 @@ fn every_call_does_what_the_header_says() {
     }
 }
 
-/// A target whose only host has a key, and the line that it prints.
-fn secured_target(folder: &Path) -> (Child, String) {
+/// A target whose only host has a key.
+fn secured_target(folder: &Path) -> Target {
     let path = |name: &str| folder.join(name).display().to_string();
     let config = format!(
         "namespaces = [\"file:path={},size=8MiB\"]\n[[host]]\nnqn = \"nqn.2026-01.io.test:c\"\n\
@@ -338,14 +341,9 @@ fn secured_target(folder: &Path) -> (Child, String) {
         path("psk")
     );
     fs::write(folder.join("target.toml"), config).expect("written");
-    let mut command = Command::new(BPFOF);
-    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet", "--config"]);
-    let started = command.arg(folder.join("target.toml")).stdout(Stdio::piped()).spawn();
-    let mut child = started.expect("it starts");
-    let mut line = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).expect("a line");
-    (child, line)
+    let mut command = Target::command();
+    command.arg("--config").arg(folder.join("target.toml"));
+    Target::run(command)
 }
 
 /// Programs in C have no options for keys: the keys are in the address, or in the user's file.
@@ -357,9 +355,8 @@ fn keys_are_those_of_the_user() {
     let folder = tempfile::tempdir().expect("a folder");
     let psk = folder.path().join("psk").display().to_string();
     run(BPFOF, &["key", "new", "tls", "--output", &psk]);
-    let (mut target, line) = secured_target(folder.path());
-    let announced: serde_json::Value = serde_json::from_str(&line).expect("JSON");
-    let url = announced["url"].as_str().expect("an address");
+    let target = secured_target(folder.path());
+    let url = target.url.as_str();
     let open = |url: &str| {
         let mut command = installed.command(&program);
         command.arg(url).arg(folder.path().join("image"));
@@ -380,7 +377,6 @@ fn keys_are_those_of_the_user() {
     let found = open(url);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).expect("set");
     let readable = open(url);
-    target.kill().and_then(|()| target.wait()).expect("it runs");
     assert!(nobody.starts_with("EACCES") && nobody.contains("Connect Invalid Host"), "{nobody}");
     assert!(nobodys.starts_with("EACCES"), "{nobodys}");
     assert_eq!((named.as_str(), found.as_str()), ("target\n", "target\n"));
