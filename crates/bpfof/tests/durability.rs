@@ -4,6 +4,7 @@ mod command;
 
 use bpfof_host::{Controller, Lane, Options, Request};
 use command::Target;
+use fastrand::Rng;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -46,13 +47,6 @@ fn stamp(block: u64, write: u64) -> Vec<u8> {
     (0..BLOCK as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// The load on one namespace.
 struct Load {
     nsid: u32,
@@ -62,14 +56,14 @@ struct Load {
     writes: u64,
     acknowledged: u64,
     flushed: u64,
-    seed: u64,
+    random: Rng,
 }
 
 impl Load {
     fn new(nsid: u32) -> Load {
         let blocks = vec![Known::default(); BLOCKS as usize];
-        let seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(nsid);
-        Load { nsid, blocks, flushing: None, writes: 0, acknowledged: 0, flushed: 0, seed }
+        let random = Rng::with_seed(nsid.into());
+        Load { nsid, blocks, flushing: None, writes: 0, acknowledged: 0, flushed: 0, random }
     }
 
     fn submit(&mut self, lane: &mut Lane) {
@@ -78,7 +72,7 @@ impl Load {
                 self.flushing = Some(self.blocks.iter().map(|known| known.acknowledged).collect());
                 lane.submit(FLUSH, Request::Flush { nsid: self.nsid }).expect("there is room");
             }
-            let block = random(&mut self.seed) % BLOCKS;
+            let block = self.random.u64(..BLOCKS);
             let known = &mut self.blocks[block as usize];
             if known.in_flight {
                 continue;
@@ -178,7 +172,7 @@ fn killed_twenty_times() {
     let directory = tempfile::tempdir().expect("a directory");
     let (disks, _shared) = disks(directory.path());
     let mut loads: Vec<Load> = (1..).zip(&disks).map(|(nsid, _)| Load::new(nsid)).collect();
-    let mut seed = 0x2545_f491_4f6c_dd1d;
+    let mut random = Rng::with_seed(0);
     let mut identities: Vec<Vec<[u8; 16]>> = Vec::new();
     for round in 0..=ROUNDS {
         let mut target = start(&disks);
@@ -193,7 +187,7 @@ fn killed_twenty_times() {
         if round == ROUNDS {
             break;
         }
-        let pause = Duration::from_millis(20 + random(&mut seed) % 100);
+        let pause = Duration::from_millis(random.u64(20..120));
         std::thread::scope(|scope| {
             for (load, lane) in loads.iter_mut().zip(&mut lanes) {
                 scope.spawn(|| load.run(lane));

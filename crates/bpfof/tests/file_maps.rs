@@ -6,6 +6,7 @@ mod disk;
 use bpfof_host::Lane;
 use bpfof_host::files::{FileLayout, MapRefusal, NamespaceDevice, file_layout};
 use disk::{BPFOF, Disk, output, run};
+use fastrand::Rng;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -24,13 +25,9 @@ fn bytes_at_target(lane: &mut Lane, layout: &FileLayout) -> Vec<u8> {
 }
 
 fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
-    (0..length).map(|_| next()).collect()
+    let mut bytes = vec![0; length];
+    Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Writes a file of `blocks` extents: every second block is a hole.

@@ -4,6 +4,7 @@
 use super::wait::until;
 use bpfof_host::grant::{GrantClient, PageReader};
 use bpfof_host::{FileVersion, FunctionId, Lane, PushdownCall, Request};
+use fastrand::Rng;
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -32,18 +33,6 @@ pub(crate) fn filled(word: u64, bytes: usize) -> Vec<u8> {
     word.to_le_bytes().repeat(bytes / 8)
 }
 
-/// Pseudo-random numbers: the same sequence for the same seed.
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-}
-
 /// Whether an answer has only words that the client has written, or zeroes.
 pub(crate) fn is_clean(answer: &[u8]) -> bool {
     let words = answer.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -67,7 +56,7 @@ pub(crate) struct Hostile {
     nsid: u32,
     function: FunctionId,
     versions: Vec<u64>,
-    numbers: Numbers,
+    numbers: Rng,
     pub(crate) tally: Tally,
 }
 
@@ -107,7 +96,7 @@ impl Hostile {
         let granted = answers.iter().filter(|answer| answer.result.is_ok()).count();
         assert!(granted > 0, "{answers:?}");
         let versions = vec![0; FILES as usize + 3];
-        let (numbers, tally) = (Numbers(0x9E37_79B9_7F4A_7C15), Tally::default());
+        let (numbers, tally) = (Rng::with_seed(0x9E37_79B9_7F4A_7C15), Tally::default());
         let page = Arc::clone(client.page());
         let _asker = std::thread::spawn(move || {
             while client.refresh(&ids).is_ok() {
@@ -123,10 +112,10 @@ impl Hostile {
         let slot = &mut self.versions[id as usize];
         *slot = (*slot).max(now);
         let last = *slot;
-        match self.numbers.below(8) {
+        match self.numbers.u64(..8) {
             0 => last + 1,
             1 => last.saturating_sub(1),
-            2 => self.numbers.below(1 << 12),
+            2 => self.numbers.u64(..1 << 12),
             3 => now,
             _ => last,
         }
@@ -134,7 +123,7 @@ impl Hostile {
 
     /// Submits one chain over an arbitrary file, from an arbitrary offset.
     fn submit(&mut self, tag: u64) -> bool {
-        let id = self.numbers.below(u64::from(FILES) + 3) as u32;
+        let id = self.numbers.u64(..u64::from(FILES) + 3) as u32;
         let files = [FileVersion { id, version: self.version(id) }];
         let blocks = FILE_BYTES as u64 / u64::from(BLOCK) - BLOCKS + 1;
         let call = PushdownCall {
@@ -142,7 +131,7 @@ impl Hostile {
             function: self.function.0,
             files: &files,
             first_file: 0,
-            first_offset_bytes: self.numbers.below(blocks) * u64::from(BLOCK),
+            first_offset_bytes: self.numbers.u64(..blocks) * u64::from(BLOCK),
             first_size_bytes: BLOCK,
             scratch: &[],
             scratch_size_bytes: 4096,
@@ -186,12 +175,12 @@ impl Changer {
         let stopped = Arc::clone(&stop);
         let (attempted, changed) = (Arc::clone(&attempts), Arc::clone(&changes));
         let thread = std::thread::spawn(move || {
-            let mut numbers = Numbers(7);
+            let mut numbers = Rng::with_seed(7);
             while !stopped.load(Ordering::SeqCst) {
                 let is_changed = change(&folder, &mut numbers);
                 attempted.fetch_add(1, Ordering::SeqCst);
                 changed.fetch_add(u64::from(is_changed), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(numbers.below(4)));
+                std::thread::sleep(Duration::from_millis(numbers.u64(..4)));
             }
         });
         Changer { stop, attempts, changes, thread: Some(thread) }
@@ -208,21 +197,21 @@ impl Drop for Changer {
 }
 
 /// False if the file could not be opened or changed.
-fn change(folder: &Path, numbers: &mut Numbers) -> bool {
-    let name = path(folder, 1 + numbers.below(FILES.into()) as u32);
-    if numbers.below(8) == 0 {
+fn change(folder: &Path, numbers: &mut Rng) -> bool {
+    let name = path(folder, numbers.u32(1..=FILES));
+    if numbers.u64(..8) == 0 {
         deduplicate(&name, &twin(folder));
     }
     let Ok(file) = OpenOptions::new().write(true).open(&name) else { return false };
-    let changed = match numbers.below(4) {
+    let changed = match numbers.u64(..4) {
         0 => file.set_len(0),
-        1 => file.set_len(numbers.below(FILE_BYTES as u64)),
+        1 => file.set_len(numbers.u64(..FILE_BYTES as u64)),
         2 => rustix::fs::fallocate(&file, punch(), 0, FILE_BYTES as u64 / 2).map_err(Into::into),
         _ => file.set_len(0).and_then(|()| file.sync_all()),
     };
     // A full disk is no failure: other processes have the blocks then.
     let _ = file.write_all_at(&filled(MINE, FILE_BYTES), 0);
-    if numbers.below(2) == 0 {
+    if numbers.u64(..2) == 0 {
         let _ = file.sync_all();
     }
     changed.is_ok()
@@ -266,12 +255,12 @@ impl Defragmenter {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut numbers = Numbers(11);
+            let mut numbers = Rng::with_seed(11);
             while !stopped.load(Ordering::SeqCst) {
-                let name = path(&folder, 1 + numbers.below(FILES.into()) as u32);
+                let name = path(&folder, numbers.u32(1..=FILES));
                 let tried = Command::new(tool).arg(name).output();
                 tried.unwrap_or_else(|error| panic!("{tool}: {error}"));
-                std::thread::sleep(Duration::from_millis(numbers.below(100)));
+                std::thread::sleep(Duration::from_millis(numbers.u64(..100)));
             }
         });
         Defragmenter { stop, thread: Some(thread) }

@@ -15,7 +15,8 @@ use bpfof_host::files::{
 };
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, get_argument};
 use disk::{Disk, run};
-use ledger::{Generations, Ledger, Numbers};
+use fastrand::Rng;
+use ledger::{Generations, Ledger};
 use mutators::{Mutator, ROLES};
 use std::fs;
 use std::path::PathBuf;
@@ -89,7 +90,7 @@ struct Race {
     /// Generation of each file that is open, if it cannot change.
     fixed: Vec<u64>,
     roots: Vec<Root>,
-    numbers: Numbers,
+    numbers: Rng,
     begun: Vec<Begun>,
     free: Vec<usize>,
     tally: Tally,
@@ -164,7 +165,7 @@ impl Race {
             files: Vec::new(),
             fixed: vec![0; FILES as usize],
             roots: (0..FILES).map(root).collect(),
-            numbers: Numbers::new(7),
+            numbers: Rng::with_seed(7),
             begun: vec![Begun::default(); DEPTH],
             free: (0..DEPTH).collect(),
             tally: Tally::default(),
@@ -210,8 +211,8 @@ impl Race {
                 self.free.push(slot);
             }
             // Open the file that has this name now.
-            let file = CHANGED + self.numbers.below(REPLACED);
-            if self.numbers.below(100) == 0 && self.begun.iter().all(|b| !b.files.contains(&file)) {
+            let file = CHANGED + self.numbers.u64(..REPLACED);
+            if self.numbers.u64(..100) == 0 && self.begun.iter().all(|b| !b.files.contains(&file)) {
                 self.reopen(file);
             }
         }
@@ -226,16 +227,16 @@ impl Race {
     }
 
     fn begin(&mut self, reader: &mut PushdownReader, slot: usize) {
-        let count = 1 + self.numbers.below(TABLES);
+        let count = 1 + self.numbers.u64(..TABLES);
         let mut files: Vec<u64> = Vec::new();
         while (files.len() as u64) < count {
-            let file = self.numbers.below(FILES);
+            let file = self.numbers.u64(..FILES);
             if !files.contains(&file) {
                 files.push(file);
             }
         }
-        let holder = files[self.numbers.below(count) as usize];
-        let key = holder * KEYS + self.numbers.below(KEYS);
+        let holder = files[self.numbers.u64(..count) as usize];
+        let key = holder * KEYS + self.numbers.u64(..KEYS);
         let roots: Vec<Root> = files.iter().map(|file| self.roots[*file as usize]).collect();
         let handles: Vec<_> = files.iter().map(|file| self.files[*file as usize].clone()).collect();
         let before = files.iter().map(|file| self.ledger.read(*file)).collect();

@@ -18,6 +18,7 @@ use bpfof_host::{
     CommandError, Connector, Controller, Error, FileVersion, FunctionId, Lane, Options,
     PushdownCall, RequestError, TargetUrl,
 };
+use fastrand::Rng;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -276,23 +277,9 @@ pub(crate) fn database(levels: u32) -> Vec<u8> {
     file
 }
 
-/// Pseudorandom numbers, the same in every run.
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Numbers {
-        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % end
-    }
-
-    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.below(256) as u8).collect()
-    }
+/// Pseudorandom bytes.
+pub(crate) fn random_bytes(random: &mut Rng, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes);
+    bytes
 }
