@@ -1,7 +1,11 @@
 //! Hand-written eBPF instructions, functions of them, and their chains.
 
+#[path = "../../../function/tests/assembly/mod.rs"]
+mod instructions;
+
 use bpfof_chain::{FileVersion, Function, Start};
 use bpfof_function::{NativeFunction, Program};
+pub(crate) use instructions::{EXIT, slot};
 
 /// A chain of function 1 over namespace 1, from its first block on.
 pub(crate) const CHAIN: Start<'_> = Start {
@@ -17,15 +21,6 @@ pub(crate) const CHAIN: Start<'_> = Start {
     scratch_bytes: 64,
     answer_max_bytes: 64,
 };
-
-pub(crate) const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
-
-/// An instruction (RFC 9669 §3.1).
-pub(crate) fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
 
 pub(crate) fn function(id: u32, code: &[[u8; 8]]) -> Function {
     let program = Program::parse(code.as_flattened()).expect("valid");
