@@ -188,15 +188,12 @@ impl Store<'_> {
         (answer_max_bytes, scratch_size_bytes): (u32, u32),
     ) -> Vec<u8> {
         let call = PushdownCall {
-            nsid: 1,
-            function: function.0,
             files: self.files,
-            first_file: 0,
             first_offset_bytes,
             first_size_bytes: FIRST_READ_BYTES,
-            scratch,
             scratch_size_bytes,
             answer_max_bytes,
+            ..call(function, scratch)
         };
         run(self.lane, &call).expect("it succeeds").0
     }

@@ -5,8 +5,8 @@ mod common;
 use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig, TlsMode};
 use bpfof_host::{
-    Caravan, Controller, Error, Extent, FileMapObject, FileVersion, HandedLane, Lane, Options,
-    PushdownCall, Request, STATE_MAX_BYTES, SharedLane, SubmitError, TargetUrl, Urgency,
+    Caravan, Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, HandedLane, Lane,
+    Options, PushdownCall, Request, STATE_MAX_BYTES, SharedLane, SubmitError, TargetUrl, Urgency,
 };
 use common::skip::skip_part;
 use common::{NQN, compile, config, load, memory, until, url};
@@ -170,17 +170,7 @@ fn the_other_process() {
 }
 
 fn call(function: u32, files: &[FileVersion]) -> PushdownCall<'_> {
-    PushdownCall {
-        nsid: 1,
-        function,
-        files,
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 512,
-        scratch: &[],
-        scratch_size_bytes: 0,
-        answer_max_bytes: 64,
-    }
+    PushdownCall { files, answer_max_bytes: 64, ..common::call(FunctionId(function), &[]) }
 }
 
 fn chain(lane: &mut Lane, function: u32, file: FileVersion) -> String {

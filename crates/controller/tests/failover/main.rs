@@ -13,7 +13,7 @@ use bpfof_host::{
 };
 use common::stop::StopAtEnd;
 use common::{
-    NQN, WHOLE, compile, compile_text, config, connect, database, file, load, memory, start, until,
+    NQN, compile, compile_text, config, connect, database, file, load, memory, start, until,
 };
 use relay::Relay;
 use std::collections::HashMap;
@@ -38,15 +38,10 @@ struct Two {
 
 fn call(function: FunctionId, argument: &[u8]) -> PushdownCall<'_> {
     PushdownCall {
-        nsid: 1,
-        function: function.0,
-        files: WHOLE,
-        first_file: 0,
-        first_offset_bytes: 0,
         first_size_bytes: FIRST_READ_BYTES,
-        scratch: argument,
         scratch_size_bytes: GET_SCRATCH_BYTES,
         answer_max_bytes: GET_ANSWER_BYTES as u32,
+        ..common::call(function, argument)
     }
 }
 
