@@ -6,12 +6,12 @@ mod wait;
 
 use bpfof_auth::{DhchapKey, Hash};
 use bpfof_host::{
-    Completion, Controller, Credentials, Error, FileMapObject, FileVersion, FunctionId, Lane,
-    LostReason, Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
+    Completion, Controller, Credentials, Error, FileMapObject, FunctionId, Lane, LostReason,
+    Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
 };
 use bpfof_nvme::fabrics::FabricsCommand;
 use bpfof_nvme::{AdminCommand, Status};
-use fake_target::{NQN, Shared};
+use fake_target::{CALL, NQN, Shared};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,18 +32,6 @@ fn connect(options: Options) -> (Controller, Lane, Arc<Shared>) {
 fn both_digests() -> Options {
     Options { header_digest: true, data_digest: true, ..Options::default() }
 }
-
-const CALL: PushdownCall<'_> = PushdownCall {
-    nsid: 1,
-    function: 42,
-    files: &[FileVersion { id: 0, version: 1 }],
-    first_file: 0,
-    first_offset_bytes: 0,
-    first_size_bytes: 512,
-    scratch: b"stressed",
-    scratch_size_bytes: 0,
-    answer_max_bytes: 64,
-};
 
 #[test]
 fn reads_and_writes_of_all_sizes() {

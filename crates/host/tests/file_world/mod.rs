@@ -1,6 +1,9 @@
 //! An image with a file system, a target in this process that serves it, and a connection between the two that can be
 //! held up and cut.
 
+#[allow(dead_code)] // A part of it.
+#[path = "../../../controller/tests/failover/relay.rs"]
+mod relay;
 #[path = "../../../bpfof/tests/skip/mod.rs"]
 mod skip;
 #[path = "../../../bpfof/tests/wait/mod.rs"]
@@ -14,16 +17,13 @@ use bpfof_host::files::{
     ReadInfo, StorageFunction,
 };
 use bpfof_host::{Controller, Options};
+use relay::Relay;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 pub(crate) use wait::until;
 
@@ -80,50 +80,6 @@ pub(crate) fn database(generation: u64) -> Vec<u8> {
     }
     bytes.resize(bytes.len().next_multiple_of(4096), 0);
     bytes
-}
-
-/// A relay between host and target.
-struct Relay {
-    address: SocketAddr,
-    is_held: Arc<AtomicBool>,
-    /// The host's side of each connection.
-    connections: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Relay {
-    fn start(to: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound");
-        let (is_held, connections) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let relay = Self { address, is_held, connections };
-        let (is_held, connections) = (Arc::clone(&relay.is_held), Arc::clone(&relay.connections));
-        thread::spawn(move || {
-            for host in listener.incoming().filter_map(Result::ok) {
-                let Ok(target) = TcpStream::connect(to) else { continue };
-                let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
-                connections.lock().expect("no panic").push(clone(&host));
-                for (from, to) in [(clone(&host), clone(&target)), (target, host)] {
-                    let is_held = Arc::clone(&is_held);
-                    let _ = from.set_nodelay(true);
-                    thread::spawn(move || pass(from, to, &is_held));
-                }
-            }
-        });
-        relay
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, is_held: &AtomicBool) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        while is_held.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
 /// An image that is mounted.
@@ -259,13 +215,12 @@ impl World {
 
     /// Holds up all traffic, or lets it through again.
     pub(crate) fn hold(&self, is_held: bool) {
-        self.relay.is_held.store(is_held, Ordering::SeqCst);
+        if is_held { self.relay.silence() } else { self.relay.open() }
     }
 
     /// Cuts the newest connection.
     pub(crate) fn cut_last(&self) {
-        let connections = self.relay.connections.lock().expect("no panic");
-        connections.last().expect("a connection").shutdown(Shutdown::Both).expect("cut");
+        self.relay.cut_last();
     }
 
     /// Fills the disk, so that the image cannot grow.
