@@ -158,41 +158,54 @@ impl Hostile {
     }
 }
 
+/// A thread that repeats its work until this is dropped.
+pub(crate) struct Repeated {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Repeated {
+    fn start(mut work: impl FnMut(&AtomicBool) + Send + 'static) -> Repeated {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::SeqCst) {
+                work(&stopped);
+            }
+        });
+        Repeated { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
+    }
+}
+
 /// Changes the client's own files until it is dropped: each change waits until the daemon has revoked the grant, and
 /// then frees blocks.
 pub(crate) struct Changer {
-    stop: Arc<AtomicBool>,
     /// All attempts, refused ones included: immutable files cannot be opened for writing.
     pub(crate) attempts: Arc<AtomicU64>,
     pub(crate) changes: Arc<AtomicU64>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    _thread: Repeated,
 }
 
 impl Changer {
     pub(crate) fn start(folder: PathBuf) -> Changer {
-        let (stop, attempts) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
-        let changes = Arc::<AtomicU64>::default();
-        let stopped = Arc::clone(&stop);
+        let [attempts, changes] = [(); 2].map(|()| Arc::<AtomicU64>::default());
         let (attempted, changed) = (Arc::clone(&attempts), Arc::clone(&changes));
-        let thread = std::thread::spawn(move || {
-            let mut numbers = Rng::with_seed(7);
-            while !stopped.load(Ordering::SeqCst) {
-                let is_changed = change(&folder, &mut numbers);
-                attempted.fetch_add(1, Ordering::SeqCst);
-                changed.fetch_add(u64::from(is_changed), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(numbers.u64(..4)));
-            }
+        let mut numbers = Rng::with_seed(7);
+        let _thread = Repeated::start(move |_| {
+            let is_changed = change(&folder, &mut numbers);
+            attempted.fetch_add(1, Ordering::SeqCst);
+            changed.fetch_add(u64::from(is_changed), Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(numbers.u64(..4)));
         });
-        Changer { stop, attempts, changes, thread: Some(thread) }
-    }
-}
-
-impl Drop for Changer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Changer { attempts, changes, _thread }
     }
 }
 
@@ -243,36 +256,16 @@ pub(crate) fn wait_immutable(folder: &Path) {
     until("it is immutable", || OpenOptions::new().write(true).open(&last).is_err());
 }
 
-/// A thread of root's that defragments the client's files until it is dropped, which moves their blocks.
-pub(crate) struct Defragmenter {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Defragmenter {
-    /// Uses `tool`, which belongs to the file system.
-    pub(crate) fn start(tool: &'static str, folder: PathBuf) -> Defragmenter {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut numbers = Rng::with_seed(11);
-            while !stopped.load(Ordering::SeqCst) {
-                let name = path(&folder, numbers.u32(1..=FILES));
-                let tried = Command::new(tool).arg(name).output();
-                tried.unwrap_or_else(|error| panic!("{tool}: {error}"));
-                std::thread::sleep(Duration::from_millis(numbers.u64(..100)));
-            }
-        });
-        Defragmenter { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Defragmenter {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
-    }
+/// Defragments the client's files as root until it is dropped, which moves their blocks. Uses `tool`, which belongs to
+/// the file system.
+pub(crate) fn defragment(tool: &'static str, folder: PathBuf) -> Repeated {
+    let mut numbers = Rng::with_seed(11);
+    Repeated::start(move |_| {
+        let name = path(&folder, numbers.u32(1..=FILES));
+        let tried = Command::new(tool).arg(name).output();
+        tried.unwrap_or_else(|error| panic!("{tool}: {error}"));
+        std::thread::sleep(Duration::from_millis(numbers.u64(..100)));
+    })
 }
 
 fn punch() -> FallocateFlags {
@@ -281,41 +274,36 @@ fn punch() -> FallocateFlags {
 
 /// Another user, whose files take blocks that other files free, until it is dropped.
 pub(crate) struct Victim {
-    stop: Arc<AtomicBool>,
     /// Files that have taken at least a block.
     written: Arc<AtomicU64>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<Repeated>,
 }
 
 impl Victim {
     /// Writes secrets into `folder`, which only root may enter. The fuller the disk, the sooner a block is used again.
     pub(crate) fn start(folder: PathBuf) -> Victim {
-        let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&written));
+        let written = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&written);
         let secret = filled(CANARY, 64 << 10);
-        let thread = std::thread::spawn(move || {
-            let mut round = 0_u64;
-            while !stopped.load(Ordering::SeqCst) {
-                round += 1;
-                let name = folder.join(format!("secret-{}", round % 4));
-                let _ = fs::remove_file(&name);
-                let Ok(mut file) = File::create(&name) else { continue };
-                while !stopped.load(Ordering::SeqCst) && file.write_all(&secret).is_ok() {}
-                let has_blocks = file.sync_all().and_then(|()| file.metadata());
-                let has_blocks = has_blocks.is_ok_and(|found| found.blocks() > 0);
-                counted.fetch_add(u64::from(has_blocks), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(2));
-            }
+        let mut round = 0_u64;
+        let thread = Repeated::start(move |stopped| {
+            round += 1;
+            let name = folder.join(format!("secret-{}", round % 4));
+            let _ = fs::remove_file(&name);
+            let Ok(mut file) = File::create(&name) else { return };
+            while !stopped.load(Ordering::SeqCst) && file.write_all(&secret).is_ok() {}
+            let has_blocks = file.sync_all().and_then(|()| file.metadata());
+            let has_blocks = has_blocks.is_ok_and(|found| found.blocks() > 0);
+            counted.fetch_add(u64::from(has_blocks), Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(2));
         });
-        Victim { stop, written, thread: Some(thread) }
+        Victim { written, thread: Some(thread) }
     }
 }
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
+        drop(self.thread.take());
         let written = self.written.load(Ordering::SeqCst);
         assert!(std::thread::panicking() || written > 0, "no other file has taken a block");
     }

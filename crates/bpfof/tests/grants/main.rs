@@ -26,7 +26,7 @@ use bpfof_host::grant::protocol::{Cause, FileAnswer};
 use daemon::{Grantd, UID};
 use disk::{Disk, run};
 use hostile::{
-    CANARY, Changer, Defragmenter, Hostile, MINE, Tally, Victim, filled, is_clean, make_immutable,
+    CANARY, Changer, Hostile, MINE, Tally, Victim, defragment, filled, is_clean, make_immutable,
     wait_immutable, write_files,
 };
 use nobody::{as_nobody, number, outcome, variable};
@@ -214,7 +214,7 @@ fn a_hostile_owner_sees_its_own_bytes_only() {
     let chains = hostile_chains();
     world.fill();
     let victim = Victim::start(world.secrets.clone());
-    let defragmenter = Defragmenter::start("e4defrag", world.folder.clone());
+    let defragmenter = defragment("e4defrag", world.folder.clone());
     let printed = outcome(world.start_hostile(Some(chains)));
     drop((victim, defragmenter));
     println!("ext4: {printed}");
@@ -232,7 +232,7 @@ fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
     let hostile = world.start_hostile(Some(chains));
     make_immutable(&world.folder);
     let victim = Victim::start(world.secrets.clone());
-    let defragmenter = Defragmenter::start("xfs_fsr", world.folder.clone());
+    let defragmenter = defragment("xfs_fsr", world.folder.clone());
     let printed = outcome(hostile);
     drop((victim, defragmenter));
     println!("xfs: {printed}");
