@@ -86,6 +86,18 @@ impl Ratio {
     }
 }
 
+/// The repetitions of a measurement, behind a shorter one, number 0, that warms up and does not count: number, whether it
+/// is that one, and time.
+pub(crate) fn repetitions(
+    count: u32,
+    time: Duration,
+) -> impl Iterator<Item = (u32, bool, Duration)> {
+    (0..=count).map(move |number| match number {
+        0 => (number, true, time / 5),
+        _ => (number, false, time),
+    })
+}
+
 /// The tenth and the ninetieth percentile; None without values.
 pub(crate) fn tenths(values: &[f64]) -> Option<[f64; 2]> {
     let mut sorted = values.to_vec();

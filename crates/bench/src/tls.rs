@@ -5,7 +5,7 @@
 
 use crate::child_target::ChildTarget;
 use crate::legend::{self, Word};
-use crate::measurement::{CpuTimes, Figures, Run, Samples, cell, thousands};
+use crate::measurement::{CpuTimes, Figures, Run, Samples, cell, repetitions, thousands};
 use crate::steal::{self, undisturbed};
 use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_host::{KeyFiles, TargetUrl};
@@ -110,15 +110,13 @@ impl Targets {
     /// Measures the ways in turn, repeatedly, after a warm-up round that is not counted.
     pub(crate) fn in_turn(
         &self,
-        repetitions: u32,
+        count: u32,
         time: Duration,
         mut run: impl FnMut(Way, Duration) -> Result<(Run, CpuTimes), String>,
     ) -> Result<Vec<WayFigures>, String> {
         let mut samples: Vec<(Way, Samples)> =
             self.ways().into_iter().map(|way| (way, Samples::default())).collect();
-        for repetition in 0..=repetitions {
-            let warm_up = repetition == 0;
-            let time = if warm_up { time / 5 } else { time };
+        for (_, warm_up, time) in repetitions(count, time) {
             for (way, samples) in &mut samples {
                 let measured = undisturbed(warm_up, || run(*way, time));
                 // The terminal interrupts targets as well, and the host then loses them.

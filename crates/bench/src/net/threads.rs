@@ -3,7 +3,7 @@
 
 use super::load::is_marked;
 use crate::machine;
-use crate::measurement::{Figures, Run, Samples, median, spent};
+use crate::measurement::{Figures, Run, Samples, median, repetitions, spent};
 use crate::steal::undisturbed;
 use crate::together::{Users, repeat};
 use bpfof_host::{Caravan, Controller, Error, Options as HostOptions, SharedLane, TargetUrl};
@@ -96,20 +96,18 @@ pub(super) struct Place<'a> {
     pub(super) target_cpu_ns: &'a dyn Fn() -> Option<u64>,
 }
 
-/// Measures all ways in turn, `repetitions` times.
+/// Measures all ways in turn, `count` times.
 pub(super) fn measure(
     place: &Place<'_>,
     threads: usize,
     size_bytes: u32,
-    repetitions: u32,
+    count: u32,
     time: Duration,
 ) -> Result<Case, Box<dyn std::error::Error>> {
     let shared = Controller::connect(place.url, Way::Lane.host(threads, place.poll))?;
     let private = Controller::connect(place.url, Way::Private.host(threads, place.poll))?;
     let mut samples: Vec<_> = Way::ALL.iter().map(|_| (Samples::default(), Vec::new())).collect();
-    for repetition in 0..=repetitions {
-        let warm_up = repetition == 0;
-        let time = if warm_up { time / 5 } else { time };
+    for (_, warm_up, time) in repetitions(count, time) {
         for (way, (samples, per_send)) in Way::ALL.into_iter().zip(&mut samples) {
             let controller = if way == Way::Private { &private } else { &shared };
             let (run, requests_per_send, spent) = undisturbed(warm_up, || {

@@ -611,7 +611,7 @@ type Make = fn(&Disk, u64, Policy) -> Set;
 /// Each kind of file system, with files that are open and files that are named by their paths.
 fn both_ways() -> impl Iterator<Item = (&'static str, Disk, Make)> {
     let ways: [Make; 2] = [Set::new, Set::by_path];
-    let disks = |make| Disk::of_each_kind().map(move |(kind, disk)| (kind, disk, make));
+    let disks = |make: Make| Disk::of_each_kind().map(move |(kind, disk)| (kind, disk, make));
     ways.into_iter().flat_map(disks)
 }
 

@@ -6,7 +6,7 @@ mod report;
 use super::driver::is_value;
 use super::options::KvOptions;
 use super::remote::{Bench, host_options, seed};
-use crate::measurement::{CpuTimes, Run, Samples, median, spent};
+use crate::measurement::{CpuTimes, Run, Samples, median, repetitions, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
 use crate::together::{Users, repeat};
@@ -75,9 +75,7 @@ fn case(
     let mut private = Controller::connect(&bench.url, private_options)?;
     let get = private.load_function(bpfkv::GET_OBJECT, 0)?;
     let time = Duration::from_millis(options.milliseconds);
-    for repetition in 0..=options.repetitions {
-        let warm_up = repetition == 0;
-        let time = if warm_up { time / 5 } else { time };
+    for (repetition, warm_up, time) in repetitions(options.repetitions, time) {
         for turn in 0..WAYS.len() {
             let at = (turn + repetition as usize) % WAYS.len();
             let (way, samples, sends) = (WAYS[at], &mut samples[at], &mut sends[at]);
