@@ -36,6 +36,12 @@ impl Figures {
         spread_percent(self.ops_per_s, self.ops_per_s_range)
     }
 
+    /// Cells of a table: operations a second, their spread, p50 and p99.
+    pub(crate) fn cells(&self) -> String {
+        let Figures { ops_per_s, p50_us, p99_us, .. } = self;
+        format!("{ops_per_s:>10.0} {:>4.0} {p50_us:>9.1} {p99_us:>9.1}", self.spread_percent())
+    }
+
     /// Figures for the tests of reports: a spread of 20 %, and no processor times.
     #[cfg(test)]
     pub(crate) fn example(ops_per_s: f64) -> Figures {
@@ -78,6 +84,18 @@ impl Ratio {
             net_bytes: plain.net_bytes_per_op / pushdown.net_bytes_per_op,
         }
     }
+}
+
+/// The repetitions of a measurement, behind a shorter one, number 0, that warms up and does not count: number, whether it
+/// is that one, and time.
+pub(crate) fn repetitions(
+    count: u32,
+    time: Duration,
+) -> impl Iterator<Item = (u32, bool, Duration)> {
+    (0..=count).map(move |number| match number {
+        0 => (number, true, time / 5),
+        _ => (number, false, time),
+    })
 }
 
 /// The tenth and the ninetieth percentile; None without values.
@@ -147,6 +165,11 @@ pub(crate) fn thousands(value: f64) -> String {
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
     groups.join(",")
+}
+
+/// A cell of a table: processor time in µs, or another number that may be missing.
+pub(crate) fn cell(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
 
 /// For an even number of values, the mean of the two in the middle.

@@ -40,6 +40,15 @@ pub(crate) struct Group<'a> {
     pub(crate) values: Vec<Option<&'a Figures>>,
 }
 
+/// Makes the folder of the pictures, if there is to be one, and finds out whether there is the font: before minutes are
+/// spent on measuring.
+pub(crate) fn prepare(folder: Option<&Path>) -> Drawn {
+    let Some(folder) = folder else { return Ok(()) };
+    std::fs::create_dir_all(folder)
+        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    use_font()
+}
+
 /// Registers the font as "sans".
 pub(crate) fn use_font() -> Drawn {
     let font = std::fs::read(FONT)

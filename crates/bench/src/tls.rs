@@ -5,7 +5,7 @@
 
 use crate::child_target::ChildTarget;
 use crate::legend::{self, Word};
-use crate::measurement::{CpuTimes, Figures, Run, Samples, thousands};
+use crate::measurement::{CpuTimes, Figures, Run, Samples, cell, repetitions, thousands};
 use crate::steal::{self, undisturbed};
 use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_host::{KeyFiles, TargetUrl};
@@ -110,15 +110,13 @@ impl Targets {
     /// Measures the ways in turn, repeatedly, after a warm-up round that is not counted.
     pub(crate) fn in_turn(
         &self,
-        repetitions: u32,
+        count: u32,
         time: Duration,
         mut run: impl FnMut(Way, Duration) -> Result<(Run, CpuTimes), String>,
     ) -> Result<Vec<WayFigures>, String> {
         let mut samples: Vec<(Way, Samples)> =
             self.ways().into_iter().map(|way| (way, Samples::default())).collect();
-        for repetition in 0..=repetitions {
-            let warm_up = repetition == 0;
-            let time = if warm_up { time / 5 } else { time };
+        for (_, warm_up, time) in repetitions(count, time) {
             for (way, samples) in &mut samples {
                 let measured = undisturbed(warm_up, || run(*way, time));
                 // The terminal interrupts targets as well, and the host then loses them.
@@ -257,25 +255,21 @@ fn header() -> String {
 
 /// A case, one line for each way.
 fn lines(label: &str, ways: &[WayFigures]) -> String {
-    let cpu = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let mut text = String::new();
     for (index, WayFigures { way, figures, over_plain }) in ways.iter().enumerate() {
         let over = over_plain.map_or(String::new(), |over| {
-            let (host, target) = (cpu(over.host_cpu), cpu(over.target_cpu));
+            let (host, target) = (cell(over.host_cpu), cell(over.target_cpu));
             format!("{:.2} {host:>5} {target:>5}", over.ops_per_s)
         });
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{:<26} {:<14} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>9} {:>9} {over:>24}",
+            "{:<26} {:<14} {} {:>9} {:>9} {over:>24}",
             if index == 0 { label } else { "" },
             way.name(),
-            figures.ops_per_s,
-            figures.spread_percent(),
-            figures.p50_us,
-            figures.p99_us,
-            cpu(figures.host_cpu_us_per_op),
-            cpu(figures.target_cpu_us_per_op),
+            figures.cells(),
+            cell(figures.host_cpu_us_per_op),
+            cell(figures.target_cpu_us_per_op),
         );
     }
     text

@@ -9,7 +9,7 @@
 mod disk;
 
 use bpfof_host::files::{FileMaps, NamespaceDevice, PushdownFile};
-use disk::{Disk, KINDS, cannot_mount, run};
+use disk::{Disk, run};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -31,11 +31,7 @@ fn register(disk: &Disk, paths: &[PathBuf]) -> Duration {
 }
 
 fn main() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let name = |index| disk.mount().join(format!("table-{index}"));
         let paths: Vec<PathBuf> = (0..FILES).map(name).collect();
         paths.iter().for_each(|path| std::fs::write(path, [7; 5000]).expect("written"));

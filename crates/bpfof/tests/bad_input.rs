@@ -1,6 +1,7 @@
 //! Invalid options are refused with an error that names option and value; interrupted commands leave nothing half done.
 
 mod command;
+mod wait;
 
 use command::{BPFOF, Target, bad, bpfof, good, json};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +10,8 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use wait::until;
 
 /// The command fails, and its error contains these words.
 fn refused(arguments: &[&str], named: &[&str]) {
@@ -120,13 +122,9 @@ fn an_interrupted_creation_says_what_is_left_of_the_namespace() {
     let target = Target::start(&[&format!("file:path={}", path.display())]);
     let mut create = Command::new(BPFOF);
     create.args(["kv", "create", "--levels", "5", "--target", &target.url]).stderr(Stdio::piped());
-    let mut child = create.spawn().expect("bpfof starts");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while std::fs::metadata(&path).expect("it is there").blocks() < 4096 {
-        assert!(Instant::now() < deadline && child.try_wait().expect("waits").is_none());
-        std::thread::yield_now();
-    }
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let child = interrupt_once(&mut create, Signal::INT, || {
+        std::fs::metadata(&path).expect("it is there").blocks() >= 4096
+    });
     let output = child.wait_with_output().expect("it ends");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{errors}");
@@ -197,14 +195,17 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
     );
 }
 
-/// Sends a signal to a command once `file` exists and is not empty.
-fn interrupt_once(command: &mut Command, file: &Path, signal: Signal) -> Child {
-    let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while std::fs::metadata(file).map_or(0, |file| file.len()) == 0 {
-        assert!(Instant::now() < deadline && child.try_wait().expect("waits").is_none());
-        std::thread::yield_now();
-    }
+/// Sends a signal to a command once `has_begun`.
+fn interrupt_once(
+    command: &mut Command,
+    signal: Signal,
+    mut has_begun: impl FnMut() -> bool,
+) -> Child {
+    let mut child = command.stdout(Stdio::null()).spawn().expect("it starts");
+    until("it begins", || {
+        assert!(child.try_wait().expect("waits").is_none(), "it has ended");
+        has_begun()
+    });
     kill_process(Pid::from_child(&child), signal).expect("it runs");
     child
 }
@@ -214,9 +215,11 @@ fn an_interrupted_database_is_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, partial) = (folder.path().join("db"), folder.path().join("db.partial"));
     let mut create = Command::new(BPFOF);
-    create.args(["kv", "create", "--levels", "6", "--file"]).arg(&file);
+    create.args(["kv", "create", "--levels", "6", "--file"]).arg(&file).stderr(Stdio::null());
     for (signal, leaves_partial) in [(Signal::INT, false), (Signal::KILL, true)] {
-        let mut child = interrupt_once(&mut create, &partial, signal);
+        let mut child = interrupt_once(&mut create, signal, || {
+            std::fs::metadata(&partial).is_ok_and(|file| file.len() > 0)
+        });
         let interrupted = (signal == Signal::INT).then_some(130);
         assert_eq!(child.wait().expect("ended").code(), interrupted);
         assert!(!file.exists(), "{signal:?}");
@@ -249,15 +252,8 @@ fn an_interrupted_benchmark_leaves_no_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let is_empty = || std::fs::read_dir(folder.path()).expect("it is there").next().is_none();
     let mut bench = Command::new(BPFOF);
-    bench.args(["bench", "net", "--tls"]).env("TMPDIR", folder.path());
-    bench.stderr(Stdio::null()).stdout(Stdio::null());
-    let mut child = bench.spawn().expect("it starts");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while is_empty() {
-        assert!(Instant::now() < deadline && child.try_wait().expect("waits").is_none());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    bench.args(["bench", "net", "--tls"]).env("TMPDIR", folder.path()).stderr(Stdio::null());
+    let mut child = interrupt_once(&mut bench, Signal::INT, || !is_empty());
     assert!(!child.wait().expect("ended").success());
     assert!(is_empty());
 }

@@ -1,10 +1,11 @@
 //! `kill -9` of a target under a verified load: acknowledged writes are there after a restart.
 
+mod command;
+
 use bpfof_host::{Controller, Lane, Options, Request};
-use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use command::Target;
+use fastrand::Rng;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// How often the target is killed.
@@ -20,41 +21,14 @@ const FLUSH_EVERY: u64 = 24;
 /// The tag of a Flush; the tag of a write is its block's number.
 const FLUSH: u64 = 1 << 32;
 
-struct Target {
-    child: Child,
-    url: String,
-}
-
-impl Target {
-    fn start(disks: &[PathBuf]) -> Target {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bpfof"));
-        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
-        for disk in disks {
-            let spec = format!("file:path={},size=4MiB,lba={BLOCK}", disk.display());
-            command.args(["--namespace", &spec]);
-        }
-        command.args(["--namespace", "mem:size=1MiB"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("bpfof starts");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
-        let announced: Value = serde_json::from_str(&line).expect("JSON");
-        let url = announced["url"].as_str().expect("a string").to_owned();
-        Target { child, url }
+fn start(disks: &[PathBuf]) -> Target {
+    let mut command = Target::command();
+    for disk in disks {
+        let spec = format!("file:path={},size=4MiB,lba={BLOCK}", disk.display());
+        command.args(["--namespace", &spec]);
     }
-
-    fn connect(&self) -> Controller {
-        Controller::connect(&self.url.parse().expect("an address"), Options::default())
-            .expect("it connects")
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // SIGKILL.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    command.args(["--namespace", "mem:size=1MiB"]);
+    Target::run(command)
 }
 
 /// The state of a block: each write of it has a number of its own.
@@ -73,13 +47,6 @@ fn stamp(block: u64, write: u64) -> Vec<u8> {
     (0..BLOCK as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// The load on one namespace.
 struct Load {
     nsid: u32,
@@ -89,14 +56,14 @@ struct Load {
     writes: u64,
     acknowledged: u64,
     flushed: u64,
-    seed: u64,
+    random: Rng,
 }
 
 impl Load {
     fn new(nsid: u32) -> Load {
         let blocks = vec![Known::default(); BLOCKS as usize];
-        let seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(nsid);
-        Load { nsid, blocks, flushing: None, writes: 0, acknowledged: 0, flushed: 0, seed }
+        let random = Rng::with_seed(nsid.into());
+        Load { nsid, blocks, flushing: None, writes: 0, acknowledged: 0, flushed: 0, random }
     }
 
     fn submit(&mut self, lane: &mut Lane) {
@@ -105,7 +72,7 @@ impl Load {
                 self.flushing = Some(self.blocks.iter().map(|known| known.acknowledged).collect());
                 lane.submit(FLUSH, Request::Flush { nsid: self.nsid }).expect("there is room");
             }
-            let block = random(&mut self.seed) % BLOCKS;
+            let block = self.random.u64(..BLOCKS);
             let known = &mut self.blocks[block as usize];
             if known.in_flight {
                 continue;
@@ -205,11 +172,12 @@ fn killed_twenty_times() {
     let directory = tempfile::tempdir().expect("a directory");
     let (disks, _shared) = disks(directory.path());
     let mut loads: Vec<Load> = (1..).zip(&disks).map(|(nsid, _)| Load::new(nsid)).collect();
-    let mut seed = 0x2545_f491_4f6c_dd1d;
+    let mut random = Rng::with_seed(0);
     let mut identities: Vec<Vec<[u8; 16]>> = Vec::new();
     for round in 0..=ROUNDS {
-        let mut target = Target::start(&disks);
-        let controller = target.connect();
+        let mut target = start(&disks);
+        let url = target.url.parse().expect("an address");
+        let controller = Controller::connect(&url, Options::default()).expect("it connects");
         identities.push(controller.namespaces().iter().map(|found| found.nguid).collect());
         let mut lanes: Vec<Lane> =
             loads.iter().map(|_| controller.open_lane().expect("a lane")).collect();
@@ -219,7 +187,7 @@ fn killed_twenty_times() {
         if round == ROUNDS {
             break;
         }
-        let pause = Duration::from_millis(20 + random(&mut seed) % 100);
+        let pause = Duration::from_millis(random.u64(20..120));
         std::thread::scope(|scope| {
             for (load, lane) in loads.iter_mut().zip(&mut lanes) {
                 scope.spawn(|| load.run(lane));

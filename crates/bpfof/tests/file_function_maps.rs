@@ -8,7 +8,7 @@ use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     ReadError, StorageFunction,
 };
-use disk::{Disk, KINDS, cannot_mount};
+use disk::Disk;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -75,11 +75,7 @@ fn functions_remember_in_this_process() {
 /// A function whose maps are at a target must not run in this process.
 #[test]
 fn functions_that_remember_at_a_target_do_not_fall_back() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (kind, size_bytes) = KINDS[0];
-    let disk = Disk::new(kind, size_bytes);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let device = NamespaceDevice::new(disk.image()).expect("an image");
     let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
     let object = object();

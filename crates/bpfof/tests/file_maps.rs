@@ -5,7 +5,8 @@ mod disk;
 
 use bpfof_host::Lane;
 use bpfof_host::files::{FileLayout, MapRefusal, NamespaceDevice, file_layout};
-use disk::{BPFOF, Disk, KINDS, cannot_mount, output, run};
+use disk::{BPFOF, Disk, output, run};
+use fastrand::Rng;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -24,13 +25,9 @@ fn bytes_at_target(lane: &mut Lane, layout: &FileLayout) -> Vec<u8> {
 }
 
 fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
-    (0..length).map(|_| next()).collect()
+    let mut bytes = vec![0; length];
+    Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Writes a file of `blocks` extents: every second block is a hole.
@@ -43,11 +40,7 @@ fn scattered(path: &Path, blocks: u64) {
 
 #[test]
 fn a_map_names_the_bytes_of_the_file() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let controller = disk.connect();
         let mut lane = controller.open_lane().expect("a lane");
         let info = controller.namespaces()[0];
@@ -76,10 +69,7 @@ fn a_map_names_the_bytes_of_the_file() {
 
 #[test]
 fn unmappable_files_are_refused_with_a_reason() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let controller = disk.connect();
     let info = controller.namespaces()[0];
     let device = NamespaceDevice::new(disk.image()).expect("an image");
@@ -94,7 +84,7 @@ fn unmappable_files_are_refused_with_a_reason() {
     fs::write(&beside, "x").expect("written");
     assert!(map(&beside).is_err());
 
-    let journalling = Disk::mounted("ext4", 96 << 20, "data=journal");
+    let Some(journalling) = Disk::mounted("ext4", 96 << 20, "data=journal") else { return };
     let path = journalling.mount().join("file");
     fs::write(&path, "x").expect("written");
     let error = map(&path).expect_err("refused").to_string();

@@ -9,7 +9,7 @@ use bpfof_host::files::{
 };
 use bpfof_nvme::Status;
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
-use disk::{Disk, KINDS, cannot_mount, run};
+use disk::{Disk, run};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -64,8 +64,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(kind: &str, size_bytes: u64) -> Fixture {
-        let disk = Disk::new(kind, size_bytes);
+    fn new(disk: Disk) -> Fixture {
         let device = NamespaceDevice::new(disk.image()).expect("an image");
         let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
         let reader = PushdownReader::new(&maps, STRICT).expect("a lane");
@@ -130,11 +129,8 @@ fn punch_and_write(fixture: &Fixture, path: &Path, generation: u64) -> Root {
 
 #[test]
 fn writing_disturbs_no_chain() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let mut fixture = Fixture::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
+        let mut fixture = Fixture::new(disk);
         let (bytes, root) = table(0);
         write(&fixture.written, &bytes, 0);
         write(&fixture.written, &[1; 64 * BLOCK], ROOM);
@@ -165,11 +161,8 @@ fn writing_disturbs_no_chain() {
 
 #[test]
 fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let mut fixture = Fixture::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
+        let mut fixture = Fixture::new(disk);
         let (bytes, root) = table(0);
         write(&fixture.written, &bytes, 0);
         let end = bytes.len().next_multiple_of(BLOCK) as u64;
@@ -203,11 +196,8 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
 /// The last block stays at its place, but the bytes after the new end no longer belong to the file.
 #[test]
 fn a_file_that_was_cut_within_a_block_has_another_map() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let mut fixture = Fixture::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
+        let mut fixture = Fixture::new(disk);
         let (bytes, root) = table(0);
         write(&fixture.written, &bytes, 0);
         write(&fixture.written, &[1; BLOCK], ROOM);
@@ -229,11 +219,8 @@ fn a_file_that_was_cut_within_a_block_has_another_map() {
 
 #[test]
 fn a_hole_that_is_written_is_read_at_the_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let mut fixture = Fixture::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
+        let mut fixture = Fixture::new(disk);
         write(&fixture.written, &[1; BLOCK], 2 * ROOM);
         let file = fixture.add();
         let (bytes, root) = table(0);
@@ -250,11 +237,8 @@ fn a_hole_that_is_written_is_read_at_the_target() {
 
 #[test]
 fn a_file_that_has_moved_is_noticed() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let mut fixture = Fixture::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
+        let mut fixture = Fixture::new(disk);
         write(&fixture.written, &table(0).0, 0);
         write(&fixture.written, &[1; BLOCK], ROOM);
         let file = fixture.add();

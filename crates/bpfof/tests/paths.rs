@@ -1,6 +1,7 @@
 //! Several paths to one disk, while targets are drained, replaced and killed.
 
 mod command;
+mod wait;
 
 use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
 use command::{BPFOF, Target, bad, good, json};
@@ -8,23 +9,22 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use wait::{PATIENCE, until};
 
 const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
 const NQN: &str = "nqn.2026-01.io.bpf-of:target";
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with a disk, and targets that serve it.
 struct Place {
@@ -54,7 +54,7 @@ impl Place {
         let mut command = Command::new(BPFOF);
         command.args(["target", "--json", "--quiet", "--exit-with-parent", "--namespace"]);
         command.arg(format!("file:path={},size=1MiB{}", disk.display(), self.more));
-        command.arg("--control").arg(self.path(control)).args(more).stdout(Stdio::piped());
+        command.arg("--control").arg(self.path(control)).args(more);
         command
     }
 
@@ -84,16 +84,10 @@ impl Place {
 }
 
 /// Starts a target; returns it with all addresses that it listens on, and that of its metrics.
-fn run(mut command: Command) -> (Target, Vec<String>, Option<String>) {
-    let mut child = command.spawn().expect("bpfof starts");
-    let mut line = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).expect("a line");
-    let announced: Value = serde_json::from_str(&line).expect("JSON");
+fn run(command: Command) -> (Target, Vec<String>, Option<String>) {
+    let (target, announced) = Target::announced(command);
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
     let addresses = announced["addresses"].as_array().expect("a list").iter().map(text).collect();
-    let target =
-        Target { child, address: text(&announced["listening"]), url: text(&announced["url"]) };
     (target, addresses, announced["metrics"].as_str().map(str::to_owned))
 }
 
@@ -200,12 +194,11 @@ impl Load {
 
     /// Waits until `more` further operations are done.
     fn go_on(&self, more: u64) {
-        let (goal, begin) = (self.done.load(Ordering::Relaxed) + more, Instant::now());
-        while self.done.load(Ordering::Relaxed) < goal {
+        let goal = self.done.load(Ordering::Relaxed) + more;
+        until("the load goes on", || {
             assert!(!self.thread.is_finished(), "the load has failed");
-            assert!(begin.elapsed() < PATIENCE, "nothing goes on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            self.done.load(Ordering::Relaxed) >= goal
+        });
     }
 
     fn end(self) -> Met {
@@ -279,11 +272,7 @@ fn a_drain_that_takes_too_long_says_so() {
         let (_, lane) = way.connect().expect("connected");
         lane.read(2, 0, &mut [0; 512])
     });
-    let in_flight = || place.asked("control", &["listeners"])[0]["in_flight"] == 1;
-    let begin = Instant::now();
-    while !in_flight() {
-        assert!(begin.elapsed() < PATIENCE, "it is never in flight");
-    }
+    until("it is in flight", || place.asked("control", &["listeners"])[0]["in_flight"] == 1);
     let late = place.refused("control", &["drain", "--timeout", "0"]);
     assert!(late.contains("stay drained") && late.contains("in flight"), "{late}");
     let drained = place.asked("control", &["drain"]);
@@ -463,10 +452,7 @@ fn keys_are_read_again_and_nothing_else() {
     write(&rule("two"), "2MiB");
     place.said("control", &["keys", "reload"]);
     place.said("control", &["namespace", "add", "mem:size=2MiB"]);
-    let begin = Instant::now();
-    while one.check_connected() {
-        assert!(begin.elapsed() < PATIENCE, "it may do less now");
-    }
+    until("it may do less now", || !one.check_connected());
     assert!(connect("one").is_err(), "a change of namespaces brings back no rule");
     let two = connect("two").expect("the rule lets it in");
     assert_eq!(two.namespaces()[0].blocks * 512, 1 << 20, "the namespace is as before");
@@ -484,6 +470,6 @@ fn keys_are_read_again_and_nothing_else() {
 fn with_config(place: &Place, config: &Path) -> Target {
     let mut command = Command::new(BPFOF);
     command.args(["target", "--json", "--quiet", "--exit-with-parent", "--config"]).arg(config);
-    command.arg("--control").arg(place.path("control")).stdout(Stdio::piped());
+    command.arg("--control").arg(place.path("control"));
     run(command).0
 }

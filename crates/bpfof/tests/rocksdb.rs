@@ -248,10 +248,7 @@ fn point_reads_are_those_of_the_plain_library() {
     );
     eprintln!("{without_target}");
     is_described(folder);
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut disk = Disk::new("ext4", 1 << 30);
+    let Some(mut disk) = Disk::new("ext4", 1 << 30) else { return };
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
     all_at_once(
@@ -285,11 +282,11 @@ fn point_reads_are_those_of_the_plain_library() {
 /// Programs that use the machine's librocksdb.
 #[test]
 fn programs_that_are_not_changed_are_pushed_down() {
-    if is_other_version() || cannot_build() || cannot_mount().is_some() {
+    if is_other_version() || cannot_build() {
         return;
     }
+    let Some(disk) = Disk::new("ext4", 1 << 30) else { return };
     let folder = build();
-    let disk = Disk::new("ext4", 1 << 30);
     programs::a_stock_db_bench_is_pushed_down(folder, &disk);
     programs::a_python_program_is_pushed_down(folder, &disk);
 }
@@ -298,9 +295,9 @@ fn programs_that_are_not_changed_are_pushed_down() {
 #[test]
 #[ignore = "takes minutes: make rocksdb-tables"]
 fn a_database_of_many_tables() {
-    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
+    assert!(!cannot_build() && !cannot_mount(), "this needs root and RocksDB");
     let program = build().join("many_tables_test").display().to_string();
-    let disk = Disk::new("ext4", 4 << 30);
+    let disk = Disk::new("ext4", 4 << 30).expect("it can be mounted");
     let (open_before, before) = disk.held_by_target();
     let place = [disk.mount().display().to_string(), disk.url.to_string()];
     eprintln!("{}", run(&program, &[&place[0], &place[1], &disk.image().display().to_string()]));
@@ -314,19 +311,18 @@ fn a_database_of_many_tables() {
 #[ignore = "compiles the newest RocksDB: make rocksdb-rust"]
 fn a_rust_program_is_pushed_down() {
     let program = std::env::var("ROCKSDB_RUST").expect("make rocksdb-rust sets ROCKSDB_RUST");
-    assert!(cannot_mount().is_none(), "this needs root");
-    let disk = Disk::new("ext4", 1 << 30);
+    let disk = Disk::new("ext4", 1 << 30).expect("this needs root");
     programs::a_program_is_pushed_down(&program, &disk);
 }
 
 /// Pushdown by a user who can open the database's files but has no other rights.
 #[test]
 fn a_process_without_privileges_pushes_down_by_grants() {
-    if cannot_build() || cannot_mount().is_some() {
+    if cannot_build() {
         return;
     }
+    let Some(disk) = Disk::new("ext4", 1 << 30) else { return };
     let folder = build();
-    let disk = Disk::new("ext4", 1 << 30);
     let (above, users) = (disk.image().with_file_name(""), disk.mount().join("users"));
     std::fs::set_permissions(above, Permissions::from_mode(0o755)).expect("set");
     std::fs::create_dir(&users).expect("made");
@@ -366,7 +362,7 @@ fn check_summary(summary: &serde_json::Value, text: &str) {
 /// A short run, to check the form of the report: the figures mean nothing.
 #[test]
 fn the_benchmark_reports() {
-    if cannot_build() || cannot_mount().is_some() {
+    if cannot_build() || cannot_mount() {
         return;
     }
     let build = build();
@@ -459,7 +455,7 @@ fn kill_targets(disk: &mut Disk, process: &mut Child) {
 #[test]
 #[ignore = "runs as long as READS or SOAK_SECONDS says: make soak-rocksdb"]
 fn soak() {
-    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
+    assert!(!cannot_build() && !cannot_mount(), "this needs root and RocksDB");
     let folder = build();
     let setting = |name| {
         let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
@@ -474,7 +470,7 @@ fn soak() {
     let half = (most / 2).max(1).to_string();
     for (kind, _) in disk::KINDS {
         eprintln!("RocksDB on {kind}, {option} {half}");
-        let mut disk = Disk::new(kind, 512 << 20);
+        let mut disk = Disk::new(kind, 512 << 20).expect("it can be mounted");
         what_db_bench_has_made_is_read(folder, &disk, reads);
         let options = [option, &half, "--leaks", "--fill-disk", "--target-may-die"];
         let mut process = stress(folder, &disk, &options).spawn().expect("it starts");

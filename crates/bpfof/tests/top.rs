@@ -1,63 +1,26 @@
 //! `bpfof top` as a person sees it, in a terminal.
 
 mod command;
+mod operated;
 mod terminal;
 
-use bpfof_host::{Controller, FileVersion, Options, PushdownCall, TargetUrl};
-use command::{BPFOF, bad, good, json};
+use bpfof_host::{Controller, Options, TargetUrl};
+use command::{BPFOF, Target, bad, good, json};
+use operated::get;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use terminal::Terminal;
 
-/// A target with a control socket, a database and an installed function.
-struct Served {
-    child: Child,
-    url: String,
-}
-
-impl Served {
-    fn start(socket: &Path) -> Served {
-        Served::with(socket, "mem:size=8MiB")
-    }
-
-    fn with(socket: &Path, namespace: &str) -> Served {
-        let mut command = Command::new(BPFOF);
-        command.args([
-            "target",
-            "--listen",
-            "127.0.0.1:0",
-            "--json",
-            "--quiet",
-            "--namespace",
-            namespace,
-        ]);
-        let mut child = command
-            .arg("--control")
-            .arg(socket)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("bpfof starts");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("piped");
-        BufReader::new(output).read_line(&mut line).expect("a line");
-        let announced: Value = serde_json::from_str(&line).expect("JSON");
-        let url = announced["url"].as_str().expect("a string").to_owned();
-        good(&["kv", "create", "--levels", "3", "--target", &url]);
-        Served { child, url }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A target with a control socket and a database.
+fn serve(socket: &Path, namespace: &str) -> Target {
+    let mut command = Target::command();
+    command.args(["--namespace", namespace, "--control"]).arg(socket);
+    let target = Target::run(command);
+    good(&["kv", "create", "--levels", "3", "--target", &target.url]);
+    target
 }
 
 /// Hosts that look keys up until they are stopped, or the target ends.
@@ -100,23 +63,10 @@ fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool) {
     let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
     let mut lane = controller.open_lane().expect("a lane");
     let mut block = vec![0; 4096];
-    let mut answer = Vec::new();
     for key in (0..).map(|key| key % 1000) {
-        let argument = bpfkv::pushdown::get_argument(key).expect("a key");
-        let call = PushdownCall {
-            nsid: 1,
-            function: function.0,
-            files: &[FileVersion { id: 0, version: 1 }],
-            first_file: 0,
-            first_offset_bytes: 0,
-            first_size_bytes: 512,
-            scratch: &argument,
-            scratch_size_bytes: 0,
-            answer_max_bytes: 4096,
-        };
         // A host that is kicked or has lost the target ends.
         if stop.load(Ordering::Relaxed)
-            || lane.pushdown(&call, &mut answer).is_err()
+            || get(&mut lane, (1, function.0), (key, 0)).is_err()
             || (key % u64::from(number) == 0 && lane.read(1, 0, &mut block).is_err())
         {
             return;
@@ -140,7 +90,7 @@ fn a_target_is_watched_and_hosts_are_kicked() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("control.sock");
     let socket = path.to_str().expect("UTF-8");
-    let served = Served::start(&path);
+    let served = serve(&path, "mem:size=8MiB");
     let load = Load::start(&served.url, 2);
     let mut terminal = top(socket, 30, 200);
     let host = &host(2);
@@ -185,11 +135,11 @@ fn a_target_that_comes_back_is_found() {
     let socket = path.to_str().expect("UTF-8");
     let mut terminal = top(socket, 24, 200);
     terminal.until_shows(&["lost, trying again", "control.sock"]);
-    let first = Served::start(&path);
+    let first = serve(&path, "mem:size=8MiB");
     terminal.until_shows(&["every 0.2 s", "1 hosts (0)"]);
     drop(first);
     terminal.until_shows(&["lost, trying again", "1 hosts (0)"]);
-    let second = Served::start(&path);
+    let second = serve(&path, "mem:size=8MiB");
     let load = Load::start(&second.url, 1);
     terminal.until("rates again", |text| works(text, &host(1)));
     drop(load);
@@ -210,7 +160,7 @@ fn figures_are_printed_for_programs() {
     let socket = path.to_str().expect("UTF-8");
     let arguments = ["top", "--socket", socket, "--once", "--interval", "0.3"];
     assert!(bad(&arguments).contains("--control"));
-    let served = Served::start(&path);
+    let served = serve(&path, "mem:size=8MiB");
     let load = Load::start(&served.url, 1);
     let figures = json(&[&arguments[..], &["--json"]].concat());
     assert_eq!(figures["connections"], 2, "{figures}");
@@ -232,7 +182,7 @@ fn pictures() {
     std::fs::create_dir_all(&images).expect("a folder");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("control.sock");
-    let served = Served::with(&path, "mem:size=8MiB,latency_us=90");
+    let served = serve(&path, "mem:size=8MiB,latency_us=90");
     let load = Load::start(&served.url, 3);
     let socket = path.to_str().expect("UTF-8");
     let arguments = ["trace", "--socket", socket, "--every", "1000", "--count", "2"];

@@ -52,6 +52,11 @@ fn build() -> &'static Path {
     })
 }
 
+/// None if this machine can build no program for it, or cannot mount it.
+fn disk_of(kind: &str) -> Option<Disk> {
+    if cannot_build() { None } else { Disk::new(kind, IMAGE_BYTES) }
+}
+
 fn stress(disk: &Disk, library: &str, seconds: u64) -> Command {
     let mut command = Command::new(build().join("bpfof-wiredtiger-stress"));
     command.arg(build().join(format!("lib{library}.so"))).arg(disk.mount().join("database"));
@@ -82,10 +87,7 @@ fn on_disk(disk: &Disk, program: &str) -> Command {
 }
 
 fn run_on_disk(program: &str) {
-    if cannot_build() || cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let Some(disk) = disk_of("ext4") else { return };
     let output = on_disk(&disk, program).output().expect("it starts");
     eprintln!("{}", text(&output));
     assert!(output.status.success());
@@ -108,22 +110,18 @@ fn files_are_durable_and_whole() {
 
 #[test]
 fn a_full_disk_loses_nothing_that_was_written() {
-    if cannot_build() || cannot_mount().is_some() {
+    if cannot_build() {
         return;
     }
     let test = build().join("table_test").display().to_string();
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         eprintln!("{kind}: {}", run(&test, &[disk.mount()]));
     }
 }
 
 #[test]
 fn no_answer_is_wrong_and_each_omission_is_noticed() {
-    if cannot_build() || cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let Some(disk) = disk_of("ext4") else { return };
     let right = stress(&disk, "bpfof_wiredtiger", 8).output().expect("it starts");
     eprintln!("{}", text(&right));
     assert!(right.status.success());
@@ -138,10 +136,7 @@ fn no_answer_is_wrong_and_each_omission_is_noticed() {
 
 #[test]
 fn a_target_that_dies_is_no_error_and_is_used_again() {
-    if cannot_build() || cannot_mount().is_some() {
-        return;
-    }
-    let mut disk = Disk::new("xfs", IMAGE_BYTES);
+    let Some(mut disk) = disk_of("xfs") else { return };
     let mut command = stress(&disk, "bpfof_wiredtiger", 300);
     let mut running = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(running.stdout.take().expect("piped")).lines();
@@ -162,10 +157,7 @@ fn a_target_that_dies_is_no_error_and_is_used_again() {
 
 /// Runs a part of `answers_test`, which says when to `stop` and to `start` the target.
 fn runs_beside_a_target(part: &str, stop: fn(&Disk), start: fn(&mut Disk)) {
-    if cannot_build() || cannot_mount().is_some() {
-        return;
-    }
-    let mut disk = Disk::new("ext4", IMAGE_BYTES);
+    let Some(mut disk) = disk_of("ext4") else { return };
     let mut command = on_disk(&disk, "answers_test");
     let mut running = command.arg(part).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut told = Vec::new();
@@ -215,8 +207,7 @@ fn database(disk: &Disk, name: &str) -> (PathBuf, PathBuf, String) {
 #[ignore = "make wiredtiger-11 makes a Python with WiredTiger's module"]
 fn a_python_program_is_pushed_down() {
     let python = std::env::var("WIREDTIGER_PYTHON").expect("make wiredtiger-11 sets it");
-    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and WiredTiger");
-    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let disk = disk_of("ext4").expect("this needs root and WiredTiger");
     let (home, counters, config) = database(&disk, "python");
     let program = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = program.join("../../docs/examples/wiredtiger_lookup.py");
@@ -242,14 +233,14 @@ fn a_python_program_is_pushed_down() {
 /// The stock tool uses the extension only by an environment variable.
 #[test]
 fn a_program_that_knows_nothing_of_it_uses_it() {
-    if cannot_build() || cannot_mount().is_some() || other().is_some() {
+    if other().is_some() {
         return;
     }
+    let Some(disk) = disk_of("ext4") else { return };
     let Ok(found) = Command::new("wt").arg("-V").output() else {
         return skip("WiredTiger's tool wt is missing");
     };
     assert!(found.status.success());
-    let disk = Disk::new("ext4", IMAGE_BYTES);
     let (home, counters, config) = database(&disk, "stock");
     let wt = |arguments: &[&str]| {
         let output = Command::new("wt")
@@ -282,11 +273,11 @@ fn a_program_that_knows_nothing_of_it_uses_it() {
 #[test]
 #[ignore = "runs as long as SOAK_SECONDS says: make soak-wiredtiger"]
 fn soak() {
-    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and WiredTiger");
+    assert!(!cannot_build() && !cannot_mount(), "this needs root and WiredTiger");
     let seconds = std::env::var("SOAK_SECONDS").ok().filter(|text| !text.is_empty());
     let seconds: u64 = seconds.map_or(1800, |text| text.parse().expect("SOAK_SECONDS is a number"));
     for (kind, _) in KINDS {
-        let disk = Disk::new(kind, IMAGE_BYTES * 2);
+        let disk = Disk::new(kind, IMAGE_BYTES * 2).expect("it can be mounted");
         let status = stress(&disk, "bpfof_wiredtiger", (seconds / 2).max(1)).status();
         assert!(status.expect("it starts").success(), "{kind}");
     }

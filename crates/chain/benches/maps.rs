@@ -9,10 +9,11 @@
 //! is the difference divided by fifteen. A hop on unchanged tables compares one number for all
 //! files.
 
-use bpfof_chain::{
-    Engine, Extent, FileMap, FileVersion, Function, Limits, Progress, Start, Tables,
-};
-use bpfof_function::{NativeFunction, Program};
+#[path = "../tests/assembly/mod.rs"]
+mod assembly;
+
+use assembly::{CHAIN, EXIT, function, slot};
+use bpfof_chain::{Engine, Extent, FileMap, FileVersion, Limits, Progress, Start, Tables};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
@@ -66,20 +67,8 @@ fn lookups(criterion: &mut Criterion) {
 
 fn version_checks(criterion: &mut Criterion) {
     // The function is never called: no block is read.
-    let code = [[0xB7, 0, 0, 0, 1, 0, 0, 0_u8], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    let program = Program::parse(code.as_flattened()).expect("valid");
-    let native = NativeFunction::compile(&program).expect("translates");
-    let function = Function {
-        id: 1,
-        name: "nothing".to_owned(),
-        instructions: 2,
-        native,
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    };
-    let mut tables = Tables::new(Vec::new()).with_function(function);
+    let nothing = function(1, &[slot(0xb7, 0, 0, 0, 1), EXIT]);
+    let mut tables = Tables::new(Vec::new()).with_function(nothing);
     for id in 1..=FILES {
         tables = tables.with_map(id, scattered(10));
     }
@@ -97,19 +86,7 @@ fn version_checks(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
             bencher.iter(|| {
                 next = (next + 1) % requests.len();
-                let start = Start {
-                    owner: 1,
-                    namespace: 1,
-                    unit_bytes: 512,
-                    function: 1,
-                    files: &requests[next],
-                    first_file: 0,
-                    first_offset_bytes: 0,
-                    first_size_bytes: 512,
-                    argument: &[],
-                    scratch_bytes: 64,
-                    answer_max_bytes: 64,
-                };
+                let start = Start { files: &requests[next], ..CHAIN };
                 let chain = engine.start(&start, &tables, |read| _ = black_box(read));
                 let chain = chain.expect("starts");
                 // Fails the chain's only read, which ends the chain.

@@ -6,9 +6,9 @@
 
 mod assembly;
 
-use assembly::{EXIT, slot};
+use assembly::{CHAIN, EXIT, function, slot};
 use bpfof_chain::*;
-use bpfof_function::{NativeFunction, Program, abi};
+use bpfof_function::abi;
 use bpfof_nvme::tcp::data_digest;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -55,18 +55,7 @@ fn obedient() -> Function {
         slot(0x61, 0, 7, RETURN_AT as i16, 0),
         EXIT,
     ];
-    let program = Program::parse(code.as_flattened()).expect("valid");
-    let native = NativeFunction::compile(&program).expect("translates");
-    Function {
-        id: 1,
-        name: "obedient".into(),
-        instructions: code.len() as u32,
-        native,
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    }
+    function(1, &code)
 }
 
 #[derive(Clone, Debug)]
@@ -234,17 +223,14 @@ fn run(
     let mut engine = Engine::new(world.limits).with_slice([0, u64::MAX][shuffle(2)]);
     let mut queue = VecDeque::new();
     let start = Start {
-        owner: 1,
-        namespace: 1,
         unit_bytes: world.unit as u32,
-        function: 1,
         files: &files,
         first_file: world.first.0,
         first_offset_bytes: world.first.1,
         first_size_bytes: world.first.2,
-        argument: &[],
         scratch_bytes: world.scratch,
         answer_max_bytes: world.answer_max,
+        ..CHAIN
     };
     let mut id = engine.start(&start, &tables, |read| queue.push_back(read))?;
     loop {
@@ -417,19 +403,8 @@ fn change_tables(change: impl Fn(&Tables) -> Tables) -> Progress {
         .with_map(1, file_map(&world.files[0].0, world.files[0].1));
     let mut engine = Engine::new(world.limits);
     let mut reads = Vec::new();
-    let start = Start {
-        owner: 1,
-        namespace: 1,
-        unit_bytes: BLOCK as u32,
-        function: 1,
-        files: &[FileVersion { id: 1, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 512,
-        argument: &[],
-        scratch_bytes: 4096,
-        answer_max_bytes: 16,
-    };
+    let files = &[FileVersion { id: 1, version: 1 }];
+    let start = Start { files, scratch_bytes: 4096, answer_max_bytes: 16, ..CHAIN };
     let id = engine.start(&start, &tables, |read| reads.push(read)).expect("starts");
     let read = reads.pop().expect("one read");
     engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
@@ -456,19 +431,7 @@ fn a_failed_device_read_and_a_full_engine_are_errors() {
     let world = one_file_world();
     let tables = Tables::new(vec![FileMap::whole_namespace(1, 4096)]).with_function(obedient());
     let mut engine = Engine::new(Limits { chains: 1, ..world.limits });
-    let start = Start {
-        owner: 1,
-        namespace: 1,
-        unit_bytes: BLOCK as u32,
-        function: 1,
-        files: &[FileVersion { id: WHOLE_NAMESPACE, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 512,
-        argument: &[],
-        scratch_bytes: 4096,
-        answer_max_bytes: 16,
-    };
+    let start = Start { scratch_bytes: 4096, answer_max_bytes: 16, ..CHAIN };
     let id = engine.start(&start, &tables, |_| ()).expect("starts");
     assert_eq!(engine.start(&start, &tables, |_| ()), Err(ChainError::TooManyChains));
     let outcome = engine.completed(id, false, &tables, |_| ());

@@ -2,15 +2,14 @@
 
 mod assembly;
 
-use assembly::{EXIT, slot};
+use assembly::{CHAIN, EXIT, function, slot};
 use bpfof_chain::{
     ChainError, DeviceRead, Engine, Extent, FileMap, FileVersion, Function, Limits, Progress,
     Start, Tables, WHOLE_NAMESPACE,
 };
-use bpfof_function::{NativeFunction, Program, abi};
+use bpfof_function::abi;
 
 const NAMESPACE_BYTES: u64 = 1 << 20;
-const FUNCTION: u32 = 1;
 /// A file of one-block extents in descending order in the namespace, so that none follows its predecessor there; its
 /// last block is not mapped.
 const FRAGMENTED: u32 = 2;
@@ -36,17 +35,7 @@ fn fan_out() -> Function {
     let sizes = (0..abi::MAX_READS).map(|read| slot(0x62, 1, 0, 192 + 4 * read as i16, SIZE));
     code.extend(sizes);
     code.extend([slot(0xb7, 0, 0, 0, 0), EXIT]);
-    let program = Program::parse(code.as_flattened()).expect("valid");
-    Function {
-        id: FUNCTION,
-        name: "fan_out".into(),
-        instructions: code.len() as u32,
-        native: NativeFunction::compile(&program).expect("translates"),
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    }
+    function(1, &code)
 }
 
 fn tables() -> Tables {
@@ -71,19 +60,8 @@ fn start(
     (offset, size): (u64, u32),
 ) -> Result<Vec<DeviceRead>, ChainError> {
     let mut reads = Vec::new();
-    let start = Start {
-        owner: 1,
-        namespace: 1,
-        unit_bytes: BLOCK as u32,
-        function: FUNCTION,
-        files: &[FileVersion { id: file, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: offset,
-        first_size_bytes: size,
-        argument: &[],
-        scratch_bytes: 64,
-        answer_max_bytes: 64,
-    };
+    let files = &[FileVersion { id: file, version: 1 }];
+    let start = Start { files, first_offset_bytes: offset, first_size_bytes: size, ..CHAIN };
     let chain = engine.start(&start, tables, |read| reads.push(read))?;
     assert!(reads.iter().all(|read| read.chain == chain));
     Ok(reads)

@@ -2,31 +2,15 @@
 
 mod assembly;
 
-use assembly::{EXIT, slot};
+use assembly::{CHAIN, EXIT, function, slot};
 use bpfof_chain::engine::MAX_TAIL_CALLS;
 use bpfof_chain::{
-    Answer, ChainError, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Outcome,
-    Progress, Start, Tables,
+    Answer, ChainError, DeviceRead, Engine, FileMap, Function, Limits, Outcome, Progress, Start,
+    Tables,
 };
-use bpfof_function::{NativeFunction, Program};
 use std::sync::Arc;
 
 const TAIL_CALL_COST: u64 = 500;
-
-fn function(id: u32, code: &[[u8; 8]]) -> Function {
-    let program = Program::parse(code.as_flattened()).expect("valid");
-    let native = NativeFunction::compile(&program).expect("translates");
-    Function {
-        id,
-        name: format!("f{id}"),
-        instructions: code.len() as u32,
-        native,
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    }
-}
 
 /// Counts its calls in scratch[0] and tail-calls the function named in scratch[1]; returns 77 if that fails.
 fn caller(id: u32) -> Function {
@@ -107,19 +91,7 @@ fn run(
 ) -> (Outcome, u8, u32) {
     let mut engine = Engine::new(limits);
     let mut reads: Vec<DeviceRead> = Vec::new();
-    let start = Start {
-        owner: 1,
-        namespace: 1,
-        unit_bytes: 512,
-        function: 1,
-        files: &[FileVersion { id: 0, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 512,
-        argument,
-        scratch_bytes: 64,
-        answer_max_bytes: 64,
-    };
+    let start = Start { argument, ..CHAIN };
     let chain = engine.start(&start, &tables, |read| reads.push(read)).expect("it starts");
     loop {
         assert_eq!(reads.pop().map(|read| read.length), Some(512));
@@ -215,19 +187,7 @@ fn a_scan_that_faults_is_counted() {
     let tables = tables(vec![scanning]);
     let mut engine = Engine::new(Limits::default());
     let mut reads = Vec::new();
-    let start = Start {
-        owner: 1,
-        namespace: 1,
-        unit_bytes: 512,
-        function: 1,
-        files: &[FileVersion { id: 0, version: 1 }],
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 4096,
-        argument: &[],
-        scratch_bytes: 64,
-        answer_max_bytes: 64,
-    };
+    let start = Start { first_size_bytes: 4096, ..CHAIN };
     let chain = engine.start(&start, &tables, |read| reads.push(read)).expect("it starts");
     let before = engine.take_spent();
     let progress = engine.completed(chain, true, &tables, |read| reads.push(read));

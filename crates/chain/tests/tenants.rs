@@ -2,12 +2,11 @@
 
 mod assembly;
 
-use assembly::{EXIT, slot};
+use assembly::{CHAIN, EXIT, function, slot};
 use bpfof_chain::{
-    Answer, ChainId, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Progress, Start,
-    Suspended, Tables,
+    Answer, ChainId, DeviceRead, Engine, FileMap, Limits, Progress, Start, Suspended, Tables,
 };
-use bpfof_function::{NativeFunction, Program, abi};
+use bpfof_function::abi;
 use proptest::prelude::*;
 
 const BLOCK: u32 = 4096;
@@ -79,20 +78,6 @@ fn modest() -> Vec<[u8; 8]> {
     [vec![slot(0xbf, 6, 1, 0, 0)], end()].concat()
 }
 
-fn function(id: u32, code: &[[u8; 8]]) -> Function {
-    let program = Program::parse(code.as_flattened()).expect("valid");
-    Function {
-        id,
-        name: format!("f{id}"),
-        instructions: code.len() as u32,
-        native: NativeFunction::compile(&program).expect("translates"),
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    }
-}
-
 /// An engine with few arenas, for the chains of two owners.
 struct House {
     engine: Engine,
@@ -122,16 +107,11 @@ impl House {
     fn start_of(&mut self, owner: u64, function: u32, scratch_bytes: u32) {
         let start = Start {
             owner,
-            namespace: 1,
-            unit_bytes: 512,
             function,
-            files: &[FileVersion { id: 0, version: 1 }],
-            first_file: 0,
-            first_offset_bytes: 0,
             first_size_bytes: BLOCK,
-            argument: &[],
             scratch_bytes,
             answer_max_bytes: 0,
+            ..CHAIN
         };
         let mut reads = Vec::new();
         if let Ok(chain) = self.engine.start(&start, &self.tables, |read| reads.push(read)) {

@@ -18,9 +18,10 @@ use bpfof_host::{
 };
 use bpfof_nvme::vendor_specific::PushdownShort;
 use common::{
-    Numbers, WHOLE, call, compile, config, connect, database, file, load, memory, options, run,
-    slow_memory, start, until, url,
+    WHOLE, call, compile, config, connect, database, file, load, memory, options, random_bytes,
+    run, slow_memory, start, until, url,
 };
+use fastrand::Rng;
 use std::time::Duration;
 
 const NAMESPACE_BYTES: u64 = 24 << 20;
@@ -62,9 +63,9 @@ fn a_namespace_is_a_disk() {
         let info = controller.namespaces()[0];
         assert_eq!((info.block_bytes, info.size_bytes()), (namespace.lba_bytes, NAMESPACE_BYTES));
         let mut model = vec![0; NAMESPACE_BYTES as usize];
-        let mut numbers = Numbers::new(u64::from(namespace.lba_bytes));
+        let mut numbers = Rng::with_seed(u64::from(namespace.lba_bytes));
         // More than the target requests at a time.
-        let large = numbers.bytes(16 << 20);
+        let large = random_bytes(&mut numbers, 16 << 20);
         lane.write(1, 0, &large).expect("written");
         model[..large.len()].copy_from_slice(&large);
         for _ in 0..60 {
@@ -92,16 +93,16 @@ fn a_namespace_is_a_disk() {
 }
 
 /// One write or write zeroes of a random range.
-fn change(lane: &mut Lane, namespace: &NamespaceConfig, model: &mut [u8], numbers: &mut Numbers) {
+fn change(lane: &mut Lane, namespace: &NamespaceConfig, model: &mut [u8], numbers: &mut Rng) {
     let block = u64::from(namespace.lba_bytes);
-    let most = if numbers.below(4) == 0 { 32 } else { 4 };
-    let blocks = 1 + numbers.below(most);
-    let offset_bytes = numbers.below(NAMESPACE_BYTES / block - blocks) * block;
+    let most = if numbers.u64(..4) == 0 { 32 } else { 4 };
+    let blocks = 1 + numbers.u64(..most);
+    let offset_bytes = numbers.u64(..NAMESPACE_BYTES / block - blocks) * block;
     let length = (blocks * block) as usize;
     let range = offset_bytes as usize..offset_bytes as usize + length;
-    let fua = numbers.below(4) == 0;
-    let data = numbers.bytes(length);
-    let request = if numbers.below(3) == 0 {
+    let fua = numbers.u64(..4) == 0;
+    let data = random_bytes(numbers, length);
+    let request = if numbers.u64(..3) == 0 {
         model[range].fill(0);
         Request::WriteZeroes { nsid: 1, offset_bytes, length_bytes: length as u32, fua }
     } else {
@@ -187,15 +188,12 @@ impl Store<'_> {
         (answer_max_bytes, scratch_size_bytes): (u32, u32),
     ) -> Vec<u8> {
         let call = PushdownCall {
-            nsid: 1,
-            function: function.0,
             files: self.files,
-            first_file: 0,
             first_offset_bytes,
             first_size_bytes: FIRST_READ_BYTES,
-            scratch,
             scratch_size_bytes,
             answer_max_bytes,
+            ..call(function, scratch)
         };
         run(self.lane, &call).expect("it succeeds").0
     }
@@ -231,16 +229,16 @@ impl Store<'_> {
 
     /// Pushdown gives the same result as plain reads.
     fn compare(&mut self, keys: u64) {
-        let mut numbers = Numbers::new(keys);
+        let mut numbers = Rng::with_seed(keys);
         let some = [0, 1, 30, 31, keys - 1, keys, keys + 1, u64::MAX - 1, u64::MAX];
-        let more: Vec<u64> = (0..60).map(|_| numbers.below(keys + 100)).collect();
+        let more: Vec<u64> = (0..60).map(|_| numbers.u64(..keys + 100)).collect();
         for key in some.into_iter().chain(more) {
             let value = self.get(key);
             assert_eq!(value, self.plain_get(key), "key {key}");
             assert_eq!(value.is_some(), key < keys);
         }
         for length in [0, 1, 40, 64, 227, 500] {
-            let begin = numbers.below(keys);
+            let begin = numbers.u64(..keys);
             let range = KeyRange::new(begin, begin + length).expect("in order");
             for range in [range, range.exclude_begin().include_end()] {
                 assert!(self.range(&range) == self.plain_range(&range), "{range:?}");
@@ -282,11 +280,11 @@ fn a_file_in_many_pieces() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
     let (mut controller, mut lane) = connect(&server, true);
     // Pieces of 1 to 40 blocks, from the end of the namespace downwards.
-    let mut numbers = Numbers::new(3);
+    let mut numbers = Rng::with_seed(3);
     let (mut at, mut device, mut extents) = (0, NAMESPACE_BYTES, Vec::new());
     while at < database.len() as u64 {
-        let length_bytes = ((1 + numbers.below(40)) * 512).min(database.len() as u64 - at);
-        device -= length_bytes + 512 * numbers.below(3);
+        let length_bytes = ((1 + numbers.u64(..40)) * 512).min(database.len() as u64 - at);
+        device -= length_bytes + 512 * numbers.u64(..3);
         let piece = &database[at as usize..(at + length_bytes) as usize];
         lane.write(1, device, piece).expect("written");
         extents.push(Extent { file_offset: at, device_offset: device, length_bytes });

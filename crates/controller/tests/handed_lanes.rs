@@ -5,11 +5,11 @@ mod common;
 use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig, TlsMode};
 use bpfof_host::{
-    Caravan, Controller, Error, Extent, FileMapObject, FileVersion, HandedLane, Lane, Options,
-    PushdownCall, Request, STATE_MAX_BYTES, SharedLane, SubmitError, TargetUrl, Urgency,
+    Caravan, Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, HandedLane, Lane,
+    Options, PushdownCall, Request, STATE_MAX_BYTES, SharedLane, SubmitError, TargetUrl, Urgency,
 };
 use common::skip::skip_part;
-use common::{NQN, compile, config, load, memory, url};
+use common::{NQN, compile, config, load, memory, until, url};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -170,17 +170,7 @@ fn the_other_process() {
 }
 
 fn call(function: u32, files: &[FileVersion]) -> PushdownCall<'_> {
-    PushdownCall {
-        nsid: 1,
-        function,
-        files,
-        first_file: 0,
-        first_offset_bytes: 0,
-        first_size_bytes: 512,
-        scratch: &[],
-        scratch_size_bytes: 0,
-        answer_max_bytes: 64,
-    }
+    PushdownCall { files, answer_max_bytes: 64, ..common::call(FunctionId(function), &[]) }
 }
 
 fn chain(lane: &mut Lane, function: u32, file: FileVersion) -> String {
@@ -267,10 +257,7 @@ fn another_process_uses_a_lane(tls: Option<PskHash>, options: Options) {
     sharing.give(&lane.hand_over().expect("it is idle"));
     assert_eq!(sharing.ask(&format!("share {function}")), format!("{good} Ok(1)"));
     drop(controller);
-    let began = Instant::now();
-    while other.ask(&format!("chain {function}")) == good {
-        assert!(began.elapsed() < PATIENCE, "it outlives its association");
-    }
+    until("it ends with its association", || other.ask(&format!("chain {function}")) != good);
     let lost = other.ask(&format!("chain {function}"));
     assert!(lost.contains("the connection"), "{lost}");
 }
@@ -358,10 +345,8 @@ fn not_every_lane_can_be_handed_over() {
     // A lane that has ended.
     let [lane, mut watched] = [(); 2].map(|()| controller.open_lane().expect("a lane"));
     drop(controller);
-    let began = Instant::now();
-    while watched.wait(Duration::from_millis(10), &mut |_| ()).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "it outlives its association");
-    }
+    let ends = || watched.wait(Duration::from_millis(10), &mut |_| ()).is_err();
+    until("it ends with its association", ends);
     // The lanes of the association end one after the other.
     std::thread::sleep(Duration::from_millis(300));
     assert!(lane.hand_over().is_err());

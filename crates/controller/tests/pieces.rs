@@ -7,7 +7,8 @@ use bpfof_host::{Lane, Request, Status};
 use bpfof_nvme::tcp::{Digests, data_digest};
 use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, opcode};
 use common::raw::Peer;
-use common::{Numbers, call, compile, config, connect, ends, load, memory, run, start};
+use common::{call, compile, config, connect, ends, load, memory, random_bytes, run, start};
+use fastrand::Rng;
 use std::path::{Path, PathBuf};
 
 const NONE: Digests = Digests { header: false, data: false };
@@ -73,7 +74,7 @@ fn a_model_of_several_files() {
         let (controller, mut lane) = connect(&server, false);
         let info = controller.namespaces()[0];
         assert_eq!(info.size_bytes(), size);
-        let mut numbers = Numbers::new(size);
+        let mut numbers = Rng::with_seed(size);
         let mut model = vec![0; size as usize];
         for _ in 0..400 {
             change(&mut lane, &mut model, &mut numbers);
@@ -100,15 +101,15 @@ fn a_model_of_several_files() {
     }
 }
 
-fn change(lane: &mut Lane, model: &mut [u8], numbers: &mut Numbers) {
+fn change(lane: &mut Lane, model: &mut [u8], numbers: &mut Rng) {
     let all_blocks = model.len() as u64 / 512;
-    let most = if numbers.below(4) == 0 { 200 } else { 40 };
-    let blocks = 1 + numbers.below(most);
-    let offset_bytes = numbers.below(all_blocks - blocks + 1) * 512;
+    let most = if numbers.u64(..4) == 0 { 200 } else { 40 };
+    let blocks = 1 + numbers.u64(..most);
+    let offset_bytes = numbers.u64(..all_blocks - blocks + 1) * 512;
     let length = (blocks * 512) as usize;
     let range = offset_bytes as usize..offset_bytes as usize + length;
-    let fua = numbers.below(4) == 0;
-    match numbers.below(4) {
+    let fua = numbers.u64(..4) == 0;
+    match numbers.u64(..4) {
         0 => {
             model[range].fill(0);
             let length_bytes = length as u32;
@@ -120,7 +121,7 @@ fn change(lane: &mut Lane, model: &mut [u8], numbers: &mut Numbers) {
             assert!(back == model[range], "{length} bytes at {offset_bytes}");
         }
         _ => {
-            let data = numbers.bytes(length);
+            let data = random_bytes(numbers, length);
             model[range].copy_from_slice(&data);
             do_one(lane, Request::Write { nsid: 1, offset_bytes, data: &data, fua });
         }
@@ -135,7 +136,7 @@ fn many_zeroes_are_written_in_parts() {
     let paths = ["a", "b"].map(|name| directory.path().join(name));
     let server = start(vec![pieces(&paths, Some(20 * MIB), Layout::Concatenated)]);
     let (_controller, mut lane) = connect(&server, false);
-    let data = Numbers::new(3).bytes(4096);
+    let data = random_bytes(&mut Rng::with_seed(3), 4096);
     // Before and behind the range, in it, and on both sides of the border of its parts.
     let places = [4096, 8192, 16 * MIB, 16 * MIB + 8192, 32 * MIB, 32 * MIB + 8192];
     for fua in [false, true] {
@@ -198,14 +199,14 @@ fn chains_over_several_files() {
         let paths = make(directory.path(), &[81_920; 3]);
         let server = start(vec![pieces(&paths, None, layout)]);
         let (mut controller, mut lane) = connect(&server, false);
-        let data = Numbers::new(5).bytes(3 * 81_920);
+        let data = random_bytes(&mut Rng::with_seed(5), 3 * 81_920);
         lane.write(1, 0, &data).expect("written");
         let checksum = load(&mut controller, &object, "checksum");
-        let mut numbers = Numbers::new(9);
+        let mut numbers = Rng::with_seed(9);
         for _ in 0..50 {
-            let size = 1 + numbers.below(32_768);
-            let first_size = 1 + numbers.below(65_536);
-            let place = |numbers: &mut Numbers, size| numbers.below(3 * 81_920 - size);
+            let size = 1 + numbers.u64(..32_768);
+            let first_size = 1 + numbers.u64(..65_536);
+            let place = |numbers: &mut Rng, size: u64| numbers.u64(..3 * 81_920 - size);
             let first = place(&mut numbers, first_size);
             let next = [place(&mut numbers, size / 2 + 1), place(&mut numbers, size / 2 + 1)];
             let size = size / 2 + 1;

@@ -14,9 +14,10 @@ use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, Upload, features, opcode};
 use common::raw::{Peer, Said};
 use common::stop::StopAtEnd;
 use common::{
-    Numbers, call, compile, config, connect, ends, ends_with_data, file, load, memory, run,
-    slow_memory, until, url,
+    call, compile, config, connect, ends, ends_with_data, file, load, memory, run, slow_memory,
+    until, url,
 };
+use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -388,14 +389,14 @@ fn changes_under_load() {
             scope.spawn(move || work(server, worker, object, (connected, stop)));
         }
         until("all are connected", || connected.load(Ordering::SeqCst) == 3);
-        let mut numbers = Numbers::new(7);
+        let mut numbers = Rng::with_seed(7);
         for _ in 0..300 {
             let mut namespaces = vec![stays.clone()];
-            match numbers.below(3) {
+            match numbers.u64(..3) {
                 0 => {}
                 index => namespaces.push(others[index as usize - 1].clone()),
             }
-            if numbers.below(2) == 0 {
+            if numbers.u64(..2) == 0 {
                 namespaces.push(others[2].clone());
             }
             // A command may still use the file; memory must not be replaced by other memory.
@@ -414,7 +415,7 @@ fn changes_under_load() {
 /// A host that reads, writes and runs chains on namespaces that may exist or not. Namespace 1
 /// always exists.
 fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&AtomicU64, &AtomicBool)) {
-    let mut numbers = Numbers::new(worker);
+    let mut numbers = Rng::with_seed(worker);
     let (mut controller, mut lane) = connect(server, false);
     let fan = load(&mut controller, object, "fan");
     connected.fetch_add(1, Ordering::SeqCst);
@@ -422,10 +423,10 @@ fn work(server: &Server, worker: u64, object: &[u8], (connected, stop): (&Atomic
     while !stop.load(Ordering::Relaxed) {
         let mut asked = Vec::new();
         for tag in 0..16 {
-            let nsid = 1 + numbers.below(3) as u32;
-            let offset_bytes = numbers.below(128) * 512;
+            let nsid = 1 + numbers.u64(..3) as u32;
+            let offset_bytes = numbers.u64(..128) * 512;
             let data = [nsid as u8; 512];
-            let request = match numbers.below(3) {
+            let request = match numbers.u64(..3) {
                 0 => Request::Read { nsid, offset_bytes, length_bytes: 512 },
                 1 => Request::Write { nsid, offset_bytes, data: &data, fua: false },
                 _ => {

@@ -4,8 +4,9 @@ mod common;
 
 use bpfof_controller::{NamespaceConfig, Server, TargetConfig};
 use bpfof_host::{
-    Controller, Error, Extent, FileMapObject, FileVersion, FirstRead, FirstReads, Lane, Options,
-    PushdownCall, PushdownVectorCall, Request, RequestError, Status, VectorAnswer, VectorArguments,
+    Controller, Error, Extent, FileMapObject, FileVersion, FirstRead, FirstReads, FunctionId, Lane,
+    Options, PushdownCall, PushdownVectorCall, Request, RequestError, Status, VectorAnswer,
+    VectorArguments,
 };
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, offset};
 use bpfof_nvme::vendor_specific::PushdownShort;
@@ -52,15 +53,10 @@ fn call<'a>(
     scratch: &'a [u8],
 ) -> PushdownCall<'a> {
     PushdownCall {
-        nsid: 1,
-        function,
         files,
-        first_file: 0,
-        first_offset_bytes: 0,
         first_size_bytes,
-        scratch,
-        scratch_size_bytes: 0,
         answer_max_bytes: 64,
+        ..common::call(FunctionId(function), scratch)
     }
 }
 

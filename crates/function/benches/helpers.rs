@@ -2,24 +2,16 @@
 //!
 //! `cargo bench -p bpfof-function --bench helpers`
 
+#[path = "../tests/assembly/mod.rs"]
+mod assembly;
+
+use assembly::{EXIT, constant, slot};
 use bpfof_function::{Alone, Arena, Exit, NativeFunction, Program, abi};
 use std::time::Instant;
-
-type Slot = [u8; 8];
 
 /// Calls of the helper in one call of the function.
 const CALLS: i32 = 64;
 const ROUNDS: usize = 200;
-
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Slot {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
-fn constant(dst: u8, value: u64) -> [Slot; 2] {
-    [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
-}
 
 /// A function that calls the helper repeatedly with the same arguments, and returns its last
 /// result.
@@ -32,7 +24,7 @@ fn program(helper: Option<i32>, arguments: &[u64]) -> Program {
     code.push(slot(0x17, 6, 0, 0, 1));
     let back = -(code.len() as i16) + 1;
     code.push(slot(0x55, 6, 0, back, 0));
-    code.push([0x95, 0, 0, 0, 0, 0, 0, 0]);
+    code.push(EXIT);
     Program::parse(code.as_flattened()).expect("valid")
 }
 

@@ -1,18 +1,12 @@
 //! Both engines on hand-written programs, hostile ones and random ones.
 
+mod assembly;
+
+use assembly::{EXIT, constant, slot};
 use bpfof_function::{
     Alone, Arena, Exit, Fault, FaultKind, NativeFunction, Object, Program, abi, fuzz, interpret,
 };
 use proptest::prelude::*;
-
-/// One 8-byte slot (RFC 9669 §3.1).
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
-const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
 fn mov(dst: u8, immediate: i32) -> [u8; 8] {
     slot(0xb7, dst, 0, 0, immediate)
@@ -52,10 +46,6 @@ fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
         Exit::Return(result) => result,
         Exit::TailCall(function) => panic!("goes on in function {function}"),
     })
-}
-
-fn constant(dst: u8, value: u64) -> [[u8; 8]; 2] {
-    [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
 }
 
 /// Loads `width` bytes at an absolute address.

@@ -1,12 +1,12 @@
 //! Helpers that native code leaves to the host, on both engines: results, memory, faults and price.
 
+mod assembly;
+
+use assembly::{EXIT, Slot, constant, slot};
 use bpfof_function::{
     Arena, Environment, Exit, Fault, FaultKind, NativeFunction, Program, abi, interpret,
 };
 
-type Slot = [u8; 8];
-
-const EXIT: Slot = [0x95, 0, 0, 0, 0, 0, 0, 0];
 const TAIL_CALL: i32 = 6;
 const PARSE_INT: i32 = 7;
 const XXH3_64: i32 = 8;
@@ -21,16 +21,6 @@ const FIND_ALL: i32 = 15;
 const BUDGET: i64 = 10_000;
 const EINVAL: i64 = -22;
 const ERANGE: i64 = -34;
-
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Slot {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
-fn constant(dst: u8, value: u64) -> [Slot; 2] {
-    [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
-}
 
 /// A program that calls a helper with these arguments and returns its result.
 fn calling(helper: i32, arguments: &[u64]) -> Vec<Slot> {

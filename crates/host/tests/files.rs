@@ -7,7 +7,7 @@ use bpfof_host::files::{
     ReadError, ReadPushdownMany,
 };
 use bpfof_host::{Error, Status};
-use file_world::{GetError, KEYS, PATIENCE, World, cannot_mount, database, until};
+use file_world::{GetError, KEYS, PATIENCE, World, database, until};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -25,10 +25,7 @@ fn is_just_changed(file: &PushdownFile) -> bool {
 /// On such inodes, two changes within a second leave the same change time.
 #[test]
 fn on_inodes_of_128_bytes_a_file_is_mapped_when_its_second_is_over() {
-    if cannot_mount() {
-        return;
-    }
-    let world = World::new(&["-I", "128"]);
+    let Some(world) = World::new(&["-I", "128"]) else { return };
     let path = world.mount().join("db");
     // Without a lease, because the file is open for writing.
     let writer = world.write(&path, 0);
@@ -62,11 +59,8 @@ fn on_inodes_of_128_bytes_a_file_is_mapped_when_its_second_is_over() {
 /// The kernel reports the error once; afterwards the file looks fine.
 #[test]
 fn a_file_that_could_not_be_written_is_read_plainly_for_good() {
-    if cannot_mount() {
-        return;
-    }
     // The disk has no room for the blocks that the image's file system writes.
-    let mut world = World::on_full_disk();
+    let Some(mut world) = World::on_full_disk() else { return };
     let path = world.mount().join("db");
     world.fill();
     drop(world.write(&path, 5));
@@ -104,10 +98,7 @@ fn open_to_write(file: &PushdownFile) -> Duration {
 
 #[test]
 fn writers_do_not_wait_for_users_of_the_association() {
-    if cannot_mount() {
-        return;
-    }
-    let world = World::new(&[]);
+    let Some(world) = World::new(&[]) else { return };
     let (file, other) = (leased(&world, "db"), leased(&world, "other"));
     let (begun, has_begun) = channel();
     let (end, ends) = channel::<()>();
@@ -135,10 +126,7 @@ fn writers_do_not_wait_for_users_of_the_association() {
 
 #[test]
 fn writers_do_not_wait_for_a_silent_target() {
-    if cannot_mount() {
-        return;
-    }
-    let world = World::new(&[]);
+    let Some(world) = World::new(&[]) else { return };
     let file = leased(&world, "db");
     world.hold(true);
     let path = world.mount().join("other");
@@ -187,10 +175,7 @@ fn refusal(error: &GetError) -> Option<Status> {
 
 #[test]
 fn chains_that_the_target_no_longer_runs_fall_back() {
-    if cannot_mount() {
-        return;
-    }
-    let mut world = World::new(&[]);
+    let Some(mut world) = World::new(&[]) else { return };
     let file = leased(&world, "db");
     let mut get = world.reader(Policy::default());
     let strict = Policy { fall_back: false, ..Policy::default() };
@@ -222,10 +207,7 @@ fn chains_that_the_target_no_longer_runs_fall_back() {
 /// One of the connections is lost, but not the association.
 #[test]
 fn a_reader_takes_another_shared_lane() {
-    if cannot_mount() {
-        return;
-    }
-    let world = World::new(&[]);
+    let Some(world) = World::new(&[]) else { return };
     world.maps.share_lanes(1);
     let file = leased(&world, "db");
     let [mut finds_out, mut idle] = [(); 2].map(|()| world.reader(Policy::default()));

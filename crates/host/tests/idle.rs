@@ -1,12 +1,14 @@
 //! Idle programs at a real target, which gives up silent hosts.
 
+#[path = "../../bpfof/tests/wait/mod.rs"]
+mod wait;
+
 use bpfof_controller::{HostLimits, NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{Controller, Options, TargetUrl};
 use std::time::{Duration, Instant};
+use wait::until;
 
 const NQN: &str = "nqn.2026-01.io.bpf-of:idle";
-/// Longest wait for an event that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A target that gives up silent hosts without a keep-alive timer after `idle_timeout_s`.
 fn start(idle_timeout_s: u32) -> (Server, TargetUrl) {
@@ -26,14 +28,6 @@ fn start(idle_timeout_s: u32) -> (Server, TargetUrl) {
 
 fn with_timer(keep_alive: Duration) -> Options {
     Options { keep_alive, ..Options::default() }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "{what}: it does not happen");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Threads of this process that keep associations alive.

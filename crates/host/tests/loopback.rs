@@ -1,19 +1,22 @@
 //! Controller and lanes against a small target, over real sockets.
 
 mod fake_target;
+#[path = "../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfof_auth::{DhchapKey, Hash};
 use bpfof_host::{
-    Completion, Controller, Credentials, Error, FileMapObject, FileVersion, FunctionId, Lane,
-    LostReason, Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
+    Completion, Controller, Credentials, Error, FileMapObject, FunctionId, Lane, LostReason,
+    Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
 };
 use bpfof_nvme::fabrics::FabricsCommand;
 use bpfof_nvme::{AdminCommand, Status};
-use fake_target::{NQN, Shared};
+use fake_target::{CALL, NQN, Shared};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use wait::until;
 
 fn url(address: SocketAddr) -> TargetUrl {
     format!("nvme-tcp://{address}/{NQN}").parse().unwrap()
@@ -29,18 +32,6 @@ fn connect(options: Options) -> (Controller, Lane, Arc<Shared>) {
 fn both_digests() -> Options {
     Options { header_digest: true, data_digest: true, ..Options::default() }
 }
-
-const CALL: PushdownCall<'_> = PushdownCall {
-    nsid: 1,
-    function: 42,
-    files: &[FileVersion { id: 0, version: 1 }],
-    first_file: 0,
-    first_offset_bytes: 0,
-    first_size_bytes: 512,
-    scratch: b"stressed",
-    scratch_size_bytes: 0,
-    answer_max_bytes: 64,
-};
 
 #[test]
 fn reads_and_writes_of_all_sizes() {
@@ -293,15 +284,6 @@ fn a_silent_target_is_given_up() {
     assert!(matches!(reason, LostReason::Timeout { waited_ms: 80.., .. }), "{reason}");
     drop(lane);
     until("the end", || shared.connections.load(Ordering::SeqCst) <= 1);
-}
-
-/// Waits until `done` returns true, at most twenty seconds.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}: it does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A controller at an idle target that may have a keep-alive timer.

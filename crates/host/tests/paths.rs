@@ -1,6 +1,8 @@
 //! Two paths, each to a small target that can misbehave.
 
 mod fake_target;
+#[path = "../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FunctionId, FunctionReportEntry, Lane, LostReason,
@@ -15,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use wait::until;
 
 /// A test gives up waiting after this time; long enough for any busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,11 +54,7 @@ fn connect_with_ana(options: Options, state: u8) -> (Controller, Lane, [Arc<Shar
 
 /// Waits until a path is in the given state.
 fn is_in(controller: &Controller, path: usize, state: PathState) {
-    let end = Instant::now() + PATIENCE;
-    while controller.paths()[path].state != state {
-        assert!(Instant::now() < end, "path {path} is not {state}: {:?}", controller.paths());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(&format!("path {path} is {state}"), || controller.paths()[path].state == state);
 }
 
 fn first_byte(target: &Shared) -> u8 {
@@ -208,10 +207,7 @@ fn requests_end_although_there_is_always_a_path_that_cannot_be_used() {
         set(&target.no_lanes, false);
         set(&target.hang_up, false);
     }
-    let end = Instant::now() + PATIENCE;
-    while let Err(error) = lane.read(1, 0, &mut [0; 512]) {
-        assert!(Instant::now() < end, "{error}");
-    }
+    until("it reads again", || lane.read(1, 0, &mut [0; 512]).is_ok());
 }
 
 #[test]
@@ -274,11 +270,10 @@ fn a_lane_uses_a_path_that_does_not_refuse_it() {
     assert!(controller.paths()[0].is_preferred);
     // The lane asks the first path again.
     *targets[0].refuses_lanes.lock().unwrap() = None;
-    let end = Instant::now() + PATIENCE;
-    while first_byte(&targets[0]) != 3 {
-        assert!(Instant::now() < end, "it does not come back");
+    until("it comes back", || {
         lane.write(1, 0, &[3; 512]).unwrap();
-    }
+        first_byte(&targets[0]) == 3
+    });
 }
 
 #[test]
@@ -330,10 +325,7 @@ fn a_lane_that_each_path_refuses_keeps_requests_no_longer() {
         *target.refuses_lanes.lock().unwrap() = None;
         set(&target.hang_up, false);
     }
-    let end = Instant::now() + PATIENCE;
-    while let Err(error) = lane.read(1, 0, &mut [0; 512]) {
-        assert!(Instant::now() < end, "{error}");
-    }
+    until("it reads again", || lane.read(1, 0, &mut [0; 512]).is_ok());
 }
 
 /// The target answers Connect Invalid Parameters, CNTLID, as after its process was replaced by another.

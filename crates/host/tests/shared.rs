@@ -3,10 +3,10 @@
 mod fake_target;
 
 use bpfof_host::{
-    Caravan, Controller, Error, FileVersion, LostReason, Options, PushdownCall, PushdownLimits,
-    Request, SharedLane, SubmitError, TargetUrl, Urgency,
+    Caravan, Controller, Error, LostReason, Options, PushdownCall, PushdownLimits, Request,
+    SharedLane, SubmitError, TargetUrl, Urgency,
 };
-use fake_target::{NQN, Shared};
+use fake_target::{CALL, NQN, Shared};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -77,23 +77,10 @@ fn requests_of_threads_share_sends() {
     assert!(counters.caravans < counters.requests, "{counters:?}");
 }
 
-/// The argument that the small target reverses.
-const CHAIN: PushdownCall<'_> = PushdownCall {
-    nsid: 1,
-    function: 42,
-    files: &[FileVersion { id: 0, version: 1 }],
-    first_file: 0,
-    first_offset_bytes: 0,
-    first_size_bytes: 512,
-    scratch: b"stressed",
-    scratch_size_bytes: 0,
-    answer_max_bytes: 64,
-};
-
 #[test]
 fn chains_and_refusals() {
     let (_controller, lane, shared) = connect(Options::default(), Caravan::default());
-    let call = CHAIN;
+    let call = CALL;
     let mut answer = b"old".to_vec();
     assert_eq!(lane.pushdown(&call, &mut answer).unwrap().hops, 3);
     assert_eq!(answer, b"desserts");
@@ -189,7 +176,7 @@ fn a_target_without_vectors_gets_chains_one_by_one() {
             scope.spawn(|| {
                 let mut answer = Vec::new();
                 for _ in 0..100 {
-                    assert_eq!(lane.pushdown(&CHAIN, &mut answer).unwrap().hops, 3);
+                    assert_eq!(lane.pushdown(&CALL, &mut answer).unwrap().hops, 3);
                     assert_eq!(answer, b"desserts");
                 }
             });

@@ -2,6 +2,10 @@
 //!
 //! `PROOF_PROGRAMS=20000 cargo test -p bpfof-proof --test soundness` tries more programs.
 
+#[path = "../../function/tests/assembly/mod.rs"]
+mod assembly;
+
+use assembly::{EXIT, slot};
 use bpfof_function::fuzz::with_statics;
 use bpfof_function::{Alone, Arena, FaultKind, Program, abi, interpret};
 use bpfof_proof::{Outcome, prove};
@@ -29,15 +33,6 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 }
-
-fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
-    let mut slot = [opcode, src << 4 | dst, 0, 0, 0, 0, 0, 0];
-    slot[2..4].copy_from_slice(&offset.to_le_bytes());
-    slot[4..].copy_from_slice(&immediate.to_le_bytes());
-    slot
-}
-
-const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// Static data of every other program: this many bytes of constants, then as many of variables.
 const CONSTANT_BYTES: u64 = 40;

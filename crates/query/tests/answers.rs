@@ -17,6 +17,27 @@ thread_local! {
     static LOCAL: Stages<'static> = Stages::new(Box::leak(Box::new(FileMaps::local())));
 }
 
+/// Columns with these names and kinds.
+fn schema<const N: usize>(columns: [(&str, Kind); N], nullable: bool) -> Schema {
+    let column = |(name, kind): (&str, Kind)| Column { name: name.to_owned(), kind, nullable };
+    Schema { columns: columns.map(column).to_vec() }
+}
+
+/// A plan for all rows.
+fn plan(schema: Schema, format: Format, reduction: Reduction) -> Plan {
+    let (filter, own) = (Predicate::Constant(true), OwnStages::default());
+    Plan { schema, format, filter, reduction, own }
+}
+
+/// Runs a plan over a file of these bytes.
+fn run(plan: Plan, bytes: &[u8], settings: Settings) -> Result<(Table, Stats), RunError> {
+    let world = World { plan, rows: Vec::new(), bytes: Vec::new() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, bytes).expect("room");
+    LOCAL.with(|stages| world.run(stages, &path, settings, u64::MAX))
+}
+
 /// Runs a world's plan; returns the defect of the answer, if any.
 fn check(world: &World, settings: Settings, part_max_bytes: u64) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -84,21 +105,12 @@ fn groups_of(texts: &[Vec<u8>], keys: usize) -> World {
         rows.push(vec![Value::Text(text), Value::Int(number as i128)]);
     }
     let aggregate = |measure| Aggregate { measure, of: Scalar::Column(1) };
-    let plan = Plan {
-        schema: Schema {
-            columns: [("text", Kind::Utf8), ("number", Kind::I64)]
-                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
-                .to_vec(),
-        },
-        format: csv(),
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Groups {
-            keys: vec![Scalar::Column(0); keys],
-            aggregates: [Measure::CountAll, Measure::Sum, Measure::Max].map(aggregate).to_vec(),
-        },
-        own: OwnStages::default(),
+    let reduction = Reduction::Groups {
+        keys: vec![Scalar::Column(0); keys],
+        aggregates: [Measure::CountAll, Measure::Sum, Measure::Max].map(aggregate).to_vec(),
     };
-    World { plan, rows, bytes }
+    let schema = schema([("text", Kind::Utf8), ("number", Kind::I64)], false);
+    World { plan: plan(schema, csv(), reduction), rows, bytes }
 }
 
 /// A small file, and its plan's answer with all possible sizes of blocks and ranges.
@@ -133,21 +145,10 @@ fn all_of(format: Format, kinds: &[Kind], bytes: &[u8]) -> Result<Vec<Vec<Value>
         kind: *kind,
         nullable: true,
     };
-    let plan = Plan {
-        schema: Schema { columns: kinds.iter().enumerate().map(column).collect() },
-        format,
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Rows {
-            columns: (0..kinds.len()).map(Scalar::Column).collect(),
-            limit: None,
-        },
-        own: OwnStages::default(),
-    };
-    let world = World { plan, rows: Vec::new(), bytes: bytes.to_vec() };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, bytes).expect("room");
-    let run = world.run(&Stages::new(&FileMaps::local()), &path, Settings::default(), u64::MAX);
+    let schema = Schema { columns: kinds.iter().enumerate().map(column).collect() };
+    let columns = (0..kinds.len()).map(Scalar::Column).collect();
+    let plan = plan(schema, format, Reduction::Rows { columns, limit: None });
+    let run = run(plan, bytes, Settings::default());
     run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
 }
 
@@ -198,22 +199,9 @@ fn rows_that_do_not_match_the_schema_are_reported() {
 
 /// Queries lines of a number, a text and a number.
 fn of_three(filter: Predicate, reduction: Reduction, text: &[u8]) -> Result<Table, String> {
-    let plan = Plan {
-        schema: Schema {
-            columns: [("id", Kind::I64), ("name", Kind::Utf8), ("zip", Kind::I64)]
-                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: true })
-                .to_vec(),
-        },
-        format: csv(),
-        filter,
-        reduction,
-        own: OwnStages::default(),
-    };
-    let world = World { plan, rows: Vec::new(), bytes: text.to_vec() };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, &world.bytes).expect("room");
-    let run = LOCAL.with(|stages| world.run(stages, &path, Settings::default(), u64::MAX));
+    let schema = schema([("id", Kind::I64), ("name", Kind::Utf8), ("zip", Kind::I64)], true);
+    let plan = Plan { filter, ..plan(schema, csv(), reduction) };
+    let run = run(plan, text, Settings::default());
     run.map(|(table, _)| table).map_err(|error| error.to_string())
 }
 
@@ -312,21 +300,10 @@ fn wide_line(fields: usize, at: usize, field: &str) -> String {
 /// Reads these of 4,096 text columns.
 fn of_wide(columns: &[usize], text: &str) -> Result<Vec<Vec<Value>>, String> {
     let column = |index| Column { name: format!("c{index}"), kind: Kind::Utf8, nullable: false };
-    let plan = Plan {
-        schema: Schema { columns: (0..4096).map(column).collect() },
-        format: csv(),
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Rows {
-            columns: columns.iter().copied().map(Scalar::Column).collect(),
-            limit: None,
-        },
-        own: OwnStages::default(),
-    };
-    let world = World { plan, rows: Vec::new(), bytes: text.as_bytes().to_vec() };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, &world.bytes).expect("room");
-    let run = LOCAL.with(|stages| world.run(stages, &path, Settings::default(), u64::MAX));
+    let schema = Schema { columns: (0..4096).map(column).collect() };
+    let columns = columns.iter().copied().map(Scalar::Column).collect();
+    let plan = plan(schema, csv(), Reduction::Rows { columns, limit: None });
+    let run = run(plan, text.as_bytes(), Settings::default());
     run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
 }
 
@@ -479,18 +456,9 @@ fn a_top_can_be_stopped_at_any_time() {
     let settings = Settings { chains: 1, range_max_bytes: Some(1), ..Settings::default() };
     let (schema, format) = pairs([("x", Kind::F64), ("nan", Kind::F64)]);
     for by in 0..2 {
-        let plan = Plan {
-            schema: schema.clone(),
-            format: format.clone(),
-            filter: Predicate::Constant(true),
-            reduction: Reduction::Top {
-                by: Scalar::Column(by),
-                descending: true,
-                count: 10,
-                columns: vec![Scalar::Column(0)],
-            },
-            own: OwnStages::default(),
-        };
+        let columns = vec![Scalar::Column(0)];
+        let top = Reduction::Top { by: Scalar::Column(by), descending: true, count: 10, columns };
+        let plan = plan(schema.clone(), format.clone(), top);
         let files = [SourceFile::at(&path, &plan.format).expect("the file")];
         let part = &parts(&plan, &files, u64::MAX)[0];
         LOCAL.with(|stages| {
@@ -513,22 +481,14 @@ fn rows_behind_those_of_a_limit_are_not_cast() {
         .iter()
         .flat_map(|number: &f64| [number.to_le_bytes(), [0; 8]].concat())
         .collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, &bytes).expect("room");
     let (schema, format) = pairs([("number", Kind::F64), ("other", Kind::I64)]);
     let first = |rows| {
         let cast = Scalar::Convert(Conversion::Integer, Box::new(Scalar::Column(0)));
         let one = Scalar::Literal(Value::Int(1));
-        let plan = Plan {
-            schema: schema.clone(),
-            format: format.clone(),
-            filter: Predicate::Compare(Compare::AtLeast, cast, one),
-            reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(rows) },
-            own: OwnStages::default(),
-        };
-        let world = World { plan, rows: Vec::new(), bytes: bytes.clone() };
-        LOCAL.with(|stages| world.run(stages, &path, Settings::default(), u64::MAX))
+        let filter = Predicate::Compare(Compare::AtLeast, cast, one);
+        let reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(rows) };
+        let plan = Plan { filter, ..plan(schema.clone(), format.clone(), reduction) };
+        run(plan, &bytes, Settings::default())
     };
     let (table, _) = first(2).expect("two rows before the fraction");
     assert_eq!(table.rows, [[Value::Float(1.0)], [Value::Float(2.0)]]);
@@ -540,25 +500,10 @@ fn rows_behind_those_of_a_limit_are_not_cast() {
 #[test]
 fn lines_that_end_in_quotes_are_refused() {
     let answer = |measure, text: &str| {
-        let plan = Plan {
-            schema: Schema {
-                columns: [("number", Kind::I64), ("text", Kind::Utf8)]
-                    .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
-                    .to_vec(),
-            },
-            format: csv(),
-            filter: Predicate::Constant(true),
-            reduction: Reduction::Groups {
-                keys: Vec::new(),
-                aggregates: vec![Aggregate { measure, of: Scalar::Column(0) }],
-            },
-            own: OwnStages::default(),
-        };
-        let world = World { plan, rows: Vec::new(), bytes: text.as_bytes().to_vec() };
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("rows");
-        std::fs::write(&path, &world.bytes).expect("room");
-        let run = world.run(&Stages::new(&FileMaps::local()), &path, Settings::default(), u64::MAX);
+        let schema = schema([("number", Kind::I64), ("text", Kind::Utf8)], false);
+        let aggregates = vec![Aggregate { measure, of: Scalar::Column(0) }];
+        let plan = plan(schema, csv(), Reduction::Groups { keys: Vec::new(), aggregates });
+        let run = run(plan, text.as_bytes(), Settings::default());
         run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
     };
     for (measure, expected) in [(Measure::CountAll, 4), (Measure::Sum, 10)] {
@@ -598,28 +543,13 @@ fn lines_of_all_lengths_are_rows() {
     for length in (0..3000).step_by(7).chain([12_000, 40_000, 57_000, 3]) {
         text += &format!("{length},{}\n", "y".repeat(length));
     }
-    let plan = Plan {
-        schema: Schema {
-            columns: [("length", Kind::U32), ("text", Kind::Utf8)]
-                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
-                .to_vec(),
-        },
-        format: csv(),
-        filter: Predicate::Not(Box::new(Predicate::StartsWith(
-            Scalar::Column(1),
-            "yyyyyyy".to_owned(),
-        ))),
-        reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None },
-        own: OwnStages::default(),
-    };
-    let world = World { plan, rows: Vec::new(), bytes: text.into_bytes() };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, &world.bytes).expect("room");
+    let schema = schema([("length", Kind::U32), ("text", Kind::Utf8)], false);
+    let begins = Predicate::StartsWith(Scalar::Column(1), "yyyyyyy".to_owned());
+    let reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None };
+    let plan = Plan { filter: Predicate::Not(Box::new(begins)), ..plan(schema, csv(), reduction) };
     for block in [1, 1000, 24 << 10, 57_344] {
         let settings = Settings { block_max_bytes: Some(block), ..Settings::default() };
-        let run = world.run(&Stages::new(&FileMaps::local()), &path, settings, u64::MAX);
-        let (table, _) = run.expect("good rows");
+        let (table, _) = run(plan.clone(), text.as_bytes(), settings).expect("good rows");
         assert_eq!(table.rows, [[Value::Int(0)], [Value::Int(3)]], "{block}");
     }
 }
@@ -627,24 +557,11 @@ fn lines_of_all_lengths_are_rows() {
 /// Counts lines of a number, one chain after the other.
 fn counted(text: String) -> (Table, Stats) {
     let aggregate = |measure| Aggregate { measure, of: Scalar::Column(0) };
-    let plan = Plan {
-        schema: Schema {
-            columns: vec![Column { name: "x".to_owned(), kind: Kind::F64, nullable: true }],
-        },
-        format: csv(),
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Groups {
-            keys: Vec::new(),
-            aggregates: [Measure::Count, Measure::Min].map(aggregate).to_vec(),
-        },
-        own: OwnStages::default(),
-    };
-    let world = World { plan, rows: Vec::new(), bytes: text.into_bytes() };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, &world.bytes).expect("room");
+    let aggregates = [Measure::Count, Measure::Min].map(aggregate).to_vec();
+    let reduction = Reduction::Groups { keys: Vec::new(), aggregates };
+    let plan = plan(schema([("x", Kind::F64)], true), csv(), reduction);
     let settings = Settings { chains: 1, range_max_bytes: Some(64 << 10), ..Settings::default() };
-    LOCAL.with(|stages| world.run(stages, &path, settings, u64::MAX)).expect("numbers")
+    run(plan, text.as_bytes(), settings).expect("numbers")
 }
 
 /// Doubles with 17 digits, the form in which programs print them.
@@ -675,10 +592,9 @@ fn blocks_grow_again_behind_rows_that_cost_much() {
 
 /// Records of two numbers of eight bytes.
 fn pairs(columns: [(&str, Kind); 2]) -> (Schema, Format) {
-    let column = |(name, kind): (&str, _)| Column { name: name.to_owned(), kind, nullable: false };
     let fields = [0, 8].map(|at| Field { offset_bytes: at, width_bytes: 8 }).to_vec();
     let format = Format::Fixed { header_bytes: 0, record_bytes: 16, fields };
-    (Schema { columns: columns.map(column).to_vec() }, format)
+    (schema(columns, false), format)
 }
 
 /// An empty text has no position in a block, and no bytes to compare.
@@ -691,19 +607,14 @@ fn empty_texts_behind_many_others_are_a_group() {
     for row in (0..rows).filter(|row| is_empty(*row)) {
         bytes[row * RECORD_BYTES..][..16].fill(0);
     }
-    let column = Column { name: "name".to_owned(), kind: Kind::Utf8, nullable: false };
     let field = Field { offset_bytes: 0, width_bytes: 16 };
     let record_bytes = RECORD_BYTES as u32;
-    let plan = Plan {
-        schema: Schema { columns: vec![column] },
-        format: Format::Fixed { header_bytes: 0, record_bytes, fields: vec![field] },
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Groups {
-            keys: vec![Scalar::Column(0)],
-            aggregates: vec![Aggregate { measure: Measure::CountAll, of: Scalar::Column(0) }],
-        },
-        own: OwnStages::default(),
+    let format = Format::Fixed { header_bytes: 0, record_bytes, fields: vec![field] };
+    let reduction = Reduction::Groups {
+        keys: vec![Scalar::Column(0)],
+        aggregates: vec![Aggregate { measure: Measure::CountAll, of: Scalar::Column(0) }],
     };
+    let plan = plan(schema([("name", Kind::Utf8)], false), format, reduction);
     let name = |row| Value::Text(if is_empty(row) { String::new() } else { "x".repeat(16) });
     let world = World { plan, rows: (0..rows).map(|row| vec![name(row)]).collect(), bytes };
     check(&world, Settings::default(), u64::MAX).expect("two groups");
@@ -718,26 +629,14 @@ fn groups_are_not_limited() {
         .flat_map(|row| [group(row).to_le_bytes(), f64::from(row).to_le_bytes()].concat())
         .collect();
     let (schema, format) = pairs([("group", Kind::U64), ("value", Kind::F64)]);
-    let plan = Plan {
-        schema,
-        format,
-        filter: Predicate::Constant(true),
-        reduction: Reduction::Groups {
-            keys: vec![Scalar::Column(0)],
-            aggregates: vec![
-                Aggregate { measure: Measure::CountAll, of: Scalar::Column(1) },
-                Aggregate { measure: Measure::Sum, of: Scalar::Column(1) },
-            ],
-        },
-        own: OwnStages::default(),
+    let reduction = Reduction::Groups {
+        keys: vec![Scalar::Column(0)],
+        aggregates: [Measure::CountAll, Measure::Sum]
+            .map(|measure| Aggregate { measure, of: Scalar::Column(1) })
+            .to_vec(),
     };
-    let world = World { plan, rows: Vec::new(), bytes };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rows");
-    std::fs::write(&path, &world.bytes).expect("room");
-    let (table, stats) = world
-        .run(&Stages::new(&FileMaps::local()), &path, Settings::default(), u64::MAX)
-        .expect("good rows");
+    let run = run(plan(schema, format, reduction), &bytes, Settings::default());
+    let (table, stats) = run.expect("good rows");
     let mut expected = std::collections::HashMap::new();
     for row in 0..rows {
         let entry = expected.entry(group(row)).or_insert((0, 0.0));

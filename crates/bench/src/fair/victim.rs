@@ -7,6 +7,7 @@ use crate::measurement::latencies;
 use bpfkv::create::Extent;
 use bpfof_host::{Controller, Options, TargetUrl};
 use bpfof_kv::Session;
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -68,13 +69,10 @@ impl Victim {
         let mut latency = latencies()?;
         let mut block = [0; READ_BYTES];
         let blocks = self.bytes / READ_BYTES as u64;
-        let mut random = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = Rng::with_seed(self.seed);
         let begun = Instant::now();
         while begun.elapsed() < time {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let offset = random % blocks * READ_BYTES as u64;
+            let offset = random.u64(..blocks) * READ_BYTES as u64;
             let started = Instant::now();
             self.session.lane.read(self.session.nsid, offset, &mut block)?;
             latency.saturating_record(started.elapsed().as_nanos() as u64);

@@ -7,6 +7,7 @@ use bpfkv::pushdown::{
 use bpfkv::{Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step};
 use bpfof_host::{Completion, Request, SubmitError};
 use bpfof_kv::{Session, explain_request};
+use fastrand::Rng;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -62,29 +63,12 @@ const CHECKED_VALUES: u64 = 64;
 /// A target that gives no answer for this long is reported.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Random numbers (xorshift).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    /// A number below `bound`: the upper half, scaled.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// Drives a session. Keys are below `keys`, at random.
 pub(crate) struct Driver<'a> {
     session: &'a mut Session,
     work: Work,
     keys: u64,
-    random: Random,
+    random: Rng,
     slots: Vec<Slot>,
     /// Reads that found the queue full.
     waiting: VecDeque<(u64, ReadRequest)>,
@@ -121,7 +105,7 @@ impl<'a> Driver<'a> {
             session,
             work,
             keys,
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             waiting: VecDeque::new(),
             hops: 0,
             block_mask: u64::from(info.block_bytes) - 1,
@@ -169,7 +153,7 @@ impl<'a> Driver<'a> {
             Work::Get => 1,
             Work::Range(length) | Work::Aggregate(length) => length.min(self.keys),
         };
-        let key = self.random.below(self.keys - length + 1);
+        let key = self.random.u64(..=self.keys - length);
         let range = KeyRange::new(key, key + length).map_err(|error| error.to_string())?;
         let hops_max = self.session.limits.hops;
         let slot = &mut self.slots[index];

@@ -6,7 +6,7 @@ use super::plot;
 use super::report::{self, Case, MessageFloor};
 use crate::child_target::ChildTarget;
 use crate::database::{extent_that_fits, write_to};
-use crate::measurement::{CpuTimes, Ratio, Run, Samples, median, spent};
+use crate::measurement::{CpuTimes, Ratio, Run, Samples, median, repetitions, spent};
 use crate::network::ChildNetwork;
 use crate::output::{check_writable, write_json};
 use crate::plot::use_font;
@@ -141,9 +141,7 @@ impl Bench {
         let mut samples = [Samples::default(), Samples::default()];
         let mut baselines = Baselines::default();
         let time = Duration::from_millis(options.milliseconds);
-        for repetition in 0..=options.repetitions {
-            let warm_up = repetition == 0;
-            let time = if warm_up { time / 5 } else { time };
+        for (repetition, warm_up, time) in repetitions(options.repetitions, time) {
             for turn in 0..PATHS.len() {
                 let at = (turn + repetition as usize) % PATHS.len();
                 let (path, samples) = (PATHS[at], &mut samples[at]);

@@ -1,7 +1,7 @@
 //! Figures of a case: as JSON, as a table, as a plot.
 
 use crate::legend::{self, Word};
-use crate::measurement::{Figures, Ratio, thousands};
+use crate::measurement::{Figures, Ratio, cell, thousands};
 use crate::steal;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -89,17 +89,13 @@ pub(crate) fn table(cases: &[Case]) -> String {
                 "plain" => (case.label(), format!("{:.1}", case.hops)),
                 _ => (String::new(), String::new()),
             };
-            let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
             let _ = writeln!(
                 text,
-                "{label:<30} {hops:>5} {name:<9} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>8.0} {:>8} {:>9}",
-                figures.ops_per_s,
-                figures.spread_percent(),
-                figures.p50_us,
-                figures.p99_us,
+                "{label:<30} {hops:>5} {name:<9} {} {:>8.0} {:>8} {:>9}",
+                figures.cells(),
                 figures.net_bytes_per_op,
-                cpu(figures.host_cpu_us_per_op),
-                cpu(figures.target_cpu_us_per_op),
+                cell(figures.host_cpu_us_per_op),
+                cell(figures.target_cpu_us_per_op),
             );
         }
         let Ratio { ops_per_s, p99, net_bytes } = case.ratio;

@@ -10,7 +10,6 @@ use crate::measurement::CpuTimes;
 use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
 use bpfof_terminal::{Outcome, progress};
-use std::time::Duration;
 
 pub(super) type Failure = Box<dyn std::error::Error>;
 
@@ -87,8 +86,7 @@ impl Bench {
     ) -> Result<threads::Case, Failure> {
         let target_cpu_ns = || self.cpu_ns().1;
         let place = self.threads_place(options, &target_cpu_ns);
-        let time = Duration::from_millis(options.milliseconds);
-        threads::measure(&place, count, options.smallest(), options.repetitions, time)
+        threads::measure(&place, count, options.smallest(), options.repetitions, options.time())
     }
 
     /// What the threads spend processor time on, over all repetitions.
@@ -99,7 +97,7 @@ impl Bench {
     ) -> Result<Vec<WayShares>, Failure> {
         let target_cpu_ns = || self.cpu_ns().1;
         let place = self.threads_place(options, &target_cpu_ns);
-        let time = Duration::from_millis(options.milliseconds) * options.repetitions;
+        let time = options.time() * options.repetitions;
         cpu_profile::measure(&place, count, options.smallest(), time, self.child.is_some())
     }
 

@@ -3,7 +3,7 @@
 use super::bench::Bench;
 use super::load::{Load, Source};
 use super::options::NetOptions;
-use crate::measurement::{Figures, Samples, median, spent};
+use crate::measurement::{Figures, Samples, median, repetitions, spent};
 use crate::steal::undisturbed;
 use crate::tcp_baseline::{self, Messages, Wait};
 use serde::Serialize;
@@ -79,8 +79,7 @@ pub(super) fn case(
     let load = Load { size_bytes, depth, writes: 0, is_single: false };
     let (mut lane, mut single) = (Samples::default(), Samples::default());
     let (mut polled, mut blocking) = (Baselines::default(), Baselines::default());
-    for repetition in 0..=options.repetitions {
-        let (warm_up, time) = options.repetition(repetition);
+    for (_, warm_up, time) in repetitions(options.repetitions, options.time()) {
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
         let waits = [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)];
         for (baselines, wait) in waits.into_iter().filter(|_| bench.has_floor()) {
@@ -111,8 +110,7 @@ pub(super) fn mix(bench: &mut Bench, options: &NetOptions, writes: u32) -> Resul
     let queue_depth = options.deepest();
     let load = Load { size_bytes, depth: queue_depth.into(), writes, is_single: false };
     let (mut lane, mut single) = (Samples::default(), Samples::default());
-    for repetition in 0..=options.repetitions {
-        let (warm_up, time) = options.repetition(repetition);
+    for (_, warm_up, time) in repetitions(options.repetitions, options.time()) {
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
     }
     Ok(Mix {

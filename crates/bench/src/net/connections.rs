@@ -5,7 +5,7 @@ use super::bench::{Bench, FILL_BYTES, Failure, NAMESPACE_BYTES, fill};
 use super::load::{Load, Place, Source};
 use super::options::NetOptions;
 use crate::child_target::ChildTarget;
-use crate::measurement::{CpuTimes, Figures, Run, Samples, latencies, spent};
+use crate::measurement::{CpuTimes, Figures, Run, Samples, latencies, repetitions, spent};
 use crate::steal::undisturbed;
 use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
@@ -52,8 +52,7 @@ pub(super) fn measure(
         });
     }
     let mut samples = Samples::default();
-    for repetition in 0..=options.repetitions {
-        let (warm_up, time) = options.repetition(repetition);
+    for (_, warm_up, time) in repetitions(options.repetitions, options.time()) {
         let load = Load { size_bytes, depth: queue_depth, writes: 0, is_single: false };
         let (run, spent) = undisturbed(warm_up, || {
             let before = cpu_ns(bench, &opened);

@@ -1,6 +1,6 @@
 //! Where processor time goes, by perf (i10 §4.3.2, tables 3 and 4).
 
-use super::threads::{Place, Users, Way};
+use super::threads::{self, Place, Way};
 use crate::machine;
 use bpfof_host::Controller;
 use bpfof_terminal::stop_on_signal;
@@ -74,8 +74,8 @@ pub(super) fn measure(
             let recording = scope.spawn(|| record(&file, host, target, time));
             // Repeated, because perf may take a while to begin.
             while !recording.is_finished() {
-                let users = Users::open(way, &controller, threads)?;
-                users.run(place, size_bytes, time + 3 * MARGIN)?;
+                let users = threads::open(way, &controller, threads)?;
+                threads::read(users, place, size_bytes, time + 3 * MARGIN)?;
             }
             Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
         });

@@ -3,7 +3,7 @@
 use super::bench::Bench;
 use super::load::{Load, Open, Source};
 use super::options::NetOptions;
-use crate::measurement::median;
+use crate::measurement::{median, repetitions};
 use crate::steal::undisturbed;
 use serde::Serialize;
 
@@ -56,8 +56,7 @@ pub(super) fn measure(
     });
     for share in SHARES {
         let mut seen = [Vec::new(), Vec::new()];
-        for repetition in 0..=options.repetitions {
-            let (warm_up, time) = options.repetition(repetition);
+        for (_, warm_up, time) in repetitions(options.repetitions, options.time()) {
             for (curve, seen) in curves.iter().zip(&mut seen) {
                 if curve.points.last().is_some_and(|point| !point.keeps_up) {
                     continue;

@@ -2,6 +2,7 @@
 
 use crate::measurement::{Run, latencies};
 use bpfof_host::{Completion, Lane, Request};
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(super) struct Place {
 pub(super) struct Source {
     place: Place,
     load: Load,
-    random: u64,
+    random: Rng,
     /// The data to write: zeroes, except for the marks of [`mark`].
     data: Vec<u8>,
     /// Offset of each operation in flight, and when it began or should have begun.
@@ -65,7 +66,7 @@ impl Source {
         Source {
             place,
             load,
-            random: (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            random: Rng::with_seed(seed),
             data: vec![0; size_bytes as usize],
             slots: vec![(0, Instant::now()); depth],
             idle: (0..depth).collect(),
@@ -73,28 +74,15 @@ impl Source {
         }
     }
 
-    /// A random number (xorshift).
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
-    }
-
-    /// A random number below `end`: the upper half of the product.
-    fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
-    }
-
     /// Begins an operation that was due at `due`; a slot must be idle.
     fn submit(&mut self, lane: &mut Lane, due: Instant) -> Result<(), String> {
         let Some(index) = self.idle.pop() else { return Ok(()) };
         let Place { nsid, size_bytes, .. } = self.place;
-        let length_bytes = self.load.size_bytes;
-        let offset_bytes =
-            self.below(size_bytes / u64::from(length_bytes)) * u64::from(length_bytes);
+        let Load { size_bytes: length_bytes, writes, .. } = self.load;
+        let places = size_bytes / u64::from(length_bytes);
+        let offset_bytes = self.random.u64(..places) * u64::from(length_bytes);
         self.slots[index] = (offset_bytes, due);
-        let is_write = self.load.writes > 0 && self.below(100) < u64::from(self.load.writes);
+        let is_write = writes > 0 && self.random.u32(..100) < writes;
         let request = if is_write {
             mark(&mut self.data, offset_bytes);
             Request::Write { nsid, offset_bytes, data: &self.data, fua: false }
@@ -231,8 +219,7 @@ impl Source {
 
     /// The time between two arrivals of a Poisson process.
     fn gap(&mut self, per_s: f64) -> Duration {
-        let uniform = ((self.next() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
-        Duration::from_secs_f64(-uniform.ln() / per_s)
+        Duration::from_secs_f64(-(1.0 - self.random.f64()).ln() / per_s)
     }
 }
 

@@ -16,7 +16,7 @@ mod tls;
 pub(crate) use options::NetOptions;
 
 use crate::output::{check_writable, write_json};
-use crate::plot::use_font;
+use crate::plot::prepare;
 use bench::{Bench, Failure};
 use bpfof_terminal::{Outcome, progress};
 use report::Report;
@@ -26,11 +26,7 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
     if options.tls {
         return tls::run(options);
     }
-    if let Some(folder) = &options.plots {
-        std::fs::create_dir_all(folder)
-            .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
-        use_font()?;
-    }
+    prepare(options.plots.as_deref())?;
     if options.perf {
         if options.threads.iter().all(|count| *count == 0) {
             return Err(

@@ -61,10 +61,9 @@ pub struct NetOptions {
 }
 
 impl NetOptions {
-    /// Whether this repetition only warms up, and how long it takes.
-    pub(super) fn repetition(&self, number: u32) -> (bool, Duration) {
-        let time = Duration::from_millis(self.milliseconds);
-        if number == 0 { (true, time / 5) } else { (false, time) }
+    /// The time of a repetition.
+    pub(super) const fn time(&self) -> Duration {
+        Duration::from_millis(self.milliseconds)
     }
 
     pub(super) fn smallest(&self) -> u32 {

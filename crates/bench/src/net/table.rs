@@ -6,7 +6,7 @@ use super::curve::Curve;
 use super::report::{Report, Summary};
 use super::threads;
 use crate::legend::{self, Word};
-use crate::measurement::{Figures, thousands};
+use crate::measurement::{Figures, cell, thousands};
 use crate::steal;
 use std::cmp::Reverse;
 
@@ -42,10 +42,6 @@ pub(super) fn print(report: &Report) {
     print!("{}", legend::end(&WORDS, sentence(alone), steal::lost_most()));
 }
 
-fn cpu_us(value: Option<f64>) -> String {
-    value.map_or("-".into(), |value| format!("{value:.2}"))
-}
-
 fn header(what: &str) -> String {
     format!(
         "{what:<24} {:<19} {:>10} {:>4} {:>9} {:>9} {:>9} {:>9}",
@@ -55,13 +51,10 @@ fn header(what: &str) -> String {
 
 fn line(label: &str, way: &str, figures: &Figures) -> String {
     format!(
-        "{label:<24} {way:<19} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>9} {:>9}",
-        figures.ops_per_s,
-        figures.spread_percent(),
-        figures.p50_us,
-        figures.p99_us,
-        cpu_us(figures.host_cpu_us_per_op),
-        cpu_us(figures.target_cpu_us_per_op),
+        "{label:<24} {way:<19} {} {:>9} {:>9}",
+        figures.cells(),
+        cell(figures.host_cpu_us_per_op),
+        cell(figures.target_cpu_us_per_op),
     )
 }
 

@@ -3,12 +3,14 @@
 
 use super::load::is_marked;
 use crate::machine;
-use crate::measurement::{Figures, Run, Samples, latencies, median, spent};
+use crate::measurement::{Figures, Run, Samples, median, repetitions, spent};
 use crate::steal::undisturbed;
-use crate::together::together;
-use bpfof_host::{Caravan, Controller, Error, Lane, Options as HostOptions, SharedLane, TargetUrl};
+use crate::together::{Users, repeat};
+use bpfof_host::{Caravan, Controller, Error, Options as HostOptions, SharedLane, TargetUrl};
+use fastrand::Rng;
+use hdrhistogram::Histogram;
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How threads reach the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -94,26 +96,24 @@ pub(super) struct Place<'a> {
     pub(super) target_cpu_ns: &'a dyn Fn() -> Option<u64>,
 }
 
-/// Measures all ways in turn, `repetitions` times.
+/// Measures all ways in turn, `count` times.
 pub(super) fn measure(
     place: &Place<'_>,
     threads: usize,
     size_bytes: u32,
-    repetitions: u32,
+    count: u32,
     time: Duration,
 ) -> Result<Case, Box<dyn std::error::Error>> {
     let shared = Controller::connect(place.url, Way::Lane.host(threads, place.poll))?;
     let private = Controller::connect(place.url, Way::Private.host(threads, place.poll))?;
     let mut samples: Vec<_> = Way::ALL.iter().map(|_| (Samples::default(), Vec::new())).collect();
-    for repetition in 0..=repetitions {
-        let warm_up = repetition == 0;
-        let time = if warm_up { time / 5 } else { time };
+    for (_, warm_up, time) in repetitions(count, time) {
         for (way, (samples, per_send)) in Way::ALL.into_iter().zip(&mut samples) {
             let controller = if way == Way::Private { &private } else { &shared };
             let (run, requests_per_send, spent) = undisturbed(warm_up, || {
-                let users = Users::open(way, controller, threads)?;
+                let users = open(way, controller, threads)?;
                 let before = (machine::own_cpu_ns(), (place.target_cpu_ns)());
-                let (run, requests_per_send) = users.run(place, size_bytes, time)?;
+                let (run, requests_per_send) = read(users, place, size_bytes, time)?;
                 let after = (machine::own_cpu_ns(), (place.target_cpu_ns)());
                 Ok::<_, Box<dyn std::error::Error>>((run, requests_per_send, spent(before, after)))
             })?;
@@ -133,98 +133,66 @@ pub(super) fn measure(
     Ok(Case { bench: "net-threads", threads, size_bytes, ways: ways.collect() })
 }
 
-/// The threads' connections.
-pub(super) enum Users {
-    Private(Vec<Lane>),
-    Shared(Box<SharedLane>, usize),
+/// Opens the threads' connections.
+pub(super) fn open(way: Way, controller: &Controller, threads: usize) -> Result<Users, Error> {
+    if way == Way::Private {
+        return Users::private(controller, threads);
+    }
+    let lane = SharedLane::new(controller.open_lane()?, way.caravan())?;
+    Ok(Users::Shared(Box::new(lane), threads))
 }
 
-impl Users {
-    pub(super) fn open(way: Way, controller: &Controller, threads: usize) -> Result<Users, Error> {
-        if way == Way::Private {
-            let lanes: Result<_, _> = (0..threads).map(|_| controller.open_lane()).collect();
-            return lanes.map(Users::Private);
-        }
-        let lane = SharedLane::new(controller.open_lane()?, way.caravan())?;
-        Ok(Users::Shared(Box::new(lane), threads))
-    }
-
-    /// Lets every thread read at random places for `time`. Also returns the requests for each send.
-    pub(super) fn run(
-        self,
-        place: &Place<'_>,
-        size_bytes: u32,
-        time: Duration,
-    ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
-        let (nsid, is_filled) = (place.url.nsid, place.is_filled);
-        let places = place.size_bytes / u64::from(size_bytes);
-        let reader = |index: usize| Reader { places, size_bytes, random: 1 + index as u64 };
-        let begun = Instant::now();
-        let (latencies_of_threads, network_bytes, requests_per_send) = match self {
-            Users::Private(lanes) => {
-                let ends = together(lanes, |index, mut lane| {
-                    let mut data = vec![0; size_bytes as usize];
-                    let end = reader(index).run(time, |offset| {
-                        lane.read(nsid, offset, &mut data)?;
-                        Ok(!is_filled || is_marked(&data, offset))
-                    });
-                    (end, lane.bytes_sent() + lane.bytes_received())
-                });
-                let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
-                (ends.into_iter().map(|(end, _)| end).collect(), bytes, 1.0)
-            }
-            Users::Shared(lane, threads) => {
-                let ends: Vec<_> = together(vec![(); threads], |index, ()| {
-                    let mut data = Vec::with_capacity(size_bytes as usize);
-                    reader(index).run(time, |offset| {
-                        lane.read(nsid, offset, size_bytes, &mut data)?;
-                        Ok(!is_filled || is_marked(&data, offset))
-                    })
-                });
-                let counters = lane.counters();
-                let bytes = counters.bytes_sent + counters.bytes_received;
-                (ends, bytes, counters.requests as f64 / counters.caravans.max(1) as f64)
-            }
-        };
-        let elapsed = begun.elapsed();
-        let mut latency = latencies()?;
-        for of_thread in latencies_of_threads {
-            latency.add(of_thread?)?;
-        }
-        let operations = latency.len();
-        Ok((Run { operations, elapsed, network_bytes, hops: 0, latency }, requests_per_send))
-    }
+/// Lets every thread read at random places for `time`. Also returns the requests for each send.
+pub(super) fn read(
+    users: Users,
+    place: &Place<'_>,
+    size_bytes: u32,
+    time: Duration,
+) -> Result<(Run, f64), Box<dyn std::error::Error>> {
+    let (nsid, is_filled) = (place.url.nsid, place.is_filled);
+    let places = place.size_bytes / u64::from(size_bytes);
+    let reader = |index: usize| Reader { places, size_bytes, random: Rng::with_seed(index as u64) };
+    users.run(
+        |index, lane| {
+            let mut data = vec![0; size_bytes as usize];
+            reader(index).run(time, |offset| {
+                lane.read(nsid, offset, &mut data)?;
+                Ok(!is_filled || is_marked(&data, offset))
+            })
+        },
+        |index, lane| {
+            let mut data = Vec::with_capacity(size_bytes as usize);
+            reader(index).run(time, |offset| {
+                lane.read(nsid, offset, size_bytes, &mut data)?;
+                Ok(!is_filled || is_marked(&data, offset))
+            })
+        },
+    )
 }
 
 /// One thread's work.
 struct Reader {
     places: u64,
     size_bytes: u32,
-    random: u64,
+    random: Rng,
 }
 
 impl Reader {
-    /// Reads until `time` has passed; latencies in ns. `read` returns whether the data belongs to its place.
+    /// `read` returns whether the data belongs to its place.
     fn run(
         mut self,
         time: Duration,
         mut read: impl FnMut(u64) -> Result<bool, Error>,
-    ) -> Result<hdrhistogram::Histogram<u64>, String> {
-        let mut latency = latencies().map_err(|error| error.to_string())?;
-        let begun = Instant::now();
-        let mut now = begun;
-        while now - begun < time {
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
-            let place = (u128::from(self.random) * u128::from(self.places)) >> 64;
-            let offset = place as u64 * u64::from(self.size_bytes);
-            if !read(offset).map_err(|error| error.to_string())? {
-                return Err(format!("the block at {offset} has the contents of another block"));
+    ) -> Result<Histogram<u64>, String> {
+        repeat(time, || {
+            let offset = self.random.u64(..self.places) * u64::from(self.size_bytes);
+            match read(offset) {
+                Ok(true) => Ok(()),
+                Ok(false) => {
+                    Err(format!("the block at {offset} has the contents of another block"))
+                }
+                Err(error) => Err(error.to_string()),
             }
-            let before = std::mem::replace(&mut now, Instant::now());
-            latency.saturating_record((now - before).as_nanos() as u64);
-        }
-        Ok(latency)
+        })
     }
 }

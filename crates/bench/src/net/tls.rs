@@ -12,7 +12,6 @@ use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
 use bpfof_terminal::{Outcome, progress};
 use serde::Serialize;
-use std::time::Duration;
 
 /// One size at one depth.
 #[derive(Serialize)]
@@ -68,7 +67,6 @@ fn measure(
     targets: &Targets,
     connections: &mut [Connection],
 ) -> Result<Vec<Case>, Failure> {
-    let time = Duration::from_millis(options.milliseconds);
     let bar = progress::steps("measuring", (options.sizes.len() * options.depths.len()) as u64);
     let (mut cases, mut seed) = (Vec::new(), 0);
     for &size_bytes in &options.sizes {
@@ -78,7 +76,7 @@ fn measure(
             ));
             let depth = usize::from(queue_depth);
             let load = Load { size_bytes, depth, writes: 0, is_single: false };
-            let ways = targets.in_turn(options.repetitions, time, |way, time| {
+            let ways = targets.in_turn(options.repetitions, options.time(), |way, time| {
                 let found = connections.iter_mut().find(|connection| connection.way == way);
                 let lane = &mut found.ok_or("no such connection")?.lane;
                 seed += 1;

@@ -13,7 +13,7 @@ mod tables;
 mod worker;
 
 use crate::output::{check_writable, write_json};
-use crate::plot::use_font;
+use crate::plot::prepare;
 use crate::steal;
 use bpfof_terminal::{Outcome, progress, stop_on_signal};
 use cases::{Extent, Part};
@@ -60,11 +60,7 @@ pub struct QueryOptions {
 
 pub(crate) fn run(options: &QueryOptions) -> Outcome {
     check_writable([&options.json])?;
-    if let Some(folder) = &options.plots {
-        use_font()?;
-        std::fs::create_dir_all(folder)
-            .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    }
+    prepare(options.plots.as_deref())?;
     private::enter()?;
     let report = measure(options)?;
     let written = write_json(options.json.as_ref(), &report);

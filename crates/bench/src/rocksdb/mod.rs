@@ -14,7 +14,7 @@ use crate::child_target::ChildTarget;
 use crate::machine;
 use crate::network::ChildNetwork;
 use crate::output::{check_writable, write_json};
-use crate::plot::use_font;
+use crate::plot::prepare;
 use bpfof_host::TargetUrl;
 use bpfof_terminal::Outcome;
 use bpfof_terminal::progress::{self, ProgressBar};
@@ -32,11 +32,7 @@ const PROGRAM: Program = Program { name: "bpfof-rocksdb-bench", integration: "ro
 
 pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     check_writable([&options.json])?;
-    if let Some(folder) = &options.plots {
-        std::fs::create_dir_all(folder)
-            .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
-        use_font()?;
-    }
+    prepare(options.plots.as_deref())?;
     let steps = plan::steps(options)?;
     let driver = Driver::find(&PROGRAM, options.driver.as_deref())?;
     check_workloads(&driver, &steps)?;

@@ -313,17 +313,20 @@ mod tests {
         serde_json::from_value(line).expect("a line")
     }
 
-    #[test]
-    fn repetitions_become_medians_and_ratios() {
-        let setting = Setting {
-            part: Part::Workloads,
+    fn setting(part: Part) -> Setting {
+        Setting {
+            part,
             latency_us: 3,
             network_us: 0,
             cache_bytes: 0,
             configuration: Configuration::Default,
             values: Values::Plain,
             sample_rate: None,
-        };
+        }
+    }
+
+    #[test]
+    fn repetitions_become_medians_and_ratios() {
         let mut measured = Vec::new();
         for more in [0, 20, 10] {
             measured.push(line("uniform", "plain", 100 + more, 40.0));
@@ -333,7 +336,7 @@ mod tests {
         measured.push(line("a", "chains", 150, 1.0));
         measured.push(line("b", "plain", 100, 1.0));
         measured.push(line("b", "chains", 120, 1.0));
-        let cases = cases(setting, &measured);
+        let cases = cases(setting(Part::Workloads), &measured);
         let workloads: Vec<_> = cases.iter().map(|case| case.workload.as_str()).collect();
         assert_eq!(workloads, ["uniform", "a", "b"]);
         let plain = cases[0].of(Mode::Plain).expect("measured");
@@ -359,15 +362,6 @@ mod tests {
 
     #[test]
     fn multiget_of_32_keys_is_compared_with_both() {
-        let setting = Setting {
-            part: Part::Batches,
-            latency_us: 3,
-            network_us: 0,
-            cache_bytes: 0,
-            configuration: Configuration::Default,
-            values: Values::Plain,
-            sample_rate: None,
-        };
         let mut measured = Vec::new();
         for (keys, faster) in [(16, 1), (32, 2)] {
             let workload = format!("multiget:{keys}");
@@ -375,7 +369,7 @@ mod tests {
             measured.push(line(&workload, "single", 200, 1.0));
             measured.push(line(&workload, "chains", 300 * faster, 1.0));
         }
-        let cases = cases(setting, &measured);
+        let cases = cases(setting(Part::Batches), &measured);
         assert_eq!(cases.iter().map(|case| case.batch).collect::<Vec<_>>(), [Some(16), Some(32)]);
         let summary = summary(&cases, 3);
         assert_eq!(summary.multiget32_over_plain, Some(6.0));
@@ -386,15 +380,7 @@ mod tests {
     fn merges_and_blobs_are_compared_with_plain_reads() {
         let mut found = Vec::new();
         for (values, chains) in [(Values::Merge, 300), (Values::Blob, 250)] {
-            let setting = Setting {
-                part: Part::Values,
-                latency_us: 3,
-                network_us: 0,
-                cache_bytes: 0,
-                configuration: Configuration::Default,
-                values,
-                sample_rate: None,
-            };
+            let setting = Setting { values, ..setting(Part::Values) };
             let measured =
                 [line("uniform", "plain", 100, 1.0), line("uniform", "chains", chains, 1.0)];
             found.extend(cases(setting, &measured));

@@ -7,6 +7,7 @@ use bpfkv::pushdown::{
     FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument,
 };
 use bpfkv::{GetCursor, Step, Value};
+use fastrand::Rng;
 use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -80,19 +81,6 @@ pub(super) fn write(folder: &Path) -> Result<Links> {
     Ok(links)
 }
 
-/// Random numbers from a seed, for keys and starts.
-#[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * u128::from(limit)) >> 64) as u64
-    }
-}
-
 /// The linked blocks: one cycle through all of them.
 #[derive(Debug)]
 pub(super) struct Links {
@@ -102,11 +90,8 @@ pub(super) struct Links {
 
 impl Links {
     fn shuffled() -> Links {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let mut order: Vec<u64> = (0..BLOCKS).collect();
-        for at in (1..order.len()).rev() {
-            order.swap(at, random.below(at as u64 + 1) as usize);
-        }
+        Rng::with_seed(0).shuffle(&mut order);
         Links { order }
     }
 
@@ -144,15 +129,15 @@ impl Operation {
 
     /// Begins another random operation; returns the argument of its function. The first read is at
     /// [`first`](Self::first).
-    pub(super) fn begin(&mut self, random: &mut Random, links: &Links) -> [u8; 8] {
+    pub(super) fn begin(&mut self, random: &mut Rng, links: &Links) -> [u8; 8] {
         match self.load {
             Load::Chain(reads) => {
-                self.wanted = random.below(BLOCKS);
+                self.wanted = random.u64(..BLOCKS);
                 self.walk = (links.at(self.wanted) * u64::from(BLOCK_BYTES), reads, 0);
                 u64::from(reads).to_le_bytes()
             }
             Load::Get => {
-                self.wanted = random.below((FANOUT as u64).pow(LEVELS));
+                self.wanted = random.u64(..(FANOUT as u64).pow(LEVELS));
                 self.cursor.reset(self.wanted, 0);
                 get_argument(self.wanted).unwrap_or_default()
             }
@@ -229,7 +214,7 @@ mod tests {
         let links = Links::shuffled();
         let blocks = links.blocks();
         let mut operation = Operation::new(Load::Chain(5));
-        operation.begin(&mut Random(7), &links);
+        operation.begin(&mut Rng::with_seed(7), &links);
         while let Some((offset, bytes)) = operation.read() {
             let block = &blocks[offset as usize..][..bytes as usize];
             operation.feed(block).expect("a block");

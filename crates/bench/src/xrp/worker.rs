@@ -1,12 +1,13 @@
 //! Ways to run chains, each in a closed loop of one thread.
 
 use super::counter::Result;
-use super::load::{BLOCK_BYTES, Links, Load, Operation, Random};
+use super::load::{BLOCK_BYTES, Links, Load, Operation};
 use bpfof_device::{Buffer, IoBuffer, Ring};
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadPushdown,
     StorageFunction,
 };
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fs::File;
@@ -74,7 +75,7 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     links: &'a Links,
-    random: Random,
+    random: Rng,
     operations: Vec<(Operation, Instant)>,
     by: By,
     /// For the next operations, from `prepare` to `run`.
@@ -124,8 +125,7 @@ impl<'a> Worker<'a> {
             }
         };
         let operations = (0..in_flight).map(|_| (Operation::new(load), Instant::now())).collect();
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Ok(Worker { links, random, operations, by, latency: None })
+        Ok(Worker { links, random: Rng::with_seed(seed), operations, by, latency: None })
     }
 
     /// Allocates memory for latencies, and touches it: operations must not pay for page faults of the benchmark.
@@ -155,7 +155,7 @@ impl<'a> Worker<'a> {
 /// The state of a closed loop.
 struct Loop<'a> {
     links: &'a Links,
-    random: &'a mut Random,
+    random: &'a mut Rng,
     /// Operations left to begin.
     left: u64,
     done: Done,

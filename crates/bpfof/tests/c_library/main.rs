@@ -1,19 +1,22 @@
 //! The C library as its users get it: installed, found by pkg-config, with stock compilers.
 
+#[path = "../command/mod.rs"]
+mod command;
 #[path = "../grants/daemon.rs"]
 mod daemon;
 #[path = "../disk/mod.rs"]
 mod disk;
 
+use command::Target;
 use daemon::{Grantd, UID};
-use disk::{BPFOF, Disk, cannot_mount, run};
+use disk::{BPFOF, Disk, run};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
@@ -252,10 +255,7 @@ fn the_example_compiles_from_the_installed_package_and_runs() {
     run("cc", &arguments);
     let mut command = Command::new(&whole);
     expect_found(command.arg("get").arg(&object).arg(&beside).args(["-", "-"]), "here");
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mounted = disk.mount().join("records");
     make_file(&mounted);
     let mut command = installed.command(&program);
@@ -318,14 +318,11 @@ fn every_call_does_what_the_header_says() {
     let mut command = installed.command(&program);
     command.arg(&object).args(write_files(folder.path())).current_dir(folder.path());
     expect_done(command, None);
-    if cannot_mount().is_some() {
-        return;
-    }
     // Each reader with a connection of its own; then all on one connection, or on that of their
     // processor.
     for ((kind, size_bytes), lanes) in disk::KINDS.into_iter().zip([["1"], ["64"]]) {
         for lanes in [&[][..], &lanes] {
-            let disk = Disk::new(kind, size_bytes);
+            let Some(disk) = Disk::new(kind, size_bytes) else { return };
             let mut command = installed.command(&program);
             command.arg(&object).args(write_files(&disk.mount())).current_dir(disk.mount());
             command.arg(disk.url.to_string()).arg(disk.image()).args(lanes);
@@ -334,8 +331,8 @@ fn every_call_does_what_the_header_says() {
     }
 }
 
-/// A target whose only host has a key, and the line that it prints.
-fn secured_target(folder: &Path) -> (Child, String) {
+/// A target whose only host has a key.
+fn secured_target(folder: &Path) -> Target {
     let path = |name: &str| folder.join(name).display().to_string();
     let config = format!(
         "namespaces = [\"file:path={},size=8MiB\"]\n[[host]]\nnqn = \"nqn.2026-01.io.test:c\"\n\
@@ -344,14 +341,9 @@ fn secured_target(folder: &Path) -> (Child, String) {
         path("psk")
     );
     fs::write(folder.join("target.toml"), config).expect("written");
-    let mut command = Command::new(BPFOF);
-    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet", "--config"]);
-    let started = command.arg(folder.join("target.toml")).stdout(Stdio::piped()).spawn();
-    let mut child = started.expect("it starts");
-    let mut line = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).expect("a line");
-    (child, line)
+    let mut command = Target::command();
+    command.arg("--config").arg(folder.join("target.toml"));
+    Target::run(command)
 }
 
 /// Programs in C have no options for keys: the keys are in the address, or in the user's file.
@@ -363,9 +355,8 @@ fn keys_are_those_of_the_user() {
     let folder = tempfile::tempdir().expect("a folder");
     let psk = folder.path().join("psk").display().to_string();
     run(BPFOF, &["key", "new", "tls", "--output", &psk]);
-    let (mut target, line) = secured_target(folder.path());
-    let announced: serde_json::Value = serde_json::from_str(&line).expect("JSON");
-    let url = announced["url"].as_str().expect("an address");
+    let target = secured_target(folder.path());
+    let url = target.url.as_str();
     let open = |url: &str| {
         let mut command = installed.command(&program);
         command.arg(url).arg(folder.path().join("image"));
@@ -386,7 +377,6 @@ fn keys_are_those_of_the_user() {
     let found = open(url);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).expect("set");
     let readable = open(url);
-    target.kill().and_then(|()| target.wait()).expect("it runs");
     assert!(nobody.starts_with("EACCES") && nobody.contains("Connect Invalid Host"), "{nobody}");
     assert!(nobodys.starts_with("EACCES"), "{nobodys}");
     assert_eq!((named.as_str(), found.as_str()), ("target\n", "target\n"));

@@ -55,14 +55,19 @@ impl Target {
         command
     }
 
-    pub(crate) fn run(mut command: Command) -> Target {
+    pub(crate) fn run(command: Command) -> Target {
+        Target::announced(command).0
+    }
+
+    /// The same; also returns what the target prints.
+    pub(crate) fn announced(mut command: Command) -> (Target, Value) {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("bpfof starts");
         let mut line = String::new();
         let output = child.stdout.take().expect("piped");
         BufReader::new(output).read_line(&mut line).expect("a line");
         let announced: Value = serde_json::from_str(&line).expect("JSON");
         let text = |key: &str| announced[key].as_str().expect("a string").to_owned();
-        Target { child, address: text("listening"), url: text("url") }
+        (Target { child, address: text("listening"), url: text("url") }, announced)
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {

@@ -37,8 +37,8 @@ pub(crate) fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output 
     Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"))
 }
 
-/// Why this machine cannot mount an image, as a message for the log of the tests.
-pub(crate) fn cannot_mount() -> Option<String> {
+/// Whether this machine cannot mount an image; the log of the tests then says why.
+pub(crate) fn cannot_mount() -> bool {
     let why = if !rustix::process::geteuid().is_root() {
         "this needs root, for loop devices and mounting"
     } else if !output("losetup", &["--find"]).status.success() {
@@ -49,10 +49,10 @@ pub(crate) fn cannot_mount() -> Option<String> {
     {
         "mkfs.ext4 or mkfs.xfs is missing; make setup installs them"
     } else {
-        return None;
+        return false;
     };
     skip(why);
-    Some(why.to_owned())
+    true
 }
 
 /// A target process.
@@ -74,11 +74,20 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(kind: &str, size_bytes: u64) -> Disk {
+    /// None if this machine [cannot mount](cannot_mount) it.
+    pub(crate) fn new(kind: &str, size_bytes: u64) -> Option<Disk> {
         Disk::mounted(kind, size_bytes, "rw")
     }
 
-    pub(crate) fn mounted(kind: &str, size_bytes: u64, options: &str) -> Disk {
+    /// One disk after the other, with each of [`KINDS`].
+    pub(crate) fn of_each_kind() -> impl Iterator<Item = (&'static str, Disk)> {
+        KINDS.into_iter().map_while(|(kind, size_bytes)| Some((kind, Disk::new(kind, size_bytes)?)))
+    }
+
+    pub(crate) fn mounted(kind: &str, size_bytes: u64, options: &str) -> Option<Disk> {
+        if cannot_mount() {
+            return None;
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let image = image(folder.path());
         let file = std::fs::File::create_new(&image).expect("an image");
@@ -99,7 +108,7 @@ impl Disk {
         run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
         let first = start_target(folder.path(), 0, 0, "127.0.0.1:0", &[]);
         let url = first.url.clone();
-        Disk { folder, device, targets: vec![first], url, plain_bytes: 0 }
+        Some(Disk { folder, device, targets: vec![first], url, plain_bytes: 0 })
     }
 
     fn start(&self, path: usize, listen: &str, more: &[&str]) -> Served {

@@ -1,6 +1,7 @@
 //! Random files with records that link to each other.
 
 use bpfof_host::files::FirstRead;
+use fastrand::Rng;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::fs::File;
@@ -193,12 +194,7 @@ impl World {
 
 /// Bytes without repeated stretches.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..length).map(|_| next()).collect()
+    let mut bytes = vec![0; length];
+    Rng::with_seed(1).fill(&mut bytes);
+    bytes
 }

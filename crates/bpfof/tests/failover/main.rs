@@ -12,14 +12,17 @@ mod rocksdb;
 mod rounds;
 #[path = "../stop/mod.rs"]
 mod stop;
+#[path = "../wait/mod.rs"]
+mod wait;
 mod workers;
 
 use bpfof_host::files::Executor;
 use bpfof_host::{PathState, TargetUrl};
-use disk::{Disk, cannot_mount};
+use disk::Disk;
 use reading::Reading;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
+use wait::until;
 
 /// Longest pause that a reader may notice while another target works, on a busy machine: shorter than the time after
 /// which silence is noticed.
@@ -29,10 +32,7 @@ const PATH_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[test]
 fn readers_of_files_do_not_notice_that_a_target_dies() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut disk = Disk::new("ext4", 64 << 20);
+    let Some(mut disk) = Disk::new("ext4", 64 << 20) else { return };
     let url = TargetUrl { path_timeout: Some(SILENCE_MAX), ..disk.add_path() };
     let mut reading = Reading::new(&disk, &url);
     reading.wait(0, PathState::Optimized);
@@ -66,11 +66,8 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
 /// reader's own and with shared lanes.
 #[test]
 fn readers_of_files_come_back_to_a_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
     for lanes_max in [0, 1] {
-        let mut disk = Disk::new("ext4", 64 << 20);
+        let Some(mut disk) = Disk::new("ext4", 64 << 20) else { return };
         let url = TargetUrl { path_timeout: Some(PATH_TIMEOUT), ..disk.add_path() };
         let mut reading = Reading::by(&disk, &url, lanes_max);
         reading.wait(1, PathState::Optimized);
@@ -81,10 +78,7 @@ fn readers_of_files_come_back_to_a_target() {
             assert_ne!(reading.look_up_anywhere(7), Executor::Target);
         }
         (0..2).for_each(|path| disk.restart(path));
-        let end = Instant::now() + Duration::from_secs(20);
-        while reading.look_up_anywhere(7) != Executor::Target {
-            assert!(Instant::now() < end, "lanes {lanes_max}: it stays away from the target");
-        }
+        until("it comes back to a target", || reading.look_up_anywhere(7) == Executor::Target);
         reading.look_up_many();
     }
 }

@@ -1,6 +1,7 @@
 //! Lookups in a table file by chains at a target.
 
 use crate::disk::Disk;
+use crate::wait::until;
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     StorageFunction,
@@ -58,11 +59,10 @@ impl Reading {
     }
 
     pub(crate) fn wait(&mut self, path: usize, state: PathState) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while self.path_state(path) != state {
-            assert!(Instant::now() < end, "path {path} is not {state}");
+        until(&format!("path {path} is {state}"), || {
             self.look_up(7);
-        }
+            self.path_state(path) == state
+        });
     }
 
     /// Looks a key up at a target, and returns how long that took.

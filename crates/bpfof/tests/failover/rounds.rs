@@ -8,9 +8,9 @@ use crate::reading::Reading;
 use crate::relay::Relay;
 use crate::rocksdb::Stress;
 use crate::stop::StopAtEnd;
+use crate::wait::until;
 use crate::workers::{
-    NAMESPACE_BYTES, NSID, PATIENCE, Progress, Work, get_keys, look_up, read_blocks, share,
-    write_and_read,
+    NAMESPACE_BYTES, NSID, Progress, Work, get_keys, look_up, read_blocks, share, write_and_read,
 };
 use bpfof_host::files::FileMaps;
 use bpfof_host::{Caravan, PathState, SharedLane, TargetUrl};
@@ -80,13 +80,11 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !done() {
+        until(what, || {
             let failed = self.threads.iter().any(ScopedJoinHandle::is_finished);
             assert!(!failed, "a worker has failed");
-            assert!(begun.elapsed() < PATIENCE, "{what}: it does not happen");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            done()
+        });
     }
 
     fn is_in(&self, path: usize, states: &[PathState]) {
@@ -202,7 +200,7 @@ fn start<'a>(
 
 /// The disk, with a database in its second namespace, by two relays.
 fn set_up(plan: &Plan) -> (Disk, [Relay; 2], TargetUrl, Reading, Work) {
-    let mut disk = Disk::new("ext4", 512 << 20);
+    let mut disk = Disk::new("ext4", 512 << 20).expect("it can be mounted");
     let direct = disk.add_path();
     disk.add_plain(NAMESPACE_BYTES);
     let relays =
@@ -293,7 +291,7 @@ fn play(plan: &Plan) {
 
 #[test]
 fn a_round_of_everything_shows_in_no_request() {
-    if cannot_mount().is_some() {
+    if cannot_mount() {
         return;
     }
     let pause_max = Duration::from_secs(5);
@@ -306,7 +304,7 @@ fn a_round_of_everything_shows_in_no_request() {
 #[test]
 #[ignore = "runs as long as PATH_ROUNDS and PATH_SECONDS say: make soak-paths"]
 fn soak() {
-    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
+    assert!(!cannot_build() && !cannot_mount(), "this needs root and RocksDB");
     let setting = |name, usual| match std::env::var(name).ok().filter(|text| !text.is_empty()) {
         Some(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")),
         None => usual,

@@ -22,8 +22,6 @@ const LEVELS: u32 = 2;
 const GETS_AT_ONCE: usize = 8;
 /// Lookups between two rewrites of the file.
 const LOOKUPS_OF_A_FILE: usize = 200;
-/// Longest wait for something that must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What all workers share.
 pub(crate) struct Work {

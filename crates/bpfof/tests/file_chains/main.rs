@@ -4,6 +4,8 @@
 #[path = "../disk/mod.rs"]
 mod disk;
 mod set;
+#[path = "../wait/mod.rs"]
+mod wait;
 
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownReader, ReadError, ReadInfo,
@@ -11,7 +13,7 @@ use bpfof_host::files::{
 };
 use bpfof_host::{Controller, FileVersion, Options, PushdownCall, Status, TargetUrl};
 use bpfof_sorted::{Lookup, Root, get_argument};
-use disk::{Disk, KINDS, cannot_mount, output, run};
+use disk::{Disk, KINDS, output, run};
 use set::{PATIENCE, PATIENT, Set, table, table_of, value};
 use std::fs::{self, File, OpenOptions};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -19,14 +21,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use wait::{is_soon, until};
 
 #[test]
 fn the_executors_agree() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let mut set = Set::new(&disk, 9, PATIENT);
         assert!(set.mapped(), "{kind}: {:?}", set.files[0].refusal());
         assert!(set.leased(), "{kind}");
@@ -66,10 +65,7 @@ fn the_executors_agree() {
 
 #[test]
 fn many_chains_at_once_complete_with_their_tags() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mut set = Set::new(&disk, 4, PATIENT);
     assert!(set.mapped());
     // More chains than the lane holds.
@@ -103,10 +99,7 @@ fn many_chains_at_once_complete_with_their_tags() {
 /// One call makes few and short commands, by vectors; and its chains complete even if the connection is lost meanwhile.
 #[test]
 fn many_by_one_call_answer_as_one_by_one() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mut set = Set::new(&disk, 4, PATIENT);
     assert!(set.mapped());
     let keys: Vec<u64> = (0..700).map(|place| place * 7 % 5000).collect();
@@ -165,12 +158,9 @@ fn write_in_turn(files: &[(PathBuf, Vec<u8>)]) {
 
 #[test]
 fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
     // By default XFS preallocates more than is written.
     for ((kind, size_bytes), options) in KINDS.into_iter().zip(["rw", "rw,allocsize=4096"]) {
-        let disk = Disk::mounted(kind, size_bytes, options);
+        let Some(disk) = Disk::mounted(kind, size_bytes, options) else { return };
         if kind == "ext4" {
             scatter_free_space(&disk);
         }
@@ -222,11 +212,7 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
 /// Another thread opens the files for writing, and waits in the kernel until the lease is released.
 #[test]
 fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for ((kind, size_bytes), make) in both_ways() {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk, make) in both_ways() {
         let mut set = make(&disk, 2, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         set.expect(3, 0);
@@ -253,11 +239,7 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
 /// A file that is open for writing cannot be leased. Then comparisons of versions protect chains.
 #[test]
 fn files_that_are_open_for_writing_are_compared() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let (bytes, _) = table(0, 0);
         let path = disk.mount().join("table-0");
         fs::write(&path, &bytes).expect("written");
@@ -311,10 +293,7 @@ fn files_that_are_open_for_writing_are_compared() {
 /// Files beyond the former end of the namespace get maps once it has grown.
 #[test]
 fn a_namespace_may_grow() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 64 << 20);
+    let Some(disk) = Disk::new("ext4", 64 << 20) else { return };
     let mut set = Set::new(&disk, 0, PATIENT);
     disk.grow(128 << 20);
     let path = disk.mount().join("large");
@@ -328,11 +307,7 @@ fn a_namespace_may_grow() {
 #[test]
 fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
     const LENGTH: usize = 24 << 20;
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let mut set = Set::new(&disk, 0, PATIENT);
         let path = disk.mount().join("long");
         fs::write(&path, vec![0; LENGTH]).expect("written");
@@ -346,17 +321,10 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
                     let writer = OpenOptions::new().write(true).open(&path).expect("opens");
                     writer.write_all_at(&bytes, 0).expect("written");
                 });
-                let end = Instant::now() + PATIENCE;
-                while set.byte_at(0).0 != generation || !set.mapped() {
-                    assert!(Instant::now() < end, "{kind}");
-                }
+                until("it is mapped", || set.byte_at(0).0 == generation && set.mapped());
             });
             // It is never leased if the map is older than the write: the next read will find that out.
-            let end = Instant::now() + Duration::from_millis(100);
-            while !set.files[0].is_leased() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let leased = set.files[0].is_leased();
+            let leased = is_soon(Duration::from_millis(100), || set.files[0].is_leased());
             let (byte, at_target) = set.byte_at(LENGTH - 1);
             assert_eq!(byte, generation, "{kind}, {leased}");
             assert!(at_target || !leased, "{kind}");
@@ -371,11 +339,7 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
 /// duplicate takes no lease, and does not end the other's.
 #[test]
 fn duplicates_of_a_descriptor_are_compared() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let path = disk.mount().join("table-0");
         fs::write(&path, table(0, 0).0).expect("written");
         let opened = fs::File::open(&path).expect("opens");
@@ -388,10 +352,7 @@ fn duplicates_of_a_descriptor_are_compared() {
         for generation in 1..6 {
             fs::write(&path, vec![generation; 64 << 10]).expect("written");
             for set in [&mut owner, &mut other] {
-                let end = Instant::now() + PATIENCE;
-                while set.byte_at(0).0 != generation {
-                    assert!(Instant::now() < end, "{kind}");
-                }
+                until("the change is read", || set.byte_at(0).0 == generation);
             }
             assert!(owner.mapped() && owner.leased(), "{kind}");
             assert!(other.mapped() && !other.files[0].is_leased(), "{kind}");
@@ -429,11 +390,7 @@ fn wait(set: &mut Set) -> (Vec<u8>, ReadInfo) {
 /// Algorithm 2: a change after the check before submission is caught by the check after completion.
 #[test]
 fn a_change_under_a_chain_in_flight_makes_it_stale() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for ((kind, size_bytes), make) in both_ways() {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk, make) in both_ways() {
         let path = disk.mount().join("table-0");
         fs::write(&path, table(0, 0).0).expect("written");
         let writer = OpenOptions::new().write(true).open(&path).expect("opens");
@@ -469,11 +426,7 @@ fn a_change_under_a_chain_in_flight_makes_it_stale() {
 /// A lease makes a writer wait for the chain, which need not be tried again.
 #[test]
 fn a_lease_holds_until_chains_in_flight_have_ended() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for ((kind, size_bytes), make) in both_ways() {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk, make) in both_ways() {
         let mut set = make(&disk, 1, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         submit(&mut set);
@@ -492,10 +445,7 @@ fn a_lease_holds_until_chains_in_flight_have_ended() {
 
 #[test]
 fn without_a_map_the_policy_decides() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     // Beside the image, not in it.
     let path = disk.image().with_file_name("beside");
     let (bytes, root) = table(0, 0);
@@ -559,10 +509,7 @@ fn relay(target: &TargetUrl) -> (TargetUrl, mpsc::Receiver<TcpStream>) {
 /// connected, or the library would not connect again.
 #[test]
 fn lanes_without_their_association_are_not_connected() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 64 << 20);
+    let Some(disk) = Disk::new("ext4", 64 << 20) else { return };
     let (url, connections) = relay(&disk.url);
     let controller = Controller::connect(&url, Options::default()).expect("it connects");
     let mut set = Set::of(&disk, controller, 1, PATIENT);
@@ -573,11 +520,7 @@ fn lanes_without_their_association_are_not_connected() {
     admin.shutdown(Shutdown::Both).expect("it is open");
     let opened = set.maps.with_controller(|controller| controller.open_lane().map(drop));
     assert!(opened.expect("a target").is_err(), "a lane of an association that has ended");
-    let end = Instant::now() + PATIENCE;
-    while set.reader.is_connected() {
-        assert!(Instant::now() < end, "nobody has noticed");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("somebody notices", || !set.reader.is_connected());
     assert!(!set.maps.is_connected());
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
 }
@@ -585,10 +528,7 @@ fn lanes_without_their_association_are_not_connected() {
 /// Maps of a thousand files; those of files that are closed go away.
 #[test]
 fn maps_come_and_go_with_their_files() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(set.mapped());
     let call = |maps: &FileMaps, function: &StorageFunction, root: Root, id: u32| {
@@ -609,10 +549,9 @@ fn maps_come_and_go_with_their_files() {
     // The first file of an association is number 1.
     call(&set.maps, &set.function, set.roots[0], 1).expect("mapped");
     set.files.clear();
-    let end = Instant::now() + PATIENCE;
-    while call(&set.maps, &set.function, set.roots[0], 1).is_ok() {
-        assert!(Instant::now() < end, "the map of a closed file stays");
-    }
+    until("the map of a closed file goes", || {
+        call(&set.maps, &set.function, set.roots[0], 1).is_err()
+    });
     let error = call(&set.maps, &set.function, set.roots[0], 1).expect_err("closed");
     assert!(error.to_string().contains("Unknown File"), "{error}");
 
@@ -630,34 +569,19 @@ fn maps_come_and_go_with_their_files() {
     drop(files);
     let files: Vec<_> = names.iter().map(|path| set.maps.open(path).expect("opens")).collect();
     drop(files);
-    let end = Instant::now() + PATIENCE;
-    while let Some(path) = open_below(&disk.mount()) {
-        assert!(Instant::now() < end, "{} stays open", path.display());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    assert!(are_closed(&disk), "{:?} stays open", open_below(&disk.mount()));
 }
 
 /// Whether the keeper closes all files, some of which it has just opened.
 fn are_closed(disk: &Disk) -> bool {
-    let end = Instant::now() + PATIENCE;
-    while open_below(&disk.mount()).is_some() {
-        if Instant::now() >= end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
+    is_soon(PATIENCE, || open_below(&disk.mount()).is_none())
 }
 
 /// Files that are named by paths have leases but no open descriptors; after its removal such a file can still be read
 /// at the target.
 #[test]
 fn files_by_path_take_no_descriptors() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    for (kind, size_bytes) in KINDS {
-        let disk = Disk::new(kind, size_bytes);
+    for (kind, disk) in Disk::of_each_kind() {
         let mut set = Set::by_path(&disk, 14, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         // On XFS each chain compares the files.
@@ -685,11 +609,10 @@ fn files_by_path_take_no_descriptors() {
 type Make = fn(&Disk, u64, Policy) -> Set;
 
 /// Each kind of file system, with files that are open and files that are named by their paths.
-fn both_ways() -> impl Iterator<Item = ((&'static str, u64), Make)> {
-    KINDS.into_iter().flat_map(|kind| {
-        let ways: [Make; 2] = [Set::new, Set::by_path];
-        ways.map(|make| (kind, make))
-    })
+fn both_ways() -> impl Iterator<Item = (&'static str, Disk, Make)> {
+    let ways: [Make; 2] = [Set::new, Set::by_path];
+    let disks = |make: Make| Disk::of_each_kind().map(move |(kind, disk)| (kind, disk, make));
+    ways.into_iter().flat_map(disks)
 }
 
 /// A file below `folder` that this process has open.

@@ -1,6 +1,7 @@
 //! Sorted tables in files, and lookups in them.
 
 use crate::disk::Disk;
+use crate::wait::is_soon;
 use bpfof_host::Controller;
 use bpfof_host::files::{
     FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
@@ -9,7 +10,7 @@ use bpfof_host::files::{
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Waits for maps, so that chains run at the target whenever they can.
@@ -96,14 +97,7 @@ impl Set {
     /// Whether leases guard all files. Programs that other tests start inherit this process's open
     /// files for a moment.
     pub(crate) fn leased(&self) -> bool {
-        let end = Instant::now() + PATIENCE;
-        while !self.files.iter().all(PushdownFile::is_leased) {
-            if Instant::now() > end {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
+        is_soon(PATIENCE, || self.files.iter().all(PushdownFile::is_leased))
     }
 
     pub(crate) fn first_read(&self) -> FirstRead {

@@ -2,7 +2,7 @@
 //! files are written.
 
 use super::daemon::Grantd;
-use super::disk::{Disk, cannot_mount};
+use super::disk::Disk;
 use super::nobody::{as_nobody, number, outcome, variable};
 #[path = "../race/ledger.rs"]
 mod ledger;
@@ -15,7 +15,8 @@ use bpfof_host::files::{
 };
 use bpfof_host::grant::GrantClient;
 use bpfof_sorted::{GET_OBJECT, Lookup, get_argument};
-use ledger::{Ledger, Numbers};
+use fastrand::Rng;
+use ledger::Ledger;
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ fn honest_process() {
         (0..FILES).map(|file| maps.open(path(&mount, file)).expect("opened")).collect();
     let policy = Policy { patience: Duration::from_millis(5), ..Policy::default() };
     let mut reader = PushdownReader::new(&maps, policy).expect("a lane");
-    let (mut numbers, begun) = (Numbers::new(3), Instant::now());
+    let (mut numbers, begun) = (Rng::with_seed(3), Instant::now());
     let (mut target, mut fall_back, mut stale) = (0, 0, 0);
     let goes_on = |target, stale| {
         let is_enough =
@@ -51,8 +52,8 @@ fn honest_process() {
         !is_enough && begun.elapsed() < Duration::from_secs(MOST_SECONDS)
     };
     while goes_on(target, stale) {
-        let file = numbers.below(FILES);
-        let key = file * KEYS + numbers.below(KEYS);
+        let file = numbers.u64(..FILES);
+        let key = file * KEYS + numbers.u64(..KEYS);
         let before = ledger.read(file);
         let root = root(file);
         let call = ReadPushdown {
@@ -98,13 +99,13 @@ fn honest_process() {
 }
 
 /// Rewrites, truncates and extends a file.
-fn change(mount: &Path, ledger: &Ledger, numbers: &mut Numbers) {
-    let file = numbers.below(FILES);
+fn change(mount: &Path, ledger: &Ledger, numbers: &mut Rng) {
+    let file = numbers.u64(..FILES);
     let generation = ledger.read(file).finished + 1;
     let bytes = table(file, generation);
     let out = OpenOptions::new().write(true).open(path(mount, file)).expect("opened");
     ledger.start(file, generation);
-    match numbers.below(3) {
+    match numbers.u64(..3) {
         0 => out.set_len(0).expect("truncated"),
         1 => out.write_all_at(&[0x55; 40_000], bytes.len() as u64).expect("written"),
         _ => {}
@@ -116,10 +117,7 @@ fn change(mount: &Path, ledger: &Ledger, numbers: &mut Numbers) {
 
 #[test]
 fn an_honest_client_of_another_user_gets_right_answers() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let above = disk.image().with_file_name("");
     fs::set_permissions(above, Permissions::from_mode(0o755)).expect("set");
     let (mount, ledger_path) = (disk.mount(), disk.image().with_file_name("ledger"));
@@ -136,7 +134,7 @@ fn an_honest_client_of_another_user_gets_right_answers() {
     let (socket, at, written) = (text(&grantd.socket), text(&mount), text(&ledger_path));
     let variables = [("GRANT_SOCKET", &*socket), ("GRANT_MOUNT", &at), ("GRANT_LEDGER", &written)];
     let mut client = as_nobody("honest::honest_process", &variables);
-    let (ledger, mut numbers, mut changes) = (Ledger::open(&ledger_path), Numbers::new(5), 0);
+    let (ledger, mut numbers, mut changes) = (Ledger::open(&ledger_path), Rng::with_seed(5), 0);
     while client.try_wait().expect("waits").is_none() {
         change(&mount, &ledger, &mut numbers);
         changes += 1;

@@ -1,8 +1,10 @@
 //! A client that speaks the protocol itself: it ignores what the daemon tells it, uses arbitrary files and versions,
 //! and changes its own files while chains read them.
 
+use super::wait::until;
 use bpfof_host::grant::{GrantClient, PageReader};
 use bpfof_host::{FileVersion, FunctionId, Lane, PushdownCall, Request};
+use fastrand::Rng;
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -12,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The word that fills the client's own files.
 pub(crate) const MINE: u64 = 0x4D49_4E45_4D49_4E45;
@@ -29,18 +31,6 @@ const BLOCKS: u64 = 16;
 
 pub(crate) fn filled(word: u64, bytes: usize) -> Vec<u8> {
     word.to_le_bytes().repeat(bytes / 8)
-}
-
-/// Pseudo-random numbers: the same sequence for the same seed.
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
 }
 
 /// Whether an answer has only words that the client has written, or zeroes.
@@ -66,7 +56,7 @@ pub(crate) struct Hostile {
     nsid: u32,
     function: FunctionId,
     versions: Vec<u64>,
-    numbers: Numbers,
+    numbers: Rng,
     pub(crate) tally: Tally,
 }
 
@@ -86,11 +76,8 @@ pub(crate) fn write_files(folder: &Path) {
         out.write_all(&filled(MINE, FILE_BYTES))?;
         out.sync_all()
     };
-    let end = Instant::now() + Duration::from_secs(30);
     for file in (0..=FILES).rev() {
-        while let Err(error) = write(file) {
-            assert!(Instant::now() < end, "no room: {error}");
-        }
+        until("there is room", || write(file).is_ok());
     }
 }
 
@@ -109,7 +96,7 @@ impl Hostile {
         let granted = answers.iter().filter(|answer| answer.result.is_ok()).count();
         assert!(granted > 0, "{answers:?}");
         let versions = vec![0; FILES as usize + 3];
-        let (numbers, tally) = (Numbers(0x9E37_79B9_7F4A_7C15), Tally::default());
+        let (numbers, tally) = (Rng::with_seed(0x9E37_79B9_7F4A_7C15), Tally::default());
         let page = Arc::clone(client.page());
         let _asker = std::thread::spawn(move || {
             while client.refresh(&ids).is_ok() {
@@ -125,10 +112,10 @@ impl Hostile {
         let slot = &mut self.versions[id as usize];
         *slot = (*slot).max(now);
         let last = *slot;
-        match self.numbers.below(8) {
+        match self.numbers.u64(..8) {
             0 => last + 1,
             1 => last.saturating_sub(1),
-            2 => self.numbers.below(1 << 12),
+            2 => self.numbers.u64(..1 << 12),
             3 => now,
             _ => last,
         }
@@ -136,7 +123,7 @@ impl Hostile {
 
     /// Submits one chain over an arbitrary file, from an arbitrary offset.
     fn submit(&mut self, tag: u64) -> bool {
-        let id = self.numbers.below(u64::from(FILES) + 3) as u32;
+        let id = self.numbers.u64(..u64::from(FILES) + 3) as u32;
         let files = [FileVersion { id, version: self.version(id) }];
         let blocks = FILE_BYTES as u64 / u64::from(BLOCK) - BLOCKS + 1;
         let call = PushdownCall {
@@ -144,7 +131,7 @@ impl Hostile {
             function: self.function.0,
             files: &files,
             first_file: 0,
-            first_offset_bytes: self.numbers.below(blocks) * u64::from(BLOCK),
+            first_offset_bytes: self.numbers.u64(..blocks) * u64::from(BLOCK),
             first_size_bytes: BLOCK,
             scratch: &[],
             scratch_size_bytes: 4096,
@@ -171,60 +158,73 @@ impl Hostile {
     }
 }
 
+/// A thread that repeats its work until this is dropped.
+pub(crate) struct Repeated {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Repeated {
+    fn start(mut work: impl FnMut(&AtomicBool) + Send + 'static) -> Repeated {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::SeqCst) {
+                work(&stopped);
+            }
+        });
+        Repeated { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
+    }
+}
+
 /// Changes the client's own files until it is dropped: each change waits until the daemon has revoked the grant, and
 /// then frees blocks.
 pub(crate) struct Changer {
-    stop: Arc<AtomicBool>,
     /// All attempts, refused ones included: immutable files cannot be opened for writing.
     pub(crate) attempts: Arc<AtomicU64>,
     pub(crate) changes: Arc<AtomicU64>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    _thread: Repeated,
 }
 
 impl Changer {
     pub(crate) fn start(folder: PathBuf) -> Changer {
-        let (stop, attempts) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
-        let changes = Arc::<AtomicU64>::default();
-        let stopped = Arc::clone(&stop);
+        let [attempts, changes] = [(); 2].map(|()| Arc::<AtomicU64>::default());
         let (attempted, changed) = (Arc::clone(&attempts), Arc::clone(&changes));
-        let thread = std::thread::spawn(move || {
-            let mut numbers = Numbers(7);
-            while !stopped.load(Ordering::SeqCst) {
-                let is_changed = change(&folder, &mut numbers);
-                attempted.fetch_add(1, Ordering::SeqCst);
-                changed.fetch_add(u64::from(is_changed), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(numbers.below(4)));
-            }
+        let mut numbers = Rng::with_seed(7);
+        let _thread = Repeated::start(move |_| {
+            let is_changed = change(&folder, &mut numbers);
+            attempted.fetch_add(1, Ordering::SeqCst);
+            changed.fetch_add(u64::from(is_changed), Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(numbers.u64(..4)));
         });
-        Changer { stop, attempts, changes, thread: Some(thread) }
-    }
-}
-
-impl Drop for Changer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Changer { attempts, changes, _thread }
     }
 }
 
 /// False if the file could not be opened or changed.
-fn change(folder: &Path, numbers: &mut Numbers) -> bool {
-    let name = path(folder, 1 + numbers.below(FILES.into()) as u32);
-    if numbers.below(8) == 0 {
+fn change(folder: &Path, numbers: &mut Rng) -> bool {
+    let name = path(folder, numbers.u32(1..=FILES));
+    if numbers.u64(..8) == 0 {
         deduplicate(&name, &twin(folder));
     }
     let Ok(file) = OpenOptions::new().write(true).open(&name) else { return false };
-    let changed = match numbers.below(4) {
+    let changed = match numbers.u64(..4) {
         0 => file.set_len(0),
-        1 => file.set_len(numbers.below(FILE_BYTES as u64)),
+        1 => file.set_len(numbers.u64(..FILE_BYTES as u64)),
         2 => rustix::fs::fallocate(&file, punch(), 0, FILE_BYTES as u64 / 2).map_err(Into::into),
         _ => file.set_len(0).and_then(|()| file.sync_all()),
     };
     // A full disk is no failure: other processes have the blocks then.
     let _ = file.write_all_at(&filled(MINE, FILE_BYTES), 0);
-    if numbers.below(2) == 0 {
+    if numbers.u64(..2) == 0 {
         let _ = file.sync_all();
     }
     changed.is_ok()
@@ -239,11 +239,7 @@ fn deduplicate(file: &Path, twin: &Path) {
 
 /// Makes the client's files immutable, once they are there.
 pub(crate) fn make_immutable(folder: &Path) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_full(&twin(folder)) {
-        assert!(Instant::now() < end, "the client has written nothing");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the client writes its files", || is_full(&twin(folder)));
     for file in 1..=FILES {
         let done = Command::new("chattr").arg("+i").arg(path(folder, file)).status();
         assert!(done.is_ok_and(|status| status.success()), "chattr +i");
@@ -256,43 +252,20 @@ fn is_full(path: &Path) -> bool {
 
 /// Waits until the last of the client's files has been made immutable.
 pub(crate) fn wait_immutable(folder: &Path) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while OpenOptions::new().write(true).open(path(folder, FILES)).is_ok() {
-        assert!(Instant::now() < end, "nobody makes the files immutable");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let last = path(folder, FILES);
+    until("it is immutable", || OpenOptions::new().write(true).open(&last).is_err());
 }
 
-/// A thread of root's that defragments the client's files until it is dropped, which moves their blocks.
-pub(crate) struct Defragmenter {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Defragmenter {
-    /// Uses `tool`, which belongs to the file system.
-    pub(crate) fn start(tool: &'static str, folder: PathBuf) -> Defragmenter {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut numbers = Numbers(11);
-            while !stopped.load(Ordering::SeqCst) {
-                let name = path(&folder, 1 + numbers.below(FILES.into()) as u32);
-                let tried = Command::new(tool).arg(name).output();
-                tried.unwrap_or_else(|error| panic!("{tool}: {error}"));
-                std::thread::sleep(Duration::from_millis(numbers.below(100)));
-            }
-        });
-        Defragmenter { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Defragmenter {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
-    }
+/// Defragments the client's files as root until it is dropped, which moves their blocks. Uses `tool`, which belongs to
+/// the file system.
+pub(crate) fn defragment(tool: &'static str, folder: PathBuf) -> Repeated {
+    let mut numbers = Rng::with_seed(11);
+    Repeated::start(move |_| {
+        let name = path(&folder, numbers.u32(1..=FILES));
+        let tried = Command::new(tool).arg(name).output();
+        tried.unwrap_or_else(|error| panic!("{tool}: {error}"));
+        std::thread::sleep(Duration::from_millis(numbers.u64(..100)));
+    })
 }
 
 fn punch() -> FallocateFlags {
@@ -301,41 +274,36 @@ fn punch() -> FallocateFlags {
 
 /// Another user, whose files take blocks that other files free, until it is dropped.
 pub(crate) struct Victim {
-    stop: Arc<AtomicBool>,
     /// Files that have taken at least a block.
     written: Arc<AtomicU64>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<Repeated>,
 }
 
 impl Victim {
     /// Writes secrets into `folder`, which only root may enter. The fuller the disk, the sooner a block is used again.
     pub(crate) fn start(folder: PathBuf) -> Victim {
-        let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicU64>::default());
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&written));
+        let written = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&written);
         let secret = filled(CANARY, 64 << 10);
-        let thread = std::thread::spawn(move || {
-            let mut round = 0_u64;
-            while !stopped.load(Ordering::SeqCst) {
-                round += 1;
-                let name = folder.join(format!("secret-{}", round % 4));
-                let _ = fs::remove_file(&name);
-                let Ok(mut file) = File::create(&name) else { continue };
-                while !stopped.load(Ordering::SeqCst) && file.write_all(&secret).is_ok() {}
-                let has_blocks = file.sync_all().and_then(|()| file.metadata());
-                let has_blocks = has_blocks.is_ok_and(|found| found.blocks() > 0);
-                counted.fetch_add(u64::from(has_blocks), Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(2));
-            }
+        let mut round = 0_u64;
+        let thread = Repeated::start(move |stopped| {
+            round += 1;
+            let name = folder.join(format!("secret-{}", round % 4));
+            let _ = fs::remove_file(&name);
+            let Ok(mut file) = File::create(&name) else { return };
+            while !stopped.load(Ordering::SeqCst) && file.write_all(&secret).is_ok() {}
+            let has_blocks = file.sync_all().and_then(|()| file.metadata());
+            let has_blocks = has_blocks.is_ok_and(|found| found.blocks() > 0);
+            counted.fetch_add(u64::from(has_blocks), Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(2));
         });
-        Victim { stop, written, thread: Some(thread) }
+        Victim { written, thread: Some(thread) }
     }
 }
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "see above");
+        drop(self.thread.take());
         let written = self.written.load(Ordering::SeqCst);
         assert!(std::thread::panicking() || written > 0, "no other file has taken a block");
     }

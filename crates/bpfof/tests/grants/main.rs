@@ -18,13 +18,15 @@ mod refusals;
 mod relay;
 mod speed;
 mod systemd;
+#[path = "../wait/mod.rs"]
+mod wait;
 
 use bpfof_host::grant::GrantClient;
 use bpfof_host::grant::protocol::{Cause, FileAnswer};
 use daemon::{Grantd, UID};
-use disk::{Disk, cannot_mount, run};
+use disk::{Disk, run};
 use hostile::{
-    CANARY, Changer, Defragmenter, Hostile, MINE, Tally, Victim, filled, is_clean, make_immutable,
+    CANARY, Changer, Hostile, MINE, Tally, Victim, defragment, filled, is_clean, make_immutable,
     wait_immutable, write_files,
 };
 use nobody::{as_nobody, number, outcome, variable};
@@ -37,6 +39,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use wait::{until, within};
 
 /// Keep-alive timeout of the daemon's associations.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -55,10 +58,11 @@ struct World {
 }
 
 impl World {
-    fn new(kind: &str, size_bytes: u64) -> World {
-        let disk = Disk::new(kind, size_bytes);
+    /// None if this machine cannot mount the disk.
+    fn new(kind: &str, size_bytes: u64) -> Option<World> {
+        let disk = Disk::new(kind, size_bytes)?;
         let url = disk.url.to_string();
-        World { file_system: kind.to_owned(), ..World::at(disk, &url) }
+        Some(World { file_system: kind.to_owned(), ..World::at(disk, &url) })
     }
 
     /// With a daemon that reaches the target at `url`.
@@ -80,12 +84,12 @@ impl World {
     }
 
     /// With a daemon whose connections to the target the relay can delay and cut.
-    fn behind_relay() -> (World, relay::Relay) {
-        let disk = Disk::new("ext4", 96 << 20);
+    fn behind_relay() -> Option<(World, relay::Relay)> {
+        let disk = Disk::new("ext4", 96 << 20)?;
         let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
         let mut url = disk.url.clone();
         url.port = relay.port;
-        (World::at(disk, &url.to_string()), relay)
+        Some((World::at(disk, &url.to_string()), relay))
     }
 
     /// Replaces the daemon by one with these arguments.
@@ -151,14 +155,7 @@ impl World {
     /// Starts a hostile client that ends only with the loss of its lane, and waits until its chains run.
     fn start_endless_hostile(&self) -> std::process::Child {
         let hostile = self.start_hostile(None);
-        let begun = Instant::now();
-        while self.folder.join(WAITS).exists() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(60),
-                "no chain of the hostile client ends"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("a chain of the hostile client ends", || !self.folder.join(WAITS).exists());
         hostile
     }
 }
@@ -213,14 +210,11 @@ fn hostile_chains() -> u64 {
 
 #[test]
 fn a_hostile_owner_sees_its_own_bytes_only() {
-    if cannot_mount().is_some() {
-        return;
-    }
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let chains = hostile_chains();
-    let world = World::new("ext4", 96 << 20);
     world.fill();
     let victim = Victim::start(world.secrets.clone());
-    let defragmenter = Defragmenter::start("e4defrag", world.folder.clone());
+    let defragmenter = defragment("e4defrag", world.folder.clone());
     let printed = outcome(world.start_hostile(Some(chains)));
     drop((victim, defragmenter));
     println!("ext4: {printed}");
@@ -232,16 +226,13 @@ fn a_hostile_owner_sees_its_own_bytes_only() {
 /// The client's files are immutable, and it tries to free their blocks nevertheless.
 #[test]
 fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
-    if cannot_mount().is_some() {
-        return;
-    }
+    let Some(world) = World::new("xfs", 320 << 20) else { return };
     let chains = hostile_chains();
-    let world = World::new("xfs", 320 << 20);
     world.fill();
     let hostile = world.start_hostile(Some(chains));
     make_immutable(&world.folder);
     let victim = Victim::start(world.secrets.clone());
-    let defragmenter = Defragmenter::start("xfs_fsr", world.folder.clone());
+    let defragmenter = defragment("xfs_fsr", world.folder.clone());
     let printed = outcome(hostile);
     drop((victim, defragmenter));
     println!("xfs: {printed}");
@@ -253,10 +244,7 @@ fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
 /// The same without revocation, to show that the test finds the error: a map stays while its file is truncated.
 #[test]
 fn without_revocation_the_bytes_of_others_are_seen() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     world.fill();
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
@@ -329,10 +317,7 @@ fn grant(world: &World, path: &Path) -> GrantClient {
 
 #[test]
 fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     world.fill();
     let (_client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -344,20 +329,14 @@ fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
     assert!(killed.elapsed() < KEEP_ALIVE, "{printed}");
     assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
     assert!(is_leased(&path), "the lease has gone with the daemon");
-    while is_leased(&path) {
-        assert!(killed.elapsed() < 3 * KEEP_ALIVE, "the lease stays");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    within(3 * KEEP_ALIVE - killed.elapsed(), "the lease ends", || !is_leased(&path));
     assert!(killed.elapsed() > 2 * KEEP_ALIVE - Duration::from_secs(1), "{:?}", killed.elapsed());
     drop(victim);
 }
 
 #[test]
 fn a_stopped_daemon_loses_its_associations() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -370,10 +349,8 @@ fn a_stopped_daemon_loses_its_associations() {
     assert!(stopped.elapsed() < 2 * KEEP_ALIVE, "it ran for {:?}", stopped.elapsed());
     assert!(is_leased(&path), "the lease has not lasted as long as the map");
     world.grantd().signal(Signal::CONT);
-    while is_leased(&path) || client.is_connected() {
-        assert!(stopped.elapsed() < 6 * KEEP_ALIVE, "the daemon does not give up");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let gives_up = || !is_leased(&path) && !client.is_connected();
+    within(6 * KEEP_ALIVE - stopped.elapsed(), "the daemon gives up", gives_up);
     assert_eq!(client.page().version(1), 0);
     drop(victim);
     // The daemon still works.
@@ -382,10 +359,7 @@ fn a_stopped_daemon_loses_its_associations() {
 
 #[test]
 fn a_daemon_that_is_cut_off_loses_its_associations() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, relay) = World::behind_relay();
+    let Some((world, relay)) = World::behind_relay() else { return };
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
@@ -396,10 +370,8 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     let printed = outcome(hostile);
     assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
     assert!(cut.elapsed() < 3 * KEEP_ALIVE, "it ran for {:?}", cut.elapsed());
-    while is_leased(&path) || client.is_connected() {
-        assert!(cut.elapsed() < 6 * KEEP_ALIVE, "the daemon does not give up");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let gives_up = || !is_leased(&path) && !client.is_connected();
+    within(6 * KEEP_ALIVE - cut.elapsed(), "the daemon gives up", gives_up);
     assert!(cut.elapsed() > 2 * KEEP_ALIVE, "the lease ended before the map: {:?}", cut.elapsed());
     drop(victim);
 }
@@ -407,10 +379,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
 /// Maps and functions that are too large for one command of the daemon to its target.
 #[test]
 fn large_maps_and_functions_reach_the_target() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let path = world.folder.join("holes");
     let file = File::create(&path).expect("made");
     for piece in 0..6000 {
@@ -426,10 +395,7 @@ fn large_maps_and_functions_reach_the_target() {
 
 #[test]
 fn a_daemon_that_ends_leaves_the_socket_of_another_one() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     let socket = world.socket().to_owned();
     fs::remove_file(&socket).expect("removed");
     let _other = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
@@ -439,10 +405,7 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_one() {
 
 #[test]
 fn a_daemon_whose_terminal_goes_takes_its_grants_back_unless_it_is_to_stay() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     let (_client, path) = granted_file(&world, "file");
     let daemon = world.grantd.take().expect("it runs");
     daemon.signal(Signal::HUP);
@@ -459,10 +422,7 @@ fn a_daemon_whose_terminal_goes_takes_its_grants_back_unless_it_is_to_stay() {
 /// up after a client.
 #[test]
 fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, relay) = World::behind_relay();
+    let Some((world, relay)) = World::behind_relay() else { return };
     let ids: Vec<u32> = (1..=16).collect();
     let path = |id: u32| world.folder.join(format!("file-{id}"));
     for id in &ids {
@@ -516,10 +476,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
 
 #[test]
 fn kv_get_needs_no_privileges() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let database = world.folder.join("db");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     run(disk::BPFOF, &["kv", "create", "--levels", "3", "--file", &text(&database)]);
@@ -548,20 +505,13 @@ fn cause(answers: Vec<FileAnswer>) -> Option<Cause> {
 
 /// Waits until the grant of file 1 is revoked.
 fn await_taken_back(client: &GrantClient) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while client.page().version(1) != 0 {
-        assert!(Instant::now() < end, "the grant stays");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("the grant is revoked", || client.page().version(1) == 0);
 }
 
 /// An open for reading can truncate without breaking a lease: files whose owners could do that get no grant.
 #[test]
 fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     world.replace_daemon(&[]);
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
@@ -592,10 +542,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
 /// go.
 #[test]
 fn an_open_for_reading_truncates_in_spite_of_a_lease() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
     File::open(&path).and_then(|file| file.sync_all()).expect("synced");
@@ -611,10 +558,7 @@ fn an_open_for_reading_truncates_in_spite_of_a_lease() {
 
 #[test]
 fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("xfs", 320 << 20);
+    let Some(world) = World::new("xfs", 320 << 20) else { return };
     let [kept, twin] = ["kept", "twin"].map(|name| world.folder.join(name));
     for path in [&kept, &twin] {
         fs::write(path, filled(MINE, 1 << 20)).expect("written");

@@ -1,7 +1,7 @@
 //! Descriptors from other places: clients and the daemon may see different mounts, and file systems may never answer.
 
 use super::disk::skip::skip_part;
-use super::{World, cannot_mount, cause, filled, granted_file, is_leased, run};
+use super::{World, cause, filled, granted_file, is_leased, run};
 use bpfof_host::grant::protocol::Cause;
 use bpfof_host::grant::{GrantClient, GrantError};
 use std::fs::{self, File, OpenOptions};
@@ -22,18 +22,15 @@ const CONFINED: [&str; 6] = [
     "--",
 ];
 
-fn confined() -> World {
-    let mut world = World::new("ext4", 96 << 20);
+fn confined() -> Option<World> {
+    let mut world = World::new("ext4", 96 << 20)?;
     world.replace_daemon_by(&CONFINED, &["--trust-owners"], &[]);
-    world
+    Some(world)
 }
 
 #[test]
 fn a_daemon_in_a_mount_namespace_of_its_own_grants_files() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = confined();
+    let Some(world) = confined() else { return };
     let (client, path) = granted_file(&world, "file");
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("set");
     std::os::unix::fs::chown(&path, Some(super::UID), None).expect("given");
@@ -104,13 +101,10 @@ fn start_silent(device: File) -> Arc<Mutex<Vec<u32>>> {
 
 #[test]
 fn a_file_system_that_never_answers_is_not_asked() {
-    if cannot_mount().is_some() {
-        return;
-    }
+    let Some(world) = confined() else { return };
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
         return skip_part("fuse", "there is no FUSE");
     };
-    let world = confined();
     let at = world.disk.image().with_file_name("silent");
     let words = ["-i", "-t", "fuse", "-o", "fd=0,rootmode=40000,user_id=0,group_id=0", "silent"];
     let mounted = Mounted::new(&at, &words, device.try_clone().expect("a descriptor").into());
@@ -135,10 +129,7 @@ fn a_file_system_that_never_answers_is_not_asked() {
 /// An overlay shows the device of the lower file system for files that exist only there.
 #[test]
 fn files_of_an_overlay_are_not_granted() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = confined();
+    let Some(world) = confined() else { return };
     let beside = |name: &str| world.disk.image().with_file_name(name);
     let [upper, work] = ["upper", "work"].map(|name| world.disk.mount().join(name));
     let lower = beside("lower");

@@ -1,6 +1,7 @@
 //! Files that are not granted, and requests that clients may not make.
 
-use super::{World, cannot_mount, granted_file, is_leased};
+use super::wait::until;
+use super::{World, granted_file, is_leased};
 use bpfof_function::Object;
 use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
 use bpfof_host::grant::{GrantClient, GrantError, PacketSocket};
@@ -23,10 +24,7 @@ fn path_only(path: &Path) -> OwnedFd {
 
 #[test]
 fn only_files_that_are_read_and_that_nobody_writes_are_granted() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let path = world.folder.join("file");
     fs::write(&path, [7; 100_000]).expect("written");
@@ -60,10 +58,7 @@ fn only_files_that_are_read_and_that_nobody_writes_are_granted() {
 
 #[test]
 fn a_grant_is_taken_back_when_somebody_writes() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let world = World::new("ext4", 96 << 20);
+    let Some(world) = World::new("ext4", 96 << 20) else { return };
     let (mut client, path) = granted_file(&world, "file");
     let version = client.page().version(1);
     assert!(version > 0);
@@ -80,11 +75,7 @@ fn a_grant_is_taken_back_when_somebody_writes() {
     assert!(grant.version > version && client.page().version(1) == grant.version);
     // The grants of a client end with it.
     drop(client);
-    let end = Instant::now() + Duration::from_secs(20);
-    while is_leased(&path) {
-        assert!(Instant::now() < end, "the lease stays");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the lease ends", || !is_leased(&path));
 }
 
 /// Makes a client that sends and never reads, and waits until the daemon has given it up.
@@ -104,10 +95,7 @@ fn give_up(world: &World) -> PacketSocket {
 
 #[test]
 fn quotas_policy_and_nonsense() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let mut world = World::new("ext4", 96 << 20);
+    let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     let config = world.disk.image().with_file_name("grantd.toml");
     let text =
         "clients-per-user = 8\nfiles-per-user = 3\nextents-per-user = 1\nlanes-per-client = 1\n";
@@ -157,15 +145,14 @@ fn quotas_policy_and_nonsense() {
     let flood = give_up(&world);
     // The slot of the client that was given up is free, though its socket is still open; and so are those of the three
     // before it.
-    let (mut others, end) = (Vec::new(), Instant::now() + Duration::from_secs(30));
-    while others.len() < 7 {
+    let mut others = Vec::new();
+    until("seven others are served", || {
         match GrantClient::connect(world.socket(), None) {
             Ok(other) => others.push(other),
             Err(error) => assert_eq!(refused(error), Cause::Quota),
         }
-        assert!(Instant::now() < end, "{} others are served", others.len());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        others.len() == 7
+    });
     let turned_away = GrantClient::connect(world.socket(), None).map(|_| ());
     assert_eq!(refused(turned_away.expect_err("an eighth other")), Cause::Quota);
     drop(flood);

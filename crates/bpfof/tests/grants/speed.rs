@@ -2,7 +2,6 @@
 //! own, in turns.
 
 use super::World;
-use super::disk::cannot_mount;
 use super::hostile::{MINE, filled};
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
@@ -63,8 +62,7 @@ impl Side {
 #[test]
 #[ignore = "a measurement"]
 fn grants_cost_little() {
-    assert!(cannot_mount().is_none(), "this needs root");
-    let world = World::new("ext4", 96 << 20);
+    let world = World::new("ext4", 96 << 20).expect("this needs root");
     fs::write(world.folder.join("file"), filled(MINE, 1 << 20)).expect("written");
     let device = NamespaceDevice::new(world.disk.image()).expect("an image");
     let own = FileMaps::new(world.disk.connect(), 1, device).expect("a target");

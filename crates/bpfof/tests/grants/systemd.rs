@@ -1,7 +1,8 @@
 //! The daemon under a service manager, which keeps the leases in its descriptor store.
 
 use super::manager::{Told, expect, listen};
-use super::{KEEP_ALIVE, World, cannot_mount, cause, granted_file, is_leased};
+use super::wait::within;
+use super::{KEEP_ALIVE, World, cause, granted_file, is_leased};
 use bpfof_host::grant::protocol::Cause;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// A world whose daemon runs under a manager, and the messages to the manager. With `stores` the manager says how many
 /// descriptors it stores, as systemd does since version 254.
-fn managed(stores: Option<&str>) -> (World, Told) {
-    let mut world = World::new("ext4", 96 << 20);
+fn managed(stores: Option<&str>) -> Option<(World, Told)> {
+    let mut world = World::new("ext4", 96 << 20)?;
     let notify = world.disk.image().with_file_name("notify");
     let told = listen(UnixDatagram::bind(&notify).expect("a socket"));
     let mut variables = vec![("NOTIFY_SOCKET", notify.to_str().expect("UTF-8"))];
@@ -20,7 +21,7 @@ fn managed(stores: Option<&str>) -> (World, Told) {
     let launcher = ["bash", "-c", "SYSTEMD_EXEC_PID=$$ exec \"$@\"", "bash"];
     world.replace_daemon_by(&launcher, &["--trust-owners"], &variables);
     expect(&told, "READY=1", (1, 0));
-    (world, told)
+    Some((world, told))
 }
 
 /// Kills the daemon, and drops the descriptors that it has stored.
@@ -32,10 +33,7 @@ fn kill_and_forget(world: &World, told: &Told) {
 
 #[test]
 fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, told) = managed(Some("2"));
+    let Some((world, told)) = managed(Some("2")) else { return };
     let (mut client, path) = granted_file(&world, "kept");
     expect(&told, "FDSTORE=1", (1, 1));
     client.remove(&[1]).expect("removed");
@@ -56,20 +54,13 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
     std::thread::sleep(Duration::from_secs(1));
     assert!(is_leased(&path), "the lease has gone with the daemon");
     told.lock().expect("no panic").clear();
-    let end = Instant::now() + Duration::from_secs(2);
-    while is_leased(&path) {
-        assert!(Instant::now() < end, "somebody else holds the lease");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    within(Duration::from_secs(2), "nobody else holds the lease", || !is_leased(&path));
 }
 
 /// A service manager receives no notifications while it reloads its units.
 #[test]
 fn a_manager_that_takes_nothing_for_a_while_costs_no_grant() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, told) = managed(Some("100"));
+    let Some((world, told)) = managed(Some("100")) else { return };
     let (mut client, path) = granted_file(&world, "kept");
     let file = File::open(&path).expect("opened");
     let ids: Vec<u32> = (2..=17).collect();
@@ -127,17 +118,10 @@ fn leases_that_break_while_the_manager_takes_nothing_cost_no_other_grant() {
 
 #[test]
 fn a_keepsake_keeps_leases_that_the_manager_does_not() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (world, told) = managed(None);
+    let Some((world, told)) = managed(None) else { return };
     let (_client, path) = granted_file(&world, "kept");
     expect(&told, "FDSTORE=1", (1, 1));
     kill_and_forget(&world, &told);
     assert!(is_leased(&path), "the lease has gone with the daemon");
-    let end = Instant::now() + 3 * KEEP_ALIVE;
-    while is_leased(&path) {
-        assert!(Instant::now() < end, "the lease stays");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    within(3 * KEEP_ALIVE, "the lease ends", || !is_leased(&path));
 }

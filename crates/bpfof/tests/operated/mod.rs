@@ -4,10 +4,10 @@
 use crate::command::{BPFOF, Target, bad, good, json};
 use bpfof_host::{Controller, FileVersion, Lane, Options, PushdownCall};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use tempfile::TempDir;
 
 /// A target with a control socket and metrics.
@@ -23,15 +23,10 @@ pub(crate) fn start(more: &[&str]) -> Operated {
     let socket = folder.path().join("control.sock");
     let mut command = Command::new(BPFOF);
     command.args(["target", "--listen", "127.0.0.1:0", "--json", "--metrics", "127.0.0.1:0"]);
-    command.arg("--control").arg(&socket).args(more).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("bpfof starts");
-    let mut line = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).expect("a line");
-    let announced: Value = serde_json::from_str(&line).expect("JSON");
-    let text = |key: &str| announced[key].as_str().expect("a string").to_owned();
-    let target = Target { child, address: text("listening"), url: text("url") };
-    Operated { target, socket, metrics: text("metrics"), _folder: folder }
+    command.arg("--control").arg(&socket).args(more);
+    let (target, announced) = Target::announced(command);
+    let metrics = announced["metrics"].as_str().expect("a string").to_owned();
+    Operated { target, socket, metrics, _folder: folder }
 }
 
 impl Operated {

@@ -9,6 +9,8 @@ mod own;
 mod places;
 #[path = "../stop/mod.rs"]
 mod stop;
+#[path = "../wait/mod.rs"]
+mod wait;
 #[path = "../../../query/tests/world/mod.rs"]
 mod world;
 
@@ -19,7 +21,7 @@ use bpfof_query::{
     RunError, Runner, STAGES, Scalar, Schema, Settings, SourceFile, Stages, Value, install_stages,
     parts,
 };
-use disk::{Disk, cannot_mount};
+use disk::Disk;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -45,10 +47,7 @@ fn write(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_target_answers_what_this_machine_answers() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let remote = at_target(&disk);
     let local = FileMaps::local();
     let (remote, local) = (Stages::new(&remote), Stages::new(&local));
@@ -117,10 +116,7 @@ fn sum_of(stages: &Stages<'_>, path: &Path, settings: Settings) -> Result<(i128,
 /// The file's blocks move all the time; its values stay.
 #[test]
 fn a_file_that_moves_is_summed_as_it_is() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let maps = at_target(&disk);
     let stages = Stages::new(&maps);
     let path = disk.mount().join("rows");
@@ -156,10 +152,7 @@ fn a_file_that_moves_is_summed_as_it_is() {
 /// Stages that are installed at the target are not loaded again.
 #[test]
 fn installed_stages_are_used() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let path = disk.mount().join("rows");
     write(&path, &(0..1000_u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
     let settings = Settings { falls_back: false, ..Settings::default() };
@@ -192,10 +185,7 @@ fn installed_stages_are_used() {
 /// Hosts that install stages at the same time leave one copy of each.
 #[test]
 fn stages_are_installed_once() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let path = disk.mount().join("rows");
     write(&path, &(0..1000_u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
     let begin = Barrier::new(HOSTS);
@@ -221,10 +211,7 @@ fn stages_are_installed_once() {
 /// The death of a target does not end a query, unless the query must run there.
 #[test]
 fn without_its_target_a_query_runs_here() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let maps = at_target(&disk);
     let stages = Stages::new(&maps);
     let path = disk.mount().join("rows");
@@ -264,10 +251,7 @@ fn ask(targets: &str, arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn the_command_finds_the_target_of_a_mount() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let disk = Disk::new("ext4", 96 << 20);
+    let Some(disk) = Disk::new("ext4", 96 << 20) else { return };
     let numbers: Vec<u8> = (0..500_000_u64).flat_map(u64::to_le_bytes).collect();
     write(&disk.mount().join("n.bin"), &numbers);
     let sql =

@@ -1,21 +1,19 @@
 //! Files on several targets: all work at once, and the answer is in the order of the files.
 
-use super::disk::{Disk, cannot_mount};
+use super::disk::Disk;
+use super::wait::until;
 use super::{ask, sums, write};
 use bpfof_query::ask::{Cost, Reach, Session};
 use bpfof_query::infer::Source;
 use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, SourceFile, Value};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 const NUMBERS: u64 = 40_000;
-/// Longest wait before the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two targets with a file each: numbers from 0 on in the first, the following numbers in the
-/// second.
-fn world() -> ([Disk; 2], Source, Session) {
-    let disks = [(), ()].map(|()| Disk::new("ext4", 96 << 20));
+/// second. None if this machine cannot mount the disks.
+fn world() -> Option<([Disk; 2], Source, Session)> {
+    let disks = [Disk::new("ext4", 96 << 20)?, Disk::new("ext4", 96 << 20)?];
     let Plan { schema, format, .. } = sums();
     let mut session = Session::default();
     let mut files = Vec::new();
@@ -26,7 +24,7 @@ fn world() -> ([Disk; 2], Source, Session) {
         session.add(&path, &reach, false).expect("a target");
         files.push(SourceFile::at(&path, &format).expect("the file"));
     }
-    (disks, Source { files, schema, format }, session)
+    Some((disks, Source { files, schema, format }, session))
 }
 
 fn settings() -> Settings {
@@ -40,19 +38,12 @@ fn chains(disk: &Disk) -> u64 {
 
 #[test]
 fn a_target_does_not_wait_for_the_one_before_it() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (disks, source, session) = world();
+    let Some((disks, source, session)) = world() else { return };
     let (mut plan, mut parts) = (sums(), Vec::new());
     plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None };
     let mut on_part = |partial: Partial| {
         // The second target runs chains while the first one's rows are not taken.
-        let begun = Instant::now();
-        while chains(&disks[1]) == 0 {
-            assert!(begun.elapsed() < PATIENCE, "the second target is not asked");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("the second target is asked", || chains(&disks[1]) > 0);
         let table = partial.finish(&plan).expect("of this plan");
         let numbers = table.rows.iter().map(|row| match row[0] {
             Value::Int(number) => number,
@@ -81,10 +72,7 @@ fn a_target_does_not_wait_for_the_one_before_it() {
 
 #[test]
 fn what_ends_a_query_ends_it_at_all_targets() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (disks, source, session) = world();
+    let Some((disks, source, session)) = world() else { return };
     let run = |plan: &Plan, goes_on: bool| {
         let mut parts = 0;
         let mut on_part = |_| {

@@ -14,8 +14,9 @@ use bpfof_host::files::{
     ReadError, ReadInfo, ReadPushdown, StorageFunction,
 };
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, get_argument};
-use disk::{Disk, cannot_mount, run};
-use ledger::{Generations, Ledger, Numbers};
+use disk::{Disk, run};
+use fastrand::Rng;
+use ledger::{Generations, Ledger};
 use mutators::{Mutator, ROLES};
 use std::fs;
 use std::path::PathBuf;
@@ -52,10 +53,7 @@ fn no_answer_is_wrong_on_xfs() {
 /// Without the comparison of versions, to show that the race finds wrong answers.
 #[test]
 fn without_checks_an_answer_is_wrong() {
-    if cannot_mount().is_some() {
-        return;
-    }
-    let (mut race, _mutators) = start("ext4", 128 << 20, false);
+    let Some((mut race, _mutators)) = start("ext4", 128 << 20, false) else { return };
     let begun = Instant::now();
     race.run(&mut |race| !race.tally.wrong.is_empty() || begun.elapsed() > PATIENCE);
     println!("after {:?}: {:?}", begun.elapsed(), race.tally);
@@ -92,7 +90,7 @@ struct Race {
     /// Generation of each file that is open, if it cannot change.
     fixed: Vec<u64>,
     roots: Vec<Root>,
-    numbers: Numbers,
+    numbers: Rng,
     begun: Vec<Begun>,
     free: Vec<usize>,
     tally: Tally,
@@ -101,11 +99,8 @@ struct Race {
 }
 
 fn race(kind: &str, size_bytes: u64) {
-    if cannot_mount().is_some() {
-        return;
-    }
     let seconds = std::env::var("RACE_SECONDS").map_or(5, |text| text.parse().expect("a number"));
-    let (mut race, mut mutators) = start(kind, size_bytes, true);
+    let Some((mut race, mut mutators)) = start(kind, size_bytes, true) else { return };
     let (begun, seconds) = (Instant::now(), Duration::from_secs(seconds));
     race.run(&mut |race| match begun.elapsed() {
         early if early < seconds => false,
@@ -129,16 +124,16 @@ fn race(kind: &str, size_bytes: u64) {
     assert!(race.is_one(), "the race was none");
 }
 
-/// Files, and the processes that change them.
-fn start(kind: &str, size_bytes: u64, checks: bool) -> (Race, Vec<Mutator>) {
-    let disk = Disk::new(kind, size_bytes);
+/// Files, and the processes that change them; None if this machine cannot mount the disk.
+fn start(kind: &str, size_bytes: u64, checks: bool) -> Option<(Race, Vec<Mutator>)> {
+    let disk = Disk::new(kind, size_bytes)?;
     let ledger_path = disk.image().with_file_name("ledger");
     Ledger::create(&ledger_path, FILES);
     prepare(&disk);
     let race = Race::new(disk, Ledger::open(&ledger_path), checks);
     let mount = race.disk.mount();
     let mutators = ROLES.iter().map(|role| Mutator::start(role, &mount, &ledger_path)).collect();
-    (race, mutators)
+    Some((race, mutators))
 }
 
 /// Writes all files in generation 0, and leaves little free space.
@@ -170,7 +165,7 @@ impl Race {
             files: Vec::new(),
             fixed: vec![0; FILES as usize],
             roots: (0..FILES).map(root).collect(),
-            numbers: Numbers::new(7),
+            numbers: Rng::with_seed(7),
             begun: vec![Begun::default(); DEPTH],
             free: (0..DEPTH).collect(),
             tally: Tally::default(),
@@ -216,8 +211,8 @@ impl Race {
                 self.free.push(slot);
             }
             // Open the file that has this name now.
-            let file = CHANGED + self.numbers.below(REPLACED);
-            if self.numbers.below(100) == 0 && self.begun.iter().all(|b| !b.files.contains(&file)) {
+            let file = CHANGED + self.numbers.u64(..REPLACED);
+            if self.numbers.u64(..100) == 0 && self.begun.iter().all(|b| !b.files.contains(&file)) {
                 self.reopen(file);
             }
         }
@@ -232,16 +227,16 @@ impl Race {
     }
 
     fn begin(&mut self, reader: &mut PushdownReader, slot: usize) {
-        let count = 1 + self.numbers.below(TABLES);
+        let count = 1 + self.numbers.u64(..TABLES);
         let mut files: Vec<u64> = Vec::new();
         while (files.len() as u64) < count {
-            let file = self.numbers.below(FILES);
+            let file = self.numbers.u64(..FILES);
             if !files.contains(&file) {
                 files.push(file);
             }
         }
-        let holder = files[self.numbers.below(count) as usize];
-        let key = holder * KEYS + self.numbers.below(KEYS);
+        let holder = files[self.numbers.u64(..count) as usize];
+        let key = holder * KEYS + self.numbers.u64(..KEYS);
         let roots: Vec<Root> = files.iter().map(|file| self.roots[*file as usize]).collect();
         let handles: Vec<_> = files.iter().map(|file| self.files[*file as usize].clone()).collect();
         let before = files.iter().map(|file| self.ledger.read(*file)).collect();

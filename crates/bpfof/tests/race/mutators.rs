@@ -1,7 +1,8 @@
 //! Processes that change the files while they are read.
 
-use crate::ledger::{Ledger, Numbers};
+use crate::ledger::Ledger;
 use crate::tables::{CHANGED, POISON, REPLACED, path, table, table_of};
+use fastrand::Rng;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -51,7 +52,7 @@ pub(crate) fn run() {
     let mount = variable("RACE_MOUNT");
     let ledger = Ledger::open(&variable("RACE_LEDGER"));
     let parent: u32 = std::env::var("RACE_PARENT").expect("set").parse().expect("a number");
-    let mut numbers = Numbers::new(u64::from(std::process::id()));
+    let mut numbers = Rng::with_seed(u64::from(std::process::id()));
     // Files held open for writing, so that they cannot be leased.
     let held: Vec<File> = match role.as_str() {
         "hold" => (0..CHANGED / 2).map(|file| open(&mount, file).expect("opens")).collect(),
@@ -60,14 +61,14 @@ pub(crate) fn run() {
     while parent_id() == parent {
         let pause_ms = match role.as_str() {
             "change" => {
-                let file = CHANGED / 2 + numbers.below(CHANGED / 2);
+                let file = CHANGED / 2 + numbers.u64(..CHANGED / 2);
                 change(&mount, &ledger, file, None, &mut numbers);
-                numbers.below(12)
+                numbers.u64(..12)
             }
             "hold" => {
-                let file = numbers.below(CHANGED / 2);
+                let file = numbers.u64(..CHANGED / 2);
                 change(&mount, &ledger, file, held.get(file as usize), &mut numbers);
-                numbers.below(12)
+                numbers.u64(..12)
             }
             "replace" => replace(&mount, &mut numbers),
             "fill" => fill(&mount, &mut numbers),
@@ -96,7 +97,7 @@ fn insist<T>(mut attempt: impl FnMut() -> io::Result<T>) -> T {
 
 /// Gives a file its next generation in one of many ways, or changes the file only outside its
 /// table.
-fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers: &mut Numbers) {
+fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers: &mut Rng) {
     let opened;
     let target = match held {
         Some(held) => held,
@@ -109,11 +110,11 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
     let bytes = table(file, generation);
     let length = bytes.len() as u64;
     let write = || insist(|| target.write_all_at(&bytes, 0));
-    match numbers.below(7) {
+    match numbers.u64(..7) {
         // After the table, whose blocks may move; its bytes do not change.
         0 => {
             insist(|| target.write_all_at(&[0x55; 40_000], length.next_multiple_of(4096)));
-            if numbers.below(2) == 0 {
+            if numbers.u64(..2) == 0 {
                 target.sync_data().expect("synced");
             }
             return insist(|| target.set_len(length));
@@ -133,9 +134,9 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
                     write();
                 }
                 5 => {
-                    let cut = numbers.below(length);
+                    let cut = numbers.u64(..length);
                     insist(|| target.set_len(cut));
-                    if numbers.below(2) == 0 {
+                    if numbers.u64(..2) == 0 {
                         target.sync_all().expect("synced");
                     }
                     write();
@@ -152,41 +153,41 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
             ledger.finish(file, generation);
         }
     }
-    if numbers.below(3) == 0 {
+    if numbers.u64(..3) == 0 {
         target.sync_data().expect("synced");
     }
 }
 
 /// Puts a new file in place of another, or removes it for a moment.
-fn replace(mount: &Path, numbers: &mut Numbers) -> u64 {
-    let file = CHANGED + numbers.below(REPLACED);
-    let bytes = table(file, numbers.below(1 << 40));
+fn replace(mount: &Path, numbers: &mut Rng) -> u64 {
+    let file = CHANGED + numbers.u64(..REPLACED);
+    let bytes = table(file, numbers.u64(..1 << 40));
     let new = mount.join("new");
     let name = path(mount, file);
     insist(|| {
         let _ = fs::remove_file(&new);
         fs::write(&new, &bytes)
     });
-    if numbers.below(2) == 0 {
+    if numbers.u64(..2) == 0 {
         File::open(&new).and_then(|file| file.sync_all()).expect("synced");
     }
-    if numbers.below(3) == 0 {
+    if numbers.u64(..3) == 0 {
         fs::remove_file(&name).expect("removed");
     }
     insist(|| fs::rename(&new, &name));
-    numbers.below(15)
+    numbers.u64(..15)
 }
 
 /// Takes free blocks, fills them with fake tables, and frees them again.
-fn fill(mount: &Path, numbers: &mut Numbers) -> u64 {
-    let name = mount.join(format!("poison-{}", numbers.below(3)));
+fn fill(mount: &Path, numbers: &mut Rng) -> u64 {
+    let name = mount.join(format!("poison-{}", numbers.u64(..3)));
     let _ = fs::remove_file(&name);
     let file = insist(|| File::create(&name));
-    let most = if numbers.below(4) == 0 { u64::MAX } else { numbers.below(100) };
+    let most = if numbers.u64(..4) == 0 { u64::MAX } else { numbers.u64(..100) };
     let mut at = 0;
     for _ in 0..most {
-        let like = numbers.below(CHANGED + REPLACED);
-        let (mut bytes, _) = table_of(like, numbers.below(1 << 40), POISON);
+        let like = numbers.u64(..CHANGED + REPLACED);
+        let (mut bytes, _) = table_of(like, numbers.u64(..1 << 40), POISON);
         bytes.resize(bytes.len().next_multiple_of(4096), 0);
         if file.write_all_at(&bytes, at).is_err() {
             break;
@@ -195,14 +196,14 @@ fn fill(mount: &Path, numbers: &mut Numbers) -> u64 {
     }
     // This may report a full disk late; then less poison was written.
     let _ = file.sync_data();
-    numbers.below(10)
+    numbers.u64(..10)
 }
 
-fn defragment(mount: &Path, numbers: &mut Numbers) -> u64 {
-    let name = path(mount, numbers.below(CHANGED + REPLACED));
+fn defragment(mount: &Path, numbers: &mut Rng) -> u64 {
+    let name = path(mount, numbers.u64(..CHANGED + REPLACED));
     run_tool("e4defrag", &[], &name);
     run_tool("xfs_fsr", &[], &name);
-    numbers.below(20)
+    numbers.u64(..20)
 }
 
 /// A tool that may fail: the file may be gone, full, or of another file system.

@@ -1,18 +1,14 @@
 //! Runs the fuzzing entry points on seeds and on random input.
 
 use crate::fuzz;
+use fastrand::Rng;
 use proptest::prelude::*;
 
-/// Pseudo-random bytes from a simple generator, so that failures can be reproduced.
+/// Pseudo-random bytes, the same in every run.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    std::iter::repeat_with(next).take(length).collect()
+    let mut bytes = vec![0; length];
+    Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 #[test]

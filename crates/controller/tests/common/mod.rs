@@ -1,11 +1,13 @@
 //! Shared code of the tests: a target in this process, hosts, and functions compiled at run time.
-#![allow(dead_code)] // Each test uses a part.
+#![allow(dead_code, unused_imports)] // Each test uses a part.
 
 pub(crate) mod raw;
 #[path = "../../../bpfof/tests/skip/mod.rs"]
 pub(crate) mod skip;
 #[path = "../../../bpfof/tests/stop/mod.rs"]
 pub(crate) mod stop;
+#[path = "../../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfkv::create::{Extent, write_database};
 use bpfof_controller::{
@@ -16,12 +18,14 @@ use bpfof_host::{
     CommandError, Connector, Controller, Error, FileVersion, FunctionId, Lane, Options,
     PushdownCall, RequestError, TargetUrl,
 };
+use fastrand::Rng;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+pub(crate) use wait::until;
 
 pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:test";
 /// The whole namespace as a file.
@@ -30,8 +34,6 @@ pub(crate) const WHOLE: &[FileVersion] = &[FileVersion { id: 0, version: 1 }];
 pub(crate) const NAMESPACE_BYTES: u64 = 4 << 20;
 /// The last block of such a namespace, which the witness uses.
 const WITNESS_AT: u64 = NAMESPACE_BYTES - 512;
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn memory(size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
     slow_memory(size_bytes, lba_bytes, 0)
@@ -117,15 +119,6 @@ pub(crate) fn connect(server: &Server, digests: bool) -> (Controller, Lane) {
     let controller = Controller::connect(&url(server), options).expect("it connects");
     let lane = controller.open_lane().expect("a lane");
     (controller, lane)
-}
-
-/// Polls until `done`; fails after a while.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "{what}: it does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Raises the limit of descriptors, which both sides share.
@@ -284,23 +277,9 @@ pub(crate) fn database(levels: u32) -> Vec<u8> {
     file
 }
 
-/// Pseudorandom numbers, the same in every run.
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Numbers {
-        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % end
-    }
-
-    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.below(256) as u8).collect()
-    }
+/// Pseudorandom bytes.
+pub(crate) fn random_bytes(random: &mut Rng, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes);
+    bytes
 }

@@ -13,7 +13,7 @@ use bpfof_host::{
 };
 use common::stop::StopAtEnd;
 use common::{
-    NQN, WHOLE, compile, compile_text, config, connect, database, file, load, memory, start, until,
+    NQN, compile, compile_text, config, connect, database, file, load, memory, start, until,
 };
 use relay::Relay;
 use std::collections::HashMap;
@@ -38,15 +38,10 @@ struct Two {
 
 fn call(function: FunctionId, argument: &[u8]) -> PushdownCall<'_> {
     PushdownCall {
-        nsid: 1,
-        function: function.0,
-        files: WHOLE,
-        first_file: 0,
-        first_offset_bytes: 0,
         first_size_bytes: FIRST_READ_BYTES,
-        scratch: argument,
         scratch_size_bytes: GET_SCRATCH_BYTES,
         answer_max_bytes: GET_ANSWER_BYTES as u32,
+        ..common::call(function, argument)
     }
 }
 
@@ -124,6 +119,13 @@ impl Progress {
         let goal = self.ended.load(Ordering::Relaxed) + 200;
         until("requests end", || self.ended.load(Ordering::Relaxed) >= goal);
     }
+
+    /// No request has waited for long.
+    fn check(&self) {
+        let longest = Duration::from_micros(self.longest_us.load(Ordering::Relaxed));
+        println!("{} requests, longest pause {longest:?}", self.ended.load(Ordering::Relaxed));
+        assert!(longest < PAUSE_MAX, "a pause of {longest:?}");
+    }
 }
 
 /// Many chains in flight on a lane, each of which must end once.
@@ -199,12 +201,7 @@ fn reads_go_on_while_paths_are_cut_and_come_back() {
             assert!(controller.paths()[0].is_preferred, "the first is used again");
         }
     });
-    for progress in &progress {
-        let longest = Duration::from_micros(progress.longest_us.load(Ordering::Relaxed));
-        let ended = progress.ended.load(Ordering::Relaxed);
-        println!("{ended} requests, longest pause {longest:?}");
-        assert!(longest < PAUSE_MAX, "a pause of {longest:?}");
-    }
+    progress.iter().for_each(Progress::check);
 }
 
 fn write_and_read(lane: &mut Lane, progress: &Progress) {
@@ -248,12 +245,7 @@ fn drains_fail_no_request_not_even_writes() {
             is_in(&controller, path, PathState::Optimized);
         }
     });
-    for progress in &progress {
-        let longest = Duration::from_micros(progress.longest_us.load(Ordering::Relaxed));
-        let ended = progress.ended.load(Ordering::Relaxed);
-        println!("drained: {ended} requests, longest pause {longest:?}");
-        assert!(longest < PAUSE_MAX, "a pause of {longest:?}");
-    }
+    progress.iter().for_each(Progress::check);
 }
 
 #[test]

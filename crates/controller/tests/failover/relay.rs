@@ -71,6 +71,14 @@ impl Relay {
         self.set(Way::Cut);
     }
 
+    /// Ends the newest connection.
+    #[allow(dead_code)] // Not every test needs it.
+    pub(crate) fn cut_last(&self) {
+        let state = lock(&self.shared);
+        let newest = state.connections.last().expect("a connection");
+        newest.shutdown(Shutdown::Both).expect("cut");
+    }
+
     pub(crate) fn silence(&self) {
         self.set(Way::Silent);
     }

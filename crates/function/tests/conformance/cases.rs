@@ -1,7 +1,6 @@
 //! The corpus as programs: each line of the text files becomes one or several.
 
-/// One 8-byte slot (RFC 9669 §3.1).
-pub(crate) type Slot = [u8; 8];
+use crate::assembly::{EXIT, Slot, constant, slot};
 
 /// A program and its expected r0.
 pub(crate) struct Case {
@@ -13,20 +12,8 @@ pub(crate) struct Case {
     pub(crate) expected: u64,
 }
 
-const EXIT: Slot = [0x95, 0, 0, 0, 0, 0, 0, 0];
 /// Stack offsets at which memory instructions are tried.
 const OFFSETS: [i16; 3] = [-8, -512, -77];
-
-/// One 8-byte slot from its fields.
-pub(crate) fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Slot {
-    let [o0, o1] = offset.to_le_bytes();
-    let [i0, i1, i2, i3] = immediate.to_le_bytes();
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
-fn constant(dst: u8, value: u64) -> [Slot; 2] {
-    [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
-}
 
 /// All cases of all files.
 pub(crate) fn all() -> Vec<Case> {

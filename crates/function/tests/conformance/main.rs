@@ -1,5 +1,7 @@
 //! The results that RFC 9669 defines for each instruction, as plain text (`*.txt`), on all engines.
 
+#[path = "../assembly/mod.rs"]
+mod assembly;
 mod cases;
 
 use bpfof_function::kernel::KernelProgram;

@@ -1,6 +1,7 @@
 //! A small target for tests: one memory namespace, two I/O queues, chains that reverse their
 //! argument. It blocks, trusts its host, and can be told to misbehave.
 
+use bpfof_host::{FileVersion, PushdownCall};
 use bpfof_nvme::fabrics::{Cap, ConnectData, ControllerConfig, Csts, FabricsCommand, offset};
 use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace, cns, namespace_list};
 use bpfof_nvme::log_page::{AnaGroup, AnaHeader};
@@ -19,6 +20,19 @@ use std::time::Duration;
 
 pub(crate) const NQN: &str = "nqn.2026-01.org.example:fake";
 pub(crate) const BLOCKS: u64 = 2048;
+/// A chain, which reverses its argument.
+#[allow(dead_code)] // Not every test runs chains.
+pub(crate) const CALL: PushdownCall<'_> = PushdownCall {
+    nsid: 1,
+    function: 42,
+    files: &[FileVersion { id: 0, version: 1 }],
+    first_file: 0,
+    first_offset_bytes: 0,
+    first_size_bytes: 512,
+    scratch: b"stressed",
+    scratch_size_bytes: 0,
+    answer_max_bytes: 64,
+};
 const CNTLID: u16 = 7;
 
 /// State that all connections share, and the switches for misbehaviour.

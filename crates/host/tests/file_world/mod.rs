@@ -1,8 +1,13 @@
 //! An image with a file system, a target in this process that serves it, and a connection between the two that can be
 //! held up and cut.
 
+#[allow(dead_code)] // A part of it.
+#[path = "../../../controller/tests/failover/relay.rs"]
+mod relay;
 #[path = "../../../bpfof/tests/skip/mod.rs"]
 mod skip;
+#[path = "../../../bpfof/tests/wait/mod.rs"]
+mod wait;
 
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::{Value, value_text};
@@ -12,31 +17,20 @@ use bpfof_host::files::{
     ReadInfo, StorageFunction,
 };
 use bpfof_host::{Controller, Options};
+use relay::Relay;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+pub(crate) use wait::until;
 
 /// A test gives up waiting after this time; long enough for any busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Keys of a database.
 pub(crate) const KEYS: u64 = 961;
-
-/// Waits until `done` returns true.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}: it does not happen");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {
     Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"))
@@ -50,7 +44,7 @@ fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
 }
 
 /// Whether this machine cannot mount an image; reports the reason.
-pub(crate) fn cannot_mount() -> bool {
+fn cannot_mount() -> bool {
     let why = if !rustix::process::geteuid().is_root() {
         "this needs root, for loop devices and mounting"
     } else if !output("losetup", &["--find"]).status.success() {
@@ -88,50 +82,6 @@ pub(crate) fn database(generation: u64) -> Vec<u8> {
     bytes
 }
 
-/// A relay between host and target.
-struct Relay {
-    address: SocketAddr,
-    is_held: Arc<AtomicBool>,
-    /// The host's side of each connection.
-    connections: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Relay {
-    fn start(to: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound");
-        let (is_held, connections) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let relay = Self { address, is_held, connections };
-        let (is_held, connections) = (Arc::clone(&relay.is_held), Arc::clone(&relay.connections));
-        thread::spawn(move || {
-            for host in listener.incoming().filter_map(Result::ok) {
-                let Ok(target) = TcpStream::connect(to) else { continue };
-                let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
-                connections.lock().expect("no panic").push(clone(&host));
-                for (from, to) in [(clone(&host), clone(&target)), (target, host)] {
-                    let is_held = Arc::clone(&is_held);
-                    let _ = from.set_nodelay(true);
-                    thread::spawn(move || pass(from, to, &is_held));
-                }
-            }
-        });
-        relay
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, is_held: &AtomicBool) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        while is_held.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-}
-
 /// An image that is mounted.
 struct Disk {
     folder: tempfile::TempDir,
@@ -140,7 +90,11 @@ struct Disk {
 }
 
 impl Disk {
-    fn new(is_on_small_disk: bool, options: &[&str]) -> Self {
+    /// None if this machine cannot mount it.
+    fn new(is_on_small_disk: bool, options: &[&str]) -> Option<Self> {
+        if cannot_mount() {
+            return None;
+        }
         let folder = tempfile::tempdir().expect("a folder");
         let mut disk = Self { folder, device: String::new(), is_on_small_disk };
         let (below, mount) = (disk.below(), disk.mount());
@@ -157,7 +111,7 @@ impl Disk {
         let direct = if is_on_small_disk { "--direct-io=off" } else { "--direct-io=on" };
         disk.device = run("losetup", &[direct, "--find", "--show", text(&image)]);
         run("mount", &["-t", "ext4", &disk.device, text(&mount)]);
-        disk
+        Some(disk)
     }
 
     fn below(&self) -> PathBuf {
@@ -202,16 +156,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With these options of `mkfs.ext4`.
-    pub(crate) fn new(options: &[&str]) -> Self {
-        Self::on(Disk::new(false, &[&["-J", "size=4"], options].concat()))
+    /// With these options of `mkfs.ext4`. None if this machine cannot mount the disk.
+    pub(crate) fn new(options: &[&str]) -> Option<Self> {
+        Disk::new(false, &[&["-J", "size=4"], options].concat()).map(Self::on)
     }
 
     /// The image is on a small disk, which [`fill`](Self::fill) fills.
-    pub(crate) fn on_full_disk() -> Self {
+    pub(crate) fn on_full_disk() -> Option<Self> {
         // The file system writes nothing later by itself.
         let options = ["-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard"];
-        Self::on(Disk::new(true, &options))
+        Disk::new(true, &options).map(Self::on)
     }
 
     fn on(disk: Disk) -> Self {
@@ -261,13 +215,12 @@ impl World {
 
     /// Holds up all traffic, or lets it through again.
     pub(crate) fn hold(&self, is_held: bool) {
-        self.relay.is_held.store(is_held, Ordering::SeqCst);
+        if is_held { self.relay.silence() } else { self.relay.open() }
     }
 
     /// Cuts the newest connection.
     pub(crate) fn cut_last(&self) {
-        let connections = self.relay.connections.lock().expect("no panic");
-        connections.last().expect("a connection").shutdown(Shutdown::Both).expect("cut");
+        self.relay.cut_last();
     }
 
     /// Fills the disk, so that the image cannot grow.

@@ -1,10 +1,11 @@
 //! A closed loop of vectors of gets: a fixed number of vectors in flight, each of as many keys.
 
-use crate::kv::driver::{PATIENCE, Random, is_value};
+use crate::kv::driver::{PATIENCE, is_value};
 use crate::measurement::{Run, latencies};
 use bpfkv::pushdown::{get_answer, get_argument};
 use bpfof_host::{CommandError, FirstRead, FirstReads, Request, VectorAnswer, VectorArguments};
 use bpfof_kv::{Session, explain_command};
+use fastrand::Rng;
 use std::time::{Duration, Instant};
 
 /// The vectors in flight.
@@ -31,7 +32,7 @@ struct Slot {
 pub(super) struct VectorDriver<'a> {
     session: &'a mut Session,
     keys: u64,
-    random: Random,
+    random: Rng,
     batch: usize,
     slots: Vec<Slot>,
     /// For the vector that is being made.
@@ -46,7 +47,7 @@ impl<'a> VectorDriver<'a> {
         Self {
             session,
             keys,
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             batch: shape.batch,
             slots: (0..shape.vectors).map(|_| slot()).collect(),
             arguments: Vec::new(),
@@ -96,7 +97,7 @@ impl<'a> VectorDriver<'a> {
         arguments.clear();
         first_reads.clear();
         for _ in 0..self.batch {
-            let key = random.below(self.keys);
+            let key = random.u64(..self.keys);
             slot.keys.push(key);
             arguments.extend(get_argument(key).ok_or("not a key")?);
             let start = session.cache.start_of_get(key).map_err(|error| error.to_string())?;

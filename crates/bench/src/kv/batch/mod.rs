@@ -7,7 +7,7 @@ mod report;
 use super::driver::{Driver, Path, Work};
 use super::options::KvOptions;
 use super::remote::{Baselines, Bench, seed};
-use crate::measurement::{CpuTimes, Run, Samples, median, spent};
+use crate::measurement::{CpuTimes, Run, Samples, median, repetitions, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
 use crate::tcp_baseline::Messages;
@@ -81,9 +81,7 @@ fn case(
     let mut samples = [Samples::default(), Samples::default(), Samples::default()];
     let mut baselines = Baselines::default();
     let time = Duration::from_millis(options.milliseconds);
-    for repetition in 0..=options.repetitions {
-        let warm_up = repetition == 0;
-        let time = if warm_up { time / 5 } else { time };
+    for (repetition, warm_up, time) in repetitions(options.repetitions, time) {
         for turn in 0..WAYS.len() {
             let at = (turn + repetition as usize) % WAYS.len();
             let (way, samples) = (WAYS[at], &mut samples[at]);

@@ -1,7 +1,7 @@
 //! Figures of gets by vectors: as JSON and as a table.
 
 use crate::legend::{self, Word};
-use crate::measurement::{Figures, thousands};
+use crate::measurement::{Figures, cell, thousands};
 use crate::steal;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -146,22 +146,18 @@ impl Case {
     }
 
     fn rows(&self, text: &mut String) {
-        let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
         let (mut label, mut hops) = (self.label(), format!("{:.1}", self.hops));
         let ways = [("plain", &self.plain), ("single", &self.single), ("vectors", &self.vector)];
         for (way, figures) in ways {
             let _ = writeln!(
                 text,
-                "{:<36} {:>5} {way:<9} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>8.0} {:>8} {:>9}",
+                "{:<36} {:>5} {way:<9} {} {:>8.0} {:>8} {:>9}",
                 std::mem::take(&mut label),
                 std::mem::take(&mut hops),
-                figures.ops_per_s,
-                figures.spread_percent(),
-                figures.p50_us,
-                figures.p99_us,
+                figures.cells(),
                 figures.net_bytes_per_op,
-                cpu(figures.host_cpu_us_per_op),
-                cpu(figures.target_cpu_us_per_op),
+                cell(figures.host_cpu_us_per_op),
+                cell(figures.target_cpu_us_per_op),
             );
         }
         let Self { vector_over_single, vector_over_plain, p99_vector_over_single, .. } = self;

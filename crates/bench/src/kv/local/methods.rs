@@ -10,6 +10,7 @@ use bpfkv::pushdown::{
 use bpfkv::{GetCursor, Step};
 use bpfof_device::{Buffer, IoBuffer, Ring};
 use bpfof_host::files::{Executor, FirstRead, Policy, PushdownReader, ReadPushdown};
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use std::error::Error;
 use std::os::fd::AsRawFd;
@@ -46,7 +47,7 @@ pub(super) struct Load<'a> {
     depth: u32,
     in_flight: usize,
     time: Duration,
-    random: u64,
+    random: Rng,
     begun: Instant,
     cpu_before_ns: Option<u64>,
     run: Run,
@@ -64,13 +65,12 @@ impl<'a> Load<'a> {
     ) -> Result<Load<'a>> {
         let run =
             Run { operations: 0, elapsed: Duration::ZERO, cpu_ns: None, latency: latencies()? };
-        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         Ok(Load {
             database,
             depth,
             in_flight,
             time,
-            random,
+            random: Rng::with_seed(seed),
             begun: Instant::now(),
             cpu_before_ns: None,
             run,
@@ -102,11 +102,8 @@ impl<'a> Load<'a> {
 
     /// A random key and where its lookup begins.
     fn next(&mut self) -> (u64, u64) {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let key = (u128::from(self.random) * u128::from(self.database.keys)) >> 64;
-        (key as u64, self.database.start(key as u64, self.depth))
+        let key = self.random.u64(..self.database.keys);
+        (key, self.database.start(key, self.depth))
     }
 
     /// Counts a lookup that has ended with `value`; false if the time is over.

@@ -6,6 +6,7 @@ mod report;
 
 use super::options::KvOptions;
 use crate::machine;
+use crate::measurement::repetitions;
 use crate::output::{check_writable, write_json};
 use crate::steal::undisturbed;
 use bpfof_terminal::{Outcome, progress};
@@ -80,14 +81,12 @@ fn case(
     };
     let mut samples: Vec<Samples> = methods.iter().map(|_| Samples::default()).collect();
     let time = Duration::from_millis(options.milliseconds);
-    for repetition in 0..=options.repetitions {
+    for (repetition, warm_up, time) in repetitions(options.repetitions, time) {
         for turn in 0..methods.len() {
             database.check_stopped()?;
             // Each method comes first, and last, equally often.
             let at = (turn + repetition as usize) % methods.len();
             let (method, samples) = (&methods[at], &mut samples[at]);
-            let warm_up = repetition == 0;
-            let time = if warm_up { time / 5 } else { time };
             let run = undisturbed(warm_up, || -> Result<_, Box<dyn std::error::Error>> {
                 let load = Load::new(database, depth, in_flight, time, u64::from(repetition) + 1)?;
                 Ok(load.run(*method).map_err(|error| format!("{method:?}: {error}"))?)

@@ -3,24 +3,25 @@
 
 mod report;
 
-use super::driver::{Random, is_value};
+use super::driver::is_value;
 use super::options::KvOptions;
 use super::remote::{Bench, host_options, seed};
-use crate::measurement::{CpuTimes, Run, Samples, latencies, median, spent};
+use crate::measurement::{CpuTimes, Run, Samples, median, repetitions, spent};
 use crate::output::{check_writable, write_json};
 use crate::steal;
-use crate::together::together;
+use crate::together::{Users, repeat};
 use bpfkv::Cache;
 use bpfkv::pushdown::{GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
 use bpfof_host::{
-    Caravan, ChainInfo, Controller, Error, FunctionId, Lane, Options as HostOptions, PushdownCall,
+    Caravan, ChainInfo, Controller, Error, FunctionId, Options as HostOptions, PushdownCall,
     SharedLane,
 };
 use bpfof_kv::Session;
 use bpfof_terminal::{Outcome, progress};
+use fastrand::Rng;
 use hdrhistogram::Histogram;
 use report::{Case, Report, Shared};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How threads reach the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +75,7 @@ fn case(
     let mut private = Controller::connect(&bench.url, private_options)?;
     let get = private.load_function(bpfkv::GET_OBJECT, 0)?;
     let time = Duration::from_millis(options.milliseconds);
-    for repetition in 0..=options.repetitions {
-        let warm_up = repetition == 0;
-        let time = if warm_up { time / 5 } else { time };
+    for (repetition, warm_up, time) in repetitions(options.repetitions, time) {
         for turn in 0..WAYS.len() {
             let at = (turn + repetition as usize) % WAYS.len();
             let (way, samples, sends) = (WAYS[at], &mut samples[at], &mut sends[at]);
@@ -84,9 +83,9 @@ fn case(
                 let Session { controller, get: known, .. } = &bench.session;
                 let (controller, get) =
                     if way == Way::Private { (&private, get) } else { (controller, *known) };
-                let users = Users::open(way, controller, threads, bench)?;
+                let users = open(way, controller, threads, bench)?;
                 let before = bench.cpu_times();
-                let (run, per_send) = users.run(bench, get, time, seed(repetition, at))?;
+                let (run, per_send) = look_up(users, bench, get, time, seed(repetition, at))?;
                 let spent: CpuTimes = spent(before, bench.cpu_times());
                 Ok::<_, Box<dyn std::error::Error>>((run, spent, per_send))
             })?;
@@ -115,76 +114,45 @@ fn case(
     })
 }
 
-/// The threads' connections.
-enum Users {
-    Private(Vec<Lane>),
-    Shared(Box<SharedLane>, usize),
+/// Opens the threads' connections.
+fn open(
+    way: Way,
+    controller: &Controller,
+    threads: usize,
+    bench: &Bench,
+) -> Result<Users, Box<dyn std::error::Error>> {
+    if way == Way::Private {
+        return Users::private(controller, threads).map_err(|error| {
+            format!("cannot connect {threads} threads: {error}; give fewer --threads").into()
+        });
+    }
+    let mut lane = SharedLane::new(controller.open_lane()?, Caravan::default())?;
+    if way == Way::Gathered {
+        lane.gather(&bench.session.limits);
+    }
+    Ok(Users::Shared(Box::new(lane), threads))
 }
 
-impl Users {
-    fn open(
-        way: Way,
-        controller: &Controller,
-        threads: usize,
-        bench: &Bench,
-    ) -> Result<Self, Box<dyn std::error::Error>> {
-        if way == Way::Private {
-            let lanes: Result<_, _> = (0..threads).map(|_| controller.open_lane()).collect();
-            return lanes.map(Self::Private).map_err(|error: Error| {
-                format!("cannot connect {threads} threads: {error}; give fewer --threads").into()
-            });
-        }
-        let mut lane = SharedLane::new(controller.open_lane()?, Caravan::default())?;
-        if way == Way::Gathered {
-            lane.gather(&bench.session.limits);
-        }
-        Ok(Self::Shared(Box::new(lane), threads))
-    }
-
-    /// Lets every thread look up random keys for `time`. Also returns the keys for each send.
-    fn run(
-        self,
-        bench: &Bench,
-        get: FunctionId,
-        time: Duration,
-        seed: u64,
-    ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
-        let begun = Instant::now();
-        let session = &bench.session;
-        let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
-        let call = session.call(get, 0, &[], sizes);
-        let (cache, keys) = (&session.cache, bench.keys);
-        let getter = |index: usize| {
-            let random = Random::new((index as u64 + 1) << 32 ^ seed);
-            Getter { call, cache, keys, random }
-        };
-        let (ends, bytes, per_send) = match self {
-            Self::Private(lanes) => {
-                let ends = together(lanes, |index, mut lane| {
-                    let end = getter(index).run(time, |call, answer| lane.pushdown(call, answer));
-                    (end, lane.bytes_sent() + lane.bytes_received())
-                });
-                let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
-                (ends.into_iter().map(|(end, _)| end).collect(), bytes, 1.0)
-            }
-            Self::Shared(lane, threads) => {
-                let ends: Vec<_> = together(vec![(); threads], |index, ()| {
-                    getter(index).run(time, |call, answer| lane.pushdown(call, answer))
-                });
-                let counters = lane.counters();
-                let bytes = counters.bytes_sent + counters.bytes_received;
-                (ends, bytes, counters.requests as f64 / counters.caravans.max(1) as f64)
-            }
-        };
-        let elapsed = begun.elapsed();
-        let mut latency = latencies()?;
-        for of_thread in ends {
-            latency.add(of_thread?)?;
-        }
-        let run =
-            Run { operations: latency.len(), elapsed, network_bytes: bytes, hops: 0, latency };
-        Ok((run, per_send))
-    }
+/// Lets every thread look up random keys for `time`. Also returns the keys for each send.
+fn look_up(
+    users: Users,
+    bench: &Bench,
+    get: FunctionId,
+    time: Duration,
+    seed: u64,
+) -> Result<(Run, f64), Box<dyn std::error::Error>> {
+    let session = &bench.session;
+    let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
+    let call = session.call(get, 0, &[], sizes);
+    let (cache, keys) = (&session.cache, bench.keys);
+    let getter = |index: usize| {
+        let random = Rng::with_seed((index as u64 + 1) << 32 ^ seed);
+        Getter { call, cache, keys, random }
+    };
+    users.run(
+        |index, lane| getter(index).run(time, |call, answer| lane.pushdown(call, answer)),
+        |index, lane| getter(index).run(time, |call, answer| lane.pushdown(call, answer)),
+    )
 }
 
 /// One thread's work.
@@ -193,7 +161,7 @@ struct Getter<'a> {
     call: PushdownCall<'a>,
     cache: &'a Cache,
     keys: u64,
-    random: Random,
+    random: Rng,
 }
 
 impl Getter<'_> {
@@ -202,24 +170,19 @@ impl Getter<'_> {
         time: Duration,
         mut get: impl FnMut(&PushdownCall<'_>, &mut Vec<u8>) -> Result<ChainInfo, Error>,
     ) -> Result<Histogram<u64>, String> {
-        let mut latency = latencies().map_err(|error| error.to_string())?;
         let mut answer = Vec::with_capacity(GET_ANSWER_BYTES);
-        let begun = Instant::now();
-        let mut now = begun;
-        while now - begun < time {
-            let key = self.random.below(self.keys);
+        repeat(time, || {
+            let key = self.random.u64(..self.keys);
             let argument = get_argument(key).ok_or("not a key")?;
             let start = self.cache.start_of_get(key).map_err(|error| error.to_string())?;
             let first_offset_bytes = start.ok_or("a key is missing")?;
             let call = PushdownCall { first_offset_bytes, scratch: &argument, ..self.call };
             get(&call, &mut answer).map_err(|error| error.to_string())?;
             let value = get_answer(&answer).map_err(|error| error.to_string())?;
-            if !value.is_some_and(|value| is_value(value, key)) {
-                return Err(format!("a wrong answer for key {key}"));
+            match value {
+                Some(value) if is_value(value, key) => Ok(()),
+                _ => Err(format!("a wrong answer for key {key}")),
             }
-            let before = std::mem::replace(&mut now, Instant::now());
-            latency.saturating_record((now - before).as_nanos() as u64);
-        }
-        Ok(latency)
+        })
     }
 }

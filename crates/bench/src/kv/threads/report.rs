@@ -1,7 +1,7 @@
 //! Figures of gets by threads: as JSON and as a table.
 
 use crate::legend::{self, Word};
-use crate::measurement::{Figures, thousands};
+use crate::measurement::{Figures, cell, thousands};
 use crate::steal;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -91,7 +91,6 @@ impl Report {
 
 impl Case {
     fn rows(&self, text: &mut String) {
-        let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
         let mut threads = self.threads.to_string();
         let ways = [
             ("a connection each", &self.private, 1.0),
@@ -101,14 +100,11 @@ impl Case {
         for (way, figures, keys_per_send) in ways {
             let _ = writeln!(
                 text,
-                "{:<10} {way:<18} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>8} {:>9} {keys_per_send:>9.1}",
+                "{:<10} {way:<18} {} {:>8} {:>9} {keys_per_send:>9.1}",
                 std::mem::take(&mut threads),
-                figures.ops_per_s,
-                figures.spread_percent(),
-                figures.p50_us,
-                figures.p99_us,
-                cpu(figures.host_cpu_us_per_op),
-                cpu(figures.target_cpu_us_per_op),
+                figures.cells(),
+                cell(figures.host_cpu_us_per_op),
+                cell(figures.target_cpu_us_per_op),
             );
         }
     }
