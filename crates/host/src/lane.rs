@@ -525,7 +525,7 @@ impl Drop for Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{LaneShare, Until};
+    use crate::shared::LaneShare;
     use crate::{Caravan, Controller, Options, SharedLane};
     use bpfof_auth::{ConfiguredPsk, PskHash};
     use bpfof_controller::{
@@ -700,17 +700,17 @@ mod tests {
         let mut refusals = 0;
         for _ in 0..3 * crate::queue::KEY_LASTS_RECORDS {
             first.submit(1, &read).expect("room");
-            first.wait(Until::One, Duration::ZERO, &mut |_| {}).expect("connected");
+            first.wait(Duration::ZERO, &mut |_| {}).expect("connected");
             let mut tries = 0;
             while let Err(error) = second.submit(2, &read) {
                 assert_eq!(error, SubmitError::QueueFull);
-                assert_eq!(second.wait(Until::One, WAIT, &mut |_| {}).expect("connected"), 0);
+                assert_eq!(second.wait(WAIT, &mut |_| {}).expect("connected"), 0);
                 (tries, refusals) = (tries + 1, refusals + 1);
                 assert!(tries <= 2, "it has not waited for the others");
             }
             for share in [&mut first, &mut second] {
                 while share.requests_in_flight() > 0 {
-                    share.wait(Until::One, WAIT, &mut |_| {}).expect("connected");
+                    share.wait(WAIT, &mut |_| {}).expect("connected");
                 }
             }
         }

@@ -4,7 +4,6 @@ use super::call::ReadError;
 use super::file::{Pin, PushdownFile};
 use super::shared::{Remote, Server, Shared};
 use super::target_lane::TargetLane;
-use crate::shared::Until;
 use crate::{Error, Extent, Request, SubmitError};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -215,10 +214,7 @@ impl Batch {
             if lane.requests_in_flight() == 0 && !is_full {
                 break;
             }
-            // While the lane is full, each end makes room for another request.
-            let until = if is_full { Until::One } else { Until::All };
             let waited = lane.wait(
-                until,
                 left.map_or(WAIT, |left| left.min(WAIT)),
                 shared.is_crowded(),
                 &mut |completion| {

@@ -5,7 +5,6 @@ use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use super::shared::Shared;
 use super::target_lane::TargetLane;
-use crate::shared::Until;
 use crate::vectors::{ChainEnd, Common, Unanswered, Vectors};
 use crate::{Error, FileVersion, FirstRead, RequestError, SubmitError, VectorChain};
 use std::sync::Arc;
@@ -88,7 +87,7 @@ impl ChainExecutor for AtTarget {
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
         let Self { lane, shared, vectors, .. } = self;
-        let waited = lane.wait(Until::One, timeout, shared.is_crowded(), &mut |completion| {
+        let waited = lane.wait(timeout, shared.is_crowded(), &mut |completion| {
             vectors.complete(&completion, &mut |number, end: ChainEnd<'_>| {
                 on_end(number, end.map_err(|error| failure(error, shared)));
             });

@@ -2,7 +2,7 @@
 
 use super::shared::Shared;
 use super::sys::spawn;
-use crate::shared::{LaneShare, Until};
+use crate::shared::LaneShare;
 use crate::{Completion, Error, InitiatorConfig, Lane, Request, SubmitError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,12 +155,10 @@ impl TargetLane {
         }
     }
 
-    /// See [`Lane::wait`]. On a shared lane, waits for all requests of this reader if `until` says so: one wake-up of the
-    /// thread costs less than one for each request. `is_crowded`: whether other threads may need the processor, so that
-    /// the lane should not spin.
+    /// See [`Lane::wait`]. `is_crowded`: whether other threads may need the processor, so that the lane should not
+    /// spin.
     pub(crate) fn wait(
         &mut self,
-        until: Until,
         timeout: Duration,
         is_crowded: bool,
         on_completion: &mut dyn FnMut(Completion<'_>),
@@ -170,7 +168,7 @@ impl TargetLane {
                 lane.set_crowded(is_crowded);
                 lane.wait(timeout, on_completion)
             }
-            Self::Shared(share, _) => share.wait(until, timeout, on_completion),
+            Self::Shared(share, _) => share.wait(timeout, on_completion),
         }
     }
 }
@@ -225,11 +223,7 @@ mod tests {
 
     /// Receives completions, and checks the blocks that were read.
     fn take(lane: &mut TargetLane, timeout: Duration) -> usize {
-        take_until(lane, Until::One, timeout)
-    }
-
-    fn take_until(lane: &mut TargetLane, until: Until, timeout: Duration) -> usize {
-        let ended = lane.wait(until, timeout, true, &mut |completion| {
+        let ended = lane.wait(timeout, true, &mut |completion| {
             let done = completion.result.expect("read");
             assert_eq!(done.data, [completion.tag as u8; 512]);
         });
@@ -251,10 +245,6 @@ mod tests {
                             }
                             // The activity of other readers must not matter.
                             ended += take(&mut lane, Duration::ZERO) as u64;
-                            if round % 2 == 0 {
-                                ended += take_until(&mut lane, Until::All, LONG) as u64;
-                                assert_eq!(ended, wanted);
-                            }
                             while ended < wanted {
                                 ended += take(&mut lane, LONG) as u64;
                             }
@@ -292,7 +282,7 @@ mod tests {
                             lane.submit(tag, Request::Pushdown(chain)).expect("there is room");
                         });
                         let take = |lane: &mut TargetLane, timeout| {
-                            let waited = lane.wait(Until::One, timeout, true, &mut |completion| {
+                            let waited = lane.wait(timeout, true, &mut |completion| {
                                 let error =
                                     completion.result.expect_err("the function is not loaded");
                                 let RequestError::Command(error) = error else { panic!("{error}") };
@@ -403,7 +393,7 @@ mod tests {
         while waits.is_connected() {
             let read = Request::Read { nsid: 1, offset_bytes: 512, length_bytes: 512 };
             let _ = waits.submit(1, read);
-            let _ = waits.wait(Until::One, LONG, false, &mut |_| {});
+            let _ = waits.wait(LONG, false, &mut |_| {});
         }
         assert_eq!(waits.requests_in_flight(), 0);
         let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 };

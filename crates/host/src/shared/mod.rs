@@ -15,7 +15,6 @@ mod state;
 mod wake;
 
 pub(crate) use share::LaneShare;
-pub(crate) use state::Until;
 pub use state::{Answer, SharedLaneCounters};
 
 use crate::lane::Lane;
@@ -28,7 +27,7 @@ use crate::{
 use gathering::Gathering;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use state::{Awaited, State, Wait, bit};
+use state::{State, Wait, bit};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -181,18 +180,17 @@ impl SharedLane {
             state.holder = Some(tag);
             state = self.hold(state, tag, now_us);
         }
-        let awaited = Awaited { tags: &[tag], until: Until::One };
         let mut yields = YIELDS;
         loop {
             if let Some(end) = state.take_end(tag, data) {
                 return end.map_err(|error| error.of(request.name()));
             }
             state = if !state.driven {
-                self.drive(state, awaited, None)
+                self.drive(state, &[tag], None)
             } else if yields > 0 {
-                self.let_others_run(state, awaited, &mut yields)
+                self.let_others_run(state, &[tag], &mut yields)
             } else {
-                self.sleep(state, awaited, None)
+                self.sleep(state, &[tag], None)
             };
         }
     }
@@ -246,7 +244,7 @@ impl SharedLane {
         }
         // The requests that fill the queue may still be held.
         state.ring(self.now_us());
-        self.drive(state, Awaited { tags: &[], until: Until::One }, end)
+        self.drive(state, &[], end)
     }
 
     /// Yields to other threads, whose requests may join the held ones, until the held requests leave. They leave when
@@ -273,13 +271,9 @@ impl SharedLane {
     }
 
     /// Yields to other threads, while that is cheaper than sleeping, until calls have ended or the lane needs a driver.
-    /// After the first yield it receives for all threads if it must still wait: the driver may be the last thread to run.
-    fn let_others_run<'a>(
-        &'a self,
-        state: Guard<'a>,
-        awaited: Awaited<'_>,
-        yields: &mut u32,
-    ) -> Guard<'a> {
+    /// After the first yield it receives for all threads if none of its own calls has ended: the driver may be the last
+    /// thread to run.
+    fn let_others_run<'a>(&'a self, state: Guard<'a>, tags: &[u32], yields: &mut u32) -> Guard<'a> {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let is_first = *yields == YIELDS;
         drop(state);
@@ -287,17 +281,17 @@ impl SharedLane {
             *yields -= 1;
             thread::yield_now();
             if is_first {
-                return self.receive_missing(awaited);
+                return self.receive_missing(tags);
             }
         }
         self.lock()
     }
 
-    /// Receives for all threads without waiting, unless this thread need not wait any more or the driver sleeps on the
+    /// Receives for all threads without waiting, unless one of these calls has ended or the driver sleeps on the
     /// socket.
-    fn receive_missing(&self, awaited: Awaited<'_>) -> Guard<'_> {
+    fn receive_missing(&self, tags: &[u32]) -> Guard<'_> {
         let state = self.lock();
-        if !state.driven || state.driver_sleeps || state.is_over(awaited) {
+        if !state.driven || state.driver_sleeps || tags.iter().any(|tag| state.has_ended(*tag)) {
             return state;
         }
         let socket = Arc::clone(&state.socket);
@@ -327,15 +321,16 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Sleeps until this thread need not wait any more, is to drive, or `left` has passed. Spurious wake-ups happen.
+    /// Sleeps until one of these calls has ended, this thread is to drive, or `left` has passed. Spurious wake-ups
+    /// happen.
     fn sleep<'a>(
         &'a self,
         mut state: Guard<'a>,
-        awaited: Awaited<'_>,
+        tags: &[u32],
         left: Option<Duration>,
     ) -> Guard<'a> {
-        let Some(first) = awaited.tags.first().copied() else { return state };
-        state.fall_asleep(awaited);
+        let Some(first) = tags.first().copied() else { return state };
+        state.set_wait(tags, Wait::Asleep);
         let epoch = self.epoch.load(Ordering::Relaxed);
         drop(state);
         let flags = futex::Flags::PRIVATE;
@@ -345,7 +340,7 @@ impl SharedLane {
         // Returns at once if the epoch has changed meanwhile.
         let _ = futex::wait_bitset(&self.epoch, flags, epoch, until.as_ref(), bit(first));
         let mut state = self.lock();
-        state.set_wait(awaited.tags, Wait::Awake);
+        state.set_wait(tags, Wait::Awake);
         state
     }
 
@@ -357,14 +352,9 @@ impl SharedLane {
         }
     }
 
-    /// Receives for all threads until the caller need not wait any more, or until `end`; without calls of its own,
+    /// Receives for all threads until one of the caller's calls has ended, or until `end`; without calls of its own,
     /// until any has ended.
-    fn drive<'a>(
-        &'a self,
-        mut state: Guard<'a>,
-        awaited: Awaited<'_>,
-        end: Option<Instant>,
-    ) -> Guard<'a> {
+    fn drive<'a>(&'a self, mut state: Guard<'a>, tags: &[u32], end: Option<Instant>) -> Guard<'a> {
         state.driven = true;
         loop {
             // The thread that holds the requests may not get the processor in time.
@@ -382,15 +372,15 @@ impl SharedLane {
                 Came::Elsewhere => (0, 0),
                 Came::Here | Came::Nothing => self.receive(&mut state),
             };
-            let has_ended = match awaited.tags {
+            let has_ended = match tags {
                 [] => ended > 0 || came == Came::Elsewhere || !state.lane.is_connected(),
-                _ => state.is_over(awaited),
+                tags => tags.iter().any(|tag| state.has_ended(*tag)),
             };
             let over = has_ended || end.is_some_and(|end| Instant::now() >= end);
             if over {
                 state.driven = false;
                 // This thread must not be chosen as the next driver.
-                state.set_wait(awaited.tags, Wait::Away);
+                state.set_wait(tags, Wait::Away);
                 to_wake |= state.next_driver();
             }
             if ended > 0 || over {

@@ -1,8 +1,8 @@
 //! A thread's share of a shared lane: the thread submits any number of requests and waits for them, as on a
 //! [`Lane`](crate::Lane) of its own.
 
-use super::state::{Awaited, Wait};
-use super::{Answer, Guard, SharedLane, Until, YIELDS};
+use super::state::Wait;
+use super::{Answer, Guard, SharedLane, YIELDS};
 use crate::deadline::deadline;
 use crate::{
     Completion, Done, Error, InitiatorConfig, LostReason, Request, RequestError, SubmitError,
@@ -107,27 +107,26 @@ impl LaneShare {
         Ok(())
     }
 
-    /// Sends the queued requests, and waits until one or all of this share's requests have ended, or `timeout` has
-    /// passed. If none is in flight it waits for room in the lane. Calls `on_completion` for each request that has
-    /// ended, with its name as the tag, and returns their number; other threads may use the lane meanwhile.
+    /// Sends the queued requests, and waits until at least one request of this share has ended, or `timeout` has passed
+    /// (then 0). If none is in flight it waits for room in the lane. Calls `on_completion` for each request that has
+    /// ended, with its name as the tag; other threads may use the lane meanwhile.
     ///
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
     pub(crate) fn wait(
         &mut self,
-        until: Until,
         timeout: Duration,
         on_completion: &mut dyn FnMut(Completion<'_>),
     ) -> Result<usize, Error> {
         let lane = Arc::clone(&self.lane);
         let mut state = self.leave(&lane, timeout.is_zero());
         self.take_ended(&mut state);
-        if self.ended.is_empty() || until == Until::All && !self.tags.is_empty() {
+        if self.ended.is_empty() {
             state = match self.tags.is_empty() {
                 _ if timeout.is_zero() => Self::look(&lane, state),
                 true if state.is_full() => lane.wait_for_room(state, Some(deadline(timeout))),
                 true => state,
-                false => self.await_end(&lane, state, until, timeout),
+                false => self.await_end(&lane, state, timeout),
             };
             self.take_ended(&mut state);
         }
@@ -174,29 +173,28 @@ impl LaneShare {
         if state.driven { state } else { lane.receive_for_all(state) }
     }
 
-    /// Waits until one or all of this share's requests have ended, or `timeout` has passed.
+    /// Waits until one of this share's requests has ended, or `timeout` has passed.
     fn await_end<'a>(
         &self,
         lane: &'a SharedLane,
         mut state: Guard<'a>,
-        until: Until,
         timeout: Duration,
     ) -> Guard<'a> {
-        let (end, awaited) = (deadline(timeout), Awaited { tags: &self.tags, until });
+        let end = deadline(timeout);
         let (mut yields, mut drove) = (YIELDS, false);
         state.set_wait(&self.tags, Wait::Awake);
-        while !state.is_over(awaited) {
+        while !self.tags.iter().any(|tag| state.has_ended(*tag)) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             drove = !state.driven;
             state = if drove {
-                lane.drive(state, awaited, Some(end))
+                lane.drive(state, &self.tags, Some(end))
             } else if yields > 0 {
-                lane.let_others_run(state, awaited, &mut yields)
+                lane.let_others_run(state, &self.tags, &mut yields)
             } else {
-                lane.sleep(state, awaited, Some(left))
+                lane.sleep(state, &self.tags, Some(left))
             };
         }
         state.set_wait(&self.tags, Wait::Away);

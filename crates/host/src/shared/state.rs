@@ -75,8 +75,6 @@ pub(super) struct Call {
     wait: Wait,
     /// The call whose futex bit wakes the thread: this one, or the first if the thread waits for several.
     bit_of: u32,
-    /// In that call: how many calls must end before the sleeping thread is woken.
-    missing: usize,
     /// The caller's memory, for the answer's data.
     data: Vec<u8>,
     end: Option<Result<Answer, RequestError>>,
@@ -96,22 +94,6 @@ pub(super) enum Wait {
     Awake,
     /// The thread sleeps and must be woken.
     Asleep,
-}
-
-/// The calls for which a thread waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Awaited<'a> {
-    pub(super) tags: &'a [u32],
-    pub(super) until: Until,
-}
-
-/// How long a thread waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// Until one of its calls has ended.
-    One,
-    /// Until all of its calls have ended.
-    All,
 }
 
 impl State {
@@ -291,14 +273,8 @@ impl State {
                 call.data.extend_from_slice(data);
                 Answer { dw0, dw1 }
             }));
-            let first = call.bit_of;
-            if call.wait == Wait::Asleep
-                && let Some(call) = calls.get_mut(first as usize)
-            {
-                call.missing = call.missing.saturating_sub(1);
-                if call.missing == 0 {
-                    to_wake |= bit(first).get();
-                }
+            if call.wait == Wait::Asleep {
+                to_wake |= bit(call.bit_of).get();
             }
         };
         // If the connection is lost, the poll has ended every call in flight.
@@ -335,31 +311,8 @@ impl State {
         }
     }
 
-    /// The thread that waits for these calls is about to sleep.
-    pub(super) fn fall_asleep(&mut self, awaited: Awaited<'_>) {
-        let Awaited { tags, until } = awaited;
-        self.set_wait(tags, Wait::Asleep);
-        let missing = match until {
-            Until::One => 1,
-            Until::All => tags.iter().filter(|tag| !self.has_ended(**tag)).count(),
-        };
-        let first = tags.first().and_then(|first| self.calls.get_mut(*first as usize));
-        if let Some(call) = first {
-            call.missing = missing;
-        }
-    }
-
-    fn has_ended(&self, tag: u32) -> bool {
+    pub(super) fn has_ended(&self, tag: u32) -> bool {
         self.calls.get(tag as usize).is_some_and(|call| call.end.is_some())
-    }
-
-    /// Whether the thread that waits for these calls need not wait any more.
-    pub(super) fn is_over(&self, awaited: Awaited<'_>) -> bool {
-        let mut ended = awaited.tags.iter().map(|tag| self.has_ended(*tag));
-        match awaited.until {
-            Until::One => ended.any(|has_ended| has_ended),
-            Until::All => ended.all(|has_ended| has_ended),
-        }
     }
 
     /// Takes the end of a call, if it has come, and gives its room back.
