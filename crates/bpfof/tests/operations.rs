@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stop::StopAtEnd;
-use wait::until;
+use wait::within;
 
 /// The target's counters match exactly the commands of a host.
 #[test]
@@ -114,7 +114,7 @@ fn operators_see_hosts_end_them_and_change_the_log() {
     assert!(elsewhere.contains("from 10.9.9.9"), "{elsewhere}");
     let here = hosts[0]["address"].as_str().expect("an address");
     assert_eq!(operated.asked(&["kick", &nqn, "--address", here])["ended"], 1);
-    until("the lane ends", || lane.read(1, 0, &mut [0; 512]).is_err());
+    within(Duration::from_secs(10), "the lane ends", || lane.read(1, 0, &mut [0; 512]).is_err());
     assert!(controller.identify_controller().is_err());
     assert_eq!(operated.asked(&["hosts"]), Value::Array(vec![]));
 }
@@ -300,7 +300,7 @@ fn malformed_requests_are_refused() {
     let tasks = format!("/proc/{}/task", operated.target.child.id());
     let threads = || std::fs::read_dir(&tasks).expect("it runs").count();
     // The threads of closed connections end when they next get a processor.
-    until("few threads are left", || threads() < 60);
+    within(Duration::from_secs(60), "few threads are left", || threads() < 60);
     drop(silent);
     scrapes_come_through_a_flood(&operated);
     // The page loads nothing from other servers.

@@ -19,10 +19,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use wait::{PATIENCE, until};
+use wait::within;
 
 const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
 const NQN: &str = "nqn.2026-01.io.bpf-of:target";
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 
@@ -195,7 +197,7 @@ impl Load {
     /// Waits until `more` further operations are done.
     fn go_on(&self, more: u64) {
         let goal = self.done.load(Ordering::Relaxed) + more;
-        until("the load goes on", || {
+        within(PATIENCE, "the load goes on", || {
             assert!(!self.thread.is_finished(), "the load has failed");
             self.done.load(Ordering::Relaxed) >= goal
         });
@@ -272,7 +274,9 @@ fn a_drain_that_takes_too_long_says_so() {
         let (_, lane) = way.connect().expect("connected");
         lane.read(2, 0, &mut [0; 512])
     });
-    until("it is in flight", || place.asked("control", &["listeners"])[0]["in_flight"] == 1);
+    within(PATIENCE, "it is in flight", || {
+        place.asked("control", &["listeners"])[0]["in_flight"] == 1
+    });
     let late = place.refused("control", &["drain", "--timeout", "0"]);
     assert!(late.contains("stay drained") && late.contains("in flight"), "{late}");
     let drained = place.asked("control", &["drain"]);
@@ -452,7 +456,7 @@ fn keys_are_read_again_and_nothing_else() {
     write(&rule("two"), "2MiB");
     place.said("control", &["keys", "reload"]);
     place.said("control", &["namespace", "add", "mem:size=2MiB"]);
-    until("it may do less now", || !one.check_connected());
+    within(PATIENCE, "it may do less now", || !one.check_connected());
     assert!(connect("one").is_err(), "a change of namespaces brings back no rule");
     let two = connect("two").expect("the rule lets it in");
     assert_eq!(two.namespaces()[0].blocks * 512, 1 << 20, "the namespace is as before");

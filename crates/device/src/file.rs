@@ -514,7 +514,9 @@ mod tests {
             ] {
                 std::fs::write(queue.path().join(name), format!("{text}\n")).expect("written");
             }
-            let Zeroes { can_punch, gives_back, .. } = Zeroes::of_queue(queue.path(), 512);
+            let Zeroes { can_punch, gives_back, keeps_blocks } =
+                Zeroes::of_queue(queue.path(), 512);
+            assert_eq!(keeps_blocks, can_punch);
             found.push((can_punch, gives_back));
         }
         assert_eq!(found, [(true, true), (true, false), (false, false), (false, false)]);

@@ -114,6 +114,9 @@ class PushdownIterator final : public rocksdb::Iterator {
 			Slice *result, IOStatus *status) override
 		{
 			*status = IOStatus::OK();
+			/* A merge operator that RocksDB calls may read another database in this scope. */
+			if (!of_.files_->has(file))
+				return false;
 			if (!of_.stage_.serve(file, offset, size, scratch, result)) {
 				const Slice *key = std::exchange(key_, nullptr);
 				const Fetched fetched =

@@ -99,6 +99,11 @@ void TableFiles::reconnect()
 		add_all(*target_->session());
 }
 
+bool TableFiles::has(const TableFile &file) const
+{
+	return file.files_.get() == this;
+}
+
 Fetched TableFiles::read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *to) const
 {
 	std::vector<char *> places;
@@ -123,7 +128,7 @@ Fetched TableFiles::read(
 	for (const FileRange &range : ranges) {
 		/* A merge operator that RocksDB calls may read another database in the same scope. There the
 		 * number stands for another file. */
-		if (range.file->files_.get() != this)
+		if (!has(*range.file))
 			return Fetched::kNot;
 		reads.push_back({range.file->number(), range.offset, range.size, *to++, 0});
 	}

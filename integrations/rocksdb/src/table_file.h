@@ -77,6 +77,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	Fetched read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *const *to) const;
 
 	const Target &target() const { return *target_; }
+	/* Whether a file is one of these. */
+	bool has(const TableFile &file) const;
 
     private:
 	friend class TableFile;

@@ -47,30 +47,6 @@ int close(WT_SESSION *session, const char *config)
 	return engine->close.load()(session, config);
 }
 
-int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const char *config, WT_CURSOR **cursor)
-{
-	Engine *const engine = engine_of(session->connection);
-	const int error = engine->open_cursor.load()(session, uri, to_dup, config, cursor);
-
-	if (error)
-		return error;
-	/* Without memory for the wrapper the cursor stays WiredTiger's own. */
-	guarded([&] {
-		wrap_cursor(engine, *cursor, config);
-		return 0;
-	});
-	return 0;
-}
-
-/* WiredTiger closes the open sessions without calling their methods. */
-int close_connection(WT_CONNECTION *connection, const char *config)
-{
-	Engine *const engine = engine_of(connection);
-
-	engine->end_sessions();
-	return engine->close_connection(connection, config);
-}
-
 int say_nothing(WT_EVENT_HANDLER *, WT_SESSION *, int, const char *)
 {
 	return 0;
@@ -95,6 +71,38 @@ bool has_recovered(Engine *engine)
 	return is_open;
 }
 
+void look_whether_started(Engine *engine)
+{
+	if (!engine->has_started() && has_recovered(engine))
+		engine->started();
+}
+
+int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const char *config, WT_CURSOR **cursor)
+{
+	Engine *const engine = engine_of(session->connection);
+
+	look_whether_started(engine);
+	const int error = engine->open_cursor.load()(session, uri, to_dup, config, cursor);
+
+	if (error)
+		return error;
+	/* Without memory for the wrapper the cursor stays WiredTiger's own. */
+	guarded([&] {
+		wrap_cursor(engine, *cursor, config);
+		return 0;
+	});
+	return 0;
+}
+
+/* WiredTiger closes the open sessions without calling their methods. */
+int close_connection(WT_CONNECTION *connection, const char *config)
+{
+	Engine *const engine = engine_of(connection);
+
+	engine->end_sessions();
+	return engine->close_connection(connection, config);
+}
+
 /* Saves WiredTiger's own method of the session in the engine, and replaces it. */
 #define BPFOF_WRAP(method, ours)                                                                       \
 	do {                                                                                           \
@@ -106,8 +114,7 @@ int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const cha
 {
 	Engine *const engine = engine_of(connection);
 
-	if (!engine->has_started() && has_recovered(engine))
-		engine->started();
+	look_whether_started(engine);
 	int error = engine->open_session(connection, handler, config, session);
 
 	if (error)

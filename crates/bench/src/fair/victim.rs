@@ -69,7 +69,8 @@ impl Victim {
         let mut latency = latencies()?;
         let mut block = [0; READ_BYTES];
         let blocks = self.bytes / READ_BYTES as u64;
-        let mut random = Rng::with_seed(self.seed);
+        // Other places than those of the gets.
+        let mut random = Rng::with_seed(!self.seed);
         let begun = Instant::now();
         while begun.elapsed() < time {
             let offset = random.u64(..blocks) * READ_BYTES as u64;

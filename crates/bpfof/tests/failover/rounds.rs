@@ -8,7 +8,7 @@ use crate::reading::Reading;
 use crate::relay::Relay;
 use crate::rocksdb::Stress;
 use crate::stop::StopAtEnd;
-use crate::wait::until;
+use crate::wait::within;
 use crate::workers::{
     NAMESPACE_BYTES, NSID, Progress, Work, get_keys, look_up, read_blocks, share, write_and_read,
 };
@@ -80,7 +80,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        until(what, || {
+        within(Duration::from_secs(60), what, || {
             let failed = self.threads.iter().any(ScopedJoinHandle::is_finished);
             assert!(!failed, "a worker has failed");
             done()

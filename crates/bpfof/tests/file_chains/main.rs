@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use wait::{is_soon, until};
+use wait::{is_soon, within};
 
 #[test]
 fn the_executors_agree() {
@@ -321,7 +321,9 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
                     let writer = OpenOptions::new().write(true).open(&path).expect("opens");
                     writer.write_all_at(&bytes, 0).expect("written");
                 });
-                until("it is mapped", || set.byte_at(0).0 == generation && set.mapped());
+                within(PATIENCE, &format!("{kind}: it is mapped"), || {
+                    set.byte_at(0).0 == generation && set.mapped()
+                });
             });
             // It is never leased if the map is older than the write: the next read will find that out.
             let leased = is_soon(Duration::from_millis(100), || set.files[0].is_leased());
@@ -352,7 +354,9 @@ fn duplicates_of_a_descriptor_are_compared() {
         for generation in 1..6 {
             fs::write(&path, vec![generation; 64 << 10]).expect("written");
             for set in [&mut owner, &mut other] {
-                until("the change is read", || set.byte_at(0).0 == generation);
+                within(PATIENCE, &format!("{kind}: the change is read"), || {
+                    set.byte_at(0).0 == generation
+                });
             }
             assert!(owner.mapped() && owner.leased(), "{kind}");
             assert!(other.mapped() && !other.files[0].is_leased(), "{kind}");
@@ -520,7 +524,7 @@ fn lanes_without_their_association_are_not_connected() {
     admin.shutdown(Shutdown::Both).expect("it is open");
     let opened = set.maps.with_controller(|controller| controller.open_lane().map(drop));
     assert!(opened.expect("a target").is_err(), "a lane of an association that has ended");
-    until("somebody notices", || !set.reader.is_connected());
+    within(PATIENCE, "somebody notices", || !set.reader.is_connected());
     assert!(!set.maps.is_connected());
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
 }
@@ -549,7 +553,7 @@ fn maps_come_and_go_with_their_files() {
     // The first file of an association is number 1.
     call(&set.maps, &set.function, set.roots[0], 1).expect("mapped");
     set.files.clear();
-    until("the map of a closed file goes", || {
+    within(PATIENCE, "the map of a closed file goes", || {
         call(&set.maps, &set.function, set.roots[0], 1).is_err()
     });
     let error = call(&set.maps, &set.function, set.roots[0], 1).expect_err("closed");

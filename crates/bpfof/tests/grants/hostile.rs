@@ -1,7 +1,7 @@
 //! A client that speaks the protocol itself: it ignores what the daemon tells it, uses arbitrary files and versions,
 //! and changes its own files while chains read them.
 
-use super::wait::until;
+use super::wait::{is_soon, within};
 use bpfof_host::grant::{GrantClient, PageReader};
 use bpfof_host::{FileVersion, FunctionId, Lane, PushdownCall, Request};
 use fastrand::Rng;
@@ -21,6 +21,7 @@ pub(crate) const MINE: u64 = 0x4D49_4E45_4D49_4E45;
 /// The word that fills all other files.
 pub(crate) const CANARY: u64 = 0x5345_4352_4554_2121;
 
+const PATIENCE: Duration = Duration::from_secs(30);
 const FILE_BYTES: usize = 256 << 10;
 const FILES: u32 = 6;
 /// Chains in flight.
@@ -77,7 +78,12 @@ pub(crate) fn write_files(folder: &Path) {
         out.sync_all()
     };
     for file in (0..=FILES).rev() {
-        until("there is room", || write(file).is_ok());
+        let mut error = None;
+        let is_written = is_soon(PATIENCE, || {
+            error = write(file).err();
+            error.is_none()
+        });
+        assert!(is_written, "no room: {error:?}");
     }
 }
 
@@ -239,7 +245,7 @@ fn deduplicate(file: &Path, twin: &Path) {
 
 /// Makes the client's files immutable, once they are there.
 pub(crate) fn make_immutable(folder: &Path) {
-    until("the client writes its files", || is_full(&twin(folder)));
+    within(PATIENCE, "the client writes its files", || is_full(&twin(folder)));
     for file in 1..=FILES {
         let done = Command::new("chattr").arg("+i").arg(path(folder, file)).status();
         assert!(done.is_ok_and(|status| status.success()), "chattr +i");
@@ -253,7 +259,7 @@ fn is_full(path: &Path) -> bool {
 /// Waits until the last of the client's files has been made immutable.
 pub(crate) fn wait_immutable(folder: &Path) {
     let last = path(folder, FILES);
-    until("it is immutable", || OpenOptions::new().write(true).open(&last).is_err());
+    within(PATIENCE, "it is immutable", || OpenOptions::new().write(true).open(&last).is_err());
 }
 
 /// Defragments the client's files as root until it is dropped, which moves their blocks. Uses `tool`, which belongs to

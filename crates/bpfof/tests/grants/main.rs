@@ -155,7 +155,8 @@ impl World {
     /// Starts a hostile client that ends only with the loss of its lane, and waits until its chains run.
     fn start_endless_hostile(&self) -> std::process::Child {
         let hostile = self.start_hostile(None);
-        until("a chain of the hostile client ends", || !self.folder.join(WAITS).exists());
+        let has_ended = || !self.folder.join(WAITS).exists();
+        within(Duration::from_secs(60), "a chain of the hostile client ends", has_ended);
         hostile
     }
 }

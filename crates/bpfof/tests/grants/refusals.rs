@@ -1,6 +1,6 @@
 //! Files that are not granted, and requests that clients may not make.
 
-use super::wait::until;
+use super::wait::{until, within};
 use super::{World, granted_file, is_leased};
 use bpfof_function::Object;
 use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
@@ -146,7 +146,7 @@ fn quotas_policy_and_nonsense() {
     // The slot of the client that was given up is free, though its socket is still open; and so are those of the three
     // before it.
     let mut others = Vec::new();
-    until("seven others are served", || {
+    within(Duration::from_secs(30), "seven others are served", || {
         match GrantClient::connect(world.socket(), None) {
             Ok(other) => others.push(other),
             Err(error) => assert_eq!(refused(error), Cause::Quota),

@@ -1,14 +1,16 @@
 //! Files on several targets: all work at once, and the answer is in the order of the files.
 
 use super::disk::Disk;
-use super::wait::until;
+use super::wait::within;
 use super::{ask, sums, write};
 use bpfof_query::ask::{Cost, Reach, Session};
 use bpfof_query::infer::Source;
 use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, SourceFile, Value};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const NUMBERS: u64 = 40_000;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two targets with a file each: numbers from 0 on in the first, the following numbers in the
 /// second. None if this machine cannot mount the disks.
@@ -43,7 +45,7 @@ fn a_target_does_not_wait_for_the_one_before_it() {
     plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None };
     let mut on_part = |partial: Partial| {
         // The second target runs chains while the first one's rows are not taken.
-        until("the second target is asked", || chains(&disks[1]) > 0);
+        within(PATIENCE, "the second target is asked", || chains(&disks[1]) > 0);
         let table = partial.finish(&plan).expect("of this plan");
         let numbers = table.rows.iter().map(|row| match row[0] {
             Value::Int(number) => number,

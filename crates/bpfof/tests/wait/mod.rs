@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Longest wait for something that must happen, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for something that must happen, on a busy machine; shorter than the timeouts, of 30 s and more, that
+/// would make it happen anyway.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Asks until it is `done`; fails after a while.
 #[track_caller]
