@@ -7,9 +7,14 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// Maximum number of a header's bytes that are hashed: headers of CSV and `.npy` are not longer.
 const HEADER_MAX_BYTES: u64 = 1 << 20;
+/// How often, and how soon, to look again whether a file of which only the time has changed becomes longer.
+const LENGTH_LOOKS: u32 = 20;
+const LENGTH_LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The work of one call of [`Runner::run`](crate::Runner::run): the rows of a file that begin in a range of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,11 +59,13 @@ impl SourceFile {
     pub fn at(path: &Path, format: &Format) -> io::Result<Self> {
         let metadata = path.metadata()?;
         // Opening a FIFO blocks until a writer opens it.
-        let header = if header_bytes(format) > 0 && metadata.is_file() {
-            header(&File::open(path)?, &metadata, format)?
-        } else {
-            Vec::new()
-        };
+        if !metadata.is_file() {
+            return Ok(Self::of(path.to_owned(), &metadata, &[]));
+        }
+        // NFS asks the server for the metadata when the file is opened; before that they may be old.
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        let header = header(&file, &metadata, format)?;
         Ok(Self::of(path.to_owned(), &metadata, &header))
     }
 
@@ -73,19 +80,32 @@ impl Part {
     /// What has been done to the file since the part was made, if its rows may be others. Lines and records may have
     /// been appended: a longer file with the same header is accepted.
     pub(crate) fn change(&self, file: &File, format: &Format) -> io::Result<Option<&'static str>> {
-        let metadata = file.metadata()?;
-        let bytes = metadata.len();
+        let mut metadata = file.metadata()?;
+        // When bytes are appended, the kernel sets the time before the length.
+        for _ in 0..LENGTH_LOOKS {
+            if !self.differs_in_time_only(&metadata) {
+                break;
+            }
+            thread::sleep(LENGTH_LOOK_AGAIN);
+            metadata = file.metadata()?;
+        }
         Ok(if metadata.ino() != self.inode {
             Some("replaced by another")
-        } else if bytes < self.file_bytes {
+        } else if metadata.len() < self.file_bytes {
             Some("made shorter")
-        } else if bytes == self.file_bytes && modified_ns(&metadata) != self.modified_ns {
+        } else if self.differs_in_time_only(&metadata) {
             Some("written")
         } else if hash_of(&header(file, &metadata, format)?) != self.header_hash {
             Some("rewritten with another header")
         } else {
             None
         })
+    }
+
+    fn differs_in_time_only(&self, metadata: &Metadata) -> bool {
+        metadata.ino() == self.inode
+            && metadata.len() == self.file_bytes
+            && modified_ns(metadata) != self.modified_ns
     }
 }
 
@@ -193,6 +213,7 @@ mod tests {
     use super::*;
     use crate::plan::OwnStages;
     use crate::plan::{Predicate, Reduction, Schema};
+    use std::time::SystemTime;
 
     fn plan(format: Format) -> Plan {
         Plan {
@@ -228,5 +249,26 @@ mod tests {
         let all: Vec<_> =
             ranges.iter().map(|range| (range.start, range.end, range.skips)).collect();
         assert_eq!(all, [(4, 8, false), (7, 10, true)]);
+    }
+
+    #[test]
+    fn the_length_may_follow_the_time() {
+        let plan = plan(Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() });
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(8).expect("room");
+        let metadata = file.metadata().expect("an open file");
+        let source = SourceFile::of(PathBuf::from("f"), &metadata, &[]);
+        let part = parts(&plan, &[source], u64::MAX).remove(0);
+        let change = || part.change(&file, &plan.format).expect("an open file");
+        assert_eq!(change(), None);
+        file.set_modified(SystemTime::UNIX_EPOCH).expect("an own file");
+        assert_eq!(change(), Some("written"));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                file.set_len(16).expect("room");
+            });
+            assert_eq!(change(), None, "a record has been appended");
+        });
     }
 }

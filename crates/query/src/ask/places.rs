@@ -9,6 +9,7 @@ use crate::plan::{Plan, Reduction};
 use crate::run::{Runner, merge};
 use crate::settings::{Settings, Stats};
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -60,6 +61,16 @@ struct Turns {
     ahead: usize,
 }
 
+/// Ends the run when it is dropped, also by a panic: places would wait for ever for the results before theirs.
+struct EndsRun<'a>(&'a Turns);
+
+impl Drop for EndsRun<'_> {
+    fn drop(&mut self) {
+        self.0.state().1 = true;
+        self.0.changed.notify_all();
+    }
+}
+
 /// Runs all parts of files, each at the place with its index, and returns the cost of each place that had any parts.
 /// See [`Session::run`](super::Session::run).
 pub(super) fn run<E: From<RunError>>(
@@ -75,13 +86,9 @@ pub(super) fn run<E: From<RunError>>(
         Reduction::Rows { .. } => (ROWS_AHEAD, None),
         _ => (AHEAD, None),
     };
-    let turns = Turns {
-        state: Mutex::new((0, false)),
-        changed: Condvar::new(),
-        done_bytes: AtomicU64::new(0),
-        ahead,
-    };
+    let turns = Turns::new(ahead);
     std::thread::scope(|scope| {
+        let ends = EndsRun(&turns);
         let (told, events) = channel();
         let mut events = Events { events, at_work: 0, ended: Vec::new() };
         for (index, place) in places.iter().enumerate() {
@@ -97,7 +104,7 @@ pub(super) fn run<E: From<RunError>>(
         drop(told);
         let wanted = (stretches.len(), limit);
         let given = give(&turns, &mut events, wanted, on_progress, on_part);
-        turns.end();
+        drop(ends);
         given.map(|()| events.ended())
     })
 }
@@ -178,17 +185,21 @@ fn give<E: From<RunError>>(
 }
 
 impl Turns {
+    const fn new(ahead: usize) -> Self {
+        Self {
+            state: Mutex::new((0, false)),
+            changed: Condvar::new(),
+            done_bytes: AtomicU64::new(0),
+            ahead,
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, (usize, bool)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn given(&self, stretches: usize) {
         self.state().0 = stretches;
-        self.changed.notify_all();
-    }
-
-    fn end(&self) {
-        self.state().1 = true;
         self.changed.notify_all();
     }
 
@@ -211,6 +222,8 @@ impl Turns {
         (plan, settings): (&Plan, Settings),
         told: &Sender<Event>,
     ) {
+        // Dropped only by a panic.
+        let ends = EndsRun(self);
         let mut ended = Ended { place, stats: Stats::default(), lost: None };
         // Sending fails only if the receiver is no longer interested.
         match Runner::new(stages, plan, settings) {
@@ -223,6 +236,7 @@ impl Turns {
             }
         }
         let _ = told.send(Event::Ended(ended));
+        mem::forget(ends);
     }
 
     fn stretches(
@@ -292,7 +306,26 @@ fn stretches(plan: &Plan, files: &[(usize, SourceFile)]) -> Vec<Stretch> {
 mod tests {
     use super::*;
     use crate::partial::State;
-    use crate::plan::{Format, Predicate, Schema, Value};
+    use crate::plan::{Column, Field, Format, Kind, OwnStages, Predicate, Scalar, Schema, Value};
+    use bpfof_host::files::FileMaps;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// A plan over records with one number.
+    fn plan(record_bytes: u32, reduction: Reduction) -> Plan {
+        let column = Column { name: "n".to_owned(), kind: Kind::U64, nullable: false };
+        let fields = vec![Field { offset_bytes: 0, width_bytes: 8 }];
+        Plan {
+            schema: Schema { columns: vec![column] },
+            format: Format::Fixed { header_bytes: 0, record_bytes, fields },
+            filter: Predicate::Constant(true),
+            reduction,
+            own: OwnStages::default(),
+        }
+    }
+
+    fn all_rows() -> Reduction {
+        Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None }
+    }
 
     #[test]
     fn reductions_of_one_place_are_one_stretch() {
@@ -301,22 +334,13 @@ mod tests {
             (place, SourceFile { path, bytes, inode: 1, header_hash: 0, modified_ns: 0 })
         };
         let of = |reduction| {
-            let format = Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() };
-            let filter = Predicate::Constant(true);
-            let plan = Plan {
-                schema: Schema::default(),
-                format,
-                filter,
-                reduction,
-                own: crate::plan::OwnStages::default(),
-            };
             let files = [file(0, "a", 1), file(0, "b", 2), file(1, "c", 3), file(0, "d", 1 << 28)];
-            let stretches = stretches(&plan, &files);
+            let stretches = stretches(&plan(8, reduction), &files);
             stretches.iter().map(|one| (one.place, one.parts.len())).collect::<Vec<_>>()
         };
         let groups = Reduction::Groups { keys: Vec::new(), aggregates: Vec::new() };
         assert_eq!(of(groups), [(0, 2), (1, 1), (0, 2)]);
-        let rows = of(Reduction::Rows { columns: Vec::new(), limit: None });
+        let rows = of(all_rows());
         assert_eq!(rows.len(), 3 + 32);
         assert!(rows.iter().all(|(_, parts)| *parts == 1));
     }
@@ -329,12 +353,7 @@ mod tests {
         for done in [(1, Err(RunError::Damaged)), (2, Ok(rows())), (0, Ok(rows()))] {
             told.send(Event::Done(done)).expect("a receiver");
         }
-        let turns = Turns {
-            state: Mutex::new((0, false)),
-            changed: Condvar::new(),
-            done_bytes: AtomicU64::new(0),
-            ahead: 1,
-        };
+        let turns = Turns::new(1);
         let mut events = Events { events, at_work: 2, ended: Vec::new() };
         let mut given = 0;
         let mut on_part = |partial: Partial| {
@@ -352,5 +371,45 @@ mod tests {
             let failed = rows_around_a_failure(limit);
             assert!(matches!(failed, Err(RunError::Damaged)), "{limit:?}: {failed:?}");
         }
+    }
+
+    #[test]
+    fn a_panic_of_the_caller_ends_all_places() {
+        let (told, ended) = channel();
+        // Places that wait for ever must not hang the test.
+        std::thread::spawn(move || {
+            let folder = tempfile::tempdir().expect("a folder");
+            let plan = plan(8, all_rows());
+            // Each place has more stretches than it may begin before the first one is passed on.
+            let file = |number: usize| {
+                let path = folder.path().join(number.to_string());
+                std::fs::write(&path, [0; 8]).expect("room");
+                (number % 2, SourceFile::at(&path, &plan.format).expect("the file"))
+            };
+            let files: Vec<_> = (0..10).map(file).collect();
+            let maps = FileMaps::local();
+            let places = [Stages::new(&maps), Stages::new(&maps)];
+            let run = || {
+                let mut on_part =
+                    |_: Partial| -> Result<(), RunError> { panic!("the caller panics") };
+                let how = (&plan, Settings::default());
+                run::<RunError>(&files, &places, how, &mut |_| true, &mut on_part)
+            };
+            let has_panicked = catch_unwind(AssertUnwindSafe(run)).is_err();
+            told.send(has_panicked).expect("a receiver");
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true));
+    }
+
+    #[test]
+    fn a_panic_of_a_place_ends_all_places() {
+        let (maps, turns) = (FileMaps::local(), Turns::new(1));
+        let (told, _events) = channel();
+        let invalid = plan(0, all_rows());
+        let stages = Stages::new(&maps);
+        // Panics: the place has no stretch whose result the plan's error could be.
+        let work = || turns.work((0, &stages), &[], (&invalid, Settings::default()), &told);
+        assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+        assert!(turns.is_over());
     }
 }
