@@ -16,7 +16,7 @@ PAGE = REPOSITORY / "docs/python.md"
 IMAGES = REPOSITORY / "docs/images"
 BLOCK = re.compile(r"^```(\w+)( notest)?\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 # Commands for the user's machine, which the test does not run.
-INSTALLS = ("pip install ", "cargo install ")
+INSTALLS = ("python3 -m venv ", "pip install ", "cargo install ")
 
 
 def run_cell(code: str, names: dict) -> str:
