@@ -547,6 +547,9 @@ pub enum SubmitError {
         /// What is possible.
         max_bytes: u64,
     },
+    /// The offset and the length together exceed 64 bits.
+    #[error("the range ends beyond the largest possible offset; check the offset")]
+    RangeOverflow,
     /// The vector has no chains, or the first reads or arguments do not match the number of chains.
     #[error("the vector has no chains, or its first reads or arguments do not match their number")]
     UnevenVector,

@@ -368,6 +368,7 @@ impl Lane {
     pub fn read(&mut self, nsid: u32, offset_bytes: u64, data: &mut [u8]) -> Result<(), Error> {
         self.require_idle()?;
         let length = data.len();
+        check_end(offset_bytes, length)?;
         let chunk = self.chunk_bytes();
         let request = |at: usize| Request::Read {
             nsid,
@@ -390,6 +391,7 @@ impl Lane {
     /// be idle.
     pub fn write(&mut self, nsid: u32, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
         self.require_idle()?;
+        check_end(offset_bytes, data.len())?;
         let chunk = self.chunk_bytes();
         let request = |at: usize| Request::Write {
             nsid,
@@ -510,6 +512,13 @@ impl Lane {
         }
         Ok(())
     }
+}
+
+/// Refuses a range that is too long for its offset: the offsets of its later requests would wrap to the start of the
+/// namespace.
+fn check_end(offset_bytes: u64, length: usize) -> Result<(), SubmitError> {
+    let end = offset_bytes.checked_add(length as u64);
+    end.map(|_| ()).ok_or(SubmitError::RangeOverflow)
 }
 
 impl Drop for Lane {

@@ -65,6 +65,24 @@ fn reads_and_writes_of_all_sizes() {
 }
 
 #[test]
+fn a_range_whose_end_overflows_is_refused_before_anything_is_sent() {
+    let (_controller, mut lane, shared) = connect(Options::default());
+    let mut data = vec![9; 2 * lane.max_transfer_bytes() as usize];
+    // The second request would be at the start of the namespace.
+    let offset_bytes = 0_u64.wrapping_sub(u64::from(lane.max_transfer_bytes()));
+    let before = lane.bytes_sent();
+    for error in
+        [lane.write(1, offset_bytes, &data), lane.read(1, offset_bytes, &mut data)].map(Result::err)
+    {
+        let is_refused = matches!(error, Some(Error::Submit(SubmitError::RangeOverflow)));
+        assert!(is_refused, "{error:?}");
+    }
+    assert_eq!((lane.bytes_sent(), lane.requests_in_flight()), (before, 0));
+    assert!(shared.memory.lock().unwrap().iter().all(|byte| *byte == 0));
+    lane.write(1, 0, &data).unwrap();
+}
+
+#[test]
 fn chains() {
     let (_controller, mut lane, _) = connect(both_digests());
     let mut answer = b"old".to_vec();
