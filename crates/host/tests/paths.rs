@@ -153,6 +153,29 @@ fn a_request_that_all_paths_refuse_ends_with_their_status() {
     assert_eq!(source.status, Status::ANA_INACCESSIBLE);
 }
 
+/// By events, each path is soon usable again: before the other has refused the request.
+#[test]
+fn a_request_that_paths_refuse_in_turn_ends_with_their_status() {
+    let command_timeout = Duration::from_secs(3);
+    let options = Options { command_timeout, ..Options::default() };
+    let (_controller, mut lane, targets) = connect_with_ana(options, 1);
+    for target in &targets {
+        target.refusal_ms.store(100, Ordering::SeqCst);
+        set(&target.inaccessible, true);
+        set(&target.tells_always, true);
+        target.change_ana(1);
+    }
+    lane.submit(1, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 }).unwrap();
+    let (begun, mut ends) = (Instant::now(), Vec::new());
+    while ends.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "it is sent again and again");
+        lane.wait(Duration::from_secs(1), &mut |completion| ends.push(completion.result.err()))
+            .unwrap();
+    }
+    let [Some(RequestError::Command(error))] = ends[..] else { panic!("{ends:?}") };
+    assert_eq!(error.status, Status::ANA_INACCESSIBLE);
+}
+
 #[test]
 fn a_request_that_ends_each_connection_ends_as_lost() {
     let (_controller, mut lane, targets) = connect(Options::default());

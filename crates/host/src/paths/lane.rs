@@ -54,7 +54,7 @@ pub(crate) struct OnPaths {
     pause: Option<Duration>,
     /// Since when there has been no queue for requests.
     stuck: Option<Instant>,
-    /// How long requests wait for a path.
+    /// How long requests wait for a path that does not refuse them.
     patience: Duration,
     /// Bytes sent and received on previous queues.
     past_bytes: (u64, u64),
@@ -329,7 +329,7 @@ impl OnPaths {
                     break;
                 }
                 // The request does not fit this path's target, whose namespace differs.
-                if let Some(tag) = self.ledger.ended(number, None) {
+                if let Some(tag) = self.ledger.ended(number, None, self.patience) {
                     end(tag, why);
                 }
             }
@@ -356,7 +356,7 @@ impl OnPaths {
         receive: &mut Receive<'_>,
     ) -> usize {
         let (mut ended, mut refusal) = (0, None);
-        let ledger = &mut self.ledger;
+        let (ledger, patience) = (&mut self.ledger, self.patience);
         let received = receive(queue, &mut |Completion { tag, result }| {
             let error = result.as_ref().err();
             if let Some(RequestError::Command(error)) = error
@@ -364,7 +364,7 @@ impl OnPaths {
             {
                 refusal = Some(*error);
             }
-            if let Some(tag) = ledger.ended(tag as u32, error) {
+            if let Some(tag) = ledger.ended(tag as u32, error, patience) {
                 ended += 1;
                 on_completion(Completion { tag, result });
             }

@@ -31,7 +31,8 @@ struct Slot {
     place: Place,
     kept: Kept,
     losses: u8,
-    /// Since when it waits, and the error with which it ends if it waits too long.
+    /// When it first had to wait or was refused since its submission or its last loss, and the error with which it ends
+    /// if it waits too long.
     waits: Option<(Instant, RequestError)>,
 }
 
@@ -97,17 +98,28 @@ impl Ledger {
     }
 
     /// A request has ended on its queue. Returns its tag if it is finished; otherwise it will be sent again, or settled
-    /// by [`settle_lost`](Self::settle_lost).
+    /// by [`settle_lost`](Self::settle_lost). A request that paths still refuse after `patience` is finished.
     #[inline]
-    pub(super) fn ended(&mut self, number: u32, error: Option<&RequestError>) -> Option<u64> {
+    pub(super) fn ended(
+        &mut self,
+        number: u32,
+        error: Option<&RequestError>,
+        patience: Duration,
+    ) -> Option<u64> {
         let slot = self.slots.get_mut(number as usize)?;
         if slot.place != Place::Sent {
             return None;
         }
         match error {
             Some(RequestError::Command(command)) if command.is_of_path() => {
-                self.wait(number, Instant::now(), RequestError::Command(*command));
-                return None;
+                let now = Instant::now();
+                let is_over = slot
+                    .waits
+                    .is_some_and(|(since, _)| now.saturating_duration_since(since) >= patience);
+                if !is_over {
+                    self.wait(number, now, RequestError::Command(*command));
+                    return None;
+                }
             }
             Some(RequestError::Lost(reason)) => {
                 slot.place = Place::Lost(*reason);
@@ -248,7 +260,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let (read, write) = (ledger.take(1, &READ), ledger.take(2, &WRITE));
         assert_eq!(
-            (ledger.ended(read, Some(&LOST)), ledger.ended(write, Some(&LOST))),
+            (ledger.ended(read, Some(&LOST), PATIENCE), ledger.ended(write, Some(&LOST), PATIENCE)),
             (None, None)
         );
         assert_eq!((ledger.in_flight(), ledger.next(now)), (2, None), "not settled");
@@ -261,7 +273,10 @@ mod tests {
         ledger.expire(before, Some(Duration::ZERO), &mut nobody);
         assert_eq!(ledger.next(over), Some(write));
         assert!(matches!(ledger.send(write), Some(Request::Write { data: &[7, ..], .. })));
-        assert_eq!((ledger.ended(read, None), ledger.ended(write, None)), (Some(1), Some(2)));
+        assert_eq!(
+            (ledger.ended(read, None, PATIENCE), ledger.ended(write, None, PATIENCE)),
+            (Some(1), Some(2))
+        );
         assert_eq!(ledger.in_flight(), 0);
     }
 
@@ -271,7 +286,7 @@ mod tests {
         for over in [None, Some(now + PATIENCE + Duration::from_secs(1))] {
             let mut ledger = Ledger::default();
             let write = ledger.take(2, &WRITE);
-            assert_eq!(ledger.ended(write, Some(&LOST)), None);
+            assert_eq!(ledger.ended(write, Some(&LOST), PATIENCE), None);
             let mut ends = Vec::new();
             ledger.settle_lost(over, (now, PATIENCE), &mut |tag, error| ends.push((tag, error)));
             assert_eq!(ends, [(2, RequestError::Unknown(LostReason::Closed))]);
@@ -286,7 +301,7 @@ mod tests {
         let sqe = bpfof_nvme::Sqe::new(0x7D, 1);
         let append = Request::Raw { sqe, data_out: &[7; 512], data_in_max_bytes: 0 };
         let append = ledger.take(2, &append);
-        assert_eq!(ledger.ended(append, Some(&LOST)), None);
+        assert_eq!(ledger.ended(append, Some(&LOST), PATIENCE), None);
         let mut ends = Vec::new();
         ledger.settle_lost(Some(now), (now, PATIENCE), &mut |tag, error| ends.push((tag, error)));
         assert_eq!(ends, [(2, RequestError::Unknown(LostReason::Closed))]);
@@ -299,11 +314,11 @@ mod tests {
         let mut ledger = Ledger::default();
         for request in [READ, WRITE] {
             let number = ledger.take(5, &request);
-            assert_eq!(ledger.ended(number, Some(&command(3, 2))), None);
+            assert_eq!(ledger.ended(number, Some(&command(3, 2)), PATIENCE), None);
             assert_eq!(ledger.next(Instant::now()), Some(number));
             assert!(ledger.send(number).is_some());
-            assert_eq!(ledger.ended(number, Some(&command(2, 0x81))), Some(5));
-            assert_eq!(ledger.ended(number, None), None, "it has ended");
+            assert_eq!(ledger.ended(number, Some(&command(2, 0x81)), PATIENCE), Some(5));
+            assert_eq!(ledger.ended(number, None, PATIENCE), None, "it has ended");
         }
         // Without a usable path the request ends with the last path's status.
         let number = ledger.take(6, &READ);
@@ -313,6 +328,21 @@ mod tests {
         assert_eq!(ends, [(6, command(3, 2))]);
     }
 
+    /// Several paths may be usable in turn, and each refuse it.
+    #[test]
+    fn a_request_that_is_refused_for_too_long_ends() {
+        let mut ledger = Ledger::default();
+        let number = ledger.take(1, &READ);
+        let refusal = command(3, 2);
+        for patience in [Duration::ZERO, PATIENCE] {
+            assert_eq!(ledger.ended(number, Some(&refusal), patience), None);
+            assert_eq!(ledger.next(Instant::now()), Some(number));
+            assert!(ledger.send(number).is_some());
+        }
+        assert_eq!(ledger.ended(number, Some(&refusal), Duration::ZERO), Some(1));
+        assert_eq!((ledger.in_flight(), ledger.is_waiting()), (0, false));
+    }
+
     #[test]
     fn a_request_that_ends_each_connection_is_given_up() {
         let now = Instant::now();
@@ -320,7 +350,7 @@ mod tests {
         let number = ledger.take(1, &READ);
         let mut ends = Vec::new();
         for _ in 0..LOSSES_MAX {
-            assert_eq!(ledger.ended(number, Some(&LOST)), None);
+            assert_eq!(ledger.ended(number, Some(&LOST), PATIENCE), None);
             ledger
                 .settle_lost(Some(now), (now, PATIENCE), &mut |tag, error| ends.push((tag, error)));
             if let Some(number) = ledger.next(now) {
@@ -356,16 +386,16 @@ mod tests {
                     2 if !sent.is_empty() => {
                         let number = sent.swap_remove(usize::from(detail) % sent.len());
                         let error = (detail & 1 == 1).then(|| command(2, 0x81));
-                        ends.extend(ledger.ended(number, error.as_ref()));
+                        ends.extend(ledger.ended(number, error.as_ref(), PATIENCE));
                         prop_assert_eq!(ends.len(), 1);
                     }
                     3 if !sent.is_empty() => {
                         let number = sent.swap_remove(usize::from(detail) % sent.len());
-                        prop_assert_eq!(ledger.ended(number, Some(&command(3, 2))), None);
+                        prop_assert_eq!(ledger.ended(number, Some(&command(3, 2)), PATIENCE), None);
                     }
                     4 | 6 => {
                         for number in sent.drain(..) {
-                            prop_assert_eq!(ledger.ended(number, Some(&LOST)), None);
+                            prop_assert_eq!(ledger.ended(number, Some(&LOST), PATIENCE), None);
                             barred.insert(number, now + Duration::from_secs(2));
                         }
                         let over = (detail & 1 == 0).then_some(now + Duration::from_secs(2));
@@ -390,7 +420,7 @@ mod tests {
             }
             // No path comes back: all waiting requests end.
             for number in sent.drain(..) {
-                ledger.ended(number, Some(&LOST));
+                ledger.ended(number, Some(&LOST), PATIENCE);
             }
             let mut rest = Vec::new();
             ledger.settle_lost(None, (now, PATIENCE), &mut |tag, _| rest.push(tag));

@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) hangs_up_on: AtomicU8,
     /// End I/O commands as a path does whose namespace is inaccessible by it.
     pub(crate) inaccessible: AtomicBool,
+    /// Time until they end so, in ms.
+    pub(crate) refusal_ms: AtomicU32,
     /// The ANA state of the namespace; 0 if the target reports none.
     pub(crate) ana: AtomicU8,
     /// Asynchronous Event Requests: where the answers go, and their identifiers.
@@ -450,6 +452,8 @@ impl<'s> Connection<'s> {
 
     fn io(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
         if self.shared.inaccessible.load(Ordering::SeqCst) {
+            let refusal_ms = self.shared.refusal_ms.load(Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(refusal_ms.into()));
             return (Status::ANA_INACCESSIBLE, 0, 0, vec![]);
         }
         let mut memory = self.shared.memory.lock().unwrap();
