@@ -3,6 +3,7 @@
 use crate::{Error, TargetUrl};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
 /// The addresses of `url`'s host, or only `peer`, which is one of them. If `url` names a local address, only those of
 /// the same address family.
@@ -28,4 +29,10 @@ pub(super) fn addresses(
         return Err(Error::Connect { address: format!("{}:{}", url.host, url.port), source });
     }
     Ok(same_kind)
+}
+
+/// The time for connecting to one of `remaining` addresses: an equal share of what is left until `deadline`. An address
+/// that does not answer leaves time for those behind it.
+pub(super) fn share(deadline: Instant, remaining: usize) -> Duration {
+    deadline.saturating_duration_since(Instant::now()) / remaining.max(1) as u32
 }

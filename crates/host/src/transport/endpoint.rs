@@ -1,7 +1,7 @@
 //! The endpoint of a fabric, within this process or on a network card, and the local memory that the target reads and
 //! writes.
 
-use super::addresses::addresses;
+use super::addresses::{addresses, share};
 use super::connector::Connector;
 use super::tcp::wait_ready;
 use crate::deadline::deadline;
@@ -14,7 +14,7 @@ use bpfof_nvme::{Cqe, Sgl, Sqe};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest answer of a chain that comes in the response, in bytes: for each request of a queue, a receive for this
 /// and the completion is posted.
@@ -63,7 +63,8 @@ impl Endpoint {
         Ok(Self::Fabric { end, memory })
     }
 
-    /// Connects over RDMA to the first address of the URL's host that accepts, or to the address of the admin queue.
+    /// Connects over RDMA to the first address of the URL's host that accepts within its [`share`] of the connect
+    /// timeout, or to the address of the admin queue.
     pub(super) fn connect(
         url: &TargetUrl,
         options: &Options,
@@ -97,9 +98,9 @@ impl Endpoint {
         let addresses = addresses(url, queue.peer)?;
         let deadline = deadline(options.connect_timeout);
         let mut why = "the host name has no address".to_owned();
-        for peer in addresses {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match rdma::Endpoint::connect(peer, shape, &request.to_bytes(), left) {
+        for (at, &peer) in addresses.iter().enumerate() {
+            let time = share(deadline, addresses.len() - at);
+            match rdma::Endpoint::connect(peer, shape, &request.to_bytes(), time) {
                 Ok((end, accepted)) => {
                     let (address, key) = end.shared().ok_or_else(|| {
                         failed("the connection has no registered memory".to_owned())

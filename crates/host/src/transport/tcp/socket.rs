@@ -3,7 +3,7 @@
 use super::records::{Keys, Records};
 use super::stream::{read, write};
 use crate::deadline::deadline;
-use crate::transport::addresses::addresses;
+use crate::transport::addresses::{addresses, share};
 use crate::{Error, LostReason, TargetUrl};
 use bpfof_tls::Psk;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,7 +23,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Connects to the first address of `url` that answers within `timeout`, or to `peer`; with a key, over TLS.
+    /// Connects to the first address of `url` that answers within its [`share`] of `timeout`, or to `peer`; with a key,
+    /// over TLS, in the rest of `timeout`.
     pub(crate) fn connect(
         url: &TargetUrl,
         peer: Option<SocketAddr>,
@@ -32,25 +33,16 @@ impl Socket {
     ) -> Result<Self, Error> {
         let addresses = addresses(url, peer)?;
         let deadline = deadline(timeout);
-        let (host, port) = (&url.host, url.port);
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in addresses {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match Self::connect_one(url.host_traddr, address, left) {
-                Ok(stream) => {
-                    let records = psk.map(|psk| {
-                        let secured = Records::shake_hands(&stream, psk, deadline);
-                        secured.map(Box::new).map_err(|source| Error::Tls {
-                            address: format!("{host}:{port}"),
-                            source: Box::new(source),
-                        })
-                    });
-                    return Ok(Self { stream, records: records.transpose()? });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(Error::Connect { address: format!("{host}:{port}"), source: last })
+        let address = || format!("{}:{}", url.host, url.port);
+        let stream = Self::connect_first(url.host_traddr, &addresses, deadline)
+            .map_err(|source| Error::Connect { address: address(), source })?;
+        let records = psk.map(|psk| {
+            let secured = Records::shake_hands(&stream, psk, deadline);
+            secured
+                .map(Box::new)
+                .map_err(|source| Error::Tls { address: address(), source: Box::new(source) })
+        });
+        Ok(Self { stream, records: records.transpose()? })
     }
 
     /// Takes over a connection that another process has made, after its handshake.
@@ -84,6 +76,22 @@ impl Socket {
     /// The socket, and the keys of a TLS connection, each in the state for the next record.
     pub(super) fn into_parts(self) -> (OwnedFd, Option<Keys>) {
         (self.stream.into(), self.records.map(|records| records.into_keys()))
+    }
+
+    /// Connects to the first of `addresses` that answers within its share of the time until `deadline`.
+    fn connect_first(
+        from: Option<IpAddr>,
+        addresses: &[SocketAddr],
+        deadline: Instant,
+    ) -> io::Result<TcpStream> {
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for (at, &address) in addresses.iter().enumerate() {
+            match Self::connect_one(from, address, share(deadline, addresses.len() - at)) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     fn connect_one(
@@ -188,5 +196,39 @@ fn wait_any(set: &mut [PollFd<'_>], timeout: Duration) -> Result<bool, LostReaso
         Ok(ready) => Ok(ready != 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A listener that drops all further connections, because the queue of those that it has not accepted is full.
+    fn silent() -> (RawSocket, SocketAddr, Vec<TcpStream>) {
+        let listener = RawSocket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
+        listener.listen(0).expect("it listens");
+        let address = listener.local_addr().expect("bound").as_socket().expect("an IP address");
+        let mut waiting = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+            waiting.push(stream);
+        }
+        (listener, address, waiting)
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+        let (_listener, silent, _waiting) = silent();
+        let answering = TcpListener::bind("127.0.0.1:0").expect("it listens");
+        let answering = answering.local_addr().expect("bound");
+        let connect = |addresses: &[SocketAddr], timeout| {
+            Socket::connect_first(None, addresses, deadline(timeout))
+        };
+        let timeout = Duration::from_secs(3);
+        let stream = connect(&[silent, silent, answering], timeout).expect("the third answers");
+        assert_eq!(stream.peer_addr().expect("connected"), answering);
+        let error = connect(&[silent], Duration::from_millis(200)).expect_err("it is silent");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }
