@@ -363,7 +363,7 @@ struct bpfof_result {
  * EPROTO        the function requested something that is not allowed
  * ERANGE        the chain reads beyond the end of a file
  * EMSGSIZE      the answer is longer than scratch
- * ENOENT        the path of bpfof_add_path() is gone
+ * ENOENT        the path of bpfof_add_path() is gone, or leads to another file
  * EIO, …        a read failed; for reads on this machine, the error of read()
  * EAGAIN        the target cannot run the chain now, and the function has maps
  *               there, so that it cannot run elsewhere
@@ -376,7 +376,8 @@ struct bpfof_result {
  * ENOTCONN      there is no target, or no connection to it any more, or function or
  *               reader belong to another struct bpfof
  * ECONNRESET    the connection was lost
- * EHOSTUNREACH  none of several portals works
+ * EHOSTUNREACH  none of several portals works; chains continue once one does
+ *               (EAGAIN if the function has maps)
  * ENOENT        the function was unloaded at the target
  * EACCES        the target denies a read
  * ENOBUFS       the target's limits are reached
@@ -509,10 +510,10 @@ struct bpfof_file_read {
  * fails as pread() does, and the contents of the other buffers are undefined.
  * Fails with EBUSY while submitted chains have not ended. With
  * BPFOF_NO_FALL_BACK it fails for ranges that the target has not read: with
- * ESTALE, ENOTCONN and ECONNRESET as chains do, or with the error of the
- * target's read. With that flag it always fails with ENOTCONN with a grant
- * daemon, which allows nothing but chains, and on a drive of this machine
- * (nvme:).
+ * ESTALE, ENOTCONN, ECONNRESET and EHOSTUNREACH as chains do, or with the
+ * error of the target's read. With that flag it always fails with ENOTCONN
+ * with a grant daemon, which allows nothing but chains, and on a drive of this
+ * machine (nvme:).
  */
 int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count);
 

@@ -3,7 +3,7 @@
 use bpfof_host::files::{MapRefusal, ReadError};
 use bpfof_host::grant::GrantError;
 use bpfof_host::grant::protocol::Cause;
-use bpfof_host::{CommandError, Error, Status, SubmitError};
+use bpfof_host::{CommandError, Error, LostReason, Status, SubmitError};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::io;
@@ -126,9 +126,10 @@ impl Failure {
             | Error::NoLane(_) => libc::EINVAL,
             Error::NoSuchMap { .. } | Error::NoSuchFunction { .. } => libc::ENOENT,
             Error::NoPath { is_denied: true, .. } => libc::EACCES,
-            Error::Resolve { .. } | Error::NoPath { .. } | Error::ConnectRdma { .. } => {
-                libc::EHOSTUNREACH
-            }
+            Error::Resolve { .. }
+            | Error::NoPath { .. }
+            | Error::ConnectRdma { .. }
+            | Error::Lost(LostReason::NoPath) => libc::EHOSTUNREACH,
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),
             Error::Lost(_) | Error::Unknown { .. } | Error::NoGreeting { .. } => libc::ECONNRESET,
@@ -204,11 +205,11 @@ impl Failure {
 }
 
 /// Detail of Invalid Function Output for an answer longer than scratch (protocol.md, "Statuses").
-/// Callers have room for all of scratch, so an answer cannot exceed any other limit.
 const ANSWER_OUTSIDE_SCRATCH: u32 = 5;
 
-/// Errno values of the statuses of chains, as listed in the header, and of the status for an unknown host.
-const CHAIN_ERRNOS: [(Status, i32); 12] = [
+/// Errno values of the statuses of chains, as listed in the header, and of the status for an unknown host. Answer Too
+/// Long occurs without scratch: the chain then has one byte of it, and no room for an answer.
+const CHAIN_ERRNOS: [(Status, i32); 13] = [
     (Status::UNKNOWN_FUNCTION, libc::ENOENT),
     (Status::READ_OUTSIDE_FILE, libc::ERANGE),
     (Status::HOP_BUDGET_EXHAUSTED, libc::ELOOP),
@@ -217,6 +218,7 @@ const CHAIN_ERRNOS: [(Status, i32); 12] = [
     (Status::FUNCTION_FAULT, libc::EFAULT),
     (Status::FUNCTION_ABORT, libc::ECANCELED),
     (Status::INVALID_FUNCTION_OUTPUT, libc::EPROTO),
+    (Status::ANSWER_TOO_LONG, libc::EMSGSIZE),
     (Status::RESOURCE_LIMIT, libc::ENOBUFS),
     (Status::UNRECOVERED_READ_ERROR, libc::EIO),
     (Status::ACCESS_DENIED, libc::EACCES),
@@ -227,7 +229,9 @@ const CHAIN_ERRNOS: [(Status, i32); 12] = [
 /// tried again on the same reader.
 fn errno_of_lack(cause: Option<&ReadError>) -> i32 {
     match cause {
-        Some(ReadError::Target(Error::Lost(_))) => libc::ECONNRESET,
+        Some(ReadError::Target(Error::Lost(reason))) if *reason != LostReason::NoPath => {
+            libc::ECONNRESET
+        }
         Some(
             ReadError::Target(Error::Submit(SubmitError::NotConnected)) | ReadError::Request(_),
         ) => libc::ENOTCONN,
@@ -241,6 +245,8 @@ fn errno_of(error: &io::Error) -> i32 {
         // The grant daemon is gone.
         io::ErrorKind::NotConnected => libc::ENOTCONN,
         io::ErrorKind::ConnectionReset => libc::ECONNRESET,
+        // The path now leads to another file.
+        io::ErrorKind::NotFound => libc::ENOENT,
         io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
         // The file became shorter while it was read.
         io::ErrorKind::UnexpectedEof => libc::ESTALE,
@@ -252,7 +258,6 @@ fn errno_of(error: &io::Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bpfof_host::LostReason;
 
     #[test]
     fn messages_are_cut_at_characters_and_terminated() {
@@ -292,7 +297,7 @@ mod tests {
         assert_eq!(errno(None), libc::EAGAIN);
         assert_eq!(errno(Some(Box::new(ReadError::Stale))), libc::EAGAIN);
         let no_path = |is_denied| Error::NoPath { reasons: String::new(), is_denied };
-        assert_eq!(target(no_path(false)), libc::EAGAIN);
+        assert_eq!(target(LostReason::NoPath.into()), libc::EAGAIN);
         assert_eq!(target(LostReason::Closed.into()), libc::ECONNRESET);
         assert_eq!(target(SubmitError::NotConnected.into()), libc::ENOTCONN);
         assert_eq!(errno(Some(Box::new(ReadError::Request("no target")))), libc::ENOTCONN);
@@ -305,6 +310,20 @@ mod tests {
         let opened = |error| Failure::of_error(&error).errno;
         assert_eq!(opened(no_path(true)), libc::EACCES);
         assert_eq!(opened(no_path(false)), libc::EHOSTUNREACH);
+    }
+
+    #[test]
+    fn a_chain_that_no_path_carries_out_may_be_tried_again() {
+        let errno = |reason: LostReason| Failure::of_chain(&ReadError::Target(reason.into())).errno;
+        assert_eq!(errno(LostReason::NoPath), libc::EHOSTUNREACH);
+        assert_eq!(errno(LostReason::HungUp), libc::ECONNRESET);
+    }
+
+    #[test]
+    fn a_path_to_another_file_is_like_one_that_is_gone() {
+        let source = io::Error::new(io::ErrorKind::NotFound, "the path now leads to another file");
+        let error = ReadError::Plain { path: "moved".into(), source };
+        assert_eq!(Failure::of_chain(&error).errno, libc::ENOENT);
     }
 
     #[test]
@@ -321,6 +340,7 @@ mod tests {
         assert_eq!(errno(Status::HOP_BUDGET_EXHAUSTED), libc::ELOOP);
         assert_eq!(errno(Status::BYTE_BUDGET_EXHAUSTED), libc::ELOOP);
         assert_eq!(errno(Status::INVALID_FUNCTION_OUTPUT), libc::EMSGSIZE);
+        assert_eq!(errno(Status::ANSWER_TOO_LONG), libc::EMSGSIZE);
         assert_eq!(errno(Status::RESOURCE_LIMIT), libc::ENOBUFS);
         assert_eq!(errno(Status::INTERNAL_PATH_ERROR), libc::EREMOTEIO);
     }

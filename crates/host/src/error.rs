@@ -286,6 +286,9 @@ pub enum LostReason {
     /// This side closed it.
     #[error("this host closed it")]
     HungUp,
+    /// With several paths: none was usable in time. The lane continues as soon as one is.
+    #[error("no path was usable in time")]
+    NoPath,
     /// The operating system reported an error. With RDMA, failures of this side or of the network
     /// are [`ConnectionAborted`](io::ErrorKind::ConnectionAborted); the log has details.
     #[error("{0}")]

@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 struct rocksdb_t {
 	rocksdb::DB *rep;
@@ -54,22 +55,36 @@ bool is_error(const Status &status, char **error)
 	return true;
 }
 
+/* Parses the options, and refuses NULL, of which no std::string can be made. */
+Status take_options(
+	const char *pushdown, std::initializer_list<const char *> paths, bpf_of::PushdownOptions *options)
+{
+	bool is_given = pushdown != nullptr;
+
+	for (const char *path : paths)
+		is_given = is_given && path;
+	if (!is_given)
+		return Status::InvalidArgument("path and pushdown must not be NULL");
+	return bpf_of::PushdownOptions::parse(pushdown, options);
+}
+
 /* Opens a database by `open`, which gets the parsed PushdownOptions and the place of the result. */
-template <typename Open> rocksdb_t *open_default(const char *pushdown, char **error, Open open)
+template <typename Open>
+rocksdb_t *open_default(const char *pushdown, std::initializer_list<const char *> paths, char **error, Open open)
 {
 	bpf_of::PushdownOptions ours;
 	bpf_of::PushdownDB *db = nullptr;
 
-	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) || is_error(open(ours, &db), error))
+	if (is_error(take_options(pushdown, paths, &ours), error) || is_error(open(ours, &db), error))
 		return nullptr;
 	return new rocksdb_t{db};
 }
 
 /* The same with column families: `open` also gets their descriptors and the place of their handles. */
 template <typename Open>
-rocksdb_t *open_families(const char *pushdown, int count, const char *const *names,
-	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error,
-	Open open)
+rocksdb_t *open_families(const char *pushdown, std::initializer_list<const char *> paths, int count,
+	const char *const *names, const rocksdb_options_t *const *family_options,
+	rocksdb_column_family_handle_t **handles, char **error, Open open)
 {
 	std::vector<rocksdb::ColumnFamilyDescriptor> families;
 	std::vector<rocksdb::ColumnFamilyHandle *> opened;
@@ -78,7 +93,7 @@ rocksdb_t *open_families(const char *pushdown, int count, const char *const *nam
 
 	for (int i = 0; i < count; i++)
 		families.emplace_back(names[i], family_options[i]->rep);
-	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
+	if (is_error(take_options(pushdown, paths, &ours), error) ||
 		is_error(open(ours, families, &opened, &db), error))
 		return nullptr;
 	for (int i = 0; i < count; i++) {
@@ -93,7 +108,7 @@ rocksdb_t *open_families(const char *pushdown, int count, const char *const *nam
 rocksdb_t *bpfof_rocksdb_open(
 	const rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
 {
-	return open_default(pushdown, error, [&](const auto &ours, auto *db) {
+	return open_default(pushdown, {path}, error, [&](const auto &ours, auto *db) {
 		return bpf_of::PushdownDB::Open(options->rep, ours, path, db);
 	});
 }
@@ -103,7 +118,7 @@ rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, 
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
 	char **error)
 {
-	return open_families(pushdown, count, names, family_options, handles, error,
+	return open_families(pushdown, {path}, count, names, family_options, handles, error,
 		[&](const auto &ours, const auto &families, auto *opened, auto *db) {
 			return bpf_of::PushdownDB::Open(options->rep, ours, path, families, opened, db);
 		});
@@ -112,7 +127,7 @@ rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, 
 rocksdb_t *bpfof_rocksdb_open_for_read_only(const rocksdb_options_t *options, const char *pushdown,
 	const char *path, unsigned char error_if_wal_file_exists, char **error)
 {
-	return open_default(pushdown, error, [&](const auto &ours, auto *db) {
+	return open_default(pushdown, {path}, error, [&](const auto &ours, auto *db) {
 		return bpf_of::PushdownDB::OpenForReadOnly(options->rep, ours, path, db, error_if_wal_file_exists);
 	});
 }
@@ -122,7 +137,7 @@ rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_option
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
 	unsigned char error_if_wal_file_exists, char **error)
 {
-	return open_families(pushdown, count, names, family_options, handles, error,
+	return open_families(pushdown, {path}, count, names, family_options, handles, error,
 		[&](const auto &ours, const auto &families, auto *opened, auto *db) {
 			return bpf_of::PushdownDB::OpenForReadOnly(
 				options->rep, ours, path, families, opened, db, error_if_wal_file_exists);
@@ -132,7 +147,7 @@ rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_option
 rocksdb_t *bpfof_rocksdb_open_as_secondary(const rocksdb_options_t *options, const char *pushdown, const char *path,
 	const char *secondary_path, char **error)
 {
-	return open_default(pushdown, error, [&](const auto &ours, auto *db) {
+	return open_default(pushdown, {path, secondary_path}, error, [&](const auto &ours, auto *db) {
 		return bpf_of::PushdownDB::OpenAsSecondary(options->rep, ours, path, secondary_path, db);
 	});
 }
@@ -141,7 +156,7 @@ rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options
 	const char *path, const char *secondary_path, int count, const char *const *names,
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error)
 {
-	return open_families(pushdown, count, names, family_options, handles, error,
+	return open_families(pushdown, {path, secondary_path}, count, names, family_options, handles, error,
 		[&](const auto &ours, const auto &families, auto *opened, auto *db) {
 			return bpf_of::PushdownDB::OpenAsSecondary(
 				options->rep, ours, path, secondary_path, families, opened, db);
@@ -174,7 +189,7 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, co
 
 	bpf_of::Access opened_for = bpf_of::Access::kPrimary;
 
-	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
+	if (is_error(take_options(pushdown, {path}, &ours), error) ||
 		is_error(take_access(access, &opened_for), error) ||
 		is_error(bpf_of::Opening::begin(options->rep, ours, path, opened_for, &families, &opening->of), error))
 		return nullptr;

@@ -447,6 +447,25 @@ static void says_no(const char *pushdown, const char *path, const char *why)
 	rocksdb_options_destroy(options);
 }
 
+static void says_no_to_null(const char *pushdown, const char *path)
+{
+	rocksdb_options_t *options = small_tables();
+
+	for (int i = 0; i < 2; i++) {
+		const char *first = i ? pushdown : NULL, *second = i ? NULL : path;
+		char *error = NULL;
+
+		CHECK(!bpfof_rocksdb_open(options, first, second, &error) && error, "NULL is accepted");
+		CHECK(strstr(error, "path and pushdown must not be NULL"), "%s", error);
+		rocksdb_free(error);
+		error = NULL;
+		CHECK(!bpfof_rocksdb_begin(options, first, second, BPFOF_ROCKSDB_PRIMARY, &error) && error,
+			"NULL is accepted");
+		rocksdb_free(error);
+	}
+	rocksdb_options_destroy(options);
+}
+
 int main(int argc, char **argv)
 {
 	char path[4096], pushdown[4096] = "sample_rate=0";
@@ -465,6 +484,7 @@ int main(int argc, char **argv)
 	says_no("speculate=now", path, "speculate cannot be \"now\"; use never, when-faster or always");
 	says_no("sample_rate=2", path, "sample_rate must be from 0 to 1");
 	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device must be given together");
+	says_no_to_null(pushdown, path);
 	families(path, pushdown);
 	for_reading(path, pushdown);
 	following(path, pushdown);

@@ -153,10 +153,10 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds the totals of another part.
+    /// Adds the totals of another part. Totals of records do not overflow; those of a false answer saturate.
     pub fn add(&mut self, other: &Totals) {
-        self.count += other.count;
-        self.sum += other.sum;
+        self.count = self.count.saturating_add(other.count);
+        self.sum = self.sum.saturating_add(other.sum);
         self.range = match (self.range, other.range) {
             (Some((low, high)), Some((other_low, other_high))) => {
                 Some((low.min(other_low), high.max(other_high)))
@@ -225,9 +225,10 @@ impl Scan {
         argument
     }
 
-    /// Parses an answer of `filter_reduce` to this scan; None if it is malformed.
+    /// Parses an answer of `filter_reduce` to the chain of this scan that began at `from_bytes`; None if it is
+    /// malformed. A part with [`more`](Part::more) ends after `from_bytes` and before the end of the records.
     #[must_use]
-    pub fn parse(&self, answer: &[u8]) -> Option<Part> {
+    pub fn parse(&self, from_bytes: u64, answer: &[u8]) -> Option<Part> {
         let mut answer = Bytes(answer);
         let (next_bytes, more, records) = (answer.u64()?, answer.u32()?, answer.u32()?);
         let (count, low, high) = (answer.u64()?, answer.u64()?, answer.u64()?);
@@ -239,7 +240,12 @@ impl Scan {
             range: column.map(|column| (column.number(min), column.number(max))),
         };
         let size = u64::from(records) * u64::from(self.record_bytes);
-        if more > 1 || answer.0.len() as u64 != size {
+        let ends_well = match more {
+            0 => next_bytes == self.end_bytes,
+            1 => from_bytes < next_bytes && next_bytes < self.end_bytes,
+            _ => false,
+        };
+        if !ends_well || answer.0.len() as u64 != size {
             return None;
         }
         Some(Part { next_bytes, more: more == 1, totals, records: answer.0.to_vec() })

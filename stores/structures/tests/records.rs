@@ -18,7 +18,7 @@ impl World {
     fn scan(&mut self, scan: &Scan, from: u64, scratch_bytes: usize) -> Result<Part, Damage> {
         let first = scan.first(from).expect("not nothing");
         let answer = self.chain(first, &scan.argument(), scratch_bytes);
-        let part = answer.map(|answer| scan.parse(&answer).expect("an answer"));
+        let part = answer.map(|answer| scan.parse(from, &answer).expect("an answer"));
         assert_eq!(part, scan.plain(from, scratch_bytes, &mut self.reader()), "{scan:?}");
         part
     }
@@ -224,5 +224,40 @@ fn scans_that_are_refused() {
     // Past the end of the file.
     let scan = Scan { end_bytes: 2000, ..good };
     assert_eq!(world.scan(&scan, 0, SCRATCH_BYTES), Err(Damage::Unreadable));
-    assert_eq!(scan.parse(&[0; 55]), None);
+    assert_eq!(scan.parse(0, &[0; 55]), None);
+}
+
+#[test]
+fn answers_that_do_not_advance_within_the_range_are_refused() {
+    let scan = Scan {
+        record_bytes: 10,
+        end_bytes: 1000,
+        conditions: Vec::new(),
+        column: None,
+        records_max: 0,
+    };
+    let is_taken = |next_bytes: u64, more: u32| {
+        let mut answer = Vec::from(next_bytes.to_le_bytes());
+        answer.extend(more.to_le_bytes());
+        answer.resize(ANSWER_BYTES, 0);
+        scan.parse(500, &answer).is_some()
+    };
+    assert!(is_taken(510, 1) && is_taken(990, 1) && is_taken(1000, 0));
+    for next_bytes in [0, 490, 500, 1000, 1010, u64::MAX] {
+        assert!(!is_taken(next_bytes, 1), "it continues at {next_bytes}");
+    }
+    for next_bytes in [0, 500, 990, 1010] {
+        assert!(!is_taken(next_bytes, 0), "it ends at {next_bytes}");
+    }
+    assert!(!is_taken(1000, 2));
+}
+
+#[test]
+fn totals_of_false_answers_saturate() {
+    for sum in [i128::MIN, i128::MAX] {
+        let huge = Totals { count: u64::MAX, sum, range: None };
+        let mut totals = huge;
+        totals.add(&huge);
+        assert_eq!(totals, huge);
+    }
 }

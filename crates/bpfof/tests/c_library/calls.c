@@ -126,6 +126,9 @@ static void chain_errors(struct bpfof *b, struct bpfof_reader *reader, const int
 	CHECK(errno == EMSGSIZE && result.status == 0x70a);
 	/* No scratch, no answer. */
 	CHECK(bpfof_read_pushdown(reader, fds, 1, &first, fail, NULL, 0, 0, &result) == 0);
+	first.size = 1;
+	CHECK(bpfof_read_pushdown(reader, fds, 1, &first, fill, NULL, 0, 0, &result) == -1);
+	CHECK(errno == EMSGSIZE && result.status == 0x70d);
 	bpfof_function_unload(fail);
 	bpfof_function_unload(fill);
 }

@@ -439,7 +439,7 @@ fn requests_end_without_a_path_and_continue_with_one() {
     let mut data = [0; 512];
     two.relays.iter().for_each(Relay::cut);
     let error = lane.read(1, 0, &mut data).expect_err("no path");
-    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(matches!(error, Error::Lost(LostReason::NoPath)), "{error}");
     let begun = Instant::now();
     let error = Controller::connect(&two.url, Options::default()).expect_err("no path");
     assert!(begun.elapsed() < PAUSE_MAX, "refused after {:?}", begun.elapsed());

@@ -207,7 +207,8 @@ impl Ledger {
         times.min()
     }
 
-    /// Ends the requests that have waited for a path for `patience`; without `patience`, all that wait.
+    /// Ends the requests that have waited for a path for `patience`; without `patience`, all that wait. Lost ones that
+    /// have waited in vain end with [`LostReason::NoPath`], whatever ended their connection.
     pub(super) fn expire(
         &mut self,
         now: Instant,
@@ -226,7 +227,8 @@ impl Ledger {
             }
             slot.place = Place::Free;
             free.push(*number);
-            on_end(slot.tag, why);
+            let is_in_vain = patience.is_some() && matches!(why, RequestError::Lost(_));
+            on_end(slot.tag, if is_in_vain { RequestError::Lost(LostReason::NoPath) } else { why });
             false
         });
     }
@@ -341,6 +343,24 @@ mod tests {
         }
         assert_eq!(ledger.ended(number, Some(&refusal), Duration::ZERO), Some(1));
         assert_eq!((ledger.in_flight(), ledger.is_waiting()), (0, false));
+    }
+
+    #[test]
+    fn a_lost_request_ends_without_a_path_if_it_waits_in_vain() {
+        let now = Instant::now();
+        let ends_with = |patience| {
+            let mut ledger = Ledger::default();
+            let (lost, refused) = (ledger.take(1, &READ), ledger.take(2, &WRITE));
+            assert_eq!(ledger.ended(lost, Some(&LOST)), None);
+            ledger.settle_lost(Some(now), (now, PATIENCE), &mut nobody);
+            ledger.wait(refused, now, LOST);
+            let mut ends = Vec::new();
+            ledger.expire(now + PATIENCE, patience, &mut |tag, error| ends.push((tag, error)));
+            ends
+        };
+        let no_path = RequestError::Lost(LostReason::NoPath);
+        assert_eq!(ends_with(Some(PATIENCE)), [(1, no_path), (2, no_path)]);
+        assert_eq!(ends_with(None), [(1, LOST), (2, LOST)], "the lane has ended");
     }
 
     #[test]

@@ -9,7 +9,8 @@
  *
  * `pushdown` has the members of PushdownOptions (bpfof/rocksdb.h) by name: NAME=VALUE, separated by
  * ';'. rocksdb_property_int(db, "bpfof.gets.target", &n) and the like, and rocksdb_property_value(db,
- * "bpfof.stats"), which is JSON, tell how many reads were pushed down.
+ * "bpfof.stats"), which is JSON, tell how many reads were pushed down. Neither `pushdown` nor a path
+ * may be NULL.
  *
  * Errors are reported as by rocksdb_open(): NULL is returned, and the caller frees *error with
  * rocksdb_free().
