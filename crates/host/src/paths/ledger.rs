@@ -351,7 +351,7 @@ mod tests {
         let ends_with = |patience| {
             let mut ledger = Ledger::default();
             let (lost, refused) = (ledger.take(1, &READ), ledger.take(2, &WRITE));
-            assert_eq!(ledger.ended(lost, Some(&LOST)), None);
+            assert_eq!(ledger.ended(lost, Some(&LOST), PATIENCE), None);
             ledger.settle_lost(Some(now), (now, PATIENCE), &mut nobody);
             ledger.wait(refused, now, LOST);
             let mut ends = Vec::new();
