@@ -203,8 +203,11 @@ struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof
  * The call ends the thread that sends file maps to the target, and waits for
  * its current operation: a command to the target (command_timeout_ms), an
  * answer of the grant daemon (one second), or the write-back of a file to its
- * disk. Threads that are connecting may outlive the call, by
- * connect_timeout_ms: do not unload the library (dlclose()).
+ * disk. The map of a file with very many extents is sent by several commands,
+ * each with as much as the target takes at once (MDTS); the call waits for all
+ * of them, each within command_timeout_ms, or for the first that fails.
+ * Threads that are connecting may outlive the call, by connect_timeout_ms: do
+ * not unload the library (dlclose()).
  */
 void bpfof_close(struct bpfof *bpfof);
 

@@ -15,9 +15,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Most receives per check whether the connection is open; the rest is received later.
-const LOOKS_MAX: u32 = 64;
-
 /// An admin queue. Dropping it closes the connection and ends the thread.
 ///
 /// With several paths, their own threads replace this one ([`paths`](crate::paths)).
@@ -138,16 +135,7 @@ impl Admin {
 
     /// Checks whether the target has ended the connection; returns whether it is still open.
     pub(crate) fn check_connected(&self) -> bool {
-        let mut queue = self.shared.queue();
-        // The answer to a Keep Alive may have come before the end.
-        for _ in 0..LOOKS_MAX {
-            if !queue.is_connected() || !queue.has_completions() {
-                break;
-            }
-            // The next user of the queue gets the error itself.
-            let _ = queue.poll(&mut |_| {});
-        }
-        queue.is_connected()
+        self.shared.queue().check_connected()
     }
 }
 

@@ -282,6 +282,15 @@ impl Lane {
         }
     }
 
+    /// The same for a lane without requests in flight; receives first, which reveals that the target has ended the
+    /// connection.
+    pub(crate) fn check_connected(&mut self) -> bool {
+        match &self.on_paths {
+            Some(on_paths) => !on_paths.has_ended(),
+            None => self.queue.check_connected(),
+        }
+    }
+
     /// Bytes sent so far, without TCP and IP headers: includes connections that the lane itself has replaced. With
     /// RDMA, only messages count: data moved by key does not.
     #[must_use]

@@ -31,6 +31,8 @@ const MEANWHILE_WAIT: Duration = Duration::from_millis(10);
 /// With this many unanswered commands no further Keep Alive is sent: a target that does not answer these would not
 /// answer it either, and calls need slots.
 const UNANSWERED_MAX: usize = 4;
+/// Most receives per check whether the connection is open; the rest is received later.
+const LOOKS_MAX: u32 = 64;
 
 /// A queue pair and its connection.
 #[derive(Debug)]
@@ -222,6 +224,20 @@ impl Queue {
     /// Whether the connection has unread data, or its end, to report.
     pub(crate) fn has_completions(&self) -> bool {
         self.port.wait_ready(false, Duration::ZERO) != Ok(false)
+    }
+
+    /// Checks whether the target has ended the connection; returns whether it is still open. For a queue without
+    /// requests whose completions someone waits for.
+    pub(crate) fn check_connected(&mut self) -> bool {
+        // The answer to a Keep Alive, or the last record of TLS, may have come before the end.
+        for _ in 0..LOOKS_MAX {
+            if !self.is_connected() || !self.has_completions() {
+                break;
+            }
+            // The next user of the queue gets the error itself.
+            let _ = self.poll(&mut |_| {});
+        }
+        self.is_connected()
     }
 
     /// Whether a key of the connection is worn: it has sealed [`KEY_LASTS_RECORDS`].

@@ -114,7 +114,8 @@ class File:
         return [Answer(*end) for end in ends]
 
     def wait_mapped(self, timeout: float = 5.0) -> bool:
-        """Waits until the target has maps of the files, and returns whether it has. Calling this is optional."""
+        """Waits until the target has maps of the files, and returns whether it has. Calling this is optional.
+        ``timeout`` is in seconds, and may be ``math.inf``."""
         return self._native.wait_mapped(timeout)
 
     @property

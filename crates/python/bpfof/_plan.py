@@ -36,7 +36,8 @@ def session_of(reach: Reach) -> _bpfof.Session:
     key = (os.getpid(), reach)
     session = _sessions.get(key)
     if session is None:
-        session = _sessions[key] = Native(_bpfof.Session(*reach))
+        # Another thread may have been faster.
+        session = _sessions.setdefault(key, Native(_bpfof.Session(*reach)))
     return session.get()
 
 

@@ -183,14 +183,19 @@ impl Files {
 
     /// Waits until the target has the maps of the files; returns whether it does.
     fn wait_mapped(&self, py: Python<'_>, timeout_seconds: f64) -> PyResult<bool> {
-        let timeout = Duration::try_from_secs_f64(timeout_seconds);
-        let timeout =
-            timeout.map_err(|_| Failure::question("timeout must be 0 seconds or more"))?;
+        let timeout = match Duration::try_from_secs_f64(timeout_seconds) {
+            Ok(timeout) => timeout,
+            Err(_) if timeout_seconds > 0.0 => Duration::MAX,
+            Err(_) => return Err(Failure::question("timeout must be 0 seconds or more").into()),
+        };
         let Opened { maps, files } = self.opened.clone();
-        watched(py, move |_| {
+        watched(py, move |stop| {
             let begun = Instant::now();
-            let left = || timeout.saturating_sub(begun.elapsed());
-            Ok::<_, Failure>(files.iter().all(|file| maps.wait_mapped(file, left())))
+            let is_mapped = |file| {
+                let left = timeout.saturating_sub(begun.elapsed());
+                maps.wait_mapped_while(file, left, &mut || stop.goes_on())
+            };
+            Ok::<_, Failure>(files.iter().all(is_mapped))
         })
     }
 

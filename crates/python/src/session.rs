@@ -7,7 +7,7 @@ use crate::filter::{Filter, together};
 use crate::plan::{PartTuple, Plan, part};
 use crate::rows::Rows;
 use crate::source::Source;
-use crate::watch::watched;
+use crate::watch::{Unlocked, watched};
 use bpfof_host::{HostsFile, TargetUrl};
 use bpfof_query::ask::{self, Cost, PartCost, Reach};
 use bpfof_query::infer;
@@ -20,8 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// How files are accessed, and the connections made so far.
 #[pyclass(frozen, module = "bpfof._bpfof")]
+#[derive(Debug)]
+pub(crate) struct Session(Unlocked<Connections>);
+
+/// The part that the threads of queries share.
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+struct Connections {
     reach: Reach,
     settings: Settings,
     shared: Arc<Mutex<ask::Session>>,
@@ -57,7 +61,7 @@ pub(crate) fn reach(
     }
 }
 
-impl Session {
+impl Connections {
     /// Adds these files to the session, and returns a copy.
     fn with<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<ask::Session, Failure> {
         let (paths, falls_back) = (paths.collect::<Vec<_>>(), self.settings.falls_back);
@@ -122,7 +126,7 @@ impl Session {
         // Without a target there is nothing to fall back from.
         let falls_back = fallback || here;
         let settings = Settings { chains, falls_back, ..Settings::default() };
-        Ok(Self { reach, settings, shared: Arc::default() })
+        Ok(Self(Unlocked::new(Connections { reach, settings, shared: Arc::default() })))
     }
 
     /// Runs all parts of a plan; returns the answer and its cost.
@@ -132,7 +136,7 @@ impl Session {
         source: &Source,
         plan: &Plan,
     ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
-        let (this, source, plan) = (self.clone(), source.0.clone(), plan.clone());
+        let (this, source, plan) = (self.0.clone(), source.0.clone(), plan.clone());
         let work = watched(py, move |stop| {
             let session = this.over(&source)?;
             let mut whole = Partial::empty(&plan.plan);
@@ -160,7 +164,7 @@ impl Session {
         plan: &Plan,
         asked: PartTuple,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyDict>)> {
-        let (this, plan) = (self.clone(), plan.clone());
+        let (this, plan) = (self.0.clone(), plan.clone());
         let work = watched(py, move |stop| {
             let part = part(asked)?;
             let session = this.with(std::iter::once(&*part.path))?;
@@ -175,9 +179,9 @@ impl Session {
 
     /// Streams the rows of a plan.
     fn rows(&self, py: Python<'_>, source: &Source, plan: &Plan) -> PyResult<Rows> {
-        let (this, files) = (self.clone(), source.0.clone());
+        let (this, files) = (self.0.clone(), source.0.clone());
         let session = watched(py, move |_| this.over(&files))?;
-        Ok(Rows::start(session, source.0.clone(), plan, self.settings))
+        Ok(Rows::start(session, source.0.clone(), plan, self.0.settings))
     }
 
     /// The answer of a statement over the files of a source: `SELECT … FROM t`. The user's own stages are specified as
@@ -191,7 +195,7 @@ impl Session {
         text: &str,
         own: (Option<String>, Option<String>),
     ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
-        let (this, source, text) = (self.clone(), source.0.clone(), text.to_owned());
+        let (this, source, text) = (self.0.clone(), source.0.clone(), text.to_owned());
         let work = watched(py, move |stop| {
             let question = question(&source, &filters, &text, &own)?;
             let session = this.over(&source)?;
@@ -240,7 +244,7 @@ impl Session {
 
     /// The places where the stages would run over the files, each once. Does not connect to them.
     fn places(&self, py: Python<'_>, source: &Source) -> PyResult<Vec<String>> {
-        let (reach, files) = (self.reach.clone(), source.0.files.clone());
+        let (reach, files) = (self.0.reach.clone(), source.0.files.clone());
         watched(py, move |_| {
             let mut places = Vec::new();
             for SourceFile { path, .. } in &files {

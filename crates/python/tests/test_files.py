@@ -2,6 +2,7 @@
 
 import _thread
 import gc
+import math
 import os
 import signal
 import socket
@@ -93,6 +94,11 @@ def test_here(tmp_path, find):
             file.load(find, "other")
         with pytest.raises(bpfof.QuestionError):
             file.load(b"no object")
+        # No target will ever have a map.
+        assert not file.wait_mapped(math.inf) and not file.wait_mapped(1e300)
+        for timeout in (-1.0, -math.inf, math.nan):
+            with pytest.raises(bpfof.QuestionError, match="0 seconds or more"):
+                file.wait_mapped(timeout)
     with pytest.raises(ValueError, match="closed"):
         file.read(0, 1)
     with pytest.raises(bpfof.FileError) as raised:
@@ -155,6 +161,34 @@ def test_ctrl_c_while_it_opens():
         with pytest.raises(KeyboardInterrupt):
             bpfof.open_kv(f"nvme-tcp://127.0.0.1:{silent.getsockname()[1]}/nqn.2026-01.org.example:silent")
         assert time.monotonic() - begun < 3
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_ctrl_c_while_it_waits_for_maps(disk):
+    path = write(disk.mount / "waits", records(1000))
+    with bpfof.open(path, fallback=False, **disk.how) as file:
+        assert file.wait_mapped()
+        before = threads()
+        os.kill(disk.process.pid, signal.SIGSTOP)
+        try:
+            # The file needs another map, which the target does not take.
+            with path.open("ab") as grown:
+                grown.write(bytes(64))
+            timer = threading.Timer(0.5, _thread.interrupt_main)
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                file.wait_mapped(3600)
+            timer.join()
+            # Less than the timeout of a command, which would end the wait as well.
+            end = time.monotonic() + 3
+            while threads() > before and time.monotonic() < end:
+                time.sleep(0.01)
+            assert threads() <= before
+        finally:
+            os.kill(disk.process.pid, signal.SIGCONT)
 
 
 def refused_after_fork(store: bpfof.KeyValueStore) -> None:

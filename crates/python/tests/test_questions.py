@@ -20,6 +20,8 @@ import pyarrow.csv
 import pyarrow.dataset as ds
 import pyarrow.feather
 import pytest
+from bpfof import _plan
+from bpfof._fork import Native
 from conftest import REPOSITORY, Disk, cannot_mount, run, skip
 from worlds import same
 
@@ -364,6 +366,24 @@ def test_a_slow_target_delays_only_its_own_queries(tmp_path, monkeypatch):
         assert fast.count_rows() == 1 and time.monotonic() - begun < 3
         connection.close()
     thread.join()
+
+
+def test_threads_share_a_session(monkeypatch):
+    made, sessions = threading.Barrier(2), []
+
+    def native(session):
+        # Both threads have found that there is none.
+        made.wait(10)
+        return Native(session)
+
+    monkeypatch.setattr(_plan, "Native", native)
+    reach = _plan.Reach(None, None, here=True, fallback=True, chains=201)
+    threads = [threading.Thread(target=lambda: sessions.append(_plan.session_of(reach))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sessions) == 2 and sessions[0] is sessions[1]
 
 
 def test_sums_beyond_64_bits(tmp_path):

@@ -202,14 +202,18 @@ fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::Lane;
     use crate::files::FileMaps;
     use crate::grant::protocol::{Answer, Grant, Opened, Request};
     use crate::grant::{GrantClient, PacketSocket, PageWriter};
+    use crate::handed_lane::example_state;
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket,
     };
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
     use std::path::Path;
     use std::sync::mpsc::channel;
 
@@ -217,7 +221,7 @@ mod tests {
 
     /// A daemon for one client. `answer` answers requests about files; after None the daemon sends no answer and goes
     /// on.
-    fn daemon(
+    pub(crate) fn daemon(
         path: &Path,
         mut answer: impl FnMut(Request, &mut PageWriter) -> Option<Answer> + Send + 'static,
     ) -> std::thread::JoinHandle<()> {
@@ -333,6 +337,38 @@ mod tests {
         assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
         daemon.join().expect("the client has gone");
         drop(files);
+    }
+
+    #[test]
+    fn a_reader_gets_no_idle_lane_that_has_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let daemon = daemon(&path, |request, _| {
+            assert!(matches!(request, Request::Lane), "{request:?}");
+            Some(Answer::Refused(Refusal::new(Cause::Quota, "too many lanes")))
+        });
+        let client = GrantClient::connect(&path, None).expect("it connects");
+        let maps = FileMaps::granted(client).expect("it starts");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let connect = || {
+            let address = listener.local_addr().expect("an address");
+            let socket = TcpStream::connect(address).expect("it listens");
+            (socket, listener.accept().expect("a connection").0)
+        };
+        let (open, _peer) = connect();
+        let (mut ended, peer) = connect();
+        drop(peer);
+        assert_eq!(ended.read(&mut [0]).expect("read"), 0, "the end has come");
+        // The lane that was left last is taken first.
+        for socket in [open, ended] {
+            let lane = Lane::adopt(socket.into(), &example_state()).expect("a lane");
+            maps.shared.leave_lane(lane);
+        }
+        let mut lane = maps.shared.open_lane().expect("an idle lane").expect("a lane");
+        assert!(lane.check_connected(), "it has ended");
+        assert!(maps.shared.open_lane().is_err(), "the daemon has refused another lane");
+        drop(maps);
+        daemon.join().expect("the client has gone");
     }
 
     #[test]

@@ -106,6 +106,10 @@ impl<'a> Keeper<'a> {
     fn run(&mut self) {
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
+            if queue.stop {
+                // The maps of removed files stay at the target until the association ends.
+                break;
+            }
             if !queue.removed.is_empty() && !queue.refresh.is_empty() {
                 // A map made after the file's removal would never be removed.
                 let removed: HashSet<u32> = queue.removed.iter().map(|entry| entry.id).collect();
@@ -113,7 +117,7 @@ impl<'a> Keeper<'a> {
             }
             self.keep_for_later(&mut queue);
             for entry in &queue.refresh {
-                if queue.stop || self.has_stopped() {
+                if self.has_stopped() {
                     break;
                 }
                 entry.queued.store(false, Ordering::SeqCst);
@@ -124,19 +128,19 @@ impl<'a> Keeper<'a> {
             }
             // Removals come after the maps, because chains wait for maps.
             for entry in &queue.removed {
-                self.remove(entry);
                 if self.has_stopped() {
                     break;
                 }
+                self.remove(entry);
             }
             // The rest of the queue, or files whose leases had to be released first.
             let more = !self.shared.queue().is_empty();
             let many = queue.refresh.len() == BATCH || queue.removed.len() == BATCH;
-            if more && many && !queue.stop && self.looked.elapsed() < LOOK {
+            if more && many && self.looked.elapsed() < LOOK {
                 continue;
             }
             let draining = self.look();
-            if queue.stop || !self.is_connected() {
+            if !self.is_connected() {
                 break;
             }
             // Files may have been queued since the signal was taken: do not sleep then. But sleep while chains drain,
@@ -168,7 +172,7 @@ impl<'a> Keeper<'a> {
         for entry in mem::take(&mut self.late) {
             // Removing the map makes the target end the chains that still read the file, unless the file has a new map
             // by now.
-            if entry.status().mapping.is_none() {
+            if !self.is_stopping() && entry.status().mapping.is_none() {
                 self.unset(&entry);
             }
         }
@@ -203,9 +207,14 @@ impl<'a> Keeper<'a> {
     /// Called between two files: whether the keeper should end. Also checks leases if that is due, so that a writer
     /// that waits for a lease does not wait until the whole batch is done.
     fn has_stopped(&mut self) -> bool {
-        if self.looked.elapsed() >= LOOK {
+        if !self.is_stopping() && self.looked.elapsed() >= LOOK {
             self.look();
         }
+        self.is_stopping()
+    }
+
+    /// Whether a thread waits for the keeper's end.
+    fn is_stopping(&self) -> bool {
         self.shared.queue().stop
     }
 
@@ -283,7 +292,7 @@ impl<'a> Keeper<'a> {
     fn lease_again(&mut self) {
         let now = Instant::now();
         for mut file in mem::take(&mut self.unleased) {
-            if file.next > now {
+            if file.next > now || self.is_stopping() {
                 self.unleased.push(file);
                 continue;
             }
@@ -500,5 +509,43 @@ fn release(entry: &MappedFile, mapping: &Mapping) {
     if let Some(lease) = mapping.lease() {
         lease.start_break();
         entry.access.release(lease);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::access::Access;
+    use crate::files::device::NamespaceDevice;
+    use crate::files::grants::tests::daemon;
+    use crate::files::mapped_file::Kind;
+    use crate::files::shared::Server;
+    use crate::grant::GrantClient;
+    use crate::vectors::VectorLimits;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_keeper_that_is_stopped_removes_no_maps() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, image) = (folder.path().join("socket"), folder.path().join("image"));
+        File::create(&image).expect("made");
+        // A keeper with an association of the grant daemon sends no commands.
+        let daemon = daemon(&socket, |request, _| panic!("{request:?}"));
+        let client = GrantClient::connect(&socket, None).expect("it connects");
+        let (info, ender) = (client.namespace(), client.ender().expect("a descriptor"));
+        let server = Server::Grants(Box::new(Mutex::new(client)), ender);
+        let remote = Remote { server, info, vectors: VectorLimits::UNKNOWN };
+        let device = NamespaceDevice::new(&image).expect("an image");
+        let place = Place { device, nqn: None, extents_max: 1 };
+        let shared = Shared::new(None, true);
+        let entry = Arc::new(MappedFile::new(1, Access::by_path(), image, Kind::Shared));
+        entry.status().version = 1;
+        let removed = vec![Arc::clone(&entry)];
+        *shared.queue() = Queue { removed, stop: true, ..Queue::default() };
+        let signal = BreakSignal::of_this_thread().expect("a signal");
+        Keeper::new(&shared, &remote, &place, signal).run();
+        assert_eq!(entry.status().version, 1, "it would have been a command to the target");
+        drop(remote);
+        daemon.join().expect("the client has gone");
     }
 }

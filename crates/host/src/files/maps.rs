@@ -226,6 +226,18 @@ impl FileMaps {
     /// file is examined again.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
+        self.wait_mapped_while(file, patience, &mut || true)
+    }
+
+    /// The same; also ends, with false unless `file` has a map, once `goes_on` returns false. It is called at least
+    /// every 50 ms.
+    #[must_use]
+    pub fn wait_mapped_while(
+        &self,
+        file: &PushdownFile,
+        patience: Duration,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let end = deadline(patience);
         // The examination that ends next may have begun before this call.
         let first = file.looks() + 1;
@@ -238,7 +250,7 @@ impl FileMaps {
             if file.is_mapped() || is_refused || !self.shared.is_kept() {
                 return file.is_mapped();
             }
-            if left.is_zero() {
+            if left.is_zero() || !goes_on() {
                 file.refresh();
                 return false;
             }

@@ -9,6 +9,7 @@ use crate::deadline::deadline;
 use crate::grant::{Ender, GrantClient};
 use crate::vectors::VectorLimits;
 use crate::{Caravan, Controller, Error, Lane, NamespaceInfo, SharedLane, Status};
+use std::iter;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -179,7 +180,7 @@ impl Shared {
         let Some(remote) = &self.remote else { return Ok(None) };
         if remote.is_granted() {
             // First an idle lane: the keeper may hold the client while it waits for the daemon.
-            if let Some(idle) = self.idle_lanes().pop() {
+            if let Some(idle) = self.idle_lane() {
                 return Ok(Some(idle));
             }
             return remote.grants().map(|mut client| client.lane()).transpose();
@@ -239,6 +240,12 @@ impl Shared {
         if is_granted && lane.is_connected() && lane.requests_in_flight() == 0 {
             self.idle_lanes().push(lane);
         }
+    }
+
+    /// Takes an idle lane; drops those whose connections have ended meanwhile.
+    fn idle_lane(&self) -> Option<Lane> {
+        let mut idle = self.idle_lanes();
+        iter::from_fn(|| idle.pop()).find_map(|mut lane| lane.check_connected().then_some(lane))
     }
 
     pub(crate) fn idle_lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
