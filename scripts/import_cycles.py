@@ -59,7 +59,8 @@ def is_test(attributes):
 
 def cut_tests(text):
     """Returns the text without inline modules of tests, which come last."""
-    at = re.search(r"#\[cfg\((?:all\()?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*mod\s+\w+\s*\{", text)
+    at = re.search(r"#\[cfg\((?:all\()?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*\{",
+                   text)
     return text[: at.start()] if at else text
 
 
