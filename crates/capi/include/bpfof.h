@@ -205,7 +205,8 @@ struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof
  * answer of the grant daemon (one second), or the write-back of a file to its
  * disk. The map of a file with very many extents is sent by several commands,
  * each with as much as the target takes at once (MDTS); the call waits for all
- * of them, each within command_timeout_ms, or for the first that fails.
+ * of them, each within command_timeout_ms, or for the first that fails. With
+ * several portals this applies to each of them, one after the other.
  * Threads that are connecting may outlive the call, by connect_timeout_ms: do
  * not unload the library (dlclose()).
  */

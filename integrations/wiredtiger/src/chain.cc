@@ -164,7 +164,8 @@ bool stage(File *file, const char *answer, size_t size, uint64_t since)
 /* Counts the failure of a chain, and notes if the target is lost. */
 void note_failure(Thread *thread, const bpfof_result &result)
 {
-	if (!bpfof_reader_is_connected(thread->reader) || result.error == ECONNRESET || result.error == ENOTCONN)
+	if (!bpfof_reader_is_connected(thread->reader) || result.error == ECONNRESET || result.error == ENOTCONN ||
+		result.error == EHOSTUNREACH)
 		thread->session->lose();
 	if (result.error != ESTALE)
 		note_error(result.message);

@@ -329,7 +329,7 @@ impl OnPaths {
                     break;
                 }
                 // The request does not fit this path's target, whose namespace differs.
-                if let Some(tag) = self.ledger.ended(number, None, self.patience) {
+                if let Some((tag, _)) = self.ledger.ended(number, None, self.patience) {
                     end(tag, why);
                 }
             }
@@ -364,9 +364,9 @@ impl OnPaths {
             {
                 refusal = Some(*error);
             }
-            if let Some(tag) = ledger.ended(tag as u32, error, patience) {
+            if let Some((tag, instead)) = ledger.ended(tag as u32, error, patience) {
                 ended += 1;
-                on_completion(Completion { tag, result });
+                on_completion(Completion { tag, result: instead.map_or(result, Err) });
             }
         });
         if let Some(error) = refusal {

@@ -31,9 +31,10 @@ struct Slot {
     place: Place,
     kept: Kept,
     losses: u8,
-    /// When it first had to wait or was refused since its submission or its last loss, and the error with which it ends
-    /// if it waits too long.
+    /// Since when it waits, and the error with which it ends if it waits too long.
     waits: Option<(Instant, RequestError)>,
+    /// When a path first refused it since its submission or its last loss.
+    refused: Option<Instant>,
 }
 
 /// The requests of a lane: see the module.
@@ -63,14 +64,15 @@ impl Ledger {
     pub(super) fn take(&mut self, tag: u64, request: &Request<'_>) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             let kept = Kept::default();
-            self.slots.push(Slot { tag, place: Place::Free, kept, losses: 0, waits: None });
+            let place = Place::Free;
+            self.slots.push(Slot { tag, place, kept, losses: 0, waits: None, refused: None });
             self.slots.len() as u32 - 1
         });
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
             slot.place = Place::Sent;
             slot.losses = 0;
-            slot.waits = None;
+            (slot.waits, slot.refused) = (None, None);
             slot.kept.keep(request);
         }
         number
@@ -97,29 +99,36 @@ impl Ledger {
         }
     }
 
-    /// A request has ended on its queue. Returns its tag if it is finished; otherwise it will be sent again, or settled
-    /// by [`settle_lost`](Self::settle_lost). A request that paths still refuse after `patience` is finished.
+    /// A request has ended on its queue. Returns its tag if it is finished, and the error that it has instead of
+    /// `error`, if any; otherwise it will be sent again, or settled by [`settle_lost`](Self::settle_lost). A request
+    /// that paths still refuse `patience` after the first refusal is finished.
     #[inline]
     pub(super) fn ended(
         &mut self,
         number: u32,
         error: Option<&RequestError>,
         patience: Duration,
-    ) -> Option<u64> {
+    ) -> Option<(u64, Option<RequestError>)> {
         let slot = self.slots.get_mut(number as usize)?;
         if slot.place != Place::Sent {
             return None;
         }
+        let mut instead = None;
         match error {
             Some(RequestError::Command(command)) if command.is_of_path() => {
-                let now = Instant::now();
-                let is_over = slot
-                    .waits
-                    .is_some_and(|(since, _)| now.saturating_duration_since(since) >= patience);
-                if !is_over {
-                    self.wait(number, now, RequestError::Command(*command));
+                let (now, before) = (Instant::now(), slot.refused);
+                let since = *slot.refused.get_or_insert(now);
+                let why = match slot.waits {
+                    // The target that was lost before may have carried it out.
+                    Some((_, unknown @ RequestError::Unknown(_))) => unknown,
+                    _ => RequestError::Command(*command),
+                };
+                if before.is_none() || now.saturating_duration_since(since) < patience {
+                    slot.waits = Some((since, why));
+                    self.wait(number, now, why);
                     return None;
                 }
+                instead = Some(why);
             }
             Some(RequestError::Lost(reason)) => {
                 slot.place = Place::Lost(*reason);
@@ -130,7 +139,7 @@ impl Ledger {
         }
         let tag = slot.tag;
         self.give_back(number);
-        Some(tag)
+        Some((tag, instead))
     }
 
     /// Decides about requests whose queue was lost. The target may carry them out until `over`; None means that this is
@@ -158,7 +167,7 @@ impl Ledger {
                 Some(until) => {
                     slot.place = Place::Waits(until);
                     // Its patience begins at `until`, before which it must wait anyway.
-                    slot.waits = Some((until.unwrap_or(now), why));
+                    (slot.waits, slot.refused) = (Some((until.unwrap_or(now), why)), None);
                     self.waiting.push_back(number);
                 }
                 None => {
@@ -277,7 +286,7 @@ mod tests {
         assert!(matches!(ledger.send(write), Some(Request::Write { data: &[7, ..], .. })));
         assert_eq!(
             (ledger.ended(read, None, PATIENCE), ledger.ended(write, None, PATIENCE)),
-            (Some(1), Some(2))
+            (Some((1, None)), Some((2, None)))
         );
         assert_eq!(ledger.in_flight(), 0);
     }
@@ -319,7 +328,7 @@ mod tests {
             assert_eq!(ledger.ended(number, Some(&command(3, 2)), PATIENCE), None);
             assert_eq!(ledger.next(Instant::now()), Some(number));
             assert!(ledger.send(number).is_some());
-            assert_eq!(ledger.ended(number, Some(&command(2, 0x81)), PATIENCE), Some(5));
+            assert_eq!(ledger.ended(number, Some(&command(2, 0x81)), PATIENCE), Some((5, None)));
             assert_eq!(ledger.ended(number, None, PATIENCE), None, "it has ended");
         }
         // Without a usable path the request ends with the last path's status.
@@ -341,8 +350,38 @@ mod tests {
             assert_eq!(ledger.next(Instant::now()), Some(number));
             assert!(ledger.send(number).is_some());
         }
-        assert_eq!(ledger.ended(number, Some(&refusal), Duration::ZERO), Some(1));
+        assert_eq!(ledger.ended(number, Some(&refusal), Duration::ZERO), Some((1, Some(refusal))));
         assert_eq!((ledger.in_flight(), ledger.is_waiting()), (0, false));
+    }
+
+    /// Only the time since the first refusal counts, not that for which it waited for another reason.
+    #[test]
+    fn a_request_is_sent_again_after_its_first_refusal() {
+        let mut ledger = Ledger::default();
+        let number = ledger.take(1, &READ);
+        ledger.wait(number, Instant::now() - PATIENCE, LOST);
+        assert_eq!(ledger.next(Instant::now()), Some(number));
+        assert!(ledger.send(number).is_some());
+        assert_eq!(ledger.ended(number, Some(&command(3, 2)), Duration::ZERO), None);
+        assert!(ledger.is_waiting());
+    }
+
+    /// The lost target may have carried it out, whatever another one says.
+    #[test]
+    fn a_lost_write_that_is_refused_later_ends_as_unknown() {
+        let mut ledger = Ledger::default();
+        let number = ledger.take(1, &WRITE);
+        assert_eq!(ledger.ended(number, Some(&LOST), PATIENCE), None);
+        let now = Instant::now();
+        ledger.settle_lost(Some(now), (now, PATIENCE), &mut nobody);
+        for _ in 0..2 {
+            assert_eq!(ledger.next(Instant::now()), Some(number));
+            assert!(ledger.send(number).is_some());
+            let end = ledger.ended(number, Some(&command(3, 2)), Duration::ZERO);
+            let unknown = RequestError::Unknown(LostReason::Closed);
+            assert!(end.is_none() || end == Some((1, Some(unknown))), "{end:?}");
+        }
+        assert_eq!(ledger.in_flight(), 0);
     }
 
     #[test]
@@ -406,7 +445,7 @@ mod tests {
                     2 if !sent.is_empty() => {
                         let number = sent.swap_remove(usize::from(detail) % sent.len());
                         let error = (detail & 1 == 1).then(|| command(2, 0x81));
-                        ends.extend(ledger.ended(number, error.as_ref(), PATIENCE));
+                        ends.extend(ledger.ended(number, error.as_ref(), PATIENCE).map(|(tag, _)| tag));
                         prop_assert_eq!(ends.len(), 1);
                     }
                     3 if !sent.is_empty() => {
