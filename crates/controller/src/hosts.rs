@@ -37,7 +37,8 @@ pub struct HostLimits {
 /// The address by which limits per address count a peer: IPv4 in IPv6 counts as IPv4, and all addresses of an IPv6
 /// network of 64 bits count as one, because a machine can take as many of them as it likes. Link-local addresses do not
 /// belong to one network and stay as they are.
-pub(crate) fn counted_address(address: IpAddr) -> IpAddr {
+#[must_use]
+pub fn counted_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(all) if !all.is_unicast_link_local() && !all.is_loopback() => {
             Ipv6Addr::from_bits(all.to_bits() >> 64 << 64).into()

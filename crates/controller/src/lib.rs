@@ -97,7 +97,7 @@ pub use config::{
     parse_tls_mode,
 };
 pub use error::ServerError;
-pub use hosts::HostLimits;
+pub use hosts::{HostLimits, counted_address};
 pub use limits::MAX_NSID;
 pub use metrics::{Class, ClassLatencies, ClassMetrics, Histogram, Octaves};
 pub use namespace::NamespaceError;

@@ -2,11 +2,13 @@
 //!
 //! Each request has a connection, and each connection a thread; their number is limited. A client that takes longer
 //! than two seconds is disconnected. When the limit is reached, a new connection replaces one of the address that has
-//! the most: its oldest. One more thread asks the reactors (`questions`).
+//! the most: its oldest. An IPv6 network of 64 bits counts as one address. One more thread asks the reactors
+//! (`questions`).
 
 use crate::names::Names;
 use crate::questions::{Answer, Question, Questions};
 use crate::{PATIENCE, Reporter, Slowest};
+use bpfof_controller::counted_address;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -166,7 +168,7 @@ fn accept(
         Err(error) if is_of_peer(&error) => return Ok(()),
         accepted => accepted?,
     };
-    let (number, from) = answering.begin(&stream, peer.ip().to_canonical())?;
+    let (number, from) = answering.begin(&stream, counted_address(peer.ip()))?;
     let (questions, all) = (questions.clone(), Arc::clone(answering));
     let names = Arc::clone(names);
     let answer = move || {
