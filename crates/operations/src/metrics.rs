@@ -31,6 +31,8 @@ const FIRST_END: usize = 3;
 const MAX_HOSTS: usize = 256;
 /// The name of all other hosts together.
 const OTHERS: &str = "(others)";
+/// Their serial, which no host has. A host may have any name.
+const OTHERS_SERIAL: u64 = u64::MAX;
 
 /// A report as OpenMetrics text.
 ///
@@ -47,7 +49,7 @@ pub fn text(report: TargetReport) -> Result<String, fmt::Error> {
 
 /// Whether a host's counts never decrease: those of several hosts that come and go do.
 fn has_counters(host: &HostReport) -> bool {
-    host.nqn != OTHERS
+    host.serial != OTHERS_SERIAL
 }
 
 /// The labels of a host. A host with a key may have the same name and address as one without.
@@ -71,7 +73,13 @@ fn hosts(mut hosts: Vec<HostReport>) -> Vec<HostReport> {
         all.memory_bytes += host.memory_bytes;
         all
     });
-    hosts.extend(others.map(|all| HostReport { nqn: OTHERS.to_owned(), address: None, ..all }));
+    hosts.extend(others.map(|all| HostReport {
+        serial: OTHERS_SERIAL,
+        nqn: OTHERS.to_owned(),
+        address: None,
+        has_key: false,
+        ..all
+    }));
     hosts
 }
 
@@ -497,13 +505,18 @@ mod tests {
             let host = |serial| HostReport {
                 serial,
                 nqn: format!("nqn.2026-01.org.example:{serial}"),
+                // Those that have no series of their own.
+                has_key: serial >= MAX_HOSTS as u64 - 2,
                 connections: 1,
                 totals: Totals { reads: 5, ..Totals::default() },
                 ..HostReport::default()
             };
             let first = host(0);
             let with_key = HostReport { has_key: true, ..first };
-            report.hosts = (0..MAX_HOSTS as u64 + 43).map(host).chain([with_key]).collect();
+            let address = Some("192.0.2.1".to_owned());
+            let named_so = HostReport { nqn: OTHERS.to_owned(), address, ..host(0) };
+            report.hosts = (0..MAX_HOSTS as u64 + 42).map(host).collect();
+            report.hosts.extend([with_key, named_so]);
             let other =
                 ListenerReport { id: 2, transport: Transport::Rdma, ..report.listeners[0].clone() };
             report.listeners.push(other);
@@ -512,7 +525,8 @@ mod tests {
         assert!(text.contains("bpfof_connections{host=\"(others)\",address=\"\"} 44"), "{text}");
         assert_eq!(lines("bpfof_host_reads_total{"), MAX_HOSTS);
         assert_eq!(lines("bpfof_host_reads_total{host=\"nqn.2026-01.org.example:0\""), 2);
-        assert_eq!(lines("bpfof_host_reads_total{host=\"(others)\""), 0);
+        assert_eq!(lines("bpfof_host_reads_total{host=\"(others)\",address=\"\""), 0);
+        assert_eq!(lines("bpfof_host_reads_total{host=\"(others)\",address=\"192.0.2.1\""), 1);
         let mut series: Vec<&str> =
             text.lines().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
         let all = series.len();
