@@ -101,12 +101,15 @@ fn write_printable(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 }
 
 /// Whether a character of a peer's text must not reach a log or a terminal: a control character, or one that ends a
-/// line, changes the direction of writing, or has no width.
+/// line, changes the direction of writing, or shows nothing but is no space. Combining marks that show something may.
 #[must_use]
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}')
+        || matches!(c, '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}')
+        || matches!(c, '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}')
+        || matches!(c, '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -129,6 +132,9 @@ mod tests {
         {
             assert!(lies.contains(is_unprintable), "{lies:?}");
         }
+        let invisible = "\u{34f}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}\u{180f}\u{2800}\u{3164}\
+            \u{fe00}\u{fe0f}\u{ffa0}\u{1bca0}\u{1bca3}\u{1d173}\u{1d17a}\u{e0000}\u{e0100}\u{e0fff}";
+        assert_eq!(invisible.chars().find(|c| !is_unprintable(*c)), None);
         assert!(!"nqn.2024-01.org.例:größe é ü_β".contains(is_unprintable));
     }
 }
