@@ -289,7 +289,8 @@ fn host(of: &Value) -> Vec<String> {
 
 fn connection(of: &Value) -> Vec<String> {
     let host = match of["host"].as_str() {
-        Some("") => "(not connected)".to_owned(),
+        _ if of["controller"] == 0 => "(not connected)".to_owned(),
+        Some("") => "(no name)".to_owned(),
         _ if of["awaits_authentication"] == true => {
             format!("{} (not authenticated)", text(&of["host"]))
         }
@@ -370,5 +371,13 @@ mod tests {
             [1023, 1024, 3 << 20].map(|n| size(&n.into())),
             ["1023 B", "1.0 KiB", "3.0 MiB"]
         );
+    }
+
+    #[test]
+    fn a_connected_host_may_have_an_empty_name() {
+        let shown = |controller: u16| {
+            connection(&json!({ "host": "", "controller": controller }))[1].clone()
+        };
+        assert_eq!([0, 1].map(shown), ["(not connected)", "(no name)"]);
     }
 }
