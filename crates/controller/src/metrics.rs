@@ -125,14 +125,14 @@ impl Histogram {
     }
 
     /// The latency that this part (0 to 1) of all did not exceed, in ns: the end of a bucket, which is up to a quarter
-    /// too long. None if there are none.
+    /// too long. The last bucket has no end: its begin stands for it. None if there are none.
     #[must_use]
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;
         self.buckets.iter().enumerate().find_map(|(bucket, count)| {
             seen += count;
-            (seen >= wanted).then(|| Self::end_ns(bucket))
+            (seen >= wanted).then(|| Self::end_ns(bucket.min(Self::BUCKETS - 2)))
         })
     }
 
@@ -414,5 +414,8 @@ mod tests {
         let slowest = histogram.quantile_ns(1.0).expect("there are some");
         assert!((1_000_000..1_250_000).contains(&slowest));
         assert_eq!(histogram.since(&before).count(), 1);
+        add(&mut histogram, u64::MAX - histogram.sum_ns());
+        let longest = Histogram::end_ns(Histogram::BUCKETS - 2);
+        assert_eq!(histogram.quantile_ns(1.0), Some(longest));
     }
 }

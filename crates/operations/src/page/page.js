@@ -27,6 +27,9 @@ const bytes = (value) => short(value, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 
 const time = (ns) => ns === null ? "–" : short(ns, ["ns", "µs", "ms", "s"], 1000);
 const percent = (part) => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
 
+// The last bucket of latencies has no end: it is shown as this, in ns.
+const LONGEST = 60e9;
+
 // The 99th percentile of the latencies since the last report: the end of its bucket, in ns.
 function p99(now, before) {
   const old = new Map(before ? before.buckets : []);
@@ -35,7 +38,7 @@ function p99(now, before) {
   let seen = 0;
   for (const [end, count] of fresh) {
     seen += count;
-    if (all > 0 && seen >= all * 0.99) return end;
+    if (all > 0 && seen >= all * 0.99) return Math.min(end, LONGEST);
   }
   return null;
 }
