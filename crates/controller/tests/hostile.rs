@@ -112,6 +112,9 @@ fn wrong_data_digests_fail_the_command() {
         assert_eq!((data, cqe.status), (vec![0; 4096], Status::SUCCESS));
         witness.check();
     }
+    // They are no errors of the storage.
+    let report = server.report()(Duration::from_secs(5)).expect("a report");
+    assert_eq!(report.namespaces[0].write.errors, 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::connection::Phase;
 use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK, PIECE_UNITS};
 use crate::queue::{Slot, State};
 use crate::refusal::Refusal;
-use crate::transport::{Arrival, Fetched, Input, Payload};
+use crate::transport::{Arrival, Fetched, Input};
 use bpfof_nvme::opcode::{admin, nvm};
 use bpfof_nvme::{DataPointer, Sqe, Status};
 
@@ -186,7 +186,9 @@ fn refuse_damaged(cx: &mut Context<'_>, slot: u16) {
     };
     connection.note_refusal((opcode, 0), &refusal, executor.now_ns);
     connection.remember_error(taken.cid, refusal.status(), nsid, lba);
-    cx.respond(&taken, refusal.reply, Payload::None);
+    // Not counted among the namespace's errors: its storage has not failed.
+    connection.complete(taken.cid, refusal.reply);
+    cx.fetch_more();
 }
 
 /// Continues a command whose data has been fetched completely.
