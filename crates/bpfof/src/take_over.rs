@@ -68,10 +68,12 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
     old.wait_end()
 }
 
-/// The names of hosts at a listener.
+/// The names of hosts at a listener that have an I/O queue. Those that have yet to authenticate themselves may only
+/// claim their names.
 fn hosts_at(report: &Value, listener: &Value) -> BTreeSet<String> {
     let all = report["connections"].as_array().into_iter().flatten();
-    let its = all.filter(|of| of["listener"] == *listener && of["controller"] != 0);
+    let works = |of: &&Value| of["queue"].as_u64() > Some(0) && of["awaits_authentication"] != true;
+    let its = all.filter(|of| of["listener"] == *listener).filter(works);
     its.filter_map(|of| of["host"].as_str().map(str::to_owned)).collect()
 }
 
@@ -113,4 +115,29 @@ fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
         std::thread::sleep(LOOK_EVERY);
     }
     log::warn!("{address}: not all hosts have reconnected yet; draining the next listener anyway");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hosts_that_work_are_awaited() {
+        let connection = |host: &str, listener: u16, queue: u16, awaits: bool| {
+            json!({
+                "host": host,
+                "listener": listener,
+                "queue": queue,
+                "awaits_authentication": awaits,
+            })
+        };
+        let report = json!({ "connections": [
+            connection("works", 1, 0, false),
+            connection("works", 1, 1, false),
+            connection("elsewhere", 2, 1, false),
+            connection("discovers", 1, 0, false),
+            connection("claims", 1, 1, true),
+        ] });
+        assert_eq!(hosts_at(&report, &json!(1)), BTreeSet::from(["works".to_owned()]));
+    }
 }
