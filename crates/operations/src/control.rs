@@ -129,6 +129,16 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
+/// Whether a process answers at a path. Other errors do not tell: the socket may be another user's.
+fn is_served(path: &Path) -> io::Result<bool> {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    match UnixStream::connect(path) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Prepares to answer requests on a socket at `path`. A socket that a dead process has left there will be replaced; one
 /// that a process serves is refused, unless this one `takes_over`.
 ///
@@ -136,14 +146,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// Errors of the kernel.
 pub fn bind(path: &Path, operations: Operations, takes_over: bool) -> Result<Bound, ControlError> {
     let failed = |source| ControlError { path: path.to_owned(), source };
-    if !takes_over && UnixStream::connect(path).is_ok() {
-        return Err(failed(io::Error::other("another process serves it")));
-    }
     match std::fs::symlink_metadata(path) {
         Ok(there) if !std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()) => {
             return Err(failed(io::ErrorKind::AlreadyExists.into()));
         }
         _ => {}
+    }
+    if !takes_over && is_served(path).map_err(failed)? {
+        return Err(failed(io::Error::other("another process serves it")));
     }
     let mut aside = path.as_os_str().to_owned();
     aside.push(".new");
@@ -469,6 +479,7 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use bpfof_controller::{Server, TargetConfig};
+    use std::os::unix::net::UnixDatagram;
 
     /// A process that was to take over a path and gives up leaves it to the process that answers there.
     #[test]
@@ -511,5 +522,9 @@ mod tests {
         assert_eq!((identity(&path).expect("it is there"), answers()), (new.identity, true));
         drop(new);
         assert_eq!(files(), 0);
+        let other = UnixDatagram::bind(&path).expect("it is free");
+        assert!(bind(false).is_err(), "a socket of another kind may be served");
+        drop(other);
+        assert!(bind(false).is_ok(), "its process is gone");
     }
 }
