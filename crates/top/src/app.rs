@@ -144,7 +144,7 @@ impl App {
     /// The index of the selected row.
     pub(crate) fn selected(&self) -> Option<usize> {
         let key = self.pane().selected.as_ref()?;
-        self.table()?.rows.iter().position(|row| row.key() == *key)
+        self.table()?.rows.iter().position(|row| row.key == *key)
     }
 
     pub(crate) fn key(&mut self, key: KeyEvent) -> Action {
@@ -214,7 +214,7 @@ impl App {
             None if step == isize::MAX => last,
             None => 0,
         };
-        let key = self.table().map(|table| table.rows[place].key());
+        let key = self.table().map(|table| table.rows[place].key.clone());
         self.panes[self.tab].selected = key;
     }
 
@@ -250,7 +250,10 @@ mod tests {
     fn report(seconds: u64, hosts: &[(&str, u64)]) -> Report {
         let hosts: Vec<_> = hosts
             .iter()
-            .map(|(name, chains)| json!({ "nqn": name, "totals": { "chains": chains } }))
+            .map(|(name, chains)| {
+                let serial = name.as_bytes()[0];
+                json!({ "serial": serial, "nqn": name, "totals": { "chains": chains } })
+            })
             .collect();
         let reactors = json!([{ "time_ns": seconds * 1_000_000_000, "idle_ns": 0 }]);
         serde_json::from_value(json!({ "hosts": hosts, "reactors": reactors })).expect("a report")

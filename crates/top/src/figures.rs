@@ -189,9 +189,7 @@ fn busy(now: (u64, u64), before: (u64, u64)) -> f64 {
 }
 
 fn host(of: &Host, since: Option<Since<'_>>) -> Row {
-    let old = since.and_then(|since| {
-        since.before.hosts.iter().find(|old| (&old.nqn, &old.address) == (&of.nqn, &of.address))
-    });
+    let old = since.and_then(|since| since.before.hosts.iter().find(|old| old.serial == of.serial));
     let p99 = old.and_then(|old| p99_us(&of.latencies, &old.latencies));
     let totals = of.totals;
     let old = old.map(|old| old.totals);
@@ -216,7 +214,7 @@ fn host(of: &Host, since: Option<Since<'_>>) -> Row {
         of.connections.into(),
         of.memory_bytes.into(),
     ];
-    Row { cells }
+    Row { key: of.serial.to_string(), cells }
 }
 
 fn namespace(of: &Namespace, since: Option<Since<'_>>) -> Row {
@@ -252,7 +250,7 @@ fn namespace(of: &Namespace, since: Option<Since<'_>>) -> Row {
         all(|class| class.errors).into(),
         of.size_bytes.into(),
     ];
-    Row { cells }
+    Row { key: format!("{} {}", of.nsid, of.subsystem), cells }
 }
 
 fn function(of: &Function, since: Option<Since<'_>>) -> Row {
@@ -275,7 +273,7 @@ fn function(of: &Function, since: Option<Since<'_>>) -> Row {
         of.aborts.into(),
         of.chains.into(),
     ];
-    Row { cells }
+    Row { key: format!("{} {}", of.id, of.subsystem), cells }
 }
 
 fn reactor(of: &Reactor, since: Option<Since<'_>>) -> Row {
@@ -290,7 +288,7 @@ fn reactor(of: &Reactor, since: Option<Since<'_>>) -> Row {
         of.chains_running.into(),
         of.chains_waiting.into(),
     ];
-    Row { cells }
+    Row { key: of.index.to_string(), cells }
 }
 
 #[cfg(test)]
@@ -335,6 +333,23 @@ mod tests {
         }
         assert_eq!(figures["namespaces"][0]["chain_p99_us"], 2.048);
         assert_eq!(figures["reactors"][0]["busy"], 0.75);
+    }
+
+    #[test]
+    fn hosts_of_one_name_and_address_are_told_apart() {
+        let report = |seconds: u64| -> Report {
+            let host = |serial: u64| {
+                let totals = json!({ "reads": seconds * serial * 100 });
+                json!({ "serial": serial, "nqn": "h", "address": "10.0.0.1", "totals": totals })
+            };
+            let reactors = json!([{ "time_ns": seconds * 1_000_000_000 }]);
+            let value = json!({ "reactors": reactors, "hosts": [host(1), host(2)] });
+            serde_json::from_value(value).expect("a report")
+        };
+        let figures = Figures::of(&report(2), Some(&report(1)));
+        let hosts = figures.tables[0].rows.iter();
+        let shown: Vec<_> = hosts.map(|row| (row.key.as_str(), &row.cells[4])).collect();
+        assert_eq!(shown, [("1", &Cell::Figure(100.0)), ("2", &Cell::Figure(200.0))]);
     }
 
     #[test]

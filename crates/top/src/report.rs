@@ -75,6 +75,8 @@ pub(crate) struct Function {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Host {
+    /// Identifies it: two hosts may have the same name and address.
+    pub(crate) serial: u64,
     pub(crate) nqn: String,
     pub(crate) address: Option<String>,
     pub(crate) connections: u64,

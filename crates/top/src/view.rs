@@ -193,7 +193,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, table: &Table, area: Rect) {
 fn widths(table: &Table, heads: &[String], body: &[Vec<String>], room: u16) -> Vec<u16> {
     let width = |index: usize| {
         let cells = body.iter().map(|row| &row[index]).chain([&heads[index]]);
-        cells.map(|text| text.chars().count()).max().unwrap_or(0).min(u16::MAX.into()) as u16
+        cells.map(|text| columns(text)).max().unwrap_or(0).min(u16::MAX.into()) as u16
     };
     let (mut widths, mut left) = (Vec::new(), room + GAP);
     for (index, column) in table.columns.iter().enumerate() {
@@ -213,26 +213,40 @@ fn widths(table: &Table, heads: &[String], body: &[Vec<String>], room: u16) -> V
     widths
 }
 
+/// The columns of the terminal that a text takes: some characters take two, others none.
+fn columns(text: &str) -> usize {
+    Line::from(text).width()
+}
+
 /// Fits a text into a width. Names differ at their ends, so the middle is cut out.
 fn fit(text: &str, width: u16) -> String {
-    let (length, width) = (text.chars().count(), usize::from(width));
-    if length <= width {
+    if columns(text) <= usize::from(width) {
         return text.to_owned();
     }
-    let Some(kept) = width.checked_sub(1) else { return String::new() };
-    let head = kept / 3;
-    let tail = text.chars().skip(length - (kept - head));
-    text.chars().take(head).chain(['…']).chain(tail).collect()
+    let Some(kept) = usize::from(width).checked_sub(1) else { return String::new() };
+    let line = Line::from(text);
+    let parts: Vec<&str> = line.styled_graphemes(Style::new()).map(|part| part.symbol).collect();
+    let head = fitting(parts.iter().copied(), kept / 3);
+    let tail = fitting(parts.iter().rev().copied(), kept - kept / 3);
+    format!("{}…{}", parts[..head].concat(), parts[parts.len() - tail..].concat())
+}
+
+/// How many of the first parts have room.
+fn fitting<'a>(parts: impl Iterator<Item = &'a str>, mut room: usize) -> usize {
+    parts.map_while(|part| room.checked_sub(columns(part)).map(|rest| room = rest)).count()
 }
 
 fn draw_dialog(frame: &mut Frame<'_>, title: &str, lines: &[String]) {
-    let width = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 4;
+    let width = lines.iter().map(|line| columns(line)).max().unwrap_or(0) as u16 + 4;
     let screen = frame.area();
     let width = width.min(screen.width);
     let inside = usize::from(width.saturating_sub(4).max(1));
-    let wrapped: usize =
-        lines.iter().map(|line| line.chars().count().div_ceil(inside).max(1)).sum();
-    let height = (wrapped as u16 + 2).min(screen.height);
+    let wrapped = lines.iter().map(|line| match columns(line) {
+        wide if wide <= inside => 1,
+        // One more, as lines end between words.
+        wide => wide.div_ceil(inside) + 1,
+    });
+    let height = (wrapped.sum::<usize>() as u16 + 2).min(screen.height);
     let [column] = Layout::horizontal([Constraint::Length(width)]).flex(Flex::Center).areas(screen);
     let [area] = Layout::vertical([Constraint::Length(height)]).flex(Flex::Center).areas(column);
     let text = Paragraph::new(lines.join("\n")).wrap(Wrap { trim: false });
@@ -254,12 +268,16 @@ mod tests {
     const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff";
 
     fn app() -> App {
+        app_with(HOST)
+    }
+
+    fn app_with(nqn: &str) -> App {
         let mut app = App::new("/run/control.sock".into(), 1.0);
         let report = |seconds: u64| -> Report {
             let value = json!({
                 "memory_limit_bytes": 1 << 30, "memory_used_bytes": 1 << 20,
                 "reactors": [{ "time_ns": seconds * 1_000_000_000, "idle_ns": seconds * 250_000_000 }],
-                "hosts": [{ "nqn": HOST, "address": "10.0.0.1", "connections": 2,
+                "hosts": [{ "nqn": nqn, "address": "10.0.0.1", "connections": 2,
                             "totals": { "chains": seconds * 1234, "hops": seconds * 1234 * 6 } }],
             });
             serde_json::from_value(value).expect("a report")
@@ -288,6 +306,31 @@ mod tests {
         let narrow = screen(&app(), 50, 20);
         assert!(narrow.contains("nqn.20…9-aabbccddeeff") && narrow.contains("1,234"), "{narrow}");
         assert!(!narrow.contains("hops/chain") && !narrow.contains("writes"), "{narrow}");
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        let cases = [
+            ("例例例例例", 10, "例例例例例"),
+            ("例例例例終", 6, "…例終"),
+            ("ab例例例例終", 9, "ab…例例終"),
+            ("例", 1, "…"),
+            ("例", 0, ""),
+        ];
+        for (text, width, fitted) in cases {
+            assert_eq!(fit(text, width), fitted);
+        }
+        let shown = screen(&app_with(&("例".repeat(20) + "終")), 200, 20);
+        assert!(shown.contains('終') && !shown.contains('…'), "{shown}");
+    }
+
+    #[test]
+    fn a_dialog_is_shown_to_its_end() {
+        let mut app = app();
+        let host = Host { nqn: HOST.to_owned(), address: Some("10.0.0.1".to_owned()) };
+        app.dialog = Some(Dialog::Kick(host));
+        let shown = screen(&app, 31, 20);
+        assert!(shown.contains("cancel"), "{shown}");
     }
 
     #[test]
