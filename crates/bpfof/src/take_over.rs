@@ -104,10 +104,8 @@ fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
         let Some(id) = listener.map(|of| of.id) else { return };
         let has = |host: &String| {
             // With an I/O queue the host can work.
-            report
-                .connections
-                .iter()
-                .any(|of| of.listener == id && of.queue > 0 && of.host == *host)
+            let mut its = report.connections.iter().filter(|of| of.listener == id);
+            its.any(|of| of.queue > 0 && !of.awaits_authentication && of.host == *host)
         };
         if hosts.iter().all(has) {
             return;

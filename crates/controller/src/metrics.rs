@@ -415,7 +415,8 @@ mod tests {
         let slowest = histogram.quantile_ns(1.0).expect("there are some");
         assert!((1_000_000..1_250_000).contains(&slowest));
         assert_eq!(histogram.since(&before).count(), 1);
-        add(&mut histogram, u64::MAX - histogram.sum_ns());
+        let rest = u64::MAX - histogram.sum_ns();
+        add(&mut histogram, rest);
         let longest = Histogram::end_ns(Histogram::BUCKETS - 2);
         assert_eq!(histogram.quantile_ns(1.0), Some(longest));
     }
