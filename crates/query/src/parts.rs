@@ -80,15 +80,7 @@ impl Part {
     /// What has been done to the file since the part was made, if its rows may be others. Lines and records may have
     /// been appended: a longer file with the same header is accepted.
     pub(crate) fn change(&self, file: &File, format: &Format) -> io::Result<Option<&'static str>> {
-        let mut metadata = file.metadata()?;
-        // When bytes are appended, the kernel sets the time before the length.
-        for _ in 0..LENGTH_LOOKS {
-            if !self.differs_in_time_only(&metadata) {
-                break;
-            }
-            thread::sleep(LENGTH_LOOK_AGAIN);
-            metadata = file.metadata()?;
-        }
+        let metadata = self.settled(|| file.metadata())?;
         Ok(if metadata.ino() != self.inode {
             Some("replaced by another")
         } else if metadata.len() < self.file_bytes {
@@ -100,6 +92,20 @@ impl Part {
         } else {
             None
         })
+    }
+
+    /// Looks at the file, again for a while if it differs in its time only: when bytes are appended, the kernel sets the
+    /// time before the length.
+    fn settled(&self, mut look: impl FnMut() -> io::Result<Metadata>) -> io::Result<Metadata> {
+        let mut metadata = look()?;
+        for _ in 0..LENGTH_LOOKS {
+            if !self.differs_in_time_only(&metadata) {
+                break;
+            }
+            thread::sleep(LENGTH_LOOK_AGAIN);
+            metadata = look()?;
+        }
+        Ok(metadata)
     }
 
     fn differs_in_time_only(&self, metadata: &Metadata) -> bool {
@@ -263,12 +269,15 @@ mod tests {
         assert_eq!(change(), None);
         file.set_modified(SystemTime::UNIX_EPOCH).expect("an own file");
         assert_eq!(change(), Some("written"));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(Duration::from_millis(20));
-                file.set_len(16).expect("room");
-            });
-            assert_eq!(change(), None, "a record has been appended");
+        let mut looks = 0;
+        let settled = part.settled(|| {
+            looks += 1;
+            if looks == 3 {
+                file.set_len(16)?;
+            }
+            file.metadata()
         });
+        assert_eq!((settled.expect("an open file").len(), looks), (16, 3));
+        assert_eq!(change(), None, "a record has been appended");
     }
 }

@@ -286,7 +286,7 @@ mod tests {
     /// most a second. The driver sends them as soon as the socket takes them.
     #[test]
     fn the_driver_sends_what_other_threads_leave() {
-        const ROUNDS: u32 = 4;
+        const ROUNDS: u32 = 5;
         const CHAINS: u64 = 25;
         for poll in [false, true] {
             let command_timeout = Duration::from_secs(3600);
@@ -320,7 +320,7 @@ mod tests {
                     come = due;
                 }
                 let took = begun.elapsed();
-                assert!(took < Duration::from_secs(2), "{took:?}, poll: {poll}");
+                assert!(took < Duration::from_secs(3), "{took:?}, poll: {poll}");
             });
         }
     }
