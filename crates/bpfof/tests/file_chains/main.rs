@@ -263,6 +263,10 @@ fn files_that_are_open_for_writing_are_compared() {
         }
         // Not every time: the keeper may have refreshed the map already.
         assert!(stale > 0, "{kind}");
+        // A wait compares as well.
+        writer.write_all_at(&table(0, 6).0, 0).expect("written");
+        assert!(set.mapped(), "{kind}");
+        assert_eq!(set.expect(2, 6).stale, 0, "{kind}");
         // The holes of a file read as zeroes, but only by plain reads.
         writer.set_len(1 << 20).expect("grown");
         let hole = FirstRead { file: 0, offset_bytes: 900_000, size_bytes: 512 };
@@ -284,9 +288,9 @@ fn files_that_are_open_for_writing_are_compared() {
         assert!(error.status.same_code(Status::READ_OUTSIDE_FILE), "{error}");
         // As soon as the file is not open for writing, it is leased.
         drop(writer);
-        set.expect(2, 5);
+        set.expect(2, 6);
         assert!(set.leased(), "{kind}");
-        set.expect(2, 5);
+        set.expect(2, 6);
     }
 }
 

@@ -66,6 +66,11 @@ impl PushdownFile {
         self.0.mapped.status().mapping.as_ref().is_some_and(|mapping| mapping.is_good())
     }
 
+    /// Whether the target has a map of the file that is valid now. If not, requests a new one.
+    pub(crate) fn has_valid_map(&self) -> bool {
+        self.is_whole_namespace() || self.begin().is_some()
+    }
+
     /// Whether it is the namespace itself.
     pub(crate) fn is_whole_namespace(&self) -> bool {
         self.0.mapped.is_whole_namespace

@@ -222,8 +222,8 @@ impl FileMaps {
         file
     }
 
-    /// Waits until `file` has a map or is refused one; true if it has a map. An earlier refusal does not count: the
-    /// file is examined again.
+    /// Waits until `file` has a map that holds now, or is refused one; true if it has such a map. An earlier refusal does
+    /// not count: the file is examined again.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
         self.wait_mapped_while(file, patience, &mut || true)
@@ -247,8 +247,8 @@ impl FileMaps {
             let is_refusal = |why: &MapRefusal| !matches!(why, MapRefusal::JustChanged);
             let is_refused = looks > first && file.refusal().is_some_and(|why| is_refusal(&why));
             let left = end.saturating_duration_since(Instant::now());
-            if file.is_mapped() || is_refused || !self.shared.is_kept() {
-                return file.is_mapped();
+            if file.has_valid_map() || is_refused || !self.shared.is_kept() {
+                return file.has_valid_map();
             }
             if left.is_zero() || !goes_on() {
                 file.refresh();
