@@ -1,10 +1,12 @@
 //! Several paths to one disk, while targets are drained, replaced and killed.
 
 mod command;
+mod port;
 mod wait;
 
 use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
 use command::{BPFOF, Target, bad, good, json};
+use port::Port;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -408,7 +410,8 @@ fn two_targets_on_one_disk() {
     let start = |control: &str, address: &str, cntlid: &str| {
         run(place.command(control, &["--listen", address, "--cntlid", cntlid]))
     };
-    let (mut one, at_one, _) = start("one", "127.0.0.1:0", "1-32000");
+    let port = Port::reserve();
+    let (mut one, at_one, _) = start("one", &port.address(), "1-32000");
     let (_two, at_two, _) = start("two", "127.0.0.1:0", "32001-65000");
     let load = Load::start(&[&at_one[0], &at_two[0]]);
     for signal in [Signal::TERM, Signal::KILL, Signal::TERM] {
