@@ -268,7 +268,8 @@ fn operators_see_and_change_paths() {
 fn a_drain_that_takes_too_long_says_so() {
     let place = Place::alone();
     let mut command = place.command("control", &["--listen", "127.0.0.1:0", "--namespace"]);
-    command.arg("mem:size=1MiB,latency_us=6000000");
+    // Long enough for the two commands after it, on a busy machine.
+    command.arg("mem:size=1MiB,latency_us=12000000");
     let (_target, addresses, _) = run(command);
     let mut way = Way::new(&addresses[0]);
     way.try_it(1).expect("served");
