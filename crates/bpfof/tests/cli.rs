@@ -2,24 +2,22 @@
 
 mod clang;
 mod command;
+mod port;
 
 use command::{BPFOF, Target, bad, bpfof, good, json};
+use port::Port;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An address at which no process listens any more.
-fn nobody() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
-}
-
 #[test]
 fn commands_go_by_the_portal_that_works() {
     let target = Target::start(&["mem:size=8MiB"]);
     let (_, nqn) = target.url.rsplit_once('/').expect("an address");
-    let (here, dead) = (&target.address, nobody());
+    // At these ports nobody listens.
+    let ports = [Port::reserve(), Port::reserve()];
+    let (here, [dead, other]) = (&target.address, ports.each_ref().map(Port::address));
     good(&["kv", "create", "--levels", "2", "--target", &target.url]);
     for portals in [format!("{dead},{here}"), format!("{here},{dead}")] {
         let url = format!("nvme-tcp://{portals}/{nqn}");
@@ -33,7 +31,6 @@ fn commands_go_by_the_portal_that_works() {
     let told = bpfof(&["kv", "get", "--target", &url, "42"]).stderr;
     let told = String::from_utf8(told).expect("UTF-8");
     assert!(told.contains(&format!("path {dead} cannot be used")), "{told}");
-    let other = nobody();
     let url = format!("nvme-tcp://{dead},{other}/{nqn}");
     let refused = bad(&["kv", "get", "--target", &url, "42"]);
     assert!(refused.contains(&dead) && refused.contains(&other), "{refused}");

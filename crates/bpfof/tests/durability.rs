@@ -1,15 +1,24 @@
 //! `kill -9` of a target under a verified load: acknowledged writes are there after a restart.
 
 mod command;
+mod wait;
 
 use bpfof_host::{Controller, Lane, Options, Request};
 use command::Target;
 use fastrand::Rng;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use wait::is_soon;
 
 /// How often the target is killed.
 const ROUNDS: u64 = 20;
+/// Writes and Flush commands on each namespace that are acknowledged for each time the target is killed, at least.
+const WRITES: u64 = 10;
+const FLUSHES: u64 = 1;
+/// Longest wait for these.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a logical block, and of one write: the unit that is promised to be written atomically.
 const BLOCK: usize = 4096;
 /// Blocks of each namespace that are written.
@@ -47,6 +56,25 @@ fn stamp(block: u64, write: u64) -> Vec<u8> {
     (0..BLOCK as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
+/// How many writes and Flush commands were acknowledged.
+#[derive(Default)]
+struct Progress {
+    writes: AtomicU64,
+    flushes: AtomicU64,
+}
+
+impl Progress {
+    fn counts(&self) -> (u64, u64) {
+        (self.writes.load(Ordering::Relaxed), self.flushes.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is enough for that many rounds.
+    fn is_enough(&self, rounds: u64) -> bool {
+        let (writes, flushes) = self.counts();
+        writes > WRITES * rounds && flushes > FLUSHES * rounds
+    }
+}
+
 /// The load on one namespace.
 struct Load {
     nsid: u32,
@@ -54,16 +82,15 @@ struct Load {
     /// The acknowledged write of each block when the Flush in flight was submitted.
     flushing: Option<Vec<u64>>,
     writes: u64,
-    acknowledged: u64,
-    flushed: u64,
+    progress: Arc<Progress>,
     random: Rng,
 }
 
 impl Load {
     fn new(nsid: u32) -> Load {
         let blocks = vec![Known::default(); BLOCKS as usize];
-        let random = Rng::with_seed(nsid.into());
-        Load { nsid, blocks, flushing: None, writes: 0, acknowledged: 0, flushed: 0, random }
+        let (progress, random) = (Arc::default(), Rng::with_seed(nsid.into()));
+        Load { nsid, blocks, flushing: None, writes: 0, progress, random }
     }
 
     fn submit(&mut self, lane: &mut Lane) {
@@ -100,7 +127,7 @@ impl Load {
             for (known, covered) in self.blocks.iter_mut().zip(covered) {
                 known.durable = known.durable.max(covered);
             }
-            self.flushed += 1;
+            self.progress.flushes.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let fua = self.fua(tag);
@@ -109,7 +136,7 @@ impl Load {
         if fua {
             known.durable = known.acknowledged;
         }
-        self.acknowledged += 1;
+        self.progress.writes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes until the connection is lost.
@@ -188,20 +215,24 @@ fn killed_twenty_times() {
             break;
         }
         let pause = Duration::from_millis(random.u64(20..120));
-        std::thread::scope(|scope| {
+        let progress: Vec<_> = loads.iter().map(|load| Arc::clone(&load.progress)).collect();
+        let has_worked = std::thread::scope(|scope| {
             for (load, lane) in loads.iter_mut().zip(&mut lanes) {
                 scope.spawn(|| load.run(lane));
             }
             std::thread::sleep(pause);
+            // A slow disk needs longer.
+            let is_enough = || progress.iter().all(|of| of.is_enough(round + 1));
+            let has_worked = is_soon(PATIENCE, is_enough);
             target.child.kill().expect("it runs");
+            has_worked
         });
+        assert!(has_worked, "round {round}: too few writes and flushes");
     }
     for load in &loads {
-        println!(
-            "namespace {}: {} writes acknowledged, {} flushes",
-            load.nsid, load.acknowledged, load.flushed
-        );
-        assert!(load.acknowledged > 10 * ROUNDS && load.flushed > ROUNDS);
+        let (writes, flushes) = load.progress.counts();
+        println!("namespace {}: {writes} writes acknowledged, {flushes} flushes", load.nsid);
+        assert!(load.progress.is_enough(ROUNDS));
     }
     // Files are recognised; memory, which has lost everything, is not.
     let (first, last) = (&identities[0], &identities[ROUNDS as usize]);

@@ -1,10 +1,12 @@
 //! Several paths to one disk, while targets are drained, replaced and killed.
 
 mod command;
+mod port;
 mod wait;
 
 use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
 use command::{BPFOF, Target, bad, good, json};
+use port::Port;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -266,7 +268,8 @@ fn operators_see_and_change_paths() {
 fn a_drain_that_takes_too_long_says_so() {
     let place = Place::alone();
     let mut command = place.command("control", &["--listen", "127.0.0.1:0", "--namespace"]);
-    command.arg("mem:size=1MiB,latency_us=6000000");
+    // Long enough for the two commands after it, on a busy machine.
+    command.arg("mem:size=1MiB,latency_us=12000000");
     let (_target, addresses, _) = run(command);
     let mut way = Way::new(&addresses[0]);
     way.try_it(1).expect("served");
@@ -408,7 +411,8 @@ fn two_targets_on_one_disk() {
     let start = |control: &str, address: &str, cntlid: &str| {
         run(place.command(control, &["--listen", address, "--cntlid", cntlid]))
     };
-    let (mut one, at_one, _) = start("one", "127.0.0.1:0", "1-32000");
+    let port = Port::reserve();
+    let (mut one, at_one, _) = start("one", &port.address(), "1-32000");
     let (_two, at_two, _) = start("two", "127.0.0.1:0", "32001-65000");
     let load = Load::start(&[&at_one[0], &at_two[0]]);
     for signal in [Signal::TERM, Signal::KILL, Signal::TERM] {

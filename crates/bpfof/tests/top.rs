@@ -11,8 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use terminal::Terminal;
+
+/// Longest wait for the first chain of a host.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A target with a control socket and a database.
 fn serve(socket: &Path, namespace: &str) -> Target {
@@ -30,16 +35,20 @@ struct Load {
 }
 
 impl Load {
+    /// Returns when the first chain of each host has ended.
     fn start(url: &str, hosts: u8) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
+        let (works, working) = channel();
         let thread = |number: u8| {
             let mut url: TargetUrl = url.parse().expect("an address");
             url.host_nqn = Some(host(number));
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || look_up(&url, number, &stop))
+            let (stop, works) = (Arc::clone(&stop), works.clone());
+            std::thread::spawn(move || look_up(&url, number, &stop, works))
         };
         let threads = (1..=hosts).map(thread).collect();
-        Load { stop, threads }
+        let load = Load { stop, threads };
+        (0..hosts).for_each(|_| working.recv_timeout(PATIENCE).expect("each host works"));
+        load
     }
 }
 
@@ -56,13 +65,14 @@ fn host(number: u8) -> String {
     format!("nqn.2026-01.org.example:app{number}")
 }
 
-/// One chain after the other, with a read after every `number` of them.
-fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool) {
+/// One chain after the other, with a read after every `number` of them. Tells `works` when the first has ended.
+fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool, works: Sender<()>) {
     let mut controller =
         Controller::connect(url, Options::for_host([number; 16])).expect("connected");
     let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
     let mut lane = controller.open_lane().expect("a lane");
     let mut block = vec![0; 4096];
+    let mut works = Some(works);
     for key in (0..).map(|key| key % 1000) {
         // A host that is kicked or has lost the target ends.
         if stop.load(Ordering::Relaxed)
@@ -71,6 +81,7 @@ fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool) {
         {
             return;
         }
+        works.take().into_iter().for_each(|works| works.send(()).expect("the test waits"));
     }
 }
 

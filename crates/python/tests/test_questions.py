@@ -482,8 +482,8 @@ def test_ctrl_c(tmp_path):
     # Repeats until a query has been interrupted: a query may end sooner.
     for delay in (0.2, 0.1, 0.05):
         timer = threading.Timer(delay, _thread.interrupt_main)
-        timer.start()
         try:
+            timer.start()
             while True:
                 data.group_by("n").aggregate([("n", "sum")])
                 time.sleep(0)
@@ -603,9 +603,9 @@ def test_ctrl_c_at_a_target_that_hangs(tmp_path):
         os.kill(disk.process.pid, signal.SIGSTOP)
         try:
             timer = threading.Timer(0.5, _thread.interrupt_main)
-            timer.start()
             begun = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
+                timer.start()
                 data.aggregate([("n", "sum")])
             assert time.monotonic() - begun < 5
         finally:

@@ -87,7 +87,7 @@ impl Target {
             if let Some(status) = self.child.try_wait().expect("waits") {
                 return status.code();
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         panic!("the target does not end");
     }

@@ -1,10 +1,13 @@
 //! A target that serves an image, and a file system on the same image.
 #![allow(dead_code)] // Each test uses a part.
 
+#[path = "../port/mod.rs"]
+mod port;
 #[path = "../skip/mod.rs"]
 pub(crate) mod skip;
 
 use bpfof_host::{Controller, Options, TargetUrl};
+use port::Port;
 use rustix::process::Signal;
 use serde_json::Value;
 use skip::skip;
@@ -67,6 +70,8 @@ pub(crate) struct Disk {
     device: String,
     /// One target, or two that serve the same image.
     targets: Vec<Served>,
+    /// The port of each target, which stays its own while it is started again.
+    ports: Vec<Port>,
     /// The address of the first target.
     pub(crate) url: TargetUrl,
     /// Size of namespace 2, on which there is no file system; 0 if there is none.
@@ -106,9 +111,11 @@ impl Disk {
         let mount = folder.path().join("mount");
         std::fs::create_dir(&mount).expect("a folder");
         run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
-        let first = start_target(folder.path(), 0, 0, "127.0.0.1:0", &[]);
+        let port = Port::reserve();
+        let first = start_target(folder.path(), 0, 0, &port.address(), &[]);
         let url = first.url.clone();
-        Some(Disk { folder, device, targets: vec![first], url, plain_bytes: 0 })
+        let (targets, ports) = (vec![first], vec![port]);
+        Some(Disk { folder, device, targets, ports, url, plain_bytes: 0 })
     }
 
     fn start(&self, path: usize, listen: &str, more: &[&str]) -> Served {
@@ -117,7 +124,9 @@ impl Disk {
 
     /// Starts a second target of the same storage, and gives the address with both portals.
     pub(crate) fn add_path(&mut self) -> TargetUrl {
-        self.targets.push(self.start(1, "127.0.0.1:0", &[]));
+        let port = Port::reserve();
+        self.targets.push(self.start(1, &port.address(), &[]));
+        self.ports.push(port);
         let portal = self.targets[1].url.portals().next().expect("a portal");
         TargetUrl { further_portals: vec![portal], ..self.url.clone() }
     }

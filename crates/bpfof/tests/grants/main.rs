@@ -21,6 +21,7 @@ mod systemd;
 #[path = "../wait/mod.rs"]
 mod wait;
 
+use bpfof_host::files::{BreakSignal, LeasedFile};
 use bpfof_host::grant::GrantClient;
 use bpfof_host::grant::protocol::{Cause, FileAnswer};
 use daemon::{Grantd, UID};
@@ -37,6 +38,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use wait::{until, within};
@@ -45,6 +47,9 @@ use wait::{until, within};
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Free space for which all processes compete.
 const FREE_BYTES: u64 = 8 << 20;
+/// Longest wait of a writer for a lease that the daemon releases, on a busy machine. Much later the kernel would break
+/// the lease by force.
+const RELEASED: Duration = Duration::from_secs(10);
 
 /// A disk with a folder of user nobody and a folder of secrets, and a daemon that grants its files.
 struct World {
@@ -301,6 +306,21 @@ fn is_leased(path: &Path) -> bool {
     }
 }
 
+/// Waits until nobody opens the file for writing or has it open so, because then the daemon gets no lease. Programs
+/// that other tests start inherit the descriptors of this process for a moment.
+fn await_closed(path: &Path) {
+    let signal = BreakSignal::of_this_thread().expect("a signal");
+    let file = Arc::new(File::open(path).expect("opened"));
+    let can_be_leased = || LeasedFile::take(Arc::clone(&file), &signal).is_ok();
+    until("nobody has it open for writing", can_be_leased);
+}
+
+/// Writes a file that can then be granted.
+fn write_file(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).expect("written");
+    await_closed(path);
+}
+
 /// A grant of root for a file that does not change.
 fn granted_file(world: &World, name: &str) -> (GrantClient, PathBuf) {
     let path = world.folder.join(name);
@@ -309,6 +329,7 @@ fn granted_file(world: &World, name: &str) -> (GrantClient, PathBuf) {
 }
 
 fn grant(world: &World, path: &Path) -> GrantClient {
+    await_closed(path);
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let file = File::open(path).expect("opened");
     let answers = client.add(&[1], &[file.as_fd()]).expect("answered");
@@ -427,7 +448,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
     let ids: Vec<u32> = (1..=16).collect();
     let path = |id: u32| world.folder.join(format!("file-{id}"));
     for id in &ids {
-        fs::write(path(*id), filled(MINE, 4096)).expect("written");
+        write_file(&path(*id), &filled(MINE, 4096));
     }
     let opened: Vec<File> = ids.iter().map(|id| File::open(path(*id)).expect("opened")).collect();
     let files: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
@@ -462,6 +483,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
     // The target is so slow that the next command could take too long: the daemon gives the association up instead.
     relay.delay_admin_answers(Duration::ZERO);
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    ids.iter().for_each(|id| await_closed(&path(*id)));
     client.add(&ids, &files).expect("answered");
     assert_eq!(granted(client.page()), 16);
     relay.delay_admin_answers(Duration::from_secs(4));
@@ -515,7 +537,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
     let Some(mut world) = World::new("ext4", 96 << 20) else { return };
     world.replace_daemon(&[]);
     let path = world.folder.join("file");
-    fs::write(&path, filled(MINE, 1 << 20)).expect("written");
+    write_file(&path, &filled(MINE, 1 << 20));
     chown(&path, Some(UID), Some(UID)).expect("given");
     File::open(&path).and_then(|file| file.sync_all()).expect("synced");
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
@@ -545,7 +567,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
 fn an_open_for_reading_truncates_in_spite_of_a_lease() {
     let Some(world) = World::new("ext4", 96 << 20) else { return };
     let path = world.folder.join("file");
-    fs::write(&path, filled(MINE, 1 << 20)).expect("written");
+    write_file(&path, &filled(MINE, 1 << 20));
     File::open(&path).and_then(|file| file.sync_all()).expect("synced");
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let file = File::open(&path).expect("opened");
@@ -562,7 +584,7 @@ fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
     let Some(world) = World::new("xfs", 320 << 20) else { return };
     let [kept, twin] = ["kept", "twin"].map(|name| world.folder.join(name));
     for path in [&kept, &twin] {
-        fs::write(path, filled(MINE, 1 << 20)).expect("written");
+        write_file(path, &filled(MINE, 1 << 20));
         File::open(path).and_then(|file| file.sync_all()).expect("synced");
     }
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
@@ -575,6 +597,7 @@ fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
     run("chattr", &["+i", &text(&kept)]);
     assert_eq!(cause(client.refresh(&[1]).expect("answered")), Some(Cause::BeingWritten));
     drop(writer);
+    await_closed(&kept);
     let granted = client.refresh(&[1]).expect("answered");
     assert!(granted[0].result.is_ok(), "{granted:?}");
     // Deduplication would free the blocks in spite of the lease.

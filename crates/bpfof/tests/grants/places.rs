@@ -1,7 +1,9 @@
 //! Descriptors from other places: clients and the daemon may see different mounts, and file systems may never answer.
 
 use super::disk::skip::skip_part;
-use super::{World, cause, filled, granted_file, is_leased, run};
+use super::{
+    RELEASED, World, await_closed, cause, filled, granted_file, is_leased, run, write_file,
+};
 use bpfof_host::grant::protocol::Cause;
 use bpfof_host::grant::{GrantClient, GrantError};
 use std::fs::{self, File, OpenOptions};
@@ -38,11 +40,12 @@ fn a_daemon_in_a_mount_namespace_of_its_own_grants_files() {
     let place = File::open(&world.folder).expect("opened");
     let other = GrantClient::connect(world.socket(), Some(place.as_fd()));
     let file = File::open(&path).expect("opened");
+    await_closed(&path);
     let answers = other.expect("it connects").add(&[1], &[file.as_fd()]).expect("answered");
     assert_eq!(cause(answers), None);
     let began = Instant::now();
     OpenOptions::new().write(true).open(&path).expect("the lease is given back");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < RELEASED, "{:?}", began.elapsed());
     assert_eq!(client.page().version(1), 0);
 }
 
@@ -136,7 +139,7 @@ fn files_of_an_overlay_are_not_granted() {
     for folder in [&upper, &work, &lower] {
         fs::create_dir(folder).expect("made");
     }
-    fs::write(upper.join("file"), filled(super::MINE, 64 << 10)).expect("written");
+    write_file(&upper.join("file"), &filled(super::MINE, 64 << 10));
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let options =
         format!("lowerdir={},upperdir={},workdir={}", text(&lower), text(&upper), text(&work));

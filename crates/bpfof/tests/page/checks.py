@@ -6,7 +6,6 @@ HOST and FUNCTION are names that would be HTML. Pictures are written to the fold
 
 import json
 import sys
-import time
 
 from browser import Browser
 
@@ -27,6 +26,7 @@ def column(browser, table, index):
 def shows_what_happens(browser, host, function):
     browser.wait("document.querySelectorAll('#overview dd').length === 8")
     browser.wait("document.querySelectorAll('#slow details').length >= 10")
+    browser.wait("document.getElementById('state').textContent.startsWith('3 hosts, ')")
     chains = "document.getElementById('namespaces').tBodies[0].rows[0].cells[5].textContent"
     browser.wait(f"Number({chains}.replaceAll(',', '')) > 0")
     names = browser.evaluate("[...document.querySelectorAll('#hosts tbody td:first-child')].map((td) => td.textContent)")
@@ -37,7 +37,6 @@ def shows_what_happens(browser, host, function):
     for table, rows in (("namespaces", 3), ("reactors", 1), ("memory", 7)):
         count = browser.evaluate(f"document.getElementById('{table}').tBodies[0].rows.length")
         assert count == rows, (table, count)
-    assert text_of(browser, "#state").startswith("3 hosts, "), text_of(browser, "#state")
 
 
 def names_stay_names(browser):
@@ -95,11 +94,11 @@ def pauses(browser):
     assert browser.evaluate("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
     assert text_of(browser, "#state") == "paused"
     shown = "document.getElementById('namespaces').innerText"
-    time.sleep(0.2)  # What was under way when the key was pressed.
     before = browser.evaluate(shown)
     until = browser.evaluate("performance.now()") + 2500
     browser.wait(f"performance.now() > {until}")
     assert browser.evaluate(shown) == before
+    assert text_of(browser, "#state") == "paused", text_of(browser, "#state")
     browser.press("p")
     browser.wait(f"{shown} !== {json.dumps(before)}")
     browser.wait("document.getElementById('state').textContent.includes('hosts')")

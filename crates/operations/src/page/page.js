@@ -350,11 +350,16 @@ async function tick() {
     shown = [now, last];
     show(now, last, true);
     last = now;
-    if (ticks % 2 === 0) showSlow(await ask("slow"));
+    if (ticks % 2 === 0) {
+      const slow = await ask("slow");
+      if (paused) return;
+      showSlow(slow);
+    }
     ticks += 1;
     state.className = "";
     state.textContent = `${now.hosts.length} hosts, ${now.connections.length} connections`;
   } catch (error) {
+    if (paused) return;
     state.className = "lost";
     state.textContent = `no answer: ${error.message}`;
     last = null;
